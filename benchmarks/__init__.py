@@ -1,2 +1,2 @@
-"""Benchmarks: all peers on the same machine, files and tuples, in one run, every answer checked:
-``python -m benchmarks``."""
+"""Benchmarks: all peers on the same machine, files and tuples, in one run, with every answer
+checked: ``python -m benchmarks``."""

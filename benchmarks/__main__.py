@@ -1,10 +1,10 @@
 """Benchmarks beside their peers: python -m benchmarks [NAME …]
 
-A small form in a few minutes (the default), or the whole with --scale full. Each benchmark writes
+A small form takes a few minutes (the default); --scale full runs the whole. Each benchmark writes
 NAME-SCALE.jsonl, one row a peer with all that the figures depend on, and NAME-SCALE.txt, the table.
-A wrong answer fails the run. "docs" measures nothing: it writes the results into
-the pages of docs/. Nor do "keep DIRECTORY", which takes over what semistream experiments measured,
-and "verdicts [NAME …]", which judges those results anew.
+A wrong answer fails the run. Three commands measure nothing: "docs" writes the results into the
+pages of docs/, "keep DIRECTORY" takes over what semistream experiments measured, and "verdicts
+[NAME …]" judges those results anew.
 """
 
 from __future__ import annotations

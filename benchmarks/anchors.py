@@ -1,10 +1,10 @@
-"""What others would take for it, a join a micro-batch: look-ups in a key-value store, and engines.
+"""Joins a micro-batch in other systems: look-ups in a key-value store, and query engines.
 
-RocksDB (MultiGet, a block cache of M, direct reads), LMDB and SQLite (page cache of M) look each
-different key of a micro-batch up; Polars' streaming engine and DataFusion join it with R in
-Parquet. One thread each. R's files leave the page cache before every micro-batch; within one, LMDB
-and SQLite have it. M cannot be told to LMDB and Polars: what they took is their resident memory.
-Those that are not installed say so: `uv pip install --group bench`.
+RocksDB (MultiGet, a block cache of M, direct reads), LMDB and SQLite (page cache of M) look up each
+distinct key of a micro-batch. Polars' streaming engine and DataFusion join the micro-batch with R
+in Parquet. Each has one thread. R's files leave the page cache before every micro-batch; within
+one, LMDB and SQLite use it. LMDB and Polars have no setting for M: for them the resident memory is
+reported. A system that is not installed says so: `uv pip install --group bench`.
 """
 
 from __future__ import annotations
@@ -77,22 +77,22 @@ class Anchor:
 
 
 class AnchorPeer(ABC):
-    limited = True  # whether it knows M
+    limited = True  # whether M can be set
 
     def __init__(self, of: Anchor):
         pa.set_cpu_count(1)
         self.of, self.answer, self.fed = of, Answer(), 0
         self.out = pa.ipc.new_stream(pa.OSFile("/dev/null", "wb"), JOINED)
         self.path = self._open()
-        self.measure()  # what only the first micro-batches take
+        self.measure()  # runs the first micro-batches, which take longer
 
     @abstractmethod
     def _open(self) -> Path:
-        """Open R, made when first asked for; where its files are."""
+        """Open R, which the first call makes, and return the directory of its files."""
 
     @abstractmethod
     def _join(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """The joined rows of a micro-batch, in the columns of JOINED."""
+        """Yield the joined rows of a micro-batch, in the columns of JOINED."""
 
     def measure(self) -> Sample:
         spent, first, read = 0.0, self.fed, read_bytes()
@@ -109,7 +109,8 @@ class AnchorPeer(ABC):
                       rss_peak=peak_rss(), note=note)
 
     def _timed(self, joined: Iterator[pa.RecordBatch]) -> float:
-        """Seconds of the join and of writing its rows out as Arrow; not of checking them."""
+        """Return the seconds of the join and of writing its rows as Arrow, without those of
+        checking the rows."""
         spent = 0.0
         while True:
             start = time.perf_counter()
@@ -126,11 +127,11 @@ class AnchorPeer(ABC):
 
 
 class LookUp(AnchorPeer):
-    """Each different key of a micro-batch, in the order of the keys."""
+    """A peer that looks up each distinct key of a micro-batch, in the order of the keys."""
 
     @abstractmethod
     def _get(self, keys: np.ndarray) -> list[bytes]:
-        """The payloads of int64[n] keys, which are all there."""
+        """Return the payloads of these keys, int64[n], all of which exist."""
 
     def _join(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         keys, rows = np.unique(batch.column(0).to_numpy(), return_inverse=True)
@@ -141,13 +142,13 @@ class LookUp(AnchorPeer):
 
 
 def stored(keys: np.ndarray) -> list[bytes]:
-    """Keys as the stores have them: eight bytes each, in their order."""
+    """Return the keys as the stores have them: eight bytes each, which sort like the keys."""
     text = keys.astype(">i8").tobytes()
     return [text[i:i + 8] for i in range(0, len(text), 8)]
 
 
 def pairs(of: Anchor) -> Iterator[tuple[np.ndarray, list[bytes]]]:
-    """R, a part after the other."""
+    """Yield R in parts: keys and payloads."""
     for batch in master_batches(of.stream.master, OPAQUE):
         yield batch.column(0).to_numpy(), batch.column(1).to_pylist()
 
@@ -177,7 +178,7 @@ class Sqlite(LookUp):
 
 
 class Lmdb(LookUp):
-    limited = False  # the system's page cache is its cache
+    limited = False  # it uses the system's page cache
 
     def _open(self) -> Path:
         import lmdb
@@ -238,7 +239,7 @@ class Polars(AnchorPeer):
     limited = False
 
     def _open(self) -> Path:
-        os.environ["POLARS_MAX_THREADS"] = "1"  # read when it is imported
+        os.environ["POLARS_MAX_THREADS"] = "1"  # Polars reads it when it is imported
         import polars
 
         path = self.of.files.master_parquet(self.of.stream.master, OPAQUE)

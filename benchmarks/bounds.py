@@ -1,4 +1,4 @@
-"""What the machine allows: R read alone, and cache lines of M touched alone."""
+"""The limits of the machine: reading R alone, and touching cache lines of M alone."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from semistream.joins.arena import mapped
 from semistream.joins.key_table import bucket
 
 LINE = 64  # bytes
-# of a tuple that H_R finishes: its place in the table, its entry, and a master tuple of two lines
+# lines of a tuple that H_R answers: its slot in the table, its entry, and a master tuple of two
 LINES = 4
 
 
 @dataclass(frozen=True)
 class Bound:
-    """How to make the peer, which is done over and over for as long."""
+    """How to make the peer, which repeats its work for so many seconds."""
 
-    once: Callable[[], Callable[[], tuple[int, int]]]  # gives (tuples, bytes of R)
+    once: Callable[[], Callable[[], tuple[int, int]]]  # returns (tuples, bytes of R)
     seconds: float
 
     def __call__(self) -> BoundPeer:
@@ -46,13 +46,14 @@ class BoundPeer:
         return Sample(tuples, time.perf_counter() - start, read, time.process_time() - cpu)
 
     def finish(self) -> Result:
-        """There is no answer."""
+        """Return a result without an answer, because a bound joins nothing."""
         return Result(Answer(self.rows), Answer(self.rows), rss_peak=peak_rss())
 
 
 @dataclass(frozen=True)
 class Reading:
-    """R from its first partition to the last one, as the disk phase reads it: its own tuples."""
+    """R read from the first partition to the last one, as the disk phase reads it. The rate counts
+    R's tuples."""
 
     files: Files
     schema: pa.Schema
@@ -75,7 +76,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class CacheLines:
-    """Of each tuple of the stream some lines of an array of M bytes, which its key says."""
+    """For each stream tuple, some lines of an array of M bytes, chosen by its key."""
 
     stream: Stream
     memory: int
@@ -97,7 +98,10 @@ class CacheLines:
 
 @njit(cache=True)
 def touch(codes, lines):
-    """The sum over `LINES` lines of each code. in: codes int64[n], lines int64[m, 8]."""
+    """Return the sum over `LINES` lines for each code.
+
+    in      codes int64[n], lines int64[m, 8]
+    """
     total = 0
     for i in range(len(codes)):
         for k in range(LINES):

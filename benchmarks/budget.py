@@ -1,17 +1,19 @@
-"""What a tuple costs in the app: each of its steps alone, beside a bound for it, and the whole app.
+"""The cost of a tuple in the app: each of its steps alone, beside a bound for it, and the whole
+app.
 
 The steps are the app's own parts, in one process and one thread, on the app's files, which are in
-the page cache. "decode": Parquet files of S; "split": a partition's tuples, of two; "join, S only":
-the operator, giving out columns of S; "join": with all columns of R; "checksum": of joined rows;
-"encode": a Delta table's data file, into memory; "write": its bytes to disk, flushed. Bounds:
-decoding, split and join beside a copy of the same bytes in memory; the checksum beside a sum of the
-same bytes; encoding beside plain values without compression and statistics.
+the page cache. "decode": Parquet files of S; "split": selecting the tuples of one of two
+partitions; "join, S only": the operator, with only the columns of S in its output; "join": with all
+columns of R; "checksum": of joined rows; "encode": a Delta table's data file, into memory; "write":
+its bytes to disk, flushed. Bounds: for decoding, split and join, a copy of the same bytes in
+memory; for the checksum, a sum of the same bytes; for encoding, plain values without compression
+and statistics.
 
-A tuple goes through all of them but for "join, S only". "tasks, without Spark" are all of them, as
-the app's tasks do them: as many at once as there are cores, each in a process of its own on a
-partition of all files, into data files that are flushed. What the app takes beyond that is Spark's,
-the commits' and waiting for one another; what "join" is faster than that, the other steps take, and
-cores that share memory and a disk.
+A tuple goes through all steps except "join, S only". "tasks, without Spark" do all steps as the
+app's tasks do them: one task a core at the same time, each in a process of its own on a partition
+of all files, into data files that are flushed. The app's further time is spent in Spark, the
+commits and waiting for one another. The difference between "join" and the tasks is spent in the
+other steps, and because cores share memory and a disk.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ from semistream.streaming.sources.reader import find_reader
 from semistream.warehouse.checksum import checksum
 
 NANOSECONDS = "ns of a core"
-SAMPLED = 100_000  # stream tuples that the plan of the tasks is made by, as the app's
+SAMPLED = 100_000  # stream tuples from which the tasks' plan is made, as the app's is
 KEY = {"load_id": pa.scalar(1, pa.int64())}
 
 
@@ -60,7 +62,7 @@ class Settings:
     batch: int = 500_000  # tuples of a micro-batch
     batches: int = 12
     warm_up: int = 4
-    seconds: float = 1.0  # of a step, at least
+    seconds: float = 1.0  # least seconds of a step
     settle: float = 30.0  # most seconds of a join's warm-up
     algorithm: str = "elevatorjoin"
     driver_memory: str = "2g"
@@ -117,7 +119,7 @@ class Step:
 
 
 class StepPeer:
-    """A step, which is done over and over until the time is over."""
+    """A step that is repeated until the time is over."""
 
     def __init__(self, of: Step):
         pa.set_cpu_count(1)
@@ -134,7 +136,8 @@ class StepPeer:
         return _told(Sample(tuples, seconds), cpu)
 
     def finish(self) -> Result:
-        """What a step gives out is the app's, whose answer is checked."""
+        """Return a result without checking: a step's output is part of the app's, whose answer is
+        checked."""
         return Result(Answer(self.rows), Answer(self.rows), rss_peak=peak_rss())
 
 
@@ -169,10 +172,10 @@ class TasksPeer:
             return list(threads.map(lambda running: running.call(method), self.tasks))
 
 
-Once = Callable[[], int]  # does a step with some tuples, and tells how many
+Once = Callable[[], int]  # does a step with some tuples and returns their number
 
 
-# ---- what the steps begin with
+# ---- inputs of the steps
 
 
 def files(of: Step) -> list[str]:
@@ -180,7 +183,7 @@ def files(of: Step) -> list[str]:
 
 
 def tuples(of: Step) -> list[pa.RecordBatch]:
-    """Of a micro-batch, as they are decoded."""
+    """Return the decoded tuples of a micro-batch."""
     return [chunk.rows for chunk in decode(files(of)[0])]
 
 
@@ -202,18 +205,18 @@ def fed(of: Step) -> Iterator[pa.RecordBatch]:
 
 
 def joined(of: Step) -> pa.Table:
-    """Rows of a row group of a data file: frequent keys, and their master tuples, are in it again
-    and again."""
+    """Return the rows of a row group of a data file, in which frequent keys, and their master
+    tuples, are repeated."""
     join, rows = operator(of), list[pa.RecordBatch]()
     for batch in fed(of):
         rows += [output.joined for output in join.process(batch)]
         if sum(r.num_rows for r in rows) >= GROUP_ROWS:
             return pa.Table.from_batches(rows).slice(0, GROUP_ROWS).combine_chunks()
-    raise AssertionError  # fed without end
+    raise AssertionError  # not reached: the stream is endless
 
 
 def copying(batches: list[pa.RecordBatch]) -> Once:
-    """A copy of the values' bytes."""
+    """Return a step that copies the bytes of the values."""
     values = [np.frombuffer(b, np.uint8) for batch in batches for c in batch.columns
               for b in c.buffers()[1:]]
     copies = [np.empty_like(v) for v in values]
@@ -251,7 +254,7 @@ def splitting(of: Step) -> Once:
 
 
 def joining(of: Step, columns: list[str] | None = None) -> Once:
-    """The operator, warmed up as in all benchmarks."""
+    """Return a step of the operator, warmed up as in all benchmarks."""
     join, more = operator(of, columns), fed(of)
 
     def feed(batch: pa.RecordBatch | None = None) -> None:
@@ -298,7 +301,7 @@ def encoding(of: Step, plain: bool = False) -> Once:
     options = {"compression": "none", "use_dictionary": False,
                "write_statistics": False} if plain else {}
 
-    room = pa.allocate_buffer(2 * rows.nbytes)  # as in a file, nothing is moved to grow
+    room = pa.allocate_buffer(2 * rows.nbytes)  # large enough to never grow
 
     def once() -> int:
         with data_writer(pa.FixedSizeBufferWriter(room), rows, KEY, **options) as writer:
@@ -330,7 +333,7 @@ def _written(path: Path, pieces: Iterator[pa.Buffer]) -> None:
 
 
 def task(of: Step) -> Once:
-    """All of the steps, on a partition of each file in turn."""
+    """Return a step that does all steps on a partition of each file in turn."""
     s, stream = of.settings, of.case.stream
     root = of.case.files.snapshot(stream.master, COLUMNS)
     plan = Plan(s.algorithm, of.memory // s.cores, "inner", {}, tuple(ON), None, s.cores,

@@ -1,14 +1,14 @@
-"""H_R beside what a cache of as many tuples could answer: the share of the stream that hits.
+"""H_R compared with cache policies of the same capacity: the share of the stream that hits.
 
-Each operator joins a stream; the policies then see the same keys, with a capacity of the master
-tuples that the operator held in H_R, all of one size. Belady's optimum, which may also pass a tuple
-by, and the most frequent tuples of what is measured know the future; the others take a tuple in
-when it misses, where an operator has to wait for its disk phase; only LRU does so in both ways, at
-once and behind as many tuples as come while one waits in H_S. Streams: Zipf's law, the same with
-other keys frequent after a time, the aircraft of a year's flights in their order, and traces of
-caches: files of cache2k's (Jens Wilke, headissue GmbH, CC BY 4.0; Caffeine's repository has them in
-simulator/src/main/resources/…/parser/cache2k), as orm-busy.trace.xz, the objects that a web shop
-looks up in its database.
+Each operator joins a stream. The policies then see the same keys, with a capacity of the master
+tuples that the operator held in H_R, all of one size. Two of them know the future: Belady's
+optimum, which need not admit a tuple, and the most frequent tuples of the measured part. The others
+admit a tuple when it misses, whereas an operator must wait for its disk phase. Only LRU is shown in
+both ways: admitting at once, and after as many tuples as come while one waits in H_S. Streams:
+Zipf's law, the same with other keys frequent after a time, the aircraft of a year's flights in
+their order, and traces of caches: files of cache2k's (Jens Wilke, headissue GmbH, CC BY 4.0;
+Caffeine's repository has them in simulator/src/main/resources/…/parser/cache2k), such as
+orm-busy.trace.xz, the objects that a web shop looks up in its database.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ from semistream.experiments.verdicts import half_width
 
 NONE = -1  # no key
 LATER = "LRU behind a wait"
-BEFORE = 10  # times the tuples that are measured, which the policies see before
+BEFORE = 10  # how many times the measured tuples the policies see before
 
 
 @dataclass(frozen=True)
 class Settings:
-    master: int = 200_000  # R_t, of Zipf's law
+    master: int = 200_000  # R_t of the Zipf streams
     share: float = 5.0  # M, percent of R
     skews: tuple[float, ...] = (0.75, 1.0)
     drifts: tuple[int, ...] = (0, 500_000)  # tuples after which other keys are frequent; 0: never
     flights: bool = True
-    traces: tuple[str, ...] = ()  # files of cache2k's
-    real: float = 30.0  # M, percent of R, of flights and traces
+    traces: tuple[str, ...] = ()  # files of cache2k
+    real: float = 30.0  # M, percent of R, for flights and traces
     algorithms: tuple[str, ...] = ("elevatorjoin", "ssbj", "sscj")
     batch: int = 16_384
     seconds: float = 0.5
@@ -111,7 +111,7 @@ def _compare(bench: Bench, s: Settings, case: str, share: float, algorithm: str,
 
 
 def keys_of(stream: Stream, first: int, rows: int) -> np.ndarray:
-    """int64[rows], from 0."""
+    """Return the keys of the stream, int64[rows], counted from 0."""
     step = 1_000_000
     return np.concatenate([stream.batch(at, min(step, first + rows - at)).column(0).to_numpy() - 1
                            for at in range(first, first + rows, step)])
@@ -126,7 +126,8 @@ class Cached:
 
 
 class CachedPeer(OperatorPeer):
-    """Counts tuples that enter, not those that are finished: one that hits is both at once."""
+    """A peer that counts tuples as they enter, not as they are finished; a tuple that hits does
+    both at once."""
 
     def measure(self) -> Sample:
         stats, before = self.join.stats, self.fed
@@ -134,7 +135,7 @@ class CachedPeer(OperatorPeer):
         sample = super().measure()
         fed = self.fed - before
         share = (stats.cache_hits - hits) / fed
-        # Little's law: tuples that come while one waits
+        # Little's law: the number of tuples that come while one waits
         wait = stats.waiting / max(1 - share, 1 / fed)
         return Sample(fed, sample.seconds, extra={
             "begun": before, "H_R": self.join.cached, "share": share, "wait": wait})
@@ -142,7 +143,7 @@ class CachedPeer(OperatorPeer):
 
 @dataclass(frozen=True)
 class Trace(Stream):
-    """Keys 1..master in an order of their own, again and again."""
+    """The keys 1..master in a given order, repeated."""
 
     keys: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64), compare=False)
 
@@ -153,7 +154,7 @@ class Trace(Stream):
 
 
 def flights(root: Path) -> Trace:
-    """The aircraft of the flights of 2013 from New York, in the order of the file."""
+    """Return the aircraft of the flights of 2013 from New York, in the order of the file."""
     places = Places(home=root / "flights")
     workloads.prepare(workloads.load_job("nycflights13", places), places)
     tail = pq.read_table(places.data / "nycflights13" / "stream", columns=["tailnum"])["tailnum"]
@@ -161,23 +162,25 @@ def flights(root: Path) -> Trace:
 
 
 def cache2k(file: Path) -> Trace:
-    """A trace of cache2k: the objects that are looked up in turn, each an int32, compressed."""
+    """Read a trace of cache2k: the objects that are looked up in turn, each an int32,
+    compressed."""
     with lzma.open(file) as f:
         return trace(np.frombuffer(f.read(), "<i4"))
 
 
 def trace(values: np.ndarray) -> Trace:
-    """What comes in turn; R has each of its values once."""
+    """Return a stream of these values in turn; R has each distinct value once."""
     different, keys = np.unique(values, return_inverse=True)
-    shuffled = np.random.default_rng(1).permutation(len(different)) + 1  # neighbours are no friends
+    shuffled = np.random.default_rng(1).permutation(len(different)) + 1  # scatters the keys
     return Trace(len(different), 1.0, 0, shuffled[keys].astype(np.int64))
 
 
-# ---- policies: keys int64[n] of 0..count-1 and a capacity in; bool[n] out, whether each one hits
+# ---- policies: from keys int64[n] of 0..count-1 and a capacity to bool[n], whether each key hits
 
 
 def most_frequent(keys: np.ndarray, count: int, capacity: int) -> np.ndarray:
-    """A static oracle: the most frequent keys of the second half of what it is given, for ever."""
+    """Simulate a static oracle that caches the most frequent keys of the second half of the
+    keys."""
     often = np.bincount(keys[len(keys) // 2:], minlength=count)
     kept = np.zeros(count, np.bool_)
     kept[np.argsort(-often, kind="stable")[:capacity]] = True
@@ -185,14 +188,14 @@ def most_frequent(keys: np.ndarray, count: int, capacity: int) -> np.ndarray:
 
 
 def belady(keys: np.ndarray, count: int, capacity: int) -> np.ndarray:
-    """L. A. Belady: A study of replacement algorithms for a virtual-storage computer (1966): drop
-    what is needed again last; here also the newcomer, if that is it."""
+    """Simulate L. A. Belady: A study of replacement algorithms for a virtual-storage computer
+    (1966): evict the key whose next use is last, which here may be the new key itself."""
     return _belady(keys, next_uses(keys, count), count, capacity)
 
 
 @njit(cache=True)
 def next_uses(keys, count):
-    """int64[n]: where each key comes next; n: never."""
+    """Return the position of each key's next use, int64[n]; n if there is none."""
     n = len(keys)
     coming, found = np.full(count, n, np.int64), np.empty(n, np.int64)
     for i in range(n - 1, -1, -1):
@@ -204,7 +207,7 @@ def next_uses(keys, count):
 @njit(cache=True)
 def _belady(keys, following, count, capacity):
     hits = np.zeros(len(keys), np.bool_)
-    due = np.full(count, NONE, np.int64)  # of cached keys, when they come next
+    due = np.full(count, NONE, np.int64)  # position of the next use of cached keys
     heap = [(np.int64(0), np.int64(0))]
     heap.pop()
     cached = 0
@@ -214,7 +217,7 @@ def _belady(keys, following, count, capacity):
             hits[i] = True
         else:
             if cached == capacity:
-                # an entry that its key has outlived is of the past, and never on top
+                # outdated entries of cached keys lie in the past, and are never on top
                 if capacity == 0 or then >= -heap[0][0]:
                     continue
                 due[heappop(heap)[1]] = NONE
@@ -227,7 +230,8 @@ def _belady(keys, following, count, capacity):
 
 @njit(cache=True)
 def lru(keys, count, capacity, wait=0):
-    """The least recently used key goes; one that misses comes behind `wait` further keys."""
+    """Simulate LRU: evict the least recently used key. A key that misses is admitted after `wait`
+    further keys."""
     hits = np.zeros(len(keys), np.bool_)
     links, size = _links(count, 1), 0
     missed, coming = np.full(len(keys), NONE, np.int64), np.zeros(count, np.bool_)
@@ -253,7 +257,7 @@ def lru(keys, count, capacity, wait=0):
 
 @njit(cache=True)
 def sieve(keys, count, capacity):
-    """Y. Zhang et al.: SIEVE is Simpler than LRU (2024), Algorithm 1."""
+    """Simulate Y. Zhang et al.: SIEVE is Simpler than LRU (2024), Algorithm 1."""
     hits = np.zeros(len(keys), np.bool_)
     links, visited = _links(count, 1), np.zeros(count + 1, np.bool_)
     hand, size = count, 0
@@ -279,12 +283,12 @@ def sieve(keys, count, capacity):
 
 @njit(cache=True)
 def s3_fifo(keys, count, capacity):
-    """J. Yang et al.: FIFO Queues are All You Need for Cache Eviction (2023), Algorithm 1: a tenth
-    for newcomers, a ghost queue as long as the main one."""
+    """Simulate J. Yang et al.: FIFO Queues are All You Need for Cache Eviction (2023), Algorithm 1:
+    a tenth for new keys, and a ghost queue as long as the main one."""
     hits, small = np.zeros(len(keys), np.bool_), max(capacity // 10, 1)
     links, where = _links(count, 2), np.zeros(count + 2, np.int8)  # 1: small, 2: main
     often, left = np.zeros(count, np.int8), np.full(count, NONE, np.int64)
-    in_small, in_main, ghosts = 0, 0, 0  # ghosts: evicted from the small queue ever
+    in_small, in_main, ghosts = 0, 0, 0  # ghosts: how many were ever evicted from the small queue
     for i in range(len(keys)):
         key = keys[i]
         if where[key]:
@@ -328,9 +332,10 @@ def s3_fifo(keys, count, capacity):
 
 @njit(cache=True)
 def w_tiny_lfu(keys, count, capacity):
-    """G. Einziger, R. Friedman, B. Manes: TinyLFU: A Highly Efficient Cache Admission Policy
-    (2017): a window of 1%, then a segmented LRU, 80% of it protected. Frequencies are exact, up to
-    15, and halved after ten times as many tuples as it holds: no sketch errs here."""
+    """Simulate G. Einziger, R. Friedman, B. Manes: TinyLFU: A Highly Efficient Cache Admission
+    Policy (2017): a window of 1%, then a segmented LRU, 80% of it protected. Frequencies are exact
+    counts up to 15, without a sketch's errors, and are halved after ten times as many tuples as the
+    cache holds."""
     hits = np.zeros(len(keys), np.bool_)
     window = max(capacity // 100, 1)
     protected = 8 * (capacity - window) // 10
@@ -354,7 +359,7 @@ def w_tiny_lfu(keys, count, capacity):
             sizes[to] += 1
             where[key] = 1 + to
             _push(links, key, count + to)
-            if sizes[2] > protected:  # its oldest is on probation again
+            if sizes[2] > protected:  # its oldest key returns to probation
                 old = links[0, count + 2]
                 _unlink(links, old)
                 _push(links, old, count + 1)
@@ -387,8 +392,9 @@ def w_tiny_lfu(keys, count, capacity):
 
 @njit(cache=True)
 def _links(count, lists):
-    """int64[2, count + lists]: of each key, the next younger and the next older one of its list;
-    list j has its ends at count + j, whose younger is its oldest key. NONE: in no list."""
+    """Return linked lists without keys, int64[2, count + lists]: the next younger and the next
+    older key of each key. List j has its end at count + j, whose younger neighbour is the list's
+    oldest key. NONE: in no list."""
     links = np.full((2, count + lists), NONE, np.int64)
     for j in range(count, count + lists):
         links[0, j] = links[1, j] = j
@@ -397,7 +403,7 @@ def _links(count, lists):
 
 @njit(cache=True)
 def _push(links, key, end):
-    """As the youngest."""
+    """Add a key to a list as the youngest."""
     before = links[1, end]
     links[0, before] = links[1, end] = key
     links[0, key], links[1, key] = end, before

@@ -1,12 +1,12 @@
-"""What `auto` chooses, beside the fastest of all algorithms, over R, M, columns, skew, absent keys,
-drift and the length of S.
+"""The choice of `auto` compared with the fastest of all algorithms, over R, M, columns, skew,
+absent keys, drift and the length of S.
 
 In process, one thread, R in the page cache. A rate is that of the whole run, from the first tuple
-until all that waits is drained: the stream's tuples per second of processor time, without the
-sink's. Every algorithm gets the sizes that its model finds best for the run. One that takes
-half as long again as the fastest so far is stopped; the choice, and those that come within a third
-of the fastest, run again in random order, repetition by repetition. A ratio of at least 0.8 is a
-right choice: the best takes at most a quarter less time. Others are in ``EXCEPTIONS``, with the
+until all waiting tuples are drained: the stream's tuples per second of processor time, without the
+sink's. Every algorithm gets the sizes that its model finds best for the run. A run that takes half
+as long again as the fastest so far is stopped. The choice, and those that come within a third of
+the fastest, run again in random order, repetition by repetition. A ratio of at least 0.8 is a right
+choice: the best takes at most a quarter less time. Other points are in ``EXCEPTIONS``, with the
 reason.
 """
 
@@ -32,12 +32,12 @@ from semistream.sizing import choose, open_join
 from semistream.sizing.choice import Choice
 from semistream.workloads.zipf import ZipfKeys
 
-BATCH = 65_536  # tuples given at a time, and those that `auto` looks at
-RIGHT = 0.8  # of the fastest one's rate
-NEAR, STOPPED = 4 / 3, 1.5  # of the fastest one's time: runs again; is stopped
-LEAST = 0.3  # seconds within which none is stopped
-DEALT = 56  # points of the grid, some of them alike
-# points at which another algorithm is faster than `auto`'s, and why, by their names
+BATCH = 65_536  # tuples processed at a time, and the size of the sample for `auto`
+RIGHT = 0.8  # the share of the fastest rate from which a choice is right
+NEAR, STOPPED = 4 / 3, 1.5  # of the fastest time: up to there a run is repeated; from there stopped
+LEAST = 0.3  # seconds before which no run is stopped
+DEALT = 56  # random points of the grid, some of them equal
+# names of points at which another algorithm is faster than the choice, with the reason
 EXCEPTIONS = {
     "R 50k x 14 M 7.8 MB zipf 0.5 absent 0% S 200k":
         "All of R fits into M, and the run is over soon after H_R has it: to load H_R takes longer "
@@ -47,9 +47,9 @@ EXCEPTIONS = {
 
 @dataclass(frozen=True)
 class Point:
-    """master: R_t; columns: of R, 8 bytes each, its key among them; memory: M, bytes; skew: Zipf's
-    exponent; absent: percent of S whose keys R lacks; drifts: how often other keys become the
-    frequent ones; tuples: of S."""
+    """A point of the grid. master: R_t; columns: of R, 8 bytes each, its key among them; memory: M,
+    bytes; skew: Zipf's exponent; absent: percent of S whose keys R lacks; drifts: how often other
+    keys become the frequent ones; tuples: of S."""
 
     master: int
     columns: int
@@ -69,7 +69,7 @@ class Point:
 @dataclass(frozen=True)
 class Settings:
     points: int = 60
-    skip: int = 0  # the first so many of them, as when several processes share them
+    skip: int = 0  # points to skip, for several processes that share them
     longest: int = 1_500_000  # tuples of S
 
 
@@ -78,8 +78,8 @@ SCALES = {"smallest": Settings(points=2, longest=200_000), "small": Settings(),
 
 
 def grid(s: Settings) -> list[Point]:
-    """Points in which each value of each factor comes as often as the others; the first were seen
-    to be chosen wrong, or are like those."""
+    """Return points in which each value of each factor occurs equally often. The first points are
+    those at which the choice was once wrong, or similar ones."""
     if s.points <= 2:
         return [Point(20_000, 4, MB, 1.0, 5, 0, s.longest),
                 Point(20_000, 14, MB, 0.0, 0, 1, s.longest)][:s.points]
@@ -105,7 +105,7 @@ def grid(s: Settings) -> list[Point]:
 
 
 def master(files: Files, point: Point) -> SnapshotRelation:
-    """R with the keys 2, 4, … 2 R_t."""
+    """Return R with the keys 2, 4, … 2 R_t."""
     schema = pa.schema([("key", pa.int64()), *((f"c{i}", pa.int64())
                                                for i in range(1, point.columns))])
 
@@ -120,8 +120,8 @@ def master(files: Files, point: Point) -> SnapshotRelation:
 
 
 def batch(point: Point, number: int) -> pa.RecordBatch:
-    """Tuples whose keys are even, or, of those that R lacks, odd: half of these as frequent as the
-    others, half of them uniform."""
+    """Return tuples with even keys, and with odd keys, which R lacks: half of these as frequent as
+    the others, half of them uniform."""
     first = number * BATCH
     rows, chance = min(BATCH, point.tuples - first), np.random.default_rng(number)
     drift = point.tuples // (point.drifts + 1) if point.drifts else 0
@@ -134,13 +134,13 @@ def batch(point: Point, number: int) -> pa.RecordBatch:
 
 
 def chosen(point: Point, relation: SnapshotRelation, sample: pa.RecordBatch) -> Choice:
-    """What `auto` takes for the point, with the costs of a typical machine."""
+    """Return what `auto` chooses for the point, with the costs of a typical machine."""
     return choose(sample, relation, point.memory, ON, tuples=point.tuples)
 
 
 def run(bench: Bench, s: Settings) -> None:
     pa.set_cpu_count(1)
-    for point in grid(SCALES["smallest"]):  # compiles
+    for point in grid(SCALES["smallest"]):  # compiles the kernels
         Rivals(bench, point).compare(1)
     wrong = []
     for point in grid(s)[s.skip:]:
@@ -153,7 +153,7 @@ def run(bench: Bench, s: Settings) -> None:
 
 
 class Stopped(Exception):
-    """A run that took too long."""
+    """A run took too long."""
 
 
 class Rivals:
@@ -168,7 +168,7 @@ class Rivals:
             add(self.expected, b.filter(pa.array(b["key"].to_numpy() % 2 == 0)))
 
     def compare(self, runs: int) -> dict[str, Any]:
-        """A row of the results."""
+        """Compare the algorithms and return a row of the results."""
         mine, times = self.choice.algorithm, {}
         predicted = {p.algorithm: p.rate for p in self.choice.ranking}
         for name in sorted(REGISTRY, key=lambda a: (a != mine, -predicted.get(a, 0.0))):
@@ -193,7 +193,7 @@ class Rivals:
                         + ", ".join(f"{a} {r:,.0f}" for a, r in list(predicted.items())[:4])}
 
     def _seconds(self, algorithm: str, most: float = 0.0) -> float | None:
-        """Of processor time that the run takes; None where M does not do, or it takes more than
+        """Return the processor seconds of a run; None if M is too small, or if it takes more than
         `most`."""
         try:
             join, answer = self._open(algorithm), Answer()
@@ -210,7 +210,7 @@ class Rivals:
                          tuples=self.point.tuples)
 
     def _joined(self, join: SemiStreamJoin, answer: Answer, most: float) -> float:
-        """Only the join is timed."""
+        """Run the join and return its seconds; only the join is timed."""
         spent = 0.0
         for steps in [*map(join.process, self.batches), join.drain()]:
             while True:

@@ -1,10 +1,10 @@
-"""What a user of `semistream join` waits for: whole processes, from Parquet files to a Parquet
+"""How long a user of `semistream join` waits: whole processes, from Parquet files to a Parquet
 file, beside DuckDB and Polars.
 
-Each peer is a new process, whose files leave the page cache before it begins, on as many cores as
-the case says. Semistream has M; DuckDB has as its memory_limit what Semistream's process may take,
-its base and M; Polars has no limit. "ready" joins with a snapshot that was published before; "from
-files" publishes R first. The answer is read from the file that the process left.
+Each peer is a new process, on as many cores as the case says. Its files leave the page cache before
+it begins. Semistream has M. DuckDB's memory_limit is what Semistream's process may take, its base
+and M. Polars has no limit. "ready" joins with a snapshot that was published before; "from files"
+publishes R first. The answer is read from the file that the process wrote.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from benchmarks.harness import Bench, Result, Sample, Unavailable
 from benchmarks.processes import answer_of, forget, program
 from semistream.resident import INTERVAL, resident
 
-BASE = 220_000_000  # bytes of a process of `semistream join` beside M, as docs/loading.md has it
+BASE = 220_000_000  # bytes of a process of `semistream join` besides M, see docs/loading.md
 DUCKDB = """
 import sys
 import duckdb
@@ -98,7 +98,7 @@ class Case:
 
     @property
     def table(self) -> Path:
-        """R as files."""
+        """The directory of R's Parquet files."""
         return self.files.master_parquet(self.master, COLUMNS)
 
 
@@ -154,7 +154,7 @@ class Run:
                 __import__(of.name)
             except ImportError as e:
                 raise Unavailable(str(e)) from None
-        os.sched_setaffinity(0, of.case.cores)  # and of what it starts
+        os.sched_setaffinity(0, of.case.cores)  # its children inherit the cores
 
     def measure(self) -> Sample:
         while True:
@@ -189,6 +189,6 @@ class Run:
 
 
 def _children_seconds() -> float:
-    """Processor time of the processes that this one has waited for."""
+    """Return the processor seconds of the ended child processes."""
     times = psutil.Process().cpu_times()
     return float(times.children_user + times.children_system)

@@ -1,10 +1,10 @@
-"""The relations of the benchmarks, and what their join must be.
+"""The relations of the benchmarks, and the expected result of their join.
 
 R has the keys 1..R_t and 13 words of payload: with the key 112 bytes, with the stored key code 120,
-as the papers' tuples. The payload is one opaque column of 104 bytes or, the same bytes, 13 BIGINT
-columns. A tuple of S has 20 bytes: key, id, quantity; keys are Zipf distributed and frequent ones
-are not neighbours. Every byte follows from the key or from the id, so that the checksum of any join
-can be computed without joining.
+like the papers' tuples. The payload is one opaque column of 104 bytes or, the same bytes, 13 BIGINT
+columns. A tuple of S has 20 bytes: key, id, quantity. Its keys follow Zipf's law, and frequent keys
+are not neighbours. Every byte is a function of the key or of the id, so that the checksum of any
+join can be computed without joining.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from semistream.workloads.zipf import ZipfKeys
 
 WORDS = 13
 MASTER_BYTES = 120
-ROW_GROUPS = 4  # of a file of S
+ROW_GROUPS = 4  # row groups of a file of S
 ON = [("key", "key")]
 STREAM = pa.schema([("key", pa.int64()), ("id", pa.int64()), ("quantity", pa.int32())])
 OPAQUE = pa.schema([("key", pa.int64()), ("payload", pa.binary(8 * WORDS))])
@@ -45,7 +45,7 @@ def _mix(z):
 
 @njit(inline="always")
 def _word(key, i):
-    """Word i of the master tuple with this key."""
+    """Return word i of the master tuple with this key."""
     return _mix((np.uint64(key) * np.uint64(WORDS) + np.uint64(i)) * np.uint64(0x9E3779B97F4A7C15))
 
 
@@ -81,14 +81,15 @@ def _sum_expected(keys, ids, quantities):
 
 @dataclass
 class Answer:
-    """Rows seen, and the sum over them of a 64-bit hash of the whole row: the same in any order."""
+    """The number of rows, and the sum over them of a 64-bit hash of the whole row: the same in any
+    order."""
 
     rows: int = 0
     checksum: int = 0
 
     def add(self, joined: pa.RecordBatch | pa.Table) -> None:
-        """Count joined rows: columns key, id, quantity, then the payload in either form; others are
-        not looked at."""
+        """Add joined rows: columns key, id, quantity, then the payload in either form; other
+        columns are ignored."""
         for batch in joined.to_batches() if isinstance(joined, pa.Table) else [joined]:
             self._add(batch)
 
@@ -114,7 +115,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Stream:
-    """S: tuples 0, 1, 2, … of Zipf keys over R's."""
+    """S: tuples 0, 1, 2, … whose keys follow Zipf's law over R's."""
 
     master: int  # R_t
     skew: float = 1.0
@@ -128,7 +129,7 @@ class Stream:
             [pa.array(keys), pa.array(ids), pa.array((ids % 97).astype(np.int32))], schema=STREAM)
 
     def expected(self, tuples: int) -> Answer:
-        """The join of the first tuples."""
+        """Return the expected answer of the join of the first so many tuples."""
         answer = Answer()
         for first in range(0, tuples, STEP):
             batch = self.batch(first, min(STEP, tuples - first))
@@ -139,7 +140,7 @@ class Stream:
 
 
 def master_batches(tuples: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """R in the order of its keys."""
+    """Yield R in the order of its keys."""
     for first in range(1, tuples + 1, STEP):
         n = min(STEP, tuples + 1 - first)
         words = np.empty((n, WORDS), np.uint64)
@@ -156,8 +157,8 @@ def master_batches(tuples: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
 
 @dataclass(frozen=True)
 class Files:
-    """Data files under one directory, made when first asked for; what runs write is under ``runs``
-    and goes with them."""
+    """Data files under one directory, made on first use. What runs write is under ``runs`` and is
+    deleted with them."""
 
     root: Path
     owner: int = field(default_factory=os.getpid)
@@ -167,17 +168,18 @@ class Files:
         return self.root / f"runs-{self.owner}"
 
     def snapshot(self, tuples: int, schema: pa.Schema) -> Path:
-        """Directory of R as a master snapshot: its versions' root."""
+        """Return the directory of R as a master snapshot: its versions' root."""
         return self.made(f"snapshot-{tuples}-{_form(schema)}", lambda at: publish_snapshot(
             master_batches(tuples, schema), schema, at, "master", ["key"]))
 
     def relation(self, tuples: int, schema: pa.Schema) -> SnapshotRelation:
-        """R, read past the page cache."""
+        """Return R, read past the page cache."""
         root = self.snapshot(tuples, schema)
         return SnapshotRelation(root / str(current_version(root)), direct=True)
 
     def master_parquet(self, tuples: int, schema: pa.Schema) -> Path:
-        """Directory of R as Parquet files of at most 10M tuples, in the order of the keys."""
+        """Return the directory of R as Parquet files of at most 10M tuples, in the order of the
+        keys."""
         def make(at: Path) -> None:
             at.mkdir()
             batches, number = master_batches(tuples, schema), 0
@@ -189,7 +191,7 @@ class Files:
         return self.made(f"master-{tuples}-{_form(schema)}.parquet", make)
 
     def stream_parquet(self, stream: Stream, files: int, rows: int) -> Path:
-        """Directory of S as Parquet files, each with row groups for several tasks."""
+        """Return the directory of S as Parquet files, each with row groups for several tasks."""
         def make(at: Path) -> None:
             at.mkdir()
             for number in range(files):
@@ -203,7 +205,7 @@ class Files:
             make)
 
     def made(self, name: str, make: Callable[[Path], object]) -> Path:
-        """What ``make`` puts at a path; whole, or not at all."""
+        """Return the path of what ``make`` makes, which appears whole or not at all."""
         path = self.root / name
         if not path.exists():
             print(f"# making {path}", file=sys.stderr, flush=True)

@@ -1,11 +1,11 @@
 """The figures in README and docs, written from the result files: python -m benchmarks docs
 
-A page has them between two marks, `<!-- results: NAME … -->` and `<!-- end -->`, and nowhere else.
-NAME is a file of benchmarks/results without its suffix; behind it `peers=A,B` and `cases=TEXT`
-choose rows, and `best=PEER` gives one row a case, of that peer beside the best of the others. Of a
-directory of experiments, `behind=ALGORITHM` gives the points at which another one is faster,
+A page has figures only between two marks, `<!-- results: NAME … -->` and `<!-- end -->`. NAME is a
+file of benchmarks/results without its suffix. After it, `peers=A,B` and `cases=TEXT` choose rows,
+and `best=PEER` gives one row a case, of that peer beside the best of the others. For a directory of
+experiments, `behind=ALGORITHM` gives the points at which another algorithm is faster,
 `paper=PREFIX` the claims of a paper's experiments, `contradictions` where papers contradict
-themselves. Below each table stands at which commit it was measured, and what has changed since.
+themselves. Below each table are the commit at which it was measured, and what has changed since.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 BLOCK = re.compile(r"<!-- results: (\S+)(.*?) -->\n.*?<!-- end -->", re.S)
-# what looks like a figure that was measured
+# text that looks like a measured figure
 FIGURE = re.compile(r"[\d.,]*\d( million| billion)? "
                     r"((tuples|rows|keys)(/s| a second)|times as (fast|many|large)|ns a key)")
-SETTING = ("data", "master_tuples", "memory_percent", "skew", "rate")  # of experiments' points
+SETTING = ("data", "master_tuples", "memory_percent", "skew", "rate")  # of an experiment's points
 EQUATIONS = ("-cost", "-phases", "-eq6")  # experiments on single equations
-APP = "include/semistream/streaming"  # what benchmarks of the whole app run beside an algorithm
+APP = "include/semistream/streaming"  # what benchmarks of the whole app also run
 FILES = {"sinks": [f"{APP}/sinks", "include/semistream/warehouse/dialects"],
          **{name: [APP] for name in ("spark", "scale-out", "workers", "budget", "start",
                                     "latency")},
@@ -50,7 +50,7 @@ FILES = {"sinks": [f"{APP}/sinks", "include/semistream/warehouse/dialects"],
 
 
 class NoHistory(Exception):
-    """A source tree without git, or without the commits of its results."""
+    """The source tree has no git, or not the commits of its results."""
 
 
 def write() -> None:
@@ -59,13 +59,13 @@ def write() -> None:
 
 
 def filled(page: str) -> str:
-    """The page with its blocks as the result files have them."""
+    """Return the page with its blocks filled from the result files."""
     return BLOCK.sub(lambda m: f"<!-- results: {m[1]}{m[2]} -->\n{block(m[1], m[2])}<!-- end -->",
                      page)
 
 
 def unmarked(page: str) -> list[str]:
-    """Figures of a page that stand in no block; what a fence shows is no figure."""
+    """Return figures of a page that are in no block. Text between code fences does not count."""
     plain = re.sub(r"```.*?```", "", BLOCK.sub("", page), flags=re.S)
     return [m[0] for m in FIGURE.finditer(plain)]
 
@@ -104,8 +104,8 @@ def _table(rows: Sequence[Mapping[str, Any]], options: Mapping[str, str]) -> lis
 
 
 def _best(rows: Sequence[Mapping[str, Any]], ours: str) -> list[str]:
-    """A row a case: the best other peer, how many times its rate `ours` has, and who had not
-    settled and thus may be faster."""
+    """Return one row a case: the best other peer, the ratio of the rate of `ours` to its rate, and
+    which peers had not settled and thus may be faster."""
     lines = [f"| case | {ours}, a second | best of the others | a second | {ours}, times the best "
              f"| 95% interval | not settled |", "| --- | --: | --- | --: | --: | --- | --- |"]
     for case in dict.fromkeys(r["case"] for r in rows):
@@ -122,7 +122,7 @@ def _best(rows: Sequence[Mapping[str, Any]], ours: str) -> list[str]:
 
 
 def _shares(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Of caches: a row a case, a column a policy; in percent of the stream."""
+    """Return the table of caches: one row a case, one column a policy, in percent of the stream."""
     found: dict[str, list[Mapping[str, Any]]] = {}
     for r in rows:
         if "share" in r:
@@ -145,7 +145,8 @@ def _rate(row: Mapping[str, Any]) -> str:
 
 
 def _interval(row: Mapping[str, Any]) -> str:
-    """Of the ratio; that 1 is in it decides nothing. Of the rate where there is no baseline."""
+    """Return the interval of the ratio, or of the rate if there is no baseline. A ratio whose
+    interval contains 1 is not decided."""
     if row.get("ratio_low") is None:
         wide = row.get("rate_interval")
         return f"± {wide:,.0f} a second" if wide is not None else ""
@@ -165,7 +166,7 @@ def about_rows(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _arguments(command: str) -> str:
-    """Of `python -m benchmarks NAME … --scale S …`, as `make bench` takes them."""
+    """Convert `python -m benchmarks NAME … --scale S …` to the arguments of `make bench`."""
     words = command.removeprefix("python -m benchmarks ")
     scale = re.search(r" ?--scale (\S+)", words)
     rest = words.replace(scale[0], "") if scale else words
@@ -176,7 +177,7 @@ def _arguments(command: str) -> str:
 
 
 def claims_of(name: str) -> str:
-    """An experiment's claims, as its text has them."""
+    """Return an experiment's claims, from its text file."""
     machine, _, command, _, *lines = (RESULTS / f"{name}.txt").read_text().splitlines()
     found = _points(RESULTS / f"{name}.csv")
     at, changed = _commit(RESULTS / f"{name}.txt")
@@ -186,8 +187,9 @@ def claims_of(name: str) -> str:
 
 
 def of_paper(prefix: str, directory: Path) -> str:
-    """The claims of a paper, a row each. In the experiments' files only are our own aims, claims on
-    single equations, and what cannot tell R-MESHJOIN from MESHJOIN."""
+    """Return the claims of a paper, one row each, without our own aims, claims about single
+    equations, and results that cannot distinguish R-MESHJOIN from MESHJOIN: those are only in the
+    experiments' files."""
     lines = ["", "| experiment, figure | claim | measured | verdict | reason |",
              "| --- | --- | --- | --- | --- |"]
     changed, dirty = set[str](), False
@@ -212,7 +214,7 @@ def of_paper(prefix: str, directory: Path) -> str:
 
 
 def _claim(claim: Mapping[str, Any]) -> str:
-    """What was measured, the verdict and the reason."""
+    """Return what was measured, the verdict and the reason."""
     if claim["measured"] is None:
         return "– | not measured yet |"
     measured = shown(claim["measured"], claim["unit"], claim["interval"] or 0)
@@ -232,11 +234,11 @@ def contradicted() -> str:
 
 
 def behind(ours: str, directory: Path) -> str:
-    """Points of experiments at which another algorithm is faster, by the means over all
-    repetitions; the interval of the ratio is that of two independent means."""
+    """Return the points of experiments at which another algorithm is faster, by the means over all
+    repetitions. The interval of the ratio is that of two independent means."""
     lines = ["", "| experiment | data | M, % of R | skew | fastest | of its rate |",
              "| --- | --- | --: | --: | --- | --- |"]
-    flaws = dict[str, None]()  # in the order that they come
+    flaws = dict[str, None]()  # a dict keeps the order
     for path in sorted(directory.glob("*.csv")):
         points: dict[tuple[str, ...], dict[str, Mapping[str, str]]] = {}
         for r in _points(path):
@@ -260,7 +262,7 @@ def behind(ours: str, directory: Path) -> str:
 
 
 def _commit(path: Path) -> tuple[str, bool]:
-    """At which commit an experiment was measured, and whether files had changed."""
+    """Return the commit at which an experiment was measured, and whether files had changed."""
     at = path.read_text().splitlines()[1].removeprefix("commit ").split(",")[0]
     return at.split()[0].split("-")[0], "change" in at
 
@@ -289,13 +291,13 @@ def _changes(commit: str, dirty: bool, peers: Iterable[str], further: Sequence[s
 
 @functools.cache
 def own_files(name: str) -> tuple[str, ...]:
-    """The file of an algorithm, and those of the parts that no other algorithm has."""
+    """Return the file of an algorithm, and those of the parts that no other algorithm uses."""
     if name in STREAM_JOINS:
         return ("include/semistream/stream_joins",)
     if name not in REGISTRY:
         return (_path(METHODS[name].__module__),)
     contract = "semistream.joins.contract"
-    # Tuned X-HYBRIDJOIN is an X-HYBRIDJOIN: its loop is there
+    # Tuned X-HYBRIDJOIN inherits X-HYBRIDJOIN's loop
     own = {k.__module__ for k in REGISTRY[name].make.__mro__
            if k.__module__.startswith("semistream.joins.")} - {contract}
     others = {part for m in (contract, *(a.make.__module__ for a in REGISTRY.values()))
@@ -306,7 +308,7 @@ def own_files(name: str) -> tuple[str, ...]:
 
 @functools.cache
 def _parts(module: str) -> frozenset[str]:
-    """What a module of the joins imports of their package."""
+    """Return the modules of the joins' package that a module of it imports."""
     tree = ast.parse((ROOT / _path(module)).read_text())
     names = {n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.module}
     algorithms = {a.make.__module__ for a in REGISTRY.values()}
@@ -321,8 +323,8 @@ def _path(module: str) -> str:
 
 @functools.cache
 def has_changed(commit: str, path: str) -> bool:
-    """Whether a file, or one of a directory, says something else than at a commit; how it is
-    written, comments and docstrings do not count.
+    """Return whether the code of a file, or of a file in a directory, differs from that at a
+    commit. Formatting, comments and docstrings do not count.
 
     Raises NoHistory.
     """

@@ -1,9 +1,9 @@
-"""DuckDB, one join a micro-batch, beside the operators that carry waiting tuples over: the same M,
-one thread each.
+"""DuckDB with one join a micro-batch, beside the operators, which carry waiting tuples over: the
+same M, one thread each.
 
-DuckDB has R in its own file, sorted by key or with a primary key's index, and memory_limit = M;
-where that is too little for it to run, the least that works. Its file leaves the page cache before
-every micro-batch; the snapshot is read past it.
+DuckDB has R in its own file, sorted by key or with a primary key's index, and memory_limit = M, or
+the least limit with which it runs. Its file leaves the page cache before every micro-batch; the
+snapshot is read past it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Settings:
     batches: tuple[int, ...] = (100_000, 1_000_000)  # tuples of a micro-batch
     algorithms: tuple[str, ...] = ("ssbj", "sscj", "elevatorjoin")
     layouts: tuple[str, ...] = ("sorted", "indexed")
-    forms: tuple[str, ...] = ("columns",)  # of R's payload: 13 columns, or one of 104 bytes
+    forms: tuple[str, ...] = ("columns",)  # forms of R's payload: 13 columns, or one of 104 bytes
     skew: float = 1.0
     seconds: float = 0.3
     warm_up: float = 20.0  # at most
@@ -57,7 +57,7 @@ def run(bench: Bench, s: Settings) -> None:
 
 
 def database(files: Files, tuples: int, form: str, layout: str) -> Path:
-    """R in a DuckDB file, in the order of the keys; indexed: with a primary key too."""
+    """Return R in a DuckDB file, in the order of the keys; indexed: with a primary key, too."""
     import duckdb
 
     def make(at: Path) -> None:
@@ -104,7 +104,7 @@ class DuckDBPeer:
         self.out: pa.RecordBatchStreamWriter | None = None
         while not self._works():
             self.limit = int(1.25 * self.limit)
-        self.measure()  # until it holds what memory_limit lets it
+        self.measure()  # fills its memory up to memory_limit
 
     def measure(self) -> Sample:
         spent, first, read = 0.0, self.fed, read_bytes()
@@ -115,12 +115,12 @@ class DuckDBPeer:
         return Sample(self.fed - first, spent, read_bytes() - read, 0.0)
 
     def _works(self) -> bool:
-        """Whether the limit is enough, by trying a micro-batch."""
+        """Return whether the limit suffices, by trying a micro-batch."""
         self.connection.execute(f"SET memory_limit = '{self.limit}B'")
         try:
             self._join(self.of.stream.batch(0, self.of.batch), check=False)
             return True
-        except Exception as e:  # DuckDB's own, or Arrow's in its place
+        except Exception as e:  # DuckDB's exception, or Arrow's that wraps it
             if "Out of Memory" not in str(e):
                 raise
             return False
@@ -134,7 +134,7 @@ class DuckDBPeer:
                       peak_rss(), note)
 
     def _join(self, batch: pa.RecordBatch, check: bool = True) -> float:
-        """Seconds that a micro-batch took, its rows written out as Arrow."""
+        """Return the seconds that a micro-batch took, its rows written out as Arrow."""
         with open(self.of.file, "rb") as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         self.connection.register("s", pa.Table.from_batches([batch]))

@@ -1,12 +1,13 @@
-"""What each idea of ELEVATORJOIN is worth: the whole beside variants that lack one of them.
+"""The contribution of each idea of ELEVATORJOIN: the whole beside variants that lack one of them.
 
 In process, one thread, R read past the page cache, keys by Zipf's law; part of the stream has keys
-that R lacks, between R's. R's index and the grouping of what waits by partition cannot be switched
-off: SSBJ, with a cache inequality and no index, and SSCJ, with an index and a cache and what waits
-by key, stand for it. Nor can the sweep over R, which bounds what a tuple waits: the partition-based
-join, which caches whole partitions, reads the one for which the most tuples wait. Without a cache
-the two differ in the order of their reads alone. Rates are per second of processor time: the
-variants differ by what they compute. The bytes that they read stand beside.
+that R lacks, between R's. R's index and the grouping of waiting tuples by partition cannot be
+switched off. SSBJ, with a cache inequality and no index, and SSCJ, with an index, a cache and
+waiting tuples by key, stand for it. Nor can the sweep over R, which bounds a tuple's wait. The
+partition-based join, which caches whole partitions and reads the one for which the most tuples
+wait, stands for it. Without a cache, it and ELEVATORJOIN differ only in the order of their reads.
+Rates are per second of processor time, because the variants differ by what they compute. The bytes
+that they read are also shown.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ def run(bench: Bench, s: Settings) -> None:
 
 
 def master(files: Files, tuples: int) -> SnapshotRelation:
-    """R with the keys 2, 4, … 2 R_t, read past the page cache."""
+    """Return R with the keys 2, 4, … 2 R_t, read past the page cache."""
     def even() -> Iterator[pa.RecordBatch]:
         for batch in master_batches(tuples, OPAQUE):
             key = pa.array(2 * batch["key"].to_numpy())
@@ -146,8 +147,8 @@ class VariantPeer:
                       peak_rss())
 
     def _batch(self, number: int) -> pa.RecordBatch:
-        """Tuples whose keys are even, or, of those that R lacks, odd: half of these as frequent as
-        the others, half of them uniform."""
+        """Return tuples with even keys, and with odd keys, which R lacks: half of these as frequent
+        as the others, half of them uniform."""
         s, random = self.of.settings, np.random.default_rng(number)
         keys = self.keys.draw(number * s.batch, s.batch)
         uniform = random.integers(1, s.master, s.batch)
@@ -164,7 +165,7 @@ class VariantPeer:
         self._pass_on(self.join.process(batch))
 
     def _pass_on(self, outputs: Iterator[JoinOutput]) -> None:
-        """Only the join is timed."""
+        """Add the joined rows to the answer; only the join is timed."""
         while True:
             cpu = time.process_time()
             output = next(outputs, None)
@@ -175,7 +176,7 @@ class VariantPeer:
 
 
 def add(answer: Answer, rows: pa.RecordBatch) -> None:
-    """Count rows, and the sum of a hash of key and id."""
+    """Add rows to an answer, with a hash of key and id."""
     key, number = (rows[n].to_numpy().view(np.uint64) for n in ("key", "id"))
     answer.rows += rows.num_rows
     answer.checksum = (answer.checksum + int(((key * ODD) ^ number * ODD >> np.uint64(7)).sum(

@@ -1,9 +1,9 @@
-"""Apache Flink as a peer: its installation, a cluster of a job manager and a task manager, and jobs
-of SQL that run on it.
+"""Apache Flink as a peer: its installation, a cluster of a job manager and a task manager, and SQL
+jobs that run on it.
 
-Flink comes from PyPI into a virtual environment of its own under var/, when it is first asked for,
-with jars from Maven; both are pinned by hashes. MAVEN_URL names the repository, the central one or
-a mirror. The connector's dialect of MariaDB is compiled from benchmarks/flink.
+Flink is installed from PyPI into a virtual environment of its own under var/ on first use, with
+jars from Maven; both are pinned by hashes. MAVEN_URL names the repository, the central one or a
+mirror. The connector's dialect for MariaDB is compiled from benchmarks/flink.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ JARS = {  # path in a Maven repository: SHA-256
 
 
 def install() -> Path:
-    """Flink's home: the directory that has bin and lib."""
+    """Install Flink and return its home: the directory that has bin and lib."""
     return peer_environment("flink", _add_jars) / PYFLINK
 
 
@@ -76,21 +76,21 @@ def _add_jars(home: Path) -> None:
 
 @dataclass
 class Cluster:
-    """A job manager and a task manager that run."""
+    """A running job manager and task manager."""
 
     home: Path  # of Flink
-    address: str  # of the job manager's REST
+    address: str  # of the job manager's REST interface
     processes: Sequence[Program]
     configuration: Mapping[str, Any]
 
     @property
     def memory_peak(self) -> int:
-        """Bytes, of both processes."""
+        """The peak memory of both processes, in bytes."""
         return sum(p.memory_peak for p in self.processes)
 
     def submit(self, statements: Sequence[str], log: Path,
                configuration: Mapping[str, Any]) -> str:
-        """Start the job of the last statement; its id."""
+        """Start the job of the last statement and return its id."""
         job = {"statements": list(statements),
                "configuration": {**self.configuration, "execution.target": "remote",
                                  **configuration}}
@@ -104,7 +104,7 @@ class Cluster:
         return lines[-1].split()[1]
 
     def job(self, job: str) -> dict[str, Any]:
-        """What REST tells of a job. Raises RuntimeError when it has failed."""
+        """Return what REST reports of a job. Raises RuntimeError if the job has failed."""
         told = self.get(f"jobs/{job}")
         if told["state"] in ("FAILED", "CANCELED", "FAILING", "SUSPENDED"):
             cause = self.get(f"jobs/{job}/exceptions")["exceptionHistory"]["entries"]
@@ -113,7 +113,8 @@ class Cluster:
         return told
 
     def end(self, job: str, timeout: float = 3600) -> float:
-        """Wait until a job has finished; the seconds that it ran, as Flink counts them."""
+        """Wait until a job has finished, and return the seconds that it ran, as Flink counts
+        them."""
         deadline = time.monotonic() + timeout
         while (told := self.job(job))["state"] != "FINISHED":
             if time.monotonic() > deadline:
@@ -122,7 +123,7 @@ class Cluster:
         return told["duration"] / 1000
 
     def consumed(self, job: str) -> int:
-        """Records that have come to the join of a job, of both inputs."""
+        """Return the number of records that have reached the join of a job, of both inputs."""
         return max(v["metrics"]["read-records"] for v in self.job(job)["vertices"])
 
     def get(self, path: str) -> dict[str, Any]:
@@ -132,8 +133,8 @@ class Cluster:
 
 @contextmanager
 def cluster(directory: Path, settings: Mapping[str, Any], look: float) -> Iterator[Cluster]:
-    """Start a cluster whose files are in a directory; it ends with the context. settings: over
-    those that Flink comes with; None removes one."""
+    """Start a cluster whose files are in a directory. It ends with the context. settings: replace
+    Flink's defaults; None removes one."""
     home = install()
     rest, rpc = _free_ports(2)
     told = {**_flat(yaml.safe_load((home / "conf" / "config.yaml").read_text())),
@@ -155,14 +156,14 @@ def cluster(directory: Path, settings: Mapping[str, Any], look: float) -> Iterat
 
         manager = start("jobmanager.sh")
         address = f"http://127.0.0.1:{rest}"
-        manager.until(lambda: _answers(address, 0))  # a task manager that is earlier waits 10 s
+        manager.until(lambda: _answers(address, 0))  # an earlier task manager would wait 10 s
         workers = start("taskmanager.sh")
         workers.until(lambda: _answers(address, 1))
         yield Cluster(home, address, (manager, workers), configuration)
 
 
 def _answers(address: str, workers: int) -> bool:
-    """Whether the job manager is there, and knows of so many task managers."""
+    """Return whether the job manager answers, and knows so many task managers."""
     try:
         with urllib.request.urlopen(f"{address}/overview", timeout=5) as answer:
             return json.load(answer)["taskmanagers"] >= workers
@@ -179,7 +180,7 @@ def _free_ports(count: int) -> list[int]:
 
 
 def _flat(tree: Mapping[str, Any], above: str = "") -> dict[str, Any]:
-    """Nested settings by their full names."""
+    """Return nested settings by their full names."""
     flat: dict[str, Any] = {}
     for name, value in tree.items():
         flat |= (_flat(value, f"{above}{name}.") if isinstance(value, dict)

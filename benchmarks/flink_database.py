@@ -1,4 +1,4 @@
-"""A MariaDB server with R, for joins that look it up."""
+"""A MariaDB server with R, for joins that look R up."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from benchmarks.harness import ROOT, Unavailable
 
 @dataclass(frozen=True)
 class Tables:
-    """Columns of R and of S besides the key, and their types in SQL."""
+    """The columns of R and of S besides the key, with their types in SQL."""
 
     master: Mapping[str, str]
     stream: Mapping[str, str]
@@ -41,12 +41,12 @@ class Server:
 
     @property
     def resident(self) -> int:
-        """Bytes, now."""
+        """The server's memory now, in bytes."""
         return int(psutil.Process(self.process).memory_full_info().pss)
 
 
 def tests_server() -> Callable[[Path], Any]:
-    """The class of the tests' server. Raises Unavailable where there is none."""
+    """Return the class of the tests' server. Raises Unavailable if there is no mariadbd."""
     sys.path.insert(0, str(ROOT / "tests"))
     with patch.dict(os.environ):  # the tests' options for JVMs would slow those that are measured
         from conftest import MARIADBD, MariaDB
@@ -57,7 +57,8 @@ def tests_server() -> Callable[[Path], Any]:
 
 @contextmanager
 def database(files: Files, batches: Iterable[pa.RecordBatch], tables: Tables) -> Iterator[Server]:
-    """A private server, the tests' one, with R in it. Raises Unavailable where there is none."""
+    """Start a private server of the tests' class, with R in it. Raises Unavailable if there is no
+    mariadbd."""
     make = tests_server()
     directory = files.runs / "mariadb"
     directory.mkdir(parents=True)

@@ -1,15 +1,16 @@
 """Apache Flink's joins beside ours: the same Parquet files in and Parquet out, two cores, M bytes.
 
-R has 14 integers; S has Zipf's keys, of which one in twenty is not in R. Flink's streaming join
-keeps R in RocksDB, with M of managed memory; its batch join has M for its hash tables; its lookup
-join asks a MariaDB server by JDBC and caches a tenth of R. Ours are `semistream join`, which reads
-R from Parquet as the batch join does, and the app, which has R as a snapshot as the streaming join
-has it in its state and the lookup join in the database. The rate is that of the run time: of Flink
-a job's duration by its own count, and of its streaming join from S's arrival, R being in the state,
-to the last commit; of the app from its first micro-batch to its last commit; of the console the
-whole command. "by wall" is all tuples over all seconds, the start of the programs included.
-Resident: the sum of the proportional sets of all processes, the submitting one and the database
-left out. Latency: from a file's arrival to the commit that makes the last of its rows visible.
+R has 14 integers; S has keys by Zipf's law, of which one in twenty is not in R. Flink's streaming
+join keeps R in RocksDB, with M of managed memory. Its batch join has M for its hash tables. Its
+lookup join queries a MariaDB server by JDBC and caches a tenth of R. Ours are `semistream join`,
+which reads R from Parquet as the batch join does, and the app, which has R as a snapshot as the
+streaming join has it in its state and the lookup join in the database. The rate is computed from
+the run time: for Flink a job's duration by its own count, but for its streaming join the time from
+S's arrival, with R in the state, to the last commit; for the app the time from its first
+micro-batch to its last commit; for the console that of the whole command. "by wall" is all tuples
+over all seconds, the start of the programs included. Resident: the sum of the proportional set
+sizes of all processes, without the submitting one and the database. Latency: from a file's arrival
+to the commit that makes the last of its rows visible.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from benchmarks.processes import Program, answer_of, forget, program
 from benchmarks.spark_join import APP, App, AppPeer, Case, ProgramPeer, arguments, places
 
 STREAMING, BATCH, LOOKUP = "flink, streaming join", "flink, batch join", "flink, lookup join"
-LOOK = 0.5  # s between looks at the memory
+LOOK = 0.5  # s between measurements of the memory
 CONSOLE, OURS = "semistream join", "semistream, spark app"
 
 
@@ -45,13 +46,13 @@ CONSOLE, OURS = "semistream join", "semistream, spark app"
 class Settings:
     master: int = 500_000  # R_t
     tuples: int = 2_000_000  # of S
-    few: int = 100_000  # of S, that the streaming join is given
-    looked_up: int = 200_000  # of S, that the lookup join is given
+    few: int = 100_000  # tuples of S for the streaming join
+    looked_up: int = 200_000  # tuples of S for the lookup join
     memories: tuple[int, ...] = (16,)  # M, MB
-    cached: float = 10.0  # percent of R, in the lookup join's cache
-    rate: int = 10_000  # tuples that arrive a second, for the latency
-    seconds: int = 8  # that they arrive, for the latency
-    warm_up: int = 4  # seconds before, that do not count
+    cached: float = 10.0  # size of the lookup join's cache, percent of R
+    rate: int = 10_000  # tuples that arrive a second, to measure the latency
+    seconds: int = 8  # seconds of arrivals that are measured
+    warm_up: int = 4  # seconds of arrivals before, which do not count
     heap: str = "1g"  # of Flink's tasks; of Spark's driver
     files: int = 4  # of S
 
@@ -81,7 +82,7 @@ def run(bench: Bench, s: Settings) -> None:
             memory = megabytes * MB
             peers = {CONSOLE: Console(whole, memory), OURS: Loading(whole, memory),
                      STREAMING: Flink(few, STREAMING, memory), BATCH: Flink(whole, BATCH, memory)}
-            if number == 0:  # M is not its own
+            if number == 0:  # it does not depend on M
                 peers[LOOKUP] = lookup
             bench.compare("flink", f"R={s.master:,} M={megabytes}MB", peers, CONSOLE)
         bench.compare("flink", f"latency, {s.rate:,} tuples/s", {
@@ -94,7 +95,7 @@ def run(bench: Bench, s: Settings) -> None:
 
 @dataclass(frozen=True)
 class Absent(Stream):
-    """S whose every twentieth tuple has a key that is not in R."""
+    """S with a key that is not in R in every twentieth tuple."""
 
     def batch(self, first: int, rows: int) -> pa.RecordBatch:
         tuples = super().batch(first, rows)
@@ -106,7 +107,7 @@ class Absent(Stream):
 
 
 class Present(Absent):
-    """Those of its tuples whose keys are in R."""
+    """The tuples of ``Absent`` whose keys are in R."""
 
     def batch(self, first: int, rows: int) -> pa.RecordBatch:
         tuples = super().batch(first, rows)
@@ -117,7 +118,7 @@ class Present(Absent):
 
 
 class Arrivals(Case):
-    """R, and S in files of as many tuples each, whose first ``warm_up`` do not count in
+    """R, and S in files of equally many tuples. The first ``warm_up`` files do not count in
     latencies."""
 
     @property
@@ -157,7 +158,7 @@ SELECTS = {
 class Flink:
     case: Case
     join: str
-    memory: int  # managed, of the task manager
+    memory: int  # managed memory of the task manager
     tables: Tables = TABLES
     server: Server | None = None
     cached: int = 0  # tuples of R
@@ -166,7 +167,7 @@ class Flink:
         return FlinkPeer(self)
 
     def statements(self, stream: Path, output: Path, watched: bool) -> list[str]:
-        """watched: whether more files of S will come."""
+        """Return the SQL statements of the job. watched: more files of S will come."""
         options = {"source.monitor-interval": "100 ms"} if watched else {}
         of_r = files_of(self.case.files.master_parquet(self.case.stream.master, COLUMNS))
         if self.server is not None:
@@ -224,7 +225,7 @@ class FlinkPeer(ProgramPeer):
         return Sample(self.case.count(), running.end(job))
 
     def _behind_state(self, running: Cluster) -> Sample:
-        """S comes when R is in the state."""
+        """Measure a run in which S arrives after R is in the state."""
         arrived, began = self.home / "stream", time.monotonic()
         job = self._submit(running, arrived, watched=True)
         until(lambda: running.consumed(job) >= self.case.stream.master)
@@ -247,7 +248,8 @@ class FlinkPeer(ProgramPeer):
                               self.home / "submit.log", batch)
 
     def _visible(self) -> dict[Path, float]:
-        """Files of committed rows, and when each was: a commit renames it."""
+        """Return the files of committed rows, and the time of each commit, which renames the
+        file."""
         return {p: p.stat().st_ctime for p in sorted(self.output.glob("part-*"))}
 
     def _answer(self) -> Answer:
@@ -266,8 +268,8 @@ def until(condition: Callable[[], object], timeout: float = 1800) -> None:
 
 
 def deliver(files: Sequence[Path], directory: Path, every: float) -> list[float]:
-    """Let files arrive in a directory, one each ``every`` seconds; when each did, in seconds since
-    the epoch."""
+    """Let files arrive in a directory, one each ``every`` seconds. Return the times of arrival, in
+    seconds since the epoch."""
     came, start = [], time.monotonic()
     for number, path in enumerate(files):
         time.sleep(max(0.0, start + number * every - time.monotonic()))
@@ -279,9 +281,9 @@ def deliver(files: Sequence[Path], directory: Path, every: float) -> list[float]
 
 def latency(case: Case, directory: Path, visible: Callable[[], Mapping[Path, float]],
             wait: Callable[[Callable[[], object]], object]) -> Sample:
-    """Let a case's files arrive, the first one alone, and wait for their rows; latencies of those
-    behind the warm-up. visible: files of committed rows, and when each was; wait: until a condition
-    holds."""
+    """Let a case's files arrive, the first one alone, and wait for their rows. Return the latencies
+    of the files after the warm-up. visible: returns the files of committed rows, and when each was
+    committed; wait: waits until a condition holds."""
     expected, (first, *others) = case.expected().rows, sorted(case.tuples.iterdir())
     came = deliver([first], directory, 0)
     wait(lambda: rows_of(visible()))
@@ -294,7 +296,8 @@ def latency(case: Case, directory: Path, visible: Callable[[], Mapping[Path, flo
 
 
 def last_visible(found: Mapping[Path, float], rows: int, files: int) -> np.ndarray:
-    """When the last row of each file of S was, by the ids in files of joined rows."""
+    """Return when the last row of each file of S became visible, by the ids in files of joined
+    rows."""
     visible = np.zeros(files)
     for path, at in found.items():
         numbers = np.unique(pq.read_table(path, columns=["id"])["id"].to_numpy() // rows)
@@ -345,7 +348,7 @@ class ConsolePeer(ProgramPeer):
 
 @dataclass(frozen=True)
 class Loading:
-    """The app; fed file by file where the case has a warm-up."""
+    """The app; its files arrive one by one if the case has a warm-up."""
 
     case: Case
     memory: int
@@ -364,7 +367,7 @@ class LoadingPeer(AppPeer):
             "resident MB": running.memory_peak / MB})
 
     def _visible(self) -> dict[Path, float]:
-        """Files of the Delta table, and when each was committed."""
+        """Return the files of the Delta table, and when each was committed."""
         log = (self.home / "output" / "_delta_log").glob("*.json")
         return {self.home / "output" / action["add"]["path"]: commit.stat().st_mtime
                 for commit in log for action in map(json.loads, commit.read_text().splitlines())

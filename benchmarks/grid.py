@@ -1,9 +1,9 @@
 """ELEVATORJOIN beside the algorithms of the papers, over M, skew and drift.
 
 As in ``memory``: in process, one thread, R read past the page cache, sizes by the cost models,
-joined rows written out as Arrow. With a drift other keys are the frequent ones after so many
-tuples. grid-SCALE.svg shows, point by point, ELEVATORJOIN's service rate beside that of the best of
-the others.
+joined rows written out as Arrow. With a drift, other keys become the frequent ones after so many
+tuples. grid-SCALE.svg shows, point by point, the ratio of ELEVATORJOIN's service rate to that of
+the best of the others.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def run(bench: Bench, s: Settings) -> None:
     bench.files.snapshot(s.master, OPAQUE)
     for drift in s.drifts:
         for skew in s.skews:
-            if drift and not skew:  # the same stream
+            if drift and not skew:  # without skew a drift changes nothing
                 continue
             for share in s.shares:
                 memory = int(share / 100 * s.master * MASTER_BYTES)
@@ -68,8 +68,8 @@ def case(share: float, skew: float, drift: int) -> str:
 
 
 def picture(rows: Sequence[Mapping[str, Any]], s: Settings) -> str:
-    """ELEVATORJOIN's rate, times that of the best other, and which that is: a field a point, a
-    panel a drift, as SVG."""
+    """Return the picture as SVG: a panel a drift, a field a point, with the ratio of ELEVATORJOIN's
+    rate to that of the best other, and the name of that one."""
     with rc_context({**STYLE, "axes.grid": False}):
         figure, axes = figure_of(1.2 + 1.5 * len(s.shares) * len(s.drifts),
                                  1.2 + 0.6 * len(s.skews), 1, len(s.drifts))

@@ -1,5 +1,5 @@
-"""Measuring peers side by side: whole repetitions in random order, each in a process of its own,
-checked answers, rows with all that one needs to judge them."""
+"""The measurement of peers side by side: whole repetitions in random order, each in a process of
+its own, with checked answers and rows that have everything needed to judge them."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ PACKAGES = ("numpy", "numba", "pyarrow", "duckdb", "pyspark", "deltalake", "adbc
 
 
 class Unavailable(Exception):
-    """A peer or a benchmark that cannot run here, and why."""
+    """A peer or a benchmark cannot run here; the message says why."""
 
 
 class WrongAnswer(Exception):
-    """A peer whose rows are not those of the join."""
+    """A peer's rows are not those of the join."""
 
 
 @dataclass
 class Sample:
     """One run of one peer."""
 
-    tuples: int  # finished in it
+    tuples: int  # tuples finished in the run
     seconds: float
     bytes_read: int = 0  # of R
     cpu_seconds: float = 0.0
-    # other figures of the run, by what they are
+    # other figures of the run, by name
     extra: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -57,19 +57,19 @@ class Sample:
 
 @dataclass
 class Result:
-    """What a peer tells when its runs are over."""
+    """The report of a peer at the end of its runs."""
 
     answer: Answer
     expected: Answer
     memory_budget: int = 0  # M, bytes
     memory_peak: int = 0  # of the arena, or what the peer itself counts against its limit
-    rss_peak: int = 0  # of the process, or of the tree of them
+    rss_peak: int = 0  # of the process, or of the process tree
     note: str = ""
-    settled: bool = True  # whether its rate was, when it was measured
+    settled: bool = True  # whether its rate had settled when it was measured
 
 
 class Peer(Protocol):
-    """Ready to be measured once it is constructed."""
+    """A peer that is ready to be measured once it is constructed."""
 
     def measure(self) -> Sample: ...
 
@@ -78,7 +78,7 @@ class Peer(Protocol):
 
 @dataclass
 class Bench:
-    """One invocation: where files are and results go, and how often everything runs."""
+    """One invocation: where files and results are, and how often everything runs."""
 
     scale: str
     runs: int
@@ -92,10 +92,10 @@ class Bench:
 
     def compare(self, benchmark: str, case: str, peers: Mapping[str, Callable[[], Peer]],
                 baseline: str) -> None:
-        """Run the peers ``runs`` times, each time in random order, and each in a new process; write
-        a row for each, with the ratio to the baseline's of the same repetition.
+        """Run the peers ``runs`` times, each time in random order, and each in a new process. Write
+        a row for each peer, with its ratio to the baseline in the same repetition.
 
-        Raises WrongAnswer after writing them when an answer is wrong.
+        Raises WrongAnswer, after writing the rows, if an answer is wrong.
         """
         order = random.Random(f"{benchmark} {case}")
         runs: dict[str, list[tuple[Sample, Result]]] = {name: [] for name in peers}
@@ -122,7 +122,7 @@ class Bench:
             raise WrongAnswer(f"{benchmark}, {case}: {'; '.join(wrong)}")
 
     def add(self, benchmark: str, case: str, peer: str, values: dict[str, Any]) -> None:
-        """Write one row, at once."""
+        """Write one row at once."""
         row = {"benchmark": benchmark, "scale": self.scale, "case": case, "peer": peer, **values}
         if not any(r["benchmark"] == benchmark for r in self.rows):
             self.path(benchmark, "jsonl").unlink(missing_ok=True)
@@ -136,15 +136,15 @@ class Bench:
         print(line(row), flush=True)
 
     def path(self, benchmark: str, suffix: str) -> Path:
-        """Where a benchmark's results go."""
+        """Return the path of a benchmark's results."""
         self.output.mkdir(parents=True, exist_ok=True)
         return self.output / f"{benchmark}-{self.scale}.{suffix}"
 
 
 def summary(runs: Sequence[tuple[Sample, Result]], baseline: Sequence[float] | None,
             name: str) -> dict[str, Any]:
-    """A peer's row, of its repetitions. baseline: the rates of the peer of this name, in the same
-    ones; None where it could not run."""
+    """Return a peer's row from its repetitions. baseline: the rates of the peer of this name in the
+    same repetitions; None if it could not run."""
     samples, results = zip(*runs, strict=True)
     mean = lambda values: float(np.mean(list(values)))  # noqa: E731
     rates = [s.rate for s in samples]
@@ -179,14 +179,14 @@ def summary(runs: Sequence[tuple[Sample, Result]], baseline: Sequence[float] | N
 
 
 def _context() -> multiprocessing.context.BaseContext:
-    """Processes that have the modules, and nothing else, before they begin."""
+    """Return the context of processes that start with the modules imported and nothing else."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["benchmarks.operators"])
     return context
 
 
 def run_once(make: Callable[[], Peer]) -> tuple[Sample, Result]:
-    """A peer's whole life, in a process of its own."""
+    """Run a peer once, in a process of its own, from its construction to its result."""
     peer = Remote(make)
     try:
         return peer.call("measure"), peer.call("finish")
@@ -195,7 +195,7 @@ def run_once(make: Callable[[], Peer]) -> tuple[Sample, Result]:
 
 
 class Remote:
-    """A peer that lives in its own process, so that its memory is its own."""
+    """A peer in a process of its own, so that its memory is not shared."""
 
     def __init__(self, make: Callable[[], Peer]):
         context = _context()
@@ -255,13 +255,13 @@ def _serve(pipe: Any, make: Callable[[], Peer]) -> None:
 
 
 def peak_rss() -> int:
-    """Bytes, the most that this process ever had."""
+    """Return the peak resident memory of this process, in bytes."""
     text = Path("/proc/self/status").read_text()
     return 1024 * int(text.split("VmHWM:")[1].split()[0])
 
 
 def read_bytes() -> int:
-    """Bytes that this process had from the disk."""
+    """Return the bytes that this process has read from the disk."""
     return int(Path("/proc/self/io").read_text().split("\nread_bytes:")[1].split()[0])
 
 
@@ -269,8 +269,8 @@ def read_bytes() -> int:
 
 
 def change(settings: Any, changes: dict[str, str]) -> Any:
-    """A frozen dataclass with some fields replaced by what texts say, in the type of the value that
-    is there."""
+    """Return a frozen dataclass with some fields replaced by parsed texts, in the type of the
+    present value."""
     known = {f.name: getattr(settings, f.name) for f in dataclasses.fields(settings)}
     return dataclasses.replace(settings,
                                **{n: _parse(known[n], v) for n, v in changes.items() if n in known})
@@ -283,7 +283,7 @@ def _parse(value: Any, text: str) -> Any:
 
 
 def about() -> dict[str, Any]:
-    """What the figures depend on beside their settings."""
+    """Return what the figures depend on besides their settings."""
     here = machine()
     return {"machine": here["system"], **{k: here[k] for k in ("processor", "cores", "memory")},
             **commit(), "command": "python -m benchmarks " + shlex.join(sys.argv[1:]),
@@ -313,7 +313,7 @@ def line(row: dict[str, Any]) -> str:
 
 
 def table(rows: list[dict[str, Any]], about: dict[str, Any]) -> list[str]:
-    """Rows for people."""
+    """Return the lines of a table for people."""
     lines = [f"{about['processor']}, {about['cores']} cores, {about['memory'] / 1e9:.0f} GB, "
              f"{about['machine']}",
              f"commit {about['commit']}{' and changes' if about['dirty'] else ''}, "

@@ -1,12 +1,12 @@
 """How long a tuple takes from its file's arrival to the commit that makes its row visible.
 
-A file comes every half second, by a rename into the stream's directory, at a steady rate of tuples.
-The app and Spark's stream-static join load it with the same trigger into tables on disk, in a left
-join, so that a tuple without a match is a row too. A tuple has arrived when its file has, and is
-visible when the table's log has the commit of its row. Tuples are those of a window behind the
-warm-up; more of them come after it, so that no end of the stream helps. Hot keys are R's most
-frequent hundredth, rare ones the others, absent ones R lacks. The rate is 1 / p99, in 1/s, and the
-ratio how many times sooner than Spark.
+A file arrives every half second, by a rename into the stream's directory, at a steady rate of
+tuples. The app and Spark's stream-static join load it with the same trigger into tables on disk, in
+a left join, so that a tuple without a match is a row too. A tuple has arrived when its file has. It
+is visible when the table's log has the commit of its row. The measured tuples are those of a window
+after the warm-up; more tuples follow, so that the end of the stream does not help. Hot keys are R's
+most frequent hundredth, rare ones the others, absent ones R lacks. The rate is 1 / p99, in 1/s, and
+the ratio says how many times sooner than Spark.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from benchmarks.spark_join import (
 from semistream.joins import REGISTRY
 from semistream.workloads.zipf import ZipfKeys
 
-EVERY = 0.5  # s from file to file
+EVERY = 0.5  # s between two files
 ABSENT = 20  # one tuple in so many has a key that R lacks
-HOT = 100  # R's most frequent part in so many
+HOT = 100  # the hot keys are R's most frequent part in so many
 ALL = tuple(sorted(REGISTRY))
 
 
@@ -52,10 +52,10 @@ class Settings:
     rates: tuple[int, ...] = (100, 10_000, 300_000)  # tuples/s
     trigger: float = 1.0  # s
     warm_up: float = 15.0  # s
-    seconds: float = 15.0  # of the window
-    tail: float = 6.0  # s behind it
+    seconds: float = 15.0  # length of the window
+    tail: float = 6.0  # s after it
     algorithms: tuple[str, ...] = ("elevatorjoin", "ssbj", "sscj")
-    spark: int = 1  # whether beside Spark
+    spark: int = 1  # 1: also Spark
     driver_memory: str = "2g"
     cores: int = 2
 
@@ -84,8 +84,8 @@ def run(bench: Bench, s: Settings) -> None:
 
 @dataclass(frozen=True)
 class Arrivals:
-    """The files of a stream, and when they come. Of the tuples of file n, the ids are n rows, n
-    rows + 1, …"""
+    """The files of a stream, and when they arrive. The tuples of file n have the ids n rows, n rows
+    + 1, …"""
 
     case: Case
     warm_up: float
@@ -99,7 +99,7 @@ class Arrivals:
         return pa.table([pa.array(keys), *batch.columns[1:]], schema=batch.schema)
 
     def expected(self, files: int) -> Answer:
-        """Of the tuples that have a match."""
+        """Return the answer of the tuples that have a match."""
         answer = Answer()
         for number in range(files):
             table = self.table(number)
@@ -116,7 +116,7 @@ class Arrivals:
             pq.write_table(self.table(number), beside / f"part-{number:05d}.parquet")
 
     def come(self, beside: Path, stream: Path, arrived: list[float]) -> None:
-        """Let the files come in time; notes when each did, in s since the epoch."""
+        """Let the files arrive in time, and record when each did, in s since the epoch."""
         begun = time.monotonic()
         for number, file in enumerate(sorted(beside.iterdir())):
             time.sleep(max(begun + number * EVERY - time.monotonic(), 0))
@@ -125,7 +125,8 @@ class Arrivals:
             arrived.append(time.time())
 
     def latencies(self, arrived: list[float], visible: dict[float, list[str]]) -> Sample:
-        """visible: the output's files by the time of their commit."""
+        """Return the latencies of the window's tuples. visible: the output's files by the time of
+        their commit."""
         rows, first = self.case.batch, int(self.warm_up / EVERY)
         last = first + int(self.seconds / EVERY)
         came, seen = np.array(arrived), np.full(last * rows, np.nan)
@@ -156,7 +157,7 @@ class Arrivals:
 
 @dataclass(frozen=True)
 class Latency:
-    """A peer that is fed as files come."""
+    """A peer whose files arrive while it runs."""
 
     of: App | Spark
     arrivals: Arrivals
@@ -168,11 +169,11 @@ class Latency:
 
 def fed(peer: ProgramPeer, of: Latency, command: list[str | Path],
         environment: dict[str, str], query: Path, stop: Path | None) -> list[float]:
-    """Run a program while files come, and until it has read them all; gives when each came. stop:
-    the file that asks it to end; None: it is ended by force."""
+    """Run a program while files arrive, and until it has read them all. Return when each arrived.
+    stop: the file that asks it to end; None: it is killed."""
     home, stream, arrived = peer.home, peer.home / "stream", list[float]()
     with program(command, home / "log", environment) as running:
-        running.until(lambda: 0 in commits(query))  # a file without tuples
+        running.until(lambda: 0 in commits(query))  # the file without tuples
         of.arrivals.come(home / "next", stream, arrived)
         done, quiet = len(commits(query)), time.monotonic()
         while time.monotonic() - quiet < 3 * of.trigger + 3:
@@ -189,7 +190,8 @@ def fed(peer: ProgramPeer, of: Latency, command: list[str | Path],
 
 
 def ready(peer: ProgramPeer, of: Latency) -> Path:
-    """Directory of the stream, with a file without tuples; the others lie beside it."""
+    """Return the stream's directory with one file without tuples; the other files are in a
+    directory beside it."""
     stream = peer.home / "stream"
     stream.mkdir()
     of.arrivals.write(peer.home / "next")
@@ -246,7 +248,7 @@ class SparkLatency(SparkPeer):
         out, seen = dict[float, list[str]](), set[str]()
         logs = [log for log in (self.home / "output" / "_spark_metadata").iterdir()
                 if not log.name.startswith(".")]
-        # every tenth one, "9.compact", has those before it too
+        # every tenth log, such as "9.compact", also has the entries before it
         for log in sorted(logs, key=lambda log: int(log.name.partition(".")[0])):
             entries = (json.loads(line)["path"] for line in log.read_text().splitlines()[1:])
             new = [path for path in entries if path not in seen]
@@ -259,7 +261,7 @@ class SparkLatency(SparkPeer):
 
 
 def matched(files: list[str]) -> Answer:
-    """The checksum of the joined rows that have a match."""
+    """Return the answer of the joined rows that have a match."""
     answer = Answer()
     for file in files:
         table = pq.read_table(file)

@@ -2,11 +2,10 @@
 with all of R in memory.
 
 In process, one thread; R on disk, read past the page cache; Zipf 1; joined rows are written out as
-Arrow. Sizes are those that the cost models find best. The curve is drawn in memory-SCALE.svg.
-
-Two bounds stand beside them (``bounds``): R read alone, in tuples of R, with the bytes that this
-disk gives; and tuples of the stream whose keys touch four cache lines each of an array of M bytes,
-the fewest that a tuple needs which H_R finishes.
+Arrow. Sizes are those that the cost models find best. The curve is drawn in memory-SCALE.svg. Two
+bounds are shown, too (``bounds``): R read alone, in tuples of R, with the bytes that this disk
+gives; and stream tuples whose keys touch four cache lines each of an array of M bytes, the fewest
+for a tuple that H_R answers.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class Settings:
     batch: int = 65_536
     seconds: float = 0.15
     warm_up: float = 20.0  # at most
-    hash_join: bool = True  # beside them; its R must fit into this machine's memory
+    hash_join: bool = True  # also a hash join; its R must fit into this machine's memory
 
 
 SCALES = {"smallest": Settings(master=50_000, shares=(20.0, 30.0), algorithms=("ssbj", "sscj"),
@@ -63,7 +62,7 @@ def run(bench: Bench, s: Settings) -> None:
 
 
 def curve(rows: Sequence[Mapping[str, Any]], master: int) -> str:
-    """The ratio to the hash join over M, a line an algorithm, as SVG."""
+    """Return the ratio to the hash join over M as SVG, with a line for each algorithm."""
     with rc_context(STYLE):
         figure, axes = figure_of(7.2, 4.0)
         for name, colour in zip(REGISTRY, [*COLOURS, "black"], strict=False):

@@ -1,10 +1,11 @@
 """Nexmark's bids, as its generator draws them, and the bounded side input of its query 13.
 
 Of 50 events one is a person, three are auctions and 46 are bids, at 10,000 events a second. Half of
-the bids are for the hot auction, the first of the last hundred that were opened; the others are for
-one of those in flight or about to come. Three quarters are by the hot bidder. Every value follows
-from the number of the bid, so that a batch is the same wherever it begins. What the query does not
-read is left out. Not all peers can join on an expression: `key` is its `auction mod N`.
+the bids are for the hot auction, the first of the last hundred opened; the others are for one of
+the auctions in flight or soon to come. Three quarters are by the hot bidder. Every value is a
+function of the bid's number, so that a batch is the same wherever it begins. Columns that the query
+does not read are omitted. Not all peers can join on an expression: `key` is the bid's `auction mod
+N`.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ import pyarrow.parquet as pq
 from benchmarks.data import STEP, Answer, Files, Stream
 from semistream.master import publish_snapshot
 
-EVENTS, BIDS, AUCTIONS = 50, 46, 3  # of an epoch; and one person
-HOT = 100  # auctions, and people, of whom one is hot
-LEAD = 10  # auctions and people that are bid for, or bid, before they are there
+EVENTS, BIDS, AUCTIONS = 50, 46, 3  # in an epoch, which also has one person
+HOT = 100  # one auction, and one person, of so many is hot
+LEAD = 10  # auctions with bids, and people who bid, before they are created
 ACTIVE_PEOPLE = 1000
 FIRST_ID = 1000
 FIRST_TIME = 1_436_918_400_000  # ms since the epoch, of event 0
@@ -33,7 +34,7 @@ SIDE = pa.schema([("key", pa.int64()), ("value", pa.string())])
 
 
 def random_words(ids: np.ndarray, salt: int) -> np.ndarray:
-    """A random 64-bit word for each id, by SplitMix64: uint64 of the length of ``ids``."""
+    """Return a random 64-bit word for each id, by SplitMix64: uint64[n]."""
     z = (ids.astype(np.uint64) * np.uint64(8) + np.uint64(salt)) * np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -41,7 +42,7 @@ def random_words(ids: np.ndarray, salt: int) -> np.ndarray:
 
 
 def below(words: np.ndarray, limits: np.ndarray | int) -> np.ndarray:
-    """Numbers from 0 to the limits, less one."""
+    """Return numbers from 0 to the limits, exclusive."""
     return (words % np.asarray(limits).astype(np.uint64)).astype(np.int64)
 
 
@@ -62,7 +63,8 @@ class Bids(Stream):
         return pa.record_batch([pa.array(c) for c in columns], schema=BID)
 
     def auctions(self, ids: np.ndarray, last: np.ndarray) -> np.ndarray:
-        """The bids' auctions, counted from 0. last: the newest when each bid comes."""
+        """Return the bids' auctions, counted from 0. last: the newest auction at the time of each
+        bid."""
         oldest = np.maximum(last - self.in_flight, 0)
         usual = oldest + below(random_words(ids, 1), last - oldest + 1 + LEAD)
         return np.where(below(random_words(ids, 0), 2) > 0, last // HOT * HOT, usual)
@@ -76,19 +78,19 @@ class Bids(Stream):
 
 
 def bidders(ids: np.ndarray, last: np.ndarray) -> np.ndarray:
-    """The bids' people, counted from 0. last: the newest when each bid comes."""
+    """Return the bids' people, counted from 0. last: the newest person at the time of each bid."""
     active = np.minimum(last + 1, ACTIVE_PEOPLE)
     usual = last + 1 - active + below(random_words(ids, 3), active + LEAD)
     return np.where(below(random_words(ids, 2), 4) > 0, last // HOT * HOT + 1, usual)
 
 
 def side_values(keys: np.ndarray) -> np.ndarray:
-    """The numbers that the side input's texts spell."""
+    """Return the numbers whose texts are the side input's values."""
     return below(random_words(keys, 5), 10**15)
 
 
 def side_batches(keys: int) -> Iterator[pa.RecordBatch]:
-    """The side input in the order of its keys, which are 0 to N - 1."""
+    """Yield the side input in the order of its keys, which are 0 to N - 1."""
     for first in range(0, keys, STEP):
         own = np.arange(first, min(first + STEP, keys))
         texts = pa.array(side_values(own)).cast(pa.string())
@@ -96,7 +98,8 @@ def side_batches(keys: int) -> Iterator[pa.RecordBatch]:
 
 
 class Enriched(Answer):
-    """Bids with their side input's values, and the sum over the rows of a hash of each."""
+    """The answer of bids with their side input's values: the number of rows, and the sum of a hash
+    of each."""
 
     def _add(self, batch: pa.RecordBatch) -> None:
         hashes = np.zeros(batch.num_rows, np.uint64)
@@ -110,7 +113,7 @@ class Enriched(Answer):
 
 @dataclass(frozen=True)
 class SideFiles(Files):
-    """The side input where other benchmarks have R."""
+    """Files with the side input in place of R."""
 
     def snapshot(self, tuples: int, schema: pa.Schema) -> Path:
         return self.made(f"snapshot-side-{tuples}", lambda at: publish_snapshot(

@@ -1,5 +1,5 @@
-"""The project's operators as peers, in one process, and the hash join in main memory that they are
-measured against."""
+"""The project's operators as peers, in one process, and the hash join in main memory with which
+they are compared."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ HASH_JOIN = "hash join, all of R"
 
 
 class HashJoin(SemiStreamJoin):
-    """The stream-probing phase with all of R in H_R: a hash join in main memory, of the same
+    """The stream-probing phase with all of R in H_R: a hash join in main memory, with the same
     kernels."""
 
     def __init__(self, spec: JoinSpec):
@@ -50,7 +50,7 @@ class HashJoin(SemiStreamJoin):
             self.cache.stage_tuples(partition.payload, rows, first + rows, size)
             first += len(rows)
         self.cache.switch()
-        self.h_s = ByKey(self.layout, 1)  # where nothing ever waits
+        self.h_s = ByKey(self.layout, 1)  # nothing ever waits in it
 
     def _open(self, strings: float) -> None:
         pass
@@ -76,8 +76,8 @@ class HashJoin(SemiStreamJoin):
 
 def open_operator(algorithm: str, master: MasterRelation, memory: int, skew: float,
                   batch: int) -> SemiStreamJoin:
-    """An operator at the sizes that its cost model finds best, or its own choice. Raises
-    ConfigError when M is too small."""
+    """Open an operator at the sizes that its cost model finds best, or at its own choice if it has
+    no model. Raises ConfigError if M is too small."""
     if algorithm == HASH_JOIN:
         return HashJoin(join_spec(HASH_JOIN, 1 << 50, STREAM, master, ON))
     parameters: dict[str, Any] = {}
@@ -94,8 +94,8 @@ def open_operator(algorithm: str, master: MasterRelation, memory: int, skew: flo
 class Operator:
     """How to make the peer; ``OperatorPeer`` is made in its process.
 
-    batch: stream tuples given at a time; seconds: least time of a run; warm_up: most seconds before
-    it, within which the rate should settle.
+    batch: stream tuples processed at a time; seconds: least time of a run; warm_up: most seconds
+    before it, within which the rate should settle.
     """
 
     files: Files
@@ -112,7 +112,7 @@ class Operator:
 
 
 class OperatorPeer:
-    """An operator fed with one stream, run after run; what it finishes goes out as Arrow."""
+    """An operator fed with one stream, run after run; its output is written as Arrow."""
 
     def __init__(self, of: Operator):
         pa.set_cpu_count(1)
@@ -124,8 +124,8 @@ class OperatorPeer:
         self.settled = warm_up(self.join, self._feed, of.seconds, of.stream.drift, of.warm_up)
 
     def measure(self) -> Sample:
-        """Batches until the time is over, some tuples are finished and, where R is read at all, as
-        much was read as R has (at most five times as long)."""
+        """Process batches until the time is over, some tuples are finished and, if R is read at
+        all, as many tuples were read as R has (at most five times as long)."""
         stats, before = self.join.stats, replace(self.join.stats)
         finished = self._finished
         start, cpu = self.seconds, self.cpu
@@ -156,7 +156,8 @@ class OperatorPeer:
         self._pass_on(self.join.process(batch))
 
     def _pass_on(self, outputs: Iterator[JoinOutput]) -> None:
-        """Write what comes; only the join and the writing are timed, not the checking."""
+        """Write the joined rows and add them to the answer. Only the join and the writing are
+        timed."""
         while True:
             start, cpu = time.perf_counter(), time.process_time()
             output = next(outputs, None)

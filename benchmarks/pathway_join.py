@@ -1,9 +1,9 @@
-"""Pathway, the peer in memory: R and S from CSV files into a CSV file, as its readers have no
-Parquet, beside `semistream join` on the same files.
+"""Pathway, the peer in memory: R and S from CSV files into a CSV file, because its readers do not
+read Parquet, beside `semistream join` on the same files.
 
-Both have two threads. Pathway holds R and what has come of S; `semistream join` has M. The rate is
-that of the run: of Pathway from the start of its engine, of the console the whole command. "by
-wall" counts the start of the programs too. Resident: the sum of the proportional sets of all
+Both have two threads. Pathway holds R and what has arrived of S; `semistream join` has M. The rate
+is that of the run: for Pathway from the start of its engine, for the console the whole command. "by
+wall" also counts the start of the programs. Resident: the sum of the proportional set sizes of all
 processes.
 """
 
@@ -26,7 +26,7 @@ from benchmarks.processes import program
 from benchmarks.spark_join import Case, ProgramPeer
 
 PATHWAY, OURS = "pathway", "semistream join"
-NUMBER = "number"  # the column id, which Pathway keeps for itself
+NUMBER = "number"  # replaces the column name id, which Pathway reserves
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def run(bench: Bench, s: Settings) -> None:
 
 
 class Texts(Case):
-    """R and S as a CSV file each."""
+    """R and S as one CSV file each."""
 
     def make(self) -> None:
         _ = self.tuples, self.master_text

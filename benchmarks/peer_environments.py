@@ -1,5 +1,5 @@
-"""Virtual environments of peers whose packages would not fit the project's own: each under
-var/peers, made when a benchmark first asks for it, from benchmarks/NAME/requirements.lock."""
+"""Virtual environments of peers whose packages conflict with the project's own: each under
+var/peers, made on first use from benchmarks/NAME/requirements.lock."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ PEERS = ROOT / "var" / "peers"
 
 
 def peer_environment(name: str, finish: Callable[[Path], None] | None = None) -> Path:
-    """Return the directory of a peer's environment, and make it where it is not there as the lock
-    file has it. finish: what is to be added behind the packages.
+    """Return the directory of a peer's environment. It is made first if it does not match the lock
+    file. finish: adds what is needed besides the packages.
 
-    Raises Unavailable where it cannot be installed.
+    Raises Unavailable if it cannot be installed.
     """
     home, lock = PEERS / name, ROOT / "benchmarks" / name / "requirements.lock"
     stamp, key = home / ".ready", hashlib.sha256(lock.read_bytes()).hexdigest()

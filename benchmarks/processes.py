@@ -20,11 +20,11 @@ import pyarrow.dataset as ds
 from benchmarks.data import Answer
 from benchmarks.harness import ROOT
 
-# s between looks at the memory: one walks the page tables of all processes, and stops them for that
-# long
+# s between measurements of the memory: each walks the page tables of all processes, and stops them
+# meanwhile
 LOOK = 3.0
 LONGEST = 3600  # s that a program may take
-SAMPLED = 0.1  # s between looks at the processors
+SAMPLED = 0.1  # s between measurements of the processors
 
 
 @dataclass
@@ -37,12 +37,12 @@ class Program:
     started: float
     look: float = LOOK
     memory_peak: int = 0  # bytes, the sum of proportional set sizes
-    # s since the epoch, core seconds that the machine was busy
+    # (s since the epoch, core seconds for which the machine was busy)
     busy: list[tuple[float, float]] = field(default_factory=list)
 
     def end(self) -> float:
-        """Wait for the end; gives the seconds since the start. Raises RuntimeError with the log's
-        end when it failed."""
+        """Wait for the end and return the seconds since the start. Raises RuntimeError, with the
+        end of the log, if the program failed."""
         code = self.process.wait(LONGEST)
         seconds = time.monotonic() - self.started
         if code:
@@ -51,8 +51,8 @@ class Program:
         return seconds
 
     def until(self, condition: Callable[[], object], timeout: float = 600) -> float:
-        """Seconds from the start until a condition holds. Raises RuntimeError when the program or
-        the time ends before."""
+        """Wait until a condition holds and return the seconds since the start. Raises RuntimeError
+        if the program ends or the time is over first."""
         while not condition():
             if self.process.poll() is not None or time.monotonic() - self.started > timeout:
                 raise RuntimeError(f"{self.name} did not get "
@@ -61,7 +61,7 @@ class Program:
         return time.monotonic() - self.started
 
     def kill(self) -> None:
-        """It and all its descendants, as in a crash."""
+        """Kill the program and all its descendants, as in a crash."""
         for process in self._tree():
             with suppress(psutil.NoSuchProcess):
                 process.send_signal(signal.SIGKILL)
@@ -79,8 +79,8 @@ class Program:
             time.sleep(SAMPLED)
 
     def cores(self, first: float, last: float) -> float:
-        """How many cores of the machine were busy between two times since the epoch, whoever used
-        them."""
+        """Return how many cores of the machine were busy between two times since the epoch, whoever
+        used them."""
         begun, ended = np.interp([first, last], *zip(*self.busy, strict=True))
         return float(ended - begun) / (last - first)
 
@@ -94,8 +94,8 @@ class Program:
 @contextmanager
 def program(command: Sequence[str | Path], log: Path,
             environment: dict[str, str] | None = None, look: float = LOOK) -> Iterator[Program]:
-    """Start a program in the project's directory; whatever is left of it ends with the context.
-    look: seconds between looks at its memory."""
+    """Start a program in the project's directory. Processes of it that are left are killed at the
+    end of the context. look: seconds between measurements of its memory."""
     with open(log, "ab") as out:
         process = subprocess.Popen([str(c) for c in command], stdout=out, stderr=out,
                                    stdin=subprocess.DEVNULL, cwd=ROOT,
@@ -120,7 +120,7 @@ def _pss(process: psutil.Process) -> int:
 
 
 def spark_environment(master: str, memory: str, scratch: Path) -> dict[str, str]:
-    """What a program that opens a Spark session needs; the same for every peer."""
+    """Return the environment of a program that opens a Spark session; the same for every peer."""
     scratch.mkdir(parents=True, exist_ok=True)
     settings = {"spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1",
                 "spark.driver.bindAddress": "127.0.0.1",
@@ -133,13 +133,13 @@ def spark_environment(master: str, memory: str, scratch: Path) -> dict[str, str]
 
 
 def commits(query: Path) -> dict[int, float]:
-    """When Spark noted each micro-batch of a query as finished, by its checkpoint."""
+    """Return when Spark recorded each micro-batch of a query as finished, by its checkpoint."""
     return {int(p.name): p.stat().st_mtime for p in (query / "commits").glob("*")
             if p.name.isdigit()}
 
 
 def answer_of(files: Sequence[str | Path], answer: Answer | None = None) -> Answer:
-    """The checksum of joined rows in Parquet files; answer: an empty one of another kind."""
+    """Return the answer of joined rows in Parquet files. answer: an empty one of another kind."""
     answer = answer or Answer()
     if files:
         for batch in ds.dataset([str(f) for f in files],
@@ -149,7 +149,7 @@ def answer_of(files: Sequence[str | Path], answer: Answer | None = None) -> Answ
 
 
 def forget(directory: Path) -> None:
-    """Ask the system to drop what it holds of a directory's files."""
+    """Ask the system to drop a directory's files from the page cache."""
     for path in directory.rglob("*"):
         if path.is_file():
             with open(path, "rb") as file:

@@ -1,9 +1,9 @@
 """The app on a standalone cluster of local processes: one executor against two, one core each.
 
 The same files, the same M in all, as many partitions as executors. Driver and master are on the
-same machine: on two cores, the driver's share of them is missing where two executors run; "busy
-cores" tells what one leaves. Rows "model" tell what the cost models expect of these and of more,
-without Spark's own time.
+same machine. On two cores, the driver's share of them is missing if two executors run; "busy cores"
+shows what one leaves. Rows "model" show what the cost models expect of these and of more, without
+Spark's own time.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from semistream.tuning import case as tuning
 
 SPARK_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
 START_SECONDS = 90.0
-SAMPLE = 100_000  # stream tuples that the models look at
+SAMPLE = 100_000  # stream tuples that the models sample
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Settings:
     batches: int = 6
     warm_up: int = 3  # of them
     executors: tuple[int, ...] = (1, 2)
-    planned: tuple[int, ...] = (1, 2, 4, 8, 16)  # by the model
+    planned: tuple[int, ...] = (1, 2, 4, 8, 16)  # numbers of executors that only the model predicts
     algorithm: str = "elevatorjoin"
     driver_memory: str = "1g"
     executor_memory: str = "1g"
@@ -86,7 +86,7 @@ class OnCluster:
 
 
 class ClusterPeer(AppPeer):
-    """A master and a worker of one core for each executor; they live as long as the peer."""
+    """A master and a worker of one core for each executor, which live as long as the peer."""
 
     def __init__(self, of: OnCluster):
         self._stack, self._programs = ExitStack(), list[Program]()

@@ -1,11 +1,11 @@
 """Rows per second into SQLite, MariaDB and Delta: the project's sinks beside each library's own
 best bulk path.
 
-One partition's joined rows (an id, a quantity, 14 BIGINT columns) in one transaction, into an empty
-table with the same columns and keys, from the same Arrow table. The project's sinks make the rows'
-keys and write the ledger row too. MariaDB's peer is LOAD DATA of a file that was made ready before,
-and adbc_ingest brings a second SQLite into the process, whose locks undo the first one's: bounds,
-not rivals.
+One partition's joined rows (an id, a quantity, 14 BIGINT columns) are written in one transaction
+into an empty table with the same columns and keys, from the same Arrow table. The project's sinks
+also make the rows' keys and write the ledger row. MariaDB's peer is LOAD DATA of a file that was
+made before. adbc_ingest brings a second SQLite into the process, whose locks undo the first one's.
+Both are bounds, not rivals.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ def run(bench: Bench, s: Settings) -> None:
 
 
 def start_mariadb(bench: Bench):
-    """A private server, the tests' one; None, and a row that says so, where there is none."""
+    """Start a private server of the tests' class. If there is no mariadbd, add a row that says so
+    and return None."""
     sys.path.insert(0, str(ROOT / "tests"))
     from conftest import MARIADBD, MariaDB
 
@@ -98,7 +99,7 @@ class Sink:
 
 @dataclass
 class Given:
-    """The rows of a partition in the place of its spool."""
+    """The rows of a partition in place of its spool."""
 
     rows: pa.Table
     stream_schema: pa.Schema = STREAM
@@ -131,7 +132,7 @@ class SinkPeer:
                              schema=pa.schema([*STREAM, *ADDED]))
         self.whole = with_key(self.rows, load_id(1, 0, 0, 0))
         self.answer, self.expected = Answer(), stream.expected(of.rows)
-        self.measure()  # what only the first run of a process takes
+        self.measure()  # the first run of a process takes longer
 
     def measure(self) -> Sample:
         shutil.rmtree(self.home, ignore_errors=True)
@@ -143,7 +144,7 @@ class SinkPeer:
         seconds = WAYS[self.of.database][self.of.way](self, place)
         answer = Answer()
         answer.add(self._read(place))
-        if self.answer in (Answer(), self.expected):  # a wrong one stays
+        if self.answer in (Answer(), self.expected):  # a wrong answer is kept
             self.answer = answer
         return Sample(self.of.rows, seconds)
 
@@ -165,11 +166,11 @@ class SinkPeer:
         return rows
 
 
-# ---- ways into each; they give the seconds
+# ---- ways to write into each; they return the seconds
 
 
 def tables(place: str) -> SqlSink:
-    """Empty tables."""
+    """Return a sink with empty tables."""
     sink = SqlSink(place, "fact", "master", 60.0)
     create_all(sink.engine)
     with sink.engine.begin() as connection:
@@ -180,7 +181,7 @@ def tables(place: str) -> SqlSink:
 
 
 def entry() -> dict:
-    """A ledger row."""
+    """Return a ledger row."""
     given = [c for c in load_batches.columns if c.name not in ("committed_at", "load_id")]
     plain = {c.name: "" if isinstance(c.type, (Text, String)) else 0 for c in given}
     return plain | LOAD | {"memory": {}, "rejected": {}, "state_file": "state", "sides": None,

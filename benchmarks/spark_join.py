@@ -3,10 +3,10 @@ driver memory.
 
 Both read S as micro-batches of one Parquet file. Spark joins each with R in Parquet, in the order
 of the keys, and writes Parquet; the app joins with its snapshot of R and writes a Delta table.
-Besides Spark's own plan, those that a user could ask for: the micro-batch or R broadcast, R cached.
-The rate is that of the batches after the warm-up, from commit to commit: tuples finished, those
-that wait left out. "end to end" is all tuples over all seconds, from Spark's start to the drain's
-end.
+Besides Spark's own plan, there are those that a user could choose: the micro-batch or R broadcast,
+R cached. The rate is that of the batches after the warm-up, from commit to commit: finished tuples,
+without those that wait. "end to end" is all tuples over all seconds, from Spark's start to the end
+of the drain.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class Settings:
     batch: int = 200_000  # tuples of a micro-batch
     batches: int = 6
     warm_up: int = 3  # of them
-    spark_batches: int = 0  # that Spark's join is given, which has no state to be filled; 0: all
+    spark_batches: int = 0  # for Spark's join, which has no state to fill; 0: all
     share: float = 10.0  # M, percent of R
-    least_memory: int = 30_000_000  # of M, bytes
+    least_memory: int = 30_000_000  # least M, bytes
     algorithms: tuple[str, ...] = ("elevatorjoin",)
     variants: tuple[str, ...] = ("as is",)
     driver_memory: str = "2g"
@@ -52,7 +52,7 @@ SCALES = {"smallest": Settings(batch=20_000, batches=2, warm_up=1, variants=("as
           "full": Settings(masters=(2_000_000, 20_000_000, 100_000_000), batch=1_000_000,
                            batches=8, least_memory=300_000_000, algorithms=("auto", "elevatorjoin"),
                            variants=("as is", "broadcast S", "R cached", "broadcast R"))}
-BROADCAST_BYTES = 500_000_000  # of R that are tried
+BROADCAST_BYTES = 500_000_000  # the largest R that is broadcast
 
 
 def run(bench: Bench, s: Settings) -> None:
@@ -92,7 +92,7 @@ class Case:
         _ = self.tuples
 
     def count(self, first: int = 0) -> int:
-        """Tuples of the micro-batches from the first on."""
+        """Return the number of tuples of the micro-batches from ``first`` on."""
         return self.batch * (self.batches - first)
 
     def expected(self) -> Answer:
@@ -103,7 +103,7 @@ class Case:
 
 
 class ProgramPeer:
-    """A program that is run anew, with nothing left of the run before, each time."""
+    """A program that is run anew each time, with nothing left of the run before."""
 
     def __init__(self, case: Case, name: str, memory: int = 0):
         self.case, self.memory = case, memory
@@ -118,10 +118,10 @@ class ProgramPeer:
     def measure(self) -> Sample:
         shutil.rmtree(self.home, ignore_errors=True)
         self.home.mkdir(parents=True)
-        os.sync()  # what the peer before wrote
+        os.sync()  # flushes what the previous peer wrote
         sample = self._run()
         answer = self._answer()
-        if self.answer in (Answer(), self.expected):  # a wrong one stays
+        if self.answer in (Answer(), self.expected):  # a wrong answer is kept
             self.answer = answer
         return sample
 
@@ -132,7 +132,8 @@ class ProgramPeer:
         raise NotImplementedError
 
     def _end(self, running: Program) -> float:
-        """Seconds that it took. Raises Unavailable where Spark's memory was not enough."""
+        """Wait for the end and return the seconds. Raises Unavailable if Spark's memory was not
+        enough."""
         try:
             return running.end()
         except RuntimeError:
@@ -144,8 +145,8 @@ class ProgramPeer:
 
     def _sample(self, running: Program, seconds: float, ends: dict[int, float],
                 finished: int | None = None, bytes_read: int = 0) -> Sample:
-        """seconds: of the whole; ends: commit times; finished: tuples behind the warm-up, where
-        they are not those that were read."""
+        """Return the sample of a run. seconds: of the whole run; ends: commit times; finished:
+        tuples after the warm-up, if they are not the tuples read."""
         case = self.case
         first, last = ends[case.warm_up - 1], ends[case.batches - 1]
         if finished is None:
@@ -182,7 +183,8 @@ class SparkPeer(ProgramPeer):
         return self._sample(running, seconds, commits(self.home / "query"))
 
     def _environment(self) -> dict[str, str]:
-        """Spark's own join has the JVM's defaults, a job of the app what the app has."""
+        """Return the environment: Spark's own join has the JVM's defaults, the app's empty job has
+        the app's options."""
         options = {} if self.of.variant == NOTHING else {"SPARK_SUBMIT_OPTS": ""}
         return self.case.environment(self.home) | options
 
@@ -237,7 +239,8 @@ def places(home: Path) -> dict[str, str]:
 
 def arguments(home: Path, snapshot: Path, stream: Path, algorithm: str, memory: int,
               partitions: int = 0, sink: str = "") -> list[str]:
-    """The app's, for a job on these files whose home and Delta table are new."""
+    """Return the app's arguments for a job on these files, with a new home and a new Delta
+    table."""
     (home / "snapshots").mkdir(exist_ok=True)
     (home / "snapshots" / "master").symlink_to(snapshot)
     job = {"name": "benchmark", "stream": {"format": "parquet", "path": str(stream), "id": ["id"]},

@@ -1,8 +1,8 @@
 """Spark's own stream-static join as a program: reads S as micro-batches of one file, joins each
 with R, writes Parquet.
 
-"nothing" is what the app's micro-batches of Parquet files cost without the app: its session, its
-job of one Python task a partition, no join and no output.
+"nothing" is the cost of the app's micro-batches of Parquet files without the app: its session, and
+its job of one Python task a partition, without a join and output.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def main() -> None:
     parser.add_argument("--trigger", help="an interval; else the program ends with the files")
     a = parser.parse_args()
     if a.variant == NOTHING:
-        # not in the others: Spark alone does not import the app
+        # imported only here: the other variants do not import the app
         from semistream.streaming.app import SESSION
         from semistream.streaming.session import open_session
 

@@ -1,5 +1,5 @@
 """Spark's own join of two streams as a program: reads both as micro-batches, joins by key and by
-time, forgets by watermarks, and writes Parquet."""
+time, forgets tuples by watermarks, and writes Parquet."""
 
 from __future__ import annotations
 

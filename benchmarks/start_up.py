@@ -1,13 +1,13 @@
-"""What the app costs without tuples: an empty micro-batch, and a restart with a million tuples
-waiting.
+"""The cost of the app without tuples: an empty micro-batch, and a restart with a million waiting
+tuples.
 
 Empty micro-batches: from commit to commit of Parquet files without rows, for which the app starts
 no job; tuples/s are batches/s. "the app's job, empty" is what Spark takes for the app's session and
-the job of a micro-batch, without the app. Restart: the app was killed once its first micro-batch
-had been committed and its tuples wait; it starts again on its checkpoint with one tuple more.
-Measured from the process's start to the commit of that one, beside the same start with one tuple
-waiting, and beside Spark's own: the app's session and an empty job, from the process's start to its
-commit.
+the job of a micro-batch, without the app. Restart: the app was killed after its first micro-batch
+was committed, while the tuples of that batch waited; it starts again on its checkpoint with one
+tuple more. The time is that from the process's start to the commit of that tuple, beside the same
+start with one tuple waiting, and beside Spark's own: the app's session and an empty job, from the
+process's start to its commit.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from benchmarks.spark_static import NOTHING
 class Settings:
     master: int = 1_000_000  # R_t
     share: float = 60.0  # M, percent of R
-    waiting: int = 1_000_000  # tuples given before the crash
+    waiting: int = 1_000_000  # tuples read before the crash
     batches: int = 15  # empty ones
     warm_up: int = 5  # of them
     algorithm: str = "elevatorjoin"
-    # algorithm of the restarts: none of its tuples leave before they fill M
+    # algorithm of the restarts: its tuples wait until they fill M
     waits: str = "hybridjoin"
     driver_memory: str = "2g"
     cores: int = 2
@@ -74,7 +74,7 @@ def run(bench: Bench, s: Settings) -> None:
 
 @dataclass(frozen=True)
 class Empty:
-    """A peer whose micro-batches, and not their tuples, are counted."""
+    """A peer whose micro-batches, not their tuples, are counted."""
 
     of: App | Spark
 
@@ -154,7 +154,7 @@ class RestartPeer(ProgramPeer):
         return Sample(1, seconds, extra={"waited": waiting})
 
     def _committed(self, batch: int) -> bool:
-        """Whether Spark has noted the batch, and the ledger too, which may come after."""
+        """Return whether Spark and the ledger, which may be later, have both recorded the batch."""
         if batch not in commits(self.home / "checkpoint" / "query"):
             return False
         with sqlite3.connect(self.home / "warehouse.db") as ledger:

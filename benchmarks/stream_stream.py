@@ -1,25 +1,25 @@
 """Two streams: orders joined with their lines, in process beside DuckDB's join of the same two
 files, and in Spark beside Spark's own join of two streams.
 
-An order has one to seven lines, four in the mean, all within a span of time behind it; orders come
-in the order of their times, lines in that of theirs, and keys are scattered. In process the join
-gets the files a piece of each in turn, on one core. "nothing purged": it knows no promise and holds
-all tuples. M is enough for all of them, or a tenth, so that the rest waits on disk. DuckDB has one
-thread.
+An order has one to seven lines, four in the mean, all within a span of time after it. Orders come
+in the order of their times, lines in the order of theirs, and keys are scattered. In process the
+join gets the files a piece of each in turn, on one core. "nothing purged": it knows no promise and
+holds all tuples. M is enough for all of them, or a tenth, so that the rest waits on disk. DuckDB
+has one thread.
 
 In Spark both peers read the same micro-batches, one file of each stream, on the same cores, and
-join by key and by time: a line is at most the span behind its order, and a watermark of each stream
+join by key and by time: a line is at most the span after its order, and a watermark of each stream
 without delay lets both forget what is older. Spark keeps its state in RocksDB and writes Parquet;
 the app holds M and writes a Delta table. The rate is in tuples of both streams, from commit to
-commit behind the warm-up.
+commit after the warm-up.
 
 The same beside Spark for the files of the shipped job tpch_orders, TPC-H at scale factor 0.1.
-Orders come in the order of their dates, lines in that of their orders' keys. The app knows by the
-job that an order comes once and its lines together. Spark joins by key and by date, as a line is
-shipped within 121 days. Its watermark of the lines has to wait for all seven years, as any date may
-come yet.
+Orders come in the order of their dates, lines in the order of their orders' keys. The job tells the
+app that an order comes once and that its lines come together. Spark joins by key and by date,
+because a line is shipped within 121 days. Its watermark of the lines has to wait for all seven
+years, because any date may still come.
 
-"outgrown": nothing can be forgotten, as a line may come at any time behind its order, and the
+"outgrown": nothing can be forgotten, because a line may come at any time after its order, and the
 driver has little memory. Spark keeps its state in RocksDB, or in its own memory.
 """
 
@@ -59,21 +59,21 @@ from semistream.workloads.jobs import STREAM_FILES, load_stream_stream_job, prep
 
 APP = ROOT / "spark_apps" / "stream_stream_join.py"
 LEAST = 1 << 20  # bytes of M
-START = 86_400  # s; Spark's watermark begins at 0, and drops what is not later
+START = 86_400  # s; Spark's watermark begins at 0, and drops tuples that are not later
 
 
 @dataclass(frozen=True)
 class Settings:
     orders: int = 300_000
-    span: int = 30_000  # orders that come while the lines of one do
-    files: int = 6  # of each stream, a micro-batch each
+    span: int = 30_000  # orders that come while the lines of one order come
+    files: int = 6  # files of each stream, one a micro-batch
     warm_up: int = 3  # of them
     memory: int = 64_000_000  # M of the app, bytes
-    piece: int = 65_536  # orders, and as many lines for each, that the join gets at a time
+    piece: int = 65_536  # orders that the join gets at a time, and four times as many lines
     driver_memory: str = "2g"
     cores: int = 2
     parts: tuple[str, ...] = ("in process", "spark", "tpch", "outgrown")
-    little: int = 16_000_000  # M of the app where nothing can be forgotten
+    little: int = 16_000_000  # M of the app if nothing can be forgotten
     little_driver_memory: str = "700m"
 
 
@@ -123,7 +123,7 @@ def run(bench: Bench, s: Settings) -> None:
 
 @dataclass(frozen=True)
 class Orders:
-    """Orders 1..n and their lines, as Parquet files; times are seconds from ``START`` on, by an
+    """Orders 1..n and their lines, as Parquet files. Times are seconds from ``START`` on, by an
     order's number in its stream."""
 
     files: Files
@@ -137,11 +137,11 @@ class Orders:
 
     @property
     def held(self) -> int:
-        """Bytes that the tuples of both streams take in the state, about."""
+        """The approximate bytes of both streams' tuples in the state."""
         return self.orders * (120 + 8 + 32) + 4 * self.orders * (28 + 32)
 
     def keys(self) -> np.ndarray:
-        """In the orders' order, int64[n]."""
+        """Return the keys in the order in which the orders come, int64[n]."""
         return np.random.default_rng(1).permutation(self.orders).astype(np.int64) + 1
 
     def lines(self) -> pa.Table:
@@ -177,7 +177,8 @@ class Orders:
         return answer_of(files)
 
     def prepare(self, home: Path, unique: bool | None) -> str:
-        """What the app is to be given as its job. unique: its promise, or else watermarks."""
+        """Prepare the job for the app and return its ``--job``. unique: the job promises unique
+        orders, or else watermarks."""
         left = {"format": "parquet", "path": str(self.left), "id": ["key"]}
         right = {"format": "parquet", "path": str(self.right), "id": ["id"]}
         job = {"name": "benchmark", "left": left, "right": right, "on": {"key": "key"},
@@ -233,13 +234,13 @@ class Tpch:
         return answer
 
     def prepare(self, home: Path, unique: bool | None) -> str:
-        """The same; the promises are the job's."""
+        """Prepare the shipped job, which has its own promises, and return its name."""
         (home / "data").symlink_to(self.home / "data")
         return "tpch_orders"
 
 
 def _as_answered(joined: pa.Table) -> pa.Table:
-    """Of order key, customer key and line number."""
+    """Rename order key, customer key and line number to the columns that an ``Answer`` takes."""
     return joined.rename_columns(STREAM.names).cast(STREAM).combine_chunks()
 
 
@@ -278,7 +279,7 @@ class JoinPeer:
         pa.set_cpu_count(1)
         self.of, self.answer = of, Answer()
         self.spent = 0.0
-        self.stats = self._join(64).stats  # what is compiled once; the answer is not looked at
+        self.stats = self._join(64).stats  # compiles the kernels; the answer is ignored
         self.answer = Answer()
 
     def measure(self) -> Sample:
@@ -349,7 +350,7 @@ class DuckDB:
 
 
 class DuckDBPeer:
-    """One hash join of the two streams' files, with as much memory as it likes, to Arrow."""
+    """One hash join of the two streams' files, with unlimited memory, to Arrow."""
 
     def __init__(self, of: DuckDB):
         import duckdb

@@ -1,10 +1,10 @@
 """The kept results of experiments, and their verdicts by today's claims and models.
 
-python -m benchmarks keep DIRECTORY takes what ``semistream experiments`` wrote there into
-results/experiments: of each experiment NAME.json (what it depends on, and the claims), NAME.csv
-(its points, without what is no number or name), NAME.txt (the claims to read). python -m benchmarks
-verdicts measures nothing: it judges the kept points anew, where a claim, a model or a benchmark at
-the paper's size is another since, and writes NAME.json and NAME.txt.
+python -m benchmarks keep DIRECTORY copies what ``semistream experiments`` wrote there to
+results/experiments: for each experiment NAME.json (what it depends on, and the claims), NAME.csv
+(its points, only numbers and names), NAME.txt (the claims to read). python -m benchmarks verdicts
+measures nothing: it judges the kept points anew, for instance after a claim, a model or a benchmark
+at the paper's size has changed, and writes NAME.json and NAME.txt.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TODAY = "verdicts by today's claims and models"
 
 
 def keep(directory: Path) -> list[str]:
-    """Take over the experiments that were run there. Gives their names."""
+    """Copy the experiments that were run there to the results. Return their names."""
     names = []
     for path in sorted(directory.glob("*/results.json")):
         found = json.loads(path.read_text())
@@ -55,7 +55,8 @@ def keep(directory: Path) -> list[str]:
 
 
 def judge_again(names: Iterable[str], work: Path) -> None:
-    """work: a directory for data that the models are asked about, made where it is missing."""
+    """Judge kept results anew. work: a directory for data that the models need, made if it is
+    missing."""
     for name in names or sorted(p.stem for p in KEPT.glob("*.json")):
         kept = json.loads((KEPT / f"{name}.json").read_text())
         experiment = EXPERIMENTS[name]
@@ -76,15 +77,15 @@ def judge_again(names: Iterable[str], work: Path) -> None:
 
 def _write(name: str, kept: dict[str, Any]) -> None:
     for c in kept["claims"]:
-        c.pop("why", None)  # the parts of an iteration, which the report shows
+        c.pop("why", None)  # the shares of an iteration, which only the report shows
     (KEPT / f"{name}.json").write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n")
     (KEPT / f"{name}.txt").write_text(claims_text(kept))
 
 
 def _told_anew(experiment: Experiment,
                kept: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Of a study, whose intervals are within its points: the same figures and verdicts, with the
-    reasons as they read now; a new claim is not measured."""
+    """Return the claims of a study, whose intervals are within its points: the same figures and
+    verdicts, with the reasons as they read now. A new claim is not measured."""
     before, found = {c["claim"]: c for c in kept}, []
     for claim in experiment.claims:
         old = before.get(claim.text)
@@ -109,8 +110,8 @@ def _finding(experiment: Experiment, claim: Claim, rows: Sequence[dict[str, Any]
 
 
 def _interval(claim: Claim, rows: Sequence[dict[str, Any]], value: float) -> float:
-    """Half the 95% interval of a claim that came after the repetitions: what each point's interval
-    does to it, the points being independent."""
+    """Return half of the 95% interval of a claim that is newer than the repetitions: the effect of
+    each point's interval on it, for independent points."""
     parts = []
     for i, row in enumerate(rows):
         if row["state"] == MEASURED and row.get("mu_interval"):
@@ -122,8 +123,9 @@ def _interval(claim: Claim, rows: Sequence[dict[str, Any]], value: float) -> flo
 
 
 def at_full_size(claim: Claim, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """Return what a benchmark has measured of the claim at the paper's own |R| and M: the one in
-    which most algorithms had settled, or that had the most time to."""
+    """Return what a benchmark has measured of the claim at the paper's own |R| and M. Of several
+    benchmarks, take the one in which most algorithms had settled, and of equal ones the one that
+    ran longest."""
     found = []
     for stated in claim.stated:
         at = stated.at
@@ -145,7 +147,7 @@ def at_full_size(claim: Claim, rows: Sequence[Mapping[str, Any]]) -> dict[str, A
 
 def _full(claim: Claim, name: str, one: Mapping[str, Any],
           other: Mapping[str, Any]) -> dict[str, Any]:
-    needed = (one,) if claim.full_size else (one, other)  # a share of one's own stream, or a ratio
+    needed = (one,) if claim.full_size else (one, other)  # a share needs one, a ratio two
     unsettled = [r["peer"] for r in needed if not r["settled"]]
     if claim.full_size:
         number = Number(one["extra"]["% through the cache"] / 100)
@@ -173,7 +175,8 @@ def _value(text: str) -> Any:
 
 
 def _point(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Point:
-    """That the row was measured at; M is a share of the largest R where |R| varies."""
+    """Return the point at which the row was measured. M is a share of the largest R if |R|
+    varies."""
     largest = max(r["master_tuples"] for r in rows)
     varies = any(r["relation_percent"] != 100 for r in rows)
     flights = row["data"] == "flights"

@@ -1,7 +1,7 @@
-"""What passing operators between Python workers is worth: the app with and without it.
+"""The benefit of passing operators between Python workers: the app with and without it.
 
-Without it, the app runs from a copy of its source in which it is switched off: a worker then
-restores the saved state of a partition that it did not run last.
+Without it, the app runs from a copy of its source in which the passing is switched off: a worker
+then restores the saved state of a partition that it did not run last.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from benchmarks.data import MASTER_BYTES, Stream
 from benchmarks.harness import Bench
 from benchmarks.spark_join import App, AppPeer, Case
 
-# File, what it has, and what is put in its place.
+# (file, a text in it, the text that replaces it)
 OPERATORS = ("operators.py", "        return fetch(key)\n", "        return None\n")
 WITHOUT = {"operators passed": (), "operators restored": (OPERATORS,)}
 
@@ -51,7 +51,7 @@ def run(bench: Bench, s: Settings) -> None:
 
 @dataclass(frozen=True)
 class Without:
-    """The app without what ``WITHOUT`` says of a name."""
+    """The app with the changes to its source that ``WITHOUT`` has for a name."""
 
     of: App
     name: str

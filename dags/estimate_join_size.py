@@ -1,8 +1,8 @@
-"""How many rows a join of two inputs would have, estimated from sketches of their keys in a fixed
-memory, without joining.
+"""Estimate how many rows a join of two inputs would have, from sketches of their keys in a fixed
+amount of memory, without joining.
 
-Inputs are files, directories, published snapshots, or tables of the warehouse. A DAG that is to
-join them can start this one first: it fails where the estimate is above ``max_output_rows``.
+Inputs are files, directories, published snapshots, or tables of the warehouse. A DAG that will join
+them can run this one first: it fails if the estimate exceeds ``max_output_rows``.
 """
 
 from airflow.sdk import dag, task
@@ -32,7 +32,7 @@ PARAMS = form(
 def estimate_join_size() -> None:
     @task
     def estimate(params: dict) -> dict:
-        """The estimate, what it may be off by, how it was made, and what was read."""
+        """Return the estimate, its greatest error, how it was made, and what was read."""
         return attempt(steps.estimate_join_size, params, places())
 
     estimate()

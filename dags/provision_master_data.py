@@ -1,4 +1,5 @@
-"""Master data: into its dimension table, then published as the snapshot that loads read."""
+"""Load master data into their dimension table, then publish them as the snapshot that loads
+read."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -24,7 +25,7 @@ SPARK_APPS = Path(__file__).resolve().parents[1] / "spark_apps"
 def provision_master_data() -> None:
     @task
     def prepare(params: dict) -> None:
-        """Make the data files of a shipped job, where they are missing."""
+        """Make the missing data files of a shipped job."""
         attempt(steps.prepare, params["job"], places())
 
     @task
@@ -39,7 +40,7 @@ def provision_master_data() -> None:
 
     @task(outlets=[MASTER])
     def announce(params: dict, *, outlet_events: dict) -> dict:
-        """Tell those who wait for master data which version there is now."""
+        """Emit an asset event that says which version of the master data is current."""
         version = steps.published(params["job"], places())
         outlet_events[MASTER].extra = version
         return version

@@ -1,12 +1,12 @@
-"""The stream, enriched with master data, into the warehouse: by a Spark app that outlives Airflow
-and stops by draining.
+"""Load a stream, enriched with master data, into the warehouse, by a Spark app that outlives
+Airflow and stops by draining.
 
-Started by hand for one job, or by new master data for the jobs that it belongs to. ``trigger`` and
-``stop_after`` are the stop policy: availableNow ends when the source is exhausted; an interval goes
-on until it is stopped, from the page "Semistream", by marking the task failed or succeeded, or
-after ``stop_after`` seconds. A retry goes on from the checkpoint. With the algorithm ``auto``,
-settings are those that the latest tuning sweep of the job recommends for the memory; without one
-the app chooses.
+The run is started by hand for one job, or by new master data for the jobs that use them.
+``trigger`` and ``stop_after`` are the stop policy: availableNow ends when all available input is
+loaded; an interval goes on until it is stopped, from the page "Semistream", by marking the task
+failed or succeeded, or after ``stop_after`` seconds. A retry continues from the checkpoint. With
+the algorithm ``auto``, the settings are those that the job's latest tuning sweep recommends for the
+memory; without a sweep the app chooses.
 """
 
 from datetime import timedelta
@@ -50,7 +50,8 @@ PARAMS = form(
 def semi_stream_load() -> None:
     @task
     def jobs(**context: Context) -> list[str]:
-        """What to load: the jobs whose master data started this run, or the one of the form."""
+        """Return the jobs to load: those whose master data started this run, or the one of the
+        form."""
         return jobs_of(context)
 
     SemiStreamLoadOperator.partial(task_id="load",

@@ -1,8 +1,9 @@
-"""Two streams, joined with each other, into the warehouse: by a Spark app that outlives Airflow.
+"""Load two streams, joined with each other, into the warehouse, by a Spark app that outlives
+Airflow.
 
-``trigger`` and ``stop_after`` are the stop policy, as of ``semi_stream_load``. At a stop nothing is
-drained: what is held waits in the checkpoint for its partner, and the next run goes on with it.
-Only ``end`` says that nothing more will come.
+``trigger`` and ``stop_after`` are the stop policy, as in ``semi_stream_load``. A stop does not
+drain: tuples that are held wait in the checkpoint for their partners, and the next run continues
+with them. Only ``end`` says that no more tuples will come.
 """
 
 from datetime import timedelta
@@ -40,7 +41,7 @@ PARAMS = form(
 def stream_stream_load() -> None:
     @task
     def prepare(params: dict) -> None:
-        """Make the data files of a shipped job, where they are missing."""
+        """Make the missing data files of a shipped job."""
         attempt(steps.prepare, params["job"], places())
 
     load = StreamStreamLoadOperator(

@@ -1,8 +1,8 @@
-"""Which join, with which sizes, suits a stream: each setting of a grid is run as a Spark app,
-compared with the cost model, reported and recommended.
+"""Find which join, with which sizes, suits a stream: each setting of a grid is run as a Spark app
+and compared with the cost model; the best are reported and recommended.
 
-A point that fails is shown and does not fail the sweep. Points run one after the other, since they
-would disturb each other. What is recommended holds for ``semi_stream_load`` with the algorithm
+A point that fails is shown and does not fail the sweep. Points run one after the other, because
+they would disturb each other. ``semi_stream_load`` uses the recommended settings with the algorithm
 ``auto``.
 """
 
@@ -37,8 +37,8 @@ PARAMS = form(
 def tuning_sweep() -> None:
     @task
     def points(params: dict, run_id: str) -> list[dict]:
-        """The grid, around the best settings by the model; and the bounded stream that they are
-        measured with."""
+        """Return the points of the grid, around the best settings by the model, and write the
+        bounded stream with which they are measured."""
         return attempt(steps.sweep_points, params, run_id, places())
 
     @task_group
@@ -49,14 +49,14 @@ def tuning_sweep() -> None:
 
         @task(trigger_rule=TriggerRule.ALL_DONE)
         def record(setting: dict, run_id: str) -> dict:
-            """A row of ``tuning_runs``, also of a point that failed."""
+            """Record a point in ``tuning_runs``, also if it failed."""
             return steps.sweep_record(setting, run_id, places())
 
         measure >> record(setting)
 
     @task(outlets=[TUNED], trigger_rule=TriggerRule.ALL_DONE)
     def publish(run_id: str, *, outlet_events: dict) -> dict:
-        """The report, and the settings that loads take from now on."""
+        """Publish the report, and the settings that loads use from now on."""
         result = steps.sweep_publish(run_id, places())
         outlet_events[TUNED].extra = result
         return result

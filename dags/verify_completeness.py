@@ -1,8 +1,8 @@
-"""Did everything arrive? Great Expectations over the warehouse, after each load and once a day; a
-failed one fails the task.
+"""Verify that everything arrived: Great Expectations over the warehouse, after each load and once
+a day. A failed verification fails the task.
 
-After a load, what no verification has proven yet is verified: what is new, and from where on one
-has failed. The daily run, and one that names an app, verify everything that was ever loaded.
+After a load, everything that is not proven yet is verified: what is new, and what follows a
+failure. The daily run, and a run that names an app, verify everything that was ever loaded.
 """
 
 from airflow.sdk import AssetOrTimeSchedule, Context, CronTriggerTimetable, Param, dag, task
@@ -26,13 +26,13 @@ from semistream_operators import FACTS, VERIFIED, apps_of, attempt, places
 def verify_completeness() -> None:
     @task
     def apps(**context: Context) -> list[str]:
-        """What to verify: the loads that started this run, the one of the form, or all."""
+        """Return what to verify: the loads that started this run, the one of the form, or all."""
         return apps_of(context) or steps.loaded_apps(places())
 
     @task(outlets=[VERIFIED], map_index_template="{{ app }}")
     def verify(app: str, params: dict, *, outlet_events: dict,
                triggering_asset_events: dict) -> dict:
-        """Fails, naming rows, when an expectation does not hold."""
+        """Verify a load. Fails, naming rows, if an expectation does not hold."""
         after_load = bool(triggering_asset_events) and not params["app"]
         since_last = after_load if params["since_last"] is None else params["since_last"]
         result = attempt(steps.verify, app, places(), since_last=since_last,

@@ -29,15 +29,15 @@ from semistream.streaming.status import request_stop
 MASTER, FACTS, VERIFIED = Asset("master_snapshot"), Asset(
     "facts_loaded"), Asset("completeness_verified")
 TUNED, PROPAGATED = Asset("settings_recommended"), Asset("punctuations_propagated")
-LATEST = 50  # recommendations that a load looks at
+LATEST = 50  # recommendations that a load reads
 
 
 def form(settings: type[Settings], sections: Mapping[str, tuple[str, ...]],
          **overrides: dict[str, Any]) -> dict[str, Param]:
-    """The trigger form of the named settings, section by section."""
+    """Return the trigger form of the named settings, section by section."""
     fields = settings.airflow_params(overrides)
     for field in fields.values():
-        # the form takes an empty text for a missing one unless the schema knows null
+        # the form treats an empty text as missing unless the schema allows null
         if field["default"] == "":
             field |= {"default": None, "type": ["null", "string"]}
     return {name: Param(**fields[name], section=section) for section, names in sections.items()
@@ -45,15 +45,15 @@ def form(settings: type[Settings], sections: Mapping[str, tuple[str, ...]],
 
 
 def warehouse_environment() -> dict[str, str]:
-    """WAREHOUSE_URL from the Airflow connection ``warehouse``, if there is one and the environment
-    does not say it already."""
+    """Return WAREHOUSE_URL from the Airflow connection ``warehouse``; nothing if there is no such
+    connection or the environment already has the variable."""
     if os.environ.get("WAREHOUSE_URL"):
         return {}
     try:
         connection = BaseHook.get_connection("warehouse")
     except AirflowNotFoundException:
         return {}
-    from sqlalchemy import URL  # parsing a DAG file needs no SQL
+    from sqlalchemy import URL  # imported only here: parsing a DAG file needs no SQL
 
     driver = {"mysql": "mysql+pymysql"}.get(connection.conn_type, connection.conn_type)
     url = URL.create(driver, connection.login, connection.password, connection.host,
@@ -62,13 +62,13 @@ def warehouse_environment() -> dict[str, str]:
 
 
 def places() -> Places:
-    """Where everything lives, as the environment and the connection ``warehouse`` say."""
+    """Return the paths and URLs that the environment and the connection ``warehouse`` give."""
     os.environ |= warehouse_environment()
     return Places.from_environment()
 
 
 def attempt(body: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call a task's body; a setting that cannot work fails the task for good, since a retry cannot
+    """Call a task's body. A ConfigError fails the task without retries, because a retry cannot
     help."""
     try:
         return body(*args, **kwargs)
@@ -77,17 +77,18 @@ def attempt(body: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def jobs_of(context: Mapping[str, Any]) -> list[str]:
-    """The jobs whose master data started this run; without, the one that the form names."""
+    """Return the jobs whose master data started this run, or else the one that the form names."""
     return _events(context, "job") or [context["params"]["job"]]
 
 
 def apps_of(context: Mapping[str, Any]) -> list[str]:
-    """The loads that started this run; without, the one that the form names, if any."""
+    """Return the loads that started this run, or else the one that the form names, if any."""
     return _events(context, "app") or [app for app in [context["params"]["app"]] if app]
 
 
 def recommendations(context: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """What tuning sweeps recommended, the newest first; asked for only when it is needed."""
+    """Yield what tuning sweeps recommended, the newest first; the events are read only when they
+    are needed."""
     yield from (dict(event.extra) for event in context["inlet_events"][TUNED].ascending(False)
                 .limit(LATEST))
 
@@ -99,7 +100,7 @@ def _events(context: Mapping[str, Any], key: str) -> list[str]:
 
 
 class SparkAppOperator(SparkSubmitOperator):
-    """An app of ``spark_apps/``; the warehouse's URL reaches it by its environment only."""
+    """An app of ``spark_apps/``. It gets the warehouse's URL only through its environment."""
 
     env_vars: dict[str, Any] | None
 
@@ -108,18 +109,18 @@ class SparkAppOperator(SparkSubmitOperator):
         return super().execute(context)
 
     def use_connections(self) -> None:
-        # parsing a DAG file needs no Spark
+        # imported only here: parsing a DAG file needs no Spark
         from semistream.streaming.session import local_environment
 
         try:
             spark = BaseHook.get_connection(self._conn_id)
-        except AirflowNotFoundException:  # the hook would quietly submit to YARN
+        except AirflowNotFoundException:  # the hook would silently submit to YARN
             raise AirflowFailException(f"There is no Airflow connection {self._conn_id!r} to a "
                                        f"Spark master. Set AIRFLOW_CONN_{self._conn_id.upper()} or "
                                        f"add it under Admin > Connections.") from None
         self.env_vars = {**local_environment(spark.host or ""), **(self.env_vars or {}),
                          **warehouse_environment()}
-        # as the hook tells them
+        # the same test as the hook's
         if any(kind in f"{spark.conn_type}://{spark.host}" for kind in ("yarn", "k8s")):
             secret = next((name for name, value in self.env_vars.items()
                            if re.search(PASSWORD, str(value))), None)
@@ -132,8 +133,8 @@ class SparkAppOperator(SparkSubmitOperator):
 
 
 class PublishOperator(SparkAppOperator):
-    """Publishes a job's dimension: in this process where it is small, by a Spark app where it is
-    large, not at all where nothing has changed."""
+    """Publishes a job's dimension: in this process if it is small, by a Spark app if it is large,
+    not at all if nothing has changed."""
 
     template_fields = (*SparkSubmitOperator.template_fields, "job", "memory")
 
@@ -152,9 +153,9 @@ class SemiStreamLoadOperator(SparkAppOperator):
     """Runs the load of one job until its source is exhausted, it is stopped, or ``stop_after`` is
     over.
 
-    The driver is detached from the task: it outlives scheduler, worker and triggerer. Whoever looks
-    after the task next finds it by its checkpoint, or, when it is gone, starts it again from there.
-    Stopping drains: nothing is ever killed.
+    The driver is detached from the task: it outlives scheduler, worker and triggerer. The next
+    attempt of the task finds the driver by its checkpoint, or starts it again from there if it is
+    gone. A stop drains: nothing is ever killed.
     """
 
     template_fields = (*SparkSubmitOperator.template_fields, "job")
@@ -186,14 +187,14 @@ class SemiStreamLoadOperator(SparkAppOperator):
         self.defer(trigger=DriverTrigger(str(checkpoint)), method_name="finish")
 
     def settings(self, context: Any) -> AppSettings:
-        """Of the form, and of what tuning sweeps recommend."""
+        """Return the settings from the form and from the recommendations of tuning sweeps."""
         from semistream.pipeline import steps
 
         return attempt(steps.load_settings, self.job, dict(context["params"]),
                        recommendations(context))
 
     def is_idle(self, settings: AppSettings) -> bool:
-        """Whether the load has nothing to do, which is then noted."""
+        """Return whether the load has nothing to do, and record that it ran."""
         from semistream.pipeline import steps
 
         return isinstance(settings, LoadSettings) and steps.load_without_spark(settings, places())
@@ -214,7 +215,8 @@ class SemiStreamLoadOperator(SparkAppOperator):
                                    "or give this run another app name.")
 
     def finish(self, context: Any, event: dict[str, Any]) -> dict[str, Any]:
-        """The driver has ended: its summary, or why it failed."""
+        """Return the summary of the driver, which has ended, or raise the error with which it
+        failed."""
         from semistream.pipeline import steps
 
         checkpoint = Path(event["checkpoint"])
@@ -235,7 +237,7 @@ class SemiStreamLoadOperator(SparkAppOperator):
 
 
 class StreamStreamLoadOperator(SemiStreamLoadOperator):
-    """The same for a job of two streams. Tells which values no later row can have any more, as
+    """Runs the load of a job of two streams. It announces which values no later row can have, as
     events of ``punctuations_propagated``."""
 
     def settings(self, context: Any) -> AppSettings:
@@ -254,8 +256,7 @@ class StreamStreamLoadOperator(SemiStreamLoadOperator):
 
 
 class SweepPointOperator(SparkAppOperator):
-    """Measures a point of a tuning sweep by the app itself, in a home of its own that nothing else
-    sees."""
+    """Measures a point of a tuning sweep by the app itself, in a home of its own."""
 
     template_fields = (*SparkSubmitOperator.template_fields, "point")
 
@@ -274,7 +275,7 @@ class SweepPointOperator(SparkAppOperator):
 
 
 class DriverTrigger(BaseTrigger):
-    """Follows a driver by its checkpoint. When a user kills the task, the driver is asked to drain
+    """Follows a driver by its checkpoint. If a user kills the task, the driver is asked to drain
     and stop."""
 
     def __init__(self, checkpoint: str, poll: float = 1.0):

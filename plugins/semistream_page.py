@@ -1,5 +1,5 @@
-"""Running loads, their ledger, the proofs of completeness and the tuning sweeps with their reports,
-and a button that drains."""
+"""The page "Semistream": running loads, their ledger, the proofs of completeness, the tuning sweeps
+with their reports, and a button that stops a load by draining."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LOAD = "semi_stream_load"
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 OWN = ("default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; frame-src "
        "'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'self'")
-# reports have no script, and their style in themselves
+# reports have no script, and inline styles
 REPORT = ("default-src 'none'; style-src 'unsafe-inline'; img-src 'self' data:; form-action "
           "'none'; base-uri 'none'; frame-ancestors 'self'")
 may_read = Depends(requires_access_dag("GET", param_dag_id=LOAD))
@@ -39,8 +39,8 @@ overview = Overview()
 
 @app.middleware("http")
 async def restrict(request: Request, answer: RequestResponseEndpoint) -> Response:
-    """What a browser may do with an answer: run no script but the page's own, and show it in
-    Airflow's frames only."""
+    """Restrict what a browser may do with a response: run only the page's own scripts, and show it
+    only in Airflow's frames."""
     response = await answer(request)
     response.headers.setdefault("Content-Security-Policy", OWN)
     response.headers["X-Content-Type-Options"] = "nosniff"
@@ -49,11 +49,11 @@ async def restrict(request: Request, answer: RequestResponseEndpoint) -> Respons
 
 
 def same_origin(request: Request) -> None:
-    """The login is a cookie: a form on another site must not use it, nor one under a name that was
-    made to lead here.
+    """Refuse a request from another origin. The login is a cookie, which a form on another site
+    must not use, nor a page under a host name that was made to resolve here.
 
-    This page's own address is the setting api.base_url; or, where Airflow is asked for by a name of
-    this machine itself, that.
+    This page's own address is the setting api.base_url, or a local name of this machine by which
+    Airflow was addressed.
     """
     origin = urlsplit(request.headers.get("origin", ""))
     own = urlsplit(conf.get("api", "base_url", fallback=""))
@@ -65,13 +65,13 @@ def same_origin(request: Request) -> None:
 
 @app.get("/", dependencies=[may_read], response_class=HTMLResponse)
 def show(request: Request, ended: bool = True) -> str:
-    """ended: with the apps that run no more."""
+    """Return the page. ended: include the apps that are no longer running."""
     return _page("semistream.html", request, ended)
 
 
 @app.get("/live", dependencies=[may_read], response_class=HTMLResponse)
 def live(request: Request, ended: bool = True) -> str:
-    """The part of the page that changes."""
+    """Return the part of the page that changes."""
     return _page("live.html", request, ended)
 
 
@@ -86,18 +86,19 @@ def stop(name: str, request: Request) -> RedirectResponse:
 
 @app.get("/report/{path:path}", dependencies=[may_read], response_class=HTMLResponse)
 def show_report(path: str, request: Request) -> str:
-    """A report with the way back: Airflow shows the page in a frame that opens no other window."""
+    """Return a page with a report and a link back: Airflow shows the page in a frame that cannot
+    open another window."""
     return templates.get_template("report.html").render(path=path, root=_root(request))
 
 
 @app.get("/reports/{path:path}", dependencies=[may_read])
 def report(path: str) -> FileResponse:
-    """A file of the Data Docs."""
+    """Return a file of the Data Docs."""
     reports = places().reports.resolve()
     try:
         file = (reports / path).resolve()
         found = file.is_relative_to(reports) and file.is_file()
-    except (OSError, ValueError):  # no name of a file at all
+    except (OSError, ValueError):  # not a possible file name
         found = False
     if not found:
         raise HTTPException(404, "There is no such report")
@@ -110,5 +111,5 @@ def _page(template: str, request: Request, ended: bool) -> str:
 
 
 def _root(request: Request) -> str:
-    """The path under which the page is mounted, without a slash at its end."""
+    """Return the path under which the page is mounted, without a trailing slash."""
     return request.scope.get("root_path", "").rstrip("/")

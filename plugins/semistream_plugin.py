@@ -6,8 +6,8 @@ from airflow.plugins_manager import AirflowPlugin
 
 
 async def page(scope: Any, receive: Any, send: Any) -> None:
-    """The page's app, imported with the API server's security at its first request: every Airflow
-    process loads this file."""
+    """Serve the page's app. It is imported, with the API server's security, at the first request,
+    because every Airflow process loads this file."""
     from semistream_page import app
 
     await app(scope, receive, send)

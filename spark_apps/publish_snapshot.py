@@ -1,8 +1,8 @@
-"""Publish a job's dimension table as a master snapshot: spark-submit spark_apps/publish_snapshot.py
---job tpch
+"""Publish a job's dimension table as a master snapshot:
+spark-submit spark_apps/publish_snapshot.py --job tpch
 
-Does nothing where the current snapshot is the table as it is. Exit codes: 0 done, 1 failed (the
-current snapshot stays), 2 the settings cannot work. Environment: SEMISTREAM_HOME, WAREHOUSE_URL.
+Does nothing if the current snapshot is up to date. Exit codes: 0 done, 1 failed (the current
+snapshot stays), 2 the settings cannot work. Environment: SEMISTREAM_HOME, WAREHOUSE_URL.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Load a warehouse from two streams joined with each other: spark-submit
-spark_apps/stream_stream_join.py --job orders.yaml
+"""Load a warehouse from two streams joined with each other:
+spark-submit spark_apps/stream_stream_join.py --job orders.yaml
 
-Exit codes: 0 done or stopped, drained; 1 failed, start it again to go on; 2 the settings cannot
-work. Environment: SEMISTREAM_HOME, WAREHOUSE_URL. Ctrl-C, or SIGTERM to spark-submit, to the
-driver's Python process (its pid is in <checkpoint>/status.json) or to their process group drains
-and stops, as does a file <checkpoint>/stop.
+Exit codes: 0 done, or drained and stopped; 1 failed, start it again to continue; 2 the settings
+cannot work. Environment: SEMISTREAM_HOME, WAREHOUSE_URL. Ctrl-C drains and stops the app. So does
+SIGTERM to spark-submit, to the driver's Python process (its pid is in <checkpoint>/status.json) or
+to their process group, and so does a file <checkpoint>/stop.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Submit a job of SQL to a Flink cluster, and print its id; run by the Python that has PyFlink.
 
-Reads JSON from the standard input: "configuration", and "statements" of which the last one is the
-INSERT.
+Reads JSON from standard input: "configuration", and "statements", the last of which is the INSERT.
 """
 
 import json

@@ -1,7 +1,7 @@
 """Pathway's join of a stream's CSV files with R in a CSV file, into a CSV file; run by the Python
 that has Pathway. Prints the seconds that the run took.
 
-Its reader has no Parquet, and a column cannot be called id.
+Its reader does not read Parquet, and a column cannot be called id.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""The experiments of the papers, by name. Adding one is an entry in its paper's module."""
+"""The experiments of the papers, by name. A new experiment is an entry in its paper's module."""
 
 from __future__ import annotations
 

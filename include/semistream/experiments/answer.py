@@ -1,5 +1,5 @@
-"""The checksum of an answer: the same for every correct join of the same tuples, in whatever order
-its rows come out."""
+"""The checksum of an answer: equal for every correct join of the same tuples, in whatever order its
+rows come out."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from semistream.warehouse.checksum import checksum
 
 @dataclass
 class Answer:
-    """Numbers of rows, and the checksum of them all."""
+    """The numbers of rows of an answer, and the checksum of all rows."""
 
     joined: int = 0
     unmatched: int = 0

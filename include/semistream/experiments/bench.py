@@ -1,4 +1,5 @@
-"""Runs points: opens what is joined, asks the models, measures, and checks the answer."""
+"""The bench for points: it opens the data, asks the cost models, measures, and checks the
+answer."""
 
 from __future__ import annotations
 
@@ -31,21 +32,21 @@ from semistream.sizing import open_join, tune
 from semistream.tuning.calibration import CLOCKS, MOST_TUPLES, Clock, Pace, calibrate
 from semistream.workloads import ArrivalTimes
 
-# of the search for the memory that a rate needs: at most so many; rates this near are equal
+# the search for the memory that a rate needs: most steps; rates this near are equal
 STEPS, NEAR = 5, 0.03
 HALVINGS = 30
-LEAST_FED, CHUNKS = 512, 32  # stream tuples given at a time, at least; and as a multiple of w_S
-ROOM = 4  # times the memory expected, that a join may take which takes what it needs
+LEAST_FED, CHUNKS = 512, 32  # fewest stream tuples at a time, absolute and in multiples of w_S
+ROOM = 4  # the M, in multiples of the expected memory, of a join that takes only what it needs
 
 
 def kept_costs(path: Path) -> list[Path]:
-    """The files of costs in a directory, or this one."""
+    """Return the files of costs in a directory, or the given file."""
     return sorted(path.glob("costs-*.yaml")) if path.is_dir() else [path]
 
 
 class Bench:
-    """scale: of |R|, 1 is the papers' own; costs: a file of the costs of this machine, or the
-    directory where those of each kind of data are kept; what is not there is measured."""
+    """The bench. scale: of |R|, 1 is the papers' own; costs: a file with this machine's costs, or a
+    directory that keeps those of each kind of data; missing costs are measured."""
 
     def __init__(self, places: Places, data: Path, scale: float, seconds: float = 1.0,
                  clock: Clock = "wall", pace: bool = False, *,
@@ -53,7 +54,7 @@ class Bench:
                  percent: tuple[float, ...] = (1.0, 3.0, 10.0),
                  skews: tuple[float, ...] = (0.0, 0.5, 1.0),
                  tell: Callable[[str], None] = print, batch: int = 0, burstiness: float = 0.5):
-        self.batch = batch  # stream tuples given at a time, in the place of the data's own
+        self.batch = batch  # stream tuples processed at a time; 0: the data's own number
         self.tuples, self.percent, self.skews = tuples, percent, skews
         self.places, self.directory, self.scale, self.seconds = places, data, scale, seconds
         self.tell, self.burstiness = tell, burstiness
@@ -63,7 +64,8 @@ class Bench:
 
     @cached_property
     def pace(self) -> Callable[[], float]:
-        """As it was when the costs were measured, where they are known."""
+        """A function that returns this machine's pace, relative to the time when the costs were
+        measured, if that is known."""
         if not self.paced:
             return lambda: 1.0
         known = [Costs.load(p).measured.get("pace") for p in kept_costs(self.kept)]
@@ -71,7 +73,7 @@ class Bench:
 
     @property
     def costs_used(self) -> dict[str, Any]:
-        """When and where they were measured, by kind of data."""
+        """When and where the costs were measured, by kind of data."""
         return {k: {"machine": c.machine, **c.measured} for k, c in self._costs.items()}
 
     def data(self, point: Point) -> Data:
@@ -82,7 +84,7 @@ class Bench:
         return self._data[key]
 
     def costs(self, data: str, tuples: int = 0, skew: float = 1.0) -> Costs:
-        """Of this machine with such tuples; measured once."""
+        """Return this machine's costs for such tuples, measured once."""
         kind = data.split("-")[0]
         if kind not in self._costs:
             measured = self.kept.is_dir()
@@ -98,7 +100,7 @@ class Bench:
         return self._costs[kind]
 
     def memory(self, point: Point) -> int:
-        """M, bytes."""
+        """Return M in bytes."""
         whole = self.data(replace(point, tuples=point.memory_of) if point.memory_of
                           else point).bytes
         return int(point.memory * whole)
@@ -108,8 +110,8 @@ class Bench:
 
     def predict(self, point: Point, work: Workload | None = None, memory: float | None = None,
                 costs: Costs | None = None) -> Prediction:
-        """At the sizes given, the others as the model finds them best. Raises ConfigError where M
-        is too small."""
+        """Return the prediction at the point's sizes, with the other sizes as the model finds them
+        best. Raises ConfigError if M is too small."""
         work, memory = work or self.work(point), memory or self.memory(point)
         costs = costs or self.costs(point.data, point.tuples, point.skew)
         model = MODELS[point.algorithm]
@@ -134,7 +136,7 @@ class Bench:
         return math.exp(high)
 
     def at_scale(self, point: Point, factor: float) -> tuple[Workload, float]:
-        """The workload and M of the same point with |R| so many times as large."""
+        """Return the workload and M of the same point with |R| so many times as large."""
         work = self.work(point).smooth()
         n = int(work.master_tuples * factor)
         if point.data.startswith("tpch") and "zipf" not in point.data:
@@ -150,7 +152,7 @@ class Bench:
         return replace(work, master_tuples=n, frequencies=frequencies), self.memory(point) * factor
 
     def run(self, point: Point, further: Figures | None = None) -> dict[str, Any]:
-        """The point's row; where it cannot run, with the error."""
+        """Return the point's row of results, with the error if the point cannot run."""
         begun, row = time.perf_counter(), self._describe(point)
         try:
             row |= self._needed(point) if point.needed else self._measure(point, self.memory(point))
@@ -193,7 +195,7 @@ class Bench:
                          master=data.relation, on=data.on, parameters=dict(parameters))
         try:
             drive = Drive(join, data.stream(0), self._fed(data, prediction), self.clock, self.pace)
-            # as long as a measurement is, a period has all the bursts that this sees
+            # a period as long as a measurement, so that each measurement has all bursts
             arrivals = Arrivals(drive, ArrivalTimes(point.rate, self.burstiness, self.seconds)
                                 ) if point.rate else None
             adapts = parameters.get("form") == "rate"
@@ -211,16 +213,16 @@ class Bench:
                           "answer_unmatched": answer.unmatched, "answer": answer.checksum}
 
     def _fed(self, data: Data, prediction: Prediction) -> int:
-        """Stream tuples given at a time: fewer to a slow join, so that ten of them do not take much
-        longer than what was asked for, but many chunks."""
+        """Return how many stream tuples to process at a time: few for a slow join, so that ten
+        batches take hardly longer than the wanted seconds, but many chunks."""
         wanted = max(prediction.mu * self.seconds / BATCHES, CHUNKS * prediction.w_s, LEAST_FED)
         return min(data.batch, 1 << math.ceil(math.log2(wanted)))
 
     def _needed(self, point: Point) -> dict[str, Any]:
-        """The M at which the join keeps up with the rate: from the model's, by as much as it was
-        off, measured again."""
+        """Find the M with which the join keeps up with the rate: begin with the model's, correct it
+        by the ratio of the rates, measure again."""
         predicted = self.needed(point)
-        # takes what it needs, with the arrivals of the rate
+        # form "rate" takes the memory that it needs for these arrivals
         if dict(point.parameters).get("form") == "rate":
             row = self._measure(point, int(ROOM * predicted), self.predict(point, memory=predicted))
             return row | {"needed": row["memory_peak"], "needed_model": predicted}

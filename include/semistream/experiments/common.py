@@ -1,4 +1,4 @@
-"""Experiments that several of the papers have."""
+"""Experiments that are common to several papers."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from semistream.experiments.model import (
 )
 from semistream.joins import REGISTRY
 
-# of TPC-H at scale factor 100; the scale with which M = 1% of R holds a disk buffer
+# TPC-H's customers at scale factor 100; the scale at which M = 1% of R holds a disk buffer
 CUSTOMERS, TPCH_SCALE = 15_000_000, 0.03
-LOADS = (0.2, 0.4, 0.6, 0.8)  # arrival rates, of what the slowest algorithm can do
+LOADS = (0.2, 0.4, 0.6, 0.8)  # arrival rates, as shares of the slowest algorithm's service rate
 
 
 def data_sets(name: str, paper: str, figures: tuple[str, str], algorithms: tuple[str, ...],
@@ -59,8 +59,9 @@ WAITS = ("a tuple waits while an iteration reads R; SSJ and SSCJ begin one whene
 
 
 def time_claims(faster: str, others: Sequence[str]) -> tuple[Claim, ...]:
-    """One algorithm's times beside others', by the papers' definitions; and by ours, which the
-    papers claim nothing of."""
+    """Return the claims about one algorithm's times beside those of others, by the papers'
+    definitions. Beside each claim the times by our definitions are shown, of which the papers claim
+    nothing."""
     kinds: tuple[tuple[str, str, Any, str, str, str], ...] = (
         ("processing", "processing_time", 0.0, "", "removal_time",
          "From the entry into H_S to the removal, which is later than the match"),
@@ -121,19 +122,19 @@ def cost(name: str, paper: str, figure: str, algorithms: tuple[str, ...],
 
 
 def error(rows: Sequence[Row], y: str, by: str, **where: Any) -> Number | None:
-    """The median relative error of a model's figure."""
+    """Return the median relative error of a model's figure."""
     errors = [abs(r[by] / r[y] - 1) for r in having(rows, **where) if r.get(y) and r.get(by)]
     return Number(float(np.median(errors))) if errors else None
 
 
 def algorithms() -> tuple[str, ...]:
-    """All that have a cost model."""
+    """Return all algorithms that have a cost model."""
     return tuple(a for a in REGISTRY if a in MODELS)
 
 
 def model_error(algorithm: str, **where: Any) -> tuple[Claim, Claim]:
-    """Of the equation as printed, and with its corrections. The papers say "closely resembles"; 10%
-    is what is taken for it."""
+    """Return the claims about the error of the c_loop equation, as printed and with its
+    corrections. For the papers' "closely resembles", 10% is taken."""
     title = REGISTRY[algorithm].title
     return tuple(Claim(  # type: ignore[return-value]
         f"The c_loop calculated for {title} closely resembles the measured one ({what})",

@@ -1,5 +1,5 @@
-"""Where a paper contradicts itself: several figures of one setting. No model is needed for it, and
-no implementation can give all of them."""
+"""Contradictions within a paper: different figures for one setting. They are found without a model,
+and no implementation can reproduce all of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ABOUT = 0.1  # "about 7 times" may be so much more or less
 
 @dataclass(frozen=True)
 class Contradiction:
-    """stated: what the paper says of the one setting."""
+    """A contradiction. stated: what the paper says about one setting."""
 
     paper: str
     at: At
@@ -23,13 +23,13 @@ class Contradiction:
 
     @property
     def about(self) -> str:
-        """The two algorithms."""
+        """The titles of the two algorithms."""
         one = self.stated[0]
         return f"{REGISTRY[one.faster].title} over {REGISTRY[one.slower].title}"
 
 
 def contradictions(experiments: Iterable[Experiment] = ()) -> list[Contradiction]:
-    """Return the settings of which a paper states ratios that no single one can be."""
+    """Return the settings for which a paper states ratios that contradict each other."""
     groups: dict[tuple[str, At, str, str], dict[Stated, None]] = {}
     for e in experiments or EXPERIMENTS.values():
         for s in (s for c in e.claims for s in c.stated):
@@ -39,14 +39,13 @@ def contradictions(experiments: Iterable[Experiment] = ()) -> list[Contradiction
 
 
 def _agree(stated: Iterable[Stated]) -> bool:
-    """Whether one ratio can be what all of them say."""
+    """Return whether one ratio can satisfy all statements."""
     low = max(0.0 if s.at_most else s.times * (1 - ABOUT) for s in stated)
     high = min(s.times * (1 + ABOUT) for s in stated)
     return low <= high
 
 
 def against(paper: str, claim: Claim) -> list[Stated]:
-    """Return what else the paper states of the claim's setting, where that contradicts the
-    claim."""
+    """Return what else the paper states about the claim's setting that contradicts the claim."""
     return [s for c in contradictions() if c.paper == paper and set(claim.stated) & set(c.stated)
             for s in c.stated if not any(_agree((s, own)) for own in claim.stated)]

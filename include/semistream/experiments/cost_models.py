@@ -1,5 +1,5 @@
-"""The cost models judged by measurement, for every algorithm; the settings are the caller's, the
-aims are ours."""
+"""The cost models compared with measurements, for every algorithm; the caller chooses the settings,
+the aims are ours."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from semistream.experiments.model import (
 )
 from semistream.joins import REGISTRY
 
-# the models' median error; of the best service rate on a grid, what the model's sizes may lose
+# the models' median error; what the model's sizes may lose of the best service rate on a grid
 AIM, NEAR = 0.1, 0.05
 ALL = algorithms()
 
@@ -46,7 +46,7 @@ def _error(who: str, y: str, by: str = "model", **where: Any) -> Claim:
 
 
 def _lost(rows: Sequence[Row], algorithm: str) -> Number | None:
-    """The most that the model's sizes lose on any of the algorithm's grids."""
+    """Return the most that the model's sizes lose on any of the algorithm's grids."""
     mine, losses = having(rows, state=MEASURED, algorithm=algorithm), []
     for memory in {r["memory"] for r in mine}:
         grid = [r for r in mine if r["memory"] == memory]

@@ -1,4 +1,4 @@
-"""What the papers' experiments join: R in a snapshot on disk, read past the page cache, and a
+"""The data of the papers' experiments: R in a snapshot on disk, read past the page cache, and a
 stream that never ends.
 
 - ``zipf``: the papers' tuples, 120 bytes in R and 20 in S; unique keys 1..R_t, the stream's by
@@ -6,8 +6,8 @@ stream that never ends.
 - ``zipf-many``: the same, but R's keys are drawn at random with repetition, so that some have
   several tuples and some none (Naeem, Weber, Lutteroth, section 4.1).
 - ``tpch``: orders joined with customers, as TPC-H's own generator makes them: every customer's key
-  is as frequent.
-- ``tpch-zipf``: the same tuples, but whose order it is goes by Zipf's law.
+  is equally frequent.
+- ``tpch-zipf``: the same tuples, but the customers of the orders are drawn by Zipf's law.
 - ``flights``: the flights of December joined on the aircraft with those of the other months, many
   to many (as the papers join one month's weather reports with other months').
 """
@@ -35,23 +35,23 @@ from semistream.sizing import describe
 from semistream.workloads.jobs import plain_strings, tpch_table
 from semistream.workloads.zipf import ZipfKeys
 
-MASTER_BYTES, STREAM_BYTES = 120, 20  # of the papers' tuples, key included
+MASTER_BYTES, STREAM_BYTES = 120, 20  # sizes of the papers' tuples, key included
 BATCH = 16_384  # stream tuples given at a time
-FLIGHTS = 512  # of those of which each has many matches
-CUSTOMERS = 150_000  # of TPC-H, at scale factor 1
-SAMPLE = 1024  # stream tuples whose sizes the models are told
-ELSEWHERE = 1 << 40  # a row of the stream that no measurement comes to
+FLIGHTS = 512  # flights processed at a time, because each has many matches
+CUSTOMERS = 150_000  # TPC-H's customers at scale factor 1
+SAMPLE = 1024  # stream tuples from which the models learn sizes
+ELSEWHERE = 1 << 40  # a row of the stream that no measurement reaches
 
 
 class Stream(Protocol):
     def next(self, rows: int) -> pa.RecordBatch:
-        """At most so many tuples, the next ones."""
+        """Return the next tuples, at most so many."""
         ...
 
 
 @dataclass(frozen=True)
 class Data:
-    """One R and one stream; ``stream`` takes the first row that is wanted."""
+    """One R and one stream. ``stream`` opens the stream at a given row."""
 
     relation: SnapshotRelation
     on: list[tuple[str, str]]
@@ -59,12 +59,12 @@ class Data:
     frequencies: Frequencies
     fan_out: float = 1.0  # master tuples per join value of R
     matches: float = 1.0  # output rows per stream tuple
-    scalable: bool = True  # whether the models can be asked about it at another |R|
+    scalable: bool = True  # whether the models can predict another |R|
     batch: int = BATCH  # stream tuples given at a time
 
     @property
     def bytes(self) -> int:
-        """Of R, as the papers count: |R| v_R."""
+        """The size of R as the papers count it: |R| v_R."""
         return int(self.relation.tuple_count * self.tuple_bytes)
 
     @property
@@ -77,17 +77,17 @@ class Data:
 
     @cached_property
     def work(self) -> Workload:
-        """To the cost models."""
+        """The workload for the cost models."""
         work = describe(join_spec("", 0, self.sample.schema, self.relation, self.on), self.sample,
                         self.frequencies, self.batch)
-        # with what is read ahead
+        # includes the buffer for reading ahead
         buffered = self.relation.partition_bytes / self.relation.partition_tuples
         return replace(work, fan_out=self.fan_out, matches=self.matches,
                        disk_tuple_bytes=max(work.disk_tuple_bytes, buffered))
 
 
 def open_data(kind: str, tuples: int, skew: float, places: Places, directory: Path) -> Data:
-    """Made when first asked for. Raises ConfigError for an unknown kind."""
+    """Open the data, which the first call makes. Raises ConfigError for an unknown kind."""
     if kind not in KINDS:
         raise ConfigError("data", f"must be one of {', '.join(KINDS)}", kind, "Choose one of them.")
     directory.mkdir(parents=True, exist_ok=True)
@@ -131,7 +131,7 @@ def _repeated(first: int, count: int, tuples: int) -> np.ndarray:
 
 def _tuples(tuples: int, keys: Callable[[int, int, int], np.ndarray]
             ) -> tuple[pa.Schema, str, Iterator[pa.RecordBatch]]:
-    width = MASTER_BYTES - 16  # the stored key code has 8 bytes
+    width = MASTER_BYTES - 16  # the key and its stored code have 8 bytes each
     schema = pa.schema([("key", pa.int64()), ("payload", pa.binary(width))])
 
     def batches() -> Iterator[pa.RecordBatch]:
@@ -147,7 +147,7 @@ def _tuples(tuples: int, keys: Callable[[int, int, int], np.ndarray]
 
 
 def stream_batch(keys: np.ndarray, start: int = 0) -> pa.RecordBatch:
-    """Stream tuples of 20 bytes: the key, and a note that is each row's own."""
+    """Return stream tuples of 20 bytes: the key, and a note that is different in each row."""
     note = np.zeros((len(keys), STREAM_BYTES - 8), np.uint8)
     note[:, :8] = np.arange(start, start + len(keys))[:, None].view(np.uint8)
     kind = pa.binary(STREAM_BYTES - 8)
@@ -201,7 +201,7 @@ def _orders(tuples: int, skew: float | None, directory: Path) -> Data:
 
 
 class OrderStream:
-    """A Parquet file again and again, a row group in memory at a time."""
+    """A Parquet file, repeated, with one row group in memory at a time."""
 
     def __init__(self, path: Path, start: int, customers: ZipfKeys | None):
         self.file, self.at, self.customers = pq.ParquetFile(path), start, customers
@@ -236,7 +236,7 @@ COLUMNS = ["flight_id", "tailnum", "month", "day", "dep_time", "arr_time", "carr
 
 
 def _some(of: Frequencies, keys: np.ndarray) -> Frequencies:
-    """So many keys of each group."""
+    """Return the frequencies with so many keys of each group."""
     found = keys > 0
     return Frequencies(of.p[found], keys[found])
 
@@ -264,7 +264,7 @@ def _flights(tuples: int, skew: float, places: Places, directory: Path) -> Data:
 
 
 class TableStream:
-    """A table again and again."""
+    """A table, repeated."""
 
     def __init__(self, table: pa.Table, start: int):
         self.table, self.at = table, start

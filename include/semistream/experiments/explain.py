@@ -1,5 +1,5 @@
-"""Why a ratio is another one here than in the paper: what an iteration is spent on, by the cost
-model."""
+"""Explanations of why a ratio differs from the paper's: what an iteration spends its time on,
+according to the cost model."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from semistream.experiments.model import Claim, Point
 from semistream.joins import REGISTRY
 from semistream.sizing.search import bounds
 
-SHARE = 1e-6  # of the costs at which a bound is reached, that is more than rounding
-GRID = {1: 64, 2: 20}  # sizes that a bound looks at, per size that there is to tune
-SEEK, BANDWIDTH = 8e-3, 100e6  # s to position, bytes/s: a hard disk of the papers' years
+SHARE = 1e-6  # the least share of the costs that is not rounding
+GRID = {1: 64, 2: 20}  # values of each size that a bound tries, by the number of sizes to tune
+SEEK, BANDWIDTH = 8e-3, 100e6  # s to position, and bytes/s, of a hard disk of the papers' time
 PAPERS = "the paper's |R|, on a hard disk"
 WAITS = ("wait_partition", "wait_tuple", "left_partition", "left_tuple")
-# fields of a phase's costs; of all of them
+# fields of a phase's costs; fields of the general costs
 TERMS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "read R": (("read_partition", "read_code", "payload", "read_payload", *WAITS), ()),
     "look up in H_S": (("look_up",), ()),
@@ -35,13 +35,13 @@ TERMS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "detect frequent": ((), ("compare", "compare_match", "detection", "switch")),
     "iteration itself": (("iteration", "probe"), ()),
 }
-PASS = {"read R", "look up in H_S", "iteration itself"}  # those of a scan, whatever waits
+PASS = {"read R", "look up in H_S", "iteration itself"}  # a scan's terms without waiting tuples
 
 
 @dataclass(frozen=True)
 class Share:
-    """Of one algorithm at one setting: its predicted rate, and the parts of an iteration by
-    term."""
+    """The predicted rate of one algorithm at one setting, and the share of each term in an
+    iteration's cost."""
 
     algorithm: str
     mu: float
@@ -52,7 +52,7 @@ class Share:
 @dataclass(frozen=True)
 class Bound:
     """The largest ratio of two service rates over all sizes of both algorithms and all costs of the
-    operations. terms: those that cost something where it is reached."""
+    operations. terms: those that cost anything where it is reached."""
 
     ratio: float
     terms: tuple[str, ...]
@@ -60,22 +60,24 @@ class Bound:
 
 @dataclass(frozen=True)
 class Setting:
-    """ratio: of two rates, or of two memories at the same rate."""
+    """The prediction for two algorithms at one setting. ratio: of two rates, or of two memories at
+    the same rate."""
 
     name: str
     ratio: float
     shares: tuple[Share, ...]
-    # share of the stream that all of M as a cache of the most frequent tuples would answer
+    # the share of the stream that a cache as large as M would answer
     most: float
-    # of two memories: the ratio where stream tuples cost nothing, but only a pass over R
+    # of two memories: the ratio if only a pass over R had a cost, and stream tuples had none
     passes: float = 0.0
-    bound: Bound | None = None  # at the paper's |R| and M, of two rates
+    bound: Bound | None = None  # of two rates, at the paper's |R| and M
 
 
 def explain(bench: Bench, points: Sequence[Point]) -> list[Setting]:
-    """For two points, whose ratio is the first's rate over the second's, or the first's memory
-    where the rate is given: at the papers' size on a hard disk, at the papers' size here, and as
-    measured. Empty where the models cannot say."""
+    """Return the predictions for two points at the papers' size on a hard disk, at the papers' size
+    on this machine, and as measured. Their ratio is the first's rate over the second's, or the
+    first's memory over the second's if the rate is given. Settings that the models cannot predict
+    are omitted."""
     factor = 1 / bench.scale
     costs = bench.costs(points[0].data, points[0].tuples, points[0].skew)
     slow = hard_disk(costs, bench.data(points[0]).tuple_bytes)
@@ -105,16 +107,16 @@ def _rates(bench: Bench, points: Sequence[Point], name: str, factor: float,
 
 def _seconds(bench: Bench, point: Point, work: Workload, memory: float,
              costs: Costs) -> np.ndarray:
-    """Return the seconds per stream tuple that each term takes, float64[sizes, terms]. A row is for
-    sizes that the point leaves open: those of a grid, and the best ones, for these costs and where
-    only one term costs anything."""
+    """Return the seconds per stream tuple that each term takes, float64[sizes, terms]. A row has
+    one choice of the sizes that the point leaves open: those of a grid, and the best ones for these
+    costs and for the costs of each single term."""
     model, given = MODELS[point.algorithm], dict(point.parameters)
     known = inspect.signature(model.predict).parameters
     names = [n for n in model.sizes if n not in given]
     axes = [np.geomspace(*bounds(n, work, memory), GRID[len(names)]) for n in names]
     alone, best = [_only(costs, t) for t in TERMS], []
     for c in (costs, *alone):
-        with suppress(ConfigError):  # a term that this algorithm does not have
+        with suppress(ConfigError):  # this algorithm does not have the term
             tuned = bench.predict(point, work, memory, c).sizes
             best.append(tuple(tuned[n] for n in names))
     rows = []
@@ -128,17 +130,17 @@ def _seconds(bench: Bench, point: Point, work: Workload, memory: float,
 
 
 def largest(first: np.ndarray, second: np.ndarray) -> Bound:
-    """Return the largest ratio of the first's rate to the second's, where each has the best of its
-    sizes for the costs at which the ratio is taken.
+    """Return the largest ratio of the first's rate to the second's, where each has its best sizes
+    for the costs at which the ratio is taken.
 
-    first, second: seconds per stream tuple, float64[sizes, terms]. They are linear in the costs:
-    with the first's sizes given, the costs are those of a linear program, which maximises the
-    seconds that the second needs at least while the first needs one.
+    first, second: seconds per stream tuple, float64[sizes, terms]. They are linear in the costs.
+    For given sizes of the first, the costs solve a linear program: it maximises the least seconds
+    of the second while the first needs one second.
     """
     from scipy.optimize import linprog
 
     terms = first.shape[1]
-    unit = np.minimum(first.min(0), second.min(0))  # of each term, so that the program is scaled
+    unit = np.minimum(first.min(0), second.min(0))  # scales each term for the linear program
     unit[unit <= 0] = np.maximum(first.max(0), second.max(0))[unit <= 0]
     unit[unit <= 0] = 1.0
     first, second = _efficient(first / unit), _efficient(second / unit)
@@ -155,7 +157,7 @@ def largest(first: np.ndarray, second: np.ndarray) -> Bound:
 
 
 def _efficient(rows: np.ndarray) -> np.ndarray:
-    """Leave out the rows that another row is nowhere worse than."""
+    """Return the rows without those that another row dominates."""
     kept: list[np.ndarray] = []
     for row in rows[np.argsort(rows.sum(1))]:
         if not any((k <= row * (1 + 1e-9)).all() for k in kept):
@@ -171,7 +173,8 @@ def _only(costs: Costs, term: str) -> Costs:
 
 def _memories(bench: Bench, points: Sequence[Point], name: str, factor: float,
               costs: Costs) -> Setting:
-    """At the rate that the first, without an H_R, has with the share of R that it needs here."""
+    """Compare the memories that two algorithms need for the same rate. The rate is the one that the
+    first, which has no H_R, reaches with the share of R that it needs here."""
     first, second = points
     work, _ = _at(bench, first, factor)
     memory = bench.needed(first) * factor
@@ -210,7 +213,8 @@ def _at(bench: Bench, point: Point, factor: float) -> tuple[Workload, float]:
 
 
 def without(costs: Costs, term: str) -> Costs:
-    """As if this were free. c_loop is a sum of such terms, so that the difference is its share."""
+    """Return costs in which this term is free. c_loop is a sum of such terms, so that the
+    difference is the term's share."""
     phase, general = TERMS[term]
 
     def nothing(owner: Any, names: Sequence[str]) -> Any:
@@ -223,8 +227,8 @@ def without(costs: Costs, term: str) -> Costs:
 
 
 def hard_disk(costs: Costs, tuple_bytes: float) -> Costs:
-    """The same processor, with R on a disk that must position for a read through the index; a scan
-    goes on where it was."""
+    """Return the costs of the same processor with R on a hard disk, which must position for a read
+    through the index, but not for the next read of a scan."""
     slow: dict[str, Any] = {p: replace(getattr(costs, p),
                                        read_partition=SEEK if p == "index" else 0.0, payload=0.0,
                                        read_code=0.0, read_payload=tuple_bytes / BANDWIDTH,
@@ -233,7 +237,7 @@ def hard_disk(costs: Costs, tuple_bytes: float) -> Costs:
 
 
 def sentence(settings: Sequence[Setting]) -> str:
-    """What the shares say, in words."""
+    """Describe the shares in words."""
     parts = []
     for s in settings:
         told = "; ".join(f"{REGISTRY[x.algorithm].title} "
@@ -244,10 +248,10 @@ def sentence(settings: Sequence[Setting]) -> str:
 
 
 def reason(claim: Claim, settings: Sequence[Setting], here: float | None = None) -> str:
-    """Say why a ratio is not the claimed one: this machine, or the paper's model or figure. Empty
-    where the models cannot say.
+    """Explain why a ratio is not the claimed one: because of this machine, or of the paper's model
+    or figure. Empty if the models cannot tell.
 
-    here: what the models gave when it was measured; by default, what they give now.
+    here: what the models predicted when it was measured; by default, what they predict now.
     """
     if not settings or settings[0].name != PAPERS:
         return ""
@@ -275,7 +279,7 @@ def reason(claim: Claim, settings: Sequence[Setting], here: float | None = None)
 
 
 def brief(claim: Claim, settings: Sequence[Setting]) -> str:
-    """Say the same in a few words, for a table."""
+    """Explain the same in a few words, for a table."""
     if not settings or settings[0].name != PAPERS:
         return ""
     paper, bound = settings[0].ratio, settings[0].bound
@@ -287,7 +291,7 @@ def brief(claim: Claim, settings: Sequence[Setting]) -> str:
 
 
 def limits(settings: Sequence[Setting]) -> str:
-    """What a cache alone can bring: the disk phase has the share of the stream that is left, and no
+    """Describe how much a cache alone can gain: the disk phase gets the rest of the stream, and no
     more memory than before."""
     first = settings[0]
     cached, plain = first.shares

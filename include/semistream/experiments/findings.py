@@ -1,4 +1,4 @@
-"""What the papers claim, and what was found."""
+"""The findings: the papers' claims, each with what was measured."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from semistream.experiments.verdicts import Verdict, half_width
 
 @dataclass(frozen=True)
 class Finding:
-    """A claim, and what was found."""
+    """A claim with its measured number, the verdict and explanations."""
 
     claim: Claim
     number: Number | None
     verdict: Verdict
     why: list[Setting]
     paper: str = ""
-    elsewhere: bool = False  # nothing is decided, because |R| is not the paper's
-    beside: Number | None = None  # of `Claim.beside`
+    elsewhere: bool = False  # not decided, because |R| is not the paper's
+    beside: Number | None = None  # the number of `Claim.beside`
 
     @classmethod
     def of(cls, experiment: Experiment, claim: Claim, number: Number | None,
            scale: float, beside: Number | None = None) -> Finding:
-        """Judge a number."""
+        """Judge a claim's number and return the finding."""
         elsewhere = claim.full_size and number is not None and scale != 1
         verdict = Verdict.NOT_DECIDED if elsewhere else claim.verdict(number)
         return cls(claim, number, verdict, [], experiment.paper, elsewhere, beside)
 
     @property
     def reason(self) -> str:
-        """Why the claim does not hold: what the paper says against it, what the cost models say, or
-        what is noted of it. Where it holds, only what there is to know of it all the same."""
+        """Why the claim does not hold: a contradiction in the paper, the explanation of the cost
+        models, or the claim's note. For a claim that holds, only further remarks."""
         told = []
         if self.failed:
             if others := against(self.paper, self.claim):
@@ -57,7 +57,8 @@ class Finding:
 
     @property
     def brief(self) -> str:
-        """The same for a table; how the claim's words are taken is in `reason` only."""
+        """The reason in a few words, for a table, without remarks on how the claim's words are
+        taken."""
         told = []
         if self.failed:
             if others := against(self.paper, self.claim):
@@ -71,7 +72,7 @@ class Finding:
 
     @property
     def by_models(self) -> str:
-        """What the models give, where they know of this machine only."""
+        """The models' prediction for this machine, if there is one."""
         if self.number is None or self.number.predicted is None:
             return ""
         given = self.number.predicted
@@ -111,11 +112,12 @@ def key(point: Any) -> str:
 
 def judge(experiment: Experiment, bench: Any, points: Sequence[Any],
           runs: Sequence[dict[str, Any]]) -> list[Finding]:
-    """A claim's figure is that of the means; its interval is over those of each repetition."""
+    """Judge the claims. A claim's number is computed from the means over the repetitions, and its
+    interval from the numbers of the single repetitions."""
     of = {key(p): p for p in points}
     findings = []
     for claim, number, beside in _numbers(experiment, runs):
-        if number is None and claim.aim:  # of an algorithm that was not asked for
+        if number is None and claim.aim:  # the algorithm was not chosen
             continue
         why = (explain(bench, [of[r["point"]] for r in number.rows]) if claim.explain and number
                and number.rows else [])
@@ -133,7 +135,7 @@ def undecided(experiment: Experiment, runs: Sequence[dict[str, Any]]) -> list[st
 def _numbers(experiment: Experiment,
              runs: Sequence[dict[str, Any]]
              ) -> Iterator[tuple[Claim, Number | None, Number | None]]:
-    """Give each claim with its number, and with the one that is told beside it."""
+    """Yield each claim with its number, and with the number that is shown beside it."""
     rows = combined(runs)
     repetitions = [[r for r in runs if r["repetition"] == i]
                    for i in sorted({r["repetition"] for r in runs})]
@@ -150,7 +152,7 @@ def _numbers(experiment: Experiment,
 
 
 def wrong_answers(rows: Sequence[Row]) -> list[str]:
-    """Where joins of the same tuples gave different answers."""
+    """Return a line for each data set whose joins gave different answers."""
     wrong = []
     answers: dict[tuple[Any, ...], dict[str, str]] = {}
     for r in rows:
@@ -165,7 +167,7 @@ def wrong_answers(rows: Sequence[Row]) -> list[str]:
 
 
 def claims(findings: Sequence[Finding]) -> list[dict[str, Any]]:
-    """As results.json has them."""
+    """Return the findings in the form of results.json."""
     return [{"claim": f.claim.text, "claimed": f.claim.claimed, "unit": f.claim.unit,
              "verdict": f.verdict, "measured": f.number and f.number.value,
              "interval": f.number.interval if f.number and math.isfinite(f.number.interval)

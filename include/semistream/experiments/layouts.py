@@ -1,4 +1,5 @@
-"""Points as the papers lay them out: one parameter varied at a time, or a grid over two sizes."""
+"""The points of an experiment in the papers' layouts: one parameter varied at a time, or a grid
+over two sizes."""
 
 from __future__ import annotations
 
@@ -26,8 +27,8 @@ from semistream.sizing.search import bounds
 
 R, PERCENT = 100_000_000, (1.0, 2.5, 5.0, 7.5, 10.0)  # the papers' |R|, and M in percent of it
 MILLIONS, SKEWS = (20, 40, 60, 80, 100), (0.0, 0.25, 0.5, 0.75, 1.0)
-FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)  # of the model's best size
-LITTLE, MUCH = At(R, 1.0), At(R, 10.0)  # the papers' settings that several of their figures have
+FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)  # factors of the model's best size
+LITTLE, MUCH = At(R, 1.0), At(R, 10.0)  # settings that several figures of the papers share
 
 
 def over_memory(asked: Asked, algorithms: Sequence[str], tuples: int = R,
@@ -38,7 +39,7 @@ def over_memory(asked: Asked, algorithms: Sequence[str], tuples: int = R,
 
 def over_relation(asked: Asked, algorithms: Sequence[str], millions: Sequence[float] = MILLIONS,
                   memory: float = 0.1, **rest: Any) -> list[Point]:
-    """M is `memory` of the largest."""
+    """Return points over |R|, with M a share `memory` of the largest R."""
     sizes = [round(m * 1e6 * asked.scale) for m in millions]
     return [Point(a, n, memory, memory_of=max(sizes), **rest) for n in sizes for a in algorithms]
 
@@ -56,8 +57,8 @@ def stated(figure: str, at: At, faster: str, slower: str, times: float,
 
 def over_skew_claims(first: str, others: Sequence[tuple[str, str]],
                      scans: Sequence[tuple[str, str]]) -> tuple[Claim, ...]:
-    """What the papers say of the course over skew: the advantage grows with it, and a scan's own
-    rate "decreases slightly". algorithm, title."""
+    """Return the papers' claims about the skew: the advantage grows with it, and a scan's own rate
+    "decreases slightly". others, scans: (algorithm, title)."""
     name = REGISTRY[first].title
     return (*(change(f"The advantage of {name} over {title} grows from skew 0.5 to 1", "skew", 0.5,
                      1.0, first, a) for a, title in others),
@@ -67,8 +68,8 @@ def over_skew_claims(first: str, others: Sequence[tuple[str, str]],
 
 
 def around(asked: Asked, point: Point, factors: Sequence[float] = FACTORS) -> list[Point]:
-    """A grid over the point's sizes, around those of the model's optimum; `at_SIZE` tells the
-    factor."""
+    """Return a grid over the point's sizes around the model's optimum; `at_SIZE` is the factor of a
+    size."""
     best, work, memory = asked.predict(point), asked.work(point), asked.memory(point)
     axes = []
     for name, size in best.sizes.items():
@@ -87,15 +88,15 @@ def around(asked: Asked, point: Point, factors: Sequence[float] = FACTORS) -> li
         other = replace(point, parameters=sizes,
                         place=tuple(zip((f"at_{n}" for n in best.sizes), (f for _, f in steps),
                                         strict=True)))
-        with suppress(ConfigError):  # beyond what M holds
+        with suppress(ConfigError):  # sizes that do not fit into M
             asked.predict(other)
             found.append(other)
     return found
 
 
 def deviation(size: str, claimed: str, high: float) -> Claim:
-    """The paper's tuning by the model and by measurement, compared at every position of a size, the
-    other sizes at the model's best."""
+    """Return the claim about the paper's tuning that calculated and measured rates agree at every
+    position of a size, with the other sizes at the model's best."""
     return Claim(f"Calculated and measured service rates deviate by {claimed} at most, at every "
                  f"position of {TITLES[size]}",
                  lambda rows: _deviation(_line(rows, size)), claimed, 0, high, unit="%",
@@ -104,8 +105,8 @@ def deviation(size: str, claimed: str, high: float) -> Claim:
 
 
 def tuned(size: str, claimed: str, high: float) -> Claim:
-    """The results of the paper's tuning by the model and by measurement, of a size: the best
-    service rate that each finds."""
+    """Return the claim about the paper's tuning that the best calculated and the best measured rate
+    over a size agree."""
     return Claim(f"The best service rate over {TITLES[size]}, calculated and measured, deviates by "
                  f"{claimed}", lambda rows: _best(_line(rows, size)), claimed, 0, high, unit="%",
                  reading="the paper does not say of what it is the deviation; taken as that of the "
@@ -113,14 +114,15 @@ def tuned(size: str, claimed: str, high: float) -> Claim:
 
 
 def everywhere() -> Claim:
-    """The same over the whole surface, which the paper shows and gives no number for."""
+    """Return the claim that both rates agree over the whole surface, which the paper shows without
+    a number."""
     return Claim("Calculated and measured service rates, at every position of the grid",
                  lambda rows: _deviation(having(rows)), "similar", 0, 0.1, unit="%",
                  reading="the largest relative difference; up to 10% is taken as similar")
 
 
 def optimum(size: str) -> Claim:
-    """What the model's size loses against the best one measured."""
+    """Return our aim that the model's size loses little against the best measured one."""
     return Claim(f"The model's best {TITLES[size]} loses little against the best measured",
                  lambda rows: _lost(_line(rows, size)), "under 5%", 0, 0.05, unit="%", aim=True)
 

@@ -1,5 +1,5 @@
-"""One operator at one setting: warmed up, its steady state measured, then a bounded stream through
-it for the answer.
+"""The measurement of one operator at one setting: warm-up, steady state, then a bounded stream for
+the answer.
 
 Only the time inside the operator counts.
 """
@@ -19,14 +19,14 @@ from semistream.joins import REGISTRY, SemiStreamJoin
 from semistream.joins.output import JoinOutput
 from semistream.workloads import ArrivalTimes
 
-BATCHES = 10  # that a measurement has at least
-CYCLES = 3  # R-cycles that a scanning join is measured over at least
-LATE = 0.1  # of the arrivals, that may be left in the stream buffer
+BATCHES = 10  # the fewest batches of a measurement
+CYCLES = 3  # the fewest R-cycles of a measurement of a scanning join
+LATE = 0.1  # the share of the arrivals that may be left in the stream buffer
 
 
 @dataclass
 class Measured:
-    """Rates in stream tuples/s, times in s, memory in bytes."""
+    """The measured figures. Rates in stream tuples/s, times in s, memory in bytes."""
 
     mu: float
     c_loop: float
@@ -37,18 +37,18 @@ class Measured:
     # means over all stream tuples, by the papers' definitions (`joins.statistics.PaperTimes`)
     processing_time: float
     waiting_time: float
-    # by ours: from a tuple's arrival to its entry into H_S, and from there to its removal
+    # by our definitions: from a tuple's arrival to its entry into H_S, from there to its removal
     entry_time: float
     removal_time: float
     components: dict[str, int] = field(default_factory=dict)  # memory
     memory_peak: int = 0
     rows: int = 0  # stream tuples measured
-    bytes_read: int = 0  # of R, meanwhile
+    bytes_read: int = 0  # of R during the measurement
     busy: float = 1.0  # share of the time that the operator was at work
 
 
 class Drive:
-    """An operator and the stream that it is fed."""
+    """An operator and the stream that is fed to it."""
 
     def __init__(self, join: SemiStreamJoin, stream: Stream, batch: int, clock: Callable[[], float],
                  pace: Callable[[], float] = lambda: 1.0):
@@ -56,7 +56,8 @@ class Drive:
         self.paces: list[float] = []
 
     def feed(self, rows: int = 0, answer: Answer | None = None) -> float:
-        """Seconds that the operator took for the next tuples, a batch if not told how many."""
+        """Process the next tuples, by default a batch, and return the seconds that the operator
+        took."""
         return self.spend(self.join.process(self.stream.next(rows or self.batch)), answer)
 
     def spend(self, steps: Iterator[JoinOutput], answer: Answer | None = None) -> float:
@@ -74,7 +75,7 @@ class Drive:
 
 
 def measure(drive: Drive, seconds: float) -> Measured:
-    """A warmed-up operator, as fast as it can, for at least so many seconds."""
+    """Measure a warmed-up operator at full speed for at least so many seconds."""
     stats, scans = drive.join.stats, not REGISTRY[drive.join.spec.algorithm].needs_index
     start, begun, cycles = stats.as_dict(), drive.join.master.bytes_read, stats.r_cycles + (CYCLES
                                                                                             if scans
@@ -84,19 +85,19 @@ def measure(drive: Drive, seconds: float) -> Measured:
         hits = stats.cache_hits
         spent += drive.feed()
         batches += 1
-        # all that comes is in H_R: there are no R-cycles any more
+        # all tuples are answered by H_R, so that there are no more R-cycles
         if stats.cache_hits - hits == drive.batch:
             cycles = 0
     return _measured(drive, start, begun, spent)
 
 
 class Arrivals:
-    """A drive's tuples, as they arrive by a clock that is not the wall's: it goes on by what the
-    operator takes, and to the next arrival where none waits.
+    """The arrivals of a drive's tuples, by a simulated clock: it advances by the operator's time,
+    and to the next arrival if no tuple waits.
 
-    From a tuple's arrival to the call that hands it over it waits in the stream
-    buffer. By the papers' definition it waits on where it lies in H_S and no iteration has begun,
-    because w tuples have not come: what this takes between two calls is ``gathering``.
+    From its arrival until it is passed to the operator a tuple waits in the stream buffer. By the
+    papers' definition it still waits while it lies in H_S and no iteration has begun because w
+    tuples have not come. ``gathering`` is that time between two calls.
     """
 
     def __init__(self, drive: Drive, times: ArrivalTimes):
@@ -105,20 +106,20 @@ class Arrivals:
         self.taken = 0
 
     def feed(self) -> float:
-        """Hand over what has arrived, or the next tuple. Gives the operator's seconds."""
+        """Process the tuples that have arrived, or the next one. Return the operator's seconds."""
         at = max(self.now, float(self.times.of(self.taken, 1)[0]))
         self.gathering += (at - self.now) * self.drive.join.stats.paper_times.entered
         due = min(max(self.times.until(at) - self.taken, 1), self.drive.batch)
         before = self.drive.join.stats.rows_read
         took = self.drive.feed(due)
-        due = self.drive.join.stats.rows_read - before  # a stream's file may end in between
+        due = self.drive.join.stats.rows_read - before  # fewer if the stream's file ended
         self.waited += float((at - self.times.of(self.taken, due)).sum())
         self.taken, self.busy, self.now = self.taken + due, self.busy + took, at + took
         return took
 
     def settle(self, prediction: Prediction) -> None:
-        """Until H_S has what this rate leaves in it: a pass over R, or as many tuples as it
-        holds."""
+        """Feed until H_S has its steady content at this rate: for a pass over R, or as many tuples
+        as H_S holds."""
         stats = self.drive.join.stats
         scans = not REGISTRY[self.drive.join.spec.algorithm].needs_index
         cycles, rows = stats.r_cycles + 1, stats.rows_read + max(prediction.h_s, self.drive.batch)
@@ -127,10 +128,10 @@ class Arrivals:
 
 
 def measure_arrivals(drive: Drive, arrivals: Arrivals, seconds: float) -> Measured:
-    """An operator that a stream of some rate comes to, warmed up for that too, for at least so many
-    seconds of the stream's time.
+    """Measure an operator whose stream arrives at some rate, for at least so many seconds of the
+    stream's time. The operator is warmed up for that rate.
 
-    Raises SemistreamError when it cannot keep up.
+    Raises SemistreamError if it cannot keep up.
     """
     stats = drive.join.stats
     start, begun, taken = stats.as_dict(), drive.join.master.bytes_read, arrivals.taken
@@ -173,8 +174,8 @@ def _measured(drive: Drive, start: dict, begun: int, spent: float) -> Measured:
 
 
 def check(drive: Drive, stream: Stream, tuples: int) -> Answer:
-    """The answer to a bounded stream, given to an operator that has been at work. Raises
-    SemistreamError when a tuple is missing."""
+    """Return the answer to a bounded stream from an operator that has been at work. Raises
+    SemistreamError if a tuple is missing."""
     drive.spend(drive.join.drain())
     answer, stats = Answer(), drive.join.stats
     drive.stream, goal = stream, stats.rows_read + tuples

@@ -1,5 +1,5 @@
-"""What an experiment is: the points that it measures, the paper's claims about them, and the
-plots."""
+"""The definition of an experiment: the points that it measures, the paper's claims about them, and
+the plots."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from semistream.cost_models import Prediction, Workload
 from semistream.experiments.verdicts import Verdict
 from semistream.joins import REGISTRY
 
-Row = Mapping[str, Any]  # a point with what was predicted and measured: see `bench.Bench.row`
+Row = Mapping[str, Any]  # a point with its predicted and measured values, see `bench.Bench.run`
 MEASURED, FAILED = "measured", "failed"
-CLOSE = 0.25  # how far from the paper's ratio still reproduces it
+CLOSE = 0.25  # the relative difference from the paper's ratio that still reproduces it
 
 
 @dataclass(frozen=True)
@@ -23,16 +23,16 @@ class Point:
     """An algorithm at one setting."""
 
     algorithm: str
-    tuples: int  # R_t; of `flights` it is what the data have
+    tuples: int  # R_t; ignored for `flights`
     memory: float  # M, share of R
     skew: float = 1.0  # Zipf's exponent
     data: str = "zipf"
-    memory_of: int = 0  # R_t of the R that `memory` is a share of, where it is another one
-    parameters: tuple[tuple[str, Any], ...] = ()  # those given; the model finds the other sizes
-    rate: float = 0.0  # arrivals, tuples/s; 0: as fast as the join can
+    memory_of: int = 0  # R_t of another R of which `memory` is a share; 0: of this one
+    parameters: tuple[tuple[str, Any], ...] = ()  # given sizes; the model finds the others
+    rate: float = 0.0  # arrivals, tuples/s; 0: as fast as the join is
     needed: bool = False  # find the M that is needed for the rate
     series: str = ""  # in the legend; default: the algorithm's title
-    place: tuple[tuple[str, Any], ...] = ()  # where it is in a grid, for tables and plots
+    place: tuple[tuple[str, Any], ...] = ()  # the position in a grid, for tables and plots
 
     @property
     def title(self) -> str:
@@ -40,10 +40,10 @@ class Point:
 
 
 class Asked(Protocol):
-    """What an experiment may ask when it lays out its points."""
+    """The questions that an experiment may ask when it lays out its points."""
 
     scale: float
-    # |R|, M in percent of R, and skews: of the experiments that have no paper's setting
+    # |R|, M in percent of R, and skews of the experiments without settings of a paper
     tuples: tuple[int, ...]
     percent: tuple[float, ...]
     skews: tuple[float, ...]
@@ -55,7 +55,7 @@ class Asked(Protocol):
     def memory(self, point: Point) -> int: ...
 
     def needed(self, point: Point) -> float:
-        """M, bytes, at which the model gives the point's rate."""
+        """Return the M, in bytes, with which the model predicts the point's rate."""
         ...
 
 
@@ -64,12 +64,12 @@ Figures = Callable[[Asked, Point, Prediction], Mapping[str, float]]
 
 @dataclass(frozen=True)
 class Number:
-    """A figure of the measurements, half its 95% interval, and what the models say of the same."""
+    """A measured figure, half of its 95% interval, and the models' prediction of it."""
 
     value: float
     interval: float = 0.0  # set by `findings.judge`, over the repetitions; inf: there was only one
     predicted: float | None = None
-    rows: tuple[Row, ...] = ()  # that it compares: two, where a claim is to be explained
+    rows: tuple[Row, ...] = ()  # the compared rows: two if the claim is to be explained
 
 
 Find = Callable[[Sequence[Row]], Number | None]
@@ -77,7 +77,7 @@ Find = Callable[[Sequence[Row]], Number | None]
 
 @dataclass(frozen=True)
 class At:
-    """A setting of a paper, by which its claims can be set beside each other."""
+    """A setting of a paper, by which claims about the same setting are found."""
 
     tuples: int
     memory_percent: float
@@ -90,15 +90,15 @@ class At:
 
 @dataclass(frozen=True)
 class Stated:
-    """What a figure of a paper states of one algorithm's service rate over another's."""
+    """A statement of a figure in a paper about the ratio of two algorithms' service rates."""
 
     figure: str
     at: At
     faster: str
     slower: str
     times: float
-    at_most: bool = False  # the figure only limits it
-    why: str = ""  # where it is stated in other words
+    at_most: bool = False  # the figure only gives an upper limit
+    why: str = ""  # what the figure states instead, if it is no ratio
 
     def __str__(self) -> str:
         return (f"{'at most ' if self.at_most else ''}{self.times:.2g} ({self.figure}"
@@ -106,16 +106,16 @@ class Stated:
 
     @classmethod
     def cached(cls, figure: str, at: At, faster: str, slower: str, share: float) -> Stated:
-        """What a share of the stream through the cache limits: the rest waits as all tuples do in
-        the slower one, in no more memory, so that it is no faster than there."""
+        """Return the limit on the ratio that follows from the share of the stream through the
+        cache: the rest waits as all tuples do in the slower algorithm, with no more memory."""
         return cls(figure, at, faster, slower, 1 / (1 - share), True,
                    f"{share:.0%} through the cache")
 
 
 @dataclass(frozen=True)
 class Claim:
-    """What the paper says. low, high: the range that reproduces it; worse: beyond it, not even the
-    direction is the paper's."""
+    """A claim of a paper. low, high: the range that reproduces it; worse: beyond this number not
+    even the direction is the paper's."""
 
     text: str
     find: Find
@@ -124,16 +124,16 @@ class Claim:
     high: float = math.inf
     worse: float | None = None
     unit: str = "times"
-    explain: bool = False  # tell from the cost model how a ratio comes about
-    note: str = ""  # why it does not hold, where the models cannot say
-    reading: str = ""  # how the paper's words are taken, where they are no figure
-    aim: bool = False  # ours, no paper's
-    stated: tuple[Stated, ...] = ()  # the same for a setting of the paper
-    full_size: bool = False  # nothing can be said of it at another |R| than the paper's
-    beside: tuple[str, Find] | None = None  # what else is told, of which the claim says nothing
+    explain: bool = False  # explain the ratio by the cost model
+    note: str = ""  # why it does not hold, if the models cannot tell
+    reading: str = ""  # how the paper's words are taken, if they are no figure
+    aim: bool = False  # our aim, not a paper's claim
+    stated: tuple[Stated, ...] = ()  # the claim as statements about a setting of the paper
+    full_size: bool = False  # can only be decided at the paper's |R|
+    beside: tuple[str, Find] | None = None  # another number to show, without a claim
 
     def verdict(self, number: Number | None) -> Verdict:
-        """What all of the number's interval says."""
+        """Return the verdict on which the number's whole interval agrees."""
         if number is None or math.isnan(number.value):
             return Verdict.NOT_MEASURED
         # Errors, losses and ratios are not below 0, whatever half an interval takes off.
@@ -155,8 +155,8 @@ class Claim:
 def times(text: str, faster: str, slower: str, claimed: float | None, up_to: float | None = None,
           y: str = "mu", note: str = "", reading: str = "", stated: tuple[Stated, ...] = (),
           **where: Any) -> Claim:
-    """`faster` has `claimed` (.. `up_to`) times the y of `slower`, where rows have these values; no
-    number: more, at every setting."""
+    """Return the claim that `faster` has `claimed` (up to `up_to`) times the y of `slower` in the
+    rows with these values. Without a number: more, at every setting."""
     shown = "more" if claimed is None else f"{claimed:g}" + (f"–{up_to:g}" if up_to else "")
     low, high = (1.0, math.inf) if claimed is None else (claimed * (1 - CLOSE),
                                                          (up_to or claimed) * (1 + CLOSE))
@@ -166,8 +166,9 @@ def times(text: str, faster: str, slower: str, claimed: float | None, up_to: flo
 
 def change(text: str, key: str, first: float, last: float, above: str, below: str = "",
            falls: float = 0.0, reading: str = "", **where: Any) -> Claim:
-    """The service rate of `above`, or its ratio to that of `below`, is larger where key is `last`
-    than where it is `first`; `falls`: smaller, but at least this part of it."""
+    """Return the claim that the service rate of `above`, or its ratio to that of `below`, is larger
+    where key is `last` than where it is `first`. falls: the rate is smaller instead, but at least
+    this share."""
 
     def find(rows: Sequence[Row]) -> Number | None:
         ends, compared = [], []
@@ -190,8 +191,8 @@ def change(text: str, key: str, first: float, last: float, above: str, below: st
 
 
 def ratio(above: str, below: str, y: str = "mu", every: bool = False, **where: Any) -> Find:
-    """y of one algorithm over that of another; of several settings, the geometric mean, or the
-    least (every)."""
+    """Return a function that finds y of one algorithm over y of another: the geometric mean over
+    several settings, or the least ratio (every)."""
 
     setting = ("master_tuples", "memory_percent", "skew", "data", "rate")
 
@@ -213,15 +214,16 @@ def ratio(above: str, below: str, y: str = "mu", every: bool = False, **where: A
 
 
 def having(rows: Iterable[Row], **where: Any) -> list[Row]:
-    """The measured rows that have these values; a callable value is a condition."""
+    """Return the measured rows that have these values; a callable value is a condition."""
     return [r for r in rows if r["state"] == MEASURED and all(
         v(r.get(k)) if callable(v) else r.get(k) == v for k, v in where.items())]
 
 
 @dataclass(frozen=True)
 class Plot:
-    """y over x, a line a series; y: measured; dashed, what the models say. A second x makes it a
-    surface's contours. Where a row has lists, they are its line."""
+    """A plot of y over x with a line for each series: measured, and dashed the models' predictions.
+    A second x makes it the contours of a surface. If a row's values are lists, they are one line.
+    """
 
     title: str
     x: str
@@ -234,26 +236,26 @@ class Plot:
 
 
 class Runner(Protocol):
-    """What measures the points of a study."""
+    """An object that measures the points of a study."""
 
     scale: float
 
     def run(self, point: Any, further: Figures | None = None) -> dict[str, Any]:
-        """A point's row: whatever its plots, claims and page show, and series, data, master_tuples,
-        skew, state, error and answer, which is the same for all points of the same data; where it
-        cannot run, with the error."""
+        """Return a point's row: the values for its plots, claims and page, and series, data,
+        master_tuples, skew, state, error and answer, which is the same for all points of the same
+        data. A point that cannot run has the error."""
         ...
 
 
 @dataclass(frozen=True)
 class Study:
-    """How experiments are run whose points are not settings of a semi-stream join."""
+    """The way to run experiments whose points are not settings of a semi-stream join."""
 
     open: Callable[[float, Places, Callable[[str], None]], Runner]  # takes the scale
     told: Callable[[Row], str]  # a line on a point that was measured
     page: str  # the report's template
     note: str  # on how it was measured
-    answers: str  # what is the same for all, by the answers
+    answers: str  # a sentence on which answers are equal
 
 
 @dataclass(frozen=True)
@@ -261,13 +263,13 @@ class Experiment:
     name: str
     paper: str  # the authors' short title of it
     figure: str
-    about: str  # one line
+    about: str  # a description in one line
     # takes what may be asked, `Asked`; of these algorithms, `Point`s
     points: Callable[[Any, Sequence[str]], Sequence[Any]]
     algorithms: tuple[str, ...]
     claims: tuple[Claim, ...]
     plots: tuple[Plot, ...]
-    scale: float = 0.01  # by default
+    scale: float = 0.01  # the default
     least: float = 0.005  # scale at which every M still holds two disk buffers
     beside: bool = True  # whether our own algorithm may be shown too
     figures: Figures | None = None  # more columns

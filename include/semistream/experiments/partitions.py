@@ -16,8 +16,8 @@ from semistream.sizing import open_join
 
 
 def used(bench: Any, point: Point, prediction: Prediction) -> Mapping[str, float]:
-    """Return what a partition that is read is joined with, in pairs of tuples, over some passes
-    over R: the mean, and the standard deviation over it.
+    """Return how many pairs of tuples each partition that is read yields, over some passes over R:
+    the mean, and the standard deviation divided by the mean.
 
     bench: a `bench.Bench`.
     """

@@ -2,10 +2,10 @@
 
 Tuples of both streams arrive by a Poisson process, by the clock of the stream: the state over time
 does not depend on the machine. Each punctuation of a stream closes the oldest of its open join
-values, in the same order on both sides; its tuples have any of the open ones. The output rate is
-result tuples over the time inside the join, without the pauses between arrivals. Either join gets
-tuples as they arrive: those that have come when a punctuation does. As in the paper, punctuations
-are propagated only where it is propagation that is looked at, by pairs.
+values, in the same order on both sides. A tuple has any one of the open values. The output rate is
+result tuples over the time inside the join, without the pauses between arrivals. Both joins get
+tuples in the same pieces: those that have arrived when a punctuation comes. As in the paper,
+punctuations are propagated only in the experiment on propagation, in pairs.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ from semistream.stream_joins import (
 PAPER = "PJoin (2004)"
 INTER_ARRIVAL = 0.002  # s, mean, of the tuples of each stream
 ELEMENTS = 200_000  # tuples of each stream
-UNTOLD = 40.0  # tuples between the ends of join values where there are no punctuations
+UNTOLD = 40.0  # tuples between the ends of join values, if there are no punctuations
 OPEN = 10  # join values that a stream may have at a time
 MEMORY = 64_000_000  # bytes: XJoin's whole state stays in memory, as on the paper's machine
-REPEATS = 5  # with other arrivals
-LOOKS = 100  # at the state, equally spaced in the stream's time
+REPEATS = 5  # runs, each with other arrivals
+LOOKS = 100  # looks at the state, equally spaced in the stream's time
 SMOOTH = 5  # looks that an output rate spans
 STREAM = pa.schema([("id", pa.int64()), ("k", pa.int64()), ("v", pa.float64())])
 TITLES = {"xjoin": "XJoin", "pjoin": "PJoin"}
@@ -86,8 +86,9 @@ class PunctuatedPoint:
 
 @dataclass(frozen=True)
 class PunctuatedStream:
-    """arrived: when its tuples come, s, float64[n]; keys: their join values, int64[n]; after: of
-    punctuation j, which closes value j, how many tuples come before it, int64[m], rising."""
+    """A stream with punctuations. arrived: the arrival times of its tuples, s, float64[n]; keys:
+    their join values, int64[n]; after: the number of tuples before each punctuation, int64[m],
+    increasing. Punctuation j closes value j."""
 
     arrived: np.ndarray
     keys: np.ndarray
@@ -95,10 +96,11 @@ class PunctuatedStream:
 
     @classmethod
     def draw(cls, tuples: int, spacing: float, gaps: int, seed: int) -> PunctuatedStream:
-        """gaps: seed of the punctuations: streams of the same spacing close values in step."""
+        """Draw a stream. gaps: the seed of the punctuations; streams with the same spacing and the
+        same gaps close values in step."""
         rng = np.random.default_rng(seed)
         arrived = np.cumsum(rng.exponential(INTER_ARRIVAL, tuples))
-        if math.isinf(spacing):  # values close all the same, and no punctuation says so
+        if math.isinf(spacing):  # values still close, but no punctuation says so
             values = cls.draw(tuples, UNTOLD, gaps, seed)
             return replace(values, after=values.after[:0])
         between = np.random.default_rng(gaps).exponential(spacing, 2 * int(tuples / spacing) + 100)
@@ -113,7 +115,7 @@ class PunctuatedStream:
 
 
 class PunctuatedRunner:
-    """Measures points. scale: of the streams' tuples."""
+    """A runner of points. scale: factor of the number of tuples of the streams."""
 
     def __init__(self, scale: float, places: Places, tell: Callable[[str], None]):
         self.scale = scale
@@ -142,7 +144,8 @@ class PunctuatedRunner:
         return row | {"seconds": time.perf_counter() - begun}
 
     def join(self, point: PunctuatedPoint, repeat: int) -> dict[str, Any]:
-        """Runs it to the end: what came out over the stream's time, and what that took."""
+        """Run the join to its end. Return its output over the stream's time, and the time that it
+        took."""
         streams = self.streams(point, repeat)
         watch = Watch(max(s.arrived[-1] for s in streams) / LOOKS)
         parameters = {"purge_threshold": point.purge_threshold,
@@ -176,8 +179,9 @@ class PunctuatedRunner:
 
 
 class Look(NamedTuple):
-    """What there is at a time of the stream. held: tuples in the state, of both sides, A and B;
-    results, propagated: result tuples and punctuations so far; seconds: that the join took."""
+    """The state of a join at a time of the stream. held, held_a, held_b: tuples in the state, in
+    all and of each side; results, propagated: result tuples and punctuations so far; seconds: the
+    join's time so far."""
 
     time: float
     held: int
@@ -189,12 +193,12 @@ class Look(NamedTuple):
     rate_now: float | None = None
 
     def rate_since(self, before: Look) -> float:
-        """Result tuples per second of the join's time."""
+        """Return the result tuples per second of the join's time since an earlier look."""
         return (self.results - before.results) / max(self.seconds - before.seconds, 1e-9)
 
 
 class Watch:
-    """What came out of a join so far, and looks at it over time."""
+    """The output of a join so far, and looks at it over time."""
 
     def __init__(self, every: float):
         self.every, self.at, self.rows, self.given = every, [0, 0], 0, 0
@@ -222,8 +226,8 @@ class Watch:
 
 def events(streams: Sequence[PunctuatedStream],
            every: float) -> Iterator[tuple[float, list[int], int | None]]:
-    """What happens, in the order of the stream's time: (when, tuples of each side so far, the side
-    that has a punctuation; None: a look)."""
+    """Yield the events in the order of the stream's time: (when, tuples of each side so far, the
+    side that has a punctuation, or None for a look)."""
     end = max(s.arrived[-1] for s in streams)
     looks = np.minimum(every * np.arange(1, LOOKS + 1), end)
     times, sides = [looks], [np.full(LOOKS, 2)]
@@ -250,8 +254,8 @@ def told(row: Row) -> str:
 def _points(*settings: tuple[float, float, int], beside: bool = False,
             memory: Sequence[int] = (MEMORY,),
             propagate: int = 0) -> Callable[..., list[PunctuatedPoint]]:
-    """settings: spacing of A and of B, and purge threshold; beside: XJoin, too, at each spacing;
-    propagate: the propagation threshold."""
+    """Return a function that lists points. settings: spacing of A and of B, and purge threshold;
+    beside: XJoin, too, at each spacing; propagate: the propagation threshold."""
 
     def points(asked: PunctuatedRunner, names: Sequence[str]) -> list[PunctuatedPoint]:
         found = [PunctuatedPoint("pjoin", (a, b), threshold, m, propagate)
@@ -266,7 +270,7 @@ def _points(*settings: tuple[float, float, int], beside: bool = False,
 
 def _at(threshold: int | None = None, a: float | None = None, b: float | None = None,
         memory: int = MEMORY) -> Callable[[Row], bool]:
-    """Of rows: PJoin with the threshold; XJoin where none is given."""
+    """Return a condition on rows: PJoin with this threshold, or XJoin if none is given."""
 
     def found(row: Row) -> bool:
         return (row["algorithm"] == ("xjoin" if threshold is None else "pjoin")
@@ -278,7 +282,7 @@ def _at(threshold: int | None = None, a: float | None = None, b: float | None = 
 
 
 def _number(values: Sequence[float]) -> Number | None:
-    """Their mean, with its 95% interval."""
+    """Return the mean of the values with its 95% interval."""
     if not len(values):
         return None
     return Number(float(np.mean(values)), half_width(values))
@@ -286,7 +290,7 @@ def _number(values: Sequence[float]) -> Number | None:
 
 def _ratio(rows: Sequence[Row], above: Callable[[Row], bool], below: Callable[[Row], bool],
            y: str, of: str = "") -> Number | None:
-    """y at the one over y (or `of`) at the other, run by run."""
+    """Return y at the one row over y (or `of`) at the other, run by run."""
     pairs = [(u, v) for u in having(rows) if above(u) for v in having(rows) if below(v)]
     if not pairs:
         return None

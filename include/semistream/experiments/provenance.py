@@ -1,4 +1,4 @@
-"""What a result depends on beside its settings: the commit, the machine, the versions."""
+"""The provenance of a result: the commit, the machine, the versions."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ RESULTS = (":(top,exclude)benchmarks/results", ":(top,exclude)docs", ":(top,excl
 
 
 def commit() -> dict[str, Any]:
-    """commit: of the source tree, short; dirty: whether a file of it has changed since, of other
-    measurements' results and pages apart. Empty and True where there is no git."""
+    """Return commit: the short hash of the source tree's commit, and dirty: whether a file of the
+    tree has changed since, other than results of measurements and pages. Without git: "" and True.
+    """
     def git(*words: str) -> str | None:
         try:
             return subprocess.run(["git", "-C", HERE, *words], capture_output=True, text=True,
@@ -31,7 +32,7 @@ def commit() -> dict[str, Any]:
 
 
 def machine() -> dict[str, Any]:
-    """memory: bytes."""
+    """Return the machine's properties. memory: bytes."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {"name": platform.node(), "processor": processor(),
             "cores": len(os.sched_getaffinity(0)), "memory": memory,
@@ -39,7 +40,7 @@ def machine() -> dict[str, Any]:
 
 
 def versions(packages: Iterable[str]) -> dict[str, str]:
-    """Of those that are installed."""
+    """Return the versions of those packages that are installed."""
     found = {}
     for name in packages:
         try:

@@ -1,4 +1,5 @@
-"""Whole repetitions of an experiment: each in a process of its own, its points in another order."""
+"""Whole repetitions of an experiment: each in a process of its own, with its points in another
+order."""
 
 from __future__ import annotations
 
@@ -15,26 +16,27 @@ import numpy as np
 from semistream.experiments.model import FAILED, Figures, Runner
 from semistream.experiments.verdicts import half_width
 
-# that are plotted
+# figures whose intervals are plotted
 INTERVALS = ("mu", "c_loop", "needed", "processing_time", "waiting_time", "entry_time",
              "removal_time")
 Run = Callable[[Any, Figures | None], dict[str, Any]]
 
 
 def shuffled(name: str, repetition: int, points: Sequence[Any]) -> list[Any]:
-    """The points in an order that is random, and the same each time that this is asked."""
+    """Return the points in a random order, which is always the same for one repetition of an
+    experiment."""
     return random.Random(f"{name} {repetition}").sample(list(points), len(points))
 
 
 @contextmanager
 def process(open_runner: Callable[..., Runner], *arguments: Any) -> Iterator[Run]:
-    """Runs points in a new process, by a runner that is opened there."""
+    """Run points in a new process, with a runner that is opened there."""
     context = multiprocessing.get_context("forkserver")
     with ProcessPoolExecutor(1, context, _open, (open_runner, *arguments)) as pool:
         yield lambda point, figures: pool.submit(_run, point, figures).result()
 
 
-_runner: Runner | None = None  # of this process
+_runner: Runner | None = None  # the runner of this process
 
 
 def _open(open_runner: Callable[..., Runner], *arguments: Any) -> None:
@@ -48,8 +50,9 @@ def _run(point: Any, figures: Figures | None) -> dict[str, Any]:
 
 
 def combined(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A row a point: the means over its repetitions, half of their 95% intervals as X_interval
-    (None of a single one); of a point of which one failed, that one's row."""
+    """Return one row a point: the means over its repetitions, with half of their 95% intervals as
+    X_interval (None for a single repetition). If a repetition failed, its row stands for the point.
+    """
     points: dict[str, list[dict[str, Any]]] = {}
     for row in runs:
         points.setdefault(row["point"], []).append(row)
@@ -67,7 +70,8 @@ def _combined(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _mean(values: list[Any]) -> Any:
-    """The values' mean; the first one where they are equal or no numbers; whether all are true."""
+    """Return the mean of the values; the first value if they are equal or no numbers; for booleans,
+    whether all are true."""
     if isinstance(values[0], bool):
         return all(values)
     if isinstance(values[0], (int, float)) and any(v != values[0] for v in values):

@@ -32,7 +32,7 @@ NAMES = {"model": "model", "printed": "as printed", "expected": "expected count"
 
 def write_report(path: Path, experiment: Experiment, about: Mapping[str, Any], rows: Sequence[Row],
                  findings: Sequence[Finding], wrong: Sequence[str] = ()) -> Path:
-    """Gives the path of the page."""
+    """Write the report and return the path of its page."""
     environment = Environment(loader=PackageLoader("semistream.experiments"),
                               autoescape=select_autoescape(), trim_blocks=True, lstrip_blocks=True)
     environment.globals |= {"shown": shown, "sentence": sentence, "limits": limits,
@@ -52,7 +52,7 @@ def write_report(path: Path, experiment: Experiment, about: Mapping[str, Any], r
 
 
 def claims_table(about: Mapping[str, Any], claims: Sequence[Mapping[str, Any]]) -> Table:
-    """For a terminal, of what results.json says."""
+    """Return a table, for a terminal, of the claims in results.json."""
     table = Table(title=f"{about['experiment']}: {about['about']}", title_justify="left", box=None,
                   pad_edge=False)
     for name in ("claim", "claimed", "measured", "by the models", "verdict"):
@@ -66,7 +66,7 @@ def claims_table(about: Mapping[str, Any], claims: Sequence[Mapping[str, Any]]) 
 
 
 def claims_text(values: Mapping[str, Any]) -> str:
-    """The same as a text, with what it depends on."""
+    """Return the claims as text, with their provenance."""
     about, sink = values["about"], StringIO()
     m, screen = about["machine"], Console(file=sink, width=150, highlight=False)
     versions = ", ".join(f"{k} {v}"
@@ -91,7 +91,7 @@ def claims_text(values: Mapping[str, Any]) -> str:
 
 
 def told_in_full(claim: Mapping[str, Any]) -> str:
-    """Say what a benchmark found of the claim at the paper's own size, where there is one."""
+    """Say what a benchmark found about the claim at the paper's own size, if there is one."""
     full = claim.get("full")
     if not full:
         return ""
@@ -100,7 +100,7 @@ def told_in_full(claim: Mapping[str, Any]) -> str:
 
 
 def shown(number: float | None, unit: str, interval: float = 0.0) -> str:
-    """A claim's figure."""
+    """Format a claim's figure."""
     if number is None:
         return "–"
     scale, digits, sign = (100, 1, "%") if unit == "%" else (1, 2, "")
@@ -109,7 +109,7 @@ def shown(number: float | None, unit: str, interval: float = 0.0) -> str:
 
 
 def draw(plot: Plot, rows: Sequence[Row]) -> str:
-    """An SVG element; empty where there is nothing to show."""
+    """Draw a plot as an SVG element; empty if there is nothing to show."""
     found = [r for r in having(rows, **plot.only) if r.get(plot.x) is not None
              and r.get(plot.y) is not None]
     if not found:
@@ -118,7 +118,7 @@ def draw(plot: Plot, rows: Sequence[Row]) -> str:
         return _against(plot, found)
     if plot.second:
         return _surface(plot, found)
-    # Over all rows, so that a series has one colour in all plots of a report.
+    # Colours are assigned over all rows, so that a series has one colour in all plots.
     return _lines(plot, found, dict(zip(dict.fromkeys(r["series"] for r in rows), cycle(COLOURS),
                                         strict=False)))
 
@@ -153,7 +153,7 @@ def _lines(plot: Plot, rows: Sequence[Row], colours: Mapping[str, str]) -> str:
 
 
 def _against(plot: Plot, rows: Sequence[Row]) -> str:
-    """Calculated over measured."""
+    """Plot calculated over measured values."""
     figure, axes = figure_of(4.6, 3.8)
     for model, colour in zip(plot.models, COLOURS, strict=False):
         axes.scatter([r[plot.x] for r in rows], [r[f"{plot.y}_{model}"] for r in rows], s=18,
@@ -171,7 +171,7 @@ def _against(plot: Plot, rows: Sequence[Row]) -> str:
 
 
 def _surface(plot: Plot, rows: Sequence[Row]) -> str:
-    """A table of colours: measured on the left, by the model on the right."""
+    """Plot a table of colours: measured on the left, by the model on the right."""
     xs, ys = (sorted({r[k] for r in rows}) for k in (plot.x, plot.second))
     figure, (left, right) = figure_of(9, 3.6, 1, 2)
     for axes, key, title in ((left, plot.y, "measured"),
@@ -211,13 +211,14 @@ def _name(plot: Plot, axes: Any, y: str) -> None:
 
 
 def _number(value: float | None) -> str:
-    """Grouped where it is large, with three significant digits where it is small."""
+    """Format a number: with separators if it is large, with three significant digits if it is
+    small."""
     if value is None or value != value:
         return "–"
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def _sizes(parameters: Mapping[str, Any]) -> str:
-    """By the papers' symbols."""
+    """Format sizes with the papers' symbols."""
     return ", ".join(f"{SYMBOLS.get(k, k)} {v:,}" if not isinstance(v, str) else f"{k} {v}"
                      for k, v in parameters.items())

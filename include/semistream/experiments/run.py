@@ -1,5 +1,5 @@
-"""Runs experiments: each in a directory of its own, with the results as JSON and CSV and a report,
-kept after every point."""
+"""A run of experiments: each in a directory of its own, with the results as JSON and CSV and a
+report, saved after every point."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ class Outcome:
     about: dict[str, Any]
     report: Path
     findings: list[Finding]
-    wrong: list[str]  # where answers differ
-    measured: int  # points
+    wrong: list[str]  # lines about answers that differ
+    measured: int  # points that did not fail
 
 
 def chosen(names: Sequence[str]) -> list[Experiment]:
-    """Experiments by their names, by a paper's (``ssj``: all that begin so), or all. Raises
-    ConfigError for an unknown one."""
+    """Return experiments by their names, by a paper's (``ssj``: all that begin so), or all. Raises
+    ConfigError for an unknown name."""
     found: dict[str, Experiment] = {}
     for name in names:
         some = {k: e for k, e in EXPERIMENTS.items() if name in ("all", k)
@@ -70,7 +70,7 @@ PAPERS = ("ssj", "ssbj", "sscj", "x-hybridjoin", "pjoin", "sketch")
 def run(experiment: Experiment, settings: ExperimentSettings, places: Places, command: str,
         tell: Tell) -> Outcome:
     """Measure what is not measured yet, write the results, and judge the claims. A point that fails
-    is shown, and no error."""
+    is reported in the results; no error is raised."""
     output = _output(experiment, settings, places)
     output.mkdir(parents=True, exist_ok=True)
     bench, names = _bench(experiment, settings, places, tell), _algorithms(experiment, settings)
@@ -79,12 +79,12 @@ def run(experiment: Experiment, settings: ExperimentSettings, places: Places, co
     most = 1 if experiment.study else max(repetitions, settings.up_to)
     about = _about(experiment, settings, bench, command) | {"repetitions": repetitions}
     known = {} if settings.again else _known(output, about, most)
-    if not known and not settings.costs:  # the machine is not what it was at an earlier run
+    if not known and not settings.costs:  # the machine may have changed since an earlier run
         for path in kept_costs(output):
             path.unlink()
     points = list(experiment.points(bench, names))
     if not experiment.study:
-        for p in points:  # this machine's costs, before anything else uses it
+        for p in points:  # measures this machine's costs before anything else
             bench.costs(p.data, p.tuples, p.skew)
         about["costs"] = bench.costs_used
     if known:
@@ -93,8 +93,8 @@ def run(experiment: Experiment, settings: ExperimentSettings, places: Places, co
     runs: list[dict[str, Any]] = []
     try:
         for repetition in range(most):
-            # One look at the verdicts, and no more: intervals would not hold if the repetitions
-            # ended as soon as one suits.
+            # The verdicts are checked only once: intervals would not hold if the repetitions
+            # ended as soon as a verdict is decided.
             if repetition == repetitions:
                 if not (open_claims := undecided(experiment, runs)):
                     break
@@ -126,8 +126,8 @@ def run(experiment: Experiment, settings: ExperimentSettings, places: Places, co
 
 def _runner(experiment: Experiment, bench: Any, settings: ExperimentSettings,
             places: Places) -> AbstractContextManager[Run]:
-    """What runs the points of a repetition: a process of its own; of a study, whose repetitions are
-    within its points, this one."""
+    """Return a context that runs the points of a repetition: in a process of its own, or for a
+    study, whose repetitions are within its points, in this one."""
     if experiment.study:
         return nullcontext(bench.run)
     return process(_open, experiment.name, settings, places)
@@ -142,7 +142,7 @@ def _open(name: str, settings: ExperimentSettings, places: Places) -> Any:
 
 
 def told(row: dict[str, Any], experiment: Experiment | None = None) -> str:
-    """A line on a point."""
+    """Return a line about a point."""
     where = f"{row['series']:<20} |R| {row['master_tuples']:>11,}  skew {row['skew']:g}"
     if row["state"] == FAILED:
         return f"{where}  failed: {row['error']}"
@@ -157,7 +157,7 @@ def told(row: dict[str, Any], experiment: Experiment | None = None) -> str:
 
 
 def _bench(experiment: Experiment, settings: ExperimentSettings, places: Places, tell: Tell) -> Any:
-    """A `Bench`, or a study's `Runner`."""
+    """Return a `Bench`, or a study's `Runner`."""
     wanted = settings.scale or experiment.scale
     if experiment.study:
         return experiment.study.open(wanted, places, tell)
@@ -211,14 +211,15 @@ def _about(experiment: Experiment, settings: ExperimentSettings, bench: Any,
             "answers": study.answers if study else "of all joins equal, by checksum"}
 
 
-# that results may be taken up
+# fields that must be equal for earlier results to be reused
 SAME = ("experiment", "scale", "seconds", "clock", "pace", "burstiness", "costs_given", "commit",
         "dirty", "machine", "versions")
 
 
 def _known(output: Path, about: dict[str, Any],
            repetitions: int) -> dict[tuple[str, int], dict[str, Any]]:
-    """What was measured with the same settings, machine and code, by point and repetition."""
+    """Return what was measured with the same settings, machine and code, by point and
+    repetition."""
     try:
         before = json.loads((output / RESULTS).read_text())
         same = all(before["about"][k] == about[k] for k in SAME)
@@ -230,7 +231,7 @@ def _known(output: Path, about: dict[str, Any],
 
 def _write(output: Path, about: dict[str, Any], runs: Sequence[dict[str, Any]],
            findings: Sequence[Finding] = ()) -> dict[str, Any]:
-    """Gives what it writes as JSON."""
+    """Write the results and return what was written as JSON."""
     rows = combined(runs)
     values = {"about": about | {"finished": _now()}, "claims": claims(findings),
               "wrong_answers": wrong_answers(runs), "rows": rows, "runs": list(runs)}

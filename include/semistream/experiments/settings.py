@@ -1,4 +1,4 @@
-"""What ``semistream experiments`` is told."""
+"""The settings of ``semistream experiments``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from semistream.config import Names, Settings
 
 
 class ExperimentSettings(Settings):
-    """What ``semistream experiments`` is told."""
+    """The settings of ``semistream experiments``."""
 
     scale: float | None = Field(None, gt=0, le=10,
                                 description="|R|, and M with it, as a part of the papers' own; 1 "

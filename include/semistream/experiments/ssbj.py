@@ -39,7 +39,7 @@ from semistream.experiments.partitions import used
 PAPER = "SSBJ"
 BOTH = ("ssbj", "meshjoin")
 MANY = "zipf-many"
-RATES = (0.02, 0.04, 0.06, 0.08)  # M of R at which MESHJOIN keeps up with the arrival rates
+RATES = (0.02, 0.04, 0.06, 0.08)  # M of R with which MESHJOIN keeps up with the arrivals
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
 BUFFERS = (1, 2, 4, 8, 16, 32)  # pages
 MESHJOIN = (("meshjoin", "MESHJOIN"),)
@@ -51,8 +51,8 @@ LIMIT = ("what misses the cache waits as MESHJOIN's tuples do: with a share p th
 
 
 def _rates(asked: Asked, algorithms: Sequence[str]) -> list[Point]:
-    """(a): the rates at which MESHJOIN needs 2% to 8% of R = 20M; (b): one rate, R = 20M to 80M.
-    SSBJ also as it takes itself what it needs."""
+    """Return points for (a) the rates at which MESHJOIN needs 2% to 8% of R = 20M, (b) one rate, R
+    = 20M to 80M. SSBJ also with form "rate", in which it takes the memory that it needs."""
     n = round(20e6 * asked.scale)
     speeds = [float(round(asked.predict(Point("meshjoin", n, m, data=MANY)).mu, -2)) for m in RATES]
     fixed, found = speeds[1], []
@@ -68,7 +68,7 @@ def _rates(asked: Asked, algorithms: Sequence[str]) -> list[Point]:
 
 
 def _needed(rows: Sequence[Row], **where: Any) -> Number | None:
-    """MESHJOIN's memory over SSBJ's at the same rate and |R|, each found in the same way."""
+    """Return MESHJOIN's memory over SSBJ's at the same rate and |R|, both found in the same way."""
     return ratio("meshjoin", "ssbj", "needed",
                  **where)([r for r in rows if r.get("form") != "rate"])
 
@@ -80,7 +80,7 @@ def _switching(asked: Asked, algorithms: Sequence[str]) -> list[Point]:
 
 
 def _best_factor(rows: Sequence[Row]) -> Number | None:
-    """What sf = 1 loses against the best sf measured."""
+    """Return what sf = 1 loses against the best sf measured."""
     found = having(rows, algorithm="ssbj")
     one = [r for r in found if r["switching_factor"] == 1.0]
     if not one or len(found) < 2:
@@ -89,7 +89,7 @@ def _best_factor(rows: Sequence[Row]) -> Number | None:
 
 
 def _worse_factor(rows: Sequence[Row]) -> Number | None:
-    """What the best of the other factors loses against sf = 1."""
+    """Return what the best of the other factors loses against sf = 1."""
     found = having(rows, algorithm="ssbj")
     one = [r["mu"] for r in found if r["switching_factor"] == 1.0]
     if not one or len(found) < 2:
@@ -108,7 +108,8 @@ def _buffers(asked: Asked, algorithms: Sequence[str]) -> list[Point]:
 
 
 def _interior(rows: Sequence[Row]) -> Number | None:
-    """The best disk buffer's place among those measured: 0 the smallest, 1 the largest."""
+    """Return the position of the best disk buffer among those measured: 0 the smallest, 1 the
+    largest."""
     line = sorted(having(rows, algorithm="ssbj"), key=lambda r: r["disk_tuples"])
     if len(line) < 3:
         return None
@@ -122,7 +123,7 @@ def _share(rows: Sequence[Row], percent: float) -> Number | None:
 
 
 def _spread(rows: Sequence[Row]) -> Number | None:
-    """The largest of any M."""
+    """Return the largest spread over all M."""
     found = [r["partition_spread"] for r in having(rows, algorithm="ssbj")]
     return Number(max(found)) if found else None
 

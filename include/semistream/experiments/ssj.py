@@ -35,14 +35,14 @@ def _tuning(asked: Asked, algorithms: Sequence[str]) -> list[Point]:
 
 
 def _phases(asked: Asked, algorithms: Sequence[str]) -> list[Point]:
-    """h_R varied, with M and d as they are."""
+    """Return points with varied h_R, with M and d unchanged."""
     return [p for a in algorithms
             for p in around(asked, Point(a, round(R * asked.scale), 0.05), FACTORS)
             if dict(p.place)["at_disk_tuples"] == 1.0]
 
 
 def _calculated(asked: Asked, point: Point, prediction: Prediction) -> Mapping[str, float]:
-    """w_N and w_S by the printed equations, with the S_n / n and the h_S of the model."""
+    """Return w_N and w_S by the printed equations, with the S_n / n and the h_S of the model."""
     at = {"h_r": prediction.h_r, "r_t": asked.work(point).master_tuples}
     d = asked.work(point).partitions(prediction.sizes["disk_tuples"]).tuples
     phi, psi = ssj.factors_n(**at)
@@ -56,8 +56,8 @@ def _calculated(asked: Asked, point: Point, prediction: Prediction) -> Mapping[s
 
 
 def _as_calculated(over: str) -> tuple[Claim, ...]:
-    """Of the two phases, where the model's sizes are taken; Fig. 4(c) to (f) vary other parameters
-    than h_R, and the text does not name them."""
+    """Return the claims about the two phases at the model's sizes. Fig. 4(c) to (f) vary parameters
+    other than h_R, which the text does not name."""
     return tuple(Claim(f"{title} is as calculated, {over}",
                        partial(error, y=y, by=f"{y}_model", algorithm="ssj"), "good correspondence",
                        0, 0.1, unit="%", reading="Fig. 4(c) to (f); median error; up to 10% is "

@@ -1,9 +1,9 @@
-"""What XJoin's state on disk costs, measured and by the cost model.
+"""The cost of XJoin's state on disk, measured and by the cost model.
 
-Two streams of as many tuples, whose values are drawn evenly, come in turns. The time is that inside
-the join, to its end, the second time in a row: pages that the process had and gave back are got
-again sooner than others. The costs are fitted to runs of as many other tuples, with other M, that
-take turns with those that are measured: the machine does not stay as fast as it was.
+Two streams with equally many tuples, whose values are uniform, come in turns. The time is that
+inside the join, to its end, of the second of two runs in a row, because pages that the process had
+before are allocated faster. The costs are fitted to runs of equally many other tuples, with other
+M, which alternate with the measured ones, because the machine's speed changes over time.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ from semistream.experiments.verdicts import half_width
 from semistream.stream_joins import LEFT, RIGHT, open_stream_join
 
 TUPLES = 2_000_000  # of each stream
-PIECE = 20_000  # tuples of a stream that come at a time
-LEAST_TUPLES = 40_000  # fewer, and a small part of their state is less than an M can be
+PIECE = 20_000  # tuples of a stream processed at a time
+LEAST_TUPLES = 40_000  # with fewer, a small part of their state is less than the least M
 ROUNDS = 10
-IN_MEMORY = (0.4, 0.5, 0.6)  # the state over M, where memory is enough
+IN_MEMORY = (0.4, 0.5, 0.6)  # the state over M, if memory suffices
 RATIOS = (2.0, 5.0, 10.0, 20.0, 40.0)  # the whole state over M
 RESULTS = (1.0, 4.0)  # result rows per tuple of a stream
 CALIBRATED = tuple((ratio, results) for ratio in (0.8, 1.5, 6.0, 30.0)
                    for results in RESULTS)
 STREAM = pa.schema([("k", pa.int64()), ("id", pa.int64()), ("v", pa.float64()), ("w", pa.int64())])
-AIM = 0.1  # median error of the model
-BOUND = 1.25  # by how much the slowdown may still rise from 10 to 40 times M
+AIM = 0.1  # the model's median error
+BOUND = 1.25  # the factor by which the slowdown may rise from 10 to 40 times M
 
 
 @dataclass(frozen=True)
@@ -72,27 +72,28 @@ class Timed:
 
     @property
     def due(self) -> list[float]:
-        """How often each cost falls due, in the order of `StateCosts`."""
+        """How often each cost is incurred, in the order of `StateCosts`."""
         moved = self.statistics.relocated
         model = xjoin.predict(self.work, self.memory, NONE)
         return [self.work.tuples, self.work.results, moved,
                 *((model.read, model.found, model.accesses) if moved else (0.0, 0.0, 0.0))]
 
 
-Round = dict[tuple[float, float], Timed | Exception]  # by the state over M, and results
+Round = dict[tuple[float, float], Timed | Exception]  # (state over M, results): run
 
 
 class StateRunner:
-    """Measures points. scale: of the streams' tuples."""
+    """A runner of points. scale: factor of the number of tuples of the streams."""
 
     def __init__(self, scale: float, places: Places, tell: Callable[[str], None]):
         self.scale, self.tuples = scale, max(round(TUPLES * scale), LEAST_TUPLES)
         self.tell = tell
-        join(Streams(1_000, 1.0, 0), 1e8)  # compiled once
+        join(Streams(1_000, 1.0, 0), 1e8)  # compiles the kernels
 
     @cached_property
     def rounds(self) -> list[Round]:
-        """Whatever is measured, or costs are fitted to, in random order and ``ROUNDS`` times."""
+        """All runs that are measured, or that costs are fitted to, in random order and ``ROUNDS``
+        times."""
         settings = [*CALIBRATED,
                     *((ratio, results) for results in RESULTS for ratio in IN_MEMORY + RATIOS)]
         rounds = []
@@ -114,7 +115,8 @@ class StateRunner:
             return e
 
     def timed(self, ratio: float, results: float) -> list[Timed]:
-        """Of each round. Raises the error of one that failed."""
+        """Return the runs of a setting, one of each round. Raises the error of a run that
+        failed."""
         found = []
         for r in self.rounds:
             one = r[ratio, results]
@@ -152,7 +154,7 @@ class StateRunner:
 
 
 def fitted(runs: Sequence[Timed]) -> StateCosts:
-    """The costs at which the sum of the squared relative errors of the seconds is least."""
+    """Return the costs with the least sum of squared relative errors of the seconds."""
     due = np.array([run.due for run in runs]) / np.array([run.seconds for run in runs])[:, None]
     return StateCosts(*nnls(due, np.ones(len(runs)))[0])
 
@@ -161,7 +163,7 @@ NONE = StateCosts(*[0.0] * 6)
 
 
 class Streams:
-    """Two streams of so many tuples each, and about so many result rows a tuple."""
+    """Two streams of so many tuples each, with about so many result rows a tuple."""
 
     def __init__(self, tuples: int, results: float, seed: int):
         rng, self.tuples = np.random.default_rng(seed), tuples
@@ -182,7 +184,7 @@ class Streams:
 
 
 def join(streams: Streams, memory: float) -> tuple[float, Any]:
-    """Seconds inside the join, and its statistics."""
+    """Return the seconds inside the join, and its statistics."""
     operator = open_stream_join("xjoin", memory=int(memory), left=STREAM, right=STREAM,
                                 on=[("k", "k")])
     for side, piece in streams.pieces():
@@ -195,7 +197,7 @@ def join(streams: Streams, memory: float) -> tuple[float, Any]:
 
 
 def again(streams: Streams, memory: float) -> tuple[float, Any]:
-    """The same, behind another one."""
+    """Run the join twice and return the result of the second run."""
     join(streams, memory)
     return join(streams, memory)
 
@@ -212,7 +214,7 @@ def _points(asked: StateRunner, names: Sequence[str]) -> list[StatePoint]:
 
 
 def _error(rows: Sequence[Row]) -> Number | None:
-    """Of the means; its interval is over the errors of each round."""
+    """Return the error of the means; its interval is over the errors of the rounds."""
     measured = having(rows)
     by_round = zip(*(r["slowdown_runs"] for r in measured), strict=True)
     each = [error([{**r, "slowdown": s} for r, s in zip(measured, slowdowns, strict=True)],
@@ -228,7 +230,7 @@ def _slowdown(rows: Sequence[Row], results: float) -> Number | None:
 
 
 def _rise(rows: Sequence[Row], results: float) -> Number | None:
-    """From 10 to 40 times M."""
+    """Return the rise of the slowdown from 10 to 40 times M."""
     ends = [having(rows, ratio=ratio, results=results) for ratio in (10.0, 40.0)]
     if not all(ends):
         return None

@@ -1,7 +1,8 @@
-"""What whole repetitions say of a figure: a 95% interval, and a verdict where all of it agrees.
+"""Verdicts on figures from whole repetitions: a 95% interval, and a verdict if the whole interval
+agrees on it.
 
-The repetitions are processes of their own, in random order: what varies between two of them, the
-place of data in memory and the state of the machine, does not vary over the seconds of one.
+The repetitions are separate processes, in random order. What varies between two of them, such as
+the place of data in memory and the state of the machine, does not vary within the seconds of one.
 """
 
 from __future__ import annotations
@@ -20,16 +21,17 @@ class Verdict(StrEnum):
     NOT_REPRODUCED = "not reproduced"
     LESS = "same direction, less"
     MORE = "more than claimed"
-    MET = "met"  # of aims, which no paper has
+    MET = "met"  # an aim of ours, not a paper's claim
     NOT_MET = "not met"
-    FASTER = "faster"  # of a peer beside its baseline
+    FASTER = "faster"  # a peer compared with its baseline
     SLOWER = "slower"
-    NOT_DECIDED = "not decided"  # the interval holds more than one answer
+    NOT_DECIDED = "not decided"  # the interval allows more than one answer
     NOT_MEASURED = "not measured"
 
 
 def half_width(repetitions: Sequence[float]) -> float:
-    """Half the 95% interval of the mean, by Student's distribution; inf of a single repetition."""
+    """Return half of the mean's 95% interval, by Student's distribution; inf for a single
+    repetition."""
     n = len(repetitions)
     if n < 2:
         return math.inf
@@ -45,14 +47,14 @@ class Ratio(NamedTuple):
 
     @property
     def verdict(self) -> Verdict:
-        """Of a rate over its baseline's."""
+        """The verdict on a rate over its baseline's."""
         if self.low <= 1 <= self.high:
             return Verdict.NOT_DECIDED
         return Verdict.FASTER if self.low > 1 else Verdict.SLOWER
 
 
 def ratio_of(above: Sequence[float], below: Sequence[float]) -> Ratio:
-    """Of positive figures of the same repetitions, pair by pair."""
+    """Return the ratio of positive figures of the same repetitions, pair by pair."""
     logs = [math.log(a / b) for a, b in zip(above, below, strict=True)]
     mean, half = math.fsum(logs) / len(logs), half_width(logs)
     return Ratio(math.exp(mean), math.exp(mean - half), math.exp(min(mean + half, 700.0)))

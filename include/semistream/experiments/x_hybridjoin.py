@@ -32,9 +32,9 @@ PAPER = "Tuned X-HYBRIDJOIN (2013)"
 BOTH = ("tuned-x-hybridjoin", "x-hybridjoin")
 FIVE = (*BOTH, "hybridjoin", "r-meshjoin", "meshjoin")
 MILLIONS = (0.5, 1.0, 2.0, 4.0, 8.0)
-MEMORY, TUPLE = 50e6, 120  # bytes: M, and v_R
+MEMORY, TUPLE = 50e6, 120  # M and v_R, in bytes
 PERCENT = (5.0, 10.0, 20.0, 30.0)  # M of R = 2M tuples
-SCALE, LEAST = 0.25, 0.2  # of |R| and M
+SCALE, LEAST = 0.25, 0.2  # scales of |R| and M
 
 
 def _relation(asked: Asked, algorithms: Sequence[str]) -> list[Point]:
@@ -51,7 +51,7 @@ def _grid(asked: Asked, algorithms: Sequence[str]) -> list[Point]:
 
 
 def _equation_6(asked: Asked, algorithms: Sequence[str]) -> list[Point]:
-    """Both of the other experiments' settings, and a part of the grid."""
+    """Return the settings of the experiment over memory, and a part of the grid."""
     n = round(2e6 * asked.scale)
     grid = [p for a in algorithms if a == BOTH[0]
             for p in around(asked, Point(a, n, MEMORY / (2e6 * TUPLE)), (0.25, 1.0, 4.0))]
@@ -60,7 +60,7 @@ def _equation_6(asked: Asked, algorithms: Sequence[str]) -> list[Point]:
 
 
 def _w(asked: Asked, point: Point, prediction: Prediction) -> Mapping[str, float]:
-    """w by Eq. 6 as printed, and with the expected count."""
+    """Return w by Eq. 6 as printed, and with the expected count."""
     work, d_n = asked.work(point), prediction.h_r
     d_s = work.partitions(prediction.sizes["disk_tuples"]).tuples
     old, new = (p(d_n=d_n, d_s=d_s, r_t=work.master_tuples, exponent=point.skew)
@@ -79,7 +79,8 @@ def _error(by: str) -> Claim:
 
 
 def _better(rows: Sequence[Row]) -> Number | None:
-    """The printed equation's error over the expected count's."""
+    """Return the median error of Eq. 6 with the expected count, divided by that of Eq. 6 as
+    printed."""
     printed, expected = (error(rows, "w", by) for by in ("w_printed", "w_expected"))
     return (Number(expected.value / printed.value) if printed and expected
             and printed.value else None)

@@ -1,1 +1,2 @@
-"""What DAG tasks do, how their drivers are followed, and what pages show; without Airflow."""
+"""The work of DAG tasks, the supervision of their drivers, and the content of UI pages; without
+Airflow."""

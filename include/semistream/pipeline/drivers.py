@@ -1,9 +1,9 @@
-"""Spark drivers that outlive whoever started them: what was launched on a checkpoint, and whether
-it still lives.
+"""Spark drivers that outlive the process that started them: what was launched on a checkpoint, and
+whether it is alive.
 
-A launched driver is known by ``<checkpoint>/driver.json``. The checkpoint's lock, held by the
-driver while it runs, says that it lives, on whichever machine of a shared file system it is asked.
-Before the lock is taken the process itself is looked at.
+A launched driver is recorded in ``<checkpoint>/driver.json``. The driver holds the checkpoint's
+lock while it runs, so that every machine of a shared file system can see whether it is alive.
+Before it has taken the lock, its process is checked.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from semistream.joins.waits import in_seconds
 from semistream.streaming.status import Status, clear_stop, read_status
 
 LINES = 30  # of a driver's output that a failed task shows
-SILENCE = 60.0  # s without a sign of life after which a driver on another machine is taken for dead
+SILENCE = 60.0  # s without a heartbeat after which a driver on another machine counts as dead
 
 
 @dataclass(frozen=True)
 class Launch:
-    """One start of a driver. pid: of the process started (spark-submit); started: its kernel start
-    time, ticks."""
+    """One start of a driver. pid: of the started process (spark-submit); started: its start time
+    according to the kernel, in ticks."""
 
     pid: int
     started: int
     host: str
-    owner: str  # who asked for it, for instance a DAG run
+    owner: str  # who launched it, for instance a DAG run
     at: float  # epoch seconds
 
 
@@ -44,16 +44,17 @@ LAUNCH = TypeAdapter(Launch)
 
 
 def app_names(checkpoints: Path) -> list[str]:
-    """The apps that have ever run."""
+    """Return the apps that have ever run."""
     return sorted(path.parent.name for path in checkpoints.glob("[!.]*/status.json"))
 
 
 def launch(command: Sequence[str], checkpoint: Path, owner: str,
            environment: Mapping[str, str]) -> Launch:
-    """Start a driver in a session of its own, its output appended to ``<checkpoint>/driver.log``.
+    """Start a driver in a session of its own, with its output appended to
+    ``<checkpoint>/driver.log``.
 
-    A stop that was requested of an earlier owner's driver is forgotten; one of the same owner's
-    still holds.
+    A stop request from the time of another owner's driver is deleted; one of the same owner stays
+    valid.
     """
     checkpoint.mkdir(parents=True, exist_ok=True)
     former = last_launch(checkpoint)
@@ -70,7 +71,7 @@ def launch(command: Sequence[str], checkpoint: Path, owner: str,
 
 
 def last_launch(checkpoint: Path) -> Launch | None:
-    """None when nothing was launched there, or what was noted of it is damaged."""
+    """Return the last launch; None if nothing was launched there, or if its record is damaged."""
     try:
         return LAUNCH.validate_json((checkpoint / "driver.json").read_bytes())
     except (FileNotFoundError, ValueError):
@@ -78,7 +79,8 @@ def last_launch(checkpoint: Path) -> Launch | None:
 
 
 def is_alive(checkpoint: Path, heartbeat: float = 0.0) -> bool:
-    """Whether a driver runs on the checkpoint. heartbeat: its latest, epoch seconds, if any."""
+    """Return whether a driver runs on the checkpoint. heartbeat: its latest, epoch seconds, if
+    any."""
     if is_locked(checkpoint):
         return True
     record = last_launch(checkpoint)
@@ -90,13 +92,13 @@ def is_alive(checkpoint: Path, heartbeat: float = 0.0) -> bool:
 
 
 def ending(checkpoint: Path) -> tuple[str, str] | None:
-    """How the last launched driver ended: ("stopped", "") or ("failed", why); None while it
-    lives."""
+    """Return how the last launched driver ended: ("stopped", "") or ("failed", why); None while it
+    is alive."""
     status, record = read_status(checkpoint), last_launch(checkpoint)
     heartbeat = datetime.fromisoformat(status.heartbeat).timestamp() if status else 0.0
     if is_alive(checkpoint, heartbeat):
         return None
-    status = read_status(checkpoint)  # what it said last, now that it says no more
+    status = read_status(checkpoint)  # its last status, read again now that it is dead
     if status is None or not _speaks_of(status, record):
         return "failed", "ended before its first sign of life"
     if status.state == "stopped":
@@ -107,12 +109,13 @@ def ending(checkpoint: Path) -> tuple[str, str] | None:
 
 
 def _speaks_of(status: Status, record: Launch | None) -> bool:
-    """Whether a status is from the launched driver and not from an earlier one."""
+    """Return whether a status is from the launched driver and not from an earlier one."""
     return record is None or datetime.fromisoformat(status.heartbeat).timestamp() >= record.at - 1
 
 
 def state_of(checkpoint: Path, status: Status) -> str:
-    """Return the state of an app, which is "killed" where its driver is gone without a word."""
+    """Return the state of an app, which is "killed" if its driver is gone without reporting an
+    end."""
     end = ending(checkpoint)
     if end is None:
         return status.state
@@ -120,7 +123,7 @@ def state_of(checkpoint: Path, status: Status) -> str:
 
 
 def describe(checkpoint: Path, status: Status) -> str:
-    """An app in its latest run, for people."""
+    """Describe an app's latest run for people."""
     s, state = status, state_of(checkpoint, status)
     held = "".join(f", {side} {n:,}" for side, n in s.sides.items())
     bound = (f"; bound (max_wait): {in_seconds(s.max_wait)}" if s.max_wait else "")
@@ -138,14 +141,14 @@ def describe(checkpoint: Path, status: Status) -> str:
     lines.append(f"peak memory {s.memory_peak / 1e6:,.1f} MB of arrays; resident "
                  f"{s.resident_peak / 1e6:,.1f} MB a worker")
     if s.error:
-        lines.append(s.error.partition("\n")[0])  # behind it come Spark's stacks
+        lines.append(s.error.partition("\n")[0])  # Spark's stack traces follow
     if state in ("killed", "failed"):
         lines.append("started again, it goes on where it was")
     return "\n  ".join(lines)
 
 
 def progress(checkpoint: Path) -> str:
-    """One line on what the app on this checkpoint has done in this run."""
+    """Return one line about what the app on this checkpoint has done in this run."""
     status, record = read_status(checkpoint), last_launch(checkpoint)
     if status is None or not _speaks_of(status, record):
         return "the driver is starting"
@@ -155,10 +158,10 @@ def progress(checkpoint: Path) -> str:
 
 
 def is_locked(checkpoint: Path) -> bool:
-    """Whether a driver holds the checkpoint's lock."""
+    """Return whether a driver holds the checkpoint's lock."""
     try:
         with open(checkpoint / "lock", "rb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)  # let go again as the file is closed
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)  # released when the file is closed
         return False
     except FileNotFoundError:
         return False
@@ -167,7 +170,7 @@ def is_locked(checkpoint: Path) -> bool:
 
 
 def log_tail(checkpoint: Path) -> str:
-    """The end of the driver's output."""
+    """Return the end of the driver's output."""
     try:
         with open(checkpoint / "driver.log", "rb") as f:
             f.seek(max(0, f.seek(0, os.SEEK_END) - 65536))
@@ -177,7 +180,8 @@ def log_tail(checkpoint: Path) -> str:
 
 
 def _start_time(pid: int) -> int | None:
-    """When a process started, in ticks since boot; None when there is none or it is a zombie."""
+    """Return when a process started, in ticks since boot; None if it does not exist or is a
+    zombie."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):

@@ -1,9 +1,10 @@
-"""The size of a join, or the sum of a column over its rows, estimated from sketches of both sides'
-keys, without joining.
+"""An estimate of the size of a join, or of the sum of a column over its rows, from sketches of both
+sides' keys, without joining.
 
 A SUM is a COUNT of weighted tuples (Ganguly, Garofalakis, Rastogi: *Processing Data-Stream Join
-Aggregates Using Skimmed Sketches*): the join of A's keys, each with the sum of its tuples' values
-for a frequency, with B's keys. A sketch is linear, so that such frequencies may be negative.
+Aggregates Using Skimmed Sketches*): the size of the join of A's keys, where a key's frequency is
+the sum of its tuples' values, with B's keys. A sketch is linear, so that such frequencies may be
+negative.
 """
 
 from __future__ import annotations
@@ -40,13 +41,14 @@ from semistream.warehouse.bulk import fetch
 from semistream.warehouse.dialects import connect
 from semistream.warehouse.tables import arrow_schema, existing_table
 
-FLOAT_DIGITS = 6  # decimals to which numbers of a floating type are summed
-MOST_TOTAL = 2.0**62  # of a column's absolute values, as whole numbers
+FLOAT_DIGITS = 6  # decimals with which floating-point numbers are summed
+MOST_TOTAL = 2.0**62  # the most that a column's absolute values, as whole numbers, may add up to
 
 
 @dataclass(frozen=True)
 class Side:
-    """What was read of a side: its rows, and which of them join nothing."""
+    """The input of a side: its rows, and how many of them match nothing because they have no key or
+    could not be parsed."""
 
     name: str
     rows: int
@@ -56,10 +58,11 @@ class Side:
 
 @dataclass(frozen=True)
 class JoinSize:
-    """estimate: rows of the inner equijoin, or of the column ``sum`` the sum over them; bound: what
-    it is off by at most, with probability ``confidence``; memory_bytes: of both sketches;
-    enough_bytes: of both that would tell a join of ``enough_for`` rows, or such a sum, where these
-    tell nothing, else 0; ns_per_key: inside the sketches."""
+    """The estimated size. estimate: rows of the inner equijoin, or the sum of the column ``sum``
+    over them; bound: the greatest error, with probability ``confidence``; memory_bytes: of both
+    sketches; enough_bytes: if the bound exceeds the estimate, the bytes of both sketches that could
+    estimate a join of ``enough_for`` rows, or such a sum, else 0; ns_per_key: time inside the
+    sketches."""
 
     estimate: float
     bound: float
@@ -80,7 +83,7 @@ class JoinSize:
 
     @property
     def doubt(self) -> str:
-        """What is said where the estimate may be off by more than itself; else nothing."""
+        """A warning if the error may exceed the estimate, else empty."""
         if not self.enough_bytes:
             return ""
         most, what, kind = ((self.estimate + self.bound, "rows", "join") if not self.sum else
@@ -91,7 +94,7 @@ class JoinSize:
                 f"{what} or more; a smaller one takes more.")
 
     def describe(self) -> str:
-        """A few lines for a log."""
+        """Describe the estimate in a few lines for a log."""
         sides = (f"  {side.name}: {side.rows:,} rows, {side.null_keys:,} without a key, "
                  f"{side.unparsable:,} unparsable" for side in (self.left, self.right))
         value = grouped(self.estimate)
@@ -103,7 +106,7 @@ class JoinSize:
 
 
 class _Rows(NamedTuple):
-    """Rows read, how many could not be, and how far it is."""
+    """Rows read, the number of rejected ones, and the progress of reading."""
 
     rows: pa.RecordBatch
     rejected: int
@@ -127,7 +130,7 @@ class _FileInput:
 
 
 class _SnapshotInput:
-    """Rows without a key are in no snapshot."""
+    """The rows of a snapshot. A snapshot has no rows without a key."""
 
     def __init__(self, directory: Path, stack: ExitStack):
         self.relation = open_snapshot(directory)
@@ -163,8 +166,8 @@ class _TableInput:
 
 def estimate_join_size(settings: JoinSizeSettings, places: Places,
                        progress: Progress = silent) -> JoinSize:
-    """Read the keys of both sides, one after the other. Raises ConfigError for what cannot work,
-    and for an estimate above ``max_output_rows``."""
+    """Read the keys of both sides, one after the other, and estimate the join. Raises ConfigError
+    for settings that cannot work, and TooManyRows for an estimate above ``max_output_rows``."""
     begun, busy = time.perf_counter(), 0.0
     if settings.sum and settings.max_output_rows:
         raise ConfigError("max_output_rows", "must not be given with sum", settings.max_output_rows,
@@ -175,7 +178,7 @@ def estimate_join_size(settings: JoinSizeSettings, places: Places,
         raise ConfigError("memory", f"must be at least {2 * method.least} bytes, for two sketches",
                           memory, "Some kilobytes are usual.")
     sketches = [method.for_memory(memory // 2, settings.seed) for _ in range(2)]
-    sketches[0].update(np.empty(0, np.int64))  # compiles what is measured
+    sketches[0].update(np.empty(0, np.int64))  # compiles the kernel before it is timed
     with ExitStack() as stack:
         both = paired(pairs, _declared("left", settings), _declared("right", settings), SIDES)
         inputs = [_open(which, settings, places, stack, formats)
@@ -218,11 +221,12 @@ def estimate_join_size(settings: JoinSizeSettings, places: Places,
 
 
 class Measure:
-    """A column of A that is summed. one: how its values are counted, as whole numbers: 1 is so
-    many."""
+    """The column of A that is summed. one: the whole number that stands for 1, because values are
+    counted as whole numbers."""
 
     def __init__(self, column: str, left: pa.Schema, right: pa.Schema):
-        """Raises ConfigError for a column that A lacks, or that has no numbers."""
+        """Choose the unit. Raises ConfigError for a column that A does not have, or that is not
+        numeric."""
         self.column = column
         if column not in left.names:
             raise ConfigError("sum", f"must name a column of A; there are {', '.join(left.names)}",
@@ -238,8 +242,8 @@ class Measure:
         self._total = 0.0
 
     def weights(self, values: pa.Array) -> np.ndarray:
-        """Return the values as whole numbers, int64[n]; a null counts nothing. Raises ConfigError
-        where they are no numbers, or too large together."""
+        """Return the values as whole numbers, int64[n], with 0 for null. Raises ConfigError if some
+        are not finite numbers, or if they are too large together."""
         values = pc.fill_null(values, 0) if not pa.types.is_null(values.type) else pa.array(
             np.zeros(len(values), np.int64))
         about = self.one * values.cast(pa.float64()).to_numpy(zero_copy_only=False)
@@ -264,18 +268,18 @@ def _over(number: int, one: int) -> float:
 
 
 def grouped(number: float) -> str:
-    """A count, or a sum with what decimals it has, at most six."""
+    """Format a count, or a sum with at most six decimals."""
     if isinstance(number, int):
         return f"{number:,}"
     return f"{number:,.{FLOAT_DIGITS}f}".rstrip("0").rstrip(".")
 
 
 def enough(memory: int, estimate: float, bound: float) -> tuple[int, int]:
-    """(memory, to two digits, rows) at which the bound would be no more than these rows: as many as
-    estimated, or a quarter of the present bound if that is more. (0, 0) where it is no more than
-    the estimate.
+    """Return (memory, to two digits, rows) with which the bound would not exceed these rows: as
+    many as estimated, or a quarter of the present bound if that is more. Return (0, 0) if the
+    present bound does not exceed the estimate.
 
-    A bound falls with the root of s1 (``sketches/bounds.py``), which grows with the memory.
+    A bound falls with the square root of s1 (``sketches/bounds.py``), which grows with the memory.
     """
     if bound <= max(estimate, 0.5):
         return 0, 0
@@ -286,7 +290,7 @@ def enough(memory: int, estimate: float, bound: float) -> tuple[int, int]:
 
 
 def in_units(size: int) -> str:
-    """A size as settings have it."""
+    """Format a size in bytes as settings have it."""
     for unit, bytes_ in (("GB", 10**9), ("MB", 10**6), ("KB", 10**3)):
         if size >= bytes_:
             return f"{size / bytes_:.3g} {unit}"
@@ -308,7 +312,7 @@ def _declared(which: str, settings: JoinSizeSettings) -> dict[str, ColumnFormat]
 
 def _open(which: str, settings: JoinSizeSettings, places: Places, stack: ExitStack,
           formats: dict[str, ColumnFormat]) -> _FileInput | _SnapshotInput | _TableInput:
-    """Of a name that is a path and a table's, the path."""
+    """Open an input: a path if the name is one, else a table."""
     name, types = getattr(settings, which), getattr(settings, f"{which}_types")
     path = Path(name)
     if not path.exists():
@@ -326,11 +330,12 @@ def _open(which: str, settings: JoinSizeSettings, places: Places, stack: ExitSta
 
 
 def _key_types(inputs: list[Any], pairs: list[tuple[str, str]]) -> tuple[pa.DataType, ...]:
-    """The types that keys are compared in; a column without a value takes its partner's."""
+    """Return the types in which keys are compared. A column without a value gets its partner's
+    type."""
     for i, given in enumerate(inputs):
         if isinstance(given, _FileInput):
             names, other = [pair[i] for pair in pairs], inputs[1 - i].schema
-            if not given.schema.names:  # JSON lines without a line
+            if not given.schema.names:  # an empty file of JSON lines
                 given.source.add_columns(names)
             partner = {pair[i]: other.field(pair[1 - i]).type for pair in pairs
                        if pair[1 - i] in other.names}

@@ -1,8 +1,7 @@
-"""What the UI's page shows, whatever is there to be shown: apps by their status files, all else out
-of the warehouse.
+"""The content of the UI's page: apps from their status files, everything else from the warehouse.
 
-The warehouse is read by a thread of its own, once at a time however many look on. Who looks waits a
-moment for it; when it takes longer, or fails, what was read before is shown, with its age.
+A thread reads the warehouse, one at a time however many people open the page. A page request waits
+a moment for it. If reading takes longer or fails, the page shows the previous reading with its age.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ from semistream.warehouse.proof import Proof, read_proof
 from semistream.warehouse.totals import Totals, read_totals
 
 log = logging.getLogger(__name__)
-PATIENCE = 2.0  # s that a look waits for the warehouse
-READ_SECONDS = 600  # after which a server that says nothing more is given up
+PATIENCE = 2.0  # s that a page request waits for the warehouse
+READ_SECONDS = 600  # after which reading from a silent server is given up
 TONES = {"starting": "busy", "running": "busy", "draining": "busy", "stopped": "good"}
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What the warehouse said at a moment (``time.monotonic()``)."""
+    """A reading of the warehouse at a time (``time.monotonic()``)."""
 
     url: str = ""
     at: float = 0.0
@@ -48,7 +47,7 @@ class Reading:
 
 
 class Overview:
-    """Of one process. Threads may look at the same time."""
+    """The overview of one process. It may be used by several threads."""
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
@@ -57,7 +56,7 @@ class Overview:
         self._ready = ""  # URL of the warehouse whose tables are known to be there
 
     def show(self, places: Places, ended: bool = True) -> dict[str, Any]:
-        """ended: with the apps that run no more."""
+        """Return the content of the page. ended: include the apps that are no longer running."""
         apps = [_app(places.checkpoints / name) for name in drivers.app_names(places.checkpoints)]
         shown = [app for app in apps if ended or app["alive"]]
         error, read = self._look(places)
@@ -67,7 +66,8 @@ class Overview:
                 "quality": read.quality, "tuning": read.tuning}
 
     def _look(self, places: Places) -> tuple[str, Reading]:
-        """Why there is no reading of this moment, if so, and the newest of this warehouse."""
+        """Return the reason why there is no current reading, or "", and the newest reading of this
+        warehouse."""
         with self._mutex:
             if self._under_way is None or self._under_way.done():
                 self._under_way = self._begin(places)
@@ -81,7 +81,7 @@ class Overview:
         return error, read if read.url == places.warehouse_url else Reading()
 
     def _begin(self, places: Places) -> Future[Reading]:
-        """In a thread that a process ends without waiting for."""
+        """Read the warehouse in a daemon thread, which does not delay the end of the process."""
         reading: Future[Reading] = Future()
 
         def run() -> None:
@@ -102,7 +102,7 @@ class Overview:
         try:
             if self._ready != url:
                 create_all(engine)
-            self._ready = ""  # unless all goes well
+            self._ready = ""  # set again below if reading succeeds
             with engine.connect() as connection:
                 totals = read_totals(connection, known=before.totals if before.url == url else None)
                 proofs = {app: read_proof(connection, app) for app in totals}
@@ -116,7 +116,7 @@ class Overview:
 
 
 def _app(checkpoint: Path) -> dict[str, Any]:
-    """An app in its latest run."""
+    """Return what the page shows of an app's latest run."""
     end, status = drivers.ending(checkpoint), read_status(checkpoint)
     shown = {"name": checkpoint.name, "alive": end is None, "stopping": stop_requested(checkpoint),
              "tone": "bad", "error": "" if end is None else end[1]}

@@ -1,4 +1,4 @@
-"""What the steps are told."""
+"""The settings of the steps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ INPUT = ("a CSV, JSON lines or Parquet file, a directory of such files, a publis
 
 
 class JoinSizeSettings(Settings):
-    """What ``semistream estimate-join-size`` and the DAG of that name are told."""
+    """The settings of ``semistream estimate-join-size`` and of the DAG with that name."""
 
     left: str = Field(description=f"A: {INPUT}")
     right: str = Field(description="B: an input likewise")

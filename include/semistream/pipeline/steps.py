@@ -1,4 +1,4 @@
-"""What the tasks of the DAGs do, without Airflow."""
+"""The work of the DAGs' tasks, without Airflow."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from semistream.warehouse.load_ids import app_loads
 from semistream.warehouse.schema import load_commits
 from semistream.warehouse.schema import propagated as warehouse_propagated
 
-VALUES_TOLD = 10_000  # by an asset event
+VALUES_TOLD = 10_000  # the most values in an asset event
 
 log = logging.getLogger(__name__)
 
 
 def prepare(job: str, places: Places) -> None:
-    """Make the data files of a shipped job, where they are missing; a user's own are there."""
+    """Make the missing data files of a shipped job. A user's own files must exist."""
     from semistream import workloads
 
     workloads.prepare(workloads.load_any_job(job, places), places)
 
 
 def provision(job: str, places: Places) -> dict[str, Any]:
-    """Upsert the job's master data into its dimension table: counts of what happened."""
+    """Upsert the job's master data into its dimension table. Return the counts of rows."""
     from semistream import workloads
     from semistream.provisioning.dimensions import provision as upsert
 
@@ -48,10 +48,10 @@ def provision(job: str, places: Places) -> dict[str, Any]:
 
 
 def publish(job: str, memory: str, places: Places) -> bool:
-    """Publish a job's dimension in this process, where it has changed and is small. Return False
-    for a large one that has changed: Spark publishes it sooner.
+    """Publish a job's dimension in this process if it has changed and is small. Return False for a
+    large one that has changed: Spark publishes it sooner.
 
-    memory: bytes that publishing may take.
+    memory: bytes that publishing may use.
     """
     from semistream import workloads
     from semistream.provisioning import dimensions
@@ -71,7 +71,8 @@ def publish(job: str, memory: str, places: Places) -> bool:
 
 
 def published(job: str, places: Places) -> dict[str, Any]:
-    """The master snapshot that a load of the job reads from now on."""
+    """Return the master snapshot that a load of the job reads from now on. Raises ConfigError if
+    there is none."""
     from semistream import workloads
 
     name = workloads.load_job(job, places).master.name
@@ -85,10 +86,10 @@ def published(job: str, places: Places) -> dict[str, Any]:
 
 def load_settings(job: str, values: Mapping[str, Any],
                   recommended: Iterable[Mapping[str, Any]] = ()) -> LoadSettings:
-    """The settings of a load from a filled-in form, whose other entries are not the app's. Raises
-    ConfigError.
+    """Return the settings of a load from a filled-in form, ignoring the form's other entries.
+    Raises ConfigError.
 
-    recommended: what tuning sweeps gave, the newest first; looked at where the algorithm is auto.
+    recommended: the results of tuning sweeps, the newest first; used if the algorithm is auto.
     """
     settings = LoadSettings.load({**_given(LoadSettings, values), "job": job})
     if not settings.auto:
@@ -99,13 +100,13 @@ def load_settings(job: str, values: Mapping[str, Any],
 
 
 def load_without_spark(settings: LoadSettings, places: Places) -> bool:
-    """Whether a load has nothing to do, which is noted as a run notes it. False where there is
-    something to do, or to refuse."""
+    """Return whether a load has nothing to do, and record that as a run does. False if there is
+    something to do, or an error to report."""
     from semistream import workloads
     from semistream.streaming.app import Load
 
     directory = settings.directory(places)
-    if not (directory / "status.json").exists():  # never started
+    if not (directory / "status.json").exists():  # the app was never started
         return False
     job = workloads.load_job(settings.job, places)
     try:
@@ -118,7 +119,7 @@ def load_without_spark(settings: LoadSettings, places: Places) -> bool:
 
 
 def stream_stream_settings(job: str, values: Mapping[str, Any]) -> StreamStreamSettings:
-    """The settings of a load of two streams from a filled-in form. Raises ConfigError."""
+    """Return the settings of a load of two streams from a filled-in form. Raises ConfigError."""
     return StreamStreamSettings.load({**_given(StreamStreamSettings, values), "job": job})
 
 
@@ -127,7 +128,8 @@ def _given(kind: type[Settings], values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def sweep_points(values: Mapping[str, Any], run: str, places: Places) -> list[dict[str, Any]]:
-    """Begin a tuning sweep as a filled-in form has it: its points. Raises ConfigError."""
+    """Begin a tuning sweep with the settings of a filled-in form, and return its points. Raises
+    ConfigError."""
     from semistream.tuning import sweep
     from semistream.tuning.settings import TuneSettings
 
@@ -137,29 +139,29 @@ def sweep_points(values: Mapping[str, Any], run: str, places: Places) -> list[di
 
 def sweep_app(point: Mapping[str, Any], run: str,
               places: Places) -> tuple[list[str], dict[str, str]]:
-    """Arguments and environment of the Spark app that measures a point."""
+    """Return the arguments and the environment of the Spark app that measures a point."""
     from semistream.tuning import sweep
 
     return sweep.app(point, sweep.sweep_name(run), places)
 
 
 def sweep_record(point: Mapping[str, Any], run: str, places: Places) -> dict[str, Any]:
-    """How a point went, into ``tuning_runs``."""
+    """Record the result of a point in ``tuning_runs``."""
     from semistream.tuning import sweep
 
     return sweep.record(point, sweep.sweep_name(run), places)
 
 
 def sweep_publish(run: str, places: Places) -> dict[str, Any]:
-    """The report, and what the sweep recommends."""
+    """Publish the sweep's report, and return what the sweep recommends."""
     from semistream.tuning import sweep
 
     return sweep.publish(sweep.sweep_name(run), places)
 
 
 def estimate_join_size(values: Mapping[str, Any], places: Places) -> dict[str, Any]:
-    """The size of the join that a filled-in form names, also on the log. Raises ConfigError, and so
-    for an estimate above the form's limit."""
+    """Estimate the size of the join that a filled-in form names, and log it. Raises ConfigError,
+    and TooManyRows for an estimate above the form's limit."""
     from semistream.pipeline.join_size import estimate_join_size as estimate
 
     found = estimate(JoinSizeSettings.load(_given(JoinSizeSettings, values)), places)
@@ -168,15 +170,16 @@ def estimate_join_size(values: Mapping[str, Any], places: Places) -> dict[str, A
 
 
 def run_summary(checkpoint: Path) -> dict[str, Any]:
-    """What the last run on a checkpoint said of itself at its end."""
+    """Return the summary that the last run on a checkpoint wrote at its end."""
     return json.loads((checkpoint / "summary.json").read_text())
 
 
 def propagated(app: str, places: Places, checkpoint: Path) -> dict[str, Any]:
-    """Which values no later row of an app of two streams has: those that were not told before.
+    """Return the propagated patterns of an app of two streams that were not announced before: no
+    later row has such values.
 
-    values: the first ones, {side, pattern} each; count: of all; loads: the load_ids of the first
-    and the last load that may have some, for the others are in the table propagated.
+    values: the first ones, {side, pattern} each; count: the number of all; loads: the load_ids of
+    the first and the last load that may have some. The table propagated has all of them.
     """
     mark, p = checkpoint / "announced.json", warehouse_propagated.c
     told = json.loads(mark.read_text()) if mark.exists() else 0
@@ -196,12 +199,12 @@ def propagated(app: str, places: Places, checkpoint: Path) -> dict[str, Any]:
 
 def verify(app: str, places: Places, *, since_last: bool, sample: int,
            job: str = "") -> dict[str, Any]:
-    """Prove that what the app has committed is complete. Raises VerificationFailed, naming checks
-    and rows, when it is not.
+    """Prove that everything the app has committed is complete. Raises VerificationFailed, which
+    names checks and rows, if it is not.
 
-    since_last: only what no verification has proven yet; sample: how many facts and unmatched
-    tuples are joined again; job: a job's file, whose limits (max_unparsable, unique_ids) count in
-    place of those that the app was loaded with.
+    since_last: check only what is not proven yet; sample: how many facts and unmatched tuples are
+    joined again; job: a job's file, whose limits (max_unparsable, unique_ids) replace those that
+    the app was loaded with.
     """
     from semistream import quality, workloads
 
@@ -216,21 +219,21 @@ def verify(app: str, places: Places, *, since_last: bool, sample: int,
 
 
 def loaded_apps(places: Places) -> list[str]:
-    """The apps that have committed anything."""
+    """Return the apps that have committed anything."""
     with open_warehouse(places.warehouse_url) as engine, engine.connect() as connection:
         return list(
             connection.scalars(select(load_commits.c.app).distinct().order_by(load_commits.c.app)))
 
 
 def rows_of(app: str, places: Places) -> dict[str, int]:
-    """How many rows of the warehouse's tables are an app's. Raises ConfigError where the app has
-    loaded into Delta tables."""
+    """Count the rows of an app in the warehouse's tables. Raises ConfigError if the app has loaded
+    into Delta tables."""
     with open_warehouse(places.warehouse_url) as engine, engine.connect() as connection:
         return removal.rows_of(connection, app, partial(_is_gone, app, places))
 
 
 def _is_gone(app: str, places: Places, setting: str) -> bool:
-    """Whether a sink outside the warehouse has no table any more."""
+    """Return whether the table of a sink outside the warehouse no longer exists."""
     from semistream.streaming.sinks.registry import open_sink
     from semistream.streaming.sinks.sql import SqlSink
 
@@ -244,13 +247,13 @@ def _is_gone(app: str, places: Places, setting: str) -> bool:
 
 def reset(app: str, places: Places, checkpoint: Path | None = None, *,
           reports: bool = False) -> None:
-    """Take an app's rows, ledger, verifications and checkpoint away, so that its next start begins
+    """Delete an app's rows, ledger, verifications and checkpoint, so that its next start begins
     with an empty warehouse.
 
-    The rows go in one transaction, and the checkpoint, at once, after it; an app between the two
-    refuses to start, and this ends it. reports: the app's reports go, too. Raises ConfigError while
-    the app runs, where it has loaded into Delta tables that are there, and for a directory that is
-    no checkpoint.
+    The rows are deleted in one transaction, and then the checkpoint in one step. After a crash
+    between the two the app refuses to start until this function is called again. reports: delete
+    the app's reports, too. Raises ConfigError while the app runs, if it has loaded into Delta
+    tables that exist, and for a directory that is no checkpoint.
     """
     LoadSettings.load({"job": app, "app": app})
     checkpoint = checkpoint or places.checkpoints / app
@@ -263,7 +266,7 @@ def reset(app: str, places: Places, checkpoint: Path | None = None, *,
             removal.remove_rows(connection, app, partial(_is_gone, app, places))
         for pinned in places.snapshots.glob("*"):
             pin(pinned, app, None)
-        # under another name first: of half a checkpoint no app could tell what it has loaded
+        # renamed first: from half a checkpoint no app could tell what it has loaded
         doomed = checkpoint.with_name(f".{checkpoint.name}.reset")
         shutil.rmtree(doomed, ignore_errors=True)
         checkpoint.rename(doomed)

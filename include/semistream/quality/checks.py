@@ -1,9 +1,9 @@
-"""The expectations: each a query over the warehouse that looks for rows that must not be there, and
-words for a person.
+"""The expectations: each is a query over the warehouse that looks for wrong rows, with words for
+people.
 
-A query returns the offending rows. All are set-based and go through indexes: the primary keys of
-the fact table, (load_id, load_row), and of the dimension, and those of the staging tables, of which
-one has the facts by their ids if no index does.
+A query returns the offending rows. All queries are set-based and use indexes: the primary keys of
+the fact table, (load_id, load_row), and of the dimension, and the indexes of the staging tables.
+One staging table has the facts by their ids if the fact table has no index on them.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class Check:
     title: str
     explanation: str
     query: Select | sa.CompoundSelect
-    remedy: str = ""  # what to do when it fails
+    remedy: str = ""  # tells the reader what to do when the check fails
 
     def sql(self, dialect: sa.Dialect) -> str:
-        """The query as text that ``sa.text`` takes: literals inline, no parameters."""
+        """Return the query as text for ``sa.text``: literals inline, no parameters."""
         make: Any = type(dialect)
-        # a dialect of the format style would double every percent sign
+        # a dialect of paramstyle "format" would double every percent sign
         plain = make(paramstyle="named")
         return str(self.query.compile(dialect=plain,
                                       compile_kwargs={"literal_binds": True})).replace(":", "\\:")
@@ -45,7 +45,8 @@ def all_checks(scope: Scope, rejected: sa.Table, same: Check, damaged: sa.Table 
                files: sa.Table | None, join_sizes: sa.Table | None,
                sources: Sources | None, unparsable_ids: Unparsable | None,
                older: Older | None, sample: Sample | None) -> Iterator[Check]:
-    """The checks that can be made: without recounted sources those that need them are left out."""
+    """Yield the checks that are possible. Without recounted sources, the checks that need them are
+    omitted."""
     ids = None if sources is None else sources.ids
     yield from ledger_checks(scope)
     yield fact_rows(scope)
@@ -75,7 +76,7 @@ def all_checks(scope: Scope, rejected: sa.Table, same: Check, damaged: sa.Table 
 
 
 def with_remedy(check: Check, scope: Scope) -> Check:
-    """The check, with what to do when it fails."""
+    """Return the check together with a remedy for its failure."""
     if check.remedy:
         return check
     name = check.name.removeprefix("left_").removeprefix("right_")
@@ -92,7 +93,7 @@ def _load_again(scope: Scope) -> str:
             f"was loaded, `semistream reset {scope.app}`, and load again.")
 
 
-# By the name of a check, without the side of two streams; any other: {again}.
+# The remedy by the name of a check, without "left_" or "right_"; default: {again}.
 LEDGER = ("The ledger was changed, or is of another time than the tables: put a backup of all of "
           "them back; or {again}")
 SOURCE = ("The source is not what was loaded: put its files back as they were, and verify again. "
@@ -214,8 +215,11 @@ def unparsable(scope: Scope, rejected: sa.Table) -> Check:
 
 
 def same_rows(wrong: sa.Table, told: Iterable[str] = ()) -> Check:
-    """wrong: the rows of loads whose checksum differs; told: what it does not have. Loads of a
-    version that kept no checksums have null in the ledger, and are not compared."""
+    """Return the check that the rows' checksums are those of the ledger.
+
+    wrong: the rows of loads whose checksum differs; told: sentences about what ``wrong`` omits. A
+    load of a version that kept no checksums has null in the ledger and is not compared.
+    """
     columns = [c for c in wrong.columns if c.name != "number"]
     return Check("same_rows", "The rows are the very ones that were loaded",
                  "Each load notes a checksum over all columns of its rows, which are all read "
@@ -244,7 +248,7 @@ def table_files(damaged: sa.Table) -> Check:
 
 
 def source_files(files: sa.Table, side: str = "") -> Check:
-    """side: of two streams."""
+    """Return the check of a source's files. side: "left" or "right" of two streams, else empty."""
     return Check(f"{side}_source_files" if side else "source_files",
                  f"Every file of the {f'{side} ' if side else ''}source is in a batch, and as it "
                  "was loaded",
@@ -274,8 +278,8 @@ def source_rows(scope: Scope, counts: sa.Table) -> Check:
 
 
 def no_duplicates(scope: Scope, source_ids: sa.Table) -> Check:
-    """An id as often in the facts (with the same surrogate key, where several master rows may
-    match) as in the source at most."""
+    """Return the check that the facts have an id no more often than the source. Where a tuple may
+    match several master rows, facts are counted per id and surrogate key."""
     f, s = scope.by_id, source_ids.c
     key = [f.c[i] for i in scope.ids] + ([] if scope.unique else [f.c[scope.surrogate]])
     many = select(*key, func.count().label("rows_in_warehouse"),
@@ -294,20 +298,20 @@ def no_duplicates(scope: Scope, source_ids: sa.Table) -> Check:
 
 
 def _identified(scope: Scope, table: FromClause) -> list[ColumnElement[bool]]:
-    """A tuple without an id is counted, but no one can tell whether it is missing or there
-    twice."""
+    """Return the conditions that a row has an id. A tuple without one is counted, but cannot be
+    recognised as missing or duplicated."""
     return [table.c[i].is_not(None) for i in scope.ids]
 
 
 def missing(scope: Scope, source_ids: sa.Table, unparsable: sa.Table) -> Select:
-    """Ids of the source that have not arrived. unparsable: those out of the texts of tuples that
-    could not be parsed."""
+    """Select the ids of the source that have not arrived. unparsable: the ids found in the texts of
+    tuples that could not be parsed."""
     s, f, u, n = source_ids.c, scope.by_id, unmatched.c, unparsable.c
     loaded = and_(*(f.c[i] == s[i] for i in scope.ids), scope.recounted(f))
     kept = and_(u.fact_table == scope.fact_name, u.stream_id == s.quality_id,
                 scope.recounted(unmatched))
-    # Outer joins: of NOT EXISTS, MariaDB would make a table of everything loaded, on disk, rather
-    # than look into the indexes.
+    # Outer joins: for NOT EXISTS, MariaDB would copy everything that was loaded to a table on disk
+    # instead of using the indexes.
     return select(s.quality_batch.label("source_batch"), *(s[i] for i in scope.ids)) \
         .select_from(source_ids.outerjoin(f, loaded).outerjoin(unmatched, kept)
                      .outerjoin(unparsable, n.stream_id == s.quality_id)).where(
@@ -315,8 +319,8 @@ def missing(scope: Scope, source_ids: sa.Table, unparsable: sa.Table) -> Select:
 
 
 def none_missing(scope: Scope, absent: Select, lost: int) -> Check:
-    """absent: see ``missing``; lost: so many of them may be tuples that could not be parsed, and
-    whose text does not tell its id."""
+    """Return the check that no tuple of the source is missing. absent: see ``missing``; lost: how
+    many of these may be unparsable tuples whose text does not show the id."""
     allowed = (f" {scope.waiting:,} tuples wait in the join after the last batch and are still "
                "missing." if scope.waiting else "")
     if scope.waiting or lost:
@@ -329,7 +333,8 @@ def none_missing(scope: Scope, absent: Select, lost: int) -> Check:
 
 
 def arrived(side: str, lost: int) -> str:
-    """side: of two streams."""
+    """Return the title of the check for missing tuples. side: "left" or "right" of two streams,
+    else empty."""
     if not side:
         return (f"All stream tuples but at most {lost:,} have arrived" if lost
                 else "Every stream tuple has arrived")
@@ -376,8 +381,8 @@ def unmatched_once(scope: Scope, source_ids: sa.Table) -> Check:
 
 
 def surrogate_keys(scope: Scope) -> Check:
-    """Also compares the join columns where the dimension's business key is among them, since that
-    never changes for a key."""
+    """Return the check of the facts' surrogate keys. It also compares those join columns that are
+    in the dimension's business key, because these never change for a surrogate key."""
     f, d = scope.fact, scope.dimension
     fk, pk = f.c[scope.surrogate], d.c[scope.surrogate]
     absent: ColumnElement[bool] = pk.is_(None)
@@ -398,8 +403,8 @@ def surrogate_keys(scope: Scope) -> Check:
 
 
 def enriched_columns(scope: Scope, older: Older | None) -> Check:
-    """Facts against the dimension, or against the rows of the version that they were loaded
-    with."""
+    """Return the check that compares facts with the dimension, or with the master rows of the
+    version that they were loaded with."""
     f, d = scope.fact, scope.dimension
     queries = [] if not scope.comparable else [
         _enriched(scope, d).select_from(f.join(d, f.c[scope.surrogate] == d.c[scope.surrogate]))
@@ -424,7 +429,7 @@ def _differs(scope: Scope, master: FromClause) -> ColumnElement[bool]:
 
 
 def _enriched(scope: Scope, master: FromClause) -> Select:
-    """The first column that differs."""
+    """Select the first column of a fact that differs from its master row."""
     f = scope.fact
     pairs = [(f.c[a], master.c[m]) for a, m in scope.added.items()]
     differ = [a.is_distinct_from(m) for a, m in pairs]
@@ -437,8 +442,8 @@ def _enriched(scope: Scope, master: FromClause) -> Select:
 
 
 def sample_joined(scope: Scope, sample: Sample) -> Check:
-    """Sampled facts against the master rows of their version: the dimension itself, or what its
-    snapshot had, in staging."""
+    """Return the check that compares sampled facts with the master rows of their version. Staging
+    has these, from the dimension or from a snapshot."""
     f, s, m = scope.fact, sample.facts, sample.master
     same_row = and_(m.c.quality_version == s.c.quality_version,
                     m.c[scope.surrogate] == f.c[scope.surrogate],
@@ -470,7 +475,8 @@ def sample_joined(scope: Scope, sample: Sample) -> Check:
 
 
 def _matches_lost(scope: Scope, sample: Sample) -> Select:
-    """Where several master rows match: those that a sampled stream tuple was not joined with."""
+    """Select the master rows that a sampled stream tuple matches but was not joined with, where a
+    tuple may match several."""
     f, s, m, g = scope.fact, sample.facts, sample.master, scope.by_id.alias("other")
     joined = select(1).where(*(g.c[i] == s.c[i] for i in scope.ids), scope.recounted(g),
                              g.c[scope.surrogate] == m.c[scope.surrogate])
@@ -505,8 +511,8 @@ def _counted(scope: Scope, table: sa.Table, name: str, *further: ColumnElement) 
 
 
 def _both_ways(counted: FromClause, ledger: FromClause, *further: str) -> tuple[Select, Select]:
-    """Rows of `ledger` whose count differs in `counted`, and rows of `counted` that `ledger` does
-    not have; by load, and further columns."""
+    """Compare counts by load and further columns: select the rows of `ledger` whose count differs
+    in `counted`, and the rows of `counted` that `ledger` does not have."""
     same = and_(*(counted.c[k] == ledger.c[k] for k in ("load_id", *further)))
     found = func.coalesce(counted.c.rows_in_table, 0)
     return (select(*load_of(ledger), *(ledger.c[k] for k in further), ledger.c.rows_in_ledger,
@@ -518,7 +524,7 @@ def _both_ways(counted: FromClause, ledger: FromClause, *further: str) -> tuple[
 
 
 def load_of(table: FromClause) -> list[ColumnElement]:
-    """What a row's load_id says, for people."""
+    """Return the batch, drain and partition of a row's load_id, for people."""
     parts = {"batch": batch_of, "drain": drain_of, "partition": partition_of}
     return [table.c[name] if name in table.c else part(table.c.load_id).label(name)
             for name, part in parts.items()]

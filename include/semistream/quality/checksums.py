@@ -1,4 +1,4 @@
-"""The checksums of what the warehouse holds now, load by load, to be compared with the ledger's of
+"""Checksums of what the warehouse holds now, by load, to compare with those that the ledger has of
 what was written."""
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ KEPT = ("reason", "side", "stream_id", "tuple")  # columns of unmatched that a t
 
 
 def stage_checksums(staging: Staging, scope: Scope, facts: Sums | None) -> sa.Table:
-    """Table of load_id, facts_checksum, unmatched_checksum, by a scan of all rows verified.
+    """Stage a table of load_id, facts_checksum, unmatched_checksum, computed by a scan of all
+    verified rows.
 
-    facts: where they were summed up already, as a Delta table's.
+    facts: the facts' sums if they are already known, as for a Delta table.
     """
     if facts is None:
         columns = [c for c in scope.fact.columns if c.name not in ROW_KEY]
@@ -43,7 +44,7 @@ def stage_checksums(staging: Staging, scope: Scope, facts: Sums | None) -> sa.Ta
 
 def _scan(engine: sa.Engine, table: sa.Table, columns: list[Column],
           where: sa.ColumnElement[bool]) -> Sums:
-    """A pass over the rows, some at a time."""
+    """Return the sums by load of a table's rows, read in batches."""
     schema = pa.schema(
         [f for f in arrow_schema(table) if f.name in {"load_id", *(c.name for c in columns)}])
     with engine.connect() as connection:
@@ -52,7 +53,8 @@ def _scan(engine: sa.Engine, table: sa.Table, columns: list[Column],
 
 
 def sum_up(batches: Iterable[pa.RecordBatch]) -> Sums:
-    """The sum of the rows' hashes by load, of batches with a load_id and the columns that count."""
+    """Return the sum of the rows' hashes by load. The batches have load_id and the columns to
+    hash."""
     sums: Sums = defaultdict(int)
     for batch in batches:
         loads, of = np.unique(batch.column("load_id").to_numpy(), return_inverse=True)

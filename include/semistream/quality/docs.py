@@ -1,7 +1,8 @@
-"""Data Docs that a person reads, without a network: GX builds the site, these render its pages.
+"""Data Docs that people can read without a network: GX builds the site, these classes render its
+pages.
 
-GX's own pages need a dozen scripts and stylesheets from the network. Ours have one stylesheet,
-inline, and no script.
+GX's own pages load a dozen scripts and stylesheets from the network. Ours have one inline
+stylesheet and no script.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from semistream.quality.checks import ROWS_SHOWN
 
 
 class Site(SiteBuilder):
-    """Without GX's images and fonts, which our pages do not show."""
+    """A site without GX's images and fonts, which our pages do not use."""
 
     def build(self, resource_identifiers: Any = None, build_index: bool = True) -> Any:
         self.target_store.copy_static_assets = lambda *_: None
@@ -27,7 +28,7 @@ class Site(SiteBuilder):
 
 
 class ReportRenderer:
-    """A validation result as what the report's template shows."""
+    """The fields of a validation result that the report's template shows."""
 
     def __init__(self, data_context: Any = None, **_: Any):
         pass
@@ -44,7 +45,7 @@ class ReportRenderer:
 
 
 class RunsRenderer:
-    """The site's index: every run, the latest first."""
+    """The site's index: all runs, the latest first."""
 
     def __init__(self, data_context: Any = None, **_: Any):
         pass

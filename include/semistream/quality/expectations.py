@@ -1,5 +1,5 @@
-"""What Great Expectations needs to run our checks: an expectation that a query finds no rows, and
-the metric that runs it.
+"""The extension of Great Expectations for our checks: an expectation that a query finds no rows,
+and the metric that runs the query.
 
 GX's own UnexpectedRowsExpectation runs its query twice, keeps at most 200 rows without saying so,
 and takes braces in the SQL for placeholders. This one runs the query once, counts all its rows and
@@ -22,8 +22,8 @@ from semistream.quality.checks import ROWS_SHOWN
 
 
 class FoundRows(QueryMetricProvider):
-    """{"count": all rows that the query gives, "columns": their names, "rows": the first ROWS_SHOWN
-    as lists}."""
+    """The metric {"count": number of rows that the query returns, "columns": their names, "rows":
+    the first ROWS_SHOWN as lists}."""
 
     metric_name = "semistream.found_rows"
     value_keys = ("query",)
@@ -42,7 +42,7 @@ class FoundRows(QueryMetricProvider):
 
 
 class ExpectQueryToFindNoRows(BatchExpectation):
-    """Succeeds when the query, which looks for rows that must not be, finds none."""
+    """An expectation that succeeds if the query, which looks for wrong rows, finds none."""
 
     query: str
     metric_dependencies: ClassVar[tuple[str, ...]] = (FoundRows.metric_name,)
@@ -60,7 +60,7 @@ class ExpectQueryToFindNoRows(BatchExpectation):
 
 
 def _plain(value: Any) -> Any:
-    # MySQL's sums of integers
+    # MySQL returns sums of integers as decimals
     if isinstance(value, Decimal) and value == value.to_integral_value():
         return int(value)
     return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)

@@ -1,7 +1,7 @@
-"""The ledger beside what else tells of an app's loads: its checkpoint, and the rows that are there.
+"""The ledger compared with other records of an app's loads: its checkpoint, and the existing rows.
 
-A ledger that was put back from an older backup is right in itself, and so are the tables that came
-back with it. Only the checkpoint knows of more batches.
+A ledger that was restored from an older backup is consistent in itself, and so are the tables that
+were restored with it. Only the checkpoint knows of more batches.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from semistream.warehouse.schema import (
 )
 from semistream.warehouse.types import LongString
 
-FIRST, LAST = -(2**63), 2**63 - 1  # keys that a load_id can have
+FIRST, LAST = -(2**63), 2**63 - 1  # the range of a 64-bit load_id
 GAPS_AT_ONCE = 50
 LOADS_NAMED = 50
 
 
 class Ahead(NamedTuple):
-    """What a checkpoint knows of batches that the ledger does not have: (file, finding) each. None
-    where it could not be looked at; unknown: why."""
+    """The batches that a checkpoint knows and the ledger does not have. findings: (file, finding)
+    each, or None if the checkpoint could not be read; unknown: the reason, if any."""
 
     findings: list[tuple[str, str]] | None
     unknown: str = ""
@@ -49,8 +49,8 @@ class Ahead(NamedTuple):
 
 def checks(staging: Staging, scope: Scope, ahead: Ahead, stored: StoredRows | None,
            gone: str) -> Iterator[Check]:
-    """stored: the rows of a sink outside the warehouse; gone: why the fact table cannot be read,
-    empty where it can."""
+    """Yield the checks of the ledger's history. stored: the rows of a sink outside the warehouse;
+    gone: why the fact table cannot be read, empty if it can."""
     if ahead.unknown:
         staging.reserve(ahead.unknown)
     if ahead.findings is not None:
@@ -84,10 +84,10 @@ def checks(staging: Staging, scope: Scope, ahead: Ahead, stored: StoredRows | No
 
 
 def lost_batches(engine: sa.Engine, app: str, default: Path) -> Ahead:
-    """Compare the app's checkpoint with its ledger. default: where it is if the ledger does not
-    know.
+    """Compare the app's checkpoint with its ledger. default: the checkpoint's path if the ledger
+    has none.
 
-    The checkpoint is read first, and the ledger last, as a load may go on meanwhile.
+    The checkpoint is read first and the ledger last, because a load may be running.
     """
     with engine.connect() as connection:
         noted = connection.scalar(select(load_apps.c.checkpoint).where(load_apps.c.app == app))
@@ -114,7 +114,8 @@ def lost_batches(engine: sa.Engine, app: str, default: Path) -> Ahead:
 
 
 def _lost_states(ledger: Ledger, checkpoint: Path, last: Position | None) -> list[tuple[str, str]]:
-    """Files of tuples that wait after the newest commit, which a later commit has removed."""
+    """Return the missing state files of tuples that wait after the newest commit. A running load's
+    later commit removes them rightly, so the newest commit is read again."""
     if last is None:
         return []
     states = [checkpoint / "state" / e["state_file"] for e in ledger.partitions(*last)
@@ -133,8 +134,8 @@ def _named(at: Position) -> str:
 
 def _unknown_loads(engine: sa.Engine, scope: Scope,
                    stored: StoredRows | None) -> Iterator[tuple[str, int | None, int]]:
-    """(table, load_id, rows) of rows of this app, or of nobody, without a load in the ledger. Rows
-    of other apps are theirs to prove."""
+    """Yield (table, load_id, rows) of rows without a load in the ledger that are this app's or
+    nobody's. Other apps' rows are proven by their own verifications."""
     c, b = load_commits.c, load_batches.c
     same = and_(c.app == b.app, c.batch == b.batch, c.drain == b.drain)
     with engine.connect() as connection:
@@ -168,7 +169,7 @@ def _unknown_loads(engine: sa.Engine, scope: Scope,
 
 
 def _gaps(covered: Iterable[tuple[int, int]], first: int, last: int) -> Iterator[tuple[int, int]]:
-    """What lies between ranges, within first to last."""
+    """Yield the ranges within first to last that are not covered."""
     for start, end in sorted(covered):
         if start > first:
             yield first, min(start - 1, last)
@@ -180,8 +181,8 @@ def _gaps(covered: Iterable[tuple[int, int]], first: int, last: int) -> Iterator
 
 def _rows_in(engine: sa.Engine, table: sa.Table,
              gaps: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """(load_id, rows) of the rows in gaps between the loads that were known: each gap is a look
-    into the primary key. Loads that came meanwhile are known by now."""
+    """Yield (load_id, rows) of the rows in the gaps between known loads, found through the primary
+    key. Loads that were committed meanwhile are excluded."""
     key, known = table.c.load_id, load_batches.c.load_id
     found = 0
     with engine.connect() as connection:
@@ -199,10 +200,10 @@ def _rows_in(engine: sa.Engine, table: sa.Table,
 
 
 def _of_nobody(stored: StoredRows) -> Iterator[tuple[int | None, int]]:
-    """(load_id, rows) of the rows that are not the app's."""
+    """Yield (load_id, rows) of the stored rows that do not belong to the app."""
     counts: Counter[int | None] = Counter()
     for _, read in stored.others:
-        with suppress(OSError, pa.ArrowException):  # the check of the files names it
+        with suppress(OSError, pa.ArrowException):  # the check of the sink's files reports it
             for batch in read():
                 for pair in batch.column("load_id").value_counts().to_pylist():
                     counts[pair["values"]] += pair["counts"]

@@ -1,5 +1,5 @@
-"""How many rows the load should have brought, from the sketches of its keys in the ledger and the
-master data's snapshots: an expectation that owes nothing to the join."""
+"""An estimate of how many rows the load should have written, from the sketches of its keys in the
+ledger and the master data's snapshots: a check that does not depend on the join."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ FAILURE = 1e-6  # probability that a bound does not hold
 
 
 class _Read(NamedTuple):
-    """What was read under a version of the master data: the keys, the tuples, in how many loads."""
+    """The input that was read under one version of the master data: a sketch of the keys, the
+    number of tuples, the number of loads."""
 
     sketch: SkimmedSketch
     tuples: int
@@ -32,11 +33,12 @@ class _Read(NamedTuple):
 
 
 def stage_join_sizes(staging: Staging, scope: Scope, snapshots: Path) -> sa.Table | None:
-    """Table of version, estimate, bound, at_least, at_most, rows_loaded, of what was loaded since
-    nothing waited last; None where nothing can be said. snapshots: of the master's versions.
+    """Stage a table of version, estimate, bound, at_least, at_most, rows_loaded, for all loads
+    since the last time that no tuple waited; None if nothing can be estimated.
 
-    Left out is a version of whose loads none kept a sketch; left out and noted one of whose loads
-    some kept none, and one whose snapshot is gone or damaged.
+    snapshots: the directory of the master's versions. A version none of whose loads kept a sketch
+    is omitted. A version is omitted with a note if some of its loads kept none, or if its snapshot
+    is gone or damaged.
     """
     read, unknown = _read(staging, scope)
     for version in sorted(unknown & set(read)):
@@ -55,7 +57,8 @@ def stage_join_sizes(staging: Staging, scope: Scope, snapshots: Path) -> sa.Tabl
 
 
 def _read(staging: Staging, scope: Scope) -> tuple[dict[str, _Read], set[str]]:
-    """(what the ledger tells of each version, versions of which it does not tell all)."""
+    """Return what was read under each version, and the versions some of whose loads have no usable
+    sketch."""
     b = load_batches.c
     query = select(b.master_version, b.rows_read, b.key_sketch).where(
         _since(scope, load_batches), b.rows_read > 0).order_by(b.load_id)
@@ -92,7 +95,7 @@ def _row(staging: Staging, scope: Scope, version: str, read: _Read,
 
 
 def _loaded(staging: Staging, scope: Scope, version: str) -> int:
-    """Facts with master data, counted in the table itself."""
+    """Count the facts with master data in the table itself."""
     b, f = load_batches.c, scope.fact.c
     count = select(func.count()).select_from(
         load_batches.join(scope.fact, f.load_id == b.load_id)).where(
@@ -103,7 +106,7 @@ def _loaded(staging: Staging, scope: Scope, version: str) -> int:
 
 
 def _since(scope: Scope, table: sa.Table) -> sa.ColumnElement[bool]:
-    """Loads since nothing waited last, at or before the first one verified: what they have read is
-    what they have loaded, but for what waits at the end."""
+    """Return the condition for loads since the last time, before the first verified batch, that no
+    tuple waited. These loads have written what they have read, except what waits at the end."""
     after = last_load(scope.number, scope.source_first or START)
     return sa.and_(scope.until(table), table.c.load_id > after)

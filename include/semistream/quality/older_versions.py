@@ -1,9 +1,8 @@
-"""Facts that were loaded with another version of the master data than the dimension table has.
+"""Facts that were loaded with another version of the master data than the dimension table has now.
 
-Those that have the values of today's dimension need no further look where their master row is as it
-was. Of the others the rows of their own version are read from its snapshot. A version that is no
-longer kept cannot be looked at: its loads were compared when an earlier verification succeeded, or
-the verdict says that they were not.
+A fact whose values equal today's dimension needs no further check. Other facts are compared with
+the rows of their own version, read from its snapshot. If a version is no longer kept, either an
+earlier successful verification compared its loads, or the verdict says that they were not compared.
 """
 
 from __future__ import annotations
@@ -23,7 +22,8 @@ from semistream.warehouse.schema import NAME, load_batches, quality_runs
 
 
 def stage_older(staging: Staging, scope: Scope, snapshots: Path) -> Older | None:
-    """snapshots: of the master data's versions. None where no fact is of another version."""
+    """Stage the facts that differ from today's dimension, and the master rows of their versions;
+    None if no fact has another version. snapshots: the directory of the master data's versions."""
     older = _loads(staging, scope)
     for loads in older:
         if not (snapshots / loads.version).is_dir():
@@ -55,7 +55,8 @@ def stage_older(staging: Staging, scope: Scope, snapshots: Path) -> Older | None
 
 @dataclass(frozen=True)
 class Loads:
-    """What was loaded with a version. positions: batch times two, and one more for a drain."""
+    """The loads under one version of the master data. positions: batch times two, plus one for a
+    drain."""
 
     version: str
     positions: tuple[int, ...]
@@ -89,7 +90,7 @@ def _tell_lost(staging: Staging, scope: Scope, loads: Loads) -> None:
 
 
 def _seen_before(staging: Staging, scope: Scope, loads: Loads) -> bool:
-    """Whether verifications that succeeded have looked at all of them."""
+    """Return whether successful verifications have compared all of these loads."""
     q = quality_runs.c
     with staging.engine.connect() as connection:
         runs = [as_run(row) for row in connection.execute(select(quality_runs).where(
@@ -105,7 +106,7 @@ def _within(at: int, ranges: Iterable[tuple[int, int]]) -> bool:
 
 
 def _stage_facts(staging: Staging, scope: Scope, facts: sa.Table, versions: list[str]) -> None:
-    """Those that are not as today's dimension has them."""
+    """Stage the facts of these versions that differ from today's dimension."""
     f, d, b = scope.fact, scope.dimension, load_batches.c
     differ = or_(d.c[scope.surrogate].is_(None),
                  *(f.c[a].is_distinct_from(d.c[m]) for a, m in scope.added.items()))

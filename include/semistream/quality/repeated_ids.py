@@ -1,9 +1,9 @@
-"""Ids that the source has more than once, and where.
+"""Ids that occur more than once in the source, and where.
 
-A tuple of the batches that are counted again is counted in the source; where that cannot be read
-again, and of the batches before, in what the warehouse has of it: facts, by what each was joined
-with, and ``unmatched``. So the verdict is the same whether all batches are verified or the newest,
-and whether the copies came in one load or in two.
+Tuples of the recounted batches are counted in the source. Tuples of earlier batches, or of a source
+that cannot be read again, are counted in the warehouse: as facts, by the rows they were joined
+with, and in ``unmatched``. So the verdict is the same whether all batches are verified or only the
+newest, and whether the copies came in one load or in two.
 """
 
 from __future__ import annotations
@@ -28,16 +28,19 @@ from semistream.warehouse.schema import load_files, unmatched
 from semistream.warehouse.tables import arrow_schema, quoted
 from semistream.warehouse.types import KeyString, LongString
 
-ROWS = 50_000  # of unmatched, converted at a time
-PLACES_TOLD, IDS_TOLD = 3, 5  # pairs of files, ids
+ROWS = 50_000  # rows of unmatched converted at a time
+PLACES_TOLD, IDS_TOLD = 3, 5  # how many pairs of files, and ids, are named
 
 
 @dataclass(frozen=True)
 class Tuples:
-    """A stream's tuples in the warehouse. ids: its id columns, and what they are called in the fact
-    table; on: its join columns, there; partner: what tells there which master row, or tuple of the
-    other stream, a fact was joined with; single: whether a tuple has one fact at most; side: of two
-    streams."""
+    """How to find a stream's tuples in the warehouse.
+
+    ids: its id columns -> their names in the fact table; on: its join columns in the fact table;
+    partner: the columns that identify the master row, or the other stream's tuple, that a fact was
+    joined with; single: whether a tuple has at most one fact; side: "left" or "right" of two
+    streams.
+    """
 
     ids: dict[str, str]
     on: tuple[str, ...]
@@ -48,8 +51,8 @@ class Tuples:
 
 @dataclass(frozen=True)
 class Repeated:
-    """table: stream_id, times, and first_place, last_place, which places names; told: how many ids
-    there are and in which files, if any."""
+    """The repeated ids. table: stream_id, times, first_place, last_place; places: the names of
+    places; told: a sentence that says how many ids and in which files, empty if there are none."""
 
     table: sa.Table
     places: sa.Table
@@ -58,8 +61,8 @@ class Repeated:
 
 def unique_ids(staging: Staging, scope: Scope, tuples: Tuples, sources: Sources | None,
                required: bool) -> Iterator[Check]:
-    """The check, where the job requires it; else a note of what it would find. sources: counted
-    again; None: they cannot be."""
+    """Yield the check for repeated ids if the job requires unique ids; else only note them.
+    sources: the recounted source, or None if it cannot be recounted."""
     found = stage_repeated(staging, scope, tuples, sources)
     if required:
         yield _unique_ids(found, tuples, sources is not None)
@@ -91,7 +94,8 @@ def _unique_ids(found: Repeated, tuples: Tuples, recounted: bool) -> Check:
 
 def stage_repeated(staging: Staging, scope: Scope, tuples: Tuples,
                    sources: Sources | None) -> Repeated:
-    """Count the ids in the source, or as far as it is not counted again in the warehouse."""
+    """Stage the repeated ids, counted in the source, or in the warehouse where the source was not
+    recounted."""
     suffix = f"_{tuples.side}" if tuples.side else ""
     if sources is None or sources.ids is None or sources.places is None:
         recent = _loaded(staging, scope, tuples, suffix)
@@ -111,7 +115,7 @@ def stage_repeated(staging: Staging, scope: Scope, tuples: Tuples,
 
 
 def _repeated(scope: Scope, tuples: Tuples, recent: sa.Table) -> sa.Select:
-    """stream_id, times, first_place, last_place of ids that come more than once."""
+    """Select stream_id, times, first_place, last_place of ids that occur more than once."""
     r = recent.c
     now = select(r.quality_id.label("stream_id"),
                  *(func.min(r[i]).label(f"id_{n}") for n, i in enumerate(tuples.ids)),
@@ -131,8 +135,8 @@ def _repeated(scope: Scope, tuples: Tuples, recent: sa.Table) -> sa.Select:
 
 
 def _facts_before(scope: Scope, tuples: Tuples, recent: sa.Table) -> Subquery:
-    """The recent ids among the facts of earlier batches. IN rather than a join: the ids' index is
-    that of the staged table, if the fact table has none."""
+    """Select the recent ids that are among the facts of earlier batches. It uses IN instead of a
+    join: if the fact table has no index on the ids, the staged table has one."""
     f, r, ids = scope.fact, recent.c, list(tuples.ids.items())
     these = select(*(r[i] for i, _ in ids)).where(*(r[i].is_not(None) for i, _ in ids))
     known = (f.c[ids[0][1]].in_(these) if len(ids) == 1
@@ -154,8 +158,8 @@ def _kept_before(scope: Scope, tuples: Tuples, recent: sa.Table) -> Subquery:
 
 
 def _copies(scope: Scope, tuples: Tuples, *where: ColumnElement[bool]) -> Subquery:
-    """The ids, and load_id, of each tuple that has facts. Of several facts with the same ids and
-    join columns, those that were joined with the same are of so many tuples."""
+    """Select the ids and load_id of each tuple that has facts. Facts with equal ids and join
+    columns are of different tuples only if they were joined with the same row."""
     f = scope.fact.c
     ids = [f[of] for of in tuples.ids.values()]
     has = [*where, *(c.is_not(None) for c in ids), *(f[p].is_not(None) for p in tuples.partner)]
@@ -171,7 +175,7 @@ def _copies(scope: Scope, tuples: Tuples, *where: ColumnElement[bool]) -> Subque
 
 
 def _loaded(staging: Staging, scope: Scope, tuples: Tuples, suffix: str) -> sa.Table:
-    """The tuples as ``sources.stage_sources`` stages them, out of what the warehouse has."""
+    """Stage the tuples as ``sources.stage_sources`` does, but from the warehouse."""
     kinds = {i: scope.fact.c[of].type for i, of in tuples.ids.items()}
     table = staging.table(f"loaded{suffix}", Column("quality_place", BigInteger),
                           *(Column(quoted(i), kind) for i, kind in kinds.items()),
@@ -209,8 +213,8 @@ def _loaded_tuples(staging: Staging, scope: Scope, tuples: Tuples,
 
 
 def _ids_of(stream_id: str, kept: dict[str, Any], scope: Scope, tuples: Tuples) -> dict[str, Any]:
-    """The id columns of a tuple in ``unmatched``; none of a text that was not parsed, but its
-    stream_id where that is one column."""
+    """Return the id columns of a tuple in ``unmatched``. For a text that was not parsed, the id is
+    known only if it is one column: then it is the stream_id."""
     if len(tuples.ids) == 1:
         kept = dict.fromkeys(tuples.ids, stream_id)
     try:
@@ -226,7 +230,7 @@ def _mine(scope: Scope, tuples: Tuples) -> list[ColumnElement[bool]]:
 
 
 def _place(load_id: Any) -> Any:
-    """Of a batch as a whole. Takes a number, an array or a column."""
+    """Return the place of a whole batch. Takes a number, an array or a column."""
     return batch_of(load_id) * PLACES
 
 
@@ -235,7 +239,7 @@ def _batch(place: ColumnElement[int]) -> ColumnElement[int]:
 
 
 def _name_batches(staging: Staging, scope: Scope, table: sa.Table, places: sa.Table) -> None:
-    """Add places that have no file yet: the one of the batch, or one of several."""
+    """Add the names of places that are whole batches: the batch's file, or one of several."""
     f, p, t = load_files.c, places.c, table.c
     with staging.engine.connect() as connection:
         known = set(connection.scalars(select(p.place)))

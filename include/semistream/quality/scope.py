@@ -1,4 +1,4 @@
-"""What one verification looks at: which batches of which app, and which tables and columns of the
+"""The scope of one verification: which batches of which app, and which tables and columns of the
 warehouse."""
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from semistream.warehouse.proof import START, Position
 from semistream.warehouse.schema import load_batches, load_commits
 from semistream.warehouse.tables import dimension_name, existing_table
 
-UNPUBLISHED = "not published yet"  # of the master data, in place of a version
+UNPUBLISHED = "not published yet"  # stands for a version of the master data
 
 
 @dataclass(frozen=True)
 class Scope:
-    """Batches after `first` (None: from the beginning) up to `last`, of one app."""
+    """The scope: the batches of one app after `first` (None: from the beginning) up to `last`."""
 
     app: str
-    number: int  # of the app, in its load_ids
+    number: int  # the app's number in its load_ids
     first: Position | None
     last: Position
-    # the last drained position at or before `first`: from there on nothing waited
+    # the last position at or before `first` after which no tuple waited
     source_first: Position | None
     commits: int
     sink: str
     fact_name: str
     fact: sa.Table  # the fact table itself, or what was staged of a Delta table
-    # what finds its rows by their ids: itself, or what was staged of it where no index has them
+    # the facts indexed by their ids: the fact table, or a staged copy if it has no such index
     by_id: sa.Table
     dimension: sa.Table
     surrogate: str
@@ -44,13 +44,14 @@ class Scope:
     business_key: tuple[str, ...]
     unique: bool  # whether a stream tuple matches one master row at most
     left: bool
-    version: str  # of the master data that the dimension table has
+    version: str  # the version of the master data that the dimension table has
     versions: dict[Position, str] = field(default_factory=dict)
-    waiting: int = 0  # at the end of `last`
-    max_unparsable: float = 0.01  # share of the tuples read that may be so
+    waiting: int = 0  # tuples that wait after `last`
+    max_unparsable: float = 0.01  # the share of the tuples read that may be unparsable
 
     def until(self, table: FromClause) -> ColumnElement[bool]:
-        """Rows of this app up to `last`; the table has load_id, or app, batch and drain."""
+        """Return the condition for rows of this app up to `last`. The table has load_id, or app,
+        batch and drain."""
         if "load_id" in table.c:
             return table.c.load_id.between(first_load(self.number, START),
                                            last_load(self.number, self.last))
@@ -58,18 +59,21 @@ class Scope:
                     _at(table) <= _number(self.last))
 
     def recounted(self, table: FromClause) -> ColumnElement[bool]:
-        """Rows of those loads in which tuples of the source that is counted again can be. They are
-        looked up by their stream ids: SQLite, without statistics, would rather go through the
-        primary key, were load_id a bare column here."""
+        """Return the condition for rows of loads that can contain tuples of the recounted part of
+        the source.
+
+        Such rows are looked up by their stream ids. `+ 0` keeps SQLite, which has no statistics,
+        from using the primary key instead.
+        """
         return (table.c.load_id + 0).between(self.settled + 1, last_load(self.number, self.last))
 
     def before(self, table: FromClause) -> ColumnElement[bool]:
-        """Rows of the loads before those."""
+        """Return the condition for rows of loads before the recounted ones."""
         return (table.c.load_id + 0).between(first_load(self.number, START), self.settled)
 
     @property
     def settled(self) -> int:
-        """The greatest key of the loads behind which nothing waited, before the first verified."""
+        """The greatest load_id up to which no tuple waited, before the first verified load."""
         return last_load(self.number, self.source_first or START)
 
     def after(self, table: FromClause) -> ColumnElement[bool]:
@@ -80,14 +84,15 @@ class Scope:
         return and_(table.c.batch >= self.first[0], _at(table) > _number(self.first))
 
     def holds(self, table: FromClause) -> ColumnElement[bool]:
-        """Rows of the batches verified."""
+        """Return the condition for rows of the verified batches."""
         if "load_id" in table.c and self.first is not None:
             return table.c.load_id.between(last_load(self.number, self.first) + 1,
                                            last_load(self.number, self.last))
         return and_(self.until(table), self.after(table))
 
     def is_current(self, table: FromClause) -> ColumnElement[bool]:
-        """Rows that were loaded with the master data that the dimension table has."""
+        """Return the condition for rows that were loaded with the dimension table's present master
+        data."""
         if not self.comparable:
             return sa.false()
         b = load_batches.c
@@ -108,7 +113,7 @@ def _number(position: Position) -> int:
 
 
 def committed(connection: sa.Connection, app: str) -> list[sa.Row]:
-    """The app's commits in order. Raises ConfigError when it has none."""
+    """Return the app's commits in order. Raises ConfigError if it has none."""
     c = load_commits.c
     commits = list(
         connection.execute(select(load_commits).where(c.app == app).order_by(c.batch, c.drain)))
@@ -120,7 +125,7 @@ def committed(connection: sa.Connection, app: str) -> list[sa.Row]:
 
 
 def drained_until(connection: sa.Connection, app: str, at: Position | None) -> Position | None:
-    """The last position up to `at` after which nothing waited."""
+    """Return the last position up to `at` after which no tuple waited."""
     if at is None:
         return None
     b = load_batches.c
@@ -132,8 +137,8 @@ def drained_until(connection: sa.Connection, app: str, at: Position | None) -> P
 
 
 def added_columns(fact: sa.Table, dimension: sa.Table, job: Job) -> dict[str, str]:
-    """Fact column -> dimension column of what the join added. A name that the stream has too was
-    added as MASTER_name."""
+    """Return the columns that the join added: fact column -> dimension column. A name that the
+    stream has too was added as MASTER_name."""
     names = job.columns or [c.name for c in dimension.columns if c.name not in job.on.values()]
     out = {}
     for m in names:
@@ -145,14 +150,14 @@ def added_columns(fact: sa.Table, dimension: sa.Table, job: Job) -> dict[str, st
 
 
 def compared_columns(connection: sa.Connection, job: Job) -> set[str]:
-    """The columns of facts that checks may look at, besides the ids."""
+    """Return the columns of facts that checks may read, except the ids."""
     dimension = existing_table(connection, dimension_name(job.master.name)).columns.keys()
     return {*job.on, *dimension, *(f"{job.master.name}_{name}" for name in dimension)}
 
 
 def is_unique(connection: sa.Connection, dimension: sa.Table, columns: list[str],
               business_key: tuple[str, ...]) -> bool:
-    """Whether no two dimension rows have the same join columns."""
+    """Return whether no two dimension rows have equal join columns."""
     if business_key and set(business_key) <= set(columns):
         return True
     key = [dimension.c[m] for m in columns]
@@ -163,7 +168,7 @@ def is_unique(connection: sa.Connection, dimension: sa.Table, columns: list[str]
 
 def make_scope(connection: sa.Connection, app: str, job: Job, commits: list[sa.Row],
                first: Position | None, fact: sa.Table, version: str | None) -> Scope:
-    """The scope over `commits` (in order, those verified), with the job's tables looked up."""
+    """Return the scope of the verified `commits` (in order), with the job's tables looked up."""
     last = (commits[-1].batch, commits[-1].drain)
     dimension = existing_table(connection, dimension_name(job.master.name))
     surrogate = surrogate_key(job.master.name)
@@ -175,8 +180,8 @@ def make_scope(connection: sa.Connection, app: str, job: Job, commits: list[sa.R
         b.app == app, b.batch == last[0], b.drain == last[1]))
     sums = [func.coalesce(func.sum(n), 0) for n in (b.output_rows, b.matched, b.unmatched)]
     output, matched, kept = connection.execute(select(*sums).where(b.app == app)).one()
-    # Of an inner join with unique keys there are as many facts as matched tuples, and no need to
-    # look at them all.
+    # An inner join with unique keys writes as many facts as matched tuples; then there is no need
+    # to look at the facts.
     without = select(1).select_from(fact).where(fact.c.load_id.between(*app_loads(number)),
                                                 fact.c[surrogate].is_(None))
     left = (output > matched and kept > 0

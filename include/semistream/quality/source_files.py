@@ -26,17 +26,18 @@ from semistream.source_files import (
 from semistream.warehouse.schema import load_commits, load_files
 from semistream.warehouse.types import LongString
 
-AT_ONCE = 10_000  # rows of the ledger
+AT_ONCE = 10_000  # rows of the ledger read at a time
 NOT_SEEN = "could not be looked at"
 
 
 def stage_source_files(staging: Staging, scope: Scope, stream: StreamSpec,
                        side: str = "") -> sa.Table | None:
-    """Files of the source that are not as they should be: batch, file, finding. None where there
-    are no files, or, with a note, where they cannot be looked at from here. side: of two streams.
+    """Stage the wrong files of the source: batch, file, finding. Return None for a source without
+    files, or, with a note, for one that cannot be listed from here.
 
-    An entry that cannot be looked at is a finding, as it may be, or hide, a file that is in no
-    batch. Where the source as a whole is gone, there is no such file, and the report has a note.
+    side: "left" or "right" of two streams. An entry that cannot be read is a finding, because it
+    may be, or hide, a file that is in no batch. If the whole source is gone, it has no such
+    entries; then the report gets a note.
     """
     if stream.format not in FILE_FORMATS or not stream.path:
         return None
@@ -64,7 +65,8 @@ def stage_source_files(staging: Staging, scope: Scope, stream: StreamSpec,
 
 def _changed(connection: sa.Connection,
              scope: Scope) -> tuple[set[str], list[tuple[int | None, str, str]]]:
-    """(the files that the ledger names, those of them that were written since)."""
+    """Return the files that the ledger names, and findings for those of them that were written
+    since."""
     f, names, findings = load_files.c, set(), []
     rows = connection.execution_options(yield_per=AT_ONCE).execute(
         select(f.batch, f.path, f.size, f.modified).where(f.app == scope.app))
@@ -80,7 +82,7 @@ def _changed(connection: sa.Connection,
             before, after = (f"{x.size:,} bytes of {_time(x.modified)}" for x in (file, now))
             findings.append(
                 (batch, file.path, f"written since it was loaded: {before} then, {after} now"))
-    c = load_commits.c  # of an earlier version, which named them in source_offsets
+    c = load_commits.c  # an earlier version stored the names in source_offsets
     for offsets in connection.scalars(
         select(c.source_offsets).where(c.app == scope.app, c.source_offsets.like('%"files": [%'))):
         names.update(json.loads(offsets)["files"])
@@ -89,9 +91,11 @@ def _changed(connection: sa.Connection,
 
 def _passed_over(path: str, stream: StreamSpec, names: set[str],
                  listed: float | None) -> Iterator[tuple[int | None, str, str]]:
-    """Files that came before the source was listed, and that no batch has. When a file came is told
-    by its time of change, whatever time of modification it was given, or by that of a directory
-    that was moved into the stream with it."""
+    """Yield files that are in no batch although they were there when the source was listed.
+
+    A file came when its inode last changed, whatever modification time it was given, or when a
+    directory that contains it was moved into the stream.
+    """
     for entry in list_files(path, stream.options, stream.format):
         if entry.path in names:
             continue

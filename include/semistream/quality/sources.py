@@ -1,4 +1,4 @@
-"""The source counted again, without Spark: how many rows each batch should have read, and which
+"""A recount of the source without Spark: how many rows each batch should have read, and which
 stream ids.
 
 ``load_commits.source_offsets`` says which part of the source a batch is (see ``warehouse.ledger``).
@@ -29,15 +29,16 @@ from semistream.warehouse.schema import load_files
 from semistream.warehouse.tables import arrow_schema, quoted
 from semistream.warehouse.types import KeyString, LongString
 
-FOUND_TYPES = {b"types": b"found"}  # of texts whose types a load has found, see ``cast_cells``
-PLACES = 2**31  # a tuple's place: its batch times so many, and the number of its file in the batch
-Columns = Mapping[str, sa.types.TypeEngine]  # of a source, as the warehouse has them
+FOUND_TYPES = {b"types": b"found"}  # for texts whose types a load inferred, see ``cast_cells``
+PLACES = 2**31  # a tuple's place is its batch times this, plus the number of its file in the batch
+Columns = Mapping[str, sa.types.TypeEngine]  # a source's columns, with the warehouse's types
 
 
 def stage_sources(staging: Staging, stream: StreamSpec, commits: list[sa.Row], columns: Columns,
                   ids: int, side: int | None = None) -> Sources | None:
-    """The rows of each batch's source, and of each row these columns, of which the first ``ids``
-    are its id. side: of two streams. None, and a note, where they cannot be had."""
+    """Stage the number of rows of each batch's source, and these columns of each row, the first
+    ``ids`` of which are its id. Return None, with a note, if the source cannot be recounted. side:
+    0 or 1 of two streams."""
     try:
         parts = [(c.batch, _parts(_source(staging.engine, c, side), stream, staging.engine))
                  for c in commits if c.drain == 0]
@@ -50,7 +51,7 @@ def stage_sources(staging: Staging, stream: StreamSpec, commits: list[sa.Row], c
 
 def read_tuples(engine: sa.Engine, stream: StreamSpec, commits: list[sa.Row], columns: Columns,
                 side: int | None = None) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """(batch, rows of its source) with these columns, of which the first are the stream's id.
+    """Yield (batch, rows of its source) with these columns, the first of which are the stream's id.
     Raises CannotRecount."""
     names = tuple(columns)
     for c in commits:
@@ -91,7 +92,7 @@ def _stage(staging: Staging, columns: Columns, ids: int, parts: list[tuple[int, 
 
 
 def _source(engine: sa.Engine, commit: sa.Row, side: int | None) -> dict[str, Any]:
-    """``source_offsets`` of a stream, with the paths of the batch's files."""
+    """Return the ``source_offsets`` of a stream, with the paths of the batch's files."""
     parts = parts_of(json.loads(commit.source_offsets))
     offsets: dict[str, Any] = parts[side or 0]
     if not isinstance(count := offsets.get("files"), int):
@@ -110,7 +111,8 @@ def _source(engine: sa.Engine, commit: sa.Row, side: int | None) -> dict[str, An
 
 
 def _parts(offsets: dict[str, Any], stream: StreamSpec, engine: sa.Engine) -> list[Part]:
-    """A batch's part of the source, file by file where it is of files; their labels are paths."""
+    """Return the parts of the source that a batch read: one for each file, labelled with its path,
+    or a single one."""
     if "files" not in offsets:
         return [_part(offsets, stream, engine)]
     return [replace(_part(offsets | {"files": [file]}, stream, engine), label=file)
@@ -123,8 +125,8 @@ def _label(parts: list[Part]) -> str:
 
 
 def _part(offsets: dict[str, Any], stream: StreamSpec, engine: sa.Engine) -> Part:
-    """Out of ``load_commits.source_offsets``. Raises CannotRecount when that part of the source
-    cannot be read again."""
+    """Return the part of the source that ``load_commits.source_offsets`` describes. Raises
+    CannotRecount if it cannot be read again."""
     kind = offsets.get("format")
     if "files" in offsets:
         files = [_local(f) for f in offsets["files"]]
@@ -135,7 +137,7 @@ def _part(offsets: dict[str, Any], stream: StreamSpec, engine: sa.Engine) -> Par
                                 for piece in _readable_file(f, kind, stream, ids)))
     if stream.mark is not None:
         raise CannotRecount("rows that are punctuations are not told apart in this source")
-    # imports Spark, which files do without
+    # imported only here: it imports Spark, which files do not need
     from semistream.streaming.sources.registry import find_source
 
     return find_source(stream.model_copy(update={"format": kind or stream.format})).recount(
@@ -144,8 +146,12 @@ def _part(offsets: dict[str, Any], stream: StreamSpec, engine: sa.Engine) -> Par
 
 def with_stream_id(batch: int, found: pa.RecordBatch, ids: int, schema: pa.Schema, file: int = 0,
                    whole: bool = False) -> pa.Table:
-    """Of rows that have an id. file: its number in the batch; whole: of rows all of whose columns
-    can be read. A column that the source does not give again is null."""
+    """Return the rows that have an id, with quality_id, quality_batch and quality_place, in
+    ``schema``.
+
+    file: its number in the batch; whole: keep only rows all of whose columns can be read. A column
+    that the source does not give again is null.
+    """
     names = found.schema.names[:ids]
     for name in names:
         found = found.filter(found.column(name).is_valid())
@@ -160,15 +166,15 @@ def with_stream_id(batch: int, found: pa.RecordBatch, ids: int, schema: pa.Schem
 
 
 def _readable(found: pa.RecordBatch, schema: pa.Schema, deciding: int) -> pa.RecordBatch:
-    """Return the rows whose first ``deciding`` values are of the types that the warehouse has them
-    in, in these types; other values that are not are null."""
+    """Return the rows whose first ``deciding`` values can be converted to the warehouse's types, in
+    these types. Other values that cannot be converted are null."""
     from semistream.files.convert import cast_cells
 
     exact = (found.schema.metadata or {}) == FOUND_TYPES
     columns, wrong = [], list[int]()
     for name, column in zip(found.schema.names, found.columns, strict=True):
         kind = schema.field(name).type
-        # a database's times have no zone, but their texts may
+        # a database's times have no zone, but texts of times may
         timed = pa.types.is_timestamp(kind) and pa.types.is_string(column.type)
         cast, bad = cast_cells(column, pa.timestamp("us", "UTC") if timed else kind,
                                exact and not timed)
@@ -180,7 +186,7 @@ def _readable(found: pa.RecordBatch, schema: pa.Schema, deciding: int) -> pa.Rec
 
 def ids_of_file(file: Path, stream: StreamSpec,
                 engine: sa.Engine) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """(rows, their ids) of one file, as of those of a batch. Raises CannotRecount."""
+    """Yield (rows, their ids) of one file, as for the file of a batch. Raises CannotRecount."""
     yield from _part({"format": stream.format, "files": [str(file)]}, stream,
                      engine).read(stream.id)
 
@@ -207,9 +213,10 @@ def _readable_file(file: Path, *arguments: Any) -> Iterator[tuple[int, pa.Record
 
 def read_ids(file: Path, kind: str | None, stream: StreamSpec,
              ids: tuple[str, ...]) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yield (rows, some of their columns) piece by piece, by the reader of the load. A row that is
-    none, or whose columns cannot be read, is counted only. Those of text files are texts."""
-    # with numba, which other checks do without
+    """Yield (rows, some of their columns) piece by piece, read as the load reads the file. A line
+    that is no row, or whose columns cannot be read, is only counted. The columns of text files are
+    texts."""
+    # imported only here: they import Numba, which other checks do not need
     from semistream.files.opening import SOURCES, read_files
     from semistream.streaming.sources.reader import reading_of
 
@@ -233,7 +240,7 @@ def read_ids(file: Path, kind: str | None, stream: StreamSpec,
     else:
         source = read_files("stream", [], kind, reading, pa.schema([(n, pa.string())
                                                                     for n in found]), found)
-    source.only(there or found[:1])  # rows without a column would have no number
+    source.only(there or found[:1])  # without a column the rows could not be counted
     for chunk in source.read(file):
         rows = chunk.rows
         if stream.mark is not None:
@@ -245,6 +252,7 @@ def read_ids(file: Path, kind: str | None, stream: StreamSpec,
 
 
 def _is_tuple(marks: pa.Array) -> pa.Array:
-    """Whether a row is a tuple and no punctuation; see ``stream_joins.sources.PunctuationRows``."""
+    """Return whether each row is a tuple and not a punctuation; see
+    ``stream_joins.sources.PunctuationRows``."""
     marked = marks if pa.types.is_boolean(marks.type) else pc.not_equal(marks, "")
     return pc.invert(pc.fill_null(marked, False))

@@ -1,9 +1,9 @@
-"""Short-lived tables in the warehouse that the expectations compare with: what the source has, a
+"""Short-lived tables in the warehouse that the expectations compare with: ids of the source, a
 sample and its master rows.
 
 GX opens its own connections, so these cannot be temporary tables. They are named
-quality_<epoch>_<pid>_…, dropped after the run, and a run that was killed has its own dropped by a
-later one.
+quality_<epoch>_<pid>_… and dropped after the run. The tables of a run that was killed are dropped
+by a later one.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from semistream.warehouse.proof import START
 from semistream.warehouse.schema import NAME, load_batches, unmatched
 from semistream.warehouse.types import KeyString, LongString
 
-NO_MATCH = "no_match"  # as joins.output has it; importing that would bring in Numba
+NO_MATCH = "no_match"  # equal to joins.output's, which would import Numba
 ROWS_AT_ONCE = 50_000
 PARTITIONS_SAMPLED = 64
 STALE_SECONDS = 86_400
-FACTS_AT_ONCE = 1_000_000  # copied in one transaction, about
+FACTS_AT_ONCE = 1_000_000  # copied in one transaction, approximately
 
 
 @dataclass(frozen=True)
 class Sources:
-    """counts: batch, source, rows_in_source; ids: quality_batch, quality_place, the id columns,
-    quality_id (None: the job names no id columns); places: place, path (see ``sources.PLACES``).
-    ``quality_`` is for what columns of the data may be called."""
+    """The recounted source. counts: batch, source, rows_in_source; ids: quality_batch,
+    quality_place, the id columns, quality_id (None if the job names no id columns); places: place,
+    path (see ``sources.PLACES``). The prefix ``quality_`` avoids the names of data columns."""
 
     counts: sa.Table
     ids: sa.Table | None
@@ -55,8 +55,9 @@ class Sources:
 
 @dataclass(frozen=True)
 class Unparsable:
-    """ids: stream_id, those out of the texts of tuples that could not be parsed; unknown: tuples
-    whose text tells none; lost: so many tuples are missing, and may be among these."""
+    """The tuples that could not be parsed. ids: stream_id, the ids found in their texts; unknown:
+    the number of texts without an id; lost: the number of missing tuples that may be among these.
+    """
 
     ids: sa.Table
     unknown: int
@@ -65,8 +66,8 @@ class Unparsable:
 
 @dataclass(frozen=True)
 class Older:
-    """Facts of other versions of the master data than the dimension table has, and are not as that
-    is. facts: load_id, load_row, quality_version, surrogate key; master: quality_version,
+    """Facts that were loaded with another version of the master data and differ from today's
+    dimension. facts: load_id, load_row, quality_version, surrogate key; master: quality_version,
     dimension columns."""
 
     facts: sa.Table
@@ -75,8 +76,8 @@ class Older:
 
 @dataclass(frozen=True)
 class Sample:
-    """facts: load_id, load_row, quality_version, ids; unmatched: quality_id, load_id,
-    quality_version, key_0 …; master: quality_version, dimension columns."""
+    """The sampled rows. facts: load_id, load_row, quality_version, ids; unmatched: quality_id,
+    load_id, quality_version, key_0 …; master: quality_version, dimension columns."""
 
     facts: sa.Table
     unmatched: sa.Table
@@ -88,8 +89,8 @@ class Sample:
 
 @dataclass
 class Staging:
-    """Makes and drops the staging tables of one run. notes: what a reader of the report should
-    know; unseen: what the verdict does not say, as no one can look at it."""
+    """The staging tables of one run, dropped at its end. notes: what a reader of the report should
+    know; unseen: what could not be checked, so that the verdict does not cover it."""
 
     engine: sa.Engine
     prefix: str = field(default_factory=lambda: f"quality_{int(time.time())}_{os.getpid()}")
@@ -98,7 +99,7 @@ class Staging:
     unseen: list[str] = field(default_factory=list)
 
     def reserve(self, what: str) -> None:
-        """Note something that could not be looked at, of which the verdict then says nothing."""
+        """Note something that could not be checked, so that the verdict does not cover it."""
         self.notes.append(what)
         self.unseen.append(what.rstrip("."))
 
@@ -116,7 +117,8 @@ class Staging:
         return table
 
     def insert(self, table: sa.Table, rows: Iterable[Sequence[Any]]) -> int:
-        """Several short transactions: a loader may be waiting to write."""
+        """Insert rows in several short transactions, because a loader may be waiting to write.
+        Return their number."""
         names, count = [c.name for c in table.columns], 0
         rows = iter(rows)
         while chunk := list(islice(rows, ROWS_AT_ONCE)):
@@ -127,18 +129,18 @@ class Staging:
         return count
 
     def index(self, table: sa.Table, *columns: str) -> None:
-        # a name of its own in the whole of an SQLite database
+        # an index name must be unique in the whole SQLite database
         Index(f"ix_{table.name}_{len(table.indexes)}"[:64],
               *system_of(self.engine).indexable([table.c[c] for c in columns])).create(self.engine)
 
     def analyze(self, table: sa.Table) -> None:
-        """Let the database know how few rows it has."""
+        """Update the database's statistics of a table, so that it knows how few rows there are."""
         with self.engine.begin() as connection:
             system_of(self.engine).analyze(connection, table)
 
 
 def drop_stale(engine: sa.Engine) -> None:
-    """Tables left over by runs that were killed."""
+    """Drop tables that runs which were killed have left."""
     for name in sa.inspect(engine).get_table_names():
         found = re.fullmatch(r"quality_(\d+)_\d+_\w+", name)
         if found and time.time() - int(found[1]) > STALE_SECONDS:
@@ -147,7 +149,8 @@ def drop_stale(engine: sa.Engine) -> None:
 
 
 def stage_rejected(staging: Staging, scope: Scope) -> sa.Table:
-    """The ledger's unmatched tuples by reason, one row each: load_id, reason, rows_in_ledger."""
+    """Stage the ledger's counts of unmatched tuples, one row for each load and reason: load_id,
+    reason, rows_in_ledger."""
     table = staging.table("rejected", Column("load_id", BigInteger), Column("reason", String(40)),
                           Column("rows_in_ledger", BigInteger))
     with staging.engine.connect() as connection:
@@ -160,9 +163,10 @@ def stage_rejected(staging: Staging, scope: Scope) -> sa.Table:
 
 
 def stage_by_id(staging: Staging, scope: Scope) -> sa.Table:
-    """Where facts are found by their ids: the fact table itself where it has an index on them, else
-    a copy of ids, load_id and surrogate key, with such an index. The copy has those loads only in
-    which tuples of the source that is counted again can be.
+    """Return a table that finds facts by their ids: the fact table if it has an index on them, else
+    an indexed copy of ids, load_id and surrogate key.
+
+    The copy has only the loads that can contain tuples of the recounted part of the source.
     """
     f, ids = scope.fact, list(scope.ids)
     if not ids or any(i["column_names"][:len(ids)] == ids
@@ -176,8 +180,8 @@ def stage_by_id(staging: Staging, scope: Scope) -> sa.Table:
 
 
 def copy_facts(staging: Staging, scope: Scope, table: sa.Table) -> None:
-    """The table's columns of those loads in which tuples of the source that is counted again can
-    be."""
+    """Copy the table's columns from the facts of those loads that can contain tuples of the
+    recounted part of the source."""
     f, names = scope.fact, [c.name for c in table.columns]
     after = last_load(scope.number, scope.source_first or START)
     with staging.engine.connect() as connection:
@@ -200,7 +204,7 @@ def copy_facts(staging: Staging, scope: Scope, table: sa.Table) -> None:
 
 def stage_sample(staging: Staging, scope: Scope, size: int, seed: int,
                  snapshots: Path) -> Sample | None:
-    """A seeded random sample of facts and of unmatched tuples, and the master rows with their
+    """Stage a seeded random sample of facts and of unmatched tuples, and the master rows with their
     keys."""
     if not size or not scope.ids:
         return None
@@ -222,8 +226,8 @@ def _compared(scope: Scope) -> list[str]:
 
 def _sample_facts(staging: Staging, scope: Scope, size: int,
                   rng: np.random.Generator) -> tuple[sa.Table, int]:
-    """Drawn in two stages, so that its cost does not grow with the table: loads, of the ledger,
-    then rows of these."""
+    """Draw facts in two stages, first loads from the ledger, then rows of these, so that the cost
+    does not grow with the table."""
     b = load_batches.c
     table = staging.table("sample", Column("load_id", BigInteger), Column("load_row", Integer),
                           Column("quality_version", NAME),
@@ -244,8 +248,8 @@ def _sample_facts(staging: Staging, scope: Scope, size: int,
 
 def _draw(connection: sa.Connection, scope: Scope, parts: Sequence[sa.Row], size: int,
           rng: np.random.Generator) -> list[tuple]:
-    """(load_id, load_row, version, *ids) of rows whose numbers are drawn; one that is gone is told
-    by other checks."""
+    """Return (load_id, load_row, version, *ids) of rows whose numbers are drawn. A row that is gone
+    is skipped: other checks report it."""
     f, total, start = scope.fact, sum(p.n for p in parts), 0
     wanted = (np.sort(rng.choice(total, min(size, total), replace=False)) if total
               else np.zeros(0, np.int64))
@@ -286,13 +290,14 @@ def _sample_unmatched(staging: Staging, scope: Scope, size: int,
 
 
 def drawn_facts(scope: Scope, sample: Sample) -> sa.ColumnElement[bool]:
-    """Joins the facts with the sample of them, through their primary key."""
+    """Return the condition that joins the facts with their sample through the primary key."""
     f, s = scope.fact, sample.facts
     return and_(f.c.load_id == s.c.load_id, f.c.load_row == s.c.load_row)
 
 
 def _stage_dimension(staging: Staging, scope: Scope, sample: Sample) -> None:
-    """Master rows with the sample's keys, of the current version: joined by the database."""
+    """Stage the master rows of the current version that have the sample's keys; the database joins
+    them."""
     d, f, s, u = scope.dimension, scope.fact, sample.facts, sample.unmatched
     names = _compared(scope)
     same_key = and_(*(f.c[a] == d.c[b] for a, b in scope.on.items()))
@@ -308,8 +313,8 @@ def _stage_dimension(staging: Staging, scope: Scope, sample: Sample) -> None:
 
 def _stage_snapshot(staging: Staging, scope: Scope, sample: Sample, version: str,
                     directory: Path) -> Sample:
-    """Master rows with the sample's keys, of an older version: from its snapshot. Sampled rows of a
-    lost one are taken out."""
+    """Stage the master rows of an older version that have the sample's keys, read from its
+    snapshot. If the snapshot is lost, remove the version's rows from the sample."""
     s, u, f = sample.facts, sample.unmatched, scope.fact
     stream_key, master_key = next(iter(scope.on.items()))
     with staging.engine.connect() as connection:
@@ -337,14 +342,16 @@ def _stage_snapshot(staging: Staging, scope: Scope, sample: Sample, version: str
 
 
 def master_table(staging: Staging, scope: Scope, name: str) -> sa.Table:
-    """For master rows: quality_version, and the dimension's columns that are compared."""
+    """Make a staging table for master rows: quality_version, and the dimension's compared
+    columns."""
     return staging.table(name, Column("quality_version", NAME),
                          *(Column(n, scope.dimension.c[n].type) for n in _compared(scope)))
 
 
 def stage_version(staging: Staging, scope: Scope, table: sa.Table, version: str, directory: Path,
                   column: str, values: Iterable[Any]) -> None:
-    """Master rows of a version that have such values in a column, out of its snapshot."""
+    """Stage the master rows of a version whose column has one of these values, read from the
+    version's snapshot."""
     files = ds.dataset([str(p) for p in sorted(directory.glob("bucket-*.arrow"))], format="ipc")
     wanted = pa.array([v for v in values if v is not None]).cast(files.schema.field(column).type)
     for batch in files.to_batches(columns=_compared(scope), filter=pc.field(column).isin(wanted)):
@@ -355,13 +362,13 @@ def stage_version(staging: Staging, scope: Scope, table: sa.Table, version: str,
 
 
 def _any_length(kind: Any) -> Any:
-    """The type of a key in the stream: no master has a longer one than it indexes, but a tuple
-    without a match may."""
+    """Return the type of a key in the stream. A master key is no longer than an index allows, but
+    the key of a tuple without a match may be."""
     return LongString() if isinstance(kind, String) else kind
 
 
 def typed(value: Any, kind: sa.types.TypeEngine) -> Any:
-    """A value of JSON as what a column of that type takes."""
+    """Convert a JSON value to the Python value that a column of that type takes."""
     if value is None:
         return None
     if isinstance(kind, sa.DateTime):

@@ -1,5 +1,5 @@
-"""The rows of a sink outside the warehouse as a staging table, so that the same queries can prove
-it."""
+"""The rows of a sink outside the warehouse, copied to a staging table so that the same queries
+prove them."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from semistream.warehouse.types import LongString, outside_years, sql_type, stor
 
 def stage(staging: Staging, stored: StoredRows, ids: tuple[str, ...],
           compared: Container[str] | None) -> tuple[sa.Table, Sums, sa.Table]:
-    """What a sink outside the warehouse has of an app, its rows' checksums by load, and the damaged
-    ones of its files: file, finding.
+    """Stage the rows that a sink outside the warehouse has of an app. Return the table, the rows'
+    checksums by load, and a table of the sink's damaged files: file, finding.
 
-    compared: the columns that the table has, besides the ids (None: all); the warehouse may have no
-    room for all that the sink has. The checksums are of all.
+    compared: the columns that the table gets besides the ids (None: all), because the warehouse may
+    not take as many columns as the sink. The checksums cover all columns.
     """
     kept = [f for f in stored_schema(stored.schema) if f.name not in ROW_KEY]
     shown = [f for f in kept if compared is None or f.name in compared or f.name in ids]
@@ -57,16 +57,16 @@ def stage(staging: Staging, stored: StoredRows, ids: tuple[str, ...],
 
 
 def _storable(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Dates and times that the warehouse cannot hold are null in it; the checksums are of what the
-    sink has."""
+    """Return the rows with null for dates and times that the warehouse cannot hold. Checksums are
+    computed from the sink's own values."""
     columns = [pc.if_else(outside_years(c), pa.scalar(None, c.type), c)
                if pa.types.is_temporal(c.type) else c for c in batch.columns]
     return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
 
 
 def _numbers(loads: pa.Array, rows: Counter[int]) -> pa.Array:
-    """load_row of each row: within a load from 0 on, as they come; rows: how many of each load
-    there were, counted on."""
+    """Return the load_row of each row: rows of a load are numbered from 0 in the order in which
+    they come. rows: how many rows of each load came before; updated."""
     found, of, counts = np.unique(loads.to_numpy(), return_inverse=True, return_counts=True)
     order, starts = np.argsort(of, kind="stable"), np.cumsum(counts) - counts
     numbers = np.empty(len(of), np.int64)

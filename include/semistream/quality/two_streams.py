@@ -1,7 +1,7 @@
 """The proof of a load of two streams: each stream's arithmetic, each stream's tuples, the pairs.
 
-What is common with a load of one stream, the ledger, counts of rows and sums, is in ``checks``.
-The names of both streams' columns in the fact table are as ``config.StreamStreamJob`` has them.
+Checks that a load of one stream shares (the ledger, counts of rows and sums) are in ``checks``.
+``config.StreamStreamJob`` defines how both streams' columns are named in the fact table.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ from semistream.warehouse.schema import load_batches, unmatched
 from semistream.warehouse.tables import existing_table
 from semistream.warehouse.types import KeyString
 
-ROUNDING = 1e-9  # of a sum of doubles
+ROUNDING = 1e-9  # relative error allowed in a sum of doubles
 COUNTS = ("waiting_before", "rows_read", "matched", "unmatched", "waiting", "on_disk")
 
 
 @dataclass(frozen=True)
 class Side:
-    """One of the streams. ids, keys: its columns, and what they are called in the fact table;
-    sources: its tuples, counted again; None: they cannot be."""
+    """One of the two streams. ids, keys: its columns -> their names in the fact table; sources: its
+    recounted tuples, or None if they cannot be recounted."""
 
     name: str
     ids: dict[str, str]
@@ -62,13 +62,14 @@ class Side:
 
     @property
     def staged(self) -> sa.Table | None:
-        """Its tuples' ids and keys."""
+        """The staged ids and keys of the stream's tuples, or None."""
         return self.sources.ids if self.sources is not None else None
 
 
 def scope_of(connection: sa.Connection, app: str, job: AnyJob, commits: list[sa.Row],
              first: Position | None, fact: sa.Table) -> Scope:
-    """There is no dimension, and no single stream's id."""
+    """Return the scope of a load of two streams, which has no dimension and no single stream's
+    id."""
     last = (commits[-1].batch, commits[-1].drain)
     b, number = load_batches.c, app_number(connection, app) or 0
     waiting = connection.scalar(select(func.coalesce(func.sum(b.waiting), 0)).where(
@@ -85,7 +86,7 @@ def scope_of(connection: sa.Connection, app: str, job: AnyJob, commits: list[sa.
 def all_checks(staging: Staging, scope: Scope, job: StreamStreamJob, commits: Sequence[sa.Row],
                rejected: sa.Table, checksums: sa.Table, damaged: sa.Table | None,
                size: int) -> Iterator[Check]:
-    """The checks that can be made. size: how many tuples of each stream are joined again."""
+    """Yield the checks that are possible. size: how many tuples of each stream are joined again."""
     counted = stage_counts(staging, scope)
     recent = [c for c in commits if (c.batch, c.drain) > (scope.source_first or (-1, 1))]
     sides = [_side(staging, scope, job, side, recent) for side in range(len(SIDES))]
@@ -132,7 +133,8 @@ def all_checks(staging: Staging, scope: Scope, job: StreamStreamJob, commits: Se
 
 
 def closed_checks(scope: Scope, closing: Closing, closed: sa.Table) -> Iterator[Check]:
-    """Of the totals of keys that are final: all of them, as rows may have come since."""
+    """Yield the checks of the totals of final keys. All keys are checked, because rows may have
+    come since."""
     f, c = scope.fact, closed.c
     own = select(*(f.c[k] for k in closing.keys), *closing.sums(f)).where(
         scope.until(f), *(f.c[k].is_not(None) for k in closing.keys)).group_by(
@@ -163,7 +165,8 @@ def closed_checks(scope: Scope, closing: Closing, closed: sa.Table) -> Iterator[
 
 
 def _differs(one: ColumnElement[Any], other: ColumnElement[Any]) -> ColumnElement[bool]:
-    """Of doubles, whose sum depends on the order of the rows, by more than that."""
+    """Return the condition that two values differ. Doubles may differ by rounding, because their
+    sum depends on the order of the rows."""
     null = or_(and_(one.is_(None), other.is_not(None)), and_(one.is_not(None), other.is_(None)))
     if isinstance(one.type, sa.Float):
         return or_(null, func.abs(one - other) > ROUNDING * (func.abs(one) + func.abs(other)))
@@ -179,19 +182,20 @@ def _side(staging: Staging, scope: Scope, job: StreamStreamJob, side: int,
     columns = {name: _indexable(fact.c[of].type) for name, of in (ids | keys).items()}
     sources = stage_sources(staging, spec, commits, columns, len(ids), side)
     files = stage_source_files(staging, scope, spec, SIDES[side])
-    covered = list(ids)[:len(keys)] == list(keys)  # by the index on the ids
+    covered = list(ids)[:len(keys)] == list(keys)  # the index on the ids covers the keys
     if sources is not None and sources.ids is not None and not covered:
         staging.index(sources.ids, *keys)
     return Side(SIDES[side], ids, keys, sources, files)
 
 
 def _indexable(kind: sa.types.TypeEngine) -> sa.types.TypeEngine:
-    """A key need not be one that the fact table indexes."""
+    """Return the type in which a staging table can index a key; the fact table need not index
+    it."""
     return KeyString() if isinstance(kind, String) else kind
 
 
 def stage_counts(staging: Staging, scope: Scope) -> sa.Table:
-    """What the ledger says of each side: load_id, side, and COUNTS."""
+    """Stage the ledger's counts of each side: load_id, side, and COUNTS."""
     b = load_batches.c
     table = staging.table("counts", Column("load_id", BigInteger), Column("side", String(5)),
                           *(Column(name, BigInteger) for name in COUNTS))
@@ -209,7 +213,7 @@ def stage_counts(staging: Staging, scope: Scope) -> sa.Table:
 
 
 def stage_pairs(staging: Staging, scope: Scope, sides: Sequence[Side]) -> sa.Table:
-    """The ids of both streams in the facts, and their load; with an index for each side."""
+    """Stage the ids of both streams in the facts, and their load, with an index for each side."""
     names = [of for side in sides for of in side.ids.values()]
     table = staging.table("pairs", *(Column(n, scope.fact.c[n].type) for n in names),
                           Column("load_id", BigInteger))
@@ -267,7 +271,8 @@ def equal_keys(scope: Scope, sides: Sequence[Side]) -> Check:
 
 
 def no_pair_twice(scope: Scope, sides: Sequence[Side], pairs: sa.Table) -> Check:
-    """A pair as often as the source has its tuples, if these could be counted again."""
+    """Return the check that no pair was loaded twice. If the sources were recounted, a pair may
+    occur as often as its tuples do in them."""
     names = [of for side in sides for of in side.ids.values()]
     key = [pairs.c[n] for n in names]
     many = select(*key, func.count().label("rows_in_warehouse")).where(
@@ -286,7 +291,7 @@ def no_pair_twice(scope: Scope, sides: Sequence[Side], pairs: sa.Table) -> Check
 
 def missing(scope: Scope, side: Side, source: sa.Table, pairs: sa.Table,
             unparsable: sa.Table) -> sa.Select:
-    """As ``checks.missing``."""
+    """Select the ids of the source that have not arrived, as ``checks.missing`` does."""
     s, u, n = source.c, unmatched.c, unparsable.c
     loaded = and_(*(pairs.c[of] == s[n] for n, of in side.ids.items()))
     kept = and_(u.fact_table == scope.fact_name, u.side == side.name,
@@ -298,7 +303,7 @@ def missing(scope: Scope, side: Side, source: sa.Table, pairs: sa.Table,
 
 
 def held_by(scope: Scope, side: Side, counted: sa.Table) -> sa.ScalarSelect:
-    """How many tuples of a side the join holds at the end."""
+    """Return a subquery of how many tuples of a side the join holds at the end."""
     c = counted.c
     return select(func.coalesce(func.sum(c.waiting), 0)).where(
         c.side == side.name, batch_of(c.load_id) == scope.last[0],
@@ -362,8 +367,8 @@ def unmatched_once(scope: Scope, side: Side, other: Side, source: sa.Table,
 
 def sample_pairs(staging: Staging, scope: Scope, job: StreamStreamJob, sides: Sequence[Side],
                  pairs: sa.Table, counted: sa.Table, size: int) -> Iterator[Check]:
-    """A random sample of each stream's tuples, joined by the database with the whole other stream
-    as the source has it: each pair must be in the facts."""
+    """Yield checks of a random sample of each stream's tuples: the database joins them with the
+    whole other stream from its source, and each pair must be in the facts."""
     c = counted.c
     with staging.engine.connect() as connection:
         on_disk = connection.scalar(select(func.coalesce(func.sum(c.on_disk), 0)).where(
@@ -412,7 +417,7 @@ def _sample(staging: Staging, side: Side, size: int) -> sa.Table:
 
 
 def _quarantined(scope: Scope, side: Side, source: sa.Table) -> ColumnElement[bool]:
-    """Tuples that were kept aside before they could be joined."""
+    """Return the condition for tuples that went to ``unmatched`` before they could be joined."""
     u = unmatched.c
     return select(1).where(
         u.fact_table == scope.fact_name, u.side == side.name, u.stream_id == source.c.quality_id,

@@ -1,5 +1,5 @@
-"""The ids of tuples that could not be parsed, out of their text: the source, counted again, has
-these ids too, and a tuple that is missing is told from one that is unparsable."""
+"""The ids of tuples that could not be parsed, read from their texts. The recounted source has these
+ids too: they distinguish an unparsable tuple from a missing one."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ from semistream.warehouse.schema import unmatched
 from semistream.warehouse.tables import arrow_schema
 from semistream.warehouse.types import KeyString
 
-ROWS = 10_000  # texts at a time
+ROWS = 10_000  # texts read at a time
 
 
 def stage_unparsable(staging: Staging, scope: Scope, stream: StreamSpec, sources: Sources,
                      side: str = "") -> Unparsable:
-    """sources: of the stream, counted again; side: of two streams."""
+    """Stage the ids of the stream's unparsable tuples. sources: the recounted source; side: "left"
+    or "right" of two streams, else empty."""
     table = staging.table(f"unparsable_{side}", Column("stream_id", KeyString()))
     u, unknown = unmatched.c, 0
     nameless = select(u.tuple).where(
@@ -49,8 +50,8 @@ def stage_unparsable(staging: Staging, scope: Scope, stream: StreamSpec, sources
 
 def with_lost(staging: Staging, found: Unparsable, missing: sa.Select, waiting: int,
               side: str = "") -> Unparsable:
-    """With the number of tuples that are missing, where unparsable ones of unknown ids may be
-    these. waiting: so many of the missing ones only wait."""
+    """Return the unparsable tuples with the number of missing tuples that may be among those
+    without a known id. waiting: how many of the missing ones only wait."""
     if not found.unknown:
         return found
     with staging.engine.connect() as connection:
@@ -72,15 +73,16 @@ def _by_file(texts: Any) -> Mapping[str, list[str]]:
 
 
 def _pieces(texts: list[str]) -> Iterator[list[str]]:
-    """Together, but for those whose quotes do not match: they would swallow the next ones."""
+    """Yield the texts together, except those with an odd number of quotes, which would swallow the
+    texts after them: these are single."""
     yield [t for t in texts if t.count('"') % 2 == 0]
     yield from ([t] for t in texts if t.count('"') % 2)
 
 
 def _unread(staging: Staging, table: sa.Table, stream: StreamSpec, sources: Sources, file: str,
             texts: list[str], directory: Path) -> int:
-    """Stage the ids that the source's reader finds in a file of these texts; gives the number of
-    texts that are no rows to it."""
+    """Stage the ids that the source's reader finds in a file made of these texts. Return the number
+    of texts that the reader does not recognise as rows."""
     assert sources.ids is not None
     if not texts or not file:
         return len(texts)
@@ -101,7 +103,7 @@ def _unread(staging: Staging, table: sa.Table, stream: StreamSpec, sources: Sour
 
 
 def _header(file: Path, stream: StreamSpec) -> bytes:
-    """A CSV file's first line, which names its columns, if it does."""
+    """Return the first line of a CSV file if it names the columns, else nothing."""
     options = {k.lower(): v for k, v in stream.all_options().items()}
     if stream.format != "csv" or options.get("header", "true").lower() != "true":
         return b""

@@ -57,17 +57,17 @@ from semistream.warehouse.schema import load_batches, load_commits, masters, qua
 from semistream.warehouse.tables import existing_table
 
 BATCHES_SHOWN = 100
-JUDGED = ("max_unparsable", "unique_ids")  # of a stream's settings
-SAMPLE = 1000  # facts, and unmatched tuples, that are joined again
-# of a batch, in the report
-LONGEST = "longest wait"  # of a tuple for its master data
+JUDGED = ("max_unparsable", "unique_ids")  # settings of a stream that only the verdict uses
+SAMPLE = 1000  # how many facts, and how many unmatched tuples, are joined again
+# the columns of a batch in the report
+LONGEST = "longest wait"  # that a tuple waited for its master data
 NUMBERS = ["waiting_before", "rows_read", "matched", "unmatched", "waiting", "output_rows"]
 
 
 @dataclass(frozen=True)
 class CheckResult:
-    """One expectation. rows: the first offending rows; count: all of them; error: why it could not
-    be checked."""
+    """The result of one expectation. rows: the first offending rows; count: the number of all;
+    error: why the check could not run."""
 
     name: str
     title: str
@@ -75,14 +75,17 @@ class CheckResult:
     count: int
     rows: list[dict[str, Any]]
     error: str | None = None
-    remedy: str = ""  # the way out
+    remedy: str = ""  # tells the reader what to do
 
 
 @dataclass(frozen=True)
 class VerificationResult:
-    """unseen: what the verdict does not say; report: the page of this run, None when nothing had
-    been committed since the last one; index: the page of all runs; proof: what all runs together
-    have proven."""
+    """The result of a verification.
+
+    unseen: what could not be checked, so that the verdict does not cover it; report: the page of
+    this run, or None if nothing was committed since the last one; index: the page of all runs;
+    proof: what all runs together have proven.
+    """
 
     success: bool
     app: str
@@ -103,8 +106,8 @@ class VerificationResult:
         return self.describe()
 
     def describe(self, rows: int = 5) -> str:
-        """A few lines for a log or an error message: what failed, and its first rows, and what
-        could not be looked at."""
+        """Describe the result in a few lines for a log or an error message: what failed, its first
+        rows, and what could not be checked."""
         if self.report is None:
             return (f"{self.app}: nothing was committed since the last verification. Complete: "
                     f"{self.proof}")
@@ -122,7 +125,7 @@ class VerificationResult:
 
 
 class VerificationFailed(SemistreamError):
-    """Raised by callers that must fail; the message names the checks and the rows."""
+    """The error for callers that must fail. Its message names the checks and the rows."""
 
     def __init__(self, result: VerificationResult):
         self.result = result
@@ -136,13 +139,13 @@ def verify(url: str, app: str, *, job: AnyJob | None = None, limits: AnyJob | No
            snapshots: Path | None = None) -> VerificationResult:
     """Check everything that `app` has committed.
 
-    since_last: only what comes behind that which is proven already, by verifications that no
-    failure has followed. job: what the app loads; default: what the ledger says, else the shipped
-    job of the app's name; limits: a job whose JUDGED settings count in place of its. reports_dir:
-    where Data Docs are kept, so many of the latest ones, snapshots: where the master data's
-    snapshots are; by default as the environment says. sample:
-    how many facts, and how many unmatched tuples, are joined again, drawn anew each time unless a
-    seed is given. Raises ConfigError for an app that has loaded nothing; a failed check does not.
+    since_last: check only what comes after the part that is already proven. job: what the app
+    loads; default: the ledger's record, else the shipped job with the app's name; limits: a job
+    whose JUDGED settings replace those of ``job``. reports_dir, reports_kept: where Data Docs are
+    written, and how many to keep; snapshots: where the master data's snapshots are; the environment
+    gives the defaults. sample: how many facts, and how many unmatched tuples, are joined again;
+    they are drawn anew each time unless a seed is given. Raises ConfigError for an app that has
+    loaded nothing. A failed check raises nothing.
     """
     started, clock = datetime.now(UTC).replace(tzinfo=None), time.monotonic()
     places = Places.from_environment()
@@ -168,7 +171,7 @@ def verify(url: str, app: str, *, job: AnyJob | None = None, limits: AnyJob | No
                                         reports_kept or places.reports_kept, ahead)
             if result.success or result.report is None or _changes(engine, master) == changes:
                 break
-            # the master data were changed meanwhile, and what was found may be no more than that
+            # the master data were changed meanwhile, which may be all that the checks have found
             discard(result.report, reports)
         _write_run(engine, result, scope, started, time.monotonic() - clock)
         with engine.connect() as connection:
@@ -176,7 +179,7 @@ def verify(url: str, app: str, *, job: AnyJob | None = None, limits: AnyJob | No
 
 
 def _job(commit: sa.Row, app: str, places: Places) -> AnyJob:
-    """The job that was loaded, as the ledger has it; else the shipped one of the app's name."""
+    """Return the job that the ledger recorded, else the shipped one with the app's name."""
     if commit.job:
         return job_of(json.loads(commit.job))
     from semistream import workloads
@@ -185,7 +188,7 @@ def _job(commit: sa.Row, app: str, places: Places) -> AnyJob:
 
 
 def _with_limits(job: AnyJob, limits: AnyJob | None) -> AnyJob:
-    """The job as it was loaded, judged as another one says."""
+    """Return the job as it was loaded, with the JUDGED settings of another one."""
     if limits is None:
         return job
     if type(job) is not type(limits):
@@ -197,15 +200,15 @@ def _with_limits(job: AnyJob, limits: AnyJob | None) -> AnyJob:
 
 
 def _changes(engine: sa.Engine, master: str) -> int | None:
-    """The state that the dimension table is in, as provisioning numbers them; None where it did not
-    make the table."""
+    """Return the dimension table's number of changes, which provisioning counts; None if
+    provisioning did not make the table."""
     with engine.connect() as connection:
         return connection.scalar(select(masters.c.changes).where(masters.c.name == master))
 
 
 def _version(snapshots: Path, changes: int | None) -> str | None:
-    """The version of the master data that the dimension table has: UNPUBLISHED after a change,
-    until that is published."""
+    """Return the version of the master data that the dimension table has; UNPUBLISHED if it changed
+    and was not published since."""
     manifest = read_manifest(snapshots)
     if manifest is None:
         return None
@@ -268,7 +271,7 @@ def _verify(staging: Staging, url: str, job: AnyJob, commits: list[sa.Row], firs
 
 def _run(staging: Staging, url: str, scope: Scope, checks: Sequence[Check], reports: Path,
          kept: int) -> tuple[VerificationResult, Scope]:
-    """Make the checks, and write the report."""
+    """Run the checks and write the report."""
     engine = staging.engine
     checks = [with_remedy(check, scope) for check in checks]
     with engine.connect() as connection:
@@ -300,7 +303,7 @@ def _run(staging: Staging, url: str, scope: Scope, checks: Sequence[Check], repo
 
 def _repeated_ids(staging: Staging, scope: Scope, job: Job,
                   sources: Sources | None) -> Iterator[Check]:
-    """The check of ids that come twice in the source."""
+    """Yield the check for ids that occur twice in the source."""
     if scope.ids:
         tuples = Tuples({i: i for i in scope.ids}, tuple(scope.on), (scope.surrogate,),
                         scope.unique)
@@ -320,7 +323,7 @@ def _later(commit: sa.Row, position: Position | None) -> bool:
 
 
 def _run_name(scope: Scope) -> str:
-    """Also a directory's name."""
+    """Return the name of the run, which is also the name of a directory."""
     since = "all-batches" if scope.first is None else f"batches-after-{_position(scope.first)}"
     return f"{since}-up-to-{_position(scope.last)}"
 
@@ -331,7 +334,8 @@ def _position(position: Position) -> str:
 
 def _figures(connection: sa.Connection,
              scope: Scope) -> tuple[dict[str, int], list[dict[str, Any]]]:
-    """The completeness summary: totals of the batches verified, and these one by one."""
+    """Return the completeness summary: totals of the verified batches, and the batches one by
+    one."""
     b = load_batches.c
     rows = connection.execute(select(b.batch, b.drain, *(func.sum(b[n]).label(n) for n in NUMBERS),
                                      func.max(b.wait_longest).label("waited"))

@@ -1,11 +1,10 @@
-"""The rows of loads whose checksum is not the ledger's, by id: those that are missing, that are too
-many, and that were changed, with the value that source and master data give and the one that is
-there.
+"""The wrong rows, by id, of loads whose checksum is not the ledger's: missing rows, surplus rows,
+and changed rows with the expected value and the one found.
 
-The loads are joined again, by the database: of the source's tuples, and of the master data that
-they were loaded with, in staging tables. What comes out is compared with what the warehouse has, by
-the rows' hashes. Where the source cannot be read again, the facts' own stream columns take its
-place, and only what the join added is compared.
+The database joins these loads again in staging tables, from the source's tuples and the version of
+the master data that they were loaded with. The result is compared with the warehouse's rows by
+their hashes. If the source cannot be read again, the facts' own stream columns replace it, and only
+the columns that the join added are compared.
 """
 
 from __future__ import annotations
@@ -45,17 +44,17 @@ from semistream.warehouse.schema import NAME, load_batches, unmatched
 from semistream.warehouse.tables import ROW_KEY, arrow_schema, quoted
 from semistream.warehouse.types import KeyString, LongString, big_integer
 
-ROWS_AGAIN = 1_000_000  # of loads that are joined again; the first one always is
-NAMED, AT_ONCE = 1_000, 500  # rows, of each kind; rows looked up at a time
+ROWS_AGAIN = 1_000_000  # the most rows of loads that are joined again; the first load always is
+NAMED, AT_ONCE = 1_000, 500  # rows named of each kind; rows looked up at a time
 SHOWN = 2_000  # characters of a row
-NULL_KEY = "null_key"  # as joins.output has it, see staging.NO_MATCH
+NULL_KEY = "null_key"  # equal to joins.output's, see staging.NO_MATCH
 CHANGED, SURPLUS, MISSING = "changed", "surplus", "missing"
 
 
 @dataclass(frozen=True)
 class Load:
-    """A load whose checksums differ. facts, kept: the ledger's sums where they differ from those of
-    the rows, in facts and in unmatched; else None."""
+    """A load whose checksums differ. facts, kept: the ledger's checksum of its rows in the facts
+    and in unmatched where it differs from the computed one; else None."""
 
     load_id: int
     version: str
@@ -73,13 +72,13 @@ class Finding:
     column: str | None = None
     old: str | None = None
     new: str | None = None
-    batch: int | None = None  # where the load is not known
+    batch: int | None = None  # if the load is unknown
 
 
 @dataclass
 class WrongRows:
-    """findings: what is named; told: how many rows there are of each kind, and what was not looked
-    at."""
+    """The wrong rows. findings: those that are named; told: sentences that say how many rows of
+    each kind there are, and what was not compared."""
 
     findings: list[Finding] = field(default_factory=list)
     told: list[str] = field(default_factory=list)
@@ -87,23 +86,27 @@ class WrongRows:
 
 @dataclass(frozen=True)
 class Again:
-    """What the loads are compared with. tuples: quality_version, quality_batch, stream columns,
-    quality_id (null where they are taken from the facts); masters: quality_version, the dimension's
-    columns; expected: quality_number, quality_batch, the fact table's columns; source_ids: of the
-    source; absent: those that have not arrived."""
+    """The data that loads are compared with.
+
+    tuples: quality_version, quality_batch, stream columns, quality_id (null if taken from the
+    facts); masters: quality_version, the dimension's columns; expected: quality_number,
+    quality_batch, the fact table's columns; source_ids: ids of the source; absent: ids that have
+    not arrived.
+    """
 
     tuples: sa.Table
     masters: sa.Table
     expected: sa.Table
     source_ids: sa.Table | None
     absent: sa.Select | None
-    of_source: bool  # else of the facts
+    of_source: bool  # False: tuples were taken from the facts
 
 
 def find_wrong_rows(staging: Staging, scope: Scope, stream: StreamSpec, commits: list[sa.Row],
                     checksums: sa.Table, sources: Sources | None, unparsable: Unparsable | None,
                     snapshots: Path) -> WrongRows:
-    """snapshots: of the master data's versions."""
+    """Join the loads whose checksums differ again, and return their wrong rows. snapshots: the
+    directory of the master data's versions."""
     found, loads = WrongRows(), _differing(staging, scope, checksums)
     if not loads or not scope.ids:
         if loads:
@@ -166,7 +169,7 @@ def _first(loads: Sequence[Load]) -> list[Load]:
 
 
 def stream_columns(scope: Scope) -> list[str]:
-    """The fact table's columns that are the stream's, its ids first."""
+    """Return the fact table's columns that come from the stream, its ids first."""
     others = {*ROW_KEY, scope.surrogate, *scope.added, *scope.ids}
     return [*scope.ids, *(c.name for c in scope.fact.c if c.name not in others)]
 
@@ -204,7 +207,7 @@ def _join_again(staging: Staging, scope: Scope, stream: StreamSpec, commits: lis
 
 
 def _wanted(staging: Staging, scope: Scope, loads: Sequence[Load], absent: sa.Select) -> pa.Array:
-    """The ids of the tuples that the loads have, and of those that have not arrived."""
+    """Return the ids of the loads' tuples, and of the tuples that have not arrived."""
     f, u, schema = scope.fact, unmatched.c, arrow_schema(scope.fact)
     ids = pa.schema([schema.field(i) for i in scope.ids])
     found = []
@@ -238,8 +241,8 @@ def _stage_tuples(staging: Staging, scope: Scope, tuples: sa.Table, batch: int,
 
 def _fill_gaps(staging: Staging, scope: Scope, tuples: sa.Table, loads: Sequence[Load],
                source_ids: sa.Table | None) -> None:
-    """Take the tuples that the source does not give whole from the facts: those whose ids it has,
-    or, if it is not read again, all."""
+    """Stage tuples from the facts where the source does not give them completely: those whose ids
+    the source has, or all if it is not read again."""
     f, t, names = scope.fact, tuples.c, stream_columns(scope)
     columns = [t.quality_version, t.quality_batch, *(t[n] for n in names)]
     known = []
@@ -280,7 +283,7 @@ def _masters(staging: Staging, scope: Scope, tuples: sa.Table, snapshots: Path) 
 
 def _expected(staging: Staging, scope: Scope, tuples: sa.Table, masters: sa.Table,
               loads: Sequence[Load]) -> sa.Table:
-    """The facts that the tuples should have, but for those in loads that are right."""
+    """Stage the facts that the tuples should have, except those found in loads that are right."""
     f, t, m = scope.fact, tuples.c, masters.c
     columns = [c for c in f.columns if c.name not in ROW_KEY]
     table = staging.table(
@@ -314,13 +317,14 @@ def _expected(staging: Staging, scope: Scope, tuples: sa.Table, masters: sa.Tabl
 
 @dataclass(frozen=True)
 class Hashed:
-    """Rows: their hashes uint64[n], and what finds them, int64[n, 1 or 2]."""
+    """Rows by their hashes, uint64[n]. at: the key values that find each row, int64[n, 1 or 2]."""
 
     hashes: np.ndarray
     at: np.ndarray
 
     def without(self, other: Hashed) -> np.ndarray:
-        """int64[m]: the rows whose hash the other has not, or less often."""
+        """Return the numbers, int64[m], of the rows whose hash ``other`` does not have, or has less
+        often."""
         mine, my_count = np.unique(self.hashes, return_counts=True)
         its, its_count = np.unique(other.hashes, return_counts=True)
         place = np.minimum(np.searchsorted(its, mine), max(len(its) - 1, 0))
@@ -338,7 +342,7 @@ class Hashed:
 
 @dataclass(frozen=True)
 class Row:
-    """at: the values of the key that finds it."""
+    """A row and its hash. at: the values of the key that finds it."""
 
     at: tuple[int, ...]
     hash: int
@@ -378,7 +382,7 @@ def _compare_facts(staging: Staging, scope: Scope, again: Again, loads: Sequence
                      lost[(np.arange(len(lost)) < NAMED) | np.isin(wanted.at[lost, 0], of_these)],
                      ["quality_batch", *columns])
         pairs, surplus, absent = _paired(scope, now, then)
-        if len(wrong) > NAMED:  # among the others may be what these are now
+        if len(wrong) > NAMED:  # rows beyond NAMED may be what the absent ones have become
             absent = [row for row in absent if not _has_facts(connection, scope, row)]
     for a, b in pairs:
         found.findings += [
@@ -418,7 +422,7 @@ def _rows(connection: sa.Connection, table: sa.Table, key: Sequence[str], hashed
 
 def _numbers(connection: sa.Connection, scope: Scope, expected: sa.Table,
              rows: list[Row]) -> list[int]:
-    """The numbers of the expected rows that have the ids of these."""
+    """Return the numbers of the expected rows that have the same ids as these rows."""
     return [n for row in rows for n in connection.scalars(select(expected.c.quality_number).where(
         *(expected.c[i] == row.values[i] for i in scope.ids)))]
 
@@ -431,7 +435,8 @@ def _has_facts(connection: sa.Connection, scope: Scope, row: Row) -> bool:
 
 def _paired(scope: Scope, now: list[Row],
             then: list[Row]) -> tuple[list[tuple[Row, Row]], list[Row], list[Row]]:
-    """(rows and what they were, rows that were not there, rows that are there no more)."""
+    """Pair present rows with expected ones of the same ids. Return (pairs of present and expected
+    row, surplus present rows, missing expected rows)."""
     by_id: dict[tuple[Any, ...], list[Row]] = {}
     for row in then:
         by_id.setdefault(tuple(row.values[i] for i in scope.ids), []).append(row)
@@ -449,8 +454,8 @@ def _paired(scope: Scope, now: list[Row],
 
 def _lacking(loads: Sequence[Load], there: Hashed, wrong: np.ndarray,
           pairs: list[tuple[Row, Row]]) -> dict[int, int]:
-    """What the ledger's sum of each load has beyond its rows, as they were; those that have
-    anything."""
+    """Return, by load, by how much the ledger's checksum exceeds that of the load's right rows and
+    corrected rows; only loads where this is not 0."""
     right = np.ones(len(there.hashes), bool)
     right[wrong] = False
     sums = {load.load_id: int(there.hashes[right & (there.at[:, 0] == load.load_id)]
@@ -463,8 +468,9 @@ def _lacking(loads: Sequence[Load], there: Hashed, wrong: np.ndarray,
 
 def _missing(scope: Scope, lacking: dict[int, int],
              absent: list[Row]) -> Iterator[tuple[Row, Finding]]:
-    """Rows that are there no more, and of which load: the one whose sum lacks just this row, or the
-    only one that lacks any. Where tuples wait, a sum alone tells a lost one."""
+    """Yield missing rows with a finding that names their load: the load whose checksum lacks just
+    this row, or the only load that lacks anything. If tuples wait, a row counts as missing only if
+    a checksum lacks it."""
     by_sum = {n: load_id for load_id, n in lacking.items()}
     only = next(iter(lacking)) if len(lacking) == 1 else None
     for row in absent:
@@ -476,7 +482,8 @@ def _missing(scope: Scope, lacking: dict[int, int],
 
 
 def _missing_unread(staging: Staging, scope: Scope, again: Again) -> list[Finding]:
-    """Ids that have not arrived, and of whose tuples the source does not give all columns."""
+    """Return findings for ids that have not arrived and whose tuples the source does not give
+    completely."""
     if again.absent is None or scope.waiting:
         return []
     lost, t = again.absent.subquery("lost"), again.tuples.c
@@ -518,7 +525,7 @@ def _compare_unmatched(staging: Staging, scope: Scope, again: Again, loads: Sequ
                     break
         lost = wanted.outerjoin(unmatched, kept).where(u.load_id.is_(None)).limit(NAMED)
         only = chosen[0].load_id if len(chosen) == 1 else None
-        # where tuples wait, no one knows which of them
+        # if tuples wait, nobody knows which ones
         for stream_id, batch, *values in () if scope.waiting else other.execute(lost):
             was_it = dict(zip(names, values, strict=True))
             named.append(Finding(only, unmatched.name, MISSING, stream_id, None,
@@ -529,8 +536,8 @@ def _compare_unmatched(staging: Staging, scope: Scope, again: Again, loads: Sequ
 
 
 def _expected_unmatched(scope: Scope, again: Again) -> sa.Select:
-    """stream_id, batch and stream columns of the tuples that have no master row, and no other
-    reason to be kept."""
+    """Select stream_id, batch and stream columns of the tuples that have no master row and are not
+    in unmatched for another reason."""
     t, m = again.tuples.c, again.masters.c
     same = and_(m.quality_version == t.quality_version,
                 *(t[a] == m[b] for a, b in scope.on.items()))
@@ -540,14 +547,14 @@ def _expected_unmatched(scope: Scope, again: Again) -> sa.Select:
 
 
 def _refused(scope: Scope, tuples: sa.Table) -> sa.ColumnElement[bool]:
-    """Tuples that were kept before they could be joined."""
+    """Return the condition for tuples that went to unmatched before they could be joined."""
     u = unmatched.alias("refused").c
     return select(1).where(u.fact_table == scope.fact_name, u.stream_id == tuples.c.quality_id,
                            u.reason.not_in((NO_MATCH, NULL_KEY))).correlate(tuples).exists()
 
 
 def _known(connection: sa.Connection, again: Again, ids: list[str]) -> set[str]:
-    """Those of some ids that have no tuple, but are in the source, or have facts."""
+    """Return those of the ids that have no staged tuple but are in the source."""
     s, t = again.source_ids, again.tuples.c
     if s is None:
         return set()
@@ -562,8 +569,8 @@ def _reason(scope: Scope, values: dict[str, Any]) -> str:
 
 def _changes(scope: Scope, load_id: int, stream_id: str, reason: str, text: str,
              was: list[dict[str, Any]], known: set[str]) -> list[Finding]:
-    """How a row of unmatched differs from what its tuple should be; was: all tuples of its id;
-    known: ids of the source, of whose tuples it may not give all columns."""
+    """Return findings for the differences between a row of unmatched and its tuple. was: all tuples
+    with its id; known: ids of the source whose tuples may be incomplete."""
     if not was:
         return [] if stream_id in known else [Finding(
             load_id, unmatched.name, SURPLUS, stream_id, None, None, f"{reason} {text}"[:SHOWN])]
@@ -579,7 +586,7 @@ def _changes(scope: Scope, load_id: int, stream_id: str, reason: str, text: str,
 
 
 def _kept(value: Any, kind: sa.types.TypeEngine) -> Any:
-    """A value in the JSON of a tuple as a column of that type gives it."""
+    """Convert a value in a tuple's JSON to the value that a column of that type returns."""
     try:
         if value is None or isinstance(kind, sa.Boolean):
             return value
@@ -622,8 +629,8 @@ def _row(values: dict[str, Any]) -> str:
 
 def stage_wrong_rows(staging: Staging, scope: Scope, checksums: sa.Table,
                      found: WrongRows) -> sa.Table:
-    """Table of number, batch, drain, partition, table, finding, stream_id, column, old, new: the
-    rows, and of the loads of which none is named the checksums."""
+    """Stage a table of number, batch, drain, partition, table, finding, stream_id, column, old,
+    new: the wrong rows, and the checksums of loads none of whose rows is named."""
     table = staging.table(
         "wrong", Column("number", Integer),
         *(Column(n, BigInteger) for n in ("batch", "drain", "partition")),

@@ -1,6 +1,6 @@
 """The join inside Spark: the streaming app, and the join of a batch DataFrame.
 
-``status`` and ``settings`` need no Spark. ``join_dataframe`` is imported when it is first used.
+``status`` and ``settings`` need no Spark. ``join_dataframe`` is imported on first use.
 """
 
 from typing import Any

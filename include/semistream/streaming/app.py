@@ -1,14 +1,14 @@
-"""The streaming app: reads micro-batches of a stream, or of two, joins and loads each exactly once,
-drains, stops.
+"""The streaming app: it reads micro-batches of one or two streams, joins and loads each exactly
+once, drains, stops.
 
-A micro-batch is repartitioned by the key's bucket, so that partition p of P has every tuple whose
-key lies in the buckets of R that operator p owns; ``mapInArrow`` joins and loads it and returns one
-summary row. Rows cross into Python once, never back. Parquet files the tasks read themselves
-(``workers.parquet``): their job has partitions and no rows.
+A micro-batch is partitioned by the key's bucket, so that partition p of P has every tuple whose key
+lies in the buckets of R that operator p owns (``exchange``). A task joins and loads its partition
+and returns one summary row. Joined rows never enter the JVM. Tasks, not Spark, read the files of
+all formats except those that only Spark knows.
 
-``Load`` is the query's life. What makes a batch count is ``commit``, which plan it is joined with
-``planning`` (of two streams ``stream_stream_planning``), what a task runs ``joining``, and what the
-run has done ``summary``.
+``Load`` is the query's life cycle. ``commit`` has the commit protocol, ``planning`` (for two
+streams ``stream_stream_planning``) chooses the plan of the join, ``joining`` is what a task runs,
+and ``summary`` describes what the run has done.
 """
 
 from __future__ import annotations
@@ -75,39 +75,38 @@ from semistream.streaming.waiting import SAMPLED
 from semistream.warehouse.ledger import parts_of, retrying
 
 log = logging.getLogger(__name__)
-SCHEMAS = "streams.json"  # of a checkpoint: the columns of each stream, as Arrow schemas
-HISTORY = 200  # loads whose keys tell which are frequent
+SCHEMAS = "streams.json"  # file of a checkpoint: the columns of each stream, as Arrow schemas
+HISTORY = 200  # loads whose sketches tell which keys are frequent
 WORKERS_READY = 30  # s
 SESSION = {
     "spark.sql.session.timeZone": "UTC",
-    # partitions keep their numbers, also when they are empty
+    # partitions keep their numbers, even if they are empty
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "131072",
     "spark.sql.execution.arrow.maxBytesPerBatch": "8m",
-    # else its Python workers are others than those that were made ready
+    # otherwise Spark would not use the Python workers that were started ahead
     "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
-    # Spark looks at each file of a micro-batch again. More than 32 it looks at in tasks, by default
-    # one a file, which takes 5 ms each.
+    # Spark looks at each file of a micro-batch again. For more than 32 it starts tasks, by default
+    # one for each file, which takes 5 ms.
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "64",
     # no stack trace for every column expression
     "spark.sql.dataFrameQueryContext.enabled": "false",
-    # Its rename is as atomic, and the default's starts two processes for each.
+    # Its rename is as atomic as the default's, which starts two processes for each.
     "spark.sql.streaming.checkpointFileManagerClass":
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager",
 }
 
 
-LOOKED_AT_BY_DRIVER = "spark.sql.sources.parallelPartitionDiscovery.threshold"  # files, at most
+LOOKED_AT_BY_DRIVER = "spark.sql.sources.parallelPartitionDiscovery.threshold"  # most files
 
 
 class Load:
-    """One app on one checkpoint. Only one at a time may exist for it
-    (``status.checkpoint_lock``)."""
+    """One app on one checkpoint. Only one may exist at a time (``status.checkpoint_lock``)."""
 
     def __init__(self, settings: AppSettings, job: AnyJob, places: Places, status: StatusFile):
-        """settings: ``LoadSettings`` for a job of one stream, ``StreamStreamSettings`` for one of
-        two."""
+        """Prepare the app. settings: ``LoadSettings`` for a job of one stream,
+        ``StreamStreamSettings`` for a job of two."""
         self.settings, self.status = settings, status
         self.app, self.checkpoint = settings.name(), settings.directory(places)
         self.planner = make_planner(settings, job, self.app, places)
@@ -116,16 +115,16 @@ class Load:
         self.commits = Commits(self.app, self.job, self.checkpoint, settings.sink, warehouse)
         self.totals, self.started = Totals(), time.monotonic()
         self.failure: BaseException | None = None
-        self._border = threading.Lock()  # held while a batch or a drain is worked on
-        self._told = False  # how many rows a batch of this run will have
+        self._border = threading.Lock()  # held while a batch or a drain is processed
+        self._told = False  # an estimate of a batch's output was logged in this run
         self._stopping, self._signalled = False, threading.Event()
         self._taken: dict[signal.Signals, Any] = {}  # signals, with their former handlers
         self._of_jvm: StopHandler | None = None
-        self._starting: threading.Thread | None = None  # of the Python workers
-        self._called = time.time()  # Spark last, with a batch; it lists the source after that
+        self._starting: threading.Thread | None = None  # starts the Python workers
+        self._called = time.time()  # when Spark last gave a batch; it lists the source after that
 
     def check(self) -> None:
-        """What can be known to fail without Spark. Raises ConfigError."""
+        """Check everything that can be checked without Spark. Raises ConfigError."""
         for spec in self.job.streams:
             spec.all_options()
         self.planner.check(None)
@@ -134,21 +133,21 @@ class Load:
 
     @cached_property
     def readers(self) -> tuple[Reader | None, ...]:
-        """Of each stream; None where Spark is needed to tell, or brings rows. Raises
-        ConfigError."""
+        """The reader of each stream; None where Spark brings the rows or is needed to find the
+        schema. Raises ConfigError."""
         return tuple(pinned(find_source(spec), self.checkpoint, side)
                      for side, spec in enumerate(self.job.streams))
 
     # ---- the query's life
 
     def run(self, spark: SparkSession) -> dict[str, Any]:
-        """Until the source is empty (availableNow), or a stop request, SIGTERM or SIGINT;
-        drained. Gives the summary."""
+        """Run until the source is empty (availableNow), or until a stop request, SIGTERM or SIGINT;
+        then drain. Return the summary."""
         try:
             with self.commits:
                 return self._run_to_end(spark)
         finally:
-            # a refusal may come before the workers are ready, which Spark then calls crashed
+            # the run may fail before the workers are ready, which Spark would report as crashed
             if self._starting is not None:
                 self._starting.join(WORKERS_READY)
 
@@ -156,7 +155,7 @@ class Load:
         self.spark = spark.newSession()
         for name, value in SESSION.items():
             self.spark.conf.set(name, value)
-        if all(map(is_local, self.job.streams)):  # which takes some us a file
+        if all(map(is_local, self.job.streams)):  # listing a local file takes microseconds
             self.spark.conf.set(LOOKED_AT_BY_DRIVER, str(2**31 - 1))
         self.partitions = self.planner.partitions(spark.sparkContext.defaultParallelism)
         if self._taken:
@@ -185,8 +184,8 @@ class Load:
         return self._ended(listed)
 
     def idle(self) -> dict[str, Any] | None:
-        """Do without Spark what a run does that finds nothing to do. Gives its summary; None where
-        a run has something to do. Raises SemistreamError where a run would."""
+        """Do without Spark what a run that finds nothing to do does, and return its summary; None
+        if there is something to do. Raises SemistreamError where a run would."""
         listed = time.time()
         with self.commits:
             plan = plan_of_idle_load(self.settings, self.job, self.commits, self.planner)
@@ -196,7 +195,8 @@ class Load:
             return self._ended(listed)
 
     def _ended(self, listed: float) -> dict[str, Any]:
-        """Note the end of a run; gives its summary. listed: when the source was, s since 1970."""
+        """Record the end of a run and return its summary. listed: when the source was listed, s
+        since 1970."""
         if (self.settings.trigger == AVAILABLE_NOW and not self._stopping
                 and self.commits.last is not None):
             self.commits.ledger.source_was_listed(self.commits.last[0], listed)
@@ -215,8 +215,8 @@ class Load:
                       SourceLog(self.checkpoint / "query", spec.format, side))
 
     def _take_up(self) -> None:
-        """Go on where the checkpoint is. A drain that a crash cut short is finished here, a batch
-        when Spark gives it again."""
+        """Continue from the checkpoint. A drain that a crash interrupted is finished here; a batch
+        is finished when Spark gives it again."""
         progress = self.commits.take_up()
         self._check_lists()
         newest = self.commits.ledger.newest_job()
@@ -242,18 +242,19 @@ class Load:
             self._finish(None)
 
     def _note_schemas(self, first: bool) -> None:
-        """Note the streams' columns. Where they have changed, what waits needs the former ones, but
-        a drained load goes on with these. first: nothing was begun before."""
+        """Record the streams' columns. If they have changed, a drained load continues with the new
+        ones; otherwise waiting tuples still need the former ones. first: no batch was begun before.
+        """
         now = [encode_schema(schema) for schema in self.schemas]
         known = read_checked(self.checkpoint / SCHEMAS, RESTORE)
         if not first and (known is None or known["streams"] != now):
             if not self.commits.drained:
-                return  # its state says what does not fit
+                return  # restoring the state will report what does not fit
             self.commits.start_anew()
         write_checked(self.checkpoint / SCHEMAS, {"streams": now})
 
     def _check_lists(self) -> None:
-        """Spark's lists of files must go to the newest commit. Raises StateError."""
+        """Check that Spark's lists of files reach up to the newest commit. Raises StateError."""
         if self.commits.last is None:
             return
         try:
@@ -266,12 +267,13 @@ class Load:
                              f"{self.app}.") from None
 
     def _open(self, plan: AnyPlan) -> None:
-        """Check the plan against streams, master and sink, and take it up. Raises ConfigError."""
+        """Check the plan against streams, master and sink, and start using it. Raises
+        ConfigError."""
         self._prepare(*self.planner.open(plan, self.schemas))
 
     def _cannot_go_on(self, plan: AnyPlan, error: SemistreamError) -> SemistreamError:
-        """What to say where what waits, or was begun, cannot be finished with the plan that it
-        needs."""
+        """Return the error to raise if the plan that waiting or begun tuples need cannot be
+        opened."""
         if not isinstance(plan, Plan) or not isinstance(error, StateError):
             return error
         begun = self.commits.pending
@@ -283,7 +285,7 @@ class Load:
                           f"reset {self.app}.")
 
     def _prepare(self, stream: pa.Schema, added: pa.Schema) -> None:
-        """Make the place for rows of these columns ready, or check it. Raises ConfigError."""
+        """Prepare the sink for rows of these columns, or check it. Raises ConfigError."""
         sink, ids = self.commits.sink, self.job.fact_ids([*stream.names, *added.names])
         self.commits.sink = retrying(lambda: sink.prepare(stream, added, ids),
                                      self.settings.retry)
@@ -303,20 +305,20 @@ class Load:
                     query.stop()
                 elif self._drain_due():
                     with self._border:
-                        if self._drain_due():  # still: a batch may have failed meanwhile
+                        if self._drain_due():  # under the lock: a batch may have failed
                             self._drain()
         except PySparkException:
             if self.failure is not None:
                 raise self.failure from None
-            # a signal to all processes ends Spark's helpers, too
+            # a signal to all processes ends Spark's helper processes, too
             if not self._stopping and not self._signalled.is_set():
                 raise
         finally:
             query.stop()
 
     def _on_batch(self, df: DataFrame, batch: int) -> None:
-        """Called by Spark with each micro-batch, and with one again that it does not know to be
-        finished."""
+        """Process a micro-batch. Spark calls this for each one, and again for one that it does not
+        know to be finished."""
         with self._border:
             if self._stopping:
                 raise Stopped
@@ -337,7 +339,7 @@ class Load:
         commits = self.commits
         if commits.pending == (batch.number, 0):
             self._finish_begun(batch)
-        # committed, but Spark had no time to note it
+        # committed, but a crash kept Spark from recording it
         elif commits.last is not None and batch.number <= commits.last[0]:
             commits.check_same_source(batch.number, batch.offsets, batch.paths)
         else:
@@ -354,7 +356,8 @@ class Load:
                 self._finish(batch)
 
     def _finish_begun(self, batch: MicroBatch) -> None:
-        """A batch that a crash cut short, with its plan, and from its states."""
+        """Finish a batch that a crash interrupted, with the plan and the states that it was begun
+        with."""
         begun = self.commits.progress
         if batch.has_changed(begun):
             self.commits.take_back()
@@ -367,8 +370,8 @@ class Load:
         return batch.part_of_source(self.settings.min_age, self._stop_asked)
 
     def _change_plan(self, batch: MicroBatch) -> None:
-        """Take up a new master version, or changed settings, once nothing waits under the old
-        plan."""
+        """Start using a new master version, or changed settings, after draining what waits under
+        the old plan."""
         plan = self.planner.change(lambda: batch.sample(SAMPLED),
                                    lambda: merged(self.commits.ledger.key_sketches(HISTORY)),
                                    self.partitions)
@@ -382,8 +385,8 @@ class Load:
         self.status.update(master_version=plan.version)
 
     def _check_output(self, batch: MicroBatch) -> None:
-        """Where several master rows can match a tuple, say how many rows the first batch will
-        bring; and refuse a batch that would bring too many. Raises TooManyRows."""
+        """Estimate how many rows the batch will write if several master rows can match a tuple. The
+        first estimate is logged; a batch that would exceed max_output_rows raises TooManyRows."""
         plan = self.planner.plan
         if not isinstance(self.settings, LoadSettings) or not isinstance(plan, Plan):
             return
@@ -407,7 +410,7 @@ class Load:
                               f"{self.app} with batch {batch.number}, of {count:,} tuples,")
 
     def _drain(self) -> None:
-        """Finish what waits. The border is held."""
+        """Finish the waiting tuples. The caller holds the border lock."""
         self.commits.check_nothing_pending()
         if self.commits.last is None or not self.commits.waiting:
             return
@@ -416,7 +419,7 @@ class Load:
         self._finish(None)
 
     def _finish(self, batch: MicroBatch | None) -> None:
-        """Join, load and commit what was begun; a drain (batch None) has no input."""
+        """Join, load and commit what was begun. A drain (batch None) has no input."""
         at = self.commits.progress
         work = Work(self.app, at.batch, at.drain, at.plan, at.states, str(self.checkpoint),
                     self.schemas, tuple(spec.id for spec in self.job.streams), self.commits.sink,
@@ -438,8 +441,9 @@ class Load:
                            **self.totals.status())
 
     def _listed(self, at: Progress) -> float | None:
-        """The time before which all files came that batches up to this one have; None where it is
-        not known, as when Spark is to give further batches of what it has listed."""
+        """Return the time before which every file of the source is in this batch or an earlier one.
+        Return None if that is unknown, for instance because Spark will give further batches of what
+        it has listed."""
         more = at.drain or self.settings.trigger == AVAILABLE_NOW or any(
             part.get("files") == self.settings.max_files for part in parts_of(at.source))
         return None if more or not at.sources else self._called
@@ -452,8 +456,8 @@ class Load:
         return over or self._signalled.is_set() or stop_requested(self.checkpoint)
 
     def _stop_at_border(self) -> bool:
-        """Let no further micro-batch begin, unless one is half-way since a crash: that one
-        first."""
+        """Let no further micro-batch begin and return True. Return False if a batch is being
+        processed, or is still to be finished after a crash."""
         if not self._border.acquire(timeout=POLL):
             return False
         try:
@@ -469,12 +473,12 @@ class Load:
 
     @contextmanager
     def signals(self) -> Iterator[None]:
-        """SIGTERM and SIGINT ask for a stop, as the stop file does; to the driver's JVM too."""
+        """Treat SIGTERM and SIGINT as a stop request, in this process and in the driver's JVM."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
         for number in (signal.SIGTERM, signal.SIGINT):
-            # as a shell has it for what runs in the background
+            # a shell ignores the signal for background processes
             if signal.getsignal(number) is not signal.SIG_IGN:
                 self._taken[number] = signal.signal(number, lambda *_: self._signalled.set())
         try:
@@ -495,8 +499,8 @@ class Load:
 
 
 def pinned(source: Source, checkpoint: Path, side: int) -> Reader | None:
-    """Return a source's reader, with the types that were found when the app's first batch began:
-    later files might tell of others."""
+    """Return a source's reader with the types that were found when the app's first batch began,
+    because later files might suggest others."""
     if not is_read(source.spec) or not is_local(source.spec) or source.spec.columns:
         return source.reader()
     begun = (checkpoint / PROGRESS).exists()
@@ -507,7 +511,8 @@ def pinned(source: Source, checkpoint: Path, side: int) -> Reader | None:
 
 def make_planner(settings: AppSettings, job: AnyJob, app: str,
                  places: Places) -> Planner | StreamStreamPlanner:
-    """What the settings and the job ask for: a stream and master data, or two streams."""
+    """Return the planner for the settings and the job: a stream with master data, or two
+    streams."""
     if isinstance(settings, StreamStreamSettings) and isinstance(job, StreamStreamJob):
         return StreamStreamPlanner(settings, job)
     assert isinstance(settings, LoadSettings) and isinstance(job, Job)
@@ -517,13 +522,14 @@ def make_planner(settings: AppSettings, job: AnyJob, app: str,
 
 
 def _start_workers(context: SparkContext, count: int) -> None:
-    """Have Python workers started and ready, while the driver makes the first micro-batch ready."""
-    with suppress(Exception):  # the micro-batch's tasks will tell, or the session has ended
+    """Start Python workers, and let them import what tasks need, while the driver prepares the
+    first micro-batch."""
+    with suppress(Exception):  # the micro-batch's tasks will report it, or the session has ended
         context.range(count, numSlices=count).foreachPartition(get_ready)
 
 
 def forget_unbegun(query: Path) -> None:
-    """Clear a query's checkpoint without a batch: from what a crash before the first one leaves
-    there, Spark refuses to start."""
+    """Delete a query's checkpoint that has no batch: Spark refuses to start from what a crash
+    before the first batch leaves there."""
     if query.exists() and not any(path.name.isdigit() for path in (query / "offsets").glob("*")):
         shutil.rmtree(query)

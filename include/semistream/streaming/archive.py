@@ -1,9 +1,9 @@
 """``python -m semistream.streaming.archive FILE``: archive the classes that Spark loads, so that it
 starts sooner.
 
-The JVM's own class data sharing (JEP 350): with ``-XX:SharedArchiveFile=FILE`` it maps what it
-would else read, verify and link at each start. It leaves an archive of another JVM, or of other
-jars, alone.
+This uses the JVM's class data sharing (JEP 350): with ``-XX:SharedArchiveFile=FILE`` the JVM maps
+classes that it would otherwise read, verify and link at each start. It ignores an archive of
+another JVM, or of other jars.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ LOAD = "load"  # the second argument of the process whose classes are archived
 
 
 def write_archive(path: Path) -> None:
-    """Raises subprocess.CalledProcessError where Spark fails, and OSError where the JVM has written
-    none."""
+    """Write the archive. Raises subprocess.CalledProcessError if Spark fails, and OSError if the
+    JVM has written no archive."""
     (new := path.with_name(f"{path.name}.new")).unlink(missing_ok=True)
     settings = {"spark.master": "local[2]", "spark.ui.enabled": "false",
                 "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1",

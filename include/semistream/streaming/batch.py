@@ -1,5 +1,5 @@
-"""The same join as a function from a batch DataFrame to a joined one, for people who go on in Spark
-SQL."""
+"""The same join as a function from a batch DataFrame to a joined one, for people who continue in
+Spark SQL."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ def join_dataframe(df: DataFrame, snapshot: str | Path,
                    columns: Sequence[str] | None = None, algorithm: str = "elevatorjoin",
                    memory: int | str = "64MB", join_type: str = "inner",
                    parameters: dict[str, Any] | None = None, partitions: int = 0) -> DataFrame:
-    """``df`` with the master's columns, joined in at most ``memory`` bytes in all, of which each
-    partition has its share.
+    """Return ``df`` with the master's columns, joined in at most ``memory`` bytes, which the
+    partitions share.
 
     snapshot: snapshots/<master>, whose current version is taken, or one version's directory; every
     executor reads it. on: a column name, several, or (stream column, master column) pairs. columns:
     master columns to add (None: all but the join columns); one that df has too is named
     <master>_<column>. join_type: inner, or left (tuples without a match have nulls). partitions: 0
-    is Spark's default parallelism. Timestamps are UTC. Lazy, like every DataFrame; wide rows go
-    back to the JVM, which the streaming app avoids. Texts of key columns become what those of the
-    snapshot have become by its formats. Raises ConfigError.
+    is Spark's default parallelism. Timestamps are UTC. The result is lazy, like every DataFrame;
+    its rows return to the JVM, which the streaming app avoids. Texts of key columns are normalised
+    as the snapshot's formats say. Raises ConfigError.
     """
     pairs = ([(on, on)] if isinstance(on, str)
              else [(c, c) if isinstance(c, str) else (c[0], c[1]) for c in on])
@@ -66,7 +66,7 @@ def join_dataframe(df: DataFrame, snapshot: str | Path,
 def _in_form(stream: pa.Schema,
              forms: dict[str, ColumnFormat]) -> Callable[[Iterator[pa.RecordBatch]],
                                                          Iterator[pa.RecordBatch]]:
-    """Bring key columns into the form that they have in the snapshot."""
+    """Return a function that normalises key columns as the snapshot's formats say."""
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             columns = [prepared_cells(f.name, column, forms.get(f.name))[0]

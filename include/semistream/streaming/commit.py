@@ -4,12 +4,12 @@ A micro-batch, or a drain, passes these steps::
 
     begin     progress.json is written: which batch, with which plan, from which join states
     (tasks)   join their partitions, write their states and hand their rows to the sink
-    finish    the sink commits in one step; or the commit is noted in intent.json, and made while
-              Spark plans the next batch
+    finish    the sink commits in one step; or the commit is recorded in intent.json, and made
+              while Spark plans the next batch
     settle    the next step waits until that commit is made
 
-A crash leaves the checkpoint between two steps. ``take_up`` makes a commit that was noted, and
-tells what was begun and not committed: it is finished with the same plan, from the same states,
+A crash leaves the checkpoint between two steps. ``take_up`` makes a commit that was recorded, and
+says what was begun and not committed: that is finished with the same plan, from the same states,
 before anything else begins.
 """
 
@@ -49,14 +49,12 @@ log = logging.getLogger(__name__)
 
 
 class Commits:
-    """last: the newest commit; entries: its ledger rows, none under a new plan; pending: what was
-    begun and is not committed.
-
-    committed_at: of the newest commit, by ``time.monotonic``.
-    """
+    """The commits of an app. last: the newest commit; entries: its ledger rows, empty under a new
+    plan; pending: what was begun and is not committed; committed_at: the time of the newest commit,
+    by ``time.monotonic``."""
 
     def __init__(self, app: str, job: AnyJob, checkpoint: Path, sink: str, warehouse: SqlSink):
-        """sink: the setting, see ``sinks.registry``."""
+        """Open the sink. sink: the setting, see ``sinks.registry``."""
         self.app, self.job, self.checkpoint, self.warehouse = app, job, checkpoint, warehouse
         self.sink, self.ledger = open_sink(sink, warehouse, checkpoint), warehouse.ledger(app)
         self._setting = sink
@@ -72,7 +70,7 @@ class Commits:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._executor.shutdown()  # no commit is left half-way, whatever fails meanwhile
+        self._executor.shutdown()  # waits: no commit is left half-way, whatever fails
 
     @property
     def _at(self) -> Position:
@@ -85,25 +83,26 @@ class Commits:
 
     @property
     def waiting(self) -> int:
-        """How many tuples wait."""
+        """The number of waiting tuples."""
         return sum(e["waiting"] for e in self.entries)
 
     @property
     def waiting_by_side(self) -> dict[str, int]:
-        """The same of each of two streams."""
+        """The number of tuples held of each of two streams; empty for one stream."""
         sides = [e["sides"] for e in self.entries if e.get("sides")]
         return {side: sum(s[side]["waiting"] for s in sides) for side in SIDES} if sides else {}
 
     # ---- a batch or a drain
 
     def begin(self, progress: Progress) -> None:
-        """Note what is worked on from now. Raises what the commit before failed with."""
+        """Record what is processed from now on. Raises the error of the previous commit if it
+        failed."""
         self.settle()
         progress.write(self.checkpoint)
         self.progress, self.pending = progress, (progress.batch, progress.drain)
 
     def finish(self, entries: list[dict[str, Any]], listed: float | None) -> None:
-        """Commit what was begun. entries: of all partitions; listed: see
+        """Commit what was begun. entries: the ledger rows of all partitions; listed: see
         ``load_commits.source_listed``, s since 1970."""
         row = self._row(entries, listed)
         if self.sink.two_phase:
@@ -114,50 +113,50 @@ class Commits:
         self._committed(entries, self._at)
 
     def finish_without_tuples(self, listed: float | None) -> list[dict[str, Any]]:
-        """Commit a batch that brings nothing: states and ledger rows go on as they are, and no task
-        is needed."""
+        """Commit a batch without tuples. States and ledger rows are carried over, and no task is
+        needed."""
         entries = [without_tuples(e, self.progress.batch) for e in self.entries]
         self.ledger.commit(self._row(entries, listed), entries)
         self._committed(entries, self._at)
         return entries
 
     def promise(self, row: dict[str, Any], entries: list[dict[str, Any]]) -> None:
-        """Note a commit, so that it is made also after a crash."""
+        """Record a commit durably, so that it is made even after a crash."""
         write_checked(self.checkpoint / INTENT, {"commit": row, "entries": entries})
 
     def settle(self) -> None:
-        """Wait for the newest commit. Raises what it failed with; nothing may begin after that."""
+        """Wait for the newest commit. Raises its error if it failed; then nothing more may
+        begin."""
         if self._newest is not None:
             self._newest.result()
 
     def check(self) -> None:
-        """Raise what the newest commit failed with, if it has; do not wait."""
+        """Raise the error of the newest commit if it has failed. This does not wait."""
         if self._newest is not None and self._newest.done():
             self._newest.result()
 
     def start_anew(self) -> None:
-        """Forget the states of a plan under which nothing waits any more, also for what was begun
-        from them."""
+        """Forget the join states of a former plan, under which nothing waits any more."""
         self.entries = []
         if self.pending is not None:
             self.progress = replace(self.progress, states={})
 
     def take_back(self) -> None:
-        """Forget what some partitions have written of what was begun."""
+        """Delete what partitions have written of the batch that was begun."""
         self.sink.take_back(self.app, self.progress.batch, self.progress.drain)
 
     def check_nothing_pending(self) -> None:
-        """Raises StateError."""
+        """Raise StateError if something was begun and is not committed."""
         if self.pending is not None:
             raise StateError(f"Batch {self.pending[0]} was begun, and Spark takes it for done, but "
                              f"it is not committed: {self.checkpoint} lacks {INTENT}, or its "
                              f"directory query is not of the same time. {RESTORE}")
 
     def check_same_source(self, batch: int, given: dict[str, Any], paths: list[str]) -> None:
-        """A batch that is passed over, as its number is in the ledger, must be the very one. Raises
-        StateError.
+        """Check that a skipped batch, whose number is in the ledger, is the same part of the source
+        as the committed one. Raises StateError.
 
-        given: what ``SourceLog.offsets`` says of it; paths: its files.
+        given: the batch's ``SourceLog.offsets``; paths: its files.
         """
         said, known = self.ledger.source(batch)
         same = all(a[name] == b[name] for a, b in zip(parts_of(said), parts_of(given), strict=True)
@@ -174,7 +173,7 @@ class Commits:
                          f"the source anew: semistream reset {self.app}.")
 
     def check_follows(self, batch: int) -> None:
-        """Raises StateError for a batch that is not the next one."""
+        """Raise StateError if a batch is not the next one."""
         last = self.last[0] if self.last else -1
         if batch > last + 1:
             raise StateError(f"{self.checkpoint} goes on with batch {batch}, but the ledger of "
@@ -182,7 +181,7 @@ class Commits:
                              f"checkpoint, or begin again: semistream reset {self.app}.")
 
     def _row(self, entries: list[dict[str, Any]], listed: float | None) -> dict[str, Any]:
-        """The commit as the ledger has it."""
+        """Return the commit as a row of the ledger."""
         at = self.progress
         return {"app": self.app, "batch": at.batch, "drain": at.drain, "job": self.job.to_ledger(),
                 "fact_table": self.job.fact_table, "sink": self._setting,
@@ -191,24 +190,24 @@ class Commits:
                 "source_listed": listed, "rows_read": sum(e["rows_read"] for e in entries)}
 
     def _committed(self, entries: list[dict[str, Any]], at: Position) -> None:
-        """Go on from what is committed, or is sure to be."""
+        """Continue from a commit that is made, or is recorded and will surely be made."""
         self.entries = entries
         self.last, self.pending = at, None
         self.committed_at = time.monotonic()
         states = self.checkpoint / "state"
         used = {name for state in self.states.values() for name in JoinState.files(states / state)}
         old = [file for file in states.iterdir() if file.name not in used]
-        # giving large files' pages back takes its time
+        # in a thread, because deleting large files takes time
         threading.Thread(target=_remove, args=(old,)).start()
 
     # ---- recovery
 
     def take_up(self) -> Progress | None:
-        """What was worked on last, None on a new checkpoint; ``pending`` says whether it is still
-        to be finished.
+        """Return what was processed last, or None on a new checkpoint. ``pending`` says whether it
+        is still to be finished.
 
-        Raises ConfigError where checkpoint and warehouse do not belong together, StateError where
-        one of them is damaged.
+        Raises ConfigError if checkpoint and warehouse do not belong together, StateError if one of
+        them is damaged.
         """
         (self.checkpoint / "state").mkdir(exist_ok=True)
         _sweep(self.checkpoint)
@@ -231,8 +230,8 @@ class Commits:
         return self._go_on(at)
 
     def _go_on(self, at: Position) -> Progress | None:
-        """Take up what was worked on. None where a former version noted it, and nothing waits: then
-        nothing of it is needed."""
+        """Continue with the batch that was processed last and return its record. Return None if a
+        former version wrote the record and nothing waits, so that it is not needed."""
         try:
             progress = Progress.read(self.checkpoint)
         except StateError as e:
@@ -262,18 +261,19 @@ class Commits:
 
     @property
     def needs_plan(self) -> bool:
-        """Whether something is to be finished with the plan that it was begun with."""
+        """Return whether something is still to be finished with the plan that it was begun with."""
         return self.pending is not None or not self.drained
 
     @property
     def drained(self) -> bool:
-        """Whether all that was loaded is finished, so that no join state is needed. What two
-        streams promise of later tuples is in their state until they have ended."""
+        """Return whether all loaded tuples are finished, so that no join state is needed. The state
+        of two streams is needed until they have ended, because it has their promises about later
+        tuples."""
         return self.last is not None and not self.waiting and (isinstance(self.job, Job)
                                                                or bool(self.last[1]))
 
     def _keep_former_promise(self) -> None:
-        """Make a commit that a crash left half-way, whatever sink is asked for now."""
+        """Make a commit that a crash left half-way, through the sink it was begun with."""
         intent = read_checked(self.checkpoint / INTENT, RESTORE)
         if intent is not None:
             row = intent["commit"]
@@ -287,14 +287,15 @@ class Commits:
         sink.clean_up()
 
     def _warn_of_others(self) -> None:
-        """Two apps on one fact table are proven apart; whoever reads it sees the rows of both."""
+        """Warn if other apps load the same fact table: each app is proven by itself, but readers
+        see the rows of all."""
         if others := self.ledger.others(self.job.fact_table):
             log.warning("%s also has rows of %s: facts are counted and verified for each app by "
                         "itself", self.job.fact_table, ", ".join(others))
 
     def _check_entries(self, progress: Progress) -> None:
-        """The newest commit must have its row of each partition, and what goes on from it the same
-        states. Raises StateError."""
+        """Check that the newest commit has a row for each partition, and that what continues from
+        it has the same states. Raises StateError."""
         assert self.last is not None
         found = [e["partition"] for e in self.entries]
         count = self.ledger.partition_count(*self.last)
@@ -310,8 +311,8 @@ class Commits:
                              f"{RESTORE}")
 
     def _check_same_job(self) -> None:
-        """What the app has loaded so far must have gone to the same table, have come from the same
-        files, and be known by the same columns. Raises ConfigError."""
+        """Check that table, path and id columns are those of what the app has loaded so far. Raises
+        ConfigError."""
         if (former := self.ledger.newest_job()) is None:
             return
         table, job = former
@@ -338,7 +339,8 @@ class Commits:
                 f"semistream reset {self.app}.")
 
     def _check_rows(self, sink: Sink) -> None:
-        """What the ledger says is loaded must not plainly be gone. Raises StateError."""
+        """Check that the rows which the ledger says are loaded are not obviously gone. Raises
+        StateError."""
         missing = retrying(lambda: sink.missing(self.app), self.warehouse.retry)
         if missing is not None:
             raise StateError(f"{missing}, but the ledger says that {self.app} has loaded rows of "
@@ -346,8 +348,8 @@ class Commits:
                              f"ledger, or load the source anew: semistream reset {self.app}.")
 
     def _check_spark(self) -> None:
-        """Spark must not take a batch for done that the ledger does not have: it never gives it
-        again. Raises StateError."""
+        """Raise StateError if Spark takes a batch for done that the ledger does not have: Spark
+        would never give it again."""
         done = done_by_spark(self.checkpoint)
         last = self.last[0] if self.last else -1
         if done > last:
@@ -359,8 +361,8 @@ class Commits:
                              f"{self.app}.")
 
     def _check_same_history(self, at: Position | None) -> None:
-        """An app's ledger and its checkpoint must tell of the same batches; else tuples would be
-        skipped. at: what ``progress.json`` says. Raises ConfigError."""
+        """Check that ledger and checkpoint know the same batches; otherwise tuples would be
+        skipped. at: from ``progress.json``. Raises ConfigError."""
         last, newest = self.last, self.sink.newest(self.app)
         if at is None and last is None and newest is None:
             return
@@ -375,8 +377,8 @@ class Commits:
 
 
 def _sweep(checkpoint: Path) -> None:
-    """Remove what a killed process has left half-written; the status is written all the time, also
-    now."""
+    """Remove files that a killed process has left half-written, except the status, which is being
+    written now."""
     for place in (checkpoint, checkpoint / "state"):
         for file in place.glob(".*.*"):
             if not file.name.startswith(".status.json"):

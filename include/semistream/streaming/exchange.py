@@ -1,5 +1,5 @@
-"""How tuples come from the tasks that read them to the tasks that join them: as Arrow messages, by
-partition, through Spark's shuffle, which sees bytes only."""
+"""The exchange of tuples between the tasks that read them and the tasks that join them: as Arrow
+messages, by partition, through Spark's shuffle, which sees bytes only."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ TUPLES, REJECTED, FAILED = range(3)  # kinds of messages
 COLUMNS = pa.schema([("partition", pa.int32()), ("side", pa.int32()), ("kind", pa.int32()),
                      ("message", pa.binary())])
 NOTHING = np.zeros(0, np.int64)
-GATHERED_BYTES = 4_000_000  # of tuples of small files that are placed together
-REJECTED_BYTES = 1_000  # that one of them is taken for
+GATHERED_BYTES = 4_000_000  # of tuples of small files that are combined
+REJECTED_BYTES = 1_000  # the assumed size of a rejected text
 Batches = Iterator[pa.RecordBatch]
 
 
 class Input(NamedTuple):
-    """Tuples of a side, and what could not be read as one."""
+    """Tuples of a side, and the texts that could not be read as tuples."""
 
     side: int
     tuples: pa.RecordBatch
@@ -42,8 +42,8 @@ class Input(NamedTuple):
 
 
 class Numbered(NamedTuple):
-    """A chunk with a number for each of its tuples, int64[n], and for each of what it rejects,
-    int64[r]. What has no key belongs to the partition that its number says, in every attempt."""
+    """A chunk with a number for each of its tuples, int64[n], and for each rejected text, int64[r].
+    The number decides the partition of what has no key, so that every attempt decides alike."""
 
     chunk: Chunk
     tuples: np.ndarray
@@ -56,14 +56,14 @@ class TaskFailed(SemistreamError):
 
 @dataclass(frozen=True)
 class Side:
-    """Reads what a stream brings, and tells which partition it belongs to."""
+    """A reader of a stream that also says which partition a tuple belongs to."""
 
     number: int
     placement: Placement
     reader: Reader | None
 
     def files(self, paths: Sequence[str]) -> Iterator[Numbered]:
-        """Read local files, small ones together. A tuple's number is its place in its file."""
+        """Read local files; small ones are combined. A tuple's number is its place in its file."""
         if paths:
             assert self.reader is not None
             source = self.reader.open()
@@ -71,11 +71,12 @@ class Side:
                                  for chunk in source.read(Path(path))), self.reader.schema)
 
     def place_files(self, paths: Sequence[str]) -> Batches:
-        """Place the tuples of local files."""
+        """Yield the tuples of local files as messages to their partitions."""
         return self._placed(self.files(paths))
 
     def place_rows(self, batches: Batches) -> Batches:
-        """Place rows as Spark brings them. A row's number is a hash of it."""
+        """Yield rows that Spark brings as messages to their partitions. A row's number is a hash of
+        it."""
         names = self.placement.stream.names
         rows = (batch.rename_columns(names).cast(self.placement.stream) for batch in batches)
         flat = [f.name for f in self.placement.stream if not pa.types.is_nested(f.type)]
@@ -83,7 +84,8 @@ class Side:
                             for b in rows)
 
     def place_values(self, batches: Batches) -> Batches:
-        """Place messages whose values are an object each. A message's number is a hash of it."""
+        """Yield tuples as messages to their partitions, from records whose value is one JSON object
+        each. A record's number is a hash of it."""
         assert self.reader is not None
         source = self.reader.open()
         assert isinstance(source, JsonSource)
@@ -97,7 +99,8 @@ class Side:
         return self._placed(read())
 
     def place_contents(self, batches: Batches) -> Batches:
-        """Place the tuples of files of another file system: path, content."""
+        """Yield the tuples of files on another file system as messages to their partitions.
+        batches: path, content."""
         assert self.reader is not None
         source = self.reader.open()
 
@@ -115,12 +118,12 @@ class Side:
         return self._placed(read())
 
     def of_partition(self, partition: int, numbered: Numbered) -> Input:
-        """Return what belongs to one partition."""
+        """Return the tuples and rejected texts that belong to one partition."""
         tuples = self.placement.only(partition, numbered.chunk.rows, numbered.tuples)
         return Input(self.number, tuples, self._rejected(numbered).get(partition, ()))
 
     def _rejected(self, numbered: Numbered) -> dict[int, list[Rejected]]:
-        """Return what was rejected, by partition."""
+        """Return the rejected texts by partition."""
         out: dict[int, list[Rejected]] = {}
         of = self.placement.of_numbers(numbered.rejected).tolist()
         for p, rejected in zip(of, numbered.chunk.rejected, strict=True):
@@ -128,7 +131,7 @@ class Side:
         return out
 
     def _placed(self, chunks: Iterator[Numbered]) -> Batches:
-        """Yield messages. What fails is said to all partitions, so that none is loaded."""
+        """Yield messages. An error is sent to all partitions, so that none of them is loaded."""
         try:
             for numbered in chunks:
                 placed = [(p, TUPLES, rows.serialize().to_pybytes()) for p, rows
@@ -150,7 +153,7 @@ class Side:
 
 
 def together(parts: Iterator[Numbered], schema: pa.Schema) -> Iterator[Numbered]:
-    """Put small parts together, in their order, up to `GATHERED_BYTES`."""
+    """Combine small parts, in their order, up to `GATHERED_BYTES`."""
     rows, held = Gathered(schema), list[Numbered]()
     for part in parts:
         size = part.chunk.rows.nbytes + REJECTED_BYTES * len(part.chunk.rejected)
@@ -180,7 +183,8 @@ def _hashes(rows: pa.RecordBatch) -> np.ndarray:
 
 
 def inputs(batches: Batches, streams: Sequence[pa.Schema]) -> Iterator[Input]:
-    """Read the messages of one partition. Raises TaskFailed for what a task that read has said."""
+    """Read the messages of one partition. Raises TaskFailed for an error that a reading task has
+    sent."""
     for batch in batches:
         for _, side, kind, message in zip(*batch.columns, strict=True):
             number, data = side.as_py(), message.as_py()
@@ -195,7 +199,7 @@ def inputs(batches: Batches, streams: Sequence[pa.Schema]) -> Iterator[Input]:
 
 def shares(files: Sequence[Sequence[str]], sizes: Callable[[str], int],
            count: int) -> list[list[list[str]]]:
-    """Share out the files of each side, largest first, to as many tasks: [task][side] paths."""
+    """Divide the files of each side among so many tasks, the largest first: [task][side] paths."""
     out = [[list[str]() for _ in files] for _ in range(count)]
     loads = [0] * count
     every = [(sizes(path) + 1, side, path) for side, paths in enumerate(files) for path in paths]

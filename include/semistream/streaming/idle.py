@@ -1,4 +1,4 @@
-"""Whether a load has anything to do, told without Spark: by the checkpoint, the ledger and a
+"""A check without Spark whether a load has anything to do, from the checkpoint, the ledger and a
 listing of the source's files."""
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from semistream.streaming.stream_stream_planning import StreamStreamPlanner
 
 def plan_of_idle_load(settings: AppSettings, job: AnyJob, commits: Commits,
                       planner: Planner | StreamStreamPlanner) -> Plan | None:
-    """Return the plan of the newest commit, if there is nothing to do after it. None else, and
-    where only Spark can tell.
+    """Return the plan of the newest commit if there is nothing to do after it; None if there is, or
+    if only Spark can tell.
 
-    There is something to do where tuples wait, a batch was begun, a file is not loaded, or the job,
-    the sink, the settings or the master's version are others than those of the newest commit.
-    Raises SemistreamError for what a load refuses to go on from.
+    There is something to do if tuples wait, a batch was begun, a file is not loaded, or the job,
+    the sink, the settings or the master's version differ from those of the newest commit. Raises
+    SemistreamError if a load would refuse to continue.
     """
     if settings.trigger != AVAILABLE_NOW or not isinstance(job, Job) or not is_listed(job):
         return None
@@ -51,13 +51,13 @@ def plan_of_idle_load(settings: AppSettings, job: AnyJob, commits: Commits,
 
 
 def is_listed(job: Job) -> bool:
-    """Whether the stream's files can be listed from here."""
+    """Return whether the stream's files can be listed from here."""
     return is_read(job.stream) and is_local(job.stream) and bool(job.stream.path)
 
 
 def all_loaded(job: Job, commits: Commits) -> bool:
-    """Whether the ledger has every file that the source has now. An entry that cannot be looked at
-    may be, or hide, another one."""
+    """Return whether the ledger has every file that the source has now. An entry that cannot be
+    read may be, or hide, an unloaded file."""
     loaded = commits.ledger.file_paths()
     found = list_files(os.path.abspath(job.stream.path or ""), job.stream.options,
                        job.stream.format)

@@ -1,7 +1,7 @@
-"""What a task runs on its partition: the join of a stream with R, or that of two streams.
+"""The operator that a task runs on its partition: the join of a stream with R, or of two streams.
 
-Both are fed a side's tuples, tell what they have finished, and are kept, or saved, from one
-micro-batch to the next. A stream that is joined with R is side 0.
+Both take a side's tuples, give what they have finished, and are kept, or saved and restored, from
+one micro-batch to the next. A stream that is joined with R is side 0.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 SUMMED = ("rows_read", "matched", "unmatched", "output_rows", "cache_hits", "disk_tuples_read",
           "bytes_read", "seconds")
-Refused = Counter[tuple[int, str]]  # tuples that the operator was not given, by side and reason
+Refused = Counter[tuple[int, str]]  # tuples rejected before the operator, by side and reason
 
 
 class Finished(NamedTuple):
-    """joined: rows of ``output_schema``; unmatched: tuples of the side, and ``reason``; propagated:
-    JSON of values in the side's join columns that no later row has, {column: pattern}; final: the
-    same of the left stream's join columns, of this partition's keys, where that makes them
-    final."""
+    """The output of an operator. joined: rows of ``output_schema``; unmatched: tuples of the side,
+    and ``reason``; propagated: JSON texts {column: pattern}, each of which says that no later row
+    has such values in the side's join columns; final: those of this partition's keys, as the left
+    stream's columns, that are final because of it."""
 
     joined: pa.RecordBatch | None
     unmatched: pa.RecordBatch | None
@@ -45,7 +45,7 @@ class Finished(NamedTuple):
 
 class Joining(Protocol):
     """An operator in a task. first: how many of its output columns are the (left) stream's;
-    sketched: whether its keys can be, for the ledger."""
+    sketched: whether its keys can be sketched for the ledger."""
 
     output_schema: pa.Schema
     first: int
@@ -53,44 +53,45 @@ class Joining(Protocol):
 
     @property
     def portable(self) -> bool:
-        """Whether another process can go on with it as it is now."""
+        """Return whether another process can take the operator over in its present state."""
 
     def process(self, side: int, tuples: pa.RecordBatch) -> Iterator[Finished]:
-        """Take in tuples of a side."""
+        """Process tuples of a side."""
 
     def sketch(self, sketch: SampledSketch, tuples: pa.RecordBatch) -> None:
-        """Add the join keys of some tuples, as the sketch draws them."""
+        """Add a sample of the tuples' join keys, drawn by the sketch."""
 
     def settle(self, pace: Pace | None) -> Iterator[Finished]:
-        """The tuples of the micro-batch are in. pace: of those that wait, where these are bound to
-        be finished in some time."""
+        """End the micro-batch, whose tuples are all processed. pace: how far to finish waiting
+        tuples, if their waiting is bounded."""
 
     def drain(self) -> Iterator[Finished]:
-        """Finish what waits."""
+        """Finish the waiting tuples."""
 
     @property
     def waiting(self) -> int:
-        """Tuples that wait for the disk."""
+        """The number of tuples that wait for the disk."""
 
     def count(self) -> Any:
-        """How much it has done so far, for ``entry``."""
+        """Return the operator's counts so far, for ``entry``."""
 
     def entry(self, before: Any, refused: Refused) -> dict[str, Any]:
-        """What the ledger says of it since ``before``; sides: of each of two streams by itself."""
+        """Return the ledger's fields for the work since ``before``. sides: the counts of each of
+        two streams."""
 
     def save(self, path: Path, before: str) -> None:
-        """Write the state; before: name of the file that has the former one, if any."""
+        """Write the state. before: name of the file with the former state, if any."""
 
     def restore(self, path: Path) -> None:
-        """Take up a state in a new operator."""
+        """Restore a state in a new operator."""
 
     def close(self) -> None:
-        """Give back memory and files now: its parts refer to it, so that it would stay until the
-        next garbage collection. It cannot be used any more."""
+        """Free memory and files now, and make the operator unusable. Its parts refer to it, so that
+        it would otherwise stay until the next garbage collection."""
 
 
 class WithMaster:
-    """A stream, joined with R."""
+    """The operator that joins a stream with R."""
 
     portable = True
     sketched: ClassVar[bool] = True
@@ -150,11 +151,12 @@ class WithMaster:
 
 
 class OfTwoStreams:
-    """Two streams, joined with each other. A tuple waits as long as it is held, also where it has
-    had a partner.
+    """The operator that joins two streams. A tuple counts as waiting while it is held, even if it
+    has had a partner.
 
-    promises: of each side, what turns its tuples into punctuations. alone: whether this is the only
-    partition; else a range that it propagates says nothing of the others' keys, and is not told.
+    promises: of each side, what turns its tuples into punctuations; alone: this is the only
+    partition. Otherwise a range that it propagates says nothing of other partitions' keys and is
+    not recorded.
     """
 
     sketched: ClassVar[bool] = False
@@ -165,7 +167,8 @@ class OfTwoStreams:
 
     @property
     def portable(self) -> bool:
-        """What is on disk is this process's, and goes with it."""
+        """Return False if tuples are on disk: these files belong to this process and vanish with
+        it."""
         return not self.join.state.uses_disk
 
     def process(self, side: int, tuples: pa.RecordBatch) -> Iterator[Finished]:
@@ -188,7 +191,8 @@ class OfTwoStreams:
         return self._finished(self._settle())
 
     def _settle(self) -> Iterator[StreamJoinOutput]:
-        """What holds behind the micro-batch; then both streams have nothing more for the moment."""
+        """Apply the punctuations that hold after the micro-batch, then let the join work during the
+        pause."""
         for side, promises in enumerate(self.promises):
             for promise in promises:
                 for punctuations in promise.behind():
@@ -210,8 +214,9 @@ class OfTwoStreams:
                                self._final(propagated))
 
     def _final(self, said: Propagated) -> Final | None:
-        """In terms of the left stream's keys. Where this is outer, what the right one has closed
-        may still come without a partner."""
+        """Return the keys that a propagated punctuation makes final, in the left stream's columns.
+        In an outer join, return None for a punctuation of the right stream: left tuples with its
+        keys may still come out without a partner."""
         spec = self.join.spec
         if said.side and spec.join_type != "inner":
             return None
@@ -272,5 +277,5 @@ def _texts(propagated: Propagated, patterns: bool) -> list[str]:
 
 
 def _since(now: dict[str, int], before: dict[str, int]) -> dict[str, int]:
-    """By reason, those that have come."""
+    """Return by reason how many were added."""
     return {reason: n for reason in now if (n := now[reason] - before.get(reason, 0))}

@@ -1,4 +1,4 @@
-"""Which formats of a load's columns never change: of those that tell its tuples apart."""
+"""The formats of a load's columns that may never change: those of keys and ids."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from semistream.errors import ConfigError
 
 
 def check_kept(job: AnyJob, former: dict[str, Any]) -> None:
-    """Raise ConfigError where texts of keys, or ids, become others than when the load began: what
-    waits would find no partner, and the proof no tuple. former: the job then, as the ledger has
-    it."""
+    """Raise ConfigError if the texts of keys, or ids, are normalised differently than when the load
+    began: waiting tuples would find no partner, and the proof no tuple. former: the job at that
+    time, from the ledger."""
     keys = [list(job.on)] if isinstance(job, Job) else [list(job.on), list(job.on.values())]
     names = ("stream",) if isinstance(job, Job) else SIDES
     plain = ColumnFormat()

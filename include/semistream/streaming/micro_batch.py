@@ -34,26 +34,26 @@ from semistream.streaming.sources.registry import find_source
 from semistream.streaming.task import SUMMARY, Work, raise_refusal
 
 log = logging.getLogger(__name__)
-POLL = 0.25  # s between looks for a stop request
-ATTEMPTS = 3  # at a job whose Python worker was killed, where Spark itself does not try again
+POLL = 0.25  # s between checks for a stop request
+ATTEMPTS = 3  # attempts at a job whose Python worker was killed, if Spark itself does not retry
 WORKER_DIED = ("Python worker exited unexpectedly", "Python worker process terminated", "SIGKILL",
                "EOFException")
-# Up to so many tasks each decode all of a micro-batch's Parquet, and keep the tuples of their
-# partition: some 0.05 s a million tuples of two columns, which no exchange is worth.
+# Up to so many tasks each decode all Parquet of a micro-batch, and keep the tuples of their
+# partition: some 0.05 s for a million tuples of two columns, cheaper than an exchange.
 MOST_DECODING = 16
-# Files are small below a mean of so many bytes: to open one takes longer than to hand its tuples
-# on. More than a few are therefore read once, and not once a task.
+# Files are small below a mean of so many bytes: opening one takes longer than exchanging its
+# tuples. More than FEW_FILES such files are therefore read once, not once in every task.
 SMALL_FILE, FEW_FILES = 256_000, 64
 
 
 class Stopped(Exception):
-    """A micro-batch that came after the stop; Spark gives it again at the next start."""
+    """A micro-batch came after the stop; Spark gives it again at the next start."""
 
 
 @dataclass(frozen=True)
 class Stream:
-    """A stream of a query. schema: of its rows; reader: of its files or texts, None where Spark
-    brings rows; log: Spark's notes of its source."""
+    """A stream of a query. schema: of its rows; reader: of its files or texts, None if Spark brings
+    rows; log: Spark's log of its source."""
 
     spec: StreamSpec
     schema: pa.Schema
@@ -63,7 +63,7 @@ class Stream:
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """df: as Spark gives it; number: Spark's; streams: one, or the left and the right one."""
+    """A micro-batch. df, number: from Spark; streams: one, or the left and the right one."""
 
     df: DataFrame
     number: int
@@ -71,7 +71,7 @@ class MicroBatch:
 
     @cached_property
     def files(self) -> list[list[str]]:
-        """The paths of each stream's files; none where its source has no files."""
+        """The paths of each stream's files; none if its source has no files."""
         return [stream.log.files(self.number) for stream in self.streams]
 
     @property
@@ -80,7 +80,7 @@ class MicroBatch:
 
     @cached_property
     def offsets(self) -> dict[str, Any]:
-        """What the ledger says of it."""
+        """The batch's ``source_offsets`` for the ledger."""
         parts = [stream.log.offsets(self.number) for stream in self.streams]
         return parts[0] if len(parts) == 1 else dict(zip(SIDES, parts, strict=True))
 
@@ -91,11 +91,11 @@ class MicroBatch:
                 for stream, files in zip(self.streams, self.files, strict=True)]
 
     def part_of_source(self, min_age: float, stop_asked: Callable[[], bool]) -> dict[str, Any]:
-        """Its part of the source as ``Progress`` notes it: source, sources.
+        """Return the batch's part of the source, as ``Progress`` has it: source, sources.
 
-        Raises ConfigError for a file with other columns than the stream, StateError for one that is
-        gone, and Stopped where a stop is asked for while its files have not rested for ``min_age``
-        seconds.
+        Raises ConfigError for a file whose columns are not the stream's, StateError for a file that
+        is gone, and Stopped if a stop is requested before its files have been unchanged for
+        ``min_age`` seconds.
         """
         for stream in self.streams:
             stream.log.flush(self.number)
@@ -106,13 +106,13 @@ class MicroBatch:
         return {"source": self.offsets, "sources": rested}
 
     def has_changed(self, begun: Progress) -> bool:
-        """Whether it is no longer the part of the source that was begun: a file has changed since,
-        Spark's note was lost, or another release read it in another way."""
+        """Return whether this is no longer the part of the source that was begun: a file has
+        changed since, Spark's log was lost, or another release read the files differently."""
         return begun.source != self.offsets or [s.path for s in begun.sources] != self.paths \
             or not begun.same_reader or any(s.known and s.now() != s for s in begun.sources)
 
     def has_tuples(self) -> bool:
-        """False where tasks read all of its files, and these are empty."""
+        """Return False if tasks read all of the batch's files and these are empty."""
         if any(len(own) < len(files) or stream.reader is None or not files
                for own, files, stream in zip(self.read_by_tasks, self.files, self.streams,
                                              strict=True)):
@@ -120,7 +120,8 @@ class MicroBatch:
         return any(_may_have_tuples(path) for path in self.paths)
 
     def frames(self) -> list[DataFrame | None]:
-        """What Spark brings of each stream, as its files are now. Lazy."""
+        """Return the DataFrame that Spark brings of each stream, from its files as they are now;
+        None if tasks read the files. Lazy."""
         given = [self.df] if len(self.streams) == 1 else of_both(self.df, self.streams)
         out: list[DataFrame | None] = []
         for df, stream, files in zip(given, self.streams, self.files, strict=True):
@@ -131,7 +132,8 @@ class MicroBatch:
         return out
 
     def sample(self, most: int) -> pa.RecordBatch:
-        """Some of the tuples of its only stream, from as few of its files as have them."""
+        """Return at most ``most`` tuples of the only stream, from as few of its files as
+        possible."""
         (stream,), (frame,) = self.streams, self.frames()
         taken = [pa.RecordBatch.from_pylist([], stream.schema)]
         if frame is None:
@@ -152,7 +154,8 @@ class MicroBatch:
         return pa.concat_batches(taken)
 
     def tuple_count(self) -> int:
-        """How many tuples it has, unparsable ones too; all of it is read for that, but Parquet."""
+        """Count the batch's tuples, unparsable ones included. Everything except Parquet is read for
+        that."""
         count = 0
         for frame, stream, files in zip(self.frames(), self.streams, self.files, strict=True):
             if frame is not None:
@@ -167,7 +170,8 @@ class MicroBatch:
         return count
 
     def _rested(self, min_age: float, stop_asked: Callable[[], bool]) -> tuple[SourceFile, ...]:
-        """Its files as they are, when none has changed for ``min_age`` seconds."""
+        """Wait until no file has changed for ``min_age`` seconds; return the files as they are
+        then."""
         files = look_at(self.paths)
         while (newest := max((f.modified / 1e9 for f in files), default=0.0)) > 0:
             until = min(newest, time.time()) + min_age  # a file may be dated in the future
@@ -192,7 +196,7 @@ def _remote(paths: Sequence[str]) -> bool:
 def _size(path: str) -> int:
     with suppress(OSError):
         return os.stat(path).st_size
-    return 0  # whoever reads it says what is wrong
+    return 0  # the task that reads it will report the error
 
 
 def _may_have_tuples(path: str) -> bool:
@@ -203,8 +207,8 @@ def _may_have_tuples(path: str) -> bool:
 
 
 def one_frame(frames: Sequence[DataFrame]) -> DataFrame:
-    """Put two streams together: side, the left columns, the right columns; a row has nulls in place
-    of the other side's columns."""
+    """Combine two streams in one DataFrame: side, the left columns, the right columns. A row has
+    nulls for the other side's columns."""
     parts = []
     for side, df in enumerate(frames):
         own = [F.lit(side)]
@@ -216,7 +220,7 @@ def one_frame(frames: Sequence[DataFrame]) -> DataFrame:
 
 
 def of_both(df: DataFrame, streams: Sequence[Stream]) -> list[DataFrame]:
-    """Take the two streams apart that ``one_frame`` has put together."""
+    """Separate the two streams that ``one_frame`` has combined."""
     side, *columns = df.columns
     widths = [1 if stream.reader is not None else len(stream.schema) for stream in streams]
     out = []
@@ -230,8 +234,8 @@ def of_both(df: DataFrame, streams: Sequence[Stream]) -> list[DataFrame]:
 
 
 def run_tasks(spark: SparkSession, work: Work, batch: MicroBatch | None) -> list[dict[str, Any]]:
-    """Run the Spark job of a micro-batch, or of a drain (None): the ledger rows of all partitions,
-    in order."""
+    """Run the Spark job of a micro-batch, or of a drain (None). Return the ledger rows of all
+    partitions, in order."""
     count = work.plan.partitions
     parts: list[DataFrame] = []
     if batch is not None:
@@ -252,7 +256,7 @@ def run_tasks(spark: SparkSession, work: Work, batch: MicroBatch | None) -> list
                 parts.append(plain.mapInArrow(work.place_frame(side, contents), PLACED))
     job: RDD[tuple[str]] | DataFrame
     if not parts:
-        # without a query to be planned: half the time of an empty micro-batch
+        # no query to plan, which would be half the time of an empty micro-batch
         job = spark.sparkContext.range(count, numSlices=count).mapPartitions(work.of_nothing)
     else:
         placed = reduce(DataFrame.unionAll, parts)
@@ -267,8 +271,9 @@ def run_tasks(spark: SparkSession, work: Work, batch: MicroBatch | None) -> list
 
 
 def _own(work: Work, batch: MicroBatch) -> list[bool]:
-    """Whether each task reads all of a stream's files, and keeps what is its own; else some tasks
-    read, and hand on. Both give each partition the same tuples."""
+    """Return, for each stream, whether every task reads all files and keeps its own tuples.
+    Otherwise some tasks read and distribute the tuples. Each partition gets the same tuples either
+    way."""
     def own(stream: Stream, files: list[str]) -> bool:
         if work.plan.partitions == 1:
             return True

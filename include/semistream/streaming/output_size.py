@@ -1,5 +1,5 @@
-"""How many rows a micro-batch will bring, before it begins: where several master rows match a
-tuple, they may be many times its tuples."""
+"""An estimate of how many rows a micro-batch will write, before it begins: if several master rows
+match a tuple, there may be many times as many rows as tuples."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from semistream.sizing.plan import Plan
 from semistream.sketches import SkimmedSketch
 from semistream.sketches.bounds import FAILURE
 
-MEMORY = 256_000  # bytes, of the sketch
+MEMORY = 256_000  # bytes of the sketch
 CONFIDENCE = 1 - FAILURE
 
 
 class OutputSize(NamedTuple):
-    """rows: estimated of the inner join; bound: what they are off by at most, with probability
-    CONFIDENCE, where all of the batch is like its sample."""
+    """The estimated size of the inner join. rows: the estimate; bound: its greatest error with
+    probability CONFIDENCE, if the whole batch is like its sample."""
 
     rows: int
     bound: int
 
 
 def many_to_many(plan: Plan) -> bool:
-    """Whether a tuple may match several master rows."""
+    """Return whether a tuple may match several master rows."""
     return not Manifest.read(Path(plan.snapshot)).unique
 
 
 def estimate_output(plan: Plan, sample: pa.RecordBatch, tuples: int) -> OutputSize:
-    """Of a batch of so many tuples, some of which are the sample: from the sample's sketch and R's
-    key codes, all of which are read."""
+    """Estimate the output of a batch of so many tuples from a sample of them and R's key codes, all
+    of which are read."""
     sketch = SkimmedSketch.for_memory(MEMORY)
     codes, valid = plan.placement(sample.schema).keys.stream_codes(sample)
     sketch.update(codes[valid])

@@ -1,5 +1,5 @@
-"""Which plan an app joins a stream and master data with: what settings and master version ask for,
-and when it changes. ``stream_stream_planning`` has the same of two streams."""
+"""The plan with which an app joins a stream and master data: what settings and master version ask
+for, and when the plan changes. ``stream_stream_planning`` is the counterpart for two streams."""
 
 from __future__ import annotations
 
@@ -32,26 +32,26 @@ PUBLISH = "Run `semistream provision JOB`, or the DAG provision_master_data, fir
 
 
 class Planner:
-    """plan: the one in use.
+    """The planner of a join with master data.
 
-    chosen: whether a sample of the stream has decided what the settings leave open, in this run or
-    in the one that left tuples waiting.
+    plan: the one in use; chosen: a sample of the stream has decided what the settings leave open,
+    in this run or in the run that left tuples waiting.
     """
 
     def __init__(self, settings: LoadSettings, job: Job, app: str, snapshots: Path, costs: Costs,
                  warehouse: Engine):
-        """snapshots: the directory of the master's versions."""
+        """Prepare the planner. snapshots: the directory of the master's versions."""
         self.settings, self.job, self.app, self.snapshots = settings, job, app, snapshots
         self.costs, self.warehouse = costs, warehouse
-        self._of_warehouse = ""  # the version that was found to be
+        self._of_warehouse = ""  # the version that is known to be of this warehouse
         self._cores = 1
         self.bound = WaitingBound(settings.max_wait, settings.interval)
         self.chosen = False
         self.plan: Plan
 
     def check(self, streams: tuple[pa.Schema, ...] | None) -> None:
-        """What can be known to fail without Spark. streams: None where they are not known yet.
-        Raises ConfigError."""
+        """Check everything that can be checked without Spark. streams: None if the schemas are not
+        known yet. Raises ConfigError."""
         if not self.settings.auto:
             find_algorithm(self.settings.algorithm)
         if (version := current_version(self.snapshots)) is None:
@@ -61,25 +61,26 @@ class Planner:
             self.without_sample(streams, max(self.settings.partitions, 1))
 
     def partitions(self, cores: int) -> int:
-        """P."""
+        """Return P, the number of partitions."""
         self._cores = cores
         return self.settings.partitions or min(cores, self.bucket_count)
 
     def ends(self, exhausted: bool) -> bool:
-        """Whether what waits is finished at the end of a run; it always is, as all of R is known.
-        exhausted: the source has no more."""
+        """Return whether waiting tuples are finished at the end of a run. They always are, because
+        all of R is known. exhausted: the source has no more tuples."""
         return True
 
     def check_open(self, last: tuple[int, int] | None) -> None:
-        """What was drained is no obstacle to more. last: the newest commit."""
+        """Do nothing: a load can continue after a drain. last: the newest commit."""
 
     @property
     def bucket_count(self) -> int:
-        """Of the current master version."""
+        """The number of buckets of the current master version."""
         return Manifest.read(self.snapshots / (current_version(self.snapshots) or "")).bucket_count
 
     def wanted(self, partitions: int) -> Plan:
-        """The plan that the settings and the current master version ask for. Raises ConfigError."""
+        """Return the plan that the settings and the current master version ask for. Raises
+        ConfigError."""
         version = current_version(self.snapshots)
         if version is None:
             raise ConfigError("snapshot", "must have been published", str(self.snapshots), PUBLISH)
@@ -96,8 +97,8 @@ class Planner:
                     partitions, str(self.snapshots / version), reason=s.reason, auto=s.auto)
 
     def _check_version(self, directory: Path) -> None:
-        """Raises ConfigError for a version of the master data that was published from another
-        warehouse than the one that is loaded."""
+        """Raise ConfigError if the master version was published from another warehouse than the
+        loaded one."""
         if directory.name == self._of_warehouse:
             return
         check_snapshot(self.warehouse, Manifest.read(directory).source, str(directory),
@@ -105,8 +106,8 @@ class Planner:
         self._of_warehouse = directory.name
 
     def _check_forms(self, manifest: Manifest) -> None:
-        """Raise ConfigError where texts of the stream's keys become others than the snapshot's
-        have become."""
+        """Raise ConfigError if the stream's key texts are normalised differently than the
+        snapshot's were."""
         for column, key in self.job.on.items():
             form = key_forms([column], self.job.stream.formats).get(column, {})
             if form != (known := manifest.formats.get(key, {})):
@@ -117,18 +118,19 @@ class Planner:
                                       "with the job as it is now, under another name.")
 
     def without_sample(self, streams: tuple[pa.Schema, ...], partitions: int) -> Plan:
-        """The same, with what is open decided without a look at the stream. Raises ConfigError."""
+        """Return the wanted plan, with open questions decided without a sample of the stream.
+        Raises ConfigError."""
         nothing = pa.RecordBatch.from_pylist([], streams[0])
         return self.wanted(partitions).choose(nothing, self.costs)
 
     def change(self, sample: Callable[[], pa.RecordBatch],
                history: Callable[[], SkimmedSketch | None], partitions: int) -> Plan | None:
-        """Another plan than the present one, to be opened once nothing waits; None to go on with
-        the present one.
+        """Return a new plan, to be opened once nothing waits, or None to continue with the present
+        one.
 
-        The plan changes with the master version and with the settings. What a sample of the stream
-        is to decide is decided in the first batch of a run that nothing waits before. sample: gives
-        some of the batch's tuples; history: the sketch of former loads' keys.
+        The plan changes with the master version and with the settings. Questions that a sample of
+        the stream decides are decided in the first batch of a run before which nothing waits.
+        sample: gives some of the batch's tuples; history: gives the sketch of former loads' keys.
         """
         wanted = self.wanted(partitions)
         if wanted == self.plan.asked() and (self.chosen or not self.plan.open_questions):
@@ -147,10 +149,10 @@ class Planner:
         return wanted
 
     def open(self, plan: Any, streams: tuple[pa.Schema, ...]) -> tuple[pa.Schema, pa.Schema]:
-        """Take up a plan, and hold its master version; gives the joined rows' columns of the
+        """Start using a plan, and pin its master version. Return the joined rows' columns from the
         stream, and the others.
 
-        Raises ConfigError where the plan does not fit stream and master.
+        Raises ConfigError if the plan does not fit stream and master.
         """
         join = plan.open(streams[0], 0)
         joined = join.output_schema
@@ -164,5 +166,5 @@ class Planner:
 
 
 def split(joined: pa.Schema, first: int) -> tuple[pa.Schema, pa.Schema]:
-    """The first columns, and the others."""
+    """Return the first columns, and the others."""
     return pa.schema(list(joined)[:first]), pa.schema(list(joined)[first:])

@@ -1,5 +1,5 @@
-"""How far a load is, by what its checkpoint says; of every version, and without what a load needs.
-"""
+"""The position of a load according to its checkpoint, readable for every version and with few
+imports."""
 
 from __future__ import annotations
 
@@ -13,34 +13,36 @@ Position = tuple[int, int]  # (batch, drain)
 
 
 def position(checkpoint: Path) -> Position | None:
-    """The batch, or drain, being worked on, or the latest one that was. Raises StateError when the
-    note of it is damaged."""
+    """Return the batch, or drain, that is being processed or was last; None if there is none.
+    Raises StateError if the record is damaged."""
     values = read_checked(checkpoint / PROGRESS, RESTORE)
     return None if values is None else (values["batch"], values["drain"])
 
 
 def promised(checkpoint: Path) -> Position | None:
-    """The commit that is noted, and made also after a crash. Raises StateError when the note is
-    damaged."""
+    """Return the position of a commit that is recorded, and made even after a crash; None if there
+    is none. Raises StateError if the record is damaged."""
     values = read_checked(checkpoint / INTENT, RESTORE)
     return None if values is None else (values["commit"]["batch"], values["commit"]["drain"])
 
 
 def follows(at: Position, last: Position | None) -> bool:
-    """Whether one works at ``at`` when the newest commit is ``last``: that itself, the drain behind
-    it, or the next batch."""
+    """Return whether a load can be at ``at`` if the newest commit is ``last``: at the same
+    position, at its drain, or at the next batch."""
     batch, drain = last if last is not None else (-1, 1)
     return at in ((batch, drain), (batch, 1), (batch + 1, 0)) and at[0] >= 0
 
 
 def done_by_spark(checkpoint: Path) -> int:
-    """The newest batch that Spark will not give again, by its own notes; -1 before the first."""
+    """Return the newest batch that Spark will not give again, according to its own logs; -1 before
+    the first."""
     offsets, commits = (_numbers(checkpoint / "query" / name) for name in ("offsets", "commits"))
     return max([*(offsets & commits), max(offsets, default=0) - 1])
 
 
 def begun_by_spark(checkpoint: Path) -> int:
-    """The newest batch that Spark has begun, by its own notes; -1 before the first."""
+    """Return the newest batch that Spark has begun, according to its own logs; -1 before the
+    first."""
     return max(_numbers(checkpoint / "query" / "offsets"), default=-1)
 
 

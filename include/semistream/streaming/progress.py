@@ -1,4 +1,4 @@
-"""The durable note of which micro-batch is being worked on, and how."""
+"""The durable record of which micro-batch is being processed, and how."""
 
 from __future__ import annotations
 
@@ -16,16 +16,15 @@ from semistream.streaming.position import PROGRESS, RESTORE
 
 @dataclass(frozen=True)
 class Progress:
-    """``<checkpoint>/progress.json``: the batch, or drain, being worked on, or the latest one that
-    was.
+    """``<checkpoint>/progress.json``: the batch, or drain, that is being processed or was last.
 
-    It is written before any task starts. Whatever is noted here is finished, with this plan and
-    from these states, before anything else is begun; so a task that outlives its driver does the
-    same work as its successor, and the ledger keeps one. states: join state files after the batch
-    before, by partition; none where nothing is taken over. source: which part of the source the
-    micro-batch is, as ``load_commits.source_offsets`` says it; sources: its files, as they were
-    when it began, those of a left stream before those of the right one; same_reader: whether
-    it was begun by a release whose tasks read as those of today.
+    It is written before any task starts. What is recorded here is finished, with this plan and from
+    these states, before anything else begins. So a task that outlives its driver does the same work
+    as its successor, and the ledger keeps one of both. states: the join state files after the batch
+    before, by partition; empty if nothing is taken over. source: the micro-batch's part of the
+    source, as in ``load_commits.source_offsets``; sources: its files as they were when it began,
+    those of a left stream before those of the right one; same_reader: it was begun by a release
+    whose tasks read files as today's do.
     """
 
     batch: int
@@ -38,7 +37,7 @@ class Progress:
 
     @classmethod
     def read(cls, checkpoint: Path) -> Progress | None:
-        """Raises StateError when the note is damaged."""
+        """Read the record; None if there is none. Raises StateError if it is damaged."""
         path = checkpoint / PROGRESS
         values = read_checked(path, RESTORE)
         if values is None:
@@ -56,6 +55,6 @@ class Progress:
 
 
 def _plan(values: dict[str, Any]) -> Plan | StreamStreamPlan:
-    """Only a plan with master data has a snapshot."""
+    """Restore a plan. Only a plan with master data has a snapshot."""
     kind = Plan if "snapshot" in values else StreamStreamPlan
     return kind.from_json(values)

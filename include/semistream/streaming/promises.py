@@ -1,7 +1,8 @@
-"""What two streams promise about tuples to come, as punctuations, where they come in micro-batches.
+"""The promises of two streams about later tuples, as punctuations, if the streams come in
+micro-batches.
 
-Within a micro-batch tuples have no order, as partitions of the source are read side by side. What a
-stream's order tells therefore holds behind a micro-batch.
+Within a micro-batch tuples have no order, because partitions of the source are read in parallel. A
+promise that depends on the stream's order therefore holds only after the micro-batch.
 """
 
 from __future__ import annotations
@@ -27,19 +28,20 @@ from semistream.stream_joins.sources import (
 
 
 class Promise(Protocol):
-    """state: JSON-able, for a snapshot behind a micro-batch; it is updated in place."""
+    """A promise of a stream. state: can be written as JSON, for a snapshot after a micro-batch; it
+    is updated in place."""
 
     state: dict[str, Any]
 
     def steps(self, chunk: pa.RecordBatch) -> Iterator[Step]:
-        """The chunk's tuples, and the punctuations that hold behind these already."""
+        """Yield the chunk's tuples, with the punctuations that already hold after them."""
 
     def behind(self) -> list[Punctuations]:
-        """Those that hold behind the micro-batch."""
+        """Return the punctuations that hold after the micro-batch."""
 
 
 class AtOnce:
-    """A source that no order matters to."""
+    """A punctuation source that does not depend on the order of tuples."""
 
     def __init__(self, source: PunctuationSource):
         self.source, self.state = source, source.state
@@ -52,7 +54,7 @@ class AtOnce:
 
 
 class Behind:
-    """A source whose punctuations are held back until the micro-batch is in."""
+    """A punctuation source whose punctuations are held back until the end of the micro-batch."""
 
     def __init__(self, source: PunctuationSource):
         self.source, self.state, self._held = source, source.state, list[Punctuations]()
@@ -68,8 +70,9 @@ class Behind:
 
 
 class Rows(Behind):
-    """Rows of the source that are punctuations. Those that concern several keys come to every
-    partition; of a single key only its own partition may say that it is complete."""
+    """Punctuations that are rows of the source. A punctuation of several keys comes to every
+    partition; one of a single key is used only in the key's partition, which alone knows when it is
+    complete."""
 
     def __init__(self, mark: str, on: list[str], placement: Placement, partition: int):
         super().__init__(PunctuationRows(mark, on))
@@ -93,7 +96,8 @@ class Rows(Behind):
 
 
 def _typed(values: list[Any], kind: pa.DataType) -> pa.Array:
-    """Of JSON, where dates and decimals are texts. Raises ConfigError."""
+    """Convert JSON values, in which dates and decimals are texts, to an Arrow type. Raises
+    ConfigError."""
     try:
         texts = pa.array(values)
         return texts.cast(kind) if pa.types.is_string(texts.type) else pa.array(values, kind)
@@ -103,8 +107,9 @@ def _typed(values: list[Any], kind: pa.DataType) -> pa.Array:
 
 
 class ClusteredBatches:
-    """Tuples of a key come together: a key of the micro-batch before that this one has not is
-    complete, if this one has any. The state has the keys of the latest micro-batch."""
+    """The promise that tuples of a key come together: a key of the previous micro-batch that is not
+    in this one is complete, if this one has any keys. The state has the keys of the latest
+    micro-batch."""
 
     def __init__(self, schema: pa.Schema, on: list[str]):
         self.schema, self.state = pa.schema([schema.field(name) for name in on]), dict[str, Any]()
@@ -141,8 +146,8 @@ def _message(table: pa.Table) -> bytes:
 
 def promises_of(plan: StreamStreamPlan, side: int, streams: tuple[pa.Schema, ...],
                 partition: int) -> list[Promise]:
-    """Those that a side makes, in a partition. Raises ConfigError for a watermark over a column
-    that tells the join nothing."""
+    """Return the promises of a side in a partition. Raises ConfigError for a watermark over a
+    column that is of no use to the join."""
     given, on = plan.promises[side], [pair[side] for pair in plan.on]
     out: list[Promise] = []
     if (mark := plan.mark(side)) is not None:

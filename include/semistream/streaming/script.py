@@ -1,4 +1,4 @@
-"""What the scripts in ``spark_apps`` that load a warehouse have in common."""
+"""The common part of the scripts in ``spark_apps`` that load a warehouse."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from semistream.streaming.status import StatusFile, checkpoint_lock
 
 def load(program: str, about: str, kind: type[AppSettings], job_of: Callable[[str, Places], AnyJob],
          argv: Sequence[str] | None) -> int:
-    """Run the app as its command line says; gives the exit code. about: the help's text; kind: of
-    its settings; job_of: gives the job by its name or file."""
+    """Run the app as its command line says and return the exit code. about: the help's text; kind:
+    of settings; job_of: returns the job for a name or file."""
     parser = argparse.ArgumentParser(program, description=about, allow_abbrev=False,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     kind.add_arguments(parser)
@@ -29,7 +29,7 @@ def load(program: str, about: str, kind: type[AppSettings], job_of: Callable[[st
         with checkpoint_lock(settings.directory(places)), StatusFile(
             settings.directory(places), settings.name()) as status:
             job = job_of(settings.job, places)
-            # while what the app needs is imported, and the settings are checked
+            # opens in the background during the imports and checks below
             session = start_session(settings.name())
             from semistream.streaming.app import Load
             from semistream.streaming.summary import describe
@@ -46,7 +46,7 @@ def load(program: str, about: str, kind: type[AppSettings], job_of: Callable[[st
 
 
 def _tell() -> None:
-    """Show what the app has to tell, with the time, on the standard error."""
+    """Log the app's messages with the time to standard error."""
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s semistream: %(message)s",
                                            "%y/%m/%d %H:%M:%S"))

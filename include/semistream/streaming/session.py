@@ -24,7 +24,7 @@ LOOPBACK = "127.0.0.1"
 DEFAULTS = {
     # a task whose Python worker died is tried four times, as on a cluster
     "spark.master": "local[*,4]",
-    # the allocator of Arrow in the Python workers, as `semistream` has it for a process of its own
+    # Arrow's allocator in the Python workers, the same as in a `semistream` process
     "spark.executorEnv.ARROW_DEFAULT_MEMORY_POOL": ARROW_POOL,
     # over TCP each task would wait 40 ms for a delayed acknowledgement
     "spark.python.unix.domain.socket.enabled": "true",
@@ -37,19 +37,19 @@ DEFAULTS = {
 
 
 def is_local(master: str) -> bool:
-    """Whether the driver runs its tasks itself, so that no other machine has to reach it."""
+    """Return whether the driver runs its tasks itself, so that no other machine has to reach it."""
     return re.match(r"local(\[|$)", master) is not None
 
 
 def local_environment(master: str) -> dict[str, str]:
-    """Environment variables for spark-submit that make a local driver and its UI listen on the
-    loopback interface only."""
+    """Return environment variables for spark-submit that make a local driver and its UI listen on
+    the loopback interface only."""
     return ({"SPARK_LOCAL_IP": LOOPBACK} if is_local(master)
             and "SPARK_LOCAL_IP" not in os.environ else {})
 
 
 def local_defaults() -> dict[str, str]:
-    """Settings with the same effect for a driver whose JVM runs already. Only the
+    """Return settings with the same effect for a driver whose JVM is already running. Only the
     environment can set the UI's address; if it does not, the UI is off.
 
     The driver generates the secret of ``spark.authenticate`` and keeps it in memory only.
@@ -61,10 +61,10 @@ def local_defaults() -> dict[str, str]:
 
 
 def open_session(app: str) -> SparkSession:
-    """A session on the master that spark-submit, PYSPARK_SUBMIT_ARGS or spark-defaults.conf name,
-    or on this machine."""
+    """Open a session on the master that spark-submit, PYSPARK_SUBMIT_ARGS or spark-defaults.conf
+    name, or on this machine."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    SparkContext._ensure_initialized()  # a SparkConf knows what was given only once there is a JVM
+    SparkContext._ensure_initialized()  # a SparkConf has no settings before there is a JVM
     builder, given = SparkSession.builder.appName(f"semistream {app}"), SparkConf()
     master = given.get("spark.master", DEFAULTS["spark.master"]) or ""
     defaults = DEFAULTS | (local_defaults() if is_local(master) else {})
@@ -80,12 +80,11 @@ def open_session(app: str) -> SparkSession:
 
 
 class StopHandler:
-    """Takes signals to the driver's JVM, which is the process of spark-submit, until `end`.
+    """A handler of signals to the driver's JVM, which is the process of spark-submit, until `end`.
 
-    Without it the JVM would end by itself, with the code 143 or 130, and this process with it. Now
-    it goes on until this process has drained, and ends with its exit code.
-
-    A Java SignalHandler. A thread of the JVM calls `handle`.
+    Without it the JVM would end at once, with the code 143 or 130, and this process with it. With
+    it the JVM lives until this process has drained, and returns its exit code. It is a Java
+    SignalHandler: a thread of the JVM calls `handle`.
     """
 
     def __init__(self, context: SparkContext, numbers: Iterable[signal.Signals],
@@ -103,7 +102,7 @@ class StopHandler:
         self._ask()
 
     def end(self) -> None:
-        """Give the signals back to the former handlers."""
+        """Give the signals back to their former handlers."""
         with suppress(Exception):  # the JVM has ended
             for taken, handler in self._former:
                 self._signals.handle(taken, handler)
@@ -113,8 +112,8 @@ class StopHandler:
 
 
 def start_session(app: str) -> Callable[[], SparkSession]:
-    """Open the session in a background thread. Returns a function that waits for the session and
-    raises what opening it raised. The process may end without calling it."""
+    """Open the session in a background thread. Return a function that waits for the session and
+    raises the error of opening it. The process may end without calling it."""
     opened: Future[SparkSession] = Future()
 
     def run() -> None:

@@ -1,4 +1,4 @@
-"""What the streaming app is told, and the job that it makes of it."""
+"""The settings of the streaming apps, and the job with the settings applied."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _sink(value: str) -> str:
 
 
 def _former_name(job: str, name: str) -> str:
-    """The file's name, where an earlier version has gone on with this job under that; else ""."""
+    """Return the file's name if an earlier version has loaded this job under it, else ""."""
     former, checkpoints = Path(job).stem, Places.from_environment().checkpoints
     with suppress(OSError, ValueError):
         if former != name and not (checkpoints / name).exists() \
@@ -77,7 +77,7 @@ def _former_name(job: str, name: str) -> str:
 
 
 class AppSettings(Settings):
-    """What one run of a streaming app is told, whatever it joins."""
+    """The settings of one run of a streaming app, whatever it joins."""
 
     job: str = Field(description="What is loaded: tpch, nycflights13, or a job's YAML file")
     app: Annotated[str, AfterValidator(_app)] = Field(
@@ -111,8 +111,8 @@ class AppSettings(Settings):
                                                "tried again before the app fails")
 
     def name(self) -> str:
-        """Of the app: its own, or the job's. Raises ConfigError where the job's file cannot be
-        read, or its name is no app's."""
+        """Return the app's name: its own, or the job's. Raises ConfigError if the job's file cannot
+        be read, or its name cannot name an app."""
         if self.app:
             return self.app
         if not Path(self.job).is_file():  # a shipped job, or one that will be refused
@@ -129,12 +129,12 @@ class AppSettings(Settings):
         return float(number) * UNITS[unit.removesuffix("s") or unit]
 
     def directory(self, places: Places) -> Path:
-        """The checkpoint, absolute."""
+        """Return the absolute path of the checkpoint."""
         return (self.checkpoint or places.checkpoints / self.name()).absolute()
 
 
 class LoadSettings(AppSettings, JoinSettings):
-    """One run of the app that joins a stream with master data."""
+    """The settings of one run of the app that joins a stream with master data."""
 
     source_format: str = Field(
         "", description="Spark source format in place of the job's: parquet, csv, json, kafka, "
@@ -165,7 +165,7 @@ class LoadSettings(AppSettings, JoinSettings):
                           "10 KB, from which the proof knows how many rows to expect")
 
     def with_source(self, job: Job) -> Job:
-        """The job with the source that these settings put in place of its own."""
+        """Return the job with its source replaced as these settings say."""
         spec = job.stream
         changed: dict[str, Any] = {
             "format": self.source_format or spec.format, "path": self.source_path or spec.path,
@@ -176,14 +176,14 @@ class LoadSettings(AppSettings, JoinSettings):
             changed |= {"options": self.source_options,
                         "options_file": self.source_options_file or None,
                         "path": self.source_path or None, "columns": self.source_columns or None,
-                        # how texts are written is the source's; what keys become is the job's
+                        # the source decides how texts are written; the job, how keys are normalised
                         "formats": {c: declared(c, form.normal_form)
                                     for c, form in spec.formats.items() if form.normal_form}}
         return job.model_copy(update={"stream": spec.model_copy(update=changed)})
 
 
 class StreamStreamSettings(AppSettings):
-    """One run of the app that joins two streams."""
+    """The settings of one run of the app that joins two streams."""
 
     algorithm: str = Field("pjoin", description="Join algorithm of two streams: pjoin, or xjoin, "
                                                "which knows no promises of the streams")

@@ -23,25 +23,25 @@ from semistream.warehouse.closing import Final
 from semistream.warehouse.ids import stream_ids
 from semistream.warehouse.types import python_rows
 
-TEXT = "_corrupt_record"  # of an unparsable tuple, as Spark calls it
-WRITTEN_BYTES = 8_000_000  # of other rows at a time
-VALUES = 131_072  # of unmatched tuples, that are Python objects at a time
+TEXT = "_corrupt_record"  # the field of an unparsable tuple's text; the name is Spark's
+WRITTEN_BYTES = 8_000_000  # of buffered rows that are written at a time
+VALUES = 131_072  # of unmatched tuples that are Python objects at a time
 
 
 class Spool:
-    """A task's output on local disk, until it is loaded in one short transaction that can be tried
-    again.
+    """A task's output on local disk, until it is loaded in one short transaction that can be
+    repeated.
 
-    ``joined()`` and ``unmatched()`` are tables whose pages the system reads from the files when
-    they are touched. data: where the sink has joined rows written at once.
+    ``joined()`` and ``unmatched()`` are tables that map the files into memory: the system reads a
+    page when it is accessed. data: the files of a sink that takes joined rows at once.
     """
 
     def __init__(self, joined: pa.Schema, streams: tuple[pa.Schema, ...],
                  ids: tuple[tuple[str, ...], ...], data: DataFiles | None = None,
                  first: int | None = None, *, closes: bool = False):
-        """joined: schema of the joined rows, of which the first ones are the (left) stream's;
-        streams: of each stream's rows; ids: names of its id columns; closes: whether keys that
-        become final are asked for."""
+        """Make the spool. joined: schema of the joined rows, whose first columns are the (left)
+        stream's; streams: schema of each stream's rows; ids: names of its id columns; closes: the
+        sink needs the keys that become final."""
         self.output_schema, self.streams, self.ids, self.data = joined, streams, ids, data
         self._first = len(streams[0]) if first is None else first
         self._directory = tempfile.TemporaryDirectory(prefix="semistream-", dir=task_directory())
@@ -55,7 +55,7 @@ class Spool:
 
     def __exit__(self, failed: type[BaseException] | None, *_: object) -> None:
         for writer in self._writers.values():
-            with suppress(OSError):  # a full disk, say, which is being reported already
+            with suppress(OSError):  # for instance a full disk, which is already being reported
                 writer.close()
         self._directory.cleanup()
         if failed and self.data is not None:
@@ -63,7 +63,7 @@ class Spool:
 
     @property
     def stream_schema(self) -> pa.Schema:
-        """The (left) stream's columns in the types that the join gives them out in."""
+        """The (left) stream's columns in the types that the join returns."""
         return pa.schema(list(self.output_schema)[:self._first])
 
     @property
@@ -73,8 +73,9 @@ class Spool:
     def write(self, joined: pa.RecordBatch | None, unmatched: pa.RecordBatch | None,
               side: int = 0, propagated: list[str] | None = None,
               final: Final | None = None) -> None:
-        """unmatched: tuples of the side, and why; propagated: patterns over the side's join
-        columns; final: keys of the left stream's that no later row has."""
+        """Write what an operator has finished. unmatched: tuples of the side, and the reason;
+        propagated: patterns over the side's join columns; final: keys of the left stream that no
+        later row has."""
         if final is not None and self._closes:
             self._patterns += final.patterns
             for constants in final.constants.to_batches():
@@ -90,14 +91,14 @@ class Spool:
         elif joined is not None and joined.num_rows:
             self._append("joined", joined)
         if unmatched is not None and unmatched.num_rows:
-            # the stream may have a column of that name, too
+            # by position: the stream may also have a column named reason
             *columns, reasons = unmatched.columns
             tuples = pa.RecordBatch.from_arrays(columns,
                                                 schema=pa.schema(list(unmatched.schema)[:-1]))
             self.keep(tuples, reasons, side)
 
     def keep(self, tuples: pa.RecordBatch, reasons: pa.Array, side: int = 0) -> None:
-        """Keep tuples that are not loaded."""
+        """Write tuples that are not loaded."""
         rows = max(VALUES // tuples.num_columns, 1)
         for first in range(0, tuples.num_rows, rows):
             part, why = tuples.slice(first, rows), reasons.slice(first, rows)
@@ -107,7 +108,7 @@ class Spool:
         return SIDES[side] if len(self.streams) > 1 else None
 
     def reject(self, rejected: Sequence[Rejected], side: int = 0) -> None:
-        """Keep what could not be read: its text, why, and where it is."""
+        """Write what could not be read: its text, the reason, and its place."""
         columns = [pa.repeat(UNPARSABLE, len(rejected)),
                    pa.array([self._side(side)] * len(rejected), pa.string()),
                    pa.array([r.id for r in rejected], pa.string()),
@@ -118,15 +119,15 @@ class Spool:
         return self._read("joined")
 
     def unmatched(self) -> pa.Table:
-        """Columns reason, side, stream_id, tuple."""
+        """Return the unmatched tuples, with columns reason, side, stream_id, tuple."""
         return self._read("unmatched")
 
     def propagated(self) -> pa.Table:
-        """Columns side, pattern."""
+        """Return the propagated patterns, with columns side, pattern."""
         return self._read("propagated")
 
     def final(self) -> Final:
-        """Keys that have become final."""
+        """Return the keys that have become final."""
         return Final(self._read("final") if "final" in self._schemas else pa.table({}),
                      self._patterns)
 
@@ -153,14 +154,14 @@ class Spool:
 
 
 def _document(rejected: Rejected) -> dict[str, Any]:
-    """What the warehouse keeps of an unparsable tuple."""
+    """Return what the warehouse keeps of an unparsable tuple."""
     where = {"file": rejected.file, "line": rejected.line} if rejected.file else {}
     return {TEXT: rejected.text, "why": rejected.detail, **where}
 
 
 def unmatched_rows(tuples: pa.RecordBatch, reasons: pa.Array, id_columns: tuple[str, ...],
                    side: str | None = None) -> pa.RecordBatch:
-    """Tuples as rows of the table ``unmatched``."""
+    """Return tuples as rows of the table ``unmatched``."""
     texts = [json.dumps(row, default=_plain) for row in python_rows(tuples)]
     sides = pa.array([side] * len(texts), pa.string())
     return pa.record_batch([reasons, sides, stream_ids(tuples, id_columns),

@@ -1,5 +1,5 @@
-"""What an app and the outside tell each other through the checkpoint directory: status, stop
-request, lock. No Spark here."""
+"""Communication between an app and other processes through the checkpoint directory: status, stop
+request, lock. It does not need Spark."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from semistream.durable import write_json
 from semistream.errors import ConfigError
 
 HEARTBEAT = 2.0  # s
-LOCK_PATIENCE = 2.0  # s; others take the lock for a moment to see whether it is held
+LOCK_PATIENCE = 2.0  # s; a process that checks whether the lock is held takes it for a moment
 
 State = Literal["starting", "running", "draining", "stopped", "failed"]
 
 
 @dataclass(frozen=True)
 class Status:
-    """``<checkpoint>/status.json``: how an app is doing. Counts are of this run; rates in tuples/s;
-    memory_peak, of the operators' arrays together, and resident_peak, of the worker that had most,
+    """``<checkpoint>/status.json``: the state of an app. Counts are of this run; rates in tuples/s;
+    memory_peak (of all operators' arrays together) and resident_peak (of the worker that had most)
     in bytes; heartbeat UTC, ISO 8601."""
 
     state: State
@@ -44,14 +44,14 @@ class Status:
     matched: int = 0
     unmatched: int = 0
     waiting: int = 0
-    sides: dict[str, int] = field(default_factory=dict)  # of these, held of each of two streams
+    sides: dict[str, int] = field(default_factory=dict)  # waiting, by stream of two
     service_rate: float = 0.0  # inside the operators
     rate: float = 0.0  # end to end, since the app began
     memory_peak: int = 0
     resident_peak: int = 0
     median_wait: float = 0.0  # s that tuples waited for master data
     longest_wait: float = 0.0
-    max_wait: float = 0.0  # s that they may wait; 0: no bound
+    max_wait: float = 0.0  # s that tuples may wait; 0: no bound
     master_version: str = ""
     error: str = ""
 
@@ -60,8 +60,8 @@ STATUS = TypeAdapter(Status)
 
 
 def read_status(checkpoint: str | Path) -> Status | None:
-    """The latest status; None when no app has ever run there, or when a crash of the machine left
-    no whole file."""
+    """Return the latest status; None if no app has ever run there, or if a crash of the machine
+    left no complete file."""
     try:
         status = STATUS.validate_json((Path(checkpoint) / "status.json").read_bytes())
         datetime.fromisoformat(status.heartbeat)
@@ -86,7 +86,8 @@ def clear_stop(checkpoint: str | Path) -> None:
 
 
 class StatusFile:
-    """Writes the status at every change, and a heartbeat in between from a thread of its own."""
+    """A writer of the status: at every change, and in between a heartbeat from a thread of its
+    own."""
 
     def __init__(self, checkpoint: Path, app: str):
         self.path = checkpoint / "status.json"
@@ -113,12 +114,12 @@ class StatusFile:
     def update(self, **changes: Any) -> None:
         with self._mutex:
             self._status = replace(self._status, heartbeat=_now(), **changes)
-            # of use while this machine is up
+            # not flushed: of use only while this machine is up
             write_json(self.path, asdict(self._status), flush=False)
 
     def _fail(self, error: str) -> None:
-        """Say so also where the disk is full: then over the former status, whose place is there.
-        Never hides the error."""
+        """Write the status of a failed app. On a full disk, overwrite the former status in place.
+        An error in writing is ignored, so that the app's own error is not hidden."""
         try:
             self.update(state="failed", error=error)
         except OSError:
@@ -128,18 +129,18 @@ class StatusFile:
 
     def _beat(self) -> None:
         while not self._ended.wait(HEARTBEAT):
-            with suppress(OSError):  # the work itself will tell
+            with suppress(OSError):  # the load itself will report a full disk
                 self.update()
 
 
-# The end of a Python traceback: behind the last frame and its code.
+# The end of a Python traceback: the error after the last frame and its code.
 RAISED = re.compile(r'^  File "[^\n]*\n(?:    [^\n]*\n)*(?:[\w.]+\.)?(\S[^\n]*(?:\n\S[^\n]*)*)',
                     re.MULTILINE)
 
 
 def _why(error: BaseException) -> str:
-    """An error by its type and message. Of one in a Python worker, Spark's message is the
-    traceback: what was raised there."""
+    """Describe an error by its type and message. For an error in a Python worker, Spark's message
+    is the traceback, from which the worker's error is taken."""
     raised = RAISED.findall(str(error))
     return raised[-1] if raised else f"{type(error).__name__}: {error}"
 
@@ -150,10 +151,10 @@ def _now() -> str:
 
 @contextmanager
 def checkpoint_lock(checkpoint: Path) -> Iterator[None]:
-    """Hold the checkpoint for this process. Raises ConfigError, naming the holder, when another app
-    has it.
+    """Hold the checkpoint for this process. Raises ConfigError, which names the holder, if another
+    app has it.
 
-    The kernel lets go of the lock when the process ends, however it ends.
+    The kernel releases the lock when the process ends, however it ends.
     """
     checkpoint.mkdir(parents=True, exist_ok=True)
     deadline = time.monotonic() + LOCK_PATIENCE

@@ -1,4 +1,4 @@
-"""Which plan an app joins two streams with. It does not change while anything is held."""
+"""The plan with which an app joins two streams. It does not change while anything is held."""
 
 from __future__ import annotations
 
@@ -23,16 +23,17 @@ log = logging.getLogger(__name__)
 
 
 class StreamStreamPlanner:
-    """plan: the one in use. It has what ``planning.Planner`` has."""
+    """The planner of a join of two streams, with the interface of ``planning.Planner``. plan: the
+    one in use."""
 
     def __init__(self, settings: StreamStreamSettings, job: StreamStreamJob):
         self.settings, self.job, self.chosen = settings, job, True
-        # none: no silence makes it certain that a partner will not come
+        # no bound: however long nothing comes, a partner may still come
         self.bound = WaitingBound(0, None)
         self.plan: StreamStreamPlan
 
     def check(self, streams: tuple[pa.Schema, ...] | None) -> None:
-        """What can be known to fail without Spark. Raises ConfigError."""
+        """Check everything that can be checked without Spark. Raises ConfigError."""
         if streams is not None:
             plan = self.wanted(max(self.settings.partitions, 1))
             columns = split(self._check(plan, streams), len(plan.tuples(streams)[0]))
@@ -40,23 +41,23 @@ class StreamStreamPlanner:
                 closing.table(fact_table(self.job.fact_table, columns[0], "", columns[1]))
 
     def partitions(self, cores: int) -> int:
-        """P."""
+        """Return P, the number of partitions."""
         return self.settings.partitions or min(cores, BUCKETS)
 
     def ends(self, exhausted: bool) -> bool:
-        """Whether what is held is finished at the end of a run: only where the user says that the
-        streams end, as its partner may still come."""
+        """Return whether held tuples are finished at the end of a run: only if the user says that
+        the streams end, because otherwise partners may still come."""
         return self.settings.end and exhausted
 
     def check_open(self, last: tuple[int, int] | None) -> None:
-        """Raises ConfigError where the streams had ended with the newest commit, (batch, drain): a
-        tuple that comes now may be the partner of one that was said to have none."""
+        """Raise ConfigError if the streams had ended with the newest commit, (batch, drain): a
+        tuple that comes now may match one that was reported as unmatched."""
         if last is not None and last[1]:
             raise ConfigError("end", f"was given with batch {last[0]}, after which nothing comes",
                               True, "Load both streams anew: semistream reset APP.")
 
     def wanted(self, partitions: int) -> StreamStreamPlan:
-        """The plan that the settings ask for."""
+        """Return the plan that the settings ask for."""
         s = self.settings
         return StreamStreamPlan(s.algorithm.lower(), int(s.memory) // partitions,
                                 self.job.join_type, dict(s.parameters), tuple(self.job.on.items()),
@@ -69,8 +70,8 @@ class StreamStreamPlanner:
 
     def change(self, sample: Callable[[], pa.RecordBatch], history: Callable[[], object],
                partitions: int) -> None:
-        """Check that what is held can go on under what the settings ask for. Raises ConfigError for
-        anything but more memory."""
+        """Check that what is held can continue with the present settings. Raises ConfigError for
+        any change except of memory, which can only grow."""
         wanted = self.wanted(self.settings.partitions or self.plan.partitions)
         for name in ("partitions", "algorithm", "parameters", "join_type", "on", "within",
                      "promises"):
@@ -86,8 +87,8 @@ class StreamStreamPlanner:
         self.plan = wanted
 
     def open(self, plan: Any, streams: tuple[pa.Schema, ...]) -> tuple[pa.Schema, pa.Schema]:
-        """Take up a plan; gives the joined rows' columns of the left stream, and the others. Raises
-        ConfigError where it does not fit the streams."""
+        """Start using a plan. Return the joined rows' columns from the left stream, and the others.
+        Raises ConfigError if the plan does not fit the streams."""
         self.plan = plan
         return split(self._check(plan, streams), len(plan.tuples(streams)[0]))
 

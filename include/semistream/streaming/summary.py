@@ -1,4 +1,4 @@
-"""What a run of the app has done: the totals of its commits, and the summary at its end."""
+"""The result of a run of the app: the totals of its commits, and the summary at its end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ SUMMED = ("rows_read", "matched", "unmatched", "output_rows", "cache_hits", "byt
 
 @dataclass
 class Totals:
-    """The sums over the commits of this run. ``seconds`` counts the slowest partition of each."""
+    """The totals of this run's commits. ``seconds`` adds up the slowest partition of each
+    commit."""
 
     rows_read: int = 0
     matched: int = 0
@@ -28,14 +29,14 @@ class Totals:
     seconds: float = 0.0
     memory_peak: int = 0
     resident_peak: int = 0  # of one worker
-    waits: Waits = field(default_factory=Waits)  # of each partition's loads the median
+    waits: Waits = field(default_factory=Waits)  # the median wait of each partition of each commit
     longest_wait: float = 0.0  # s
     latest_wait: float = 0.0  # s, the longest of the newest commit
     rejected: Counter[str] = field(default_factory=Counter)
     nulled: Counter[str] = field(default_factory=Counter)  # by column, see load_batches
 
     def add(self, entries: list[dict[str, Any]]) -> None:
-        """entries: the ledger rows of a commit, one a partition."""
+        """Add a commit. entries: its ledger rows, one a partition."""
         for name in SUMMED:
             setattr(self, name, getattr(self, name) + sum(e[name] for e in entries))
         self.batches += 1
@@ -56,23 +57,23 @@ class Totals:
 
     @property
     def service_rate(self) -> float:
-        """Tuples a second."""
+        """Tuples per second inside the operators."""
         return self.finished / self.seconds if self.seconds else 0.0
 
     @property
     def median_wait(self) -> float:
-        """Seconds."""
+        """Seconds, estimated from the median wait of each partition."""
         return self.waits.median(self.finished)
 
     def status(self) -> dict[str, Any]:
-        """What ``status.json`` shows of them while the app runs."""
+        """Return the totals that ``status.json`` shows while the app runs."""
         return {"rows_read": self.rows_read, "matched": self.matched, "unmatched": self.unmatched,
                 "service_rate": self.service_rate, "memory_peak": self.memory_peak,
                 "resident_peak": self.resident_peak, "median_wait": self.median_wait,
                 "longest_wait": self.longest_wait}
 
     def summary(self, plan: Plan | StreamStreamPlan) -> dict[str, Any]:
-        """Their part of ``summary.json``; plan: the one that the run ended with."""
+        """Return the totals for ``summary.json``. plan: the one that the run ended with."""
         return {
             "algorithm": plan.algorithm, "reason": plan.reason, "parameters": plan.parameters,
             "partitions": plan.partitions, "master_version": plan.version,
@@ -87,13 +88,13 @@ class Totals:
 
 
 def end_to_end(summary: Mapping[str, Any]) -> float:
-    """Stream tuples a second of the whole run, as a user sees it: with reading, Spark and the sink.
-    The service rate is that inside the operators."""
+    """Return the stream tuples per second of the whole run, as a user sees it, with reading, Spark
+    and the sink. The service rate covers only the operators."""
     return summary["rows_read"] / summary["seconds"] if summary.get("seconds") else 0.0
 
 
 def describe(summary: dict[str, Any]) -> str:
-    """The summary for people."""
+    """Return the summary as text for people."""
     s = summary
     lines = [
         ("rows read", f"{s['rows_read']:,}"), ("matched", f"{s['matched']:,}"),

@@ -38,20 +38,20 @@ from semistream.warehouse.ids import LONG_ID, has_long_id
 SUMMARY = "summary STRING"  # schema of the row that a task returns to mapInArrow
 AnyPlan = Plan | StreamStreamPlan
 Placing = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-REFUSED = "refused"  # in the place of a ledger row: why the partition was not loaded
+REFUSED = "refused"  # key of a result that says why the partition was not loaded
 
-# Spark reuses a worker: the next micro-batch finds its operator here and reads no state
+# Spark reuses a worker: the next micro-batch takes its operator from here and reads no state
 operators = OperatorCache()
 
 
 @dataclass(frozen=True)
 class Work:
-    """A micro-batch, or the drain after it: what all its tasks are given.
+    """The input of all tasks of a micro-batch, or of the drain after it.
 
     states: name of the state file by partition; checkpoint: directory of the join states, shared by
     all workers; streams: schemas of the tuples; ids: each stream's id columns; readers: of each
-    stream, None where Spark brings rows; files: each stream's paths that every task reads, to keep
-    what is its own; sources: the micro-batch's files, whoever reads them.
+    stream, None if Spark brings rows; files: each stream's paths that every task reads, keeping its
+    own tuples; sources: all files of the micro-batch.
     """
 
     app: str
@@ -62,7 +62,7 @@ class Work:
     checkpoint: str
     streams: tuple[pa.Schema, ...]
     ids: tuple[tuple[str, ...], ...]
-    sink: Sink = field(repr=False)  # it knows the warehouse's password
+    sink: Sink = field(repr=False)  # not shown: it has the warehouse's password
     files: tuple[tuple[str, ...], ...] = ()
     sources: tuple[SourceFile, ...] = ()
     readers: tuple[Reader | None, ...] = ()
@@ -77,8 +77,8 @@ class Work:
         return Side(number, placement_of(self.plan, self.streams, number), reader)
 
     def place_files(self, shares: Sequence[Sequence[Sequence[str]]]) -> Placing:
-        """Return the function for ``mapInArrow`` of the tasks that read files: each row that it is
-        given is the number of a share, [share][side] paths."""
+        """Return the function for ``mapInArrow`` of the tasks that read files. Each input row is
+        the number of a share, [share][side] paths."""
         def place(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:
                 for number in batch.column(0).to_pylist():
@@ -99,13 +99,14 @@ class Work:
         return place
 
     def of_batches(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The function for ``mapInArrow`` of the tasks that join. Yields one row: the partition's
-        ledger row as JSON. batches: of messages, see ``exchange``."""
+        """Join the messages of a partition, see ``exchange``; the function for ``mapInArrow``.
+        Yields one row: the partition's ledger row as JSON."""
         yield pa.record_batch([pa.array([self._summary(inputs(batches, self.streams))])],
                               names=["summary"])
 
     def of_nothing(self, _: Iterator[object]) -> Iterator[tuple[str]]:
-        """The function for ``mapPartitions``, if no tuples are handed on. Yields the same row."""
+        """Join a partition that gets no messages; the function for ``mapPartitions``. Yields the
+        same row as ``of_batches``."""
         yield (self._summary(iter(())),)
 
     def _summary(self, batches: Iterator[Input]) -> str:
@@ -117,7 +118,7 @@ class Work:
         assert context is not None
         try:
             entry = self.join_partition(context.partitionId(), batches)
-        except SemistreamError as e:  # which another attempt would not change
+        except SemistreamError as e:  # another attempt would fail alike
             for _ in batches:
                 pass
             return json.dumps({"partition": context.partitionId(), REFUSED: str(e)})
@@ -125,7 +126,7 @@ class Work:
         return json.dumps(entry)
 
     def join_partition(self, partition: int, batches: Iterator[Input]) -> dict[str, Any]:
-        """Join and load one partition, unless an earlier attempt did so. Returns the ledger row of
+        """Join and load one partition, unless an earlier attempt did so. Return the ledger row of
         the attempt that was first. batches: the partition's tuples."""
         done = self.sink.loaded(self.app, self.batch, self.drain, partition)
         if done is not None:
@@ -169,13 +170,13 @@ class Work:
                     yield own
 
     def _operator(self, partition: int) -> Joining:
-        """The operator in its state after the previous batch: the cached one, or a new one that
-        restores the state."""
+        """Return the operator in its state after the previous batch: the cached one, or a new one
+        that restores the state."""
         before = self.states.get(partition, "")
         cached = operators.take((self.checkpoint, partition, before)) if before else None
         if cached is not None:
             return cached
-        operators.clear()  # its memory, before the next one takes its own
+        operators.clear()  # frees its memory before the next one is allocated
         join = open_joining(self.plan, self.streams, partition)
         if before:
             join.restore(Path(self.checkpoint) / "state" / before)
@@ -183,8 +184,8 @@ class Work:
 
     def _run(self, join: Joining, batches: Iterator[Input], spool: Spool,
              sketch: SampledSketch | None) -> tuple[Refused, bool]:
-        """Feed the operator, and the sketch with the keys of what it is given; gives the tuples
-        that it was not given, and whether its state may have changed."""
+        """Feed the operator with the input, and the sketch with its keys. Return the counts of
+        tuples rejected before the operator, and whether the operator's state may have changed."""
         refused, read = Refused(), False
         for side, batch, unparsable in batches:
             read = read or bool(batch.num_rows or unparsable)
@@ -205,8 +206,8 @@ class Work:
         return refused, goes_on or bool(self.drain)
 
     def _entry(self, partition: int, entry: dict[str, Any], changed: bool) -> dict[str, Any]:
-        """The partition's ledger row. Raises StateError when its tuples do not add up: then nothing
-        is loaded."""
+        """Return the partition's ledger row. Raises StateError if its tuples do not add up; then
+        nothing is loaded."""
         finished = entry["matched"] + entry["unmatched"]
         parts = [entry, *({**side, "unmatched": sum(side["rejected"].values())}
                           for side in entry.get("sides", {}).values())]
@@ -222,7 +223,7 @@ class Work:
             "state_file": self._state_file(partition, changed)}
 
     def _state_file(self, partition: int, changed: bool) -> str:
-        """A new name; that of the state before where nothing has come, and nothing has changed."""
+        """Return a new name for the state file, or the former name if the state has not changed."""
         before = self.states.get(partition)
         if before and not changed:
             return before
@@ -230,23 +231,23 @@ class Work:
 
 
 def _adds_up(part: dict[str, Any]) -> bool:
-    """Of all tuples, or of one side's."""
+    """Return whether the counts of all tuples, or of one side's, add up."""
     finished = part["matched"] + part["unmatched"]
     return part["waiting_before"] + part["rows_read"] == finished + part["waiting"] \
         and sum(part["rejected"].values()) == part["unmatched"]
 
 
 def raise_refusal(entries: list[dict[str, Any]]) -> None:
-    """Raise TaskFailed where a partition was refused."""
+    """Raise TaskFailed if a partition was refused."""
     for entry in entries:
         if REFUSED in entry:
             raise TaskFailed(entry[REFUSED])
 
 
 def open_joining(plan: AnyPlan, streams: tuple[pa.Schema, ...], partition: int) -> Joining:
-    """A new operator of a partition. Raises ConfigError for whatever cannot work."""
+    """Return a new operator of a partition. Raises ConfigError for a plan that cannot work."""
     if isinstance(plan, StreamStreamPlan):
-        from semistream.streaming.promises import promises_of  # one stream does without
+        from semistream.streaming.promises import promises_of  # one stream does not need it
 
         promises = tuple(promises_of(plan, side, streams, partition)
                          for side in range(len(streams)))
@@ -255,7 +256,7 @@ def open_joining(plan: AnyPlan, streams: tuple[pa.Schema, ...], partition: int) 
 
 
 def placement_of(plan: AnyPlan, streams: tuple[pa.Schema, ...], side: int) -> Placement:
-    """Which partition a tuple of a side belongs to."""
+    """Return the placement that says which partition a tuple of a side belongs to."""
     if isinstance(plan, StreamStreamPlan):
         return plan.placement(side, streams)
     return plan.placement(streams[0])
@@ -269,22 +270,23 @@ def keep_modules() -> None:
 
 
 def get_ready(_: Iterator[object]) -> None:
-    """A task that makes its worker import what a micro-batch's tasks need. PyArrow and Numba import
-    and compile at their first calls."""
+    """Let a worker import what a micro-batch's tasks need; the function of a task. PyArrow and
+    Numba import and compile at their first calls."""
     buckets(pa.array([0]).to_numpy(), True, 1)
     SampledSketch().add(np.zeros(1, np.int64))
 
 
 def split(batch: pa.RecordBatch, wrong: pa.Array) -> tuple[pa.RecordBatch, pa.RecordBatch | None]:
-    """(tuples where `wrong`, bool[n], is false; those where it is true, or None)."""
+    """Return the tuples for which `wrong`, bool[n], is false, and those for which it is true, or
+    None."""
     if not pc.any(wrong).as_py():
         return batch, None
     return batch.filter(pc.invert(wrong)), batch.filter(wrong)
 
 
 def without_tuples(entry: dict[str, Any], batch: int) -> dict[str, Any]:
-    """A partition's ledger row for a batch that brings it nothing, from that of the commit
-    before."""
+    """Return a partition's ledger row for a batch without tuples, made from the row of the previous
+    commit."""
     nothing: dict[str, Any] = dict.fromkeys((*SUMMED, "facts_checksum", "unmatched_checksum"), 0)
     nothing |= {"wait_median": None, "wait_longest": None}
     if entry.get("sides"):

@@ -1,11 +1,11 @@
-"""``max_wait``: how long a stream tuple may wait for R while a load goes on.
+"""``max_wait``: how long a stream tuple may wait for R while a load is running.
 
-Once a micro-batch is taken in, the stream buffer is empty. In SSJ and SSCJ the disk-probing phase
-then becomes active for an iteration; in the others it waits for w tuples or for a full H_S. So a
-load whose trigger is an interval spreads a pass over R over the bound: with every micro-batch the
-disk-probing phase of every join becomes active, and goes on by the share of a pass that has become
-due (`SemiStreamJoin.keep_up`), and no further. While nothing comes, the stream buffer stays empty
-and the disk is idle, and what waits is finished.
+After a micro-batch the stream buffer is empty. In SSJ and SSCJ the disk-probing phase then becomes
+active for one iteration; in the others it waits for w tuples or for a full H_S. Therefore a load
+whose trigger is an interval spreads a pass over R over the bound: with every micro-batch the
+disk-probing phase of every join becomes active and continues by the share of a pass that has become
+due (`SemiStreamJoin.keep_up`), and no further. If no micro-batch comes, the disk is idle, and
+waiting tuples are finished.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from semistream.joins import SemiStreamJoin
 from semistream.joins.disk_partition import DiskPartition
 
 log = logging.getLogger(__name__)
-SHARE = 1 / 4  # of the time, that passes over R take at most where no bound is given
-MOST_SHARE = 1 / 2  # the same, where one is
-TRIGGERS = 2  # that the bound has at least: one to be read in, one to be finished in
-SAMPLED = 100_000  # tuples of a micro-batch that auto looks at
-READ = 16  # partitions that are read to learn what a pass takes
-IDLE = 1.0  # s without a micro-batch, from which the disk is idle, at the least
+SHARE = 1 / 4  # the most of the time that passes over R take if no bound is given
+MOST_SHARE = 1 / 2  # the same if one is given
+TRIGGERS = 2  # the least bound, in triggers: one to read a tuple, one to finish it
+SAMPLED = 100_000  # tuples of a micro-batch that auto samples
+READ = 16  # partitions that are read to estimate a pass
+IDLE = 1.0  # the least s without a micro-batch after which the disk counts as idle
 TOLD = 60.0  # s between two warnings
-COARSE = 1.1  # waits are told in steps of 9%
+COARSE = 1.1  # waits are recorded in steps of 9%
 
 
 class Pace(NamedTuple):
-    """What ``SemiStreamJoin.keep_up`` is given."""
+    """The arguments of ``SemiStreamJoin.keep_up``."""
 
     seconds: float
     bound: float
 
 
 def pass_seconds(join: SemiStreamJoin, costs: Costs) -> float:
-    """Return the seconds that a pass over R takes without stream tuples: reads as measured now of
-    some partitions, and an iteration's own cost as the model has it."""
+    """Return the seconds that a pass over R takes without stream tuples: measured reads of some
+    partitions plus the cost model's own cost of an iteration."""
     n = join.master.partition_count
     if not n:
         return 0.0
@@ -60,12 +60,13 @@ def pass_seconds(join: SemiStreamJoin, costs: Costs) -> float:
 
 
 class WaitingBound:
-    """The bound of a load. seconds: what it is, None where nothing has to be finished before the
+    """The bound of a load. seconds: the bound, or None if nothing has to be finished before the
     load ends."""
 
     def __init__(self, given: float, trigger: float | None):
-        """given: s, 0: the smallest bound that is cheap; trigger: s between micro-batches, None
-        where the load ends with what there is. Raises ConfigError."""
+        """Set the bound. given: s, 0: the smallest bound that is cheap; trigger: s between
+        micro-batches, None if the load ends when all available input is read. Raises ConfigError.
+        """
         self._given, self._trigger = given, trigger
         self.seconds: float | None = given or None
         self._pass, self._before, self._told = 0.0, 0.0, -math.inf
@@ -76,8 +77,8 @@ class WaitingBound:
                               given, "Give more, or a shorter trigger.")
 
     def choose(self, seconds: float) -> None:
-        """Take a pass over R to last so many seconds. Raises ConfigError where a bound that is
-        given cannot be kept; a load that is under way goes on all the same."""
+        """Choose the bound for passes over R of so many seconds. Raises ConfigError if a given
+        bound cannot be kept; a running load only logs that."""
         self._pass, trigger = seconds, self._trigger or 0.0
         least = max(TRIGGERS * trigger, trigger + seconds / MOST_SHARE)
         if self._given and self._given < least:
@@ -97,15 +98,15 @@ class WaitingBound:
                      "R takes %.3g s)", self.seconds, seconds)
 
     def demand(self, tuples: int) -> Demand | None:
-        """Return what is asked of an algorithm. tuples: of the first micro-batch, as many as were
-        looked at."""
+        """Return what the bound demands of an algorithm. tuples: how many of the first micro-batch
+        were sampled."""
         if self.seconds is None:
             return None
         rate = tuples / self._trigger if self._trigger and 0 < tuples < SAMPLED else math.inf
         return Demand(self.seconds, rate, self.seconds - self._within())
 
     def pace(self) -> Pace | None:
-        """Return how far operators are to go on with the micro-batch that begins now."""
+        """Return how far operators must proceed in the micro-batch that begins now."""
         if self.seconds is None:
             return None
         now = time.monotonic()
@@ -116,25 +117,25 @@ class WaitingBound:
         return Pace(self._interval, self._within())
 
     def _within(self) -> float:
-        """Return the seconds in which what waits is read: what is due only after this micro-batch
-        would be finished by the next one."""
+        """Return the seconds over which a pass over R is spread: the bound minus the time until the
+        next micro-batch, but at least half of the bound."""
         assert self.seconds is not None
         ahead = max(self._trigger or 0.0, self._interval)
         return max(self.seconds - ahead, self.seconds / 2)
 
     def idle(self, seconds: float) -> bool:
-        """Whether the disk is idle: nothing came for as long as a pass over R takes."""
+        """Return whether the disk is idle: nothing came for as long as a pass over R takes."""
         return (self._trigger is not None
                 and seconds > min(self._trigger, max(IDLE, self._pass)))
 
     def check(self, longest: float, tuples: int) -> None:
-        """Warn where tuples waited for longer. tuples: that the micro-batch brought."""
+        """Warn if tuples waited longer than the bound. tuples: how many the micro-batch read."""
         if self.seconds is None or longest <= COARSE * self.seconds:
             return
         now = time.monotonic()
         if now - self._told < TOLD:
             return
-        if self._paced < 2:  # what waited before this run was due in its first micro-batch
+        if self._paced < 2:  # tuples that waited before this run were due in its first micro-batch
             log.warning("tuples waited for up to %.3g s, longer than max_wait, %.3g s, with the "
                         "time before this start of the load", longest, self.seconds)
             return

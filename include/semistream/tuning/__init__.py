@@ -1,2 +1,2 @@
-"""Measuring what sizes bring: calibration of the costs, sweeps, their pages. ``settings`` is
-light."""
+"""Tuning by measurement: calibration of the costs, sweeps, their reports. Importing ``settings`` is
+cheap."""

@@ -1,5 +1,5 @@
-"""What ``semistream tune`` says: the best sizes of each algorithm and the best algorithm, for each
-memory budget."""
+"""The answer of ``semistream tune``: the best sizes of each algorithm and the best algorithm, for
+each memory budget."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from semistream.tuning.settings import TuneSettings
 
 @dataclass(frozen=True)
 class Advice:
-    """points: of the whole grid where it was measured, else the best of each algorithm; best: by
-    budget."""
+    """The advice. points: the whole grid if it was measured, else the best point of each algorithm;
+    best: the recommended point by budget."""
 
     about: str
     points: list[Point]
@@ -35,7 +35,8 @@ class Advice:
                 "points": [asdict(p) for p in self.points]}
 
     def tables(self) -> Iterator[Table]:
-        """One a budget, the fastest first, or with a bound what keeps it with the least work."""
+        """Yield one table a budget, the fastest algorithm first; with a bound on waiting, the
+        algorithm that keeps it with the least work first."""
         for memory in dict.fromkeys(p.memory for p in self.points):
             mine = sorted((p for p in self.points if p.memory == memory),
                           key=lambda p: p.price.busy if p.price and not self.measured
@@ -74,7 +75,8 @@ class Advice:
 
 def advise(case: Case, settings: TuneSettings, places: Places, measured: bool = False,
            progress: Progress = silent) -> Advice:
-    """By the models alone in a moment; measured: the grid's points are run, one after the other."""
+    """Return the advice: by the cost models alone, which takes a moment, or with ``measured`` after
+    running the grid's points one after the other."""
     demand = Demand(settings.max_wait, settings.rate) if settings.rate else None
     costs = costs_for(case, places, settings.calibrate)
     points = grid(case, settings.memory, case.algorithms(settings.algorithms),
@@ -91,7 +93,7 @@ def advise(case: Case, settings: TuneSettings, places: Places, measured: bool = 
 
 
 def describe(case: Case, machine: str) -> str:
-    """The case, for people."""
+    """Describe the case for people."""
     operators = "1 operator" if case.partitions == 1 else f"{case.partitions} operators"
     return (f"{operators}, {case.relation.manifest.tuple_count:,} master tuples of "
             f"{case.relation.tuple_bytes:.0f} bytes, {case.sample.num_rows:,} stream tuples looked "
@@ -99,7 +101,7 @@ def describe(case: Case, machine: str) -> str:
 
 
 def recommendation(p: Point) -> dict[str, Any]:
-    """The settings of a load."""
+    """Return the settings of a load that a point recommends."""
     return {"memory": p.memory, "partitions": p.partitions, "algorithm": p.algorithm,
             "parameters": p.parameters,
             "rate": p.rate or p.predicted_rate, "measured": p.rate is not None}

@@ -1,12 +1,12 @@
-"""Measure what the papers' cost symbols are worth on this machine, with this data's tuples.
+"""A calibration: it measures the papers' cost symbols on this machine, with this data's tuples.
 
-The real operators run, with a stopwatch on each of their parts: a MESHJOIN at several disk buffer
-and H_S sizes gives c_IO, c_H, c_O, c_E, c_S, c_A and the cost of an iteration itself; the stream-
-probing phase gives the look-up and output costs of H_R. The model cost = fixed + tuples * c(table
-size) is then fitted to each part by non-negative least squares of the relative errors. Of reading,
-the operator's own processor time is measured in it, and apart from it what a read takes: the rest
-is waiting for the disk, which an operator that reads ahead does not do, but for what it is seen to
-wait.
+The real operators run, with a stopwatch on each of their parts. A MESHJOIN at several sizes of disk
+buffer and H_S gives c_IO, c_H, c_O, c_E, c_S, c_A and the cost of an iteration itself. The
+stream-probing phase gives the look-up and output costs of H_R. The model cost = fixed + tuples *
+c(table size) is then fitted to each part by non-negative least squares of the relative errors. For
+reading, both the processor time in the operator and the whole time of a read are measured. The
+difference is waiting for the disk, which an operator that reads ahead avoids, except for the waits
+that are observed in it.
 """
 
 from __future__ import annotations
@@ -41,28 +41,28 @@ from semistream.workloads.zipf import ZipfKeys
 
 Clock = Literal["wall", "cpu"]
 CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.thread_time}
-# of R that are used: more than the processor's caches hold; what follows costs the same
+# tuples of R that are used: more than the processor's caches hold; more would cost the same
 MOST_TUPLES = 1_000_000
 TABLES = (5_000, 50_000, 400_000, 1_600_000)  # tuples in H_S and H_R
 DISK_BUFFERS = (1_024, 4_096, 16_384)
 # (tuples in H_S, which part of R, disk tuples): the ratio of w to d must vary, or their costs could
-# not be told apart
+# not be separated
 RUNS = (*((table, *run) for table in TABLES[:3]
           for run in ((0, 1_024), (0, 4_096), (0, 16_384), (2, 1_024), (2, 4_096))),
         (TABLES[3], 0, 4_096), (TABLES[3], 0, 16_384), (TABLES[3], 1, 4_096))
-LEAST_BYTES = 20  # of a tuple in a hash table
-CHUNK = 65_536  # stream tuples given at a time
-CHUNKS = 12  # different ones
-MOST_ROWS = 10_000_000  # of output in one pass over R
+LEAST_BYTES = 20  # the least size of a tuple in a hash table
+CHUNK = 65_536  # stream tuples processed at a time
+CHUNKS = 12  # how many different chunks
+MOST_ROWS = 10_000_000  # output rows in one pass over R
 DETECTION_TUPLES, DETECTIONS = 600_000, 20
 LEAST_PIECE = 512  # stream tuples
-PIECE = 16_384  # output rows for which stream tuples are given at a time
-HITS = 0.7  # share of them that is found there, as is usual: dividing a batch costs too
-CANDIDATES = 2_000  # values among which c_B looks up
+PIECE = 16_384  # output rows of the stream tuples processed at a time
+HITS = 0.7  # a usual share of tuples found in H_R, because dividing a batch also costs time
+CANDIDATES = 2_000  # candidate values in the table that c_B measures
 
 
 class Stopwatch:
-    """Seconds, calls and tuples by part of the operator."""
+    """Seconds and tuples by part of the operator."""
 
     def __init__(self, clock: Callable[[], float]):
         self.clock = clock
@@ -78,7 +78,7 @@ class Stopwatch:
 
     def watch(self, owner: Any, method: str, part: str,
               tuples: Callable[..., int] = lambda *_: 0) -> None:
-        """Time a method of one object from now on; of a generator, what happens inside it."""
+        """Time a method of one object from now on. For a generator, time what happens inside it."""
         plain = getattr(owner, method)
 
         def timed(*arguments: Any, **names: Any) -> Any:
@@ -102,11 +102,11 @@ class Stopwatch:
 
 
 class Pace:
-    """How much slower this machine is now than when first asked: a fixed piece of work like the
-    joins' own.
+    """How much slower this machine is now than at first, measured by a fixed piece of work like
+    that of the joins.
 
-    Where others use the machine too, a time divided by the pace while it was taken is what an
-    undisturbed run would take.
+    On a shared machine, a time divided by the pace while it was taken is what an undisturbed run
+    would take.
     """
 
     def __init__(self, clock: Callable[[], float] = time.thread_time, first: float | None = None):
@@ -122,7 +122,7 @@ class Pace:
         self.first = first or float(np.median([self._work() for _ in range(9)]))
 
     def __call__(self) -> float:
-        # into the processor's caches: how much of it the join before had driven out does not count
+        # fills the processor's caches, whatever the join before has evicted
         self._work()
         return self._work() / self.first
 
@@ -136,7 +136,7 @@ class Pace:
 
 
 class Head:
-    """The first partitions of R, so that measuring does not take longer for a larger one."""
+    """The first partitions of R, so that measuring does not take longer for a larger R."""
 
     def __init__(self, master: MasterRelation, tuples: int):
         self.whole, self._tuples = master, tuples
@@ -155,12 +155,12 @@ def calibrate(sample: pa.RecordBatch, master: MasterRelation, on: Sequence[tuple
               columns: Sequence[str] | None = None,
               *, clock: Clock = "wall", memory: float = math.inf, seconds: float = 0.2,
               pace: Callable[[], float] = lambda: 1.0) -> Costs:
-    """The costs for stream tuples like the sample's and this master relation.
+    """Measure the costs for stream tuples like the sample's and for this master relation.
 
-    clock: wall, or cpu on a machine that others use at the same time (reading from a cold disk then
-    costs nothing); memory: the largest M of interest: hash tables that it cannot hold are left out;
-    seconds: time spent on each of about forty settings; pace: divides the times (``Pace``). Raises
-    ConfigError for a sample or a master without tuples.
+    clock: wall, or cpu on a shared machine (reading from a cold disk then costs nothing); memory:
+    the largest M of interest, hash tables that exceed it are left out; seconds: time for each of
+    about forty settings; pace: divides the times (``Pace``). Raises ConfigError for a sample or a
+    master without tuples.
     """
     if not sample.num_rows or not master.tuple_count:
         raise ConfigError("calibrate", "must be given tuples",
@@ -197,7 +197,7 @@ def calibrate(sample: pa.RecordBatch, master: MasterRelation, on: Sequence[tuple
 
 
 class Setting(NamedTuple):
-    """What is measured with."""
+    """The data and options of a measurement."""
 
     chunks: list[pa.RecordBatch]
     keys: pa.Table  # R's join columns
@@ -210,7 +210,7 @@ class Setting(NamedTuple):
     matches: float  # output rows per stream tuple of the chunks
 
     def open(self, algorithm: str, disk_tuples: int, memory: int, **more: int) -> Any:
-        # a join that reads by the index knows all partitions that keys may have
+        # a join with an index may read every partition of R
         master = self.master.whole if REGISTRY[algorithm].needs_index else self.master
         return open_join(algorithm, memory=memory, stream=self.chunks[0].schema, master=master,
                          on=self.on, columns=self.columns,
@@ -222,8 +222,8 @@ Fits = dict[str, dict[str, float]]  # by part: fixed seconds per iteration, medi
 
 def _measure_phase(settings: Sequence[Setting], algorithm: str,
                    wanted: Sequence[tuple[int, ...]]) -> tuple[PhaseCosts, Fits]:
-    """The costs of a disk phase, and each part's (fixed seconds per iteration, median relative
-    error of the fit)."""
+    """Return the costs of a disk phase, and for each part (fixed seconds per iteration, median
+    relative error of the fit)."""
     runs = [_measure(settings[size], algorithm, table, disk_tuples) | {"part_of_r": size}
             for table, size, disk_tuples in wanted]
     runs = [r for r in runs if r["w"]]
@@ -232,7 +232,7 @@ def _measure_phase(settings: Sequence[Setting], algorithm: str,
                           settings[0].master.tuple_count,
                           "Use the costs of a larger one.")
     tables = sorted({r["table"] for r in runs})
-    whole = [r for r in runs if r["part_of_r"] == 0]  # a small R stays in the processor's caches
+    whole = [r for r in runs if r["part_of_r"] == 0]  # a smaller R stays in the processor's caches
     fits = {part: _fit(some, part, flat, steep, tables) for some, part, flat, steep in (
         (whole, "codes", ["disk_tuples"], []), (whole, "payload", ["disk_tuples"], []),
         (runs, "find", [], ["disk_tuples", "matches"]),
@@ -241,7 +241,7 @@ def _measure_phase(settings: Sequence[Setting], algorithm: str,
         (whole, "left", ["disk_tuples"], []))}
     left = fits.pop("left")
     fixed = {part: f.fixed for part, f in fits.items()}
-    each, every = fits["find"].steep  # disk tuple's look-up; match's, a step along its key's chain
+    each, every = fits["find"].steep  # a disk tuple's look-up; a match's step along its key's chain
     code, payload = fits["codes"], fits["payload"]
     busy = (code.fixed + payload.fixed, code.flat[0] + payload.flat[0])
     waits = _measure_waits(settings[0], algorithm != "hybridjoin", *busy)
@@ -259,7 +259,7 @@ def _measure_phase(settings: Sequence[Setting], algorithm: str,
 
 
 def master_keys(master: Head, on: Sequence[tuple[str, str]]) -> pa.Table:
-    """R's join columns."""
+    """Return R's join columns."""
     whole = master.with_partition(65_536)
     return pa.Table.from_batches([whole.read(i, [m for _, m in on])
                                   for i in range(whole.partition_count)]).combine_chunks()
@@ -267,7 +267,7 @@ def master_keys(master: Head, on: Sequence[tuple[str, str]]) -> pa.Table:
 
 def with_keys(sample: pa.RecordBatch, keys: pa.Table, which: np.ndarray,
               on: Sequence[tuple[str, str]]) -> pa.RecordBatch:
-    """The sample's tuples again and again, with these of R's keys, so that each finds a match."""
+    """Return the sample's tuples, repeated, with these of R's keys, so that each finds a match."""
     drawn = keys.take(pa.array(which))
     rows = sample.take(pa.array(np.arange(len(which)) % sample.num_rows))
     for stream, column in on:
@@ -278,15 +278,15 @@ def with_keys(sample: pa.RecordBatch, keys: pa.Table, which: np.ndarray,
 
 
 def _matches(head: Head) -> float:
-    """Output rows per stream tuple whose key is that of any tuple of R."""
+    """Return the output rows per stream tuple whose key is that of a random tuple of R."""
     codes = np.concatenate([head.read_codes(i) for i in range(head.partition_count)])
     _, counts = np.unique(codes, return_counts=True)
     return float(np.square(counts, dtype=np.float64).sum() / len(codes))
 
 
 def _measure(setting: Setting, algorithm: str, table: int, disk_tuples: int) -> dict[str, float]:
-    """Mean seconds per iteration of each part, in the steady state; no w where R has too few tuples
-    for the setting."""
+    """Return the mean seconds per iteration of each part in the steady state; w is 0 if R has too
+    few tuples for the setting."""
     clock = setting.clock
     join = _filled_to(setting, algorithm, table, disk_tuples)
     if join.master.partition_count < 3 or join.master.partition_tuples < disk_tuples / 2:
@@ -331,7 +331,7 @@ def _measure(setting: Setting, algorithm: str, table: int, disk_tuples: int) -> 
 
 
 def _filled_to(setting: Setting, algorithm: str, table: int, disk_tuples: int) -> Any:
-    """An operator whose H_S holds so many tuples."""
+    """Return an operator whose H_S has room for so many tuples."""
     batch, buffer = setting.chunks[0], setting.master.with_partition(disk_tuples).partition_bytes
     memory = 3 * buffer + int(table * (batch.nbytes / batch.num_rows + 1_000))
     if algorithm == "elevatorjoin":
@@ -356,8 +356,8 @@ def _watch_parts(watch: Stopwatch, reading: Stopwatch, join: Any) -> None:
 
 
 def _measure_waits(setting: Setting, sequential: bool, fixed: float, each: float) -> Fit:
-    """Seconds that reading a partition of R takes longer than the operator's processor time for it,
-    fixed + d each."""
+    """Fit the seconds by which reading a partition of R takes longer than its processor time in the
+    operator, fixed + d each."""
     runs, random = [], np.random.default_rng(2)
     for disk_tuples in DISK_BUFFERS:
         join = setting.open("meshjoin", disk_tuples, 1 << 40)
@@ -394,13 +394,14 @@ class Fit(NamedTuple):
 
 def _fit(runs: Sequence[dict[str, float]], part: str, flat: Sequence[str], steep: Sequence[str],
          tables: Sequence[float]) -> Fit:
-    """seconds ~ fixed + sum of flat * c + sum of steep * c(table), where c(table) does not fall."""
+    """Fit seconds ~ fixed + sum of flat * c + sum of steep * c(table), where c(table) does not
+    decrease."""
     from scipy.optimize import nnls
 
     y, place = (np.array([r[x] for r in runs]) for x in (part, "table"))
     y = np.maximum(y, 1e-9)
     columns = [np.ones(len(y)), *(np.array([r[x] for r in runs]) for x in flat)]
-    # c(table) as a sum of growths
+    # c(table) is a sum of non-negative growths
     columns += [np.where(place >= t, [r[x] for r in runs], 0.0) for x in steep for t in tables]
     a = np.stack(columns, axis=1) / y[:, None]
     x, _ = nnls(a, np.ones(len(y)))
@@ -408,7 +409,7 @@ def _fit(runs: Sequence[dict[str, float]], part: str, flat: Sequence[str], steep
     grown = []
     for i in range(split, len(x), many):
         c = np.cumsum(x[i:i + many])
-        # so few tuples that theirs cannot be told from the fixed cost: as with more of them
+        # cost hidden by the fixed cost of few tuples: take that of the next larger table
         c[c == 0] = c[np.argmax(c > 0)]
         grown.append(tuple(map(float, c)))
     return Fit(float(x[0]), tuple(map(float, x[1:split])), tuple(grown),
@@ -417,8 +418,8 @@ def _fit(runs: Sequence[dict[str, float]], part: str, flat: Sequence[str], steep
 
 def _measure_cache(setting: Setting,
                    tables: Sequence[float]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Seconds to look a stream tuple up in an H_R of so many tuples, and to output a row found
-    there."""
+    """Return, for each table size, the seconds to look up a stream tuple in an H_R of so many
+    tuples, and to output a row found there."""
     look_up, output, clock = [], [], setting.clock
     probed = max(int(PIECE / setting.matches), LEAST_PIECE)
     join = setting.open("meshjoin", 65_536, 1 << 40)
@@ -444,7 +445,7 @@ def _measure_cache(setting: Setting,
 
 
 def _filled(join: SemiStreamJoin, tuples: int) -> MasterCache:
-    """An H_R of R's first so many tuples."""
+    """Return an H_R with R's first so many tuples."""
     spec, master = join.spec, join.master
     parts = [DiskPartition(spec, i) for i in range(master.partition_count)]
     strings = sum(int(variable_bytes(p.payload).sum()) for p in parts)
@@ -460,13 +461,13 @@ def _filled(join: SemiStreamJoin, tuples: int) -> MasterCache:
 
 
 def _measure_detection(setting: Setting) -> tuple[float, float, float]:
-    """(c_F per disk tuple, c_M per join value with a match, c_D per iteration) of the frequency
-    detection, where keys come by Zipf's law."""
+    """Return the costs of the frequency detection for keys by Zipf's law: (c_F per disk tuple, c_M
+    per join value with a match, c_D per iteration)."""
     zipf, runs = ZipfKeys(setting.keys.num_rows, 1.0), []
     for disk_tuples, room in itertools.product(DISK_BUFFERS, (2_000_000, 12_000_000)):
         if (4 * disk_tuples > setting.master.tuple_count
                 or room > setting.master.tuple_count * setting.master.tuple_bytes):
-            continue  # all of R would be cached
+            continue  # otherwise all of R would be cached
         memory = setting.master.with_partition(disk_tuples).partition_bytes * 3 + room
         join = setting.open("cmeshjoin", disk_tuples, memory)
         watch, at, first, read, paces = Stopwatch(setting.clock), 0, -1, 0, []
@@ -495,7 +496,7 @@ def _measure_detection(setting: Setting) -> tuple[float, float, float]:
 
 
 def _measure_switch(setting: Setting) -> float:
-    """Seconds per disk tuple of c_B."""
+    """Return c_B, in seconds per disk tuple."""
     codes = setting.master.with_partition(8_192).read_codes(0)
     candidates = KeyTable(np.unique(codes)[::max(len(codes) // CANDIDATES, 1)].copy())
     counted, times = np.zeros(len(candidates.keys), np.int32), []

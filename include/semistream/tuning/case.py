@@ -1,5 +1,5 @@
-"""What is tuned for: a sample of a stream and a snapshot of its master data, a job's or the user's
-own."""
+"""The case that is tuned: a sample of a stream and a snapshot of its master data, of a job or the
+user's own."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CALIBRATED_ROWS = 1024  # stream tuples that calibration repeats
 
 
 def costs_for(case: Case, places: Places, calibrate: bool) -> Costs:
-    """This machine's costs, measured now where that is wanted; where R is too small for it,
+    """Return this machine's costs, measured now if ``calibrate``. If R is too small for measuring,
     ``machine`` says so."""
     from semistream.tuning import calibration
 
@@ -42,7 +42,7 @@ def costs_for(case: Case, places: Places, calibrate: bool) -> Costs:
 @contextmanager
 def open_case(settings: TuneSettings, places: Places,
               progress: Progress = silent) -> Iterator[Case]:
-    """Raises ConfigError for whatever cannot be tuned."""
+    """Open the case. Raises ConfigError for a case that cannot be tuned."""
     if bool(settings.max_wait) != bool(settings.rate):
         missing, given = (("rate", "max_wait") if settings.max_wait else ("max_wait", "rate"))
         raise ConfigError(missing, f"must be given with {given}", None, "A bound on waiting takes "
@@ -95,8 +95,8 @@ def _own(settings: TuneSettings, stack: ExitStack, progress: Progress) -> Case:
 
 
 def stream_sample(spec: StreamSpec, rows: int) -> pa.Table:
-    """Return the first tuples of a job's stream. Raises ConfigError for a source without an
-    end."""
+    """Return the first tuples of a job's stream. Raises ConfigError for a source that cannot be
+    sampled here."""
     from semistream.streaming.sources.reader import find_reader, listed
 
     if spec.format == "zipf":

@@ -1,5 +1,5 @@
-"""Points of a grid around the predicted best, and what they really bring: the operator itself, in
-this process."""
+"""The points of a grid around the predicted best, and their measurement with the operator itself,
+in this process."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from semistream.sizing import open_join
 from semistream.sizing.case import Case
 from semistream.sizing.search import bounds, fastest, predict, tune
 
-CHUNK = 16_384  # stream tuples given to an operator at a time
-TURNOVERS = 2  # of H_S, to warm up, and to be measured
-LEAST_SECONDS, MOST_SECONDS = 0.5, 15.0  # of warming up, and of measuring, one point
+CHUNK = 16_384  # stream tuples that an operator processes at a time
+TURNOVERS = 2  # turnovers of H_S to warm up, and again to measure
+LEAST_SECONDS, MOST_SECONDS = 0.5, 15.0  # of warming up one point, and again of measuring it
 MEASURED, FAILED, OPEN = "measured", "failed", "open"
 
 
 @dataclass(frozen=True)
 class Point:
-    """An algorithm at one setting. Rates in stream tuples/s of all P operators together, bytes in
-    all, times in s."""
+    """An algorithm at one setting. Rates in stream tuples/s of all P operators together, bytes of
+    all operators, times in s."""
 
     number: int
     algorithm: str
@@ -37,8 +37,8 @@ class Point:
     predicted_rate: float = 0.0
     predicted_c_loop: float = 0.0
     predicted_memory: dict[str, float] = field(default_factory=dict)
-    best: bool = False  # of the algorithm's, by the model
-    # stream tuples of all operators in which H_S is filled once, by the model
+    best: bool = False  # the algorithm's best point according to the model
+    # stream tuples of all operators that fill H_S once, according to the model
     turnover: float = 0.0
     state: str = OPEN
     rate: float | None = None
@@ -48,13 +48,14 @@ class Point:
     rows: int = 0
     seconds: float = 0.0
     error: str = ""
-    price: Price | None = None  # of a bound on waiting; bytes of all operators, of whose time most
+    price: Price | None = None  # of a bound on waiting; bytes of all operators, time of the slowest
 
 
 def grid(case: Case, budgets: Iterable[int], algorithms: Iterable[str], count: int,
          costs: Costs, demand: Demand | None = None) -> list[Point]:
-    """Every algorithm's points for every budget. One that the model finds no setting for is there
-    too, with its own defaults. demand: a bound on waiting, whose price is told."""
+    """Return every algorithm's points for every budget. An algorithm for which the model finds no
+    setting gets a point without parameters and with the error. demand: a bound on waiting, whose
+    price is computed."""
     points: list[Point] = []
     mine = demand and demand._replace(rate=demand.rate * case.share)
     work = mine.of(case.workload) if mine else case.workload
@@ -72,7 +73,8 @@ def grid(case: Case, budgets: Iterable[int], algorithms: Iterable[str], count: i
 
 
 def around(case: Case, best: Prediction, memory: int, count: int) -> list[dict[str, float]]:
-    """`count` values of each size, each twice the one before, the best one among them."""
+    """Return a grid around the best sizes: all combinations of `count` values of each size, each
+    twice the one before and one of them the best."""
     axes = []
     for name, size in best.sizes.items():
         low, high = bounds(name, case.workload, memory)
@@ -86,8 +88,8 @@ def around(case: Case, best: Prediction, memory: int, count: int) -> list[dict[s
 
 def priced(case: Case, p: Prediction, work: Workload, costs: Costs,
            demand: Demand | None) -> Price | None:
-    """Return what the bound takes of all operators, as the slowest one has it. work, demand: of
-    this one."""
+    """Return the price of the bound for all operators, of whose time the slowest operator's counts.
+    work, demand: of one operator."""
     if demand is None:
         return None
     each = price(p, work, costs, MODELS[p.algorithm].phase, demand)
@@ -102,8 +104,8 @@ def point_of(case: Case, memory: int, p: Prediction, best: bool,
 
 
 def measure(case: Case, point: Point) -> Point:
-    """One operator with the slowest partition's tuples, warmed up; a point that cannot run tells
-    why."""
+    """Measure a point with one warmed-up operator on the slowest partition's tuples. A point that
+    cannot run gets the error."""
     try:
         return _measure(case, point)
     except (SemistreamError, MemoryError) as e:
@@ -119,14 +121,14 @@ def _measure(case: Case, point: Point) -> Point:
                              for i in range(0, case.tuples.num_rows, CHUNK))
 
     def feed(tuples: int, cycles: float) -> None:
-        """At least so many tuples and passes over R, or as many as the time allows."""
+        """Process at least so many tuples and passes over R, or as many as the time allows."""
         start, rows, r = time.perf_counter(), stats.rows_read + tuples, stats.r_cycles + cycles
         while (past := time.perf_counter() - start) < LEAST_SECONDS or (
                 past < MOST_SECONDS and (stats.rows_read < rows or stats.r_cycles < r)):
             chunk, hits = next(chunks), stats.cache_hits
             for _ in join.process(chunk):
                 pass
-            # all in the cache: there are no passes any more
+            # everything is in the cache, so that there are no more passes
             if stats.cache_hits - hits == chunk.num_rows:
                 r = 0
 
@@ -146,21 +148,21 @@ def _measure(case: Case, point: Point) -> Point:
 
 
 def settled(point: Point) -> bool:
-    """Whether its measured rate can be compared with others'; ``error`` tells of one that did not
-    settle."""
+    """Return whether the point's measured rate can be compared with others'. If it did not settle,
+    ``error`` says so."""
     return point.state == MEASURED and not point.error
 
 
 def error(point: Point) -> float:
-    """Of the predicted rate, relative to the measured one; nan where there is none, or it has not
-    settled: what is predicted is the steady state."""
+    """Return the error of the predicted rate relative to the measured one; nan if there is no
+    measured rate or it has not settled, because the prediction is of the steady state."""
     return (point.predicted_rate / point.rate - 1
             if settled(point) and point.rate and point.predicted_rate else math.nan)
 
 
 def recommend(points: Iterable[Point]) -> dict[int, Point]:
-    """For each budget the point of the highest rate: measured where any was, else predicted; or
-    that which keeps a bound on waiting with the least work."""
+    """Return for each budget the point with the highest rate, measured if any was, else predicted;
+    with a bound on waiting, the point that keeps it with the least work."""
     known = [p for p in points if p.state != FAILED and (p.state != OPEN or p.predicted_rate)]
     found: dict[int, Point] = {}
     for memory in dict.fromkeys(p.memory for p in known):

@@ -24,9 +24,9 @@ from semistream.sizing.case import Case
 from semistream.sizing.search import bounds, predict, spelled, tune
 from semistream.tuning.measure import FAILED, MEASURED, Point, error, settled
 
-SURFACE, CURVE = 17, 49  # predictions along each size: of two, of one
+SURFACE, CURVE = 17, 49  # predictions along each of two sizes, and along a single one
 SKEWS = np.linspace(0, 1.5, 7)
-SCALES = 2.0 ** np.arange(-3, 4)  # of M and |R|, around what was measured
+SCALES = 2.0 ** np.arange(-3, 4)  # factors of M and |R| around the measured ones
 STYLE: dict[Any, Any] = {"svg.fonttype": "none", "font.family": "sans-serif", "font.size": 9,
                          "axes.grid": True, "grid.alpha": 0.3, "axes.spines.top": False,
                          "axes.spines.right": False, "svg.hashsalt": "semistream"}
@@ -36,7 +36,7 @@ COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#b
 
 def write_report(path: Path, about: Mapping[str, Any], points: Sequence[Point],
                  best: Mapping[int, Point], case: Case, costs: Costs) -> Path:
-    """Gives the path of the page."""
+    """Write the report and return the path of its page."""
     environment = Environment(loader=PackageLoader("semistream.tuning"),
                               autoescape=select_autoescape(), trim_blocks=True, lstrip_blocks=True)
     environment.globals |= {"spelled": spelled, "error": error,
@@ -54,7 +54,7 @@ def write_report(path: Path, about: Mapping[str, Any], points: Sequence[Point],
 
 
 def _plots(points: Sequence[Point], case: Case, costs: Costs) -> list[dict[str, str]]:
-    """Title, SVG and caption of each."""
+    """Return title, SVG and caption of each plot."""
     algorithms = list(dict.fromkeys(p.algorithm for p in points))
     colour = dict(zip(algorithms, COLOURS * (1 + len(algorithms) // len(COLOURS)), strict=False))
     plots = []
@@ -148,7 +148,7 @@ def _over_workload(case: Case, costs: Costs, memory: int, colour: Mapping[str, s
 
 
 def _sizes(points: Sequence[Point], case: Case, costs: Costs) -> str:
-    """The curve over one size, or the surface over two."""
+    """Plot the curve over one size, or the surface over two."""
     algorithm, each = points[0].algorithm, points[0].memory / case.partitions
     names = MODELS[algorithm].sizes
     work = case.workload.smooth()
@@ -191,7 +191,7 @@ def _surface(points: Sequence[Point], names: Sequence[str], axes: Sequence[np.nd
     z = np.array([[rate(a, b) or math.nan for b in axes[1]] for a in axes[0]])
     plot.plot_surface(x, y, z, cmap="viridis", alpha=0.75, linewidth=0.3, edgecolor="#ffffff66")
     _dots(plot, points, lambda p: tuple(math.log10(p.parameters[n]) for n in names))
-    for p in (p for p in points if p.rate):  # how far off the surface a point is
+    for p in (p for p in points if p.rate):  # a line from the surface to the point
         a, b = (math.log10(p.parameters[n]) for n in names)
         plot.plot([a, a], [b, b], [p.predicted_rate, p.rate], color="#cc3311", lw=0.8, zorder=4)
     plot.set(xlabel=names[0], ylabel=names[1], zlabel="tuples/s")
@@ -218,7 +218,7 @@ def _dots(plot: Any, points: Sequence[Point], at: Callable[[Point], tuple[float,
 
 
 def _rate(algorithm: str, work: Workload, memory: float, costs: Costs, case: Case) -> float:
-    """Predicted at the best sizes; 0 where M is too small."""
+    """Return the rate predicted at the best sizes; 0 if M is too small."""
     try:
         return tune(algorithm, work, memory, costs).mu / case.share
     except ConfigError:
@@ -226,13 +226,13 @@ def _rate(algorithm: str, work: Workload, memory: float, costs: Costs, case: Cas
 
 
 def figure_of(width: float, height: float, rows: int = 1, columns: int = 1) -> tuple[Figure, Any]:
-    """A figure of that many inches, and its axes."""
+    """Return a figure of that many inches, and its axes."""
     figure = Figure(figsize=(width, height), layout="constrained")
     return figure, figure.subplots(rows, columns)
 
 
 def svg(figure: Figure) -> str:
-    """The figure as an element of a page."""
+    """Return the figure as an SVG element of a page."""
     out = io.StringIO()
     figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
     return re.sub(r"<metadata>.*?</metadata>", "", out.getvalue()[out.getvalue().index("<svg"):],
@@ -244,7 +244,7 @@ def _columns(rows: Sequence[tuple[float, ...]]) -> list[tuple[float, ...]]:
 
 
 def short(value: float, _: Any = None) -> str:
-    """12k, 3.4M."""
+    """Format a number briefly: 12k, 3.4M."""
     for unit, suffix in ((1e6, "M"), (1e3, "k")):
         if abs(value) >= unit:
             return f"{value / unit:.3g}{suffix}"

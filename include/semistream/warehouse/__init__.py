@@ -16,7 +16,8 @@ __all__ = ["connect", "create_all", "migrate", "open_warehouse"]
 
 @contextmanager
 def open_warehouse(url: str) -> Iterator[Engine]:
-    """An engine of the warehouse, whose tables are there, in the form that this version writes."""
+    """Open an engine on the warehouse. All its tables exist, in the form that this version
+    writes."""
     engine = connect(url)
     try:
         create_all(engine)
@@ -27,10 +28,10 @@ def open_warehouse(url: str) -> Iterator[Engine]:
 
 
 def create_all(engine: Engine) -> None:
-    """Make the warehouse's own tables where they are missing, and the columns that those of an
+    """Create the warehouse's own tables where they are missing, and add columns that tables of an
     earlier version lack.
 
-    Keys of rows are another matter, see ``migration``.
+    This changes no primary key; ``migration`` does.
     """
     create_missing(engine, list(metadata.tables.values()))
     for table, column in _lacking(engine):
@@ -49,7 +50,7 @@ def _lacking(engine: Engine) -> list[tuple[Table, Column]]:
 
 
 def _add(engine: Engine, table: Table, column: Column) -> None:
-    """Add a column; it is null in the rows that are there."""
+    """Add a column, which is null in the existing rows."""
     quote, kind = engine.dialect.identifier_preparer.quote, column.type.compile(engine.dialect)
     with engine.begin() as connection:
         connection.exec_driver_sql(

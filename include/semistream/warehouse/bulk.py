@@ -17,11 +17,11 @@ __all__ = ["BulkError", "bulk_insert", "fetch", "fetch_texts", "nulled", "say_nu
 
 def bulk_insert(connection: Connection, table: Table, batch: pa.RecordBatch | pa.Table, *,
                 replace: bool = False) -> int:
-    """Insert rows, whose columns are named like the table's, in the caller's transaction; gives
-    their number.
+    """Insert rows in the caller's transaction and return their number. The columns of the rows have
+    the names of the table's columns.
 
-    replace: a row takes the place of the one with its unique key. Raises BulkError or a DBAPIError;
-    the caller rolls back.
+    replace: a row replaces the one with the same unique key. Raises BulkError or a DBAPIError; the
+    caller rolls back.
     """
     if isinstance(batch, pa.RecordBatch):
         batch = pa.Table.from_batches([batch])
@@ -32,21 +32,22 @@ def bulk_insert(connection: Connection, table: Table, batch: pa.RecordBatch | pa
 
 def fetch(connection: Connection, query: Select[*tuple[Any, ...]], schema: pa.Schema,
           rows: int = ROWS) -> Iterator[pa.RecordBatch]:
-    """A query's rows as record batches of at most ``rows``, streamed; its columns are those of
-    ``schema``, in order."""
+    """Stream a query's rows as record batches of at most ``rows`` rows. The query's columns are
+    those of ``schema``, in order."""
     return system_of(connection).fetch(connection, query, schema, rows)
 
 
 def fetch_texts(connection: Connection, query: Select[*tuple[Any, ...]], schema: pa.Schema,
                 rows: int = ROWS) -> Iterator[pa.RecordBatch]:
-    """Like ``fetch``, but every value is the text that shows it exactly, and bytes stay bytes: of
-    tables of others, whose cells need not fit the types of their columns."""
+    """Stream a query's rows like ``fetch``, but with each value as its exact text, and bytes as
+    bytes. This is meant for other people's tables, whose cells need not fit the types of their
+    columns."""
     return system_of(connection).fetch_texts(connection, query, schema, rows)
 
 
 def nulled(rows: pa.RecordBatch | pa.Table, of: Engine | Connection) -> dict[str, int]:
-    """By column, how many numbers a database stores as null because it has none like them: NaN, and
-    in MySQL also the infinities."""
+    """Count, by column, the numbers that the database stores as null because it cannot represent
+    them: NaN, and in MySQL also the infinities."""
     lost = system_of(of).lost
     counts = {name: pc.sum(lost(column)).as_py() or 0
               for name, column in zip(rows.schema.names, rows.columns, strict=True)
@@ -55,6 +56,6 @@ def nulled(rows: pa.RecordBatch | pa.Table, of: Engine | Connection) -> dict[str
 
 
 def say_nulled(counts: Mapping[str, int], of: Engine | Connection) -> str:
-    """What ``nulled`` has found, for people."""
+    """Describe the counts of ``nulled`` in a sentence for people."""
     columns = ", ".join(f"{count:,} of {name}" for name, count in counts.items())
     return f"numbers stored as NULL: {columns}; {system_of(of).no_number}"

@@ -1,9 +1,9 @@
 """A checksum of rows that does not depend on their order: the sum, modulo 2**64, of a hash over all
 columns of each row.
 
-Computed of what is written, and again of what the warehouse gives back: a value that is changed,
-lost, doubled, or exchanged with another row's, gives another sum. A null adds nothing, so that rows
-have the same checksum after their table got a new column.
+The checksum is computed of the rows that are written, and again of the rows that the warehouse
+returns. If a value is changed, lost, duplicated, or exchanged with another row's, the sums differ.
+A null adds nothing, so that rows keep their checksum when their table gets a new column.
 """
 
 from __future__ import annotations
@@ -22,28 +22,29 @@ from semistream.keys import canonical_type, codes, hash_long
 from semistream.warehouse.dialects import system_of
 
 ODD = np.uint64(0x9E3779B97F4A7C15)
-ROWS = 16_384  # at a time, whose hashes stay in the cache while column after column is added
+ROWS = 16_384  # rows hashed at a time, so that their hashes stay in the processor's cache
 ALL = np.empty(0, bool)  # in the place of bool[n] where no value is null
 
 
 def row_hashes(rows: pa.RecordBatch | pa.Table) -> np.ndarray:
-    """A hash over the columns of each row, by name, uint64[n]. Integers of any width are the same
-    number, as are 0.0 and -0.0."""
+    """Return a hash over the columns of each row, uint64[n]. The order of the columns does not
+    matter. Equal integers of different widths have the same hash, as have 0.0 and -0.0."""
     return np.concatenate([np.empty(0, np.uint64), *_hashes(rows)])
 
 
 def checksum(rows: pa.RecordBatch | pa.Table) -> int:
-    """Of the rows together, as a signed 64-bit integer; 0 of none."""
+    """Return the checksum of all rows as a signed 64-bit integer; 0 if there are none."""
     return signed(sum(int(h.sum()) for h in _hashes(rows)))
 
 
 def signed(total: int | np.uint64) -> int:
-    """A sum modulo 2**64 as a column of the warehouse holds it."""
+    """Convert a sum modulo 2**64 to the signed 64-bit integer that a column of the warehouse
+    holds."""
     return (int(total) + 2**63) % 2**64 - 2**63
 
 
 def as_stored(rows: pa.RecordBatch | pa.Table, of: Engine) -> pa.Table:
-    """Rows with the values that a database gives back of them, where these are others than were
+    """Return the rows with the values that the database returns for them; some differ from those
     written."""
     table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
     given_back = system_of(of).given_back
@@ -53,7 +54,7 @@ def as_stored(rows: pa.RecordBatch | pa.Table, of: Engine) -> pa.Table:
 
 
 def _hashes(rows: pa.RecordBatch | pa.Table) -> Iterator[np.ndarray]:
-    """uint64[at most ROWS], of one part of the rows after the other."""
+    """Yield the hashes of the rows, one uint64[at most ROWS] for each part of them."""
     table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
     for batch in table.to_batches(ROWS):
         h = np.zeros(batch.num_rows, np.uint64)
@@ -67,13 +68,15 @@ def _hashes(rows: pa.RecordBatch | pa.Table) -> Iterator[np.ndarray]:
 
 @lru_cache(maxsize=1024)
 def _seed(name: str) -> np.int64:
-    """No database tells the case of names apart."""
+    """Return the seed of a column's hash. Upper and lower case give the same seed, because
+    databases ignore the case of column names."""
     return np.frombuffer(hashlib.blake2b(name.lower().encode(), digest_size=8).digest(),
                          np.int64)[0]
 
 
 def _longs(name: str, column: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """(int64[n], bool[n] or ALL): a number or a hash for each value, and whether there is one."""
+    """Return a number or a hash for each value, and whether the value is not null: (int64[n],
+    bool[n] or ALL)."""
     if column.type == pa.int64() and not column.null_count:
         return column.to_numpy(), ALL
     if pa.types.is_null(column.type):
@@ -89,7 +92,7 @@ def _longs(name: str, column: pa.Array) -> tuple[np.ndarray, np.ndarray]:
 
 @njit(cache=True)
 def _add_column(values, valid, seed, h):
-    """Add a column's hash to each row's. seed: int64, the column's.
+    """Add the hash of a column's value to the hash of each row. seed: int64, of the column's name.
 
     in      values int64[n], valid bool[n] (bool[0]: all are)
     in/out  h uint64[n]

@@ -1,9 +1,9 @@
 """The totals of keys that have become final, in the table ``FACTS_closed``.
 
-A punctuation that is propagated tells that no later row has its keys. In the transaction of the
-load that propagates it, a row for each of these keys is written, from what the fact table has of
-them then; so a key is closed once, whatever crashes, and nothing is kept in memory for those that
-are open.
+A propagated punctuation says that no later row has its keys. The load that propagates it also
+writes, in the same transaction, one row of totals for each of these keys, computed from the fact
+table as it is then. So a key is closed exactly once, whatever crashes, and no memory is needed for
+keys that are still open.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ AT_ONCE = 500  # keys in a statement
 
 
 class Final(NamedTuple):
-    """Keys of which no later row comes. constants: a row each; patterns: plain forms, see
+    """Keys of which no later row will come. constants: one row a key; patterns: dicts as in
     ``stream_joins.punctuations``, over columns of the same names."""
 
     constants: pa.Table
@@ -53,13 +53,15 @@ class Final(NamedTuple):
 
 @dataclass(frozen=True)
 class Closing:
-    """keys: columns of the fact table; totals: (column of the closed table, what it adds up)."""
+    """The definition of a closed table. keys: columns of the fact table; totals: (column of the
+    closed table, the aggregate that fills it)."""
 
     keys: tuple[str, ...]
     totals: tuple[tuple[str, str], ...]
 
     def table(self, fact: Table) -> Table:
-        """The closed table of a fact table. Raises ConfigError for totals that it cannot have."""
+        """Return the closed table that belongs to a fact table. Raises ConfigError for totals that
+        the table cannot have."""
         taken = {name.lower() for name in (*self.keys, "load_id", "load_row")}
         for name, _ in self.totals:
             if name.lower() in taken:
@@ -77,7 +79,8 @@ class Closing:
         return table
 
     def check(self, fact: Table, system: System) -> None:
-        """Raises ConfigError for decimals that the database keeps as texts, and cannot add up."""
+        """Raise ConfigError for totals of decimals that the database stores as text and cannot add
+        up."""
         for name, total in self.totals:
             function, column = parse_total(total)
             kind = fact.c[column].type if column else None
@@ -87,28 +90,28 @@ class Closing:
                                   f"{system.title}", total, "Declare fewer digits, or use MySQL.")
 
     def sums(self, fact: Table) -> list[ColumnElement[Any]]:
-        """What the fact table's rows of a key add up to, in the order of the totals."""
+        """Return the aggregates over a key's rows of the fact table, in the order of the totals."""
         found: list[ColumnElement[Any]] = []
         for name, total in self.totals:
             function, column = parse_total(total)
             value = getattr(func, function)(*([fact.c[column]] if column else []))
             scale = getattr(fact.c[column].type, "scale", None) if column else None
-            if function == "sum" and scale is not None:  # of decimals, which SQLite has as doubles
+            if function == "sum" and scale is not None:  # of decimals: SQLite adds them as doubles
                 value = func.round(value, scale)
             found.append(value.label(name))
         return found
 
     def close(self, connection: Connection, fact: Table, load: int, app: tuple[int, int],
               final: Final) -> None:
-        """Write the totals of keys that have become final with a load, unless they are there.
+        """Write the totals of keys that became final with a load, unless they are already written.
 
-        load: its load_id; app: the least and the greatest of the app's.
+        load: its load_id; app: the least and the greatest load_id of its app.
         """
         closed, first = self.table(fact), 0
         keys = [fact.c[k] for k in self.keys]
         known = select(literal(1)).where(*(closed.c[k] == fact.c[k] for k in self.keys),
                                          (closed.c.load_id + 0).between(*app)).correlate(fact)
-        # the rows of a key are all of one partition; not by the primary key, see Scope.recounted
+        # all rows of a key are in one partition; `+ 0` avoids the primary key, see Scope.recounted
         mine = and_((fact.c.load_id + 0).between(*app),
                     partition_of(fact.c.load_id) == partition_of(load), ~known.exists())
         names = [*self.keys, *(name for name, _ in self.totals), "load_id", "load_row"]
@@ -130,12 +133,12 @@ class Closing:
 
 
 def closed_name(fact: str) -> str:
-    """Of the table with the totals of a fact table's keys."""
+    """Return the name of the table that holds the totals of a fact table's keys."""
     return f"{fact}_closed"
 
 
 def closing_of(job: AnyJob) -> Closing | None:
-    """None for a job without totals."""
+    """Return the definition of a job's closed table, or None if the job has no totals."""
     if not isinstance(job, StreamStreamJob) or not job.totals:
         return None
     return Closing(tuple(job.on), tuple(job.totals.items()))
@@ -163,7 +166,7 @@ def _type(fact: Table, name: str, total: str) -> Any:
 
 
 def _parts(plain: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The pattern in parts of a few values."""
+    """Split a pattern into patterns of at most AT_ONCE values a column."""
     for column, pattern in plain.items():
         match pattern:
             case {"in": values} if len(values) > AT_ONCE:

@@ -1,4 +1,5 @@
-"""Which warehouse this is: keys of loads, and apps' numbers, are unique within one only."""
+"""The identity of a warehouse: load_ids and the numbers of apps are unique within one warehouse
+only."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from semistream.warehouse.schema import identity, masters
 
 
 def warehouse_identity(engine: Engine, retry: float) -> str:
-    """The warehouse's own random name, which it gets when it is asked for the first time."""
+    """Return the warehouse's own random name. The first call creates it."""
     def once() -> str:
         with engine.begin() as connection:
             found = connection.scalar(select(identity.c.uuid))
@@ -31,8 +32,8 @@ def warehouse_identity(engine: Engine, retry: float) -> str:
 
 
 def adopt(engine: Engine, source: Mapping[str, Any]) -> None:
-    """Give a new warehouse, which only measures, the name of the one that a snapshot was published
-    from. source: see ``snapshot_source``."""
+    """Give a new warehouse, which is used only for measuring, the name of the warehouse that a
+    snapshot was published from. source: see ``snapshot_source``."""
     if "identity" in source:
         with engine.begin() as connection:
             connection.execute(identity.insert().values(number=1, uuid=source["identity"]))
@@ -40,19 +41,20 @@ def adopt(engine: Engine, source: Mapping[str, Any]) -> None:
 
 def snapshot_source(engine: Engine, table: str, changes: int,
                     retry: float = 60.0) -> dict[str, Any]:
-    """What a snapshot's manifest says of the dimension table that it was published from. changes:
-    see ``masters``."""
+    """Return the part of a snapshot's manifest that describes the dimension table it was published
+    from. changes: see ``masters``."""
     return {"warehouse": engine.url.render_as_string(hide_password=True),
             "identity": warehouse_identity(engine, retry), "table": table, "changes": changes}
 
 
 def check_snapshot(engine: Engine, source: Mapping[str, Any], snapshot: str, master: str,
                    retry: float) -> None:
-    """Raises ConfigError for a snapshot whose surrogate keys are not those of this warehouse's
+    """Raise ConfigError for a snapshot whose surrogate keys are not those of this warehouse's
     dimension: it is of another warehouse, or of a later state than the dimension has.
 
-    source: what its manifest says; one that was published from a file says nothing of a warehouse,
-    and has no surrogate keys of one. A former version named the warehouse by its URL only.
+    source: from the snapshot's manifest. A snapshot that was published from a file names no
+    warehouse and has no surrogate keys; it passes. A former version named the warehouse by its URL
+    only.
     """
     if "changes" not in source:
         return
@@ -74,8 +76,8 @@ def check_snapshot(engine: Engine, source: Mapping[str, Any], snapshot: str, mas
 
 
 def _known(engine: Engine, master: str) -> tuple[str | None, int | None]:
-    """The warehouse's name, and which state its dimension is in; None for what it does not have
-    yet. Nothing is made."""
+    """Return the warehouse's name and the number of changes of its dimension, with None for what is
+    missing. Nothing is created."""
     changes = select(masters.c.changes).where(masters.c.name == master)
     with engine.connect() as connection:
         has = inspect(connection).has_table

@@ -1,8 +1,8 @@
-"""What identifies a stream tuple in the warehouse: its id columns, and one text of them all.
+"""The identity of a stream tuple in the warehouse: its id columns, and one text of them all.
 
-No database indexes ids of any length. A tuple with a longer one than KEY_CHARACTERS is therefore
-not loaded, whatever the sink, but kept in ``unmatched`` with the reason LONG_ID; wherever such an
-id is written down it is shortened to a digest of itself.
+No database indexes ids of any length. A tuple with an id of more than KEY_CHARACTERS is therefore
+not loaded, whatever the sink, but kept in ``unmatched`` with the reason LONG_ID. Wherever such an
+id is stored, it is shortened to its beginning and a digest.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ Text = TypeVar("Text", str, bytes)
 
 
 def stream_ids(tuples: pa.RecordBatch, id_columns: Sequence[str]) -> pa.Array:
-    """The id columns joined by "|", shortened; null where there are none, or one is null. Bytes are
-    in hexadecimal."""
+    """Return the id columns joined by "|" and shortened; null where there are no id columns or one
+    of them is null. Bytes are written in hexadecimal."""
     if not id_columns:
         return pa.nulls(tuples.num_rows, pa.string())
     texts = [_text(tuples.column(c)) for c in id_columns]
@@ -32,7 +32,8 @@ def stream_ids(tuples: pa.RecordBatch, id_columns: Sequence[str]) -> pa.Array:
 
 
 def has_long_id(tuples: pa.RecordBatch, id_columns: Sequence[str]) -> pa.Array:
-    """For each tuple, whether one of its id columns is longer than the warehouse indexes."""
+    """Return, for each tuple, whether one of its id columns is longer than the warehouse
+    indexes."""
     found = pa.repeat(False, tuples.num_rows)
     for column in id_columns:
         found = pc.or_(found, _is_long(tuples.column(column)))
@@ -40,8 +41,8 @@ def has_long_id(tuples: pa.RecordBatch, id_columns: Sequence[str]) -> pa.Array:
 
 
 def shorten(column: pa.Array) -> pa.Array:
-    """The column, each text or bytes of more than KEY_CHARACTERS as its beginning, "#" and its
-    SHA-256."""
+    """Return the column with each text or bytes of more than KEY_CHARACTERS replaced by its
+    beginning, "#" and its SHA-256."""
     rows = pc.indices_nonzero(_is_long(column)).to_pylist()
     if not rows:
         return column

@@ -1,13 +1,13 @@
-"""The load ledger: what has been loaded, exactly once.
+"""The load ledger: a record of what has been loaded, exactly once.
 
-``load_batches``: one row per (app, batch, drain, partition), written in the very transaction that
-writes that partition's rows, under the same ``load_id``, which is computed from these four (see
+``load_batches``: one row per (app, batch, drain, partition), written in the same transaction as
+that partition's rows, under the same ``load_id``, which is computed from these four (see
 ``load_ids``). Whoever commits it first has loaded the partition; every later attempt finds the row
 and writes nothing. ``load_commits``: one row per (app, batch, drain) once all its partitions are
-in. A drain (drain = 1) finishes the tuples that waited after that batch, reads no source, and
-exists only where something waited.
+loaded. A drain (drain = 1) finishes the tuples that waited after that batch, reads no source, and
+exists only where tuples waited.
 
-``load_commits.source_offsets`` is JSON, and tells which part of the source a batch is, for an
+``load_commits.source_offsets`` is JSON. It says which part of the source a batch is, for an
 independent count of its tuples::
 
     # files: see load_files
@@ -19,11 +19,11 @@ independent count of its tuples::
     # start <= offset < end
     {"format": "kafka", "offsets": [{"topic": {"0": 42}}], "start": [{"topic": {"0": 17}}]}
 
-``start`` holds where the batch before ended (null: the source's beginning), as Spark's offset log
-has it. A drain's is ``{}``. Of two streams it is ``{"left": …, "right": …}``, each of them as
-above. ``files`` is their number (an earlier version had
-their paths). ``load_files`` names them, with size and time as they were when the batch began; those
-that are gone from the source are forgotten there by and by.
+``start`` is where the batch before ended (null: the source's beginning), as in Spark's offset log.
+A drain has ``{}``. A batch of two streams has ``{"left": …, "right": …}``, each of them as above.
+``files`` is the number of files (an earlier version stored their paths). ``load_files`` names the
+files, with size and time as they were when the batch began. The names of files that are gone from
+the source are deleted there by and by.
 
 Every committed partition satisfies waiting_before + rows_read = matched + unmatched + waiting.
 Tuples that could not be parsed (reason ``unparsable``), or whose id is too long for an index
@@ -74,12 +74,12 @@ from semistream.warehouse.schema import (
 )
 
 T = TypeVar("T")
-FILES_AT_ONCE = 10_000  # of the source, looked at
+FILES_AT_ONCE = 10_000  # of the source, checked by one query
 
 
 def retrying(work: Callable[[], T], seconds: float) -> T:
-    """The result of ``work``, run again for at most so many seconds: after a deadlock or a lock
-    timeout, when a connection was lost or leads to a server that may not write (any more), or when
+    """Return the result of ``work``. It is run again, for at most so many seconds, after a deadlock
+    or a lock timeout, when a connection was lost or leads to a server that is read-only, or when
     its statement was ended."""
     attempts = Retrying(
         retry=retry_if_exception(lambda e: isinstance(e, DBAPIError) and (
@@ -89,26 +89,26 @@ def retrying(work: Callable[[], T], seconds: float) -> T:
 
 
 def parts_of(offsets: dict[str, Any]) -> list[dict[str, Any]]:
-    """``source_offsets`` of each stream."""
+    """Return the ``source_offsets`` of each stream: one, or the left and the right."""
     return [offsets[side] for side in ("left", "right")] if "left" in offsets else [offsets]
 
 
 class Ledger:
-    """One app's ledger. retry: seconds for which each transaction is tried again when the database
-    is lost or locked."""
+    """The ledger of one app. retry: seconds for which each transaction is tried again when the
+    database is unreachable or locked."""
 
     def __init__(self, engine: Engine, app: str, retry: float = 60.0):
         self.engine, self.app, self.retry = engine, app, retry
 
     def run(self, work: Callable[[Connection], T]) -> T:
-        """``work`` in one transaction."""
+        """Run ``work`` in one transaction and return its result."""
         def once() -> T:
             with self.engine.begin() as connection:
                 return work(connection)
         return retrying(once, self.retry)
 
     def number(self) -> int:
-        """The app's number in its load_ids; it gets one when it is asked for the first time."""
+        """Return the app's number in its load_ids. The first call assigns it."""
         def once(connection: Connection) -> int:
             if app_number(connection, self.app) is None:
                 connection.execute(load_apps.insert().values(app=self.app))
@@ -120,23 +120,23 @@ class Ledger:
             return self.run(once)
 
     def load_id(self, load: Mapping[str, Any]) -> int:
-        """The key of a load, which is told by its batch, drain and partition."""
+        """Return the key of the load with this batch, drain and partition."""
         return load_id(self.number(), load["batch"], load["drain"], load["partition"])
 
     def partition(self, batch: int, drain: int, partition: int) -> dict[str, Any] | None:
-        """The row of one partition, or None while it is not loaded."""
+        """Return the row of one partition, or None if it is not loaded."""
         rows = self.run(lambda c: c.execute(select(load_batches).where(
             *self._load(load_batches, batch, drain), load_batches.c.partition == partition)).all())
         return _entry(rows[0]) if rows else None
 
     def partitions(self, batch: int, drain: int) -> list[dict[str, Any]]:
-        """The rows of a batch, by partition."""
+        """Return the rows of a batch, ordered by partition."""
         query = select(load_batches).where(
             *self._load(load_batches, batch, drain)).order_by(load_batches.c.partition)
         return [_entry(row) for row in self.run(lambda c: c.execute(query).all())]
 
     def last(self) -> tuple[int, int] | None:
-        """(batch, drain) of the newest commit."""
+        """Return (batch, drain) of the newest commit, or None if there is none."""
         t = load_commits
         query = select(t.c.batch, t.c.drain).where(t.c.app == self.app).order_by(
             t.c.batch.desc(), t.c.drain.desc()).limit(1)
@@ -144,7 +144,7 @@ class Ledger:
         return (row[0], row[1]) if row else None
 
     def newest_work(self, sink: str) -> tuple[int, int] | None:
-        """(batch, drain) of the newest commit through a sink that was made by tasks: a batch
+        """Return (batch, drain) of the newest commit through a sink that needed tasks; a batch
         without tuples needs none."""
         c = load_commits.c
         query = select(c.batch, c.drain).where(
@@ -154,7 +154,7 @@ class Ledger:
         return (row.batch, row.drain) if row else None
 
     def newest_output(self, sink: str) -> tuple[int, int] | None:
-        """(load_id, batch) of the newest load that has written rows of the fact table through a
+        """Return (load_id, batch) of the newest load that wrote rows of the fact table through a
         sink."""
         b, c = load_batches.c, load_commits.c
         same = and_(c.app == b.app, c.batch == b.batch, c.drain == b.drain)
@@ -165,7 +165,8 @@ class Ledger:
         return (row.load_id, row.batch) if row else None
 
     def newest_job(self) -> tuple[str, str | None] | None:
-        """(the fact table, the job as JSON) of the newest commit. A former version noted no job."""
+        """Return (the fact table, the job as JSON) of the newest commit. The job is None if a
+        former version committed it."""
         c = load_commits.c
         query = select(c.fact_table, c.job).where(c.app == self.app).order_by(
             c.batch.desc(), c.drain.desc()).limit(1)
@@ -173,19 +174,19 @@ class Ledger:
         return (row.fact_table, row.job) if row else None
 
     def newest_sink(self) -> str | None:
-        """The setting of the sink of the newest commit."""
+        """Return the ``sink`` setting of the newest commit."""
         c = load_commits.c
         query = select(c.sink).where(c.app == self.app).order_by(
             c.batch.desc(), c.drain.desc()).limit(1)
         return self.run(lambda connection: connection.scalar(query))
 
     def file_paths(self) -> set[str]:
-        """The paths of the files that are loaded, as far as they are remembered."""
+        """Return the paths of the loaded files that are still recorded."""
         query = select(load_files.c.path).where(load_files.c.app == self.app)
         return self.run(lambda connection: set(connection.scalars(query)))
 
     def note_checkpoint(self, checkpoint: str) -> None:
-        """Note where the app's checkpoint is, for the proof."""
+        """Record the path of the app's checkpoint, which the proof reads."""
         a = load_apps.c
         number = self.number()
         noted = update(load_apps).where(
@@ -194,14 +195,14 @@ class Ledger:
         self.run(lambda connection: connection.execute(noted))
 
     def others(self, fact_table: str) -> list[str]:
-        """Other apps that have loaded into a fact table of the warehouse."""
+        """Return the other apps that have loaded into a fact table of the warehouse."""
         c = load_commits.c
         query = select(c.app).where(c.fact_table == fact_table, c.sink == "sql",
                                     c.app != self.app).distinct().order_by(c.app)
         return self.run(lambda connection: list(connection.scalars(query)))
 
     def partition_count(self, batch: int, drain: int) -> int:
-        """How many partitions a commit has."""
+        """Return the number of partitions of a commit."""
         query = select(load_commits.c.partitions).where(*self._load(load_commits, batch, drain))
         return self.run(lambda c: c.execute(query).scalar_one())
 
@@ -211,23 +212,23 @@ class Ledger:
         return bool(self.run(lambda c: c.execute(query).scalar()))
 
     def output_rows(self) -> int:
-        """How many rows the app has loaded."""
+        """Return the number of rows that the app has written to the fact table."""
         query = select(func.sum(load_batches.c.output_rows)).where(load_batches.c.app == self.app)
         return int(self.run(lambda c: c.scalar(query)) or 0)
 
     def key_sketches(self, most: int) -> list[bytes]:
-        """Of the app's latest loads that kept one; at most so many."""
+        """Return the key sketches of the app's latest loads that kept one, at most so many."""
         b = load_batches.c
         query = select(b.key_sketch).where(b.app == self.app, b.key_sketch.is_not(None)).order_by(
             b.batch.desc(), b.drain.desc()).limit(most)
         return self.run(lambda c: list(c.scalars(query)))
 
     def load(self, entry: dict[str, Any], write: Callable[[Connection], None]) -> dict[str, Any]:
-        """Write one partition and its ledger row in one transaction, unless it is loaded already;
-        gives the row that counts.
+        """Write one partition and its ledger row in one transaction, unless the partition is
+        already loaded. Return the ledger row that is valid.
 
-        The ledger row goes first: its unique key makes a second attempt at the same time wait, then
-        fail.
+        The ledger row is written first: its unique key makes a second attempt at the same time
+        wait, then fail.
         """
         row = _row(self.number(), entry)
 
@@ -240,18 +241,18 @@ class Ledger:
             return entry
         except IntegrityError:
             winner = self.partition(entry["batch"], entry["drain"], entry["partition"])
-            if winner is None:  # it was something else that was not unique
+            if winner is None:  # another unique key was violated
                 raise
             return winner
 
     def commit(self, commit: dict[str, Any], entries: Sequence[dict[str, Any]] = (),
                rows: Callable[[], Iterable[tuple[Table, pa.Table]]] = tuple) -> None:
-        """Say that all partitions of a batch are in; again is harmless.
+        """Record that all partitions of a batch are loaded. A repeated call is harmless.
 
-        commit: a row of ``load_commits``, and under "files" what ``load_files`` is to have, (path,
-        size, modified) each. entries: partition rows that no task has written; rows: gives rows of
-        tables of the warehouse likewise, part by part, at each attempt; for a sink outside the
-        warehouse.
+        commit: a row of ``load_commits``, and under "files" the rows for ``load_files``, each
+        (path, size, modified). For a sink outside the warehouse also entries: partition rows that
+        no task has written, and rows: a function that gives parts of rows for tables of the
+        warehouse; each attempt calls it anew.
         """
         files = [{"app": self.app, "batch": commit["batch"], "number": n,
                   **SourceFile(*file)._asdict()} for n, file in enumerate(commit.get("files", ()))]
@@ -274,19 +275,19 @@ class Ledger:
                 raise
 
     def source(self, batch: int) -> tuple[dict[str, Any], list[str]]:
-        """What ``source_offsets`` says of a committed batch, and the paths of its files as far as
-        they are remembered."""
+        """Return the ``source_offsets`` of a committed batch, and the paths of its files that are
+        still recorded."""
         f = load_files.c
         said = select(load_commits.c.source_offsets).where(*self._load(load_commits, batch, 0))
         offsets = json.loads(self.run(lambda connection: connection.execute(said).scalar_one()))
-        if isinstance(offsets.get("files"), list):  # of an earlier version
+        if isinstance(offsets.get("files"), list):  # written by an earlier version
             return offsets, offsets["files"]
         paths = select(f.path).where(f.app == self.app, f.batch == batch).order_by(f.number)
         return offsets, self.run(lambda connection: list(connection.scalars(paths)))
 
     def take_back(self, batch: int, drain: int, tables: Sequence[Table]) -> None:
-        """Forget what some partitions have loaded, also into these tables, of a batch that is not
-        committed."""
+        """Delete everything that partitions of an uncommitted batch have loaded, also from these
+        tables."""
         number = self.number()
         first, last = first_load(number, (batch, drain)), last_load(number, (batch, drain))
 
@@ -297,15 +298,15 @@ class Ledger:
         self.run(work)
 
     def source_was_listed(self, batch: int, at: float) -> None:
-        """Note that up to a committed batch there is all that the source had at a time, s since
-        1970."""
+        """Record that the batches up to this committed one contain everything that the source had
+        at a time, in s since 1970."""
         done = update(load_commits).where(
             *self._load(load_commits, batch, 0)).values(source_listed=at)
         self.run(lambda connection: connection.execute(done))
 
     def forget_files(self) -> None:
-        """Of source files that are gone, forget the names: what is kept is bounded by what the
-        source has."""
+        """Delete the names of source files that no longer exist, so that the table has at most one
+        row for each file of the source."""
         f, after, more = load_files.c, (-1, -1), True
         while more:
             at = or_(f.batch > after[0], and_(f.batch == after[0], f.number > after[1]))
@@ -338,7 +339,7 @@ def utc_now() -> datetime:
 
 
 def app_number(connection: Connection, app: str) -> int | None:
-    """The number of an app in its load_ids; None for one that has none yet."""
+    """Return the number of an app in its load_ids, or None if it has none yet."""
     return connection.scalar(select(load_apps.c.number).where(load_apps.c.app == app))
 
 

@@ -1,4 +1,4 @@
-"""What a database has no room for, said in place of its own error."""
+"""A clear error for a table that exceeds a limit of its database."""
 
 from __future__ import annotations
 

@@ -1,14 +1,13 @@
-"""A warehouse of the former form, whose rows name their load by four columns, brought into the
-present one.
+"""The migration of a warehouse whose rows name their load by four columns, the former form.
 
 Formerly each row of the fact tables and of ``unmatched`` had the columns app, batch, drain and
-partition, and an index on them. They give way to the primary key (load_id, load_row). A fact
-table's other columns, and its other indexes, stay as they are.
+partition, and an index on them. The primary key (load_id, load_row) replaces them. A fact table's
+other columns and indexes stay as they are.
 
 SQLite does all in one transaction. In MySQL each statement about tables is a transaction of its
-own, hence for each table: its successor is made beside and filled; both are renamed in one
-statement; the former table is read once more, for loads that were committed meanwhile, and dropped.
-What is done can be seen from the tables that are there, so that after a crash at any point the next
+own. Hence, for each table: a new table is made beside the former one and filled; both are renamed
+in one statement; the former table is read once more, for loads that were committed meanwhile, and
+dropped. The existing tables show which steps are done, so that after a crash at any point the next
 call goes on. ``load_batches`` comes last: while it has its former columns, or a former table is
 left, there is work to do. Loads of the former version must be stopped: they fail as soon as they
 find the new tables.
@@ -28,13 +27,12 @@ from semistream.warehouse.tables import ROW_KEY, existing_table
 
 log = logging.getLogger(__name__)
 FORMER_KEY = ("app", "batch", "drain", "partition")
-FORMER, NEXT = "_former", "_next"  # after the names of tables that are on their way out, and in
+FORMER, NEXT = "_former", "_next"  # suffixes of the table to be dropped and of the new one
 LOCK = "semistream_migration"
 
 
 def migrate(engine: Engine) -> None:
-    """Give the tables of a former version the form that this one writes; at once where they have
-    it.
+    """Bring tables of a former version into the present form; return at once if they have it.
 
     Raises ConfigError for a fact table with a column that is named like one of the new key's.
     """
@@ -60,8 +58,8 @@ def _is_due(connection: Connection) -> bool:
 
 
 def _tables(connection: Connection) -> list[str]:
-    """All tables of the former form, or half-way to the present one, under the names that they will
-    have."""
+    """Return the final names of all tables that are in the former form or half-way to the present
+    one."""
     found = inspect(connection)
     indexes = {name: {tuple(i["column_names"]) for i in each}
                for (_, name), each in found.get_multi_indexes().items()}
@@ -75,8 +73,8 @@ def _tables(connection: Connection) -> list[str]:
 
 
 def _rewrite(connection: Connection, name: str) -> None:
-    """In the connection's transaction. Its indexes have their names only when the former table is
-    gone."""
+    """Replace a table within the connection's transaction. The new indexes are created last,
+    because the former table has their names."""
     if (former := _former(connection, name)) is None:
         return
     new = _successor(former, name, name + NEXT)
@@ -94,7 +92,7 @@ def _rewrite(connection: Connection, name: str) -> None:
 
 
 def _replace(connection: Connection, name: str) -> None:
-    """Beside, by steps that can each be the last one."""
+    """Replace a table by a new one made beside it. A crash after any step loses nothing."""
     quote, inspector = connection.dialect.identifier_preparer.quote, inspect(connection)
     if not inspector.has_table(name + FORMER):
         if (former := _former(connection, name)) is None:
@@ -113,7 +111,7 @@ def _replace(connection: Connection, name: str) -> None:
 
 
 def _former(connection: Connection, name: str) -> Table | None:
-    """The table as it is, if it has the former key."""
+    """Return the existing table if it has the former key, else None."""
     table = existing_table(connection, name)
     return (table if set(FORMER_KEY) <= set(table.c.keys())
             and ROW_KEY[0] not in table.primary_key.columns else None)
@@ -127,7 +125,7 @@ def _fill(connection: Connection, former: Table, new: Table) -> None:
 
 
 def _number_apps(connection: Connection, former: Table) -> None:
-    """Each app in the table has its number after this."""
+    """Give a number to each app in the table that has none."""
     missing = select(former.c.app).distinct().where(
         former.c.app.not_in(select(load_apps.c.app))).order_by(former.c.app)
     for app in connection.scalars(missing).all():
@@ -135,8 +133,8 @@ def _number_apps(connection: Connection, former: Table) -> None:
 
 
 def _successor(former: Table, name: str, beside: str) -> Table:
-    """The table of the present form that takes the place of ``former``, called ``name``, under the
-    name ``beside``."""
+    """Return the table of the present form that will replace ``former`` under the name ``name``;
+    until then it is named ``beside``."""
     if name in metadata.tables:
         return metadata.tables[name].to_metadata(MetaData(), name=beside)
     kept = [c for c in former.columns if c.name not in FORMER_KEY]
@@ -153,8 +151,8 @@ def _successor(former: Table, name: str, beside: str) -> Table:
 
 
 def _rows(former: Table, new: Table) -> Select:
-    """The rows of the former table in the columns of the new one, of loads that this does not have
-    yet."""
+    """Select the former table's rows in the columns of the new table, except loads that the new
+    table already has."""
     f = former.c
     key = key_of(load_apps.c.number, f.batch, f.drain, f.partition).label(ROW_KEY[0])
     row = (func.row_number().over(partition_by=key) - 1).label(ROW_KEY[1])

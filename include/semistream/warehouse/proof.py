@@ -1,9 +1,8 @@
-"""What all the verifications of an app together have proven, and which of their failures are still
-open.
+"""The combined result of all verifications of an app, and which of their failures are still open.
 
-A failure stays open until a later verification of the same batches, all of them, finds nothing.
-Until then nothing that comes behind the failed batches' beginning counts as proven, however many
-later batches were verified.
+A failure stays open until a later verification that covers all of the same batches succeeds. Until
+then nothing after the beginning of the failed batches counts as proven, however many later batches
+were verified.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class Run:
     failed: tuple[str, ...]
     success: bool
     report: str
-    unseen: tuple[str, ...] = ()  # what its success does not say
+    unseen: tuple[str, ...] = ()  # what it could not check, although it succeeded
 
     def covers(self, other: Run) -> bool:
         return self.first <= other.first and self.last >= other.last
@@ -45,8 +44,9 @@ class Run:
 
 @dataclass(frozen=True)
 class Proof:
-    """until: everything up to there is proven; failures: those that are open, the newest first;
-    run: the one that proved last; unseen: what none of those that prove it says."""
+    """The result. until: everything up to this position is proven; failures: the open ones, the
+    newest first; run: the verification that extended the proof last; unseen: what the verifications
+    behind the proof could not check."""
 
     app: str
     last: Position  # the newest commit
@@ -60,7 +60,8 @@ class Proof:
         return not self.failures and self.until >= self.last
 
     def __str__(self) -> str:
-        """Which batches are complete, since when and by what; or what is not."""
+        """Return which batches are complete, since when and by which checks, or else what is not
+        complete."""
         at = "{:%Y-%m-%d %H:%M} UTC".format
         if self.failures:
             run = self.failures[0]
@@ -74,15 +75,16 @@ class Proof:
 
 
 def read_proof(connection: sa.Connection, app: str) -> Proof | None:
-    """Of one app and the table that it loads now; None when it has committed nothing."""
+    """Return the proof of an app for the fact table that it loads now; None if it has committed
+    nothing."""
     c, q = load_commits.c, quality_runs.c
     commit = connection.execute(select(c.batch, c.drain, c.fact_table).where(c.app == app)
                                 .order_by(c.batch.desc(), c.drain.desc()).limit(1)).first()
     if commit is None:
         return None
     mine = sa.and_(q.app == app, q.fact_table == commit.fact_table, q.to_batch.is_not(None))
-    # All that came before a verification of everything is settled by it, unless it failed further
-    # on.
+    # A successful verification of everything settles all earlier runs, unless one failed at later
+    # batches.
     everything = sa.and_(mine, q.success == 1, q.from_batch.is_(None))
     whole = connection.execute(select(func.max(q.id), func.max(q.to_batch)).where(everything)).one()
     needed = sa.true() if whole[0] is None else sa.or_(
@@ -97,7 +99,7 @@ def _proof(app: str, last: Position, runs: Sequence[Run]) -> Proof:
         if run.success:
             failures = [f for f in failures if not run.covers(f)]
             if run.first <= until:
-                again = run.first == START and run.last >= until  # all of it was looked at
+                again = run.first == START and run.last >= until  # everything was checked again
                 unseen = dict.fromkeys((*(() if again else unseen), *run.unseen))
                 until, proving = max(until, run.last), run
         else:
@@ -107,9 +109,9 @@ def _proof(app: str, last: Position, runs: Sequence[Run]) -> Proof:
 
 
 def as_run(row: sa.Row) -> Run:
-    """A row of ``quality_runs``."""
+    """Convert a row of ``quality_runs`` to a Run."""
     drain = row.from_drain
-    if drain is None:  # of a run that did not say: what was surely looked at, or surely failed
+    if drain is None:  # not recorded: take what was surely verified, or what surely failed
         drain = 1 if row.success else 0
     first = START if row.from_batch is None else (row.from_batch, drain)
     return Run(first, (row.to_batch, row.to_drain or 0), row.started_at, row.expectations,

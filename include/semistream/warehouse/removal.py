@@ -1,4 +1,4 @@
-"""An app's rows and everything that the warehouse knows of it, taken out again."""
+"""The removal of an app's rows and of everything that the warehouse knows about the app."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ LEDGER = (unmatched, propagated, load_batches, load_commits, load_files, quality
 
 def rows_of(connection: Connection, app: str,
             is_gone: Callable[[str], bool]) -> dict[str, int]:
-    """How many rows of each table are an app's; tables without any are left out.
+    """Count the rows of each table that belong to an app; tables without any are left out.
 
-    is_gone: whether the table of another sink is no longer there. Raises ConfigError where the app
-    has loaded into Delta tables that are there, which this does not change.
+    is_gone: tells whether the table of another sink no longer exists. Raises ConfigError if the app
+    has loaded into Delta tables that exist: this does not change them.
     """
     counts = {table.name: connection.scalar(select(func.count()).select_from(table).where(mine))
               or 0 for table, mine in _rows(connection, app, is_gone)}
@@ -36,9 +36,11 @@ def rows_of(connection: Connection, app: str,
 
 
 def remove_rows(connection: Connection, app: str, is_gone: Callable[[str], bool]) -> None:
-    """Delete them, as a part of the connection's transaction. Raises ConfigError as ``rows_of``.
+    """Delete an app's rows within the connection's transaction. Raises ConfigError as ``rows_of``
+    does.
 
-    The app keeps its number in ``load_apps``, so that no other app's rows can be taken for its own.
+    The app keeps its number in ``load_apps``, so that no other app's rows can be mistaken for its
+    own.
     """
     for table, mine in _rows(connection, app, is_gone):
         connection.execute(table.delete().where(mine))
@@ -46,7 +48,8 @@ def remove_rows(connection: Connection, app: str, is_gone: Callable[[str], bool]
 
 def _rows(connection: Connection, app: str,
           is_gone: Callable[[str], bool]) -> list[tuple[Table, ColumnElement[bool]]]:
-    """The tables that may have rows of the app, and which of them are."""
+    """Return the tables that may have rows of the app, each with the condition that selects these
+    rows."""
     c = load_commits.c
     others = select(c.sink).where(c.app == app, c.sink != "sql").distinct()
     for delta in connection.scalars(others).all():
@@ -55,7 +58,7 @@ def _rows(connection: Connection, app: str,
                               f"{app}, which has loaded into {delta}",
                               "Delete that Delta table and do this again, or load into another "
                               "one, under another --app name.")
-    # Also tables that it has no commit of: a crash may have left a part of the first batch there.
+    # Also tables without a commit of the app: a crash may have left a part of its first batch.
     tables = [*(existing_table(connection, name) for name in fact_tables(inspect(connection))),
               *LEDGER]
     number = app_number(connection, app) or 0

@@ -1,12 +1,11 @@
-"""The warehouse's own tables. Dimension and fact tables are made from a job's schemas, by
-``tables.py``.
+"""The warehouse's own tables. ``tables.py`` makes dimension and fact tables from a job's schemas.
 
-A load is a partition of a batch. Everything that it writes has its ``load_id`` (see ``load_ids``),
-rows of facts and of ``unmatched`` also their number in it, ``load_row``; both together are these
-tables' primary key. ``load_batches`` has one row per load, written in the transaction that writes
-the rows themselves: whoever commits it first has loaded that partition of that batch, and a second
-attempt finds the row and writes nothing. ``load_commits`` says that all partitions of a batch are
-in.
+A load is a partition of a batch. Everything that it writes has its ``load_id`` (see ``load_ids``).
+Rows of facts and of ``unmatched`` also have their number in the load, ``load_row``; both columns
+together are the primary key of these tables. ``load_batches`` has one row per load, written in the
+same transaction as the load's rows: whoever commits it first has loaded that partition of that
+batch, and a second attempt finds the row and writes nothing. A row of ``load_commits`` says that
+all partitions of a batch are loaded.
 """
 
 from sqlalchemy import (
@@ -32,14 +31,14 @@ NAME = KeyString()
 
 
 def row_key() -> list[Column]:
-    """The primary key of the rows that loads write: in InnoDB, and in SQLite without row ids, they
-    lie in its order."""
+    """Return the primary key columns of rows that loads write. InnoDB, and SQLite without row ids,
+    store the rows in the order of this key."""
     return [Column("load_id", BigInteger, primary_key=True, autoincrement=False),
             # the row's number in its load, from 0
             Column("load_row", Integer, primary_key=True, autoincrement=False)]
 
 
-# one row: what tells this warehouse from others, see identity.py
+# one row, which identifies this warehouse, see identity.py
 identity = Table(
     "warehouse_identity", metadata,
     Column("number", Integer, primary_key=True, autoincrement=False),  # 1
@@ -48,10 +47,10 @@ identity = Table(
 
 load_apps = Table(
     "load_apps", metadata,
-    # in the app's load_ids; none is given twice
+    # the app's number in its load_ids; never assigned twice
     Column("number", big_integer(), primary_key=True, autoincrement=True),
     Column("app", NAME, nullable=False, unique=True),
-    Column("checkpoint", Text),  # its directory; null: of a former version
+    Column("checkpoint", Text),  # its directory; null: a former version
     sqlite_autoincrement=True,
 )
 
@@ -79,8 +78,8 @@ load_batches = Table(
     Column("r_cycles", Float, nullable=False),
     Column("service_rate", Float, nullable=False),  # stream tuples per second inside the operator
     Column("seconds", Float, nullable=False),  # inside the operator
-    # s that the tuples finished here waited for R, from the batch that brought them: half of them
-    # at most, and all at most; null: none was finished, or it is of a former version
+    # s that the tuples finished here waited for R since the batch that read them, median and
+    # maximum; null: none was finished, or a former version wrote the row
     Column("wait_median", Float),
     Column("wait_longest", Float),
     Column("memory_budget", BigInteger, nullable=False),  # M of this partition, bytes
@@ -89,16 +88,16 @@ load_batches = Table(
     Column("resident_peak", BigInteger),
     Column("memory", Text, nullable=False),  # JSON: bytes by component
     Column("rejected", Text, nullable=False),  # JSON: unmatched tuples by reason
-    # JSON: of each of two streams waiting_before, rows_read, matched, rejected and waiting, which
-    # add up to the above, and on_disk, of those waiting; null: it is a stream with master data
+    # JSON: waiting_before, rows_read, matched, rejected and waiting of each of two streams, which
+    # add up to the columns above, and on_disk, a part of waiting; null: one stream, master data
     Column("sides", Text),
-    # JSON: numbers of the facts that are stored as null, by column, as the database has none like
-    # them: NaN, in MySQL also the infinities; null: there are none
+    # JSON: by column, how many numbers of the facts are stored as null because the database cannot
+    # represent them: NaN, in MySQL also the infinities; null: none
     Column("nulled", Text),
     Column("state_file", Text, nullable=False),  # the join state after this batch
-    # of the rows in the fact table, see checksum.py; null: loaded before there were any
+    # checksum of the rows in the fact table, see checksum.py; null: a version without checksums
     Column("facts_checksum", BigInteger),
-    Column("unmatched_checksum", BigInteger),  # of those in unmatched
+    Column("unmatched_checksum", BigInteger),  # of the rows in unmatched
     Column("key_sketch", LargeBinary),  # see sketches/sampled.py; null: none was kept
     Column("committed_at", DateTime, nullable=False),  # UTC
     Index("ix_load_batches_load", "app", "batch", "drain", "partition", unique=True),
@@ -114,8 +113,8 @@ load_commits = Table(
     Column("sink", NAME, nullable=False),  # "sql", or the URI of a Delta table
     Column("partitions", Integer, nullable=False),
     Column("source_offsets", Text, nullable=False),  # JSON, see ledger.py
-    # s since 1970: every file that the source had before then is in this batch or an earlier one;
-    # null: some may not be
+    # s since 1970: every file that the source had by then is in this batch or an earlier one;
+    # null: unknown
     Column("source_listed", Double),
     Column("rows_read", BigInteger, nullable=False),
     Column("committed_at", DateTime, nullable=False),  # UTC
@@ -148,8 +147,8 @@ propagated = Table(
     *row_key(),
     Column("fact_table", NAME, nullable=False),
     Column("side", String(5), nullable=False),
-    # JSON, {column: pattern}: behind this load no row with such values in the side's join columns
-    # is loaded
+    # JSON, {column: pattern}: after this load no row whose join columns, on this side, match is
+    # loaded
     Column("pattern", LongString(), nullable=False),
     sqlite_with_rowid=False,
 )
@@ -181,7 +180,7 @@ tuning_runs = Table(
     "tuning_runs", metadata,
     Column("sweep", NAME, primary_key=True),
     Column("point", Integer, primary_key=True, autoincrement=False),
-    Column("job", Text, nullable=False),  # as it was named; empty: the user's own sample
+    Column("job", Text, nullable=False),  # as the user named it; empty: the user's own sample
     Column("algorithm", NAME, nullable=False),
     Column("memory", BigInteger, nullable=False),  # M of all partitions, bytes
     Column("partitions", Integer, nullable=False),
@@ -195,7 +194,7 @@ tuning_runs = Table(
     Column("seconds", Float, nullable=False),  # of the whole app
     Column("state", String(20), nullable=False),  # measured or failed
     Column("error", Text, nullable=False),
-    # whether the model finds these sizes the algorithm's best
+    # whether the cost model finds these sizes the best of the algorithm
     Column("best", Integer, nullable=False),
     Column("recommended", Integer, nullable=False),  # whether it is the best of its budget
     Column("recorded_at", DateTime, nullable=False),  # UTC
@@ -208,16 +207,16 @@ quality_runs = Table(
     Column("fact_table", NAME, nullable=False),
     Column("started_at", DateTime, nullable=False),  # UTC
     Column("seconds", Float, nullable=False),
-    # what was verified comes after this batch; null: everything from the first on
+    # the verified batches begin after this one; null: they begin with the first
     Column("from_batch", BigInteger),
-    Column("from_drain", Integer),  # and after the rows drained behind it, if 1
+    Column("from_drain", Integer),  # if 1, they begin after its drain
     Column("to_batch", BigInteger),
-    # whether the rows drained after to_batch were among those verified
+    # whether the drain of to_batch was verified too
     Column("to_drain", Integer),
     Column("success", Integer, nullable=False, server_default=false()),
     Column("expectations", Integer, nullable=False),
     Column("failed", Text, nullable=False),  # JSON: the names of the expectations that failed
-    # JSON: what its success does not say, each a text; null: of an earlier version
+    # JSON: texts that say what could not be checked; null: an earlier version wrote the row
     Column("unseen", Text),
     Column("report", Text, nullable=False),  # path of its Data Docs page
 )

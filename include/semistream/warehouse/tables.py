@@ -46,8 +46,8 @@ def dimension_name(master: str) -> str:
 
 def dimension_table(master: str, schema: pa.Schema, business_key: Sequence[str],
                     join_key: Sequence[str] = (), metadata: MetaData | None = None) -> Table:
-    """``dim_<master>``: a surrogate key, then the columns of ``schema``; unique on the business
-    key, indexed on the join key.
+    """Return ``dim_<master>``: a surrogate key, then the columns of ``schema``; unique on the
+    business key, indexed on the join key.
 
     Raises ConfigError for a missing key column, or a column named like the surrogate key.
     """
@@ -71,14 +71,14 @@ def fact_table(name: str, stream: pa.Schema, master: str, added: pa.Schema,
                id_columns: Sequence[str] = (),
                metadata: MetaData | None = None, *, index_ids: bool = False,
                keys: Sequence[str] = ()) -> Table:
-    """A job's fact table: the stream's columns, the surrogate key, the added master columns, and
-    the row's key.
+    """Return a job's fact table: the stream's columns, the surrogate key, the added master columns,
+    and the row's key.
 
-    added: the master columns under the names that they have in the join's output. Where two streams
-    are joined, master is empty, there is no surrogate key, and added are the right stream's. The
-    primary key is ``schema.row_key``. index_ids: with an index on the id columns; keys: columns
-    that have one, as rows are looked up by them. Raises ConfigError for a missing id column, or for
-    a name that occurs twice.
+    added: the master columns, named as in the join's output. For a join of two streams, master is
+    empty, there is no surrogate key, and added are the right stream's columns. The primary key is
+    ``schema.row_key``. index_ids: add an index on the id columns; keys: columns to index, because
+    rows are looked up by them. Raises ConfigError for a missing id column, or for a name that
+    occurs twice.
     """
     surrogate = (surrogate_key(master),) if master else ()
     _avoid((*ROW_KEY, *surrogate), stream)
@@ -102,11 +102,10 @@ def fact_table(name: str, stream: pa.Schema, master: str, added: pa.Schema,
 
 
 def ensure(engine: Engine, table: Table) -> Table:
-    """Create the table, or check that the one that exists has its columns, and add indexes that it
-    lacks.
+    """Create the table, or check that the existing one has its columns, and add missing indexes.
 
-    An index that it has and ``table`` has not stays. Raises ConfigError naming what does not fit,
-    or what the database does not take.
+    An index of the existing table that ``table`` does not have stays. Raises ConfigError that names
+    the column that does not fit, or what the database does not accept.
     """
     system = system_of(engine)
     system.check_table(inspect(engine).dialect, table)
@@ -136,8 +135,8 @@ def ensure(engine: Engine, table: Table) -> Table:
 
 
 def create_missing(engine: Engine, tables: Sequence[Table]) -> None:
-    """Make the tables, all of one metadata, that are not there; other processes may do so at the
-    same time."""
+    """Create those of the tables, all of one metadata, that do not exist. Other processes may do so
+    at the same time."""
     missing = _missing(engine, tables)
     while missing:
         try:
@@ -156,14 +155,14 @@ def _missing(engine: Engine, tables: Sequence[Table]) -> list[Table]:
 
 
 def fact_tables(inspector: Inspector) -> list[str]:
-    """The names of all fact tables, which are known by their primary key."""
+    """Return the names of all fact tables, which are recognised by their primary key."""
     keys = inspector.get_multi_pk_constraint()
     return sorted(name for (_, name), key in keys.items()
                   if key["constrained_columns"] == list(ROW_KEY) and name not in own.tables)
 
 
 def existing_table(bind: Engine | Connection, name: str) -> Table:
-    """A table or view that is there. Raises ConfigError when it is not."""
+    """Return an existing table or view. Raises ConfigError if there is none."""
     try:
         return Table(name, MetaData(), autoload_with=bind,
                      listeners=[("column_reflect", _quote_reflected)])
@@ -174,8 +173,8 @@ def existing_table(bind: Engine | Connection, name: str) -> Table:
 
 
 def quoted(name: str) -> quoted_name:
-    """A column's name, always in quotes: SQLAlchemy does not know every reserved word of every
-    version."""
+    """Return a column's name that is always quoted: SQLAlchemy does not know every reserved word of
+    every version."""
     return quoted_name(name, True)
 
 
@@ -184,7 +183,7 @@ def _quote_reflected(inspector: Any, _table: Table, column: Any) -> None:
 
 
 def arrow_schema(table: Table) -> pa.Schema:
-    """The Arrow schema of a table's rows."""
+    """Return the Arrow schema of a table's rows."""
     return pa.schema([pa.field(c.name, arrow_type(f"{table.name}.{c.name}", c.type),
                                bool(c.nullable)) for c in table.columns])
 
@@ -205,7 +204,7 @@ def _need(parameter: str, names: Sequence[str] | set[str], schema: pa.Schema) ->
 
 
 def _avoid(reserved: Sequence[str], schema: pa.Schema) -> None:
-    lower = {n.lower() for n in reserved}  # neither database tells the case of column names apart
+    lower = {n.lower() for n in reserved}  # neither database distinguishes the case of column names
     seen: set[str] = set()
     for name in schema.names:
         if name.lower() in lower or name.lower() in seen:
@@ -215,13 +214,14 @@ def _avoid(reserved: Sequence[str], schema: pa.Schema) -> None:
 
 
 def index_options(columns: Sequence[Column]) -> dict[str, Any]:
-    """Of an index over columns of which some are long texts: MySQL takes the beginning of these."""
+    """Return the options of an index over these columns. Of long texts, MySQL indexes only the
+    beginning."""
     lengths = {c.name: KEY_CHARACTERS for c in columns if isinstance(c.type, LongString)}
     return {f"{dialect}_length": lengths for dialect in ("mysql", "mariadb")} if lengths else {}
 
 
 def index_name(table: str, suffix: str) -> str:
     name = f"ix_{table}_{suffix}"
-    # MySQL's longest
+    # the longest name that MySQL allows
     return (name if len(name) <= 64
             else f"ix_{hashlib.sha1(table.encode()).hexdigest()[:16]}_{suffix}")

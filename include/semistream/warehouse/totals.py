@@ -1,5 +1,5 @@
-"""What the load ledger says of each app in all. A commit never changes, so that only what is newer
-than the last look is read."""
+"""The totals of each app over the whole load ledger. A commit never changes, so that only commits
+newer than the last look are read."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from sqlalchemy import Connection, Row, and_, case, func, or_, select, true
 from semistream.warehouse.schema import load_batches, load_commits
 
 SUMS = ("rows_read", "matched", "unmatched", "output_rows", "cache_hits")  # over all batches
-MOST = ("memory_peak", "memory_budget")  # of one batch, its partitions together
-RESIDENT = "resident_peak"  # of one worker
-WAIT = "wait_longest"  # s, of any tuple
+MOST = ("memory_peak", "memory_budget")  # the greatest of a batch, summed over its partitions
+RESIDENT = "resident_peak"  # the greatest of a worker
+WAIT = "wait_longest"  # s, the longest of a tuple
 
 
 @dataclass(frozen=True)
 class Totals:
-    """Everything that an app has committed, up to its newest commit (batch, drain). Memory in
-    bytes; committed_at UTC."""
+    """The totals of all that an app has committed, up to its newest commit (batch, drain). Memory
+    in bytes; committed_at in UTC."""
 
     app: str
     batch: int = -1
@@ -45,8 +45,8 @@ class Totals:
 
 def read_totals(connection: Connection, app: str | None = None,
                 known: Mapping[str, Totals] | None = None) -> dict[str, Totals]:
-    """By app, in their order; of one app, or of all. known: an earlier result, from which it goes
-    on."""
+    """Return the totals of one app, or of all, by app. known: an earlier result, which is brought
+    up to date."""
     c, known = load_commits.c, known or {}
     newest = select(c.app, func.max(c.batch).label("batch")).where(
         c.app == app if app else true()).group_by(c.app).subquery()
@@ -60,7 +60,7 @@ def read_totals(connection: Connection, app: str | None = None,
 
 
 def _up_to(connection: Connection, last: Row, known: Totals) -> Totals:
-    """The totals up to a commit."""
+    """Return the totals up to a commit."""
     if (known.batch, known.drain, known.committed_at) == (last.batch, last.drain,
                                                           last.committed_at):
         return known
@@ -93,5 +93,5 @@ def _up_to(connection: Connection, last: Row, known: Totals) -> Totals:
 
 
 def _integer(total: int | Decimal | None) -> int:
-    """A sum as SQLite, and as MySQL, whose sums are decimals, gives it; of nothing it is null."""
+    """Convert a sum to an integer: MySQL's sums are decimals, and a sum of no rows is null."""
     return int(total or 0)

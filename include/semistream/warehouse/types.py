@@ -1,4 +1,4 @@
-"""Arrow types as column types of the warehouse, and back."""
+"""Conversion between Arrow types and column types of the warehouse."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from sqlalchemy import (
 from semistream.errors import ConfigError
 from semistream.warehouse.dialects import SYSTEMS, system_of, with_variants
 
-KEY_CHARACTERS = 190  # the longest that MySQL indexes four of in utf8mb4 within InnoDB's 3072 bytes
-DECIMAL_DIGITS = 38  # the most of a decimal here; a column of more is text
-FIRST_DAY, LAST_DAY = -719_162, 2_932_896  # of the years 1 and 9999, days since 1970
+KEY_CHARACTERS = 190  # four such utf8mb4 keys fit into an index of InnoDB, 3072 bytes
+DECIMAL_DIGITS = 38  # the most that a decimal has here; a longer one is text
+FIRST_DAY, LAST_DAY = -719_162, 2_932_896  # of the years 1 and 9999, in days since 1970
 
 
 class KeyString(types.TypeDecorator):
     """A string that is compared byte by byte, on every database.
 
-    MySQL's default collations hold 'a', 'A' and 'a ' for equal, and a join on such a key would be
-    wrong.
+    MySQL's default collations take 'a', 'A' and 'a ' for equal, so that a join on such a key would
+    be wrong.
     """
 
     impl = String
@@ -61,8 +61,8 @@ class LongString(types.TypeDecorator):
 
 
 class ExactDecimal(types.TypeDecorator):
-    """A decimal that keeps every digit: where a database has only doubles and text, a long one is
-    text."""
+    """A decimal that keeps every digit. A database that stores decimals as doubles keeps long ones
+    as text."""
 
     impl = Numeric
     cache_ok = True
@@ -86,13 +86,12 @@ class ExactDecimal(types.TypeDecorator):
 
 
 def big_integer() -> Any:
-    """A 64-bit integer that can also be an automatic primary key."""
+    """Return the type of a 64-bit integer that can also be an automatic primary key."""
     return with_variants(BigInteger())
 
 
 def sql_type(field: pa.Field, key: bool = False) -> Any:
-    """The column type of an Arrow field in a stored schema; ``key`` for a column that is
-    indexed."""
+    """Return the column type of an Arrow field in a stored schema. key: the column is indexed."""
     k = field.type
     if pa.types.is_boolean(k):
         return Boolean()
@@ -116,8 +115,8 @@ def sql_type(field: pa.Field, key: bool = False) -> Any:
 
 
 def stored_type(name: str, kind: pa.DataType) -> pa.DataType:
-    """The Arrow type that a column of some other type is stored as. Raises ConfigError for one that
-    no column can hold."""
+    """Return the Arrow type in which a column of any type is stored. Raises ConfigError for a type
+    that no database column can hold."""
     if pa.types.is_dictionary(kind):
         return stored_type(name, kind.value_type)
     if pa.types.is_null(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
@@ -146,13 +145,13 @@ def stored_type(name: str, kind: pa.DataType) -> pa.DataType:
 
 
 def stored_schema(schema: pa.Schema) -> pa.Schema:
-    """The schema as the warehouse stores it, without metadata."""
+    """Return the schema in which the warehouse stores these columns, without metadata."""
     return pa.schema([pa.field(f.name, stored_type(f.name, f.type), f.nullable) for f in schema])
 
 
 def arrow_type(name: str, kind: Any) -> pa.DataType:
-    """The Arrow type of a column of an existing table. Raises ConfigError for a type that has
-    none."""
+    """Return the Arrow type of a column of an existing table. Raises ConfigError for a type that
+    has none."""
     if isinstance(kind, ExactDecimal):
         return pa.decimal128(kind.precision, kind.scale)
     if isinstance(kind, types.TypeDecorator):
@@ -190,8 +189,8 @@ def arrow_type(name: str, kind: Any) -> pa.DataType:
 
 
 def outside_years(column: pa.Array) -> pa.Array:
-    """For each value, whether it is a date or a time that no database's column can hold: before the
-    year 1, or after the year 9999."""
+    """Return, for each value, whether it is a date or time that no database column can hold: before
+    the year 1 or after the year 9999."""
     if pa.types.is_date32(column.type):
         numbers, unit = column.cast(pa.int32()), 1
     elif pa.types.is_timestamp(column.type):
@@ -205,8 +204,8 @@ def outside_years(column: pa.Array) -> pa.Array:
 
 
 def python_rows(rows: pa.RecordBatch) -> list[dict[str, Any]]:
-    """``to_pylist``; dates and times outside the years 1 to 9999, which Python has not, are
-    texts."""
+    """Return the rows as ``to_pylist`` does, but with dates and times outside the years 1 to 9999
+    as texts, because Python cannot represent them."""
     columns, texts = list(rows.columns), list[tuple[int, str, str]]()
     for c, (name, column) in enumerate(zip(rows.schema.names, columns, strict=True)):
         outside = outside_years(column)

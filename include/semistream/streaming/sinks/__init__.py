@@ -1,1 +1,1 @@
-"""Where joined rows go: one file a system. Each makes a batch count exactly once."""
+"""The sinks of joined rows: one file a system. Each loads a batch exactly once."""

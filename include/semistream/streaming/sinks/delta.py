@@ -45,20 +45,20 @@ if TYPE_CHECKING:
 
     from semistream.streaming.spool import Spool
 
-WAREHOUSE = "semistream.warehouse"  # the table's property: the identity of the one that loads it
+WAREHOUSE = "semistream.warehouse"  # property of the table: the identity of its warehouse
 FORMER_KEY = {"app": pa.string(), "batch": pa.int64(), "drain": pa.int32(), "partition": pa.int32()}
 RESTORE = ("Restore it from a backup of the same time as the ledger; or delete the table, and load "
            "the source anew: semistream reset APP.")
-CLAIMS = 10  # attempts at a table that others write to at the same time
-READ_ROWS, READ_VALUES = 100_000, 2_000_000  # at a time, for the proof
-# of a data file's row group, about; they are in memory until it is written
+CLAIMS = 10  # attempts to claim a table that others write to at the same time
+READ_ROWS, READ_VALUES = 100_000, 2_000_000  # read at a time for the proof
+# approximate size of a data file's row group, which is in memory until it is written
 GROUP_ROWS, GROUP_BYTES = 131_072, 16_000_000
 
 
 @lru_cache(maxsize=4)
 def _delta_table(uri: str) -> DeltaTable:
-    """It is opened once: that reads the metadata of all its files, which become more with every
-    batch."""
+    """Open the table once a process: opening reads the metadata of all its files, whose number
+    grows with every batch."""
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
 
@@ -70,13 +70,15 @@ def _delta_table(uri: str) -> DeltaTable:
 
 @dataclass(frozen=True)
 class DeltaSink:
-    """Tasks write Parquet files that nothing refers to. The driver, once it has noted them, commits
-    them as one Delta transaction under the app's transaction version 2 batch + drain, then writes
-    unmatched tuples and ledger rows in one transaction of the warehouse. After a crash both steps
-    are done again, and can be.
+    """The sink of a Delta table.
 
-    Rows have their load's ``load_id``, and no number, as no key is made of it here. A table that a
-    former version made has the columns of ``FORMER_KEY`` instead, and keeps them.
+    Tasks write Parquet files that nothing refers to. The driver first records the commit. Then it
+    commits the files as one Delta transaction under the app's transaction version 2 batch + drain,
+    and writes unmatched tuples and ledger rows in one transaction of the warehouse. After a crash
+    both steps are repeated, which is harmless.
+
+    Rows have their load's ``load_id`` but no number, because it is no primary key here. A table
+    that a former version made has the columns of ``FORMER_KEY`` instead, and keeps them.
     """
 
     uri: str
@@ -88,7 +90,7 @@ class DeltaSink:
 
     @staticmethod
     def accepts(setting: str) -> bool:
-        return True  # a directory or a URI
+        return True  # every other setting is a directory or a URI
 
     @classmethod
     def open(cls, setting: str, warehouse: SqlSink, checkpoint: Path) -> DeltaSink:
@@ -99,10 +101,10 @@ class DeltaSink:
         return cls(setting, str(checkpoint), warehouse)
 
     def loaded(self, app: str, batch: int, drain: int, partition: int) -> dict[str, Any] | None:
-        return None  # the driver asks no task for a batch that is in
+        return None  # the driver starts no task for a committed batch
 
     def take_back(self, app: str, batch: int, drain: int) -> None:
-        return None  # nothing refers to what was written
+        return None  # nothing refers to the written files
 
     def data_files(self, schema: pa.Schema, load: dict[str, Any]) -> DataFiles:
         if self.former:
@@ -125,7 +127,7 @@ class DeltaSink:
                         "unmatched_checksum": unmatched_checksum}
 
     def _stage(self, name: str, rows: pa.Table) -> None:
-        """Keep rows of the warehouse until the commit."""
+        """Keep rows for the warehouse in a file until the commit."""
         staging = Path(self.checkpoint) / "staging"
         staging.mkdir(exist_ok=True)
         with naming(staging / name):
@@ -137,10 +139,10 @@ class DeltaSink:
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError
 
-        # the names that no table of facts can have twice: rows are proven in one of the warehouse
+        # checks for repeated names: the proof copies the rows to a table of the warehouse
         fact_table(self.warehouse.fact, stream, self.warehouse.master, added, id_columns)
         schema = pa.schema([*stream, *added, pa.field("load_id", pa.int64())])
-        _delta_table.cache_clear()  # it may be another table, made anew at the same place
+        _delta_table.cache_clear()  # another table may have been made at the same place
         try:
             if not DeltaTable.is_deltatable(self.uri):
                 self._create(schema)
@@ -171,7 +173,7 @@ class DeltaSink:
 
     def _claim(self, table: DeltaTable) -> None:
         """Refuse a table that another warehouse loads: both would give their loads the same
-        load_ids, and take the other's transactions of an app of the same name for their own."""
+        load_ids, and mistake the transactions of an app of the same name for their own."""
         from deltalake.exceptions import CommitFailedError
 
         mine = warehouse_identity(self.warehouse.engine, self.warehouse.retry)
@@ -179,7 +181,7 @@ class DeltaSink:
         for _ in range(CLAIMS):
             if owner is not None:
                 break
-            with suppress(CommitFailedError):  # another was first, perhaps with something else
+            with suppress(CommitFailedError):  # another process was first
                 table.alter.set_table_properties({WAREHOUSE: mine}, raise_if_not_exists=False)
             table.update_incremental()
             owner = table.metadata().configuration.get(WAREHOUSE)
@@ -246,7 +248,7 @@ class DeltaSink:
         return None if version is None else divmod(version, 2)
 
     def _table(self) -> DeltaTable | None:
-        """The table as it is now; None where there is none. Raises StateError for one whose log
+        """Return the table as it is now, or None if there is none. Raises StateError if its log
         cannot be read."""
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError
@@ -289,14 +291,14 @@ class DeltaSink:
         def files(of: Callable[[ds.Fragment], Iterator[pa.RecordBatch]]) -> Iterator[Rows]:
             return ((f"{self.uri}/{f.path}", partial(of, f)) for f in data.get_fragments())
 
-        if former:  # its rows name their app
+        if former:  # its rows have a column with their app
             schema = _with_load_id(pa.RecordBatch.from_pylist([], schema), number).schema
             return StoredRows(schema, files(read))
         return StoredRows(schema, files(read), files(others))
 
     def _flush(self, version: int) -> None:
-        """Wait until the table's log from a version on is on disk: the ledger will say that it
-        is."""
+        """Wait until the table's log from this version on is flushed to disk, because the ledger
+        will say that it is there."""
         files, directory = pyarrow.fs.FileSystem.from_uri(self.uri)
         if not isinstance(files, pyarrow.fs.LocalFileSystem):
             return
@@ -308,26 +310,26 @@ class DeltaSink:
 
 
 def _data_files(entry: dict[str, Any]) -> list[dict[str, Any]]:
-    """A former version had one file, or None."""
+    """Return the data files of an entry. A former version had a single file, or None."""
     found = entry["data"] or []
     return [found] if isinstance(found, dict) else found
 
 
 def _staged(entry: dict[str, Any]) -> dict[str, str]:
-    """The file of rows for each table of the warehouse. A former version had a promise of unmatched
-    tuples alone."""
+    """Return the staged file for each table of the warehouse. A former version had only one of
+    unmatched tuples."""
     former = entry.get("unmatched_file")
     return entry.get("staged") or ({unmatched.name: former} if former else {})
 
 
 class DataFiles:
-    """A partition's joined rows as Parquet files of a Delta table, written, and on a local disk
-    flushed, while they are joined; until the driver's commit nothing refers to them.
+    """A partition's joined rows as Parquet files of a Delta table, written (and on a local disk
+    flushed) during the join. Nothing refers to them until the driver's commit.
 
-    It is one file, unless a column has its first null in a later row group: the file before says
-    that it has none, which spares a level of definition for each of its values.
+    There is one file, unless a column has its first null in a later row group: the file before
+    declares the column as not nullable, which saves a definition level for each value.
 
-    load: batch, drain and partition; key: further columns, of which each has one value in all rows.
+    load: batch, drain and partition; key: further columns, each with one value in all rows.
     """
 
     def __init__(self, uri: str, schema: pa.Schema, load: dict[str, Any],
@@ -338,7 +340,7 @@ class DataFiles:
         self._schema, self._key = schema, key
         self._written: list[dict[str, Any]] = []
         self._path = ""  # of the newest file
-        self._file: DirectFile | None = None  # likewise, if it is a local one
+        self._file: DirectFile | None = None  # the newest file, if it is local
         self._writer: pq.ParquetWriter | None = None  # likewise
         self._group = Gathered(schema)
         self._rows = self._group_rows = 0
@@ -351,7 +353,7 @@ class DataFiles:
             self._write_group()
 
     def close(self) -> list[dict[str, Any]]:
-        """What the commit says of each file: path, size and rows."""
+        """Finish the files. Return the path, size and rows of each for the commit."""
         if self._group_rows:
             self._write_group()
         if self._writer is not None:
@@ -362,7 +364,7 @@ class DataFiles:
 
     def discard(self) -> None:
         if self._writer is not None:
-            with suppress(OSError):  # a full disk, say, which is being reported already
+            with suppress(OSError):  # for instance a full disk, which is already being reported
                 self._close()
             self._files.delete_file(self._path)
         for file in self._written:
@@ -389,7 +391,7 @@ class DataFiles:
         self._group_rows = 0
 
     def _end(self) -> None:
-        """End the newest file."""
+        """Finish the newest file and record it."""
         with naming(self._path):
             self._close()
         self._written.append({"path": self._path.removeprefix(f"{self._directory}/"),
@@ -407,7 +409,7 @@ class DataFiles:
 
 
 def _with_load_id(batch: pa.RecordBatch, number: int) -> pa.RecordBatch:
-    """Rows of a former table with the load_id in the place of its four columns."""
+    """Return rows of a former table with the load_id in place of its four key columns."""
     keys = key_of(number, *(batch.column(name).to_numpy().astype(np.int64)
                             for name in ("batch", "drain", "partition")))
     return batch.drop_columns(list(FORMER_KEY)).append_column("load_id", pa.array(keys, pa.int64()))
@@ -415,9 +417,10 @@ def _with_load_id(batch: pa.RecordBatch, number: int) -> pa.RecordBatch:
 
 def data_writer(where: Any, first: pa.Table, key: Collection[str],
                 **options: Any) -> pq.ParquetWriter:
-    """Of a data file that begins with these rows; columns that have no null in them can have none.
+    """Return a writer of a data file that begins with these rows. A column without a null in them
+    is declared as not nullable.
 
-    key: columns that have one value each; options: those of ``ParquetWriter``, also in the place of
+    key: columns that have one value each; options: options of ``ParquetWriter``, which override
     ours.
     """
     schema = pa.schema([field.with_nullable(column.null_count > 0)

@@ -1,4 +1,4 @@
-"""Which sink a setting names. A new sink is a file beside this one, and a line in ``SINKS``."""
+"""The registry of sinks. A new sink is a file beside this one, and a line in ``SINKS``."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ SINKS: list[type[Sink]] = [SqlSink, DeltaSink]  # the first one that accepts the
 
 
 def open_warehouse(url: str, job: AnyJob, retry: float = 60.0) -> SqlSink:
-    """The warehouse's own tables, which every sink has beside it; retry: seconds for which a lost
-    database is tried again."""
+    """Return the sink of the warehouse's own tables, which every other sink also needs. retry:
+    seconds for which an unreachable database is tried again."""
     master = job.master.name if isinstance(job, Job) else ""
     return SqlSink(url, job.fact_table, master, retry, job.index_ids, closing_of(job))
 
 
 def open_sink(setting: str, warehouse: SqlSink, checkpoint: Path) -> Sink:
-    """The sink that a setting names: ``sql``, a directory, a URI …"""
+    """Return the sink that a setting names: ``sql``, a directory, a URI …"""
     return next(kind for kind in SINKS
                 if kind.accepts(setting)).open(setting, warehouse, checkpoint)

@@ -42,14 +42,14 @@ def _engine(url: str, _process: int) -> Engine:
 
 @dataclass(frozen=True)
 class SqlSink:
-    """Each task writes its rows and its ledger row in one transaction; what it needs again after a
-    lost connection is spooled."""
+    """The sink of the warehouse's own tables. Each task writes its rows and its ledger row in one
+    transaction. The rows are spooled, so that they can be written again after a lost connection."""
 
     url: str = field(repr=False)
     fact: str
-    master: str  # empty where two streams are joined
+    master: str  # empty for a join of two streams
     retry: float
-    index_ids: bool = False  # of the fact table, on the stream's id columns
+    index_ids: bool = False  # the fact table has an index on the stream's id columns
     closing: Closing | None = None
     two_phase: ClassVar[bool] = False
 
@@ -122,7 +122,7 @@ class SqlSink:
         return self
 
     def _is_left_over(self) -> bool:
-        """Whether the table was made by a first load that was refused, and nothing came into it."""
+        """Return whether the fact table was made by a first load that was refused, and is empty."""
         c = load_commits.c
         with self.engine.connect() as connection:
             table = existing_table(self.engine, self.fact)
@@ -159,7 +159,7 @@ class SqlSink:
 
 
 def check_years(rows: pa.Table, fact: str) -> None:
-    """Raises ConfigError for a date or a time that no column of the warehouse can hold."""
+    """Raise ConfigError for a date or time that no column of the warehouse can hold."""
     for name, column in zip(rows.column_names, rows.columns, strict=True):
         for chunk in column.chunks:
             if len(found := chunk.filter(outside_years(chunk))):

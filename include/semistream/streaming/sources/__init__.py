@@ -1,1 +1,1 @@
-"""Where the stream comes from: one file a system."""
+"""The sources of streams: one file a system."""

@@ -1,5 +1,5 @@
-"""What every source is: how it is read, which limits a micro-batch of it takes, and how its proof
-counts it again."""
+"""The base of all sources: how a source is read, which limits its micro-batches can have, and how
+the proof recounts it."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ class CannotRecount(Exception):
 
 @dataclass(frozen=True)
 class Part:
-    """The part of a source that one batch read. read(ids): pieces of (rows, the ids of those that
-    have readable ones)."""
+    """The part of a source that one batch read. read(ids): yields (rows, the ids of those rows
+    whose ids can be read)."""
 
     label: str
     read: Callable[[tuple[str, ...]], Iterator[tuple[int, pa.RecordBatch]]]
 
 
 class Source:
-    """Any source of Spark's, by its format and options.
+    """Any source of Spark, given by its format and options.
 
-    formats: that name sources of the kind; rows_option: the option that bounds the tuples of a
-    micro-batch, if there is one; read_by_tasks: whether tasks read its texts, and not Spark.
+    formats: the names of sources of this kind; rows_option: the option that limits the tuples of a
+    micro-batch, if there is one; read_by_tasks: tasks, not Spark, parse its texts.
     """
 
     formats: ClassVar[tuple[str, ...]] = ()
@@ -51,42 +51,42 @@ class Source:
         self.spec = spec
 
     def reader(self) -> Reader | None:
-        """Return how tasks read its texts or files, with the schema that was told or that they
-        have; None where Spark brings rows. Raises ConfigError."""
+        """Return how tasks read its texts or files, with the declared schema or the one that the
+        files have; None if Spark brings rows. Raises ConfigError."""
         return None
 
     def options(self, max_files: int = 0, max_rows: int = 0) -> dict[str, str]:
-        """Return options as Spark takes them. max_files, max_rows: of a micro-batch, where the
-        source can limit them; 0: no limit."""
+        """Return the options for Spark. max_files, max_rows: limits of a micro-batch, if the source
+        can limit them; 0: no limit."""
         limit = {self.rows_option: str(max_rows)} if max_rows and self.rows_option else {}
         return limit | self.spec.all_options()
 
     def schema(self, spark: SparkSession) -> StructType | None:
-        """Return the schema to read with; None lets Spark's source tell its own. Raises
+        """Return the schema to read with; None if Spark's source knows its own. Raises
         ConfigError."""
-        from semistream.streaming.sources.schema import told_schema  # a proof needs no Spark
+        from semistream.streaming.sources.schema import told_schema  # imports Spark
 
         return told_schema(self.spec) if self.spec.columns else None
 
     def register(self, spark: SparkSession) -> None:
-        """Tell Spark of a source that it does not have."""
+        """Register a data source that Spark does not have."""
 
     def rows(self, df: DataFrame) -> DataFrame:
-        """Take what tasks need out of what Spark's source gives."""
+        """Select from the DataFrame of Spark's source what the tasks need."""
         return df
 
     def files(self, df: DataFrame, paths: list[str]) -> DataFrame | None:
-        """Return what tasks need of a micro-batch's files, as these are now; None where they read
-        the files themselves. df: the micro-batch as Spark gives it."""
+        """Return what tasks need of a micro-batch's files, as these are now; None if tasks read the
+        files themselves. df: the micro-batch as Spark gives it."""
         return df
 
     def refusal(self, spark: SparkSession, error: PySparkException) -> ConfigError:
-        """Return what to say where Spark cannot read the source."""
+        """Return the error to raise if Spark cannot read the source."""
         what = f"{self.spec.format} {self.spec.path or ''}".strip()
         return ConfigError("stream", "must be a source that Spark can read", what, str(error))
 
     def recount(self, offsets: dict[str, Any], warehouse: Engine) -> Part:
-        """Return a batch's part of the source, to be read again; offsets: its
+        """Return a batch's part of the source, to be read again. offsets: its
         ``load_commits.source_offsets``. Raises CannotRecount."""
         raise CannotRecount(
             f"a source of format {self.spec.format} is not kept for a second reading")

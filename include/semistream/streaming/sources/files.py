@@ -1,5 +1,5 @@
-"""Data files as a source. Spark tells which files there are, and which of them a micro-batch has;
-tasks read them. Formats that only Spark knows are read by it."""
+"""Data files as a source. Spark finds the files and assigns them to micro-batches; tasks read them.
+Formats that only Spark knows are read by Spark."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from semistream.source_files import data_filter, is_remote
 from semistream.streaming.sources.base import Source
 from semistream.streaming.sources.reader import LISTING, READ, Reader, find_reader, is_local
 
-ANY_AGE = "36500d"  # Spark by default never loads a file a week older than the newest one
-SAMPLED = 3  # remote files that a schema is found from
+ANY_AGE = "36500d"  # by default Spark ignores a file a week older than the newest one
+SAMPLED = 3  # remote files from which the schema is inferred
 
 
 class FileSource(Source):
-    """Files that tasks read, as they appear in a directory."""
+    """Files in a directory that tasks read as they appear."""
 
     formats = READ
     read_by_tasks = True
@@ -38,10 +38,11 @@ class FileSource(Source):
         return listing_options(max_files) | beside | given
 
     def schema(self, spark: SparkSession) -> StructType | None:
-        return StructType([StructField("value", StringType())])  # which nobody reads
+        return StructType([StructField("value", StringType())])  # nobody reads this column
 
     def remote_reader(self, spark: SparkSession) -> Reader:
-        """Find the schema of files on another file system, through Spark."""
+        """Find the schema of files on another file system through Spark, and return their
+        reader."""
         with tempfile.TemporaryDirectory(dir=scratch_directory()) as directory:
             files = []
             try:
@@ -59,7 +60,8 @@ class FileSource(Source):
             return find_reader(self.spec, files)
 
     def files(self, df: DataFrame, paths: list[str]) -> DataFrame | None:
-        """Of remote files path and content, which are in memory as a whole."""
+        """Return path and content of remote files, each held in memory as a whole; None for local
+        files."""
         if not any(map(is_remote, paths)):
             return None
         return df.sparkSession.read.format("binaryFile").option(
@@ -88,7 +90,7 @@ class SparkFiles(Source):
                               str(e)) from None
 
     def files(self, df: DataFrame, paths: list[str]) -> DataFrame | None:
-        # a file's name may have a pattern's signs
+        # a file's name may contain the characters of a pattern
         options = self.options() | {"__globPaths__": "false"}
         if self.spec.path and Path(self.spec.path).is_dir():
             options["basePath"] = self.spec.path
@@ -99,7 +101,7 @@ class SparkFiles(Source):
 def listing_options(max_files: int) -> dict[str, str]:
     options = {"maxFileAge": ANY_AGE}
     if max_files:
-        # What was listed is not kept for later batches: then a batch that has fewer files than it
-        # may has all that there are.
+        # Listed files are not cached for later batches: so a batch with fewer files than the limit
+        # has all that there are.
         options |= {"maxFilesPerTrigger": str(max_files), "maxCachedFiles": "0"}
     return options

@@ -1,4 +1,4 @@
-"""Kafka records, whose values are JSON objects where the job tells their columns."""
+"""Kafka records. Their values are JSON objects if the job declares columns."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ class KafkaSource(Source):
                       self.spec.id)
 
     def options(self, max_files: int = 0, max_rows: int = 0) -> dict[str, str]:
-        """Also where a first load begins: Spark's own default passes over all that is there."""
+        """Return the options, with the earliest offsets as the start of a first load: Spark's own
+        default would skip all existing records."""
         given = super().options(max_files, max_rows)
         if any(name.lower() in STARTS for name in given):
             return given
@@ -44,7 +45,7 @@ class KafkaSource(Source):
         return given | {"startingOffsets": "earliest"}
 
     def schema(self, spark: SparkSession) -> StructType | None:
-        return None  # Kafka's own, of records
+        return None  # Spark has its own schema of Kafka records
 
     def rows(self, df: DataFrame) -> DataFrame:
         return df.select("value") if self.spec.columns else df

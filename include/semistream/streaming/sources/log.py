@@ -1,4 +1,4 @@
-"""Which part of the source each micro-batch is."""
+"""The record of which part of the source each micro-batch is."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from semistream.durable import sync
 
 
 class SourceLog:
-    """Which part of a source each micro-batch is, out of Spark's own logs under the query's
-    checkpoint. number: of the source, in a query of several."""
+    """A reader of Spark's own logs under the query's checkpoint, which say which part of a source
+    each micro-batch is. number: of the source, in a query of several."""
 
     def __init__(self, query_checkpoint: Path, source_format: str, number: int = 0):
         self.directory, self.format, self.number = query_checkpoint, source_format, number
 
     def offsets(self, batch: int) -> dict[str, Any]:
-        """What ``load_commits.source_offsets`` says of a batch; see ``warehouse.ledger``."""
+        """Return the ``load_commits.source_offsets`` of a batch; see ``warehouse.ledger``."""
         start, end = self._read(batch - 1) if batch else None, self._read(batch)
         out: dict[str, Any] = {"format": self.format, "offsets": end, "start": start}
         return (out | {"files": len(self.files(batch))} if self.format in FILE_FORMATS
                 and end else out)
 
     def files(self, batch: int) -> list[str]:
-        """The files of a batch as the source's log has them: plain paths, or URIs where they are
+        """Return the files of a batch from the source's log: plain paths, or URIs of files that are
         not local."""
         if self.format not in FILE_FORMATS:
             return []
@@ -41,8 +41,8 @@ class SourceLog:
         return list(entries)
 
     def flush(self, batch: int) -> None:
-        """Wait until what Spark has noted of a batch is on disk, as it does not: the ledger will
-        say that the batch is in."""
+        """Flush Spark's logs of a batch to disk, which Spark does not do: the ledger will say that
+        the batch is loaded."""
         offsets, end = self.directory / "offsets", self._read(batch)
         paths = [offsets / str(batch), offsets]
         if self.format in FILE_FORMATS and end and end[0]:
@@ -55,12 +55,14 @@ class SourceLog:
         return self.directory / "sources" / str(self.number)
 
     def _log(self, number: int) -> Path:
-        """An entry of the source's log; it is compacted now and then."""
+        """Return the path of an entry of the source's log, which Spark compacts from time to
+        time."""
         path = self._own / str(number)
         return path if path.exists() else path.with_name(f"{number}.compact")
 
     def _read(self, batch: int) -> list[Any] | None:
-        """Where the batch ended, one element: null where the source has given nothing yet."""
+        """Return the batch's end as a list of one element, which is null if the source has given
+        nothing yet; None for a batch that Spark has not begun."""
         try:
             lines = (self.directory / "offsets" / str(batch)).read_text().splitlines()[2:]
         except FileNotFoundError:
@@ -70,6 +72,6 @@ class SourceLog:
 
 
 def plain_path(uri: str) -> str:
-    """Return a local file's path; any other URI as it is."""
+    """Return the path of a local file's URI; any other URI unchanged."""
     parts = urlparse(uri)
     return unquote(parts.path) if parts.scheme in ("", "file") else uri

@@ -24,8 +24,8 @@ class OutboxDataSource(DataSource):
     """``outbox``: rows of a SQL table in the order of its auto-increment id.
 
     Options: table, id (default "id"), url (default: the warehouse, $WAREHOUSE_URL; or urlVariable,
-    the environment variable that holds it, so that no password is an option), rowsPerBatch,
-    partitions. Rows are never changed or deleted by the reader.
+    the environment variable that holds the URL, so that no password is an option), rowsPerBatch,
+    partitions. The reader never changes or deletes rows.
     """
 
     @classmethod
@@ -73,9 +73,9 @@ class OutboxReader(RangeReader):
         self.options, self.schema = options, to_arrow_schema(schema, timezone="UTC")
 
     def newest(self, start: int) -> int:
-        """The highest id below which no transaction is still writing.
+        """Return the highest id below which no transaction is still writing.
 
-        Ids are given out before commit, so that a lower id may appear after a higher one was seen.
+        Ids are assigned before commit, so that a lower id may appear after a higher one was seen.
         """
         engine, table, column = _outbox(self.options)
         try:
@@ -102,7 +102,7 @@ class OutboxReader(RangeReader):
 
 
 def _outbox(options: dict[str, str]) -> tuple[Engine, Any, Any]:
-    """Engine, table and id column. Raises ConfigError where they are not there."""
+    """Return engine, table and id column. Raises ConfigError if they do not exist."""
     engine = connect(_resolved(options)["url"])
     name = option(options, "table", "")
     if not name:
@@ -117,8 +117,8 @@ def _outbox(options: dict[str, str]) -> tuple[Engine, Any, Any]:
 
 
 def _resolved(options: dict[str, str]) -> dict[str, str]:
-    """The options with the URL that they stand for; executors need not have the driver's
-    environment."""
+    """Return the options with the URL filled in, because executors may not have the driver's
+    environment variables."""
     url = option(options, "url",
                  "") or os.environ.get(option(options, "urlVariable", "WAREHOUSE_URL"), "")
     if not url:

@@ -1,4 +1,4 @@
-"""What sources of numbered tuples share, as Spark Python data sources.
+"""Sources of numbered tuples, as Spark Python data sources.
 
 Their offset is one number, so that a micro-batch that is read again has the same tuples.
 """
@@ -25,8 +25,8 @@ from semistream.streaming.sources.base import RECOUNT_ROWS, Part, Source
 
 
 class NumberedSource(Source):
-    """A source of tuples numbered from 1, by a Spark data source whose offsets are {"id": the last
-    number read}."""
+    """A source of tuples numbered from 1, read by a Spark data source whose offsets are {"id": the
+    last number read}."""
 
     rows_option = "rowsPerBatch"
     data_source: ClassVar[type[DataSource]]
@@ -43,8 +43,8 @@ class NumberedSource(Source):
 
     def ids(self, first: int, last: int, ids: tuple[str, ...],
             warehouse: Engine) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Pieces of (rows, their ids) of the numbers in (first, last]. As of a generator: the
-        number is the column id."""
+        """Yield (rows, their ids) of the numbers in (first, last], some at a time. The default is
+        for generated tuples, whose number is the column id."""
         for start in range(first, last, RECOUNT_ROWS):
             numbers = pa.array(range(start + 1, min(start + RECOUNT_ROWS, last) + 1), pa.int64())
             yield len(numbers), pa.record_batch([numbers],
@@ -59,8 +59,8 @@ class Range(InputPartition):
 
 
 class RangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads ids in (start, end], at most ``rowsPerBatch`` of them in a micro-batch, split over
-    ``partitions`` tasks."""
+    """A reader of ids in (start, end], at most ``rowsPerBatch`` of them in a micro-batch, divided
+    among ``partitions`` tasks."""
 
     def __init__(self, options: dict[str, str]):
         self.most = whole(options, "rowsPerBatch", 0)
@@ -69,7 +69,7 @@ class RangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.target: int | None = None
 
     def newest(self, start: int) -> int:
-        """The highest id that may be read now, at least ``start``."""
+        """Return the highest id that may be read now, at least ``start``."""
         raise NotImplementedError
 
     def initialOffset(self) -> dict[str, int]:
@@ -96,7 +96,7 @@ class RangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def option(options: dict[str, str], name: str, default: str) -> str:
-    """Spark hands option names on in lower case."""
+    """Return an option's value, ignoring the case of its name: Spark passes names in lower case."""
     return next((v for k, v in options.items() if k.lower() == name.lower()), default)
 
 

@@ -1,5 +1,5 @@
-"""How the tuples of a stream's files, or of its messages, are read: by the same reader as that of
-the console, of dimensions and of the proof."""
+"""The reader of a stream's files or messages: the same one as for the console, for dimensions and
+for the proof."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from semistream.warehouse.ids import stream_ids
 from semistream.warehouse.types import stored_type
 
 log = logging.getLogger(__name__)
-READ = tuple(SOURCES)  # formats of files that the reader knows
-# options of the reader's own, of which files are the stream's, and those that change nothing here
+READ = tuple(SOURCES)  # file formats that the reader knows
+# options of the reader itself, options that select the stream's files, and options without effect
 OURS = ("sep", "delimiter", "quote", "escape", "encoding", "charset", "header", "nullvalue")
 LISTING = ("pathglobfilter", "recursivefilelookup", "maxfilespertrigger", "maxbytespertrigger",
            "maxfileage", "latestfirst", "filenameonly", "cleansource", "sourcearchivedir",
@@ -41,15 +41,15 @@ LISTING = ("pathglobfilter", "recursivefilelookup", "maxfilespertrigger", "maxby
 HARMLESS = {"multiline": ("true", "false"), "inferschema": ("true", "false"),
             "enforceschema": ("true", "false"), "mergeschema": ("true", "false"),
             "mode": ("permissive",), "samplingratio": None}
-TASK_ROWS, TASK_BYTES = 262_144, 16_000_000  # of Parquet that a task decodes at a time, at most
+TASK_ROWS, TASK_BYTES = 262_144, 16_000_000  # the most of Parquet that a task decodes at a time
 
 
 @dataclass(frozen=True)
 class Reader:
-    """What a task needs to read a stream's files or texts.
+    """The description of how a task reads a stream's files or texts.
 
-    kind: csv, json or parquet; schema: of the tuples; told: columns whose types the job gives; ids:
-    the columns that identify a tuple.
+    kind: csv, json or parquet; schema: of the tuples; told: columns whose types the job declares;
+    ids: the columns that identify a tuple.
     """
 
     kind: str
@@ -68,8 +68,8 @@ class Reader:
         return source
 
     def check(self, spec: StreamSpec, paths: Iterable[str]) -> None:
-        """Raise ConfigError for a file with other columns than the stream's. With
-        ``stream.columns``, a JSON file may lack some of them, and any but CSV may have more."""
+        """Raise ConfigError for a file whose columns are not the stream's. With ``stream.columns``,
+        a JSON file may lack some of them, and any file but CSV may have more."""
         source, wanted = self.open(), self.schema.names
         for path in paths:
             found = source.columns(Path(path))
@@ -93,13 +93,13 @@ class Reader:
 
 
 def reading_of(spec: StreamSpec) -> Reading:
-    """Return how the files of a stream are written, by its options. Raises ConfigError for an
-    option of Spark's parser that would not be heeded."""
+    """Return how the files of a stream are written, according to its options. Raises ConfigError
+    for an option of Spark's parser that would have no effect."""
     options = {k.lower(): v for k, v in spec.all_options().items()}
     for name, value in options.items():
         allowed = HARMLESS.get(name, ())
         if (name in OURS or name in LISTING or allowed is None or value.lower() in allowed
-                or "." in name):  # of a file system
+                or "." in name):  # an option of a file system
             continue
         raise ConfigError(
             f"stream.options.{name}", f"is no option of {spec.format} files", value,
@@ -136,8 +136,7 @@ def _encoding(name: str) -> str:
 
 
 def listed(spec: StreamSpec) -> list[Path]:
-    """Return the files that a stream has now, where they are local. Raises ConfigError where there
-    are none."""
+    """Return the files that a local stream has now. Raises ConfigError if there are none."""
     if not spec.path:
         raise ConfigError("stream.path", "must be given for files", None,
                           "Give the directory of the stream's files.")
@@ -158,8 +157,8 @@ def listed(spec: StreamSpec) -> list[Path]:
 
 
 def _paths(spec: StreamSpec) -> list[Path]:
-    """Return the files of a stream; what cannot be looked at is said, and the proof names it.
-    Raises ConfigError for a name that Spark would pass over."""
+    """Return the files of a stream. Entries that cannot be read are logged, and the proof reports
+    them. Raises ConfigError for a name that Spark would skip."""
     found = []
     for entry in list_files(spec.path or "", spec.options, spec.format):
         if isinstance(entry, Unseen):
@@ -174,10 +173,10 @@ def _paths(spec: StreamSpec) -> list[Path]:
 
 def find_reader(spec: StreamSpec, files: Sequence[Path] | None = None,
                 schema: pa.Schema | None = None) -> Reader:
-    """Return the reader of a stream's files: with the schema that the job tells, or that a sample
-    of the files that are there has. Raises ConfigError.
+    """Return the reader of a stream's files, with the schema that the job declares, or that is
+    inferred from a sample of the existing files. Raises ConfigError.
 
-    files: instead of the stream's own; schema: what was found before.
+    files: used instead of the stream's own; schema: inferred earlier.
     """
     reading, declared = reading_of(spec), spec.declared
     if files is None and is_local(spec) and spec.path and Path(spec.path).is_dir():
@@ -204,8 +203,8 @@ def find_reader(spec: StreamSpec, files: Sequence[Path] | None = None,
 
 
 def loaded_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type in which a load takes values of a type that a file has; nothing is altered,
-    as values that do not fit are refused."""
+    """Return the type in which a load takes values of a file's type. No value is altered; values
+    that do not fit are refused."""
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         return pa.list_(loaded_type(kind.value_type))
     if pa.types.is_struct(kind):
@@ -214,13 +213,13 @@ def loaded_type(kind: pa.DataType) -> pa.DataType:
         return pa.map_(loaded_type(kind.key_type), loaded_type(kind.item_type))
     if pa.types.is_signed_integer(kind):
         return kind
-    with suppress(ConfigError):  # what only some sinks can hold they refuse themselves
+    with suppress(ConfigError):  # a sink that cannot hold the type will refuse it
         return stored_type("", kind)
     return kind
 
 
 def is_read(spec: StreamSpec) -> bool:
-    """Whether the stream's files are read by tasks, not by Spark."""
+    """Return whether tasks, not Spark, read the stream's files."""
     return spec.format in READ
 
 

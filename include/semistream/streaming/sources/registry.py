@@ -1,8 +1,8 @@
-"""Which source a job's format names. A new source is a file beside this one, and a line in
+"""The registry of sources by format. A new source is a file beside this one, and a line in
 ``SOURCES``.
 
-A micro-batch's offsets are those of Spark's offset log (``log``). Of file formats,
-``quality.sources`` counts the files.
+A micro-batch's offsets are those of Spark's offset log (``log``). For file formats,
+``quality.sources`` recounts the files.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ SOURCES: list[type[Source]] = [FileSource, SparkFiles, KafkaSource, Zipf, Outbox
 
 
 def find_source(spec: StreamSpec) -> Source:
-    """The source of a job; of a format that no line names, whatever Spark has. Raises ConfigError
-    where columns have formats that nobody would heed."""
+    """Return the source of a job; for a format that no line names, Spark's own. Raises ConfigError
+    if columns have formats that the source would ignore."""
     kind = next((kind for kind in SOURCES if spec.format in kind.formats), Source)
     if spec.formats and not kind.read_by_tasks:
         known = [f for k in SOURCES if k.read_by_tasks for f in k.formats]
@@ -39,13 +39,13 @@ def find_source(spec: StreamSpec) -> Source:
 
 def read_streams(spark: SparkSession, specs: Sequence[StreamSpec], max_files: int = 0,
                  max_rows: int = 0) -> list[DataFrame]:
-    """Return what Spark gives of each stream.
+    """Return the DataFrame of each stream as Spark reads it.
 
-    max_files, max_rows: of each in one micro-batch; 0: no limit. Raises ConfigError for a source
-    that cannot be read.
+    max_files, max_rows: limits of a micro-batch for each stream; 0: no limit. Raises ConfigError
+    for a source that cannot be read.
     """
-    # Spark shows a source's options in its plans, which errors quote; whatever a file's are called,
-    # they are not shown.
+    # Spark shows a source's options in its plans, which errors quote. The options of a secret file
+    # are redacted, whatever their names.
     secret = [name for spec in specs for name in spec.secrets()]
     spark.conf.set("spark.sql.redaction.options.regex",
                    "|".join(["(?i)url", *map(re.escape, secret)]))

@@ -1,4 +1,4 @@
-"""The stream's schema, out of what the job says or of the DataFrame that reads it."""
+"""The stream's schema, as the job declares it or from the DataFrame that reads it."""
 
 from __future__ import annotations
 
@@ -16,5 +16,5 @@ def stream_schema(df: DataFrame) -> pa.Schema:
 
 
 def told_schema(spec: StreamSpec) -> StructType:
-    """Return what ``stream.columns`` says, as Spark's schema. Raises ConfigError."""
+    """Return the schema that ``stream.columns`` declares, as Spark's. Raises ConfigError."""
     return from_arrow_schema(spec.declared, prefer_timestamp_ntz=True)

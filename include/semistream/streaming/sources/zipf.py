@@ -23,8 +23,8 @@ class ZipfDataSource(DataSource):
 
     Options: rows (total; 0: without end), keys (R_t, default 1000000), exponent (default 1), seed,
     scattered (true: frequent keys lie apart), rowsPerBatch, rowsPerSecond (0: as fast as they are
-    read), partitions; of arrivals that are bursty and self-similar, as ``workloads.ArrivalTimes``
-    has them, burstiness (default 0.5: steady) and burstPeriod (s, default 600).
+    read), partitions. Arrivals can be bursty and self-similar (``workloads.ArrivalTimes``):
+    burstiness (default 0.5: steady) and burstPeriod (s, default 600).
     """
 
     @classmethod
@@ -59,7 +59,7 @@ class ZipfReader(RangeReader):
             self.rate, float(option(options, "burstiness", "0.5")),
             float(option(options, "burstPeriod", "600")),
             whole(options, "seed", 0)) if self.rate else None
-        self._began: float | None = None  # when tuple 0 would have come
+        self._began: float | None = None  # the time at which tuple 0 arrived
 
     def newest(self, start: int) -> int:
         newest = self.rows or start + (self.most or 2**40)
@@ -83,7 +83,7 @@ class ZipfReader(RangeReader):
 
 
 def zipf_tuples(keys: ZipfKeys, start: int, end: int) -> pa.RecordBatch:
-    """The tuples with ids in (start, end]."""
+    """Return the tuples with ids in (start, end]."""
     ids = np.arange(start + 1, end + 1, dtype=np.int64)
     value = ids * 0.6180339887498949 % 1.0
     columns = [pa.array(ids), pa.array(keys.draw(start, end - start)), pa.array(value)]

@@ -31,19 +31,19 @@ from semistream.streaming.workers.sockets import (
 )
 
 log = logging.getLogger(__name__)
-Key = tuple[str, int, str]  # checkpoint, partition, state file: the state that the operator is in
-HEAD = struct.Struct("<QI")  # bytes of the pickle, handles
+Key = tuple[str, int, str]  # checkpoint, partition, file of the operator's state
+HEAD = struct.Struct("<QI")  # size of the pickle in bytes, number of handles
 HANDLES = 200  # in one message; the system takes 253
 MOST_FILES = 65_536
 
 
 class OperatorCache:
-    """The operator that this process ran last, for the next micro-batch here or in another worker
-    of the machine.
+    """The operator that this process ran last, kept for the next micro-batch, here or in another
+    worker of the machine.
 
-    One only, as each may take M/P bytes. While another operator runs here, the cached one waits for
-    the worker that is given its partition: the machine holds as many operators as there are
-    partitions, whichever workers run them.
+    It holds only one operator, because each may take M/P bytes. While another operator runs here,
+    the cached one stays until the worker that is given its partition fetches it. So the machine
+    holds as many operators as there are partitions, whichever workers run them.
     """
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class OperatorCache:
                 self._listen(key)
 
     def take(self, key: Key) -> Joining | None:
-        """Take the operator out of the cache of this worker, or of another one; None if no worker
+        """Take the operator out of the cache of this worker or of another one; None if no worker
         has it."""
         with self._lock:
             if self._held and self._held[0] == key:
@@ -116,7 +116,7 @@ def send(to: socket.socket, join: Joining) -> None:
 
 
 def fetch(key: Key) -> Joining | None:
-    """The operator out of the cache of another worker; None if none has it."""
+    """Fetch the operator from the cache of another worker; None if none has it."""
     other = connect(key)
     if other is None:
         return None
@@ -168,9 +168,9 @@ class _Unpickler(pickle.Unpickler):
 
 
 def use_memory_files() -> None:
-    """Have operators that are opened from now on allocate arrays as memory files.
+    """Let operators that are opened from now on allocate arrays as memory files.
 
-    Wide tuples need many: the limit of open files is raised to the hard one.
+    Wide tuples need many files: the limit of open files is raised to the hard limit.
     """
     Region.wanted = True
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

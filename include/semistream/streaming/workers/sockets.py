@@ -1,6 +1,6 @@
 """Abstract Unix sockets by which the Python workers of one machine and one user find each other.
 
-An address is derived from a key, and is gone with the process that listens there.
+An address is derived from a key, and vanishes with the process that listens there.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def connections(listening: socket.socket) -> Iterator[socket.socket]:
 
 
 def close(listening: socket.socket) -> None:
-    """Stop listening, also where another thread waits for a connection."""
+    """Stop listening, even if another thread waits for a connection."""
     listening.shutdown(socket.SHUT_RDWR)  # ends a waiting accept, which close() does not
     listening.close()
 
@@ -60,7 +60,7 @@ def connect(key: object) -> socket.socket | None:
 
 
 def receive_exactly(source: socket.socket, size: int) -> bytes:
-    """``size`` bytes. Raises EOFError when the connection ends before."""
+    """Receive ``size`` bytes. Raises EOFError if the connection ends before."""
     parts = []
     while size:
         part = source.recv(min(size, 1 << 20))
@@ -77,7 +77,7 @@ def _address(key: object) -> str:
 
 
 def _is_own_user(other: socket.socket) -> bool:
-    """Whether the process at the other end is of this user; another one's answers are not to be
+    """Return whether the process at the other end is of this user. Answers of other users are not
     trusted."""
     return struct.unpack("3i", other.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED,
                                                 12))[1] == os.getuid()

@@ -1,4 +1,4 @@
-"""The database systems that a warehouse can be in: a file each, and a line here."""
+"""The database systems that a warehouse can use: one file and one line here for each."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def system_of(of: Engine | Connection | Dialect) -> System:
 
 
 def connect(url: str) -> Engine:
-    """Return an engine on a warehouse URL; it opens no connection yet.
+    """Return an engine for a warehouse URL; no connection is opened yet.
 
-    What it does on a full disk raises OSError, with the file of a database that is one. Raises
-    ConfigError for any other URL.
+    On a full disk, its statements raise OSError, which names the database's file if there is one.
+    Raises ConfigError for a URL of no known system.
     """
     parsed = _parsed(url)
     for system in SYSTEMS:
@@ -45,13 +45,13 @@ def _parsed(url: str) -> URL:
     try:
         return make_url(url)
     except (ArgumentError, ValueError):
-        shown = re.sub(":[^:]*@", ":***@", url)  # what may be a password
+        shown = re.sub(":[^:]*@", ":***@", url)  # hides what may be a password
         raise ConfigError("WAREHOUSE_URL", "must be a database URL", shown,
                           "For instance sqlite:///var/warehouse.db.") from None
 
 
 def with_variants(kind: Any) -> Any:
-    """Return a general column type with what each system has in its place."""
+    """Return a general column type together with the type that each system uses instead."""
     for system in SYSTEMS:
         if (own := system.variant(kind)) is not None:
             kind = kind.with_variant(own, *system.names)

@@ -1,6 +1,6 @@
-"""MySQL, and MariaDB.
+"""MySQL and MariaDB.
 
-Rows go in by LOAD DATA LOCAL INFILE, or by INSERT of many rows where the server forbids it.
+Rows are written with LOAD DATA LOCAL INFILE, or with multi-row INSERTs where the server forbids it.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ SETTLED_SECONDS = 0.02  # between two looks at rows that others may be about to 
 RENAME = "Rename the column in the source."
 FEWER = ("Leave columns out of the data, or declare some as numbers or dates. SQLite takes more, "
          "and a Delta table any facts.")
-# by the error's number: what a table must have
+# error number -> (the limit that a table exceeds, the remedy)
 REFUSED = {
     1060: ("must not have two columns that MySQL takes for one", RENAME),
     1071: ("must have a key of at most 3,072 bytes", "Name fewer key columns that are text."),
@@ -79,7 +79,7 @@ REFUSED = {
 
 
 class Mysql:
-    """See `protocol.System`."""
+    """MySQL and MariaDB, see `protocol.System`."""
 
     title, url = "MySQL", "mysql+pymysql://"
     names: tuple[str, ...] = ("mysql", "mariadb")
@@ -96,8 +96,8 @@ class Mysql:
 
         @event.listens_for(engine, "handle_error")
         def _lost(context: ExceptionContext) -> None:
-            """A server that is no longer the one to write to, after a failover, is as good as gone:
-            connect anew."""
+            """Treat a server that became read-only after a failover as disconnected, so that a new
+            connection finds the server to write to."""
             if (arguments := getattr(context.original_exception, "args",
                                      ())) and arguments[0] in READ_ONLY:
                 context.is_disconnect = True
@@ -118,7 +118,7 @@ class Mysql:
 
     def fetch(self, connection: Connection, query: Select[*tuple[Any, ...]], schema: pa.Schema,
               rows: int) -> Iterator[pa.RecordBatch]:
-        """Rows that are too long for one text come last."""
+        """Give a query's rows. Rows that are too long to be sent as one text come last."""
         return _fetch(connection, query, schema, rows)
 
     def fetch_texts(self, connection: Connection, query: Select[*tuple[Any, ...]],
@@ -127,7 +127,8 @@ class Mysql:
             [f if pa.types.is_binary(f.type) else f.with_type(pa.string()) for f in schema]), rows)
 
     def given_back(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
-        """A 32-bit number is written as its shortest text."""
+        """Return the values that MySQL returns after these were written. A 32-bit float is written
+        as its shortest text."""
         kind = column.type
         if not pa.types.is_floating(kind):
             return column
@@ -173,7 +174,7 @@ class Mysql:
         return pa.float32() if isinstance(kind, mysql.FLOAT) else None
 
     def reflected(self, name: str) -> str:
-        return name.replace("``", "`")  # SQLAlchemy leaves it as in CREATE TABLE
+        return name.replace("``", "`")  # SQLAlchemy leaves it escaped as in CREATE TABLE
 
     # ---- what it does not take
 
@@ -191,7 +192,7 @@ class Mysql:
                     [c.name for c in columns], "Name fewer key columns.")
 
     def refusal(self, error: BaseException | None) -> tuple[str, str] | None:
-        if "too many columns" in str(error).lower():  # by several numbers
+        if "too many columns" in str(error).lower():  # several error numbers say so
             return "must have at most 1,017 columns in MySQL", FEWER
         return REFUSED.get(_number_of(error))
 
@@ -205,7 +206,7 @@ class Mysql:
         return func.rand()
 
     def analyze(self, connection: Connection, table: Table) -> None:
-        """It finds out by itself how many rows there are."""
+        """Do nothing: MySQL keeps its row statistics by itself."""
 
     def drop_temporary(self, connection: Connection, table: Table) -> None:
         # plain DROP TABLE would commit the transaction
@@ -213,7 +214,8 @@ class Mysql:
 
     @contextmanager
     def alone(self, engine: Engine, name: str) -> Iterator[Connection]:
-        """Statements about tables are each a transaction: it is a lock with a name."""
+        """Hold a named lock: a transaction cannot, because each statement about tables commits
+        it."""
         with engine.connect() as connection:
             database = connection.scalar(select(func.database()))
             lock = f"{name} {database}"[:64]
@@ -234,8 +236,9 @@ class Mysql:
 
     def await_writers(self, engine: Engine, table: str, column: str, first: int,
                       last: int) -> None:
-        """The locking count waits for whoever holds a row in the range; counted again without
-        change, after the lock was let go, nobody was about to insert."""
+        """Count the rows with a lock until two counts are equal. The locking count waits for every
+        transaction that holds a row in the range; an equal second count shows that none was about
+        to insert."""
         quote, before = engine.dialect.identifier_preparer.quote, -1
         query = text(f"SELECT COUNT(*) FROM {quote(table)} WHERE {quote(column)} > :a AND "
                      f"{quote(column)} <= :b LOCK IN SHARE MODE")
@@ -262,7 +265,7 @@ def _named(connection: Connection, table: Table) -> str:
 
 
 def _check_name(parameter: str, name: str, remedy: str) -> None:
-    """Raises ConfigError for a name that MySQL does not have, or that is not found again by it."""
+    """Raise ConfigError for a name that MySQL does not allow, or does not find again."""
     if len(name) > NAME_CHARACTERS:
         wrong = f"must have at most {NAME_CHARACTERS} characters in MySQL"
     elif not name or name[-1] in " \t\n\v\f\r":
@@ -315,7 +318,7 @@ def _fetch(connection: Connection, query: Select[*tuple[Any, ...]], schema: pa.S
 # PyMySQL spends 2 us a value: a row fetched as one text is fetched six times as fast.
 ESCAPES = (("~", "~0"), ("\t", "~1"), ("\n", "~2"), ("\r", "~3"))  # undone in the opposite order
 NULL = "~N"
-# whose texts have no character to escape
+# types whose texts have no character to escape
 ONE_LINE = (types.Boolean, types.Integer, types.Numeric, types.Float, types.Date, types.DateTime,
             types.Time, mysql.BIT, mysql.YEAR)
 
@@ -325,8 +328,8 @@ def _is_one_line(kind: Any) -> bool:
 
 
 def _one_text(columns: Sequence[Any], schema: pa.Schema) -> Any:
-    """A row's columns as one tab-separated text; null where that is longer than the server gives
-    out."""
+    """Return an SQL expression that joins a row's columns to one tab-separated text. It is null
+    where the text is longer than the server sends."""
     texts = list[Any]()
     for column, field in zip(columns, schema, strict=True):
         text = _number(column)
@@ -335,13 +338,13 @@ def _one_text(columns: Sequence[Any], schema: pa.Schema) -> Any:
         elif pa.types.is_string(field.type) and not _is_one_line(column.type):
             for character, escaped in ESCAPES:
                 text = func.replace(text, character, escaped)
-        # not coalesce: what is too long is null here, too
+        # not coalesce: a value that is too long is null as well
         texts += ["\t", case((column.is_(None), NULL), else_=text)]
     return type_coerce(func.concat(*texts[1:]), types.Text())
 
 
 def _number(column: Any) -> Any:
-    """Bits as a number, and a FLOAT with all its digits, of which MySQL shows six."""
+    """Return bits as a number, and a FLOAT with all its digits (MySQL shows only six)."""
     if isinstance(column.type, mysql.BIT):
         return type_coerce(column, types.Integer()) + literal_column("0")
     if isinstance(column.type, mysql.FLOAT):
@@ -350,7 +353,7 @@ def _number(column: Any) -> Any:
 
 
 def _shown(column: Any, kind: pa.DataType) -> Any:
-    """A column by itself, as text or bytes."""
+    """Return one column as text or bytes."""
     if pa.types.is_binary(kind) or (pa.types.is_string(kind)
                                     and not _is_one_line(column.type)):
         return type_coerce(column, types.NullType())
@@ -364,9 +367,9 @@ def _from_shown(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
 
 
 def _split(texts: list[str], schema: pa.Schema) -> Iterator[pa.Array]:
-    """The columns of rows that are one text each, as texts."""
+    """Yield the columns, as texts, of rows that are one text each."""
     options = {
-        # the line before the first one: there, Arrow takes U+FEFF away
+        # skips an empty first line: in the first line Arrow would remove U+FEFF
         "read_options": csv.ReadOptions(column_names=schema.names, use_threads=False, skip_rows=1,
                                         block_size=2**30),
         "parse_options": csv.ParseOptions(delimiter="\t", quote_char=False,
@@ -413,11 +416,11 @@ def _load_data(connection: Connection, table: Table, data: pa.Table, replace: bo
 
 @contextmanager
 def _piped(pieces: Iterator[memoryview]) -> Iterator[str]:
-    """The path of a file with these bytes, of which each piece is made while the server takes in
-    the one before.
+    """Give the path of a file with these bytes. Each piece is made while the server reads the one
+    before.
 
-    It can be read once. An error in making a piece is raised at the end, in place of what came of
-    it.
+    The file can be read once. An error in making a piece is raised at the end, in place of the
+    error that it caused in the reader.
     """
     reader, writer = os.pipe()
 
@@ -438,7 +441,8 @@ def _piped(pieces: Iterator[memoryview]) -> Iterator[str]:
 
 
 def _lines(data: pa.Table) -> memoryview:
-    """Rows in the default format of LOAD DATA: tab-separated, backslash-escaped, \\N for null."""
+    r"""Return the rows in the default format of LOAD DATA: tab-separated, backslash-escaped, \N for
+    null."""
     fields = [pc.fill_null(_text(plain(c)), "\\N") for c in data.columns]
     lines = (pc.binary_join_element_wise(*fields, "\t").combine_chunks() if len(fields) > 1
              else fields[0].combine_chunks())

@@ -1,4 +1,5 @@
-"""What a warehouse asks of a database system. One file a system has all that is its own."""
+"""The operations that a warehouse needs from a database system. Each system's file holds everything
+that is special to it."""
 
 from __future__ import annotations
 
@@ -13,9 +14,9 @@ from sqlalchemy import URL, Column, Connection, Dialect, Engine, Select, Table
 class System(Protocol):
     """A database system.
 
-    title: for people; names: of its dialects in SQLAlchemy; url: how its URLs begin; no_number:
-    which numbers it stores as null, in a sentence; one_writer: whether a transaction that writes
-    excludes others, and rows that come in no order are slow to write.
+    title: its name for people; names: of its dialects in SQLAlchemy; url: the beginning of its
+    URLs; no_number: a sentence that says which numbers it stores as null; one_writer: only one
+    transaction can write at a time, and rows in random order are slow to write.
     """
 
     title: str
@@ -28,28 +29,29 @@ class System(Protocol):
         """Return an engine, which has opened no connection yet."""
 
     def limit_reads(self, engine: Engine, seconds: int) -> None:
-        """Give up reading from a server that is silent for so long."""
+        """Limit how long a read waits for a silent server, in seconds."""
 
     def is_transient(self, error: BaseException | None) -> bool:
-        """Return whether the same transaction may succeed when it is tried again."""
+        """Return whether the transaction may succeed if it is run again."""
 
     def insert(self, connection: Connection, table: Table, data: pa.Table, replace: bool) -> None:
-        """Insert rows, whose columns are named like the table's. replace: a row takes the place of
-        the one with its unique key. Raises BulkError or a DBAPIError."""
+        """Insert rows, whose columns have the names of the table's. replace: a row replaces the one
+        with the same unique key. Raises BulkError or a DBAPIError."""
 
     def fetch(self, connection: Connection, query: Select[*tuple[Any, ...]], schema: pa.Schema,
               rows: int) -> Iterator[pa.RecordBatch]:
-        """Give a query's rows in the types of `schema`, at most so many at a time."""
+        """Give a query's rows in the types of `schema`, in batches of at most `rows`."""
 
     def fetch_texts(self, connection: Connection, query: Select[*tuple[Any, ...]],
                     schema: pa.Schema, rows: int) -> Iterator[pa.RecordBatch]:
-        """Give the same with every value as the text that shows it exactly, and bytes as bytes."""
+        """Give a query's rows with each value as its exact text, and bytes as bytes."""
 
     def given_back(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
-        """Return the values that it gives back of what was written."""
+        """Return the values that the database returns after these were written."""
 
     def lost(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
-        """Return which numbers of a floating column it stores as null, of those that are not."""
+        """Return, for each number of a floating column, whether the database stores it as null
+        although it is not."""
 
     def key_string(self, dialect: Dialect, length: int) -> Any:
         """Return the column type of a text that is compared byte by byte and can be indexed."""
@@ -61,41 +63,43 @@ class System(Protocol):
         """Return whether decimals of so many digits are stored as text."""
 
     def variant(self, kind: Any) -> Any:
-        """Return the type of its own that takes the place of a general one, or None."""
+        """Return the system's own type that replaces a general one, or None."""
 
     def arrow_type(self, kind: Any) -> pa.DataType | None:
-        """Return the Arrow type of a column type of its own; None: that of the general one."""
+        """Return the Arrow type of one of the system's own column types; None for a general
+        type."""
 
     def reflected(self, name: str) -> str:
-        """Return the name of a column that SQLAlchemy has read from an existing table."""
+        """Return the true name of a column whose name SQLAlchemy has read from an existing
+        table."""
 
     def check_table(self, dialect: Dialect, table: Table) -> None:
-        """Raise ConfigError for a table that it would refuse because of a name or a key."""
+        """Raise ConfigError for a table that the system would refuse because of a name or a key."""
 
     def refusal(self, error: BaseException | None) -> tuple[str, str] | None:
-        """Return (what a table must have, the remedy) where an error says that it has no room for a
-        table's columns or for one of its rows."""
+        """Return (the limit that was exceeded, the remedy) if an error says that the database has
+        no room for a table's columns or for one of its rows; else None."""
 
     def indexable(self, columns: Sequence[Column]) -> list[Column]:
-        """Return the first of these columns, as many as it indexes together."""
+        """Return the longest prefix of these columns that one index can hold."""
 
     def random(self) -> Any:
-        """Return a random number for each row, to order by."""
+        """Return an SQL expression that is a random number for each row, to order by."""
 
     def analyze(self, connection: Connection, table: Table) -> None:
-        """Let it know how many rows a table has, where it does not find out by itself."""
+        """Update the database's statistics of a table where it does not do so by itself."""
 
     def drop_temporary(self, connection: Connection, table: Table) -> None:
-        """Drop a temporary table, if it is there, within the transaction."""
+        """Drop a temporary table if it exists, without ending the transaction."""
 
     def alone(self, engine: Engine, name: str) -> AbstractContextManager[Connection]:
-        """Open a connection while no other process is in here by the same name."""
+        """Open a connection that excludes all other processes that call this with the same name."""
 
     def locked(self, engine: Engine, written: Table,
                read: Table) -> AbstractContextManager[Connection]:
-        """Begin a transaction while no other one writes to these two tables."""
+        """Begin a transaction during which no other one writes to these two tables."""
 
     def await_writers(self, engine: Engine, table: str, column: str, first: int,
                       last: int) -> None:
-        """Wait until no transaction is still writing a row with `column` above `first` and up to
-        `last`."""
+        """Wait until no transaction is still writing a row whose `column` is above `first` and at
+        most `last`."""

@@ -1,4 +1,4 @@
-"""What the database systems share in turning Arrow into rows and back."""
+"""Conversion between Arrow and rows, shared by the database systems."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ from sqlalchemy import Connection, Row, Select
 
 from semistream.errors import SemistreamError
 
-# converted at a time, at most: they are held several times meanwhile
+# most that is converted at a time: several copies are held meanwhile
 ROWS, VALUES, BYTES = 20_000, 400_000, 8_000_000
-FETCHED_BYTES = 2_000_000  # of rows from a driver that gives Python's values, converted at a time
-FIRST_ROWS = 1_000  # which tell how large rows are
+FETCHED_BYTES = 2_000_000  # of rows converted at a time from a driver that gives Python values
+FIRST_ROWS = 1_000  # fetched first, to learn how large rows are
 UNSIGNED = pa.decimal128(20, 0)  # holds every unsigned integer of 64 bits
 
 
 class BulkError(SemistreamError):
-    """The database did not take every row as it was given."""
+    """The database did not store every row as it was given."""
 
 
 def batch(convert: Callable[[Any, pa.DataType], pa.Array], found: Iterable[Any],
            columns: Sequence[Any], schema: pa.Schema) -> pa.RecordBatch:
-    """What was found of each column, in its type. Raises ArrowInvalid, which names the column."""
+    """Convert the values of each column to its type and return the record batch. Raises
+    ArrowInvalid, which names the column."""
     arrays = []
     for values, column, field in zip(found, columns, schema, strict=True):
         try:
@@ -37,8 +38,8 @@ def batch(convert: Callable[[Any, pa.DataType], pa.Array], found: Iterable[Any],
 
 def chunks(connection: Connection, query: Select[*tuple[Any, ...]], most: int,
             first: int = FIRST_ROWS) -> Iterator[Sequence[Row[Any]]]:
-    """Rows as they come from the driver: at most so many at a time, and about FETCHED_BYTES, as
-    those are held several times meanwhile."""
+    """Yield rows from the driver, at most ``most`` and about FETCHED_BYTES at a time, because
+    several copies of them are held during conversion."""
     rows = min(most, first)
     with connection.execution_options(stream_results=True, yield_per=rows).execute(query) as result:
         while chunk := result.fetchmany(rows):
@@ -48,7 +49,7 @@ def chunks(connection: Connection, query: Select[*tuple[Any, ...]], most: int,
 
 
 def from_text(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Texts of MySQL's values, or of others, as of their type; bytes are in hexadecimal."""
+    """Convert texts, as MySQL writes values, to an Arrow type. Bytes are in hexadecimal."""
     if pa.types.is_time(kind):  # Arrow parses no times of day
         column = pc.binary_join_element_wise("1970-01-01", column, " ")
     if pa.types.is_timestamp(kind) or pa.types.is_time(kind):
@@ -59,7 +60,7 @@ def from_text(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Timestamps as UTC without a zone, dictionaries decoded."""
+    """Return a column with timestamps in UTC without a zone, and dictionaries decoded."""
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     if pa.types.is_timestamp(column.type):
@@ -71,7 +72,7 @@ def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def parts(data: pa.Table) -> Iterator[pa.Table]:
-    """Rows that are converted at a time: the fewer, the wider they are."""
+    """Split rows into parts to convert one at a time: the wider the rows, the fewer in a part."""
     width = max(data.nbytes / data.num_rows, 1.0)
     rows = max(int(min(ROWS, VALUES / data.num_columns, BYTES / width)), 1)
     return (data.slice(start, rows) for start in range(0, data.num_rows, rows))
@@ -82,7 +83,8 @@ def quoted(connection: Connection, *names: str) -> list[str]:
 
 
 def python_values(column: pa.ChunkedArray) -> list[Any]:
-    """``to_pylist`` for numbers and strings, several times faster."""
+    """Return a column as Python values, several times faster than ``to_pylist`` for numbers and
+    strings."""
     if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
         return (column.to_numpy(zero_copy_only=False).tolist() if pa.types.is_string(column.type)
                 else column.to_pylist())

@@ -1,7 +1,7 @@
 """SQLite.
 
-Rows are bound from Arrow's buffers through its C interface, or go in by ``executemany`` where they
-are few, or where Python does not show that interface.
+Rows are bound from Arrow's buffers through SQLite's C interface. They are written with
+``executemany`` where they are few, or where Python does not expose that interface.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ from semistream.warehouse.dialects.rows import (
     quoted,
 )
 
-HANDLE = "sqlite3 *"  # of a connection, in its ``info``; None where it is not known
+HANDLE = "sqlite3 *"  # key in a connection's ``info``; value None where the handle is unknown
 BUSY_SECONDS = 120  # how long a writer waits for another one's transaction
 TRANSIENT = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 DECIMAL_DIGITS = 15  # the most that NUMERIC, a double, keeps
-FEW_ROWS = 1_000  # for which ``executemany`` is as fast
+FEW_ROWS = 1_000  # for fewer, ``executemany`` is as fast
 TOO_MANY_COLUMNS = ("too many columns", "expression tree is too large")  # in the error's text
 
 
 class Sqlite:
-    """See `protocol.System`."""
+    """SQLite, see `protocol.System`."""
 
     title, url = "SQLite", "sqlite:///"
     names: tuple[str, ...] = ("sqlite",)
@@ -66,12 +66,12 @@ class Sqlite:
     # ---- connections
 
     def engine(self, url: URL) -> Engine:
-        """What it does on a full disk raises OSError, with the file."""
+        """Return an engine. On a full disk, its statements raise OSError, which names the file."""
         if url.database and url.database != ":memory:":
             Path(url.database).parent.mkdir(parents=True, exist_ok=True)
-        sqlite_library.library()  # so that handles are known
-        # IMMEDIATE: a transaction that is going to write waits for its turn at BEGIN; one that
-        # started reading could only fail.
+        sqlite_library.library()  # from here on, handles are known
+        # IMMEDIATE: a transaction that will write waits for its turn at BEGIN; one that had
+        # started with reading could only fail.
         engine = create_engine(url, connect_args={"timeout": BUSY_SECONDS,
                                                   "isolation_level": "IMMEDIATE"})
 
@@ -89,10 +89,10 @@ class Sqlite:
         return engine
 
     def limit_reads(self, engine: Engine, seconds: int) -> None:
-        """A file has no server that could be silent."""
+        """Do nothing: a file has no server that could be silent."""
 
     def is_transient(self, error: BaseException | None) -> bool:
-        # the rest of an extended code tells why
+        # the lowest byte of an extended code is its kind
         return getattr(error, "sqlite_errorcode", 0) & 0xFF in TRANSIENT
 
     # ---- rows
@@ -108,13 +108,14 @@ class Sqlite:
 
     def fetch_texts(self, connection: Connection, query: Select[*tuple[Any, ...]],
                     schema: pa.Schema, rows: int) -> Iterator[pa.RecordBatch]:
-        """A column of which some cells are bytes, as is allowed in any, is one of bytes."""
+        """Give a query's rows as texts. A column is binary if some of its cells are bytes, as
+        SQLite allows in every column."""
         for found in _fetch(connection, query, rows):
             yield pa.record_batch([_as_text(c, f.type) for c, f in zip(found, schema, strict=True)],
                                   names=schema.names)
 
     def given_back(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
-        """There are no decimals of many digits but their text."""
+        """Return the values that SQLite returns: decimals of many digits come back as text."""
         kind = column.type
         return (column.cast(pa.string())
                 if pa.types.is_decimal(kind) and self.decimal_is_text(kind.precision) else column)
@@ -134,11 +135,12 @@ class Sqlite:
         return precision > DECIMAL_DIGITS
 
     def variant(self, kind: Any) -> Any:
-        """Only INTEGER can be an automatic primary key."""
+        """Return INTEGER for a 64-bit integer: only INTEGER can be an automatic primary key."""
         return types.Integer() if type(kind) is types.BigInteger else None
 
     def arrow_type(self, kind: Any) -> pa.DataType | None:
-        """INTEGER is as wide as it needs to be."""
+        """Return None for every type: an INTEGER of SQLite is 64 bits wide, like the general
+        integer type."""
         return None
 
     def reflected(self, name: str) -> str:
@@ -147,7 +149,7 @@ class Sqlite:
     # ---- what it does not take
 
     def check_table(self, dialect: Dialect, table: Table) -> None:
-        """It takes any."""
+        """Do nothing: SQLite accepts every name and key."""
 
     def refusal(self, error: BaseException | None) -> tuple[str, str] | None:
         if any(text in str(error).lower() for text in TOO_MANY_COLUMNS):
@@ -172,7 +174,7 @@ class Sqlite:
 
     @contextmanager
     def alone(self, engine: Engine, name: str) -> Iterator[Connection]:
-        """It is one transaction."""
+        """Begin a transaction that writes: SQLite allows one at a time."""
         with engine.begin() as connection:
             # else the driver would begin with the first INSERT only
             connection.exec_driver_sql("BEGIN IMMEDIATE")
@@ -185,11 +187,11 @@ class Sqlite:
 
     def await_writers(self, engine: Engine, table: str, column: str, first: int,
                       last: int) -> None:
-        """There is one writer: ids become visible in order."""
+        """Do nothing: there is one writer at a time, so ids become visible in order."""
 
 
 def _say_where(error: BaseException, url: URL) -> None:
-    """Raise OSError with SQLite's file when that is what had no room left."""
+    """Raise OSError with the database's file if SQLite found the disk full."""
     if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_FULL:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), url.database)
 
@@ -199,8 +201,8 @@ def _say_where(error: BaseException, url: URL) -> None:
 
 def _fetch(connection: Connection, query: Select[*tuple[Any, ...]],
                   rows: int) -> Iterator[Sequence[pa.Array | list[Any]]]:
-    """The columns of a query's rows as they are stored."""
-    # dates as the text that they are stored as: Arrow parses a column faster than SQLAlchemy its
+    """Yield the columns of a query's rows, some rows at a time, as SQLite stores them."""
+    # fetches dates as the texts that are stored: Arrow parses a column faster than SQLAlchemy its
     # values
     columns = list(query.selected_columns)
     query = query.with_only_columns(*[type_coerce(c, types.NullType()) for c in columns],
@@ -218,7 +220,8 @@ def _fetch(connection: Connection, query: Select[*tuple[Any, ...]],
 
 
 def _stored(column: pa.Array | list[Any], kind: pa.DataType) -> pa.Array:
-    """A column of SQLite's values as of its type; an error where one of them is not."""
+    """Convert a column of SQLite's values to a type. Raises an error where a value is not of that
+    type."""
     if isinstance(column, pa.Array):
         found = column.type
         if pa.types.is_null(found) or found == kind:
@@ -237,8 +240,8 @@ def _stored(column: pa.Array | list[Any], kind: pa.DataType) -> pa.Array:
 
 
 def _as_text(column: pa.Array | list[Any], kind: pa.DataType) -> pa.Array:
-    """A column of SQLite's values, which are of any kind, as texts; as bytes where some are, or
-    where it is of bytes."""
+    """Convert a column of SQLite's values, of any storage class, to texts; to bytes where some
+    values are bytes, or where the column's type is binary."""
     if isinstance(column, pa.Array):
         if pa.types.is_floating(column.type):
             return _float_texts(column, kind)
@@ -255,8 +258,8 @@ def _as_text(column: pa.Array | list[Any], kind: pa.DataType) -> pa.Array:
 
 
 def _float_texts(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Doubles as their shortest texts. A column of decimals has doubles in SQLite: where those have
-    more digits than the column, they are shown with the digits that a double surely keeps."""
+    """Convert doubles to their shortest texts. SQLite has doubles in a column of decimals: a double
+    with more digits than the column is shown with the digits that a double surely keeps."""
     texts = column.cast(pa.string())
     if not pa.types.is_decimal(kind):
         return texts
@@ -279,7 +282,7 @@ def _insert(connection: Connection, table: Table, data: pa.Table, replace: bool)
     for part in parts(data):
         part = pa.table([plain(c) for c in part.columns], names=part.column_names)
         if handle is not None:
-            # what imports Numba, for the many rows that need it
+            # imported only here, for many rows: it imports Numba
             from semistream.warehouse.dialects.sqlite_rows import insert
 
             with _as_sqlalchemy(connection, into):
@@ -292,7 +295,7 @@ def _insert(connection: Connection, table: Table, data: pa.Table, replace: bool)
 
 @contextmanager
 def _as_sqlalchemy(connection: Connection, statement: str) -> Iterator[None]:
-    """SQLite's errors as SQLAlchemy raises them."""
+    """Raise SQLite's errors as SQLAlchemy raises them."""
     try:
         yield
     except sqlite3.Error as e:
@@ -301,9 +304,9 @@ def _as_sqlalchemy(connection: Connection, statement: str) -> Iterator[None]:
 
 
 def _values(column: pa.ChunkedArray) -> list[Any]:
-    """A column as the Python values that SQLAlchemy would bind for it."""
+    """Return a column as the Python values that SQLAlchemy would bind for it."""
     k = column.type
-    # SQLite makes the nearest double of a decimal's text, Arrow does not
+    # SQLite converts a decimal's text to the nearest double, Arrow does not
     if pa.types.is_temporal(k) or pa.types.is_decimal(k):
         column = column.cast(pa.string())
     elif pa.types.is_boolean(k):

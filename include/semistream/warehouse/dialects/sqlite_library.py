@@ -1,8 +1,9 @@
-"""The copy of SQLite that Python's own ``sqlite3`` is linked with, and its connections' handles.
+"""The copy of SQLite that Python's own ``sqlite3`` is linked with, and the handles of its
+connections.
 
-Rows go into SQLite at C's speed only through its C interface, and only this very copy may touch a
-file that ``sqlite3`` has open: where a process has two, the one that closes the file lets go of the
-other's locks (https://sqlite.org/howtocorrupt.html, 2.2.1).
+Rows reach C's speed only through SQLite's C interface, and only this very copy may touch a file
+that ``sqlite3`` has open: where a process has two copies, the one that closes the file releases the
+locks of the other (https://sqlite.org/howtocorrupt.html, 2.2.1).
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ def _note(handle: int, _message: int, _api: int) -> int:
 
 @cache
 def library() -> ctypes.CDLL | None:
-    """SQLite's functions; None where Python does not show them. From now on SQLite tells each
-    connection's handle when it opens it."""
+    """Load SQLite's functions; None where Python does not expose them. From then on SQLite reports
+    the handle of each connection that it opens."""
     try:
-        # finds what the extension module is linked with, or what it has in itself
+        # finds the library that the extension module is linked with, or contains
         found = ctypes.CDLL(getattr(_sqlite3, "__file__", None))
         found.sqlite3_auto_extension.argtypes = [ENTRY_POINT]
         return found if found.sqlite3_auto_extension(_note) == 0 else None
@@ -36,6 +37,6 @@ def library() -> ctypes.CDLL | None:
 
 
 def newest_handle() -> int | None:
-    """The ``sqlite3 *`` of the connection that this thread opened last; None if it is not known,
-    or was asked for before."""
+    """Return the ``sqlite3 *`` of the connection that this thread opened last, and forget it; None
+    if it is unknown or was already returned."""
     return _opened.__dict__.pop("handle", None)

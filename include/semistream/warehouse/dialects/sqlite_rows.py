@@ -1,7 +1,7 @@
-"""Arrow rows into SQLite and out of it without a Python object per value: kernels bind them from
+"""Arrow rows into SQLite and out of it without a Python object per value: kernels bind values from
 Arrow's buffers, step the statement, and copy its columns.
 
-Python's ``sqlite3`` spends more time on making and looking at objects than SQLite does on rows.
+Python's ``sqlite3`` spends more time on making and inspecting objects than SQLite does on rows.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from numba import types
 from semistream.compiled import njit
 from semistream.warehouse.dialects.sqlite_library import library
 
-STATEMENT_ROWS = 16  # of one INSERT; beyond, more do not make it faster
+STATEMENT_ROWS = 16  # of one INSERT; more would not be faster
 INTEGER, FLOAT, TEXT, BLOB, NULL = range(1, 6)  # SQLITE_INTEGER and so on: the storage classes
-STATIC = 0  # SQLITE_STATIC: what is bound stays where it is until the statement is done
+STATIC = 0  # SQLITE_STATIC: a bound value stays in place until the statement is done
 ROW, DONE = 100, 101  # SQLITE_ROW, SQLITE_DONE
 EXACT = 2**53  # integers up to there are doubles too
 TEXT_BYTES = 4_000_000  # of the texts and blobs of a batch, unless one row has more
 
-sqlite: Any = library()  # there, as a handle is
+sqlite: Any = library()  # not None: the caller has a handle
 
 
 def _function(name: str, *arguments: types.Type,
@@ -59,11 +59,11 @@ _copy = types.ExternalFunction("memcpy", types.intp(types.intp, types.intp, type
                   types.int32[:, ::1], types.int64, types.int64, types.int64),
       cache=True, nogil=True)
 def _insert(statement, kinds, values, doubles, lengths, first, last, at_once):
-    """Insert rows ``first`` to ``last`` (not itself), ``at_once`` with each step; gives SQLite's
-    result code, 0 for all.
+    """Insert rows ``first`` to ``last`` (exclusive), ``at_once`` with each step; return SQLite's
+    result code, 0 if all went in.
 
     statement: sqlite3_stmt *. A value is an integer, the bits of a double (``doubles`` is the same
-    memory) or the address of a text or blob, whose bytes are its length.
+    memory) or the address of a text or blob, whose size in bytes is in ``lengths``.
 
     in      kinds int8[columns, n], values int64[columns, n], doubles float64[columns, n],
             lengths int32[columns, n]
@@ -96,11 +96,13 @@ def _insert(statement, kinds, values, doubles, lengths, first, last, at_once):
 @njit(types.int32(types.intp, types.int8[:, ::1], types.int64[:, ::1], types.float64[:, ::1],
                   types.int32[:, ::1], types.uint8[::1], types.int64[::1]), cache=True, nogil=True)
 def _read(statement, kinds, values, doubles, lengths, texts, state):
-    """Read rows until the arrays are full; gives SQLite's result code, ROW when there may be more.
+    """Read rows until the arrays are full; return SQLite's result code, which is ROW if there may
+    be more.
 
     statement: sqlite3_stmt *. A value is an integer, the bits of a double (``doubles`` is the same
-    memory) or where a text or blob begins in ``texts``, whose bytes are its length. state: the rows
-    that are read, and whether the statement stands on one more, which did not fit.
+    memory) or the position in ``texts`` where a text or blob begins, whose size in bytes is in
+    ``lengths``. state: the number of rows read, and whether the statement stands on one more row,
+    which did not fit.
 
     in/out  state int64[2]
     out     kinds int8[columns, n], values int64[columns, n], doubles float64[columns, n],
@@ -142,10 +144,10 @@ def _read(statement, kinds, values, doubles, lengths, texts, state):
 @njit(types.void(types.uint8[::1], types.int64[::1], types.int32[::1], types.int32[::1],
                  types.uint8[::1]), cache=True, nogil=True)
 def _gather(texts, starts, lengths, offsets, gathered):
-    """Copy a column's texts one behind the other.
+    """Copy the texts of a column into one buffer, one after the other.
 
     in      texts uint8[bytes], starts int64[n], lengths int32[n]
-    out     offsets int32[n + 1], gathered uint8[their sum]
+    out     offsets int32[n + 1], gathered uint8[sum of lengths]
     """
     offsets[0] = 0
     for row in range(len(starts)):
@@ -156,11 +158,10 @@ def _gather(texts, starts, lengths, offsets, gathered):
 
 
 def read(handle: int, query: str, rows: int) -> Iterator[list[pa.Array | list[Any]]]:
-    """The columns of a query's rows, of at most ``rows`` at a time: int64, float64, string, binary
-    or null arrays; a list of Python's values where their storage classes are several. Texts that
-    are not UTF-8 are binary.
+    """Yield the columns of a query's rows, at most ``rows`` at a time.
 
-    Raises sqlite3's errors.
+    A column is an int64, float64, string, binary or null array, or a list of Python values where it
+    has several storage classes. Texts that are not UTF-8 are binary. Raises sqlite3's errors.
     """
     statement = _prepare(handle, query)
     try:
@@ -176,7 +177,7 @@ def read(handle: int, query: str, rows: int) -> Iterator[list[pa.Array | list[An
             if n:
                 yield [_column(kinds[i, :n], values[i, :n], lengths[i, :n], texts)
                        for i in range(columns)]
-            elif code == ROW:  # a row that is larger
+            elif code == ROW:  # one row is larger than the buffer
                 texts = np.empty(2 * len(texts), np.uint8)
     finally:
         sqlite.sqlite3_finalize(c_void_p(statement))
@@ -184,7 +185,7 @@ def read(handle: int, query: str, rows: int) -> Iterator[list[pa.Array | list[An
 
 def _column(kinds: np.ndarray, values: np.ndarray, lengths: np.ndarray,
             texts: np.ndarray) -> pa.Array | list[Any]:
-    """What it gives has its own memory: the next batch is written over the arguments."""
+    """Return a column in memory of its own: the next batch overwrites the arguments."""
     null = kinds == NULL
     found = set(np.flatnonzero(np.bincount(kinds, minlength=NULL + 1)).tolist()) - {NULL}
     if not found:
@@ -222,11 +223,11 @@ def _value(kind: int, value: np.int64, length: int, texts: np.ndarray) -> Any:
 
 
 def insert(handle: int, into: str, rows: pa.Table) -> None:
-    """Insert rows into the columns of the same order, in the transaction that the connection has
-    begun.
+    """Insert rows into the columns named in ``into``, in the same order, within the connection's
+    open transaction.
 
-    handle: its ``sqlite3 *``; into: the statement's beginning, up to VALUES; rows: of integers,
-    floats, strings and binaries, booleans among the integers. Raises sqlite3's errors.
+    handle: the connection's ``sqlite3 *``; into: the beginning of the statement, up to VALUES;
+    rows: integers, booleans, floats, strings and binaries. Raises sqlite3's errors.
     """
     values = np.empty((rows.num_columns, rows.num_rows), np.int64)
     kinds, lengths = np.empty(values.shape, np.int8), np.empty(values.shape, np.int32)
@@ -250,7 +251,8 @@ def insert(handle: int, into: str, rows: pa.Table) -> None:
 
 def _fill(column: pa.ChunkedArray, kinds: np.ndarray, values: np.ndarray,
           lengths: np.ndarray) -> pa.Array:
-    """Write a column's kinds, values and lengths; gives the array that the values point into."""
+    """Write the kinds, values and lengths of a column; return the array into which the values
+    point."""
     kind = column.type
     if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
         kinds[:], array = INTEGER, _one_array(column, pa.int64())
@@ -292,7 +294,7 @@ def _prepare(handle: int, sql: str) -> int:
 
 
 def _error(handle: int) -> sqlite3.Error:
-    """What went wrong last on a connection."""
+    """Return the last error of a connection."""
     message = sqlite.sqlite3_errmsg
     message.restype = c_char_p
     code = sqlite.sqlite3_extended_errcode(c_void_p(handle))
