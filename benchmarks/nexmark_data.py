@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.data import STEP, Answer, Files, Stream
-from semistream.master import publish_snapshot
+from semistream.master.publish import publish_snapshot
 
 EVENTS, BIDS, AUCTIONS = 50, 46, 3  # of an epoch; and one person
 HOT = 100  # auctions, and people, of whom one is hot
