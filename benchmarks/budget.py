@@ -41,8 +41,8 @@ from semistream.experiments.warm_up import warm_up
 from semistream.files.source import Chunk
 from semistream.joins.contract import SemiStreamJoin
 from semistream.joins.spec import join_spec
+from semistream.master.published import current_version
 from semistream.partitioning import Placement
-from semistream.published import current_version
 from semistream.sizing import open_join
 from semistream.sizing.plan import Plan
 from semistream.streaming.sinks.delta import GROUP_ROWS, DataFiles, data_writer

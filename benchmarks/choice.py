@@ -26,8 +26,9 @@ from benchmarks.elevatorjoin_ablation import add
 from benchmarks.harness import MB, Bench, WrongAnswer
 from semistream.errors import ConfigError
 from semistream.joins import REGISTRY, SemiStreamJoin
-from semistream.master import SnapshotRelation, publish_snapshot
-from semistream.published import current_version
+from semistream.master.publish import publish_snapshot
+from semistream.master.published import current_version
+from semistream.master.snapshot import SnapshotRelation
 from semistream.sizing import choose, open_join
 from semistream.sizing.choice import Choice
 from semistream.workloads.zipf import ZipfKeys

@@ -22,8 +22,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from semistream.compiled import njit
-from semistream.master import SnapshotRelation, publish_snapshot
-from semistream.published import current_version
+from semistream.master.publish import publish_snapshot
+from semistream.master.published import current_version
+from semistream.master.snapshot import SnapshotRelation
 from semistream.workloads.zipf import ZipfKeys
 
 WORDS = 13

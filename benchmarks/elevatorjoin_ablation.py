@@ -23,8 +23,9 @@ import pyarrow as pa
 from benchmarks.data import MASTER_BYTES, ON, OPAQUE, STREAM, Answer, Files, master_batches
 from benchmarks.harness import Bench, Result, Sample, peak_rss
 from semistream.joins import JoinOutput, elevatorjoin
-from semistream.master import SnapshotRelation, publish_snapshot
-from semistream.published import current_version
+from semistream.master.publish import publish_snapshot
+from semistream.master.published import current_version
+from semistream.master.snapshot import SnapshotRelation
 from semistream.sizing import open_join
 from semistream.workloads.zipf import ZipfKeys
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.data import STEP, Answer, Files, Stream
-from semistream.master import publish_snapshot
+from semistream.master.publish import publish_snapshot
 
 EVENTS, BIDS, AUCTIONS = 50, 46, 3  # in an epoch, which also has one person
 HOT = 100  # one auction, and one person, of so many is hot

@@ -23,7 +23,7 @@ from semistream.joins.spec import JoinSpec, join_spec
 from semistream.joins.stored_types import has_strings
 from semistream.joins.stream_probing import PROBE_ROWS, probe
 from semistream.joins.stream_table.by_key import ByKey
-from semistream.master import MasterRelation
+from semistream.master.relation import MasterRelation
 from semistream.sizing import describe, open_join, tune
 
 HASH_JOIN = "hash join, all of R"

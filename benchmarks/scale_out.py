@@ -24,7 +24,7 @@ from benchmarks.processes import Program, program
 from benchmarks.spark_join import App, AppPeer, Case
 from semistream.config import Job
 from semistream.cost_models import TYPICAL
-from semistream.published import current_version
+from semistream.master.published import current_version
 from semistream.sizing.scale_out import Scaled, scale_out
 from semistream.tuning import case as tuning
 

@@ -20,7 +20,7 @@ from sqlalchemy import text
 
 import oracle
 from semistream.config import Job, Places
-from semistream.master import publish_snapshot
+from semistream.master.publish import publish_snapshot
 from semistream.streaming.app import Load
 from semistream.streaming.settings import LoadSettings
 from semistream.streaming.status import StatusFile, checkpoint_lock

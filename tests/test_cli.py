@@ -31,7 +31,7 @@ from semistream.files import join as join_module
 from semistream.files.records import split_records
 from semistream.files.sink import OutputFile
 from semistream.joins.registry import REGISTRY
-from semistream.published import current_version
+from semistream.master.published import current_version
 from semistream.streaming.status import checkpoint_lock
 
 # Its import needs pkg_resources, which setuptools has no more.

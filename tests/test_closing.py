@@ -14,7 +14,7 @@ from sqlalchemy import select
 from semistream.config import StreamStreamJob
 from semistream.errors import ConfigError
 from semistream.streaming.sinks.base import with_key
-from semistream.streaming.sinks.registry import open_warehouse
+from semistream.streaming.sinks.registry import open_sql_sink
 from semistream.warehouse import create_all
 from semistream.warehouse.bulk import bulk_insert
 from semistream.warehouse.closing import AT_ONCE, Final
@@ -30,7 +30,7 @@ TOTALS = {"n": "count", "sizes": "count(size)", "paid": "sum(price)", "area": "s
 def opened(url, on, totals=TOTALS, right=RIGHT):
     job = StreamStreamJob.load({"name": "j", "left": {"path": "l"}, "right": {"path": "r"},
                                 "on": on, "fact_table": "fact_j", "totals": totals})
-    sink = open_warehouse(url, job)
+    sink = open_sql_sink(url, job)
     create_all(sink.engine)
     return sink.prepare(LEFT, right, ())
 

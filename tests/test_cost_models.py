@@ -39,7 +39,8 @@ from semistream.cost_models.units import NANOSECOND
 from semistream.errors import ConfigError
 from semistream.joins import REGISTRY
 from semistream.joins.spec import join_spec
-from semistream.master import open_snapshot, publish_snapshot
+from semistream.master.publish import publish_snapshot
+from semistream.master.snapshot import open_snapshot
 from semistream.sizing import choose, describe, open_join, predict, tune, tune_all
 from semistream.sizing.search import bounds, fastest
 from semistream.tuning.calibration import _fit, calibrate

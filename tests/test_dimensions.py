@@ -14,7 +14,7 @@ from sqlalchemy import inspect, select
 
 from semistream.config import Job
 from semistream.errors import ConfigError, SemistreamError
-from semistream.master import open_snapshot
+from semistream.master.snapshot import open_snapshot
 from semistream.provisioning.dimensions import ProvisionResult, open_dimension, provision, publish
 from semistream.warehouse import connect
 from semistream.warehouse.schema import rejected_master

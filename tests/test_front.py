@@ -13,8 +13,9 @@ from semistream.errors import ConfigError
 from semistream.joins import REGISTRY, selection
 from semistream.joins.disk_partition import DiskPartition, tuples_of
 from semistream.joins.frequency_detection import FrequentTuples
-from semistream.master import open_snapshot, publish_snapshot
 from semistream.master.memory import MemoryRelation
+from semistream.master.publish import publish_snapshot
+from semistream.master.snapshot import open_snapshot
 from semistream.sizing import open_join
 
 ON = [("k", "k")]

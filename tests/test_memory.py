@@ -26,8 +26,9 @@ from semistream.joins.master_cache import MasterCache
 from semistream.joins.non_swappable import NonSwappablePart
 from semistream.joins.output import OUTPUT_BYTES
 from semistream.joins.spec import join_spec
-from semistream.master import open_snapshot, publish_snapshot
 from semistream.master.memory import MemoryRelation
+from semistream.master.publish import publish_snapshot
+from semistream.master.snapshot import open_snapshot
 from semistream.provisioning.dimensions import provision
 from semistream.resident import resident
 from semistream.sizing import open_join

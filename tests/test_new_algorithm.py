@@ -27,8 +27,9 @@ from semistream.joins.output import Removed
 from semistream.joins.scan_phase import Scan
 from semistream.joins.stream_buffer import StreamBuffer
 from semistream.joins.stream_table import NO_LIMIT, Ages, StreamTable
-from semistream.master import open_snapshot, publish_snapshot
 from semistream.master.memory import MemoryRelation
+from semistream.master.publish import publish_snapshot
+from semistream.master.snapshot import open_snapshot
 from semistream.sizing import open_join
 
 NAME = "block-nested-loop"

@@ -19,7 +19,7 @@ from loads import MASTER
 from semistream.config import Job, StreamSpec
 from semistream.errors import ConfigError, SemistreamError
 from semistream.files import JoinFiles, join_files, open_source
-from semistream.master import publish_snapshot
+from semistream.master.publish import publish_snapshot
 from semistream.provisioning.dimensions import provision
 from semistream.quality.sources import read_ids
 from semistream.streaming.sources.reader import find_reader

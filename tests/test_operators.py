@@ -9,7 +9,8 @@ import pytest
 import oracle
 from semistream.joins import REGISTRY
 from semistream.joins.arena import Region
-from semistream.master import open_snapshot, publish_snapshot
+from semistream.master.publish import publish_snapshot
+from semistream.master.snapshot import open_snapshot
 from semistream.sizing import open_join
 from semistream.stream_joins import open_stream_join
 from semistream.stream_joins.sources import UniqueKey

@@ -13,7 +13,7 @@ import pytest
 from loads import COLUMNS, ON, STREAM, SmallLoad
 from semistream.keys import master_keys
 from semistream.keys_spark import partition_expression
-from semistream.master import SnapshotRelation
+from semistream.master.snapshot import SnapshotRelation
 from semistream.partitioning import DEALT, Placement, share_out
 from semistream.sizing.plan import EVEN, Plan
 from semistream.sketches import SampledSketch

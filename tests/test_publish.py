@@ -11,8 +11,8 @@ import yaml
 
 from semistream.config import Job, Places
 from semistream.errors import ConfigError
-from semistream.master import open_snapshot
 from semistream.master.publish import current_manifest
+from semistream.master.snapshot import open_snapshot
 from semistream.pipeline import steps
 from semistream.provisioning import dimensions
 from semistream.provisioning.dimensions import provision, publish

@@ -18,8 +18,9 @@ from semistream.cost_models.costs import PHASES
 from semistream.errors import NotEnoughMemory
 from semistream.joins import REGISTRY
 from semistream.joins.spec import join_spec
-from semistream.master import open_snapshot, publish_snapshot
 from semistream.master.memory import MemoryRelation
+from semistream.master.publish import publish_snapshot
+from semistream.master.snapshot import open_snapshot
 from semistream.sizing import describe, known_costs, open_join, opening, tune
 from semistream.sizing.plan import Plan
 from semistream.streaming.progress import Progress

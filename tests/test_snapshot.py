@@ -13,9 +13,10 @@ import pytest
 from semistream.errors import ConfigError, StateError
 from semistream.joins import REGISTRY
 from semistream.keys import buckets, master_keys
-from semistream.master import SnapshotRelation, open_snapshot, publish_snapshot
 from semistream.master import publish as publishing
-from semistream.published import current_version, pin
+from semistream.master.publish import publish_snapshot
+from semistream.master.published import current_version, pin
+from semistream.master.snapshot import SnapshotRelation, open_snapshot
 from semistream.sizing import open_join
 
 RNG = np.random.default_rng(7)

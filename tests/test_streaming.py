@@ -20,7 +20,7 @@ from sqlalchemy import text
 from loads import MASTER, SmallLoad, same, until
 from semistream.config import Job, StreamSpec
 from semistream.errors import ConfigError, TooManyRows
-from semistream.master import publish_snapshot
+from semistream.master.publish import publish_snapshot
 from semistream.sketches import read_sketch
 from semistream.streaming import app
 from semistream.streaming.commit import Commits
@@ -399,7 +399,7 @@ def test_changed_settings_are_taken_up_after_a_drain(spark, sqlite_load):
 
 
 def test_zipf_source(spark, tmp_path):
-    from semistream.master import publish_snapshot
+    from semistream.master.publish import publish_snapshot
     from semistream.workloads import ZipfKeys
 
     load = SmallLoad(tmp_path / "home", f"sqlite:///{tmp_path / 'warehouse.db'}")

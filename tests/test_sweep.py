@@ -18,7 +18,7 @@ from sqlalchemy import create_engine, text
 
 from semistream.cli import main
 from semistream.config import Places
-from semistream.master import open_snapshot
+from semistream.master.snapshot import open_snapshot
 from semistream.pipeline import steps
 from semistream.streaming.settings import LoadSettings
 from semistream.tuning.advice import Advice

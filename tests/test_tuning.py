@@ -16,7 +16,7 @@ from semistream.cli import main
 from semistream.config import JoinSettings
 from semistream.errors import ConfigError, NotEnoughMemory
 from semistream.joins.registry import REGISTRY
-from semistream.published import current_version
+from semistream.master.published import current_version
 from semistream.sizing import known_costs
 from semistream.sizing.plan import Plan
 from semistream.streaming.progress import Progress

@@ -12,7 +12,7 @@ from loads import SmallLoad
 from semistream.config import Job, Places
 from semistream.durable import read_checked, write_checked
 from semistream.errors import ConfigError, StateError
-from semistream.published import read_manifest
+from semistream.master.published import read_manifest
 from semistream.streaming.app import Load
 from semistream.streaming.settings import LoadSettings
 from semistream.streaming.status import StatusFile, checkpoint_lock

@@ -30,7 +30,8 @@ from semistream.config import Places
 from semistream.cost_models import Frequencies, Workload
 from semistream.errors import ConfigError
 from semistream.joins.spec import join_spec
-from semistream.master import SnapshotRelation, open_snapshot, publish_snapshot
+from semistream.master.publish import publish_snapshot
+from semistream.master.snapshot import SnapshotRelation, open_snapshot
 from semistream.sizing import describe
 from semistream.workloads.jobs import plain_strings, tpch_table
 from semistream.workloads.zipf import ZipfKeys

@@ -18,7 +18,7 @@ from semistream.compiled import njit
 from semistream.joins.arena import mapped
 from semistream.joins.key_table import bucket
 from semistream.keys import hash_long
-from semistream.master import MasterRelation
+from semistream.master.relation import MasterRelation
 
 WORD = 64  # bits
 MOST_SET = 8  # bits of a key: as many as 6 bits of a hash value each can name

@@ -12,7 +12,7 @@ import pyarrow as pa
 from semistream.errors import ConfigError
 from semistream.joins.stored_types import stored_schema
 from semistream.keys import JoinKeys, resolve_keys
-from semistream.master import MasterRelation
+from semistream.master.relation import MasterRelation
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from semistream.joins.key_filter import KeyFilter
 from semistream.joins.spec import JoinSpec
 from semistream.joins.stored_types import has_strings, variable_bytes
 from semistream.joins.tuple_store import Incoming
-from semistream.master import MasterRelation
+from semistream.master.relation import MasterRelation
 
 
 class StreamLayout:

@@ -1,8 +1,1 @@
 """Master data: the relation R that a stream is joined with."""
-
-from semistream.master.manifest import Manifest
-from semistream.master.publish import publish_snapshot
-from semistream.master.relation import MasterRelation
-from semistream.master.snapshot import SnapshotRelation, open_snapshot
-
-__all__ = ["Manifest", "MasterRelation", "SnapshotRelation", "open_snapshot", "publish_snapshot"]

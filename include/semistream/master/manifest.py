@@ -33,7 +33,7 @@ from xxhash import xxh3_64_intdigest
 from semistream.durable import read_checked, write_checked
 from semistream.errors import StateError
 from semistream.keys import JoinKeys, master_keys
-from semistream.published import ANEW, MANIFEST
+from semistream.master.published import ANEW, MANIFEST
 
 ZONE = 5  # words of a page in the zone map
 

@@ -22,8 +22,8 @@ from semistream.errors import ConfigError, StateError
 from semistream.keys import buckets, master_keys
 from semistream.master.bucket_writer import BUCKETS, BucketWriter, choose_page_tuples
 from semistream.master.manifest import BucketInfo, Manifest
+from semistream.master.published import MANIFEST, current_version, set_current
 from semistream.master.runs import Runs, read_run
-from semistream.published import MANIFEST, current_version, set_current
 from semistream.resident import give_back
 
 KEEP = 3  # versions that stay, beside the pinned ones

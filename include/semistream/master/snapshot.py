@@ -26,7 +26,7 @@ from semistream.master.manifest import (
     column_checksum,
     signed,
 )
-from semistream.published import ANEW, CURRENT, MANIFEST, current_version
+from semistream.master.published import ANEW, CURRENT, MANIFEST, current_version
 
 PARTITION_TUPLES = 8192
 SECTOR = 4096  # what direct reads are aligned to

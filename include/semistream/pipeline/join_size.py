@@ -30,11 +30,11 @@ from semistream.files.formats import check_formats, implied_schema
 from semistream.files.opening import open_source
 from semistream.files.source import FileSource
 from semistream.keys import codes, resolve_keys
-from semistream.master import open_snapshot
 from semistream.master.publish import current_manifest
+from semistream.master.published import CURRENT
+from semistream.master.snapshot import open_snapshot
 from semistream.pipeline.settings import INPUT, JoinSizeSettings
 from semistream.progress import Progress, silent
-from semistream.published import CURRENT
 from semistream.sketches import METHODS
 from semistream.sketches.bounds import FAILURE
 from semistream.warehouse.bulk import fetch

@@ -16,8 +16,8 @@ from sqlalchemy import func, select
 from semistream.config import Places, Publishing, Settings
 from semistream.durable import write_json
 from semistream.errors import ConfigError, SemistreamError
+from semistream.master.published import pin, read_manifest
 from semistream.pipeline.settings import JoinSizeSettings
-from semistream.published import pin, read_manifest
 from semistream.streaming.settings import LoadSettings, StreamStreamSettings
 from semistream.streaming.status import StatusFile, checkpoint_lock
 from semistream.warehouse import open_warehouse, removal

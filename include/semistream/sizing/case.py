@@ -12,7 +12,7 @@ from semistream.config import AUTO, Job
 from semistream.cost_models import MODELS, Workload
 from semistream.joins.registry import find_algorithm
 from semistream.joins.spec import join_spec
-from semistream.master import SnapshotRelation
+from semistream.master.snapshot import SnapshotRelation
 from semistream.sizing.plan import Plan
 from semistream.sizing.workload import describe
 

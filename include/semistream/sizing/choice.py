@@ -16,7 +16,7 @@ from semistream.cost_models.bound import Demand, highest_rate, price, spoken
 from semistream.errors import NotEnoughMemory
 from semistream.joins.contract import SemiStreamJoin
 from semistream.joins.spec import join_spec
-from semistream.master import MasterRelation
+from semistream.master.relation import MasterRelation
 from semistream.sizing.opening import open_join
 from semistream.sizing.search import fastest, tune_all
 from semistream.sizing.workload import describe

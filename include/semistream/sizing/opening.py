@@ -17,7 +17,7 @@ from semistream.errors import ConfigError, NotEnoughMemory
 from semistream.joins.contract import SemiStreamJoin
 from semistream.joins.registry import Algorithm, find_algorithm
 from semistream.joins.spec import JoinSpec, join_spec
-from semistream.master import MasterRelation
+from semistream.master.relation import MasterRelation
 from semistream.sizing.search import tune
 from semistream.sizing.workload import describe
 

@@ -18,7 +18,8 @@ from semistream.errors import NotEnoughMemory
 from semistream.joins import SemiStreamJoin
 from semistream.joins.registry import find_algorithm
 from semistream.keys import buckets, resolve_keys
-from semistream.master import Manifest, SnapshotRelation
+from semistream.master.manifest import Manifest
+from semistream.master.snapshot import SnapshotRelation
 from semistream.partitioning import DEALT, Placement, loads, share_out
 from semistream.sizing.choice import SMALLEST, choose
 from semistream.sizing.opening import open_choices, open_join, open_sizes

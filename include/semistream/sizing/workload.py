@@ -17,7 +17,7 @@ from semistream.joins.stream_buffer import StreamLayout
 from semistream.joins.stream_table.by_chunk import ByChunk
 from semistream.joins.stream_table.by_key import ByKey
 from semistream.joins.stream_table.by_partition import ByPartition
-from semistream.master import MasterRelation
+from semistream.master.relation import MasterRelation
 
 # tuples of a sample whose values are looked for in R: how many are absent, how many tuples of R
 # others have

@@ -34,7 +34,7 @@ from semistream.config import AnyJob, Job, Places, StreamSpec, StreamStreamJob
 from semistream.durable import read_checked, write_checked, write_json
 from semistream.errors import SemistreamError, StateError, TooManyRows
 from semistream.master.manifest import decode_schema, encode_schema
-from semistream.published import ANEW
+from semistream.master.published import ANEW
 from semistream.sizing import known_costs
 from semistream.sizing.plan import Plan
 from semistream.sketches.sampled import merged
@@ -60,7 +60,7 @@ from semistream.streaming.settings import (
     LoadSettings,
     StreamStreamSettings,
 )
-from semistream.streaming.sinks.registry import open_warehouse
+from semistream.streaming.sinks.registry import open_sql_sink
 from semistream.streaming.sources.base import Source
 from semistream.streaming.sources.files import FileSource
 from semistream.streaming.sources.log import SourceLog
@@ -111,7 +111,7 @@ class Load:
         self.app, self.checkpoint = settings.name(), settings.directory(places)
         self.planner = make_planner(settings, job, self.app, places)
         self.job = self.planner.job
-        warehouse = open_warehouse(places.warehouse_url, self.job, settings.retry)
+        warehouse = open_sql_sink(places.warehouse_url, self.job, settings.retry)
         self.commits = Commits(self.app, self.job, self.checkpoint, settings.sink, warehouse)
         self.totals, self.started = Totals(), time.monotonic()
         self.failure: BaseException | None = None
@@ -518,7 +518,7 @@ def make_planner(settings: AppSettings, job: AnyJob, app: str,
     assert isinstance(settings, LoadSettings) and isinstance(job, Job)
     return Planner(settings, settings.with_source(job), app, places.snapshots / job.master.name,
                    known_costs(places.home),
-                   open_warehouse(places.warehouse_url, job, settings.retry).engine)
+                   open_sql_sink(places.warehouse_url, job, settings.retry).engine)
 
 
 def _start_workers(context: SparkContext, count: int) -> None:

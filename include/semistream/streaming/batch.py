@@ -16,8 +16,8 @@ from semistream.config import Places, parse_bytes
 from semistream.errors import ConfigError
 from semistream.files.convert import prepared_cells
 from semistream.keys_spark import partition_expression
-from semistream.master import Manifest
-from semistream.published import current_version
+from semistream.master.manifest import Manifest
+from semistream.master.published import current_version
 from semistream.sizing import known_costs
 from semistream.sizing.plan import Plan
 from semistream.streaming.sources.schema import stream_schema

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from semistream.master import Manifest
 from semistream.master.frequencies import key_frequencies
+from semistream.master.manifest import Manifest
 from semistream.sizing.plan import Plan
 from semistream.sketches import SkimmedSketch
 from semistream.sketches.bounds import FAILURE

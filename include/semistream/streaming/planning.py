@@ -19,8 +19,8 @@ from semistream.config import Job
 from semistream.cost_models.costs import Costs
 from semistream.errors import ConfigError
 from semistream.joins.registry import find_algorithm
-from semistream.master import Manifest
-from semistream.published import current_version, pin
+from semistream.master.manifest import Manifest
+from semistream.master.published import current_version, pin
 from semistream.sizing.plan import Plan
 from semistream.sketches import SkimmedSketch
 from semistream.streaming.settings import LoadSettings

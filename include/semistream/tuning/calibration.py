@@ -35,7 +35,7 @@ from semistream.joins.master_cache import MasterCache
 from semistream.joins.registry import REGISTRY
 from semistream.joins.stored_types import variable_bytes
 from semistream.joins.stream_probing import probe
-from semistream.master import MasterRelation
+from semistream.master.relation import MasterRelation
 from semistream.sizing import open_join
 from semistream.workloads.zipf import ZipfKeys
 

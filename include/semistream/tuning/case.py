@@ -12,7 +12,7 @@ import pyarrow as pa
 from semistream.config import AUTO, Job, Places, StreamSpec
 from semistream.cost_models import Costs
 from semistream.errors import ConfigError
-from semistream.master import open_snapshot
+from semistream.master.snapshot import open_snapshot
 from semistream.progress import Progress, silent
 from semistream.sizing.case import Case
 from semistream.sizing.choice import COSTS_FILE, known_costs

@@ -26,7 +26,7 @@ from semistream.config import Job, Places
 from semistream.cost_models import Costs
 from semistream.durable import naming, write_json
 from semistream.errors import ConfigError, SemistreamError
-from semistream.published import read_manifest, set_current
+from semistream.master.published import read_manifest, set_current
 from semistream.sizing.case import Case
 from semistream.sizing.choice import COSTS_FILE
 from semistream.sizing.search import fastest, spelled, tune_all

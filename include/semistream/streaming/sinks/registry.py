@@ -13,7 +13,7 @@ from semistream.warehouse.closing import closing_of
 SINKS: list[type[Sink]] = [SqlSink, DeltaSink]  # the first one that accepts the setting is taken
 
 
-def open_warehouse(url: str, job: AnyJob, retry: float = 60.0) -> SqlSink:
+def open_sql_sink(url: str, job: AnyJob, retry: float = 60.0) -> SqlSink:
     """Return the sink of the warehouse's own tables, which every other sink also needs. retry:
     seconds for which an unreachable database is tried again."""
     master = job.master.name if isinstance(job, Job) else ""
