@@ -127,6 +127,18 @@ def test_of_what_waited_while_no_load_ran_no_rate_is_said_to_be_too_high(caplog)
     assert "more memory" in caplog.messages[-1]
 
 
+def test_of_a_first_micro_batch_that_takes_longer_than_the_bound_itself_it_is_told(
+        monkeypatch, caplog):
+    now = [100.0]
+    monkeypatch.setattr(waiting.time, "monotonic", lambda: now[0])
+    bound = WaitingBound(4, 2.0)
+    bound.pace()
+    now[0] += 73
+    bound.check(78.0, 400_000)  # 72 s, as it is known to 9%
+    assert "up to 78 s, longer than max_wait, 4 s. To keep" in caplog.text
+    assert "before this start" not in caplog.text
+
+
 def test_waits_add_up():
     waits = Waits()
     for seconds, tuples in ((0.5, 10), (3.0, 10), (0.0, 5), (1e-4, 5)):

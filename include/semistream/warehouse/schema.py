@@ -79,8 +79,8 @@ load_batches = Table(
     Column("r_cycles", Float, nullable=False),
     Column("service_rate", Float, nullable=False),  # stream tuples per second inside the operator
     Column("seconds", Float, nullable=False),  # inside the operator
-    # s that the tuples finished here waited for R, from the batch that brought them: half of them
-    # at most, and all at most; null: none was finished, or it is of a former version
+    # s that the tuples finished here waited, from the start of the batch that brought them: half of
+    # them at most, and all at most; null: none was finished, or it is of a former version
     Column("wait_median", Float),
     Column("wait_longest", Float),
     Column("memory_budget", BigInteger, nullable=False),  # M of this partition, bytes
