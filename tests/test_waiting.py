@@ -249,6 +249,22 @@ def test_a_slow_stream_is_served_by_look_ups_and_the_price_is_told():
     assert "more than there is: give more memory" in tight.reason
 
 
+@pytest.mark.parametrize("memory", [60_000, 200_000])
+@pytest.mark.parametrize("rate", [2.0, 20.0, 500.0])
+def test_what_is_chosen_for_a_slow_stream_serves_a_fast_one_too(memory, rate):
+    demand, sample = Demand(4.0, rate, 2.0), tuples(0, 200)
+    choice = choose(sample, relation(), memory, ON, costs=TYPICAL, demand=demand)
+    work = demand.of(describe(join_spec("", memory, sample.schema, relation(), ON, None), sample))
+    busy, highest = {}, {}
+    for p in choice.ranking:
+        asked = p, work, TYPICAL, MODELS[p.algorithm].phase, demand
+        busy[p.algorithm], highest[p.algorithm] = price(*asked).busy, highest_rate(*asked)
+    chosen = choice.algorithm
+    assert busy[chosen] <= 2 * min(busy.values())
+    assert highest[chosen] >= 0.95 * max(highest[a] for a in busy if busy[a] <= busy[chosen])
+    assert highest[chosen] >= 0.9 * max(highest.values())
+
+
 def test_the_rate_is_known_where_all_of_the_first_micro_batch_was_looked_at():
     bound = WaitingBound(0, 2.0)
     bound.choose(0.1)
