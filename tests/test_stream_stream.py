@@ -92,6 +92,13 @@ def test_totals_of_keys_that_are_final(spark, pair, tmp_path):
     pair.run(spark, end=True)
     same(pair.closed(), pair.expected_closed())
     assert_proven(pair, tmp_path)
+    pair.execute("INSERT INTO fact_orders_closed (order_no, n, pairs, paid, most, load_id, "
+                 "load_row) SELECT 'x', n, pairs, paid, most, 7, 0 FROM fact_orders_closed "
+                 "WHERE order_no = 'o4'")
+    assert {"table": "fact_orders_closed", "load_id": 7, "rows": 1} in [
+        row for check in prove(pair, tmp_path).failed if check.name == "known_loads"
+        for row in check.rows]
+    pair.execute("DELETE FROM fact_orders_closed WHERE load_id = 7")
     for change, found in (("UPDATE fact_orders_closed SET paid = paid + 1 WHERE order_no = 'o4'",
                            "closed_totals"),
                           ("UPDATE fact_orders_closed SET order_no = 'o6' WHERE order_no = 'o2'",

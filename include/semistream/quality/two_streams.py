@@ -82,6 +82,14 @@ def scope_of(connection: sa.Connection, app: str, job: AnyJob, commits: list[sa.
         max_unparsable=max(stream.max_unparsable for stream in job.streams))
 
 
+def closed_table(engine: sa.Engine, job: AnyJob, fact: str) -> sa.Table | None:
+    """The totals of a fact table's keys; None where the job asks for none, or they are gone."""
+    name = closed_name(fact)
+    if closing_of(job) is None or not sa.inspect(engine).has_table(name):
+        return None
+    return existing_table(engine, name)
+
+
 def all_checks(staging: Staging, scope: Scope, job: StreamStreamJob, commits: Sequence[sa.Row],
                rejected: sa.Table, checksums: sa.Table, damaged: sa.Table | None,
                size: int) -> Iterator[Check]:
@@ -104,10 +112,11 @@ def all_checks(staging: Staging, scope: Scope, job: StreamStreamJob, commits: Se
         if side.sources is not None:
             yield source_rows(scope, side, counted)
     if (closing := closing_of(job)) is not None:
-        name = closed_name(scope.fact_name)
-        if sa.inspect(staging.engine).has_table(name):
-            yield from closed_checks(scope, closing, existing_table(staging.engine, name))
+        closed = closed_table(staging.engine, job, scope.fact_name)
+        if closed is not None:
+            yield from closed_checks(scope, closing, closed)
         else:
+            name = closed_name(scope.fact_name)
             yield Check("closed_totals", f"The table {name} is there",
                         "It has the totals of keys that are final.",
                         select(literal(name).label("missing_table")))
