@@ -89,6 +89,15 @@ def test_totals_of_keys_that_are_final(spark, pair, tmp_path):
     same(pair.closed(), pair.expected_closed(final))
     assert len(pair.closed()) > 250
     assert_proven(pair, tmp_path)
+    whole = "SELECT order_no, n, pairs, paid, most, load_id, load_row FROM fact_orders_closed"
+    last = max(pair.query(whole), key=lambda row: row[-2:])
+    pair.execute(f"DELETE FROM fact_orders_closed WHERE order_no = '{last[0]}'")
+    (check,) = prove(pair, tmp_path).failed
+    assert check.name == "closed_rows"
+    assert [r["rows_written"] - r["rows_in_warehouse"] for r in check.rows] == [1]
+    values = ", ".join("NULL" if value is None else repr(str(value)) for value in last)
+    pair.execute("INSERT INTO fact_orders_closed (order_no, n, pairs, paid, most, load_id, "
+                 f"load_row) VALUES ({values})")
     pair.run(spark, end=True)
     same(pair.closed(), pair.expected_closed())
     assert_proven(pair, tmp_path)

@@ -114,7 +114,7 @@ def all_checks(staging: Staging, scope: Scope, job: StreamStreamJob, commits: Se
     if (closing := closing_of(job)) is not None:
         closed = closed_table(staging.engine, job, scope.fact_name)
         if closed is not None:
-            yield from closed_checks(scope, closing, closed)
+            yield from closed_checks(scope, closing, closed, counted)
         else:
             name = closed_name(scope.fact_name)
             yield Check("closed_totals", f"The table {name} is there",
@@ -140,7 +140,8 @@ def all_checks(staging: Staging, scope: Scope, job: StreamStreamJob, commits: Se
     yield from sample_pairs(staging, scope, job, sides, pairs, counted, size)
 
 
-def closed_checks(scope: Scope, closing: Closing, closed: sa.Table) -> Iterator[Check]:
+def closed_checks(scope: Scope, closing: Closing, closed: sa.Table,
+                  counted: sa.Table) -> Iterator[Check]:
     """Of the totals of keys that are final: all of them, as rows may have come since."""
     f, c = scope.fact, closed.c
     own = select(*(f.c[k] for k in closing.keys), *closing.sums(f)).where(
@@ -162,6 +163,16 @@ def closed_checks(scope: Scope, closing: Closing, closed: sa.Table) -> Iterator[
         "A key is closed once, in the load that made it final.",
         select(*keys, func.count().label("times_in_warehouse")).where(scope.until(closed))
         .group_by(*keys).having(func.count() > 1))
+    there = select(c.load_id, func.count().label("number")).where(scope.until(closed)).group_by(
+        c.load_id).subquery("there")
+    number = func.coalesce(there.c.number, 0)
+    yield Check(
+        "closed_rows", f"Each load has as many rows in {closed.name} as it wrote",
+        "The ledger has the number of each load. Rows that are missing were deleted since.",
+        select(*load_of(counted), counted.c.closed.label("rows_written"),
+               number.label("rows_in_warehouse"))
+        .select_from(counted.outerjoin(there, there.c.load_id == counted.c.load_id))
+        .where(counted.c.closed != number))
     if scope.last[1]:
         yield Check(
             "closed_all", f"Every key of the facts is in {closed.name}",
@@ -200,10 +211,11 @@ def _indexable(kind: sa.types.TypeEngine) -> sa.types.TypeEngine:
 
 
 def stage_counts(staging: Staging, scope: Scope) -> sa.Table:
-    """What the ledger says of each side: load_id, side, and COUNTS."""
+    """What the ledger says of each side: load_id, side, COUNTS, and, of the left one, how many
+    keys' totals the load has written; null: it was asked for none, or is of a former version."""
     b = load_batches.c
     table = staging.table("counts", Column("load_id", BigInteger), Column("side", String(5)),
-                          *(Column(name, BigInteger) for name in COUNTS))
+                          *(Column(name, BigInteger) for name in (*COUNTS, "closed")))
     with staging.engine.connect() as connection:
         ledger = connection.execute(select(b.load_id, b.sides)
                                     .where(scope.until(load_batches))).all()
@@ -211,7 +223,7 @@ def stage_counts(staging: Staging, scope: Scope) -> sa.Table:
     for load, text in ledger:
         for side, of in json.loads(text or "{}").items():
             counts = of | {"unmatched": sum(of["rejected"].values())}
-            rows.append((load, side, *(counts[name] for name in COUNTS)))
+            rows.append((load, side, *(counts[name] for name in COUNTS), counts.get("closed")))
     staging.insert(table, rows)
     staging.index(table, "load_id")
     return table
