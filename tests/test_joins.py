@@ -19,6 +19,7 @@ from semistream.joins import REGISTRY, JoinState, selection
 from semistream.joins.stream_table import by_partition
 from semistream.joins.stream_table.by_chunk import ByChunk
 from semistream.joins.tuple_store import TupleStore
+from semistream.joins.waits import LEAST, PER_OCTAVE, Waits
 from semistream.master.memory import MemoryRelation
 from semistream.sizing import open_join
 
@@ -329,6 +330,46 @@ def test_waits_go_on_while_no_process_has_the_tuples(algorithm, seconds, monkeyp
     assert 60 <= again.stats.waits.median(early + late) <= 1.1 * (70 if coarse else 61)
     assert 60 * late + 60 * early + 9.9 <= waited
     assert waited <= (70 if coarse else 60) * late + 70 * early + 0.1
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_waits_are_told_from_the_micro_batch_that_brought_a_tuple(algorithm, seconds, tmp_path):
+    """Its tuples come in two calls, 40 and 60 s after its beginning; the next one's 5 s after that
+    of its own. Another process takes up what was saved and finishes it in a third micro-batch."""
+    master, on = integers(400), [("k", "k")]
+    stream = pa.table({"n": np.arange(40), "k": np.arange(40) * 10})
+    first, second, next_one = (part.combine_chunks().to_batches()[0] for part in (
+        stream.slice(0, 10), stream.slice(10, 10), stream.slice(20)))
+    nulls = pa.record_batch({"n": np.arange(5), "k": pa.nulls(5, pa.int64())})
+    join = start(algorithm, stream, master, on)
+    join.begin(seconds.now)
+    for after, batch in ((40, first), (20, second)):
+        seconds.now += after
+        list(join.process(batch))
+    list(join.process(nulls))  # they leave at once
+    brought = join.stats.waiting
+    assert brought > 0 and join.stats.waits.total() == 25 - brought
+    assert 60 <= join.stats.waits.longest <= 1.1 * 60
+    join.begin(seconds.now + 10)
+    seconds.now += 15
+    list(join.process(next_one))
+    join.save(tmp_path / "state")
+    again = start(algorithm, stream, master, on)
+    again.restore(*JoinState.read(tmp_path / "state"))
+    for each in (join, again):
+        waiting, before = each.stats.waiting, Waits(each.stats.waits)
+        each.begin(seconds.now + 1)
+        seconds.now += 2
+        list(each.drain())
+        waits = each.stats.waits.since(before)
+        old = sum(n for number, n in waits.items() if 77 <= told(number) <= 1.1 * 79)
+        young = sum(n for number, n in waits.items() if 7 <= told(number) <= 1.1 * 9)
+        assert old + young == waiting > 10 and old > 0
+        assert each is again or isinstance(join.h_s, ByChunk) or old <= brought
+
+
+def told(number):
+    return LEAST * 2 ** (number / PER_OCTAVE)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

@@ -98,6 +98,34 @@ def tasks(tmp_path, warehouse_url):
         yield Tasks(tmp_path, warehouse_url)
 
 
+@pytest.mark.parametrize("algorithm", ["meshjoin", "sscj"])
+def test_a_tuple_that_leaves_at_once_waited_as_long_as_its_micro_batch_ran(
+        tmp_path, warehouse_url, algorithm, monkeypatch):
+    """What brings a tuple to the operator takes an hour, by the clock; another one goes by before
+    the drain."""
+    late = [0.0]
+    for clock in ("perf_counter", "time"):
+        real = getattr(time, clock)
+        monkeypatch.setattr(time, clock, lambda real=real: real() + late[0])
+
+    def slowly(chunk):
+        late[0] += 3600.0
+        yield Input(0, chunk)
+
+    with no_cached_operator():
+        tasks = Tasks(tmp_path, warehouse_url, algorithm)
+        work, tasks.batch = tasks.work(0), 0
+        entries = [work.join_partition(p, slowly(c)) for p, c in enumerate(tasks.chunks(500))]
+        assert all(3600 <= e["wait_longest"] <= 1.2 * 3600 for e in entries if e["unmatched"])
+        tasks.committed(entries)
+        assert sum(e["waiting"] for e in entries) > 0
+        late[0] += 3600.0
+        for entry in tasks.run():
+            assert 7200 <= entry["wait_median"] <= entry["wait_longest"] <= 1.2 * 10_800
+        tasks.check()
+
+
+
 def test_waiting_tuples_go_from_batch_to_batch(tasks):
     waited = [sum(e["waiting"] for e in tasks.run(rows)) for rows in (500, 900, 0, 700)]
     assert all(waited)

@@ -89,9 +89,25 @@ def test_totals_of_keys_that_are_final(spark, pair, tmp_path):
     same(pair.closed(), pair.expected_closed(final))
     assert len(pair.closed()) > 250
     assert_proven(pair, tmp_path)
+    whole = "SELECT order_no, n, pairs, paid, most, load_id, load_row FROM fact_orders_closed"
+    last = max(pair.query(whole), key=lambda row: row[-2:])
+    pair.execute(f"DELETE FROM fact_orders_closed WHERE order_no = '{last[0]}'")
+    (check,) = prove(pair, tmp_path).failed
+    assert check.name == "closed_rows"
+    assert [r["rows_written"] - r["rows_in_warehouse"] for r in check.rows] == [1]
+    values = ", ".join("NULL" if value is None else repr(str(value)) for value in last)
+    pair.execute("INSERT INTO fact_orders_closed (order_no, n, pairs, paid, most, load_id, "
+                 f"load_row) VALUES ({values})")
     pair.run(spark, end=True)
     same(pair.closed(), pair.expected_closed())
     assert_proven(pair, tmp_path)
+    pair.execute("INSERT INTO fact_orders_closed (order_no, n, pairs, paid, most, load_id, "
+                 "load_row) SELECT 'x', n, pairs, paid, most, 7, 0 FROM fact_orders_closed "
+                 "WHERE order_no = 'o4'")
+    assert {"table": "fact_orders_closed", "load_id": 7, "rows": 1} in [
+        row for check in prove(pair, tmp_path).failed if check.name == "known_loads"
+        for row in check.rows]
+    pair.execute("DELETE FROM fact_orders_closed WHERE load_id = 7")
     for change, found in (("UPDATE fact_orders_closed SET paid = paid + 1 WHERE order_no = 'o4'",
                            "closed_totals"),
                           ("UPDATE fact_orders_closed SET order_no = 'o6' WHERE order_no = 'o2'",

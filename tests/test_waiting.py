@@ -127,6 +127,18 @@ def test_of_what_waited_while_no_load_ran_no_rate_is_said_to_be_too_high(caplog)
     assert "more memory" in caplog.messages[-1]
 
 
+def test_of_a_first_micro_batch_that_takes_longer_than_the_bound_itself_it_is_told(
+        monkeypatch, caplog):
+    now = [100.0]
+    monkeypatch.setattr(waiting.time, "monotonic", lambda: now[0])
+    bound = WaitingBound(4, 2.0)
+    bound.pace()
+    now[0] += 73
+    bound.check(78.0, 400_000)  # 72 s, as it is known to 9%
+    assert "up to 78 s, longer than max_wait, 4 s. To keep" in caplog.text
+    assert "before this start" not in caplog.text
+
+
 def test_waits_add_up():
     waits = Waits()
     for seconds, tuples in ((0.5, 10), (3.0, 10), (0.0, 5), (1e-4, 5)):
@@ -235,6 +247,22 @@ def test_a_slow_stream_is_served_by_look_ups_and_the_price_is_told():
     tight = choose(tuples(0, 200), relation(), 200_000, ON, costs=TYPICAL,
                    demand=Demand(1e-5, 3e6))
     assert "more than there is: give more memory" in tight.reason
+
+
+@pytest.mark.parametrize("memory", [60_000, 200_000])
+@pytest.mark.parametrize("rate", [2.0, 20.0, 500.0])
+def test_what_is_chosen_for_a_slow_stream_serves_a_fast_one_too(memory, rate):
+    demand, sample = Demand(4.0, rate, 2.0), tuples(0, 200)
+    choice = choose(sample, relation(), memory, ON, costs=TYPICAL, demand=demand)
+    work = demand.of(describe(join_spec("", memory, sample.schema, relation(), ON, None), sample))
+    busy, highest = {}, {}
+    for p in choice.ranking:
+        asked = p, work, TYPICAL, MODELS[p.algorithm].phase, demand
+        busy[p.algorithm], highest[p.algorithm] = price(*asked).busy, highest_rate(*asked)
+    chosen = choice.algorithm
+    assert busy[chosen] <= 2 * min(busy.values())
+    assert highest[chosen] >= 0.95 * max(highest[a] for a in busy if busy[a] <= busy[chosen])
+    assert highest[chosen] >= 0.9 * max(highest.values())
 
 
 def test_the_rate_is_known_where_all_of_the_first_micro_batch_was_looked_at():

@@ -61,7 +61,7 @@ def join_long(buffer: StreamBuffer, output: Output) -> Generator[JoinOutput, Non
             matched[tuples] = True
             if len(tuples):
                 yield output.joined(stream, master)
-    output.statistics.matched += int(matched.sum())
+    output.matched_at_once(int(matched.sum()))
     lost = rows[~matched]
     for first in range(0, len(lost), LONG_ROWS):
         yield from output.unmatched(buffer.get(lost[first:first + LONG_ROWS]), NO_MATCH)

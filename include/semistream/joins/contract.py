@@ -68,6 +68,13 @@ class SemiStreamJoin(ABC):
     def unmatched_schema(self) -> pa.Schema:
         return self.output.unmatched_schema
 
+    def begin(self, at: float) -> None:
+        """Note that a micro-batch began, on time.perf_counter: what comes until the next one has
+        waited since then."""
+        if not self._waiting():
+            self.stats.micro_batches.clear()
+        self.stats.micro_batches.append(at)
+
     def process(self, chunk: pa.RecordBatch) -> Iterator[JoinOutput]:
         """Take in stream tuples; give what that finished, in batches of bounded size. Consume it to
         the end.
@@ -103,9 +110,13 @@ class SemiStreamJoin(ABC):
     def _snapshot(self, changes: bool) -> JoinState:
         found = self._changes() if changes else None
         tables, values = found or self._state()
-        now = time.time()  # another process, perhaps after another boot, goes on from it
-        came = [now - age for age in self.h_s.ages()]
-        return JoinState(dict(tables), values | {"identity": self.spec.identity(), "came": came},
+        ages, now = self.h_s.ages(), time.perf_counter()
+        self.stats.micro_batches.forget(now - ages.oldest)
+        # another process, perhaps after another boot, goes on from it
+        boot = time.time() - now
+        times = {"came": [boot + now - age for age in ages],
+                 "micro_batches": [boot + at for at in self.stats.micro_batches]}
+        return JoinState(dict(tables), values | times | {"identity": self.spec.identity()},
                          not found)
 
     def restore(self, state: JoinState, *changes: JoinState) -> None:
@@ -118,9 +129,11 @@ class SemiStreamJoin(ABC):
             raise StateError(f"the saved state is of another join: {'; '.join(wrong)}. Go on with "
                              "the former settings until the join is drained, then change them.")
         self._restore(state, *changes)
-        now = time.time()
-        came = (state, *changes)[-1].values.get("came", (now, now))  # former states tell nothing
+        now, last = time.time(), (state, *changes)[-1].values
+        came = last.get("came", (now, now))  # former states tell nothing
         self.h_s.age_by(Ages(*(max(now - at, 0.0) for at in came)))
+        self.stats.micro_batches[:] = [time.perf_counter() - max(now - at, 0.0)
+                                       for at in last.get("micro_batches", ())]
         self._overdue, self._kept_up = True, self.passes
         self.stats.paper_times.resume(self._waiting() - _with_match(state))
         self._account()

@@ -3,6 +3,7 @@ place."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
@@ -129,7 +130,11 @@ class Output:
                 yield master[part], stream[part]
 
     def unmatched(self, stream: list[pa.Array], reason: str) -> Iterator[JoinOutput]:
-        """Stream tuples that have no match."""
+        """Stream tuples that leave at once, without a match."""
+        self._left_at_once(len(stream[0]))
+        yield from self._rejected(stream, reason)
+
+    def _rejected(self, stream: list[pa.Array], reason: str) -> Iterator[JoinOutput]:
         count = len(stream[0])
         for part in self._lost.cut(count):
             size = part.stop - part.start
@@ -186,14 +191,32 @@ class Output:
         they could match was read."""
         stats = self.statistics
         stats.processed_seconds += removed.seconds
-        stats.waits.note(removed.longest, min(removed.timed, 1))
+        if removed.timed:
+            self._left(removed.longest, 1)
         if others := max(removed.timed - 1, 0):
-            stats.waits.note((removed.seconds - removed.longest) / others, others)
+            self._left((removed.seconds - removed.longest) / others, others)
         stats.matched += int(removed.matched.sum())
         lost = removed.slots[~removed.matched]
         stats.paper_times.match(len(lost))
         for part in self._lost.cut(len(lost)):
-            yield from self.unmatched(h_s.get(lost[part]), NO_MATCH)
+            yield from self._rejected(h_s.get(lost[part]), NO_MATCH)
+
+    def matched_at_once(self, tuples: int) -> None:
+        """Account for tuples that leave with a match and did not enter H_S."""
+        self.statistics.matched += tuples
+        self._left_at_once(tuples)
+
+    def _left_at_once(self, tuples: int) -> None:
+        if self.statistics.micro_batches:
+            self._left(0.0, tuples)
+
+    def _left(self, age: float, tuples: int) -> None:
+        """Note how long tuples waited that entered H_S so many seconds ago, or leave at once."""
+        stats = self.statistics
+        if stats.micro_batches:
+            now = time.perf_counter()
+            age = now - stats.micro_batches.of(now - age)
+        stats.waits.note(age, tuples)
 
 
 def portions(counts: np.ndarray, most: int = OUTPUT_ROWS) -> Iterator[tuple[int, int, int]]:

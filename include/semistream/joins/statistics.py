@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple, TypeVar
 
-from semistream.joins.waits import Waits
+from semistream.joins.waits import MicroBatches, Waits
 
 T = TypeVar("T")
 
@@ -135,9 +135,11 @@ class JoinStatistics:
     # entry
     waited_seconds: float = 0.0
     processed_seconds: float = 0.0  # summed over the same: from there to their removal
-    # of tuples that left H_S; those of one chunk, key or partition that leave together count with
-    # their mean, but for the one that waited longest
+    # from the micro-batch that brought a tuple to where it leaves the operator, where micro-batches
+    # are told; else of those that entered H_S, from there. Tuples of one chunk, key or partition
+    # that leave together count as one that entered at their mean time, but for the oldest
     waits: Waits = field(default_factory=Waits)
+    micro_batches: MicroBatches = field(default_factory=MicroBatches, repr=False)
     memory: dict[str, int] = field(default_factory=dict)  # bytes reserved now, by component
     memory_peak: int = 0  # bytes, the most that the components ever had together
     rejected: dict[str, int] = field(default_factory=dict)  # unmatched tuples by reason
@@ -147,4 +149,4 @@ class JoinStatistics:
     def as_dict(self) -> dict[str, Any]:
         """All but the single iterations, and what they are counted with."""
         return {f.name: getattr(self, f.name) for f in fields(self)
-                if f.name not in ("iterations", "paper_times")}
+                if f.name not in ("iterations", "paper_times", "micro_batches")}

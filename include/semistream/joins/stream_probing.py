@@ -48,7 +48,7 @@ def probe(h_r: MasterCache, batch: pa.RecordBatch, codes: np.ndarray,
             yield output.joined(stream, master)
     output.statistics.cache_hits += hits
     output.statistics.paper_times.answer(hits)
-    output.statistics.matched += int(matched.sum())
+    output.matched_at_once(int(matched.sum()))
     absent = np.flatnonzero((firsts != UNKNOWN) & ~matched)
     if len(absent):
         yield from output.unmatched(batch.take(pa.array(absent)).columns, NO_MATCH)

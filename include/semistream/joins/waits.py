@@ -1,8 +1,9 @@
-"""How long stream tuples waited in H_S, as a histogram that can be added up."""
+"""How long stream tuples waited, as a histogram that can be added up, and since when."""
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections import Counter
 
 LEAST = 1e-3  # s; a shorter wait is none
@@ -38,6 +39,24 @@ class Waits(Counter[int]):
     def longest(self) -> float:
         """Seconds that no tuple waited longer than."""
         return _seconds(max(self, default=0))
+
+
+class MicroBatches(list[float]):
+    """When the micro-batches began that may have brought what waits, on time.perf_counter, in
+    order. Empty where nobody tells: then a tuple waits from its entry into H_S."""
+
+    def of(self, entered: float) -> float:
+        """Return when the micro-batch began in which a tuple entered H_S."""
+        number = self._number(entered)
+        return min(self[number - 1], entered) if number else entered
+
+    def forget(self, oldest: float) -> None:
+        """Leave out those before the one that brought the oldest tuple, which entered then."""
+        del self[:max(self._number(oldest) - 1, 0)]
+
+    def _number(self, entered: float) -> int:
+        """Count those that had begun; an entry is known to LEAST."""
+        return bisect_right(self, entered + LEAST)
 
 
 def _seconds(number: int) -> float:

@@ -48,9 +48,10 @@ class Ahead(NamedTuple):
 
 
 def checks(staging: Staging, scope: Scope, ahead: Ahead, stored: StoredRows | None,
-           gone: str) -> Iterator[Check]:
+           gone: str, closed: sa.Table | None = None) -> Iterator[Check]:
     """Yield the checks of the ledger's history. stored: the rows of a sink outside the warehouse;
-    gone: why the fact table cannot be read, empty if it can."""
+    gone: why the fact table cannot be read, empty if it can; closed: the totals of the fact table's
+    keys, if it has some."""
     if ahead.unknown:
         staging.reserve(ahead.unknown)
     if ahead.findings is not None:
@@ -73,7 +74,7 @@ def checks(staging: Staging, scope: Scope, ahead: Ahead, stored: StoredRows | No
         return
     table = staging.table("unknown", Column("table", NAME), Column("load_id", BigInteger),
                           Column("rows", BigInteger))
-    staging.insert(table, _unknown_loads(staging.engine, scope, stored))
+    staging.insert(table, _unknown_loads(staging.engine, scope, stored, closed))
     yield Check(
         "known_loads", "Every row belongs to a load that the ledger has",
         "Each row names the load that wrote it. The ledger has no load of the key listed here: the "
@@ -132,8 +133,8 @@ def _named(at: Position) -> str:
 # ---- the rows
 
 
-def _unknown_loads(engine: sa.Engine, scope: Scope,
-                   stored: StoredRows | None) -> Iterator[tuple[str, int | None, int]]:
+def _unknown_loads(engine: sa.Engine, scope: Scope, stored: StoredRows | None,
+                   closed: sa.Table | None) -> Iterator[tuple[str, int | None, int]]:
     """Yield (table, load_id, rows) of rows without a load in the ledger that are this app's or
     nobody's. Other apps' rows are proven by their own verifications."""
     c, b = load_commits.c, load_batches.c
@@ -154,6 +155,7 @@ def _unknown_loads(engine: sa.Engine, scope: Scope,
     else:
         first, last = last_load(scope.number, scope.first) + 1, app_loads(scope.number)[1]
     for table, known, theirs in ((scope.fact, here, of_others_here),
+                                 *([] if closed is None else [(closed, here, of_others_here)]),
                                  (unmatched, everywhere, of_others),
                                  (propagated, everywhere, of_others)):
         name = scope.fact_name if table is scope.fact else table.name

@@ -83,6 +83,14 @@ def scope_of(connection: sa.Connection, app: str, job: AnyJob, commits: list[sa.
         max_unparsable=max(stream.max_unparsable for stream in job.streams))
 
 
+def closed_table(engine: sa.Engine, job: AnyJob, fact: str) -> sa.Table | None:
+    """The totals of a fact table's keys; None where the job asks for none, or they are gone."""
+    name = closed_name(fact)
+    if closing_of(job) is None or not sa.inspect(engine).has_table(name):
+        return None
+    return existing_table(engine, name)
+
+
 def all_checks(staging: Staging, scope: Scope, job: StreamStreamJob, commits: Sequence[sa.Row],
                rejected: sa.Table, checksums: sa.Table, damaged: sa.Table | None,
                size: int) -> Iterator[Check]:
@@ -105,10 +113,11 @@ def all_checks(staging: Staging, scope: Scope, job: StreamStreamJob, commits: Se
         if side.sources is not None:
             yield source_rows(scope, side, counted)
     if (closing := closing_of(job)) is not None:
-        name = closed_name(scope.fact_name)
-        if sa.inspect(staging.engine).has_table(name):
-            yield from closed_checks(scope, closing, existing_table(staging.engine, name))
+        closed = closed_table(staging.engine, job, scope.fact_name)
+        if closed is not None:
+            yield from closed_checks(scope, closing, closed, counted)
         else:
+            name = closed_name(scope.fact_name)
             yield Check("closed_totals", f"The table {name} is there",
                         "It has the totals of keys that are final.",
                         select(literal(name).label("missing_table")))
@@ -132,7 +141,8 @@ def all_checks(staging: Staging, scope: Scope, job: StreamStreamJob, commits: Se
     yield from sample_pairs(staging, scope, job, sides, pairs, counted, size)
 
 
-def closed_checks(scope: Scope, closing: Closing, closed: sa.Table) -> Iterator[Check]:
+def closed_checks(scope: Scope, closing: Closing, closed: sa.Table,
+                  counted: sa.Table) -> Iterator[Check]:
     """Yield the checks of the totals of final keys. All keys are checked, because rows may have
     come since."""
     f, c = scope.fact, closed.c
@@ -155,6 +165,16 @@ def closed_checks(scope: Scope, closing: Closing, closed: sa.Table) -> Iterator[
         "A key is closed once, in the load that made it final.",
         select(*keys, func.count().label("times_in_warehouse")).where(scope.until(closed))
         .group_by(*keys).having(func.count() > 1))
+    there = select(c.load_id, func.count().label("number")).where(scope.until(closed)).group_by(
+        c.load_id).subquery("there")
+    number = func.coalesce(there.c.number, 0)
+    yield Check(
+        "closed_rows", f"Each load has as many rows in {closed.name} as it wrote",
+        "The ledger has the number of each load. Rows that are missing were deleted since.",
+        select(*load_of(counted), counted.c.closed.label("rows_written"),
+               number.label("rows_in_warehouse"))
+        .select_from(counted.outerjoin(there, there.c.load_id == counted.c.load_id))
+        .where(counted.c.closed != number))
     if scope.last[1]:
         yield Check(
             "closed_all", f"Every key of the facts is in {closed.name}",
@@ -195,10 +215,12 @@ def _indexable(kind: sa.types.TypeEngine) -> sa.types.TypeEngine:
 
 
 def stage_counts(staging: Staging, scope: Scope) -> sa.Table:
-    """Stage the ledger's counts of each side: load_id, side, and COUNTS."""
+    """Stage the ledger's counts of each side: load_id, side, COUNTS, and, of the left side, how
+    many keys' totals the load has written; null: the job has no totals, or a former version wrote
+    the row."""
     b = load_batches.c
     table = staging.table("counts", Column("load_id", BigInteger), Column("side", String(5)),
-                          *(Column(name, BigInteger) for name in COUNTS))
+                          *(Column(name, BigInteger) for name in (*COUNTS, "closed")))
     with staging.engine.connect() as connection:
         ledger = connection.execute(select(b.load_id, b.sides)
                                     .where(scope.until(load_batches))).all()
@@ -206,7 +228,7 @@ def stage_counts(staging: Staging, scope: Scope) -> sa.Table:
     for load, text in ledger:
         for side, of in json.loads(text or "{}").items():
             counts = of | {"unmatched": sum(of["rejected"].values())}
-            rows.append((load, side, *(counts[name] for name in COUNTS)))
+            rows.append((load, side, *(counts[name] for name in COUNTS), counts.get("closed")))
     staging.insert(table, rows)
     staging.index(table, "load_id")
     return table

@@ -241,7 +241,8 @@ def _verify(staging: Staging, url: str, job: AnyJob, commits: list[sa.Row], firs
         scope = two_streams.scope_of(connection, app, job, commits, first, fact) \
             if gone or isinstance(job, StreamStreamJob) else make_scope(
                 connection, app, job, commits, first, fact, _version(snapshots, changes))
-    checks = list(history.checks(staging, scope, ahead, stored, gone))
+    closed = None if gone else two_streams.closed_table(engine, job, scope.fact_name)
+    checks = list(history.checks(staging, scope, ahead, stored, gone, closed))
     if gone:
         checks += ledger_checks(scope)
         return _run(staging, url, scope, checks, reports, kept)

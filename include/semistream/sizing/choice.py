@@ -22,6 +22,9 @@ from semistream.sizing.search import fastest, tune_all
 from semistream.sizing.workload import describe
 
 SMALLEST = "hybridjoin"  # it needs the least memory: a disk buffer and a few stream tuples
+# times the least work that a bound on waiting may take at the rate of now: a stream may speed up,
+# and the choice stays
+SPARE = 2.0
 COSTS_FILE = "costs.yaml"  # under SEMISTREAM_HOME
 
 
@@ -45,7 +48,8 @@ def choose(sample: pa.RecordBatch, master: MasterRelation, memory: int,
            tuples: float = math.inf, demand: Demand | None = None) -> Choice:
     """The algorithm and parameters with the highest predicted rate, and the reason. Among
     algorithms whose rates are even, one that reaches its rate soonest. demand: a bound on waiting,
-    which is to be kept with the least work at its rate, or at the highest rate where none is known.
+    which is to be kept up to the highest rate, by what takes little work at its rate where one is
+    known.
 
     sample: stream tuples, the more the better; some 100,000 of the first micro-batches are enough.
     tuples: of the stream in this run, where that is known; else the rate is that of the steady
@@ -62,16 +66,18 @@ def choose(sample: pa.RecordBatch, master: MasterRelation, memory: int,
                          tuples=tuples)
 
     def worth(p: Prediction) -> float:
-        if demand is None:
-            return p.rate
-        phase = MODELS[p.algorithm].phase
-        if math.isinf(demand.rate):
-            return highest_rate(p, work, costs, phase, demand)
-        return 1 / price(p, work, costs, phase, demand).busy
+        return p.rate if demand is None else highest_rate(
+            p, work, costs, MODELS[p.algorithm].phase, demand)
+
+    def cheap(found: Sequence[Prediction]) -> Sequence[Prediction]:
+        if demand is None or math.isinf(demand.rate):
+            return found
+        busy = [price(p, work, costs, MODELS[p.algorithm].phase, demand).busy for p in found]
+        return [p for p, b in zip(found, busy, strict=True) if b <= SPARE * min(busy)]
 
     ranking = tuple(sorted(tune_all(work, memory, costs), key=worth, reverse=True))
     while ranking:
-        best = fastest(ranking, worth)
+        best = fastest(cheap(ranking), worth)
         try:
             opened(best.algorithm, best.parameters)
             break
@@ -86,7 +92,8 @@ def choose(sample: pa.RecordBatch, master: MasterRelation, memory: int,
                   "choose")
         return Choice(SMALLEST, join.parameters.model_dump(), reason, ())
     kept = ("" if demand is None else "what keeps max_wait at the highest rate"
-            if math.isinf(demand.rate) else "what keeps max_wait with the least work")
+            if math.isinf(demand.rate) else
+            "what keeps max_wait at the highest rate of those that do so with little work")
     reason = _reason(best, ranking, memory, master, work.frequencies, costs, tuples, kept)
     if demand is not None:
         reason += "; " + spoken(price(best, work, costs, MODELS[best.algorithm].phase, demand),

@@ -55,6 +55,9 @@ class Joining(Protocol):
     def portable(self) -> bool:
         """Return whether another process can take the operator over in its present state."""
 
+    def begin(self, at: float) -> None:
+        """A micro-batch began, on time.perf_counter."""
+
     def process(self, side: int, tuples: pa.RecordBatch) -> Iterator[Finished]:
         """Process tuples of a side."""
 
@@ -100,6 +103,9 @@ class WithMaster:
         self.join, self.output_schema = join, join.output_schema
         self.first = len(join.spec.stream)
 
+    def begin(self, at: float) -> None:
+        self.join.begin(at)
+
     def process(self, side: int, tuples: pa.RecordBatch) -> Iterator[Finished]:
         return (Finished(*output) for output in self.join.process(tuples))
 
@@ -128,9 +134,9 @@ class WithMaster:
         entry = {name: now[name] - before[name] for name in SUMMED}
         rejected = _since(now["rejected"], before["rejected"])
         rejected |= {reason: n for (_, reason), n in refused.items()}
+        waits, finished = now["waits"].since(before["waits"]), entry["matched"] + entry["unmatched"]
         entry["rows_read"] += refused.total()
         entry["unmatched"] += refused.total()
-        waits, finished = now["waits"].since(before["waits"]), entry["matched"] + entry["unmatched"]
         entry |= {"wait_median": waits.median(finished) if finished else None,
                   "wait_longest": waits.longest if finished else None}
         return entry | {"master": master.name, "master_version": master.version,
@@ -170,6 +176,9 @@ class OfTwoStreams:
         """Return False if tuples are on disk: these files belong to this process and vanish with
         it."""
         return not self.join.state.uses_disk
+
+    def begin(self, at: float) -> None:
+        pass  # no wait is told of tuples that are held for what is still to come
 
     def process(self, side: int, tuples: pa.RecordBatch) -> Iterator[Finished]:
         return self._finished(self._process(side, tuples, self.promises[side]))

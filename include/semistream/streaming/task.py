@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 import json
+import time
 import uuid
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
@@ -128,12 +129,14 @@ class Work:
     def join_partition(self, partition: int, batches: Iterator[Input]) -> dict[str, Any]:
         """Join and load one partition, unless an earlier attempt did so. Return the ledger row of
         the attempt that was first. batches: the partition's tuples."""
+        began = time.perf_counter()
         done = self.sink.loaded(self.app, self.batch, self.drain, partition)
         if done is not None:
             for _ in batches:  # Spark does not reuse a worker that leaves input unread
                 pass
             return done
         join = self._operator(partition)
+        join.begin(began)
         before = join.count()
         load = {"app": self.app, "batch": self.batch, "drain": self.drain, "partition": partition}
         sketch = (SampledSketch((self.batch, self.drain, partition))

@@ -71,7 +71,7 @@ class WaitingBound:
         self.seconds: float | None = given or None
         self._pass, self._before, self._told = 0.0, 0.0, -math.inf
         self._interval = trigger or 0.0  # s between the last two micro-batches
-        self._paced = 0  # micro-batches of this run
+        self._paced, self._began = 0, time.monotonic()  # micro-batches of this run, and its start
         if given and given < (least := TRIGGERS * (trigger or 0.0)):
             raise ConfigError("max_wait", f"must be at least {TRIGGERS} triggers, {least:g} s",
                               given, "Give more, or a shorter trigger.")
@@ -135,12 +135,15 @@ class WaitingBound:
         now = time.monotonic()
         if now - self._told < TOLD:
             return
-        if self._paced < 2:  # tuples that waited before this run were due in its first micro-batch
+        # tuples that waited before this run were due in its first micro-batch
+        if self._paced < 2 and longest > COARSE * (now - self._began):
             log.warning("tuples waited for up to %.3g s, longer than max_wait, %.3g s, with the "
                         "time before this start of the load", longest, self.seconds)
             return
         self._told = now
-        rate = f" at {tuples / self._interval:,.0f} tuples/s" if self._interval and tuples else ""
+        known = self._paced > 1 and self._interval and tuples
+        rate = f" at {tuples / self._interval:,.0f} tuples/s" if known else ""
         log.warning("tuples waited for up to %.3g s, longer than max_wait, %.3g s%s. To keep a "
-                    "bound at this rate give more memory, more partitions on more cores, or a "
-                    "max_wait of %.2g s", longest, self.seconds, rate, 1.5 * longest)
+                    "bound at this rate give more memory, more partitions on more cores, smaller "
+                    "micro-batches (max_files, max_rows) or a max_wait of %.2g s",
+                    longest, self.seconds, rate, 1.5 * longest)

@@ -102,8 +102,9 @@ class Closing:
         return found
 
     def close(self, connection: Connection, fact: Table, load: int, app: tuple[int, int],
-              final: Final) -> None:
+              final: Final) -> int:
         """Write the totals of keys that became final with a load, unless they are already written.
+        Return how many keys these are.
 
         load: its load_id; app: the least and the greatest load_id of its app.
         """
@@ -120,6 +121,7 @@ class Closing:
             rows = select(*keys, *self.sums(fact), literal(load), number).where(
                 these, *(k.is_not(None) for k in keys), mine).group_by(*keys)
             first += connection.execute(closed.insert().from_select(names, rows)).rowcount
+        return first
 
     def _conditions(self, fact: Table, final: Final) -> Iterator[ColumnElement[bool]]:
         keys = [fact.c[k] for k in self.keys]

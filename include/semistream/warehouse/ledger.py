@@ -60,6 +60,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from tenacity import Retrying, retry_if_exception, stop_before_delay, wait_random_exponential
 
+from semistream.config import SIDES
 from semistream.source_files import SourceFile
 from semistream.warehouse.bulk import bulk_insert
 from semistream.warehouse.dialects import SYSTEMS
@@ -244,6 +245,18 @@ class Ledger:
             if winner is None:  # another unique key was violated
                 raise
             return winner
+
+    @staticmethod
+    def note_closed(connection: Connection, load: int, sides: dict[str, dict[str, Any]],
+                    number: int) -> None:
+        """Note, for the proof, of how many keys a load of two streams has written the totals.
+
+        load: its load_id; sides: what its ledger row says of each stream.
+        """
+        left = SIDES[0]
+        noted = sides | {left: sides[left] | {"closed": number}}
+        connection.execute(update(load_batches).where(load_batches.c.load_id == load).values(
+            sides=json.dumps(noted)))
 
     def commit(self, commit: dict[str, Any], entries: Sequence[dict[str, Any]] = (),
                rows: Callable[[], Iterable[tuple[Table, pa.Table]]] = tuple) -> None:

@@ -78,8 +78,8 @@ load_batches = Table(
     Column("r_cycles", Float, nullable=False),
     Column("service_rate", Float, nullable=False),  # stream tuples per second inside the operator
     Column("seconds", Float, nullable=False),  # inside the operator
-    # s that the tuples finished here waited for R since the batch that read them, median and
-    # maximum; null: none was finished, or a former version wrote the row
+    # s that the tuples finished here waited since the start of the batch that brought them, median
+    # and maximum; null: none was finished, or a former version wrote the row
     Column("wait_median", Float),
     Column("wait_longest", Float),
     Column("memory_budget", BigInteger, nullable=False),  # M of this partition, bytes

@@ -99,8 +99,9 @@ class SqlSink:
                 for first, part in parts(rows):
                     bulk_insert(connection, kept, rejected_rows(part, key, self.fact, first))
             if self.closing is not None:
-                self.closing.close(connection, table, key, app_loads(ledger.number()),
-                                   final)
+                number = self.closing.close(connection, table, key, app_loads(ledger.number()),
+                                            final)
+                ledger.note_closed(connection, key, entry["sides"], number)
 
         with said(self.engine, self.fact):
             return ledger.load(entry, insert)
