@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -14,11 +15,13 @@ import yaml
 
 import faults
 from loads import SmallLoad, until
-from semistream.config import Places
+from semistream.config import Places, StreamSpec
 from semistream.errors import ConfigError
+from semistream.streaming.app import Load
 from semistream.streaming.micro_batch import FEW_FILES
 from semistream.streaming.session import is_local, local_environment
 from semistream.streaming.settings import LoadSettings
+from semistream.streaming.sources.registry import find_source
 from semistream.streaming.status import (
     Status,
     StatusFile,
@@ -264,6 +267,34 @@ def test_a_job_that_cannot_be_read_is_in_the_status(tmp_path):
     assert run.returncode == 2 and "'job' must be" in run.stderr and "Traceback" not in run.stderr
     status = read_status(tmp_path / "checkpoints" / "nope")
     assert status.state == "failed" and "'job' must be" in status.error
+
+
+@pytest.mark.parametrize("stream, says", [
+    ({"format": "csv", "columns": "id INT, sku STRING", "path": "{home}/gone"},
+     "'stream.path' must be a directory that is there. Got '{home}/gone'"),
+    ({"format": "orc", "path": "{home}/gone"}, "'stream.path' must be a directory that is there"),
+    ({"format": "parquet", "columns": "id INT, sku STRING", "path": None},
+     "'stream.path' must be given"),
+    ({"format": "zipf", "path": None}, "'rows' must be given"),
+    ({"format": "zipf", "path": None, "options": {"rows": "9", "partitions": "0"}},
+     "'partitions' must be a whole number"),
+    ({"format": "outbox", "path": None, "options": {"table": "gone", "url": "sqlite://"}},
+     "'table' must be a table of the database. Got 'gone'")])
+def test_a_source_that_is_not_there_is_refused_without_spark(tmp_path, stream, says):
+    load = SmallLoad(tmp_path, f"sqlite:///{tmp_path / 'warehouse.db'}")
+    load.publish()
+    path = stream["path"] and stream["path"].format(home=tmp_path)
+    job = load.job.model_copy(update={
+        "stream": load.job.stream.model_copy(update={**stream, "path": path})})
+    settings = load.settings()
+    app = Load(settings, job, load.places, StatusFile(settings.directory(load.places), "sales"))
+    with pytest.raises(ConfigError, match=re.escape(says.format(home=tmp_path))):
+        app.check()
+
+
+def test_a_pattern_may_match_nothing_yet(tmp_path):
+    spec = StreamSpec(format="csv", columns="id INT", path=str(tmp_path / "gone" / "*"))
+    find_source(spec).check()
 
 
 def test_lock_goes_with_its_process(tmp_path):

@@ -127,7 +127,7 @@ class Load:
     def check(self) -> None:
         """What can be known to fail without Spark. Raises ConfigError."""
         for spec in self.job.streams:
-            spec.all_options()
+            find_source(spec).check(self.settings.max_files, self.settings.max_rows)
         self.planner.check(None)
         schemas = tuple(r.schema for r in self.readers if r is not None)
         self.planner.check(schemas if len(schemas) == len(self.readers) else None)

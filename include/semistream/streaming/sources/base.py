@@ -55,6 +55,11 @@ class Source:
         have; None where Spark brings rows. Raises ConfigError."""
         return None
 
+    def check(self, max_files: int = 0, max_rows: int = 0) -> None:
+        """Raise ConfigError for what can be known to fail without Spark. max_files, max_rows: as of
+        ``options``."""
+        self.options(max_files, max_rows)
+
     def options(self, max_files: int = 0, max_rows: int = 0) -> dict[str, str]:
         """Return options as Spark takes them. max_files, max_rows: of a micro-batch, where the
         source can limit them; 0: no limit."""
