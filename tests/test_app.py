@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import urllib.request
@@ -143,6 +144,45 @@ def test_a_refusal_is_one_line_and_no_stack_of_spark(tmp_path):
     said = app.output()
     assert "semi_stream_join.py: 'on' must" in said, said
     assert "\tat org.apache" not in said and "SparkException" not in said, said
+
+
+def test_a_stop_while_files_rest_is_told_as_no_failure(tmp_path):
+    """Spark has given a micro-batch that is not to be loaded."""
+    load = SmallLoad(tmp_path / "home", f"sqlite:///{tmp_path / 'warehouse.db'}")
+    load.publish()
+    load.add_file(1000)
+    app = faults.App(load, trigger="1 second", min_age=3600)
+    try:
+        app.start([str(BIN / "spark-submit"), "--master", "local[2]", "--driver-memory", "512m"])
+        failed = lambda: pytest.fail(app.output()) if not app.running else None  # noqa: E731
+        until(lambda: "(min_age)" in app.output(), 120, "the micro-batch", failed)
+        request_stop(app.checkpoint)
+        assert app.end() == 0, app.output()
+    finally:
+        app.close()
+    told = app.output(10**6)
+    assert "asked to stop" in told and "rows read" in told
+    assert "Traceback" not in told and " ERROR " not in told and "ERROR:" not in told, told
+
+
+@pytest.mark.parametrize("module, quiet", [("pyspark.daemon", False), (faults.DAEMON, True)])
+def test_a_worker_whose_connection_is_closed_leaves_no_traceback(tmp_path, module, quiet):
+    """As at Spark's end, by Spark's protocol."""
+    environment = {**os.environ, "PYTHON_UNIX_DOMAIN_ENABLED": "true", "SPARK_REUSE_WORKER": "1",
+                   "PYTHON_WORKER_FACTORY_SOCK_DIR": str(tmp_path),
+                   "PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE": "1"}
+    process = subprocess.Popen([sys.executable, "-m", module, "pyspark.worker"], env=environment,
+                               stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE)
+    size, = struct.unpack("!i", process.stdout.read(4))
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(process.stdout.read(size).decode())
+        worker, = struct.unpack("!i", connection.recv(4, socket.MSG_WAITALL))
+    until(lambda: not Path(f"/proc/{worker}").exists(), 30, "the worker's end")
+    process.stdin.close()  # which ends the daemon
+    told = process.stderr.read().decode()
+    process.wait(30)
+    assert ("BrokenPipeError" not in told and "Traceback" not in told) == quiet, told
 
 
 def test_what_a_killed_driver_leaves_is_swept(tmp_path, monkeypatch):
