@@ -4,7 +4,7 @@ spark_apps/semi_stream_join.py --job tpch
 Exit codes: 0 done or stopped, drained; 1 failed, start it again to go on; 2 the settings cannot
 work. Environment: SEMISTREAM_HOME, WAREHOUSE_URL. Ctrl-C, or SIGTERM to spark-submit, to the
 driver's Python process (its pid is in <checkpoint>/status.json) or to their process group drains
-and stops, as does a file <checkpoint>/stop.
+and stops, as does a file <checkpoint>/stop; until the settings are read they end it, with 130.
 """
 
 from __future__ import annotations
@@ -12,12 +12,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from semistream.streaming.script import load
-from semistream.streaming.settings import LoadSettings
-from semistream.workloads import load_job
+from semistream import interrupts
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    interrupts.end_at_once()
+    from semistream.streaming.script import load
+    from semistream.streaming.settings import LoadSettings
+    from semistream.workloads import load_job
+
     return load("semi_stream_join.py", __doc__, LoadSettings, load_job, argv)
 
 

@@ -300,6 +300,28 @@ def test_settings_that_cannot_work_exit_with_2_and_a_second_app_is_refused(tmp_p
     assert f"in use by another app (pid {os.getpid()} on" in app.output()
 
 
+@pytest.mark.parametrize("moment", ["its first line", "_pydantic_core", "libarrow"])
+@pytest.mark.parametrize("script", ["semi_stream_join", "stream_stream_join", "publish_snapshot"])
+def test_an_interrupt_while_modules_are_imported_is_one_line(script, moment, tmp_path):
+    process = subprocess.Popen(
+        [sys.executable, faults.APPS / f"{script}.py", "--job", "tpch"], stderr=subprocess.PIPE,
+        text=True, env={**os.environ, "SEMISTREAM_HOME": str(tmp_path)},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+    at, maps = Path(f"/proc/{process.pid}/status"), Path(f"/proc/{process.pid}/maps")
+
+    def there() -> bool:
+        caught = int(at.read_text().split("SigCgt:")[1].split()[0], 16)
+        # Python itself has no handler for SIGTERM
+        return bool(caught >> (signal.SIGTERM - 1) & 1) and (moment == "its first line"
+                                                             or moment in maps.read_text())
+
+    ended = lambda: pytest.fail("it ended") if process.poll() is not None else None  # noqa: E731
+    until(there, 60, moment, ended)
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=60)
+    assert (process.returncode, told) == (130, "Interrupted; nothing was written.\n")
+
+
 def test_a_job_that_cannot_be_read_is_in_the_status(tmp_path):
     home = {**os.environ, "SEMISTREAM_HOME": str(tmp_path)}
     run = subprocess.run([sys.executable, faults.APPS / "semi_stream_join.py", "--job", "nope"],

@@ -410,8 +410,7 @@ def test_progress_is_shown_when_asked_for(run):
 def test_an_interrupt_within_a_finaliser_is_no_traceback():
     code = """
 import os, signal
-from semistream import cli
-from semistream.cli import interrupts
+from semistream import cli, interrupts
 
 class Kept:
     def __del__(self):

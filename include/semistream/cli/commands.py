@@ -17,7 +17,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from semistream.cli import interrupts
+from semistream import interrupts
 from semistream.config import Places, Publishing, Settings, read_yaml
 from semistream.errors import ConfigError
 from semistream.progress import Progress, silent

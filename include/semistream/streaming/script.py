@@ -7,6 +7,7 @@ import logging
 import sys
 from collections.abc import Callable, Sequence
 
+from semistream import interrupts
 from semistream.config import AnyJob, Places
 from semistream.errors import ConfigError, SemistreamError
 from semistream.streaming.session import start_session
@@ -39,6 +40,7 @@ def load(program: str, about: str, kind: type[AppSettings], job_of: Callable[[st
                 app.check()
                 with session() as spark:
                     print(describe(app.run(spark)))
+            interrupts.ignore()
         return 0
     except SemistreamError as e:
         print(f"{parser.prog}: {e}", file=sys.stderr)
