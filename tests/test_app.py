@@ -3,11 +3,13 @@
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import urllib.request
 from pathlib import Path
 
@@ -18,6 +20,7 @@ import faults
 from loads import SmallLoad, until
 from semistream.config import Places, StreamSpec
 from semistream.errors import ConfigError
+from semistream.scratch import PREFIX, scratch_directory
 from semistream.streaming.app import Load
 from semistream.streaming.micro_batch import FEW_FILES
 from semistream.streaming.session import is_local, local_environment
@@ -183,6 +186,31 @@ def test_a_worker_whose_connection_is_closed_leaves_no_traceback(tmp_path, modul
     told = process.stderr.read().decode()
     process.wait(30)
     assert ("BrokenPipeError" not in told and "Traceback" not in told) == quiet, told
+
+
+def test_scratch_directories_without_a_living_process_are_swept(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    code = ("import os; from semistream.scratch import scratch_directory\n"
+            "print(scratch_directory(), flush=True); input()")
+
+    def start() -> tuple[subprocess.Popen[str], Path]:
+        process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, text=True,
+                                   stdout=subprocess.PIPE,
+                                   env={**os.environ, "TMPDIR": str(tmp_path)})
+        return process, Path(process.stdout.readline().strip())
+
+    alive, kept = start()
+    killed, left = start()
+    (left / "blockmgr").mkdir()
+    killed.kill()
+    killed.wait()
+    half_removed = tmp_path / f"{PREFIX}without-lock"
+    (half_removed / "v000001").mkdir(parents=True)
+    own = scratch_directory()
+    assert {path for path in tmp_path.iterdir() if path.name.startswith(PREFIX)} == {kept, own}
+    alive.communicate("\n")
+    assert not kept.exists() and own.exists()
+    shutil.rmtree(own)
 
 
 def test_what_a_killed_driver_leaves_is_swept(tmp_path, monkeypatch):
