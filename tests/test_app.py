@@ -20,6 +20,7 @@ import faults
 from loads import SmallLoad, until
 from semistream.config import Places, StreamSpec
 from semistream.errors import ConfigError
+from semistream.pipeline import drivers
 from semistream.scratch import PREFIX, scratch_directory
 from semistream.streaming.app import Load
 from semistream.streaming.micro_batch import FEW_FILES
@@ -385,6 +386,28 @@ def test_a_source_that_is_not_there_is_refused_without_spark(tmp_path, stream, s
 def test_a_pattern_may_match_nothing_yet(tmp_path):
     spec = StreamSpec(format="csv", columns="id INT", path=str(tmp_path / "gone" / "*"))
     find_source(spec).check()
+
+
+def test_a_stop_of_a_driver_that_is_gone_is_forgotten_but_by_its_own_launcher(tmp_path):
+    """By drivers that end when they read the job."""
+    checkpoint = tmp_path / "checkpoints" / "nope"
+    command = [sys.executable, str(faults.APPS / "semi_stream_join.py"), "--job", "nope"]
+    home = {"SEMISTREAM_HOME": str(tmp_path)}
+
+    def launch(owner: str) -> bool:
+        request_stop(checkpoint)
+        drivers.launch(command, checkpoint, owner, home)
+        until(lambda: drivers.ending(checkpoint), 60, "the driver's end")
+        assert read_status(checkpoint).state == "failed"
+        return stop_requested(checkpoint)
+
+    request_stop(checkpoint)
+    with checkpoint_lock(checkpoint):
+        subprocess.run(command, env={**os.environ, **home}, capture_output=True)
+    assert stop_requested(checkpoint), "the driver that runs was not asked any more"
+    assert subprocess.run(command, env={**os.environ, **home}, capture_output=True).returncode == 2
+    assert not stop_requested(checkpoint)
+    assert not launch("a run") and launch("a run") and not launch("another run")
 
 
 def test_lock_goes_with_its_process(tmp_path):

@@ -12,7 +12,7 @@ from semistream.config import AnyJob, Places
 from semistream.errors import ConfigError, SemistreamError
 from semistream.streaming.session import start_session
 from semistream.streaming.settings import AppSettings
-from semistream.streaming.status import StatusFile, checkpoint_lock
+from semistream.streaming.status import StatusFile, checkpoint_lock, forget_former_stop
 
 
 def load(program: str, about: str, kind: type[AppSettings], job_of: Callable[[str, Places], AnyJob],
@@ -29,6 +29,7 @@ def load(program: str, about: str, kind: type[AppSettings], job_of: Callable[[st
         places = Places.from_environment()
         with checkpoint_lock(settings.directory(places)), StatusFile(
             settings.directory(places), settings.name()) as status:
+            forget_former_stop(settings.directory(places))
             job = job_of(settings.job, places)
             # while what the app needs is imported, and the settings are checked
             session = start_session(settings.name())
