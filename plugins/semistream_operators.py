@@ -21,7 +21,7 @@ from airflow.sdk.exceptions import (
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from semistream.config import PASSWORD, Places, Settings
-from semistream.errors import ConfigError
+from semistream.errors import ConfigError, TooManyRows
 from semistream.pipeline import drivers
 from semistream.streaming.settings import AppSettings, LoadSettings
 from semistream.streaming.status import request_stop
@@ -72,7 +72,7 @@ def attempt(body: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     help."""
     try:
         return body(*args, **kwargs)
-    except ConfigError as e:
+    except (ConfigError, TooManyRows) as e:
         raise AirflowFailException(str(e)) from None
 
 

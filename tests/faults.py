@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from loads import SmallLoad, until
+from semistream.streaming.session import DEFAULTS
 from stream_pairs import Pair
 
 ROOT = Path(__file__).resolve().parents[1]
 APPS = ROOT / "spark_apps"
+DAEMON = DEFAULTS["spark.python.daemon.module"]  # of Python workers
 CONF = ("--driver-memory", "512m", "--conf", "spark.ui.enabled=false", "--conf",
         "spark.driver.host=127.0.0.1", "--conf", "spark.driver.bindAddress=127.0.0.1",
         "--conf", "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
@@ -104,8 +106,8 @@ class App:
     def workers(self) -> list[int]:
         """Python workers of the app: what the daemons forked."""
         assert self.process is not None
-        return [pid for pid in descendants(self.process.pid) if "pyspark.daemon" in command_of(pid)
-                and "pyspark.daemon" in command_of(parent_of(pid))]
+        return [pid for pid in descendants(self.process.pid) if DAEMON in command_of(pid)
+                and DAEMON in command_of(parent_of(pid))]
 
 
 def descendants(root: int) -> list[int]:

@@ -2,10 +2,14 @@
 
 import json
 import os
+import re
+import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
+import tempfile
 import urllib.request
 from pathlib import Path
 
@@ -14,11 +18,15 @@ import yaml
 
 import faults
 from loads import SmallLoad, until
-from semistream.config import Places
+from semistream.config import Places, StreamSpec
 from semistream.errors import ConfigError
+from semistream.pipeline import drivers
+from semistream.scratch import PREFIX, scratch_directory
+from semistream.streaming.app import Load
 from semistream.streaming.micro_batch import FEW_FILES
 from semistream.streaming.session import is_local, local_environment
 from semistream.streaming.settings import LoadSettings
+from semistream.streaming.sources.registry import find_source
 from semistream.streaming.status import (
     Status,
     StatusFile,
@@ -142,6 +150,70 @@ def test_a_refusal_is_one_line_and_no_stack_of_spark(tmp_path):
     assert "\tat org.apache" not in said and "SparkException" not in said, said
 
 
+def test_a_stop_while_files_rest_is_told_as_no_failure(tmp_path):
+    """Spark has given a micro-batch that is not to be loaded."""
+    load = SmallLoad(tmp_path / "home", f"sqlite:///{tmp_path / 'warehouse.db'}")
+    load.publish()
+    load.add_file(1000)
+    app = faults.App(load, trigger="1 second", min_age=3600)
+    try:
+        app.start([str(BIN / "spark-submit"), "--master", "local[2]", "--driver-memory", "512m"])
+        failed = lambda: pytest.fail(app.output()) if not app.running else None  # noqa: E731
+        until(lambda: "(min_age)" in app.output(), 120, "the micro-batch", failed)
+        request_stop(app.checkpoint)
+        assert app.end() == 0, app.output()
+    finally:
+        app.close()
+    told = app.output(10**6)
+    assert "asked to stop" in told and "rows read" in told
+    assert "Traceback" not in told and " ERROR " not in told and "ERROR:" not in told, told
+
+
+@pytest.mark.parametrize("module, quiet", [("pyspark.daemon", False), (faults.DAEMON, True)])
+def test_a_worker_whose_connection_is_closed_leaves_no_traceback(tmp_path, module, quiet):
+    """As at Spark's end, by Spark's protocol."""
+    environment = {**os.environ, "PYTHON_UNIX_DOMAIN_ENABLED": "true", "SPARK_REUSE_WORKER": "1",
+                   "PYTHON_WORKER_FACTORY_SOCK_DIR": str(tmp_path),
+                   "PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE": "1"}
+    process = subprocess.Popen([sys.executable, "-m", module, "pyspark.worker"], env=environment,
+                               stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE)
+    size, = struct.unpack("!i", process.stdout.read(4))
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(process.stdout.read(size).decode())
+        worker, = struct.unpack("!i", connection.recv(4, socket.MSG_WAITALL))
+    until(lambda: not Path(f"/proc/{worker}").exists(), 30, "the worker's end")
+    process.stdin.close()  # which ends the daemon
+    told = process.stderr.read().decode()
+    process.wait(30)
+    assert ("BrokenPipeError" not in told and "Traceback" not in told) == quiet, told
+
+
+def test_scratch_directories_without_a_living_process_are_swept(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    code = ("import os; from semistream.scratch import scratch_directory\n"
+            "print(scratch_directory(), flush=True); input()")
+
+    def start() -> tuple[subprocess.Popen[str], Path]:
+        process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, text=True,
+                                   stdout=subprocess.PIPE,
+                                   env={**os.environ, "TMPDIR": str(tmp_path)})
+        return process, Path(process.stdout.readline().strip())
+
+    alive, kept = start()
+    killed, left = start()
+    (left / "blockmgr").mkdir()
+    killed.kill()
+    killed.wait()
+    half_removed = tmp_path / f"{PREFIX}without-lock"
+    (half_removed / "v000001").mkdir(parents=True)
+    own = scratch_directory()
+    assert {path for path in tmp_path.iterdir() if path.name.startswith(PREFIX)} == {kept, own}
+    alive.communicate("\n")
+    assert not kept.exists() and own.exists()
+    shutil.rmtree(own)
+
+
 def test_what_a_killed_driver_leaves_is_swept(tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     (tmp_path / "tmp").mkdir()
@@ -257,6 +329,28 @@ def test_settings_that_cannot_work_exit_with_2_and_a_second_app_is_refused(tmp_p
     assert f"in use by another app (pid {os.getpid()} on" in app.output()
 
 
+@pytest.mark.parametrize("moment", ["its first line", "_pydantic_core", "libarrow"])
+@pytest.mark.parametrize("script", ["semi_stream_join", "stream_stream_join", "publish_snapshot"])
+def test_an_interrupt_while_modules_are_imported_is_one_line(script, moment, tmp_path):
+    process = subprocess.Popen(
+        [sys.executable, faults.APPS / f"{script}.py", "--job", "tpch"], stderr=subprocess.PIPE,
+        text=True, env={**os.environ, "SEMISTREAM_HOME": str(tmp_path)},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+    at, maps = Path(f"/proc/{process.pid}/status"), Path(f"/proc/{process.pid}/maps")
+
+    def there() -> bool:
+        caught = int(at.read_text().split("SigCgt:")[1].split()[0], 16)
+        # Python itself has no handler for SIGTERM
+        return bool(caught >> (signal.SIGTERM - 1) & 1) and (moment == "its first line"
+                                                             or moment in maps.read_text())
+
+    ended = lambda: pytest.fail("it ended") if process.poll() is not None else None  # noqa: E731
+    until(there, 60, moment, ended)
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=60)
+    assert (process.returncode, told) == (130, "Interrupted; nothing was written.\n")
+
+
 def test_a_job_that_cannot_be_read_is_in_the_status(tmp_path):
     home = {**os.environ, "SEMISTREAM_HOME": str(tmp_path)}
     run = subprocess.run([sys.executable, faults.APPS / "semi_stream_join.py", "--job", "nope"],
@@ -264,6 +358,56 @@ def test_a_job_that_cannot_be_read_is_in_the_status(tmp_path):
     assert run.returncode == 2 and "'job' must be" in run.stderr and "Traceback" not in run.stderr
     status = read_status(tmp_path / "checkpoints" / "nope")
     assert status.state == "failed" and "'job' must be" in status.error
+
+
+@pytest.mark.parametrize("stream, says", [
+    ({"format": "csv", "columns": "id INT, sku STRING", "path": "{home}/gone"},
+     "'stream.path' must be a directory that is there. Got '{home}/gone'"),
+    ({"format": "orc", "path": "{home}/gone"}, "'stream.path' must be a directory that is there"),
+    ({"format": "parquet", "columns": "id INT, sku STRING", "path": None},
+     "'stream.path' must be given"),
+    ({"format": "zipf", "path": None}, "'rows' must be given"),
+    ({"format": "zipf", "path": None, "options": {"rows": "9", "partitions": "0"}},
+     "'partitions' must be a whole number"),
+    ({"format": "outbox", "path": None, "options": {"table": "gone", "url": "sqlite://"}},
+     "'table' must be a table of the database. Got 'gone'")])
+def test_a_source_that_is_not_there_is_refused_without_spark(tmp_path, stream, says):
+    load = SmallLoad(tmp_path, f"sqlite:///{tmp_path / 'warehouse.db'}")
+    load.publish()
+    path = stream["path"] and stream["path"].format(home=tmp_path)
+    job = load.job.model_copy(update={
+        "stream": load.job.stream.model_copy(update={**stream, "path": path})})
+    settings = load.settings()
+    app = Load(settings, job, load.places, StatusFile(settings.directory(load.places), "sales"))
+    with pytest.raises(ConfigError, match=re.escape(says.format(home=tmp_path))):
+        app.check()
+
+
+def test_a_pattern_may_match_nothing_yet(tmp_path):
+    spec = StreamSpec(format="csv", columns="id INT", path=str(tmp_path / "gone" / "*"))
+    find_source(spec).check()
+
+
+def test_a_stop_of_a_driver_that_is_gone_is_forgotten_but_by_its_own_launcher(tmp_path):
+    """By drivers that end when they read the job."""
+    checkpoint = tmp_path / "checkpoints" / "nope"
+    command = [sys.executable, str(faults.APPS / "semi_stream_join.py"), "--job", "nope"]
+    home = {"SEMISTREAM_HOME": str(tmp_path)}
+
+    def launch(owner: str) -> bool:
+        request_stop(checkpoint)
+        drivers.launch(command, checkpoint, owner, home)
+        until(lambda: drivers.ending(checkpoint), 60, "the driver's end")
+        assert read_status(checkpoint).state == "failed"
+        return stop_requested(checkpoint)
+
+    request_stop(checkpoint)
+    with checkpoint_lock(checkpoint):
+        subprocess.run(command, env={**os.environ, **home}, capture_output=True)
+    assert stop_requested(checkpoint), "the driver that runs was not asked any more"
+    assert subprocess.run(command, env={**os.environ, **home}, capture_output=True).returncode == 2
+    assert not stop_requested(checkpoint)
+    assert not launch("a run") and launch("a run") and not launch("another run")
 
 
 def test_lock_goes_with_its_process(tmp_path):

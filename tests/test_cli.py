@@ -407,11 +407,23 @@ def test_progress_is_shown_when_asked_for(run):
                                 "--out", "o.csv")[2]
 
 
+def test_lines_of_tables_end_without_blanks(run):
+    write("s.csv", "k,a\n1,x\n2,y\n")
+    write("m.csv", "k,v\n1,y\n")
+    for command in (("algorithms",), ("experiments", "--list"),
+                    ("estimate-join-size", "s.csv", "m.csv", "--on", "k"),
+                    ("join", "--stream", "s.csv", "--master", "m.csv", "--on", "k", "--out",
+                     "o.csv", "--memory", "1MB")):
+        code, out, err = run(*command)
+        assert code == 0 and out.count("\n") > 5, err
+        assert [line for line in out.split("\n") if line != line.rstrip()] == []
+    assert "rows/s" not in out and out.count("tuples/s") == 2
+
+
 def test_an_interrupt_within_a_finaliser_is_no_traceback():
     code = """
 import os, signal
-from semistream import cli
-from semistream.cli import interrupts
+from semistream import cli, interrupts
 
 class Kept:
     def __del__(self):

@@ -89,6 +89,8 @@ def test_numbers_that_the_sink_lacks_are_counted_and_proven(spark, tmp_path, war
     assert len(said) == (1 if nulled else 0)
     assert ("NULL, not a number: x" in describe(summary)) == bool(nulled)
     assert f"{summary['rows_read'] / summary['seconds']:,.0f} tuples/s" in describe(summary)
+    assert " with 1 partition, 1 batch, " in describe({**summary, "partitions": 1, "batches": 1})
+    assert " with 2 partitions, 3 batches" in describe({**summary, "partitions": 2, "batches": 3})
     engine = connect(warehouse_url)
     with engine.connect() as connection:
         kept = connection.scalars(select(load_batches.c.nulled)).all()

@@ -240,9 +240,9 @@ def test_more_rows_than_the_limit_are_refused(run):
     join = ("estimate-join-size", "a.csv", "b.csv", "--on", "k", "--max-output-rows")
     assert run(*join, 30)[0] == 0
     code, _, err = run(*join, 29)
-    assert code == 2
-    assert ("'max_output_rows' must be at least what the join is estimated to have: 30 rows, off "
-            "by at most 0 with a probability of 95%. Got 29") in err.replace("\n", " ")
+    assert code == 1
+    assert ("Failed: It is estimated that the join has 30 rows, off by at most 0 with a "
+            "probability of 95%, and max_output_rows is 29.") in err.replace("\n", " ")
 
 
 def test_settings_from_a_file(run):

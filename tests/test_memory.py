@@ -519,7 +519,7 @@ def test_the_workers_of_an_app_take_their_share_whatever_comes(tmp_path, sink):
             app.start()
             while app.running:
                 for worker in faults.descendants(app.process.pid):
-                    if "pyspark.daemon" in faults.command_of(worker):
+                    if faults.DAEMON in faults.command_of(worker):
                         peaks[worker] = max(peaks.get(worker, 0), resident(worker))
                 time.sleep(0.02)
             assert app.end() == 0, app.output()

@@ -28,17 +28,17 @@ class NotEnoughMemory(ConfigError):
         super().__init__("memory", f"must be at least {least:,} bytes for {what}", value, remedy)
 
 
-class TooManyRows(ConfigError):
+class TooManyRows(SemistreamError):
     """A join is estimated to have more rows than the limit that was set. estimate, bound: rows, and
     what they are off by at most, with probability ``confidence``; what: the join, for a person."""
 
     def __init__(self, limit: int, estimate: int, bound: int, confidence: float,
                  what: str = "the join"):
         self.estimate, self.bound, self.limit = estimate, bound, limit
-        super().__init__("max_output_rows",
-                         f"must be at least what {what} is estimated to have: {estimate:,} rows, "
-                         f"off by at most {bound:,} with a probability of {confidence:.0%}", limit,
-                         "Look for keys that are frequent on both sides, or raise it.")
+        super().__init__(f"It is estimated that {what} has {estimate:,} rows, off by at most "
+                         f"{bound:,} with a probability of {confidence:.0%}, and max_output_rows "
+                         f"is {limit:,}. Look for keys that are frequent on both sides, or raise "
+                         f"it.")
 
 
 class StateError(SemistreamError):

@@ -22,22 +22,25 @@ def scratch_directory() -> Path:
     ends."""
     parent = Path(tempfile.gettempdir())
     sweep(parent)
-    directory = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
-    lock = open(directory / "lock", "wb")  # noqa: SIM115 - held as long as the process lives
+    # has its lock before others see it
+    hidden = Path(tempfile.mkdtemp(prefix=f".{PREFIX}", dir=parent))
+    lock = open(hidden / "lock", "wb")  # noqa: SIM115 - held as long as the process lives
     fcntl.flock(lock, fcntl.LOCK_EX)
+    directory = hidden.rename(parent / hidden.name[1:])
     _held.append(lock)
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     return directory
 
 
 def sweep(parent: Path) -> None:
-    """Remove those of this user whose process has ended."""
+    """Remove those of this user whose process has ended. One without a lock is what a process left
+    that was killed while it removed it, or what its JVM made anew after that."""
     for directory in parent.glob(f"{PREFIX}*"):
-        with suppress(OSError):  # another one sweeps it, or it has no lock yet
+        with suppress(OSError):  # its process lives, or another one sweeps it
             if directory.stat().st_uid == os.getuid():
-                with open(directory / "lock", "r+b") as lock:
+                with suppress(FileNotFoundError), open(directory / "lock", "r+b") as lock:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    shutil.rmtree(directory)
+                shutil.rmtree(directory)
 
 
 def task_directory() -> str | None:

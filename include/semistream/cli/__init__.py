@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from semistream.cli import interrupts
+from semistream import interrupts
 
 if TYPE_CHECKING:
     from argparse import Namespace

@@ -17,7 +17,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from semistream.cli import interrupts
+from semistream import interrupts
 from semistream.config import Places, Publishing, Settings, read_yaml
 from semistream.errors import ConfigError
 from semistream.progress import Progress, silent
@@ -157,6 +157,13 @@ def _settings(kind: type[Any], arguments: argparse.Namespace) -> Any:
     return kind.load(values)
 
 
+def _print_table(screen: Console, table: Table) -> None:
+    """Print without the blanks that fill a table's lines to their full width."""
+    with screen.capture() as captured:
+        screen.print(table)
+    print("\n".join(map(str.rstrip, captured.get().removesuffix("\n").split("\n"))))
+
+
 def _join(arguments: argparse.Namespace) -> int:
     from semistream.files import JoinFiles, join_files
 
@@ -178,8 +185,8 @@ def _print_summary(summary: Any, settings: Any) -> None:
         *((f"unmatched: {reason}", f"{n:,}", "")
           for reason, n in sorted(summary.unmatched.items())),
         ("output rows", f"{summary.output_rows:,}", str(settings.out)),
-        ("service rate", f"{summary.service_rate:,.0f}", "rows/s inside the join"),
-        ("end to end", f"{summary.rate:,.0f}", "rows/s with reading and writing"),
+        ("service rate", f"{summary.service_rate:,.0f}", "tuples/s inside the join"),
+        ("end to end", f"{summary.rate:,.0f}", "tuples/s with reading and writing"),
         ("through the cache", f"{summary.cache_share:.1%}",
          "of the rows, without waiting for the disk"),
         ("peak memory", f"{summary.memory_peak:,}", f"bytes, of {summary.memory_budget:,} allowed"),
@@ -195,7 +202,7 @@ def _print_summary(summary: Any, settings: Any) -> None:
     for row in shown:
         table.add_row(*row)
     screen = Console(highlight=False, soft_wrap=True)
-    screen.print(table)
+    _print_table(screen, table)
     if summary.reason:
         screen.print(f"auto: {summary.reason}", markup=False)
     for note in summary.notes:
@@ -240,7 +247,7 @@ def _join_streams(arguments: argparse.Namespace) -> int:
                 counts = (f"{s.unmatched.get(reason, 0):,}" for s in sides)
                 table.add_row(f"unmatched: {reason}", *counts)
     screen = Console(highlight=False, soft_wrap=True)
-    screen.print(table)
+    _print_table(screen, table)
     screen.print(f"output rows: {summary.output_rows:,} in {settings.out}", markup=False)
     screen.print(f"relocated to disk: {summary.relocated:,} tuples; disk joins: "
                  f"{summary.disk_joins:,}")
@@ -322,7 +329,7 @@ def _tune(arguments: argparse.Namespace) -> int:
         return 0
     screen = Console(highlight=False)
     for table in (*found.tables(), *scale_out.tables(plans)):
-        (screen if screen.is_terminal else Console(highlight=False, width=150)).print(table)
+        _print_table(screen if screen.is_terminal else Console(highlight=False, width=150), table)
     return 0
 
 
@@ -355,7 +362,7 @@ def _estimate_join_size(arguments: argparse.Namespace) -> int:
     table.add_row("seconds", f"{found.seconds:.1f}",
                   f"in all; {found.ns_per_key:.0f} ns a key in the sketches")
     screen = Console(highlight=False, soft_wrap=True)
-    screen.print(table)
+    _print_table(screen, table)
     if found.doubt:
         screen.print(found.doubt, markup=False)
     for note in found.notes:
@@ -378,7 +385,7 @@ def _experiments(arguments: argparse.Namespace) -> int:
             table.add_column(column, overflow="fold")
         for e in EXPERIMENTS.values():
             table.add_row(e.name, e.paper, e.figure, f"{e.scale:g}", e.about)
-        screen.print(table)
+        _print_table(screen, table)
         return 0
     settings, places = _settings(ExperimentSettings, arguments), Places.from_environment()
     command = shlex.join(["semistream", "experiments", *arguments.names, *settings.to_arguments()])
@@ -394,7 +401,7 @@ def _experiments(arguments: argparse.Namespace) -> int:
                   "there.", file=sys.stderr)
             return 130
         if result.findings:
-            screen.print(claims_table(result.about, claims(result.findings)))
+            _print_table(screen, claims_table(result.about, claims(result.findings)))
         for line in result.wrong:
             screen.print(f"Different answers to the same stream: {line}", style="red", markup=False)
         print(f"Report: {result.report}")
@@ -423,7 +430,7 @@ def _algorithms(arguments: argparse.Namespace) -> int:
         table.add_row(e["name"], "yes" if e["needs_index"] else "no",
                       parameters.replace("[", r"\["), e["paper"])
     screen = Console(highlight=False)
-    (screen if screen.is_terminal else Console(highlight=False, width=160)).print(table)
+    _print_table(screen if screen.is_terminal else Console(highlight=False, width=160), table)
     return 0
 
 

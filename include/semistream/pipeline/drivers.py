@@ -22,7 +22,7 @@ from pydantic import TypeAdapter
 
 from semistream.durable import write_json
 from semistream.joins.waits import in_seconds
-from semistream.streaming.status import Status, clear_stop, read_status
+from semistream.streaming.status import LAUNCHED, Status, clear_stop, read_status
 
 LINES = 30  # of a driver's output that a failed task shows
 SILENCE = 60.0  # s without a heartbeat after which a driver on another machine counts as dead
@@ -63,7 +63,8 @@ def launch(command: Sequence[str], checkpoint: Path, owner: str,
     with open(checkpoint / "driver.log", "ab") as output:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output,
                                    stderr=subprocess.STDOUT,
-                                   start_new_session=True, env={**os.environ, **environment})
+                                   start_new_session=True,
+                                   env={**os.environ, **environment, LAUNCHED: "1"})
     record = Launch(process.pid, _start_time(process.pid) or 0, socket.gethostname(), owner,
                     time.time())
     write_json(checkpoint / "driver.json", asdict(record))

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -78,6 +79,7 @@ log = logging.getLogger(__name__)
 SCHEMAS = "streams.json"  # file of a checkpoint: the columns of each stream, as Arrow schemas
 HISTORY = 200  # loads whose sketches tell which keys are frequent
 WORKERS_READY = 30  # s
+INTERRUPTED = 10_000  # ms after which a query that is to stop has been interrupted
 SESSION = {
     "spark.sql.session.timeZone": "UTC",
     # partitions keep their numbers, even if they are empty
@@ -115,6 +117,7 @@ class Load:
         self.commits = Commits(self.app, self.job, self.checkpoint, settings.sink, warehouse)
         self.totals, self.started = Totals(), time.monotonic()
         self.failure: BaseException | None = None
+        self._interrupt: BaseException | None = None  # of the query, by a stop
         self._border = threading.Lock()  # held while a batch or a drain is processed
         self._told = False  # an estimate of a batch's output was logged in this run
         self._stopping, self._signalled = False, threading.Event()
@@ -126,7 +129,7 @@ class Load:
     def check(self) -> None:
         """Check everything that can be checked without Spark. Raises ConfigError."""
         for spec in self.job.streams:
-            spec.all_options()
+            find_source(spec).check(self.settings.max_files, self.settings.max_rows)
         self.planner.check(None)
         schemas = tuple(r.schema for r in self.readers if r is not None)
         self.planner.check(schemas if len(schemas) == len(self.readers) else None)
@@ -297,10 +300,12 @@ class Load:
         trigger = ({"availableNow": True} if self.settings.trigger == AVAILABLE_NOW
                    else {"processingTime": self.settings.trigger})
         query = writer.queryName(f"semistream {self.app}").trigger(**trigger).start()
+        py4j = logging.getLogger("py4j.clientserver")
+        py4j.addFilter(self._is_failure)
         try:
             while not query.awaitTermination(POLL):
                 self.commits.check()
-                if self._stop_asked() and self._stop_at_border():
+                if self._stopping or (self._stop_asked() and self._stop_at_border()):
                     log.info("asked to stop: finishing what waits")
                     query.stop()
                 elif self._drain_due():
@@ -315,23 +320,39 @@ class Load:
                 raise
         finally:
             query.stop()
+            py4j.removeFilter(self._is_failure)
 
     def _on_batch(self, df: DataFrame, batch: int) -> None:
         """Process a micro-batch. Spark calls this for each one, and again for one that it does not
         know to be finished."""
         with self._border:
-            if self._stopping:
-                raise Stopped
             try:
-                self._batch(MicroBatch(df, batch, self.streams))
+                if not self._stopping:
+                    return self._batch(MicroBatch(df, batch, self.streams))
             except Stopped:
                 self._stopping = True
-                raise
             except BaseException as e:
                 self.failure = e
                 raise
             finally:
                 self._called = time.time()
+        self._leave_batch(df)
+
+    def _leave_batch(self, df: DataFrame) -> None:
+        """Do not finish a micro-batch that comes at a stop: wait in the query's own thread for the
+        interrupt by which Spark stops it. Any other error would be told as the query's failure."""
+        jvm = df.sparkSession._jvm
+        assert jvm is not None
+        try:
+            jvm.java.lang.Thread.sleep(INTERRUPTED)
+        except Py4JJavaError as e:
+            self._interrupt = e
+            raise
+        raise Stopped
+
+    def _is_failure(self, record: logging.LogRecord) -> bool:
+        """Whether what py4j logs is more than the interrupt of a stop."""
+        return not record.exc_info or record.exc_info[1] is not self._interrupt
 
     # ---- one batch or drain
 

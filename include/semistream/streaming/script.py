@@ -7,11 +7,12 @@ import logging
 import sys
 from collections.abc import Callable, Sequence
 
+from semistream import interrupts
 from semistream.config import AnyJob, Places
 from semistream.errors import ConfigError, SemistreamError
 from semistream.streaming.session import start_session
 from semistream.streaming.settings import AppSettings
-from semistream.streaming.status import StatusFile, checkpoint_lock
+from semistream.streaming.status import StatusFile, checkpoint_lock, forget_former_stop
 
 
 def load(program: str, about: str, kind: type[AppSettings], job_of: Callable[[str, Places], AnyJob],
@@ -28,6 +29,7 @@ def load(program: str, about: str, kind: type[AppSettings], job_of: Callable[[st
         places = Places.from_environment()
         with checkpoint_lock(settings.directory(places)), StatusFile(
             settings.directory(places), settings.name()) as status:
+            forget_former_stop(settings.directory(places))
             job = job_of(settings.job, places)
             # opens in the background during the imports and checks below
             session = start_session(settings.name())
@@ -39,6 +41,7 @@ def load(program: str, about: str, kind: type[AppSettings], job_of: Callable[[st
                 app.check()
                 with session() as spark:
                     print(describe(app.run(spark)))
+            interrupts.ignore()
         return 0
     except SemistreamError as e:
         print(f"{parser.prog}: {e}", file=sys.stderr)

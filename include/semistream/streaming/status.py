@@ -23,6 +23,8 @@ from semistream.durable import write_json
 from semistream.errors import ConfigError
 
 HEARTBEAT = 2.0  # s
+# the environment variable of a driver whose launcher has decided whether a former stop holds
+LAUNCHED = "SEMISTREAM_LAUNCHED"
 LOCK_PATIENCE = 2.0  # s; a process that checks whether the lock is held takes it for a moment
 
 State = Literal["starting", "running", "draining", "stopped", "failed"]
@@ -79,6 +81,13 @@ def request_stop(checkpoint: str | Path) -> None:
 
 def stop_requested(checkpoint: str | Path) -> bool:
     return (Path(checkpoint) / "stop").exists()
+
+
+def forget_former_stop(checkpoint: Path) -> None:
+    """Forget a stop that was asked of a driver which is gone, in one that begins and has the
+    checkpoint's lock. A launcher knows for whom it was meant: then it is as that left it."""
+    if LAUNCHED not in os.environ:
+        clear_stop(checkpoint)
 
 
 def clear_stop(checkpoint: str | Path) -> None:

@@ -114,8 +114,9 @@ def describe(summary: dict[str, Any]) -> str:
         ("peak memory", f"{s['memory_peak']:,} of {s['memory_budget']:,} bytes"),
         ("peak resident", f"{s['resident_peak']:,} bytes a worker"),
         ("seconds", f"{s['seconds']:.1f}")]
-    title = (f"{s['app']}: {s['algorithm']} with {s['partitions']} partitions, {s['batches']} "
-             f"batches")
+    title = (f"{s['app']}: {s['algorithm']} with {s['partitions']} "
+             f"{'partition' if s['partitions'] == 1 else 'partitions'}, {s['batches']} "
+             f"{'batch' if s['batches'] == 1 else 'batches'}")
     if s["master_version"]:
         title += f", master {s['master_version']}"
     if s["reason"]:

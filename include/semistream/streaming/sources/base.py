@@ -55,6 +55,11 @@ class Source:
         files have; None if Spark brings rows. Raises ConfigError."""
         return None
 
+    def check(self, max_files: int = 0, max_rows: int = 0) -> None:
+        """Raise ConfigError for what can be known to fail without Spark. max_files, max_rows: as of
+        ``options``."""
+        self.options(max_files, max_rows)
+
     def options(self, max_files: int = 0, max_rows: int = 0) -> dict[str, str]:
         """Return the options for Spark. max_files, max_rows: limits of a micro-batch, if the source
         can limit them; 0: no limit."""

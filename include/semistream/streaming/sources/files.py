@@ -13,7 +13,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 from semistream.config import FILE_FORMATS
 from semistream.errors import ConfigError
 from semistream.scratch import scratch_directory
-from semistream.source_files import data_filter, is_remote
+from semistream.source_files import data_filter, is_pattern, is_remote
 from semistream.streaming.sources.base import Source
 from semistream.streaming.sources.reader import LISTING, READ, Reader, find_reader, is_local
 
@@ -21,7 +21,22 @@ ANY_AGE = "36500d"  # by default Spark ignores a file a week older than the newe
 SAMPLED = 3  # remote files from which the schema is inferred
 
 
-class FileSource(Source):
+class PathSource(Source):
+    """Files that appear in a directory."""
+
+    def check(self, max_files: int = 0, max_rows: int = 0) -> None:
+        """Check that the directory exists. Files that a pattern names may appear later."""
+        super().check(max_files, max_rows)
+        path = self.spec.path
+        if not path:
+            raise ConfigError("stream.path", "must be given for files", None,
+                              "Give the directory of the stream's files.")
+        if is_local(self.spec) and not is_pattern(path) and not Path(path).exists():
+            raise ConfigError("stream.path", "must be a directory that is there", path,
+                              "Make it, if the stream's files are still to come, or mend the path.")
+
+
+class FileSource(PathSource):
     """Files in a directory that tasks read as they appear."""
 
     formats = READ
@@ -68,7 +83,7 @@ class FileSource(Source):
             "__globPaths__", "false").load(paths).select("path", "content")
 
 
-class SparkFiles(Source):
+class SparkFiles(PathSource):
     """Files of a format that only Spark knows."""
 
     formats = tuple(f for f in FILE_FORMATS if f not in READ)
@@ -79,9 +94,6 @@ class SparkFiles(Source):
     def schema(self, spark: SparkSession) -> StructType:
         if (told := super().schema(spark)) is not None:
             return told
-        if not self.spec.path:
-            raise ConfigError("stream.path", "must be given for files", None,
-                              "Give the directory of the stream's files.")
         try:
             return spark.read.format(self.spec.format).options(**self.options()).load(
                 self.spec.path).schema

@@ -31,6 +31,10 @@ class NumberedSource(Source):
     rows_option = "rowsPerBatch"
     data_source: ClassVar[type[DataSource]]
 
+    def check(self, max_files: int = 0, max_rows: int = 0) -> None:
+        source = self.data_source(self.options(max_files, max_rows))
+        source.streamReader(source.schema())
+
     def register(self, spark: SparkSession) -> None:
         spark.dataSource.register(self.data_source)
 

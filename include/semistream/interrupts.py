@@ -1,5 +1,6 @@
 """What SIGINT and SIGTERM do to a command: they end it at once until its work begins, and then by a
-KeyboardInterrupt, so that what it has begun to write goes."""
+KeyboardInterrupt, so that what it has begun to write goes. A Spark app has a way of its own to
+stop, once it can; until then they end it at once, too."""
 
 from __future__ import annotations
 
