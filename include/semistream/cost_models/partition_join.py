@@ -32,12 +32,13 @@ from semistream.joins.stream_table.by_partition import PARTITION_BYTES
 
 
 def read_at(partitions: Frequencies, h_s: float, came: float = math.inf) -> float:
-    """c: the tuples for which a partition is read, where h_s wait and so many have come."""
+    """Return c, the number of waiting tuples at which a partition is read, when h_s tuples wait and
+    `came` have arrived."""
     p = partitions.p
     most = p * came if math.isfinite(came) else np.where(p > 0, math.inf, 0.0)
 
     def surplus(log_c: float) -> float:
-        """ln of the tuples that wait at c, over h_S."""
+        """Return ln of the ratio of the tuples that wait at c to h_S."""
         c = math.exp(log_c)
         waits = float(partitions.keys @ np.where(most < c, most, c / 2))
         return math.log(max(waits, 1e-300) / h_s)
@@ -47,8 +48,8 @@ def read_at(partitions: Frequencies, h_s: float, came: float = math.inf) -> floa
 
 def predict(work: Workload, m: float, costs: Costs, disk_tuples: float,
             cache_share: float) -> Prediction:
-    """m: M, bytes; disk_tuples: d; cache_share: of the memory beside the disk buffer and the
-    counters, what holds partitions."""
+    """Predict the partition-based join's performance. m: M, bytes; disk_tuples: d; cache_share:
+    share of the memory beside the disk buffer and the counters that holds partitions."""
     sizes = {"disk_tuples": disk_tuples, "cache_share": cache_share}
     cut = work.partitions(disk_tuples)
     layout = {"m": m, "d": cut.most_tuples, "v_r": cut.tuple_bytes, "n": cut.number,
@@ -71,7 +72,7 @@ def predict(work: Workload, m: float, costs: Costs, disk_tuples: float,
     in_gaps = absent * work.gaps  # absent keys that wait, for any partition
     present, at_once = max(1 - absent - hit, 0.0), absent - in_gaps
     misses = present + in_gaps
-    if misses < 1e-9:  # what R has is in memory, what it has not the index knows
+    if misses < 1e-9:  # all of R is in memory, and the index recognises absent keys
         return in_memory("partition-join", sizes, s, h_r, parts, course)
     rest = blocks.without(places)
     asked = Frequencies((rest.p + in_gaps / cut.number) / misses, rest.keys)

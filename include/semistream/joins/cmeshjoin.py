@@ -74,7 +74,7 @@ class Cmeshjoin(SemiStreamJoin):
                 yield from self.iterate()
 
     def iterate(self) -> Iterator[JoinOutput]:
-        """The disk-probing phase."""
+        """Run the disk-probing phase once."""
         begun, h_s = self._begin(), self.h_s
         h_s.close_chunk()
         partition, read = self.scan.read()  # READ the next b tuples of R, cyclically

@@ -55,7 +55,7 @@ from semistream.joins.stream_probing import steps
 from semistream.joins.stream_table.by_partition import ByPartition
 from semistream.joins.stream_table.snapshots import Snapshots
 
-CHOICES = 8  # of partitions to have in memory, in a pass over R
+CHOICES = 8  # how often per pass over R the partitions to cache are chosen
 
 
 class PartitionJoinParameters(Settings):
@@ -78,7 +78,7 @@ class PartitionJoin(SemiStreamJoin):
         self.index = IndexReader(self.spec)
         self.h_s = ByPartition(self.layout, max(self.master.partition_count, 1))
         self.snapshots = Snapshots(self.h_s)
-        self._chosen = 0.0  # passes over R when partitions were chosen
+        self._chosen = 0.0  # passes over R at the last choice of partitions
         self._oldest_first = False
         self._require(self.h_s.least_bytes, self.arena.free)
 
@@ -99,8 +99,8 @@ class PartitionJoin(SemiStreamJoin):
                 yield from self.iterate()
 
     def iterate(self) -> Iterator[JoinOutput]:
-        """READ the partition for which the most tuples wait, or the oldest one where that is due;
-        OUTPUT and REMOVE its tuples."""
+        """READ the partition with the most waiting tuples, or the oldest tuple's partition if that
+        is due. OUTPUT and REMOVE its tuples."""
         begun, h_s, read = self._begin(), self.h_s, 0
         at, following = self._next()
         span, waited = (at, int(h_s.reach[at])), int(h_s.waiting[at])
@@ -117,7 +117,7 @@ class PartitionJoin(SemiStreamJoin):
             self._choose()
 
     def _next(self) -> tuple[int, int]:
-        """The partition to read, and the one that is thought to be read after it."""
+        """Return the partition to read, and the one that will probably be read after it."""
         waiting = self.h_s.waiting
         second, first = np.argpartition(waiting, -2)[-2:] if len(waiting) > 1 else (0, 0)
         if self._oldest_first:
@@ -125,7 +125,7 @@ class PartitionJoin(SemiStreamJoin):
         return int(first), int(second if waiting[second] else first)
 
     def _choose(self) -> None:
-        """Choose the partitions to have in memory: those wanted most. They enter when they are
+        """Choose the partitions to keep in memory, the most wanted ones. They enter when they are
         read."""
         self._chosen = self.passes
         self.blocks.switch()

@@ -77,7 +77,7 @@ class SsbjParameters(Settings):
 
 
 def most_candidates(memory: int) -> int:
-    """Join values that may be candidates at a time, for M of so many bytes."""
+    """Return the most join values that may be candidates at a time, for M of `memory` bytes."""
     return max(memory // CANDIDATE_SHARE // CANDIDATE_BYTES, LEAST_CANDIDATES)
 
 
@@ -115,8 +115,8 @@ class Ssbj(SemiStreamJoin):
         self.h_s = ByChunk(self.layout, self.scan.chunks, self.scan.largest_w)
         self.rc = 2
         self.candidates = Candidates.none()
-        self.planned = 0  # bytes that H_R will be given when the switching begins
-        # the switching buffer is complete before its cycle is: it was restored
+        self.planned = 0  # bytes that H_R will get when the switching cycle begins
+        # a restored switching buffer is complete before its cycle ends
         self.staged_all = False
         self.arena.reserve("disk buffer", self.master.partition_bytes)
         self.most_candidates = most_candidates(self.arena.budget)
@@ -146,7 +146,7 @@ class Ssbj(SemiStreamJoin):
             yield from self.iterate()
 
     def _add(self, buffer: StreamBuffer) -> Iterator[JoinOutput]:
-        """ADD the misses to H_S and Q; iterate whenever w_S have come."""
+        """ADD the misses to H_S and Q. Run an iteration whenever w_S have entered."""
         h_s = self.h_s
         while len(buffer):
             wanted = self.w_s - h_s.open_count
@@ -159,7 +159,7 @@ class Ssbj(SemiStreamJoin):
                 yield from self.iterate()
 
     def iterate(self) -> Iterator[JoinOutput]:
-        """The disk phase: one iteration of MESHJOIN."""
+        """Run the disk phase: one iteration of MESHJOIN."""
         begun, h_s = self._begin(), self.h_s
         h_s.close_chunk()
         partition, read = self.scan.read()
@@ -183,8 +183,8 @@ class Ssbj(SemiStreamJoin):
     # Cache migration and eviction
 
     def _new_cycle(self) -> None:
-        """What happens between two R-cycles (lines 3-14 and 42-51): H_S still holds all that came
-        in the one that ends."""
+        """Begin a new R-cycle (lines 3-14 and 42-51). H_S still holds all tuples that came in the
+        cycle that ends."""
         self.rc += 1
         if self.rc % 3 == PHASE_OUT:
             self._phase_out()
@@ -196,8 +196,8 @@ class Ssbj(SemiStreamJoin):
             self._choose()
 
     def _nominate(self) -> None:
-        """Fix the candidates: the most frequent values of H_S that could satisfy the inequality
-        with the fewest master tuples."""
+        """Choose the candidates: the most frequent values of H_S that could satisfy the inequality
+        with the fewest possible master tuples."""
         sf, v_s, v_e = self.parameters.switching_factor, self.h_s.tuple_bytes, MasterCache.ENTRY
         space = self._space()
         present, absent = int(sf * (self.v_r + v_e) / v_s) + 1, int(sf * v_e / v_s) + 1
@@ -208,8 +208,9 @@ class Ssbj(SemiStreamJoin):
         self.planned = min(space, int((counts >= least).sum() * self.v_r + len(keys) * v_e))
 
     def _choose(self) -> None:
-        """Evaluate the cache inequality (Theorem 2), m v_R < n v_S, with s_count complete and
-        |H_S(j)| after a full R-cycle."""
+        """Evaluate the cache inequality (Theorem 2), m v_R < n v_S. By now s_count is complete and
+        H_S(j)| covers a full R-cycle.
+        """
         c = self.candidates
         waiting = self.h_s.find(c.keys).counts
         m_cache = c.s_count * self.v_r + MasterCache.ENTRY
@@ -229,9 +230,9 @@ class Ssbj(SemiStreamJoin):
         self.planned = 0
 
     def _migrate(self, partition: Slice) -> None:
-        """Lines 28-36: count the candidates' master tuples, then put those of the chosen into the
-        switching buffer; where their strings are longer than the average, those of the best
-        candidates."""
+        """Count the candidates' master tuples, or put those of the chosen values into the switching
+        buffer (lines 28-36). If strings are longer than average, only the tuples of the best
+        candidates fit."""
         c = self.candidates
         if not len(c.keys) or self.staged_all:
             return
@@ -245,18 +246,19 @@ class Ssbj(SemiStreamJoin):
                                   self.arena.components["H_R"])
 
     def _phase_out(self) -> None:
-        """Lines 9-13: the switching buffer becomes a part of H_R, and w is adapted. Values whose
-        tuples did not all fit are dropped."""
+        """MOVE the switching buffer to H_R and adapt w (lines 9-13). Values whose tuples did not
+        all fit are dropped."""
         staged = self.h_r.staged
         if len(staged):
-            # of the cycles since the last eviction, which is behind this phase-out
+            # scaled to the cycles since the last eviction; the next one follows this phase-out
             staged.frequencies *= (self.rc - 1) % EVICTION_CYCLES + 1
             self.h_r.switch(staged.counts == self.candidates.s_count)
         self.candidates, self.staged_all = Candidates.none(), False
         self._rebalance()
 
     def _evict(self) -> None:
-        """Lines 42-51: drop the values that have become too infrequent for their place."""
+        """Drop the values that have become too infrequent for the memory that they take (lines
+        42-51)."""
         def worth(f_count: np.ndarray, tuples: np.ndarray) -> np.ndarray:
             m_cache = tuples * self.v_r + MasterCache.ENTRY
             m_disk = f_count / EVICTION_CYCLES * self.h_s.tuple_bytes
@@ -272,13 +274,13 @@ class Ssbj(SemiStreamJoin):
 
     @property
     def w_s(self) -> int:
-        """Stream tuples per iteration that enter H_S: what fills it in one R-cycle, less what H_R
-        will take of it."""
+        """Stream tuples per iteration that enter H_S: as many as fill it in one R-cycle, without
+        the memory that H_R will take from it."""
         return self.h_s.w(int(self._h_s_limit / self.h_s.tuple_bytes))
 
     @property
     def _h_s_limit(self) -> int:
-        """Bytes that H_S may have now."""
+        """Bytes that H_S may take now."""
         return self.pool - self.arena.components["H_R"] - self.planned
 
     @property
@@ -291,26 +293,28 @@ class Ssbj(SemiStreamJoin):
         self._resize(self.pool if self.parameters.form == "fixed" else self._least_h_s)
 
     def _resize(self, size: int) -> int:
-        """Give H_S so many bytes. Returns the bytes that it has: more, while more waits."""
+        """Give H_S this many bytes. Return the bytes that it has, which are more while its tuples
+        need more."""
         self.arena.reserve("H_S", self.h_s.resize(size))
         return self.h_s.size
 
     def _space(self) -> int:
-        """Bytes that H_R may still grow by."""
+        """Return the bytes by which H_R may still grow."""
         return max(self.pool - self.h_r.used - self._least_h_s, 0)
 
     def _limit_h_s(self, size: int) -> bool:
-        """Make H_S no larger than this. False when more waits there."""
+        """Shrink H_S to this size. Return False if its tuples need more."""
         return self.h_s.size <= size or self._resize(size) <= size
 
     def _grow(self) -> bool:
-        """In the rate form, let H_S have half as much again, if M allows."""
+        """Enlarge H_S by half in the rate form, if M allows. Return whether it grew."""
         now = self.h_s.size
         size = min(now + max(now // 2, 65_536), self._h_s_limit)
         return self.parameters.form == "rate" and size > now and self._resize(size) > now
 
     def _rebalance(self) -> None:
-        """H_R has what it uses, H_S the rest (fixed form) or what it needed (rate form)."""
+        """Give H_R the bytes that it uses, and H_S the rest (fixed form) or what it needed (rate
+        form)."""
         self.arena.reserve("H_R", self.h_r.used)
         size = self.pool - self.h_r.used
         if self.parameters.form == "rate":
@@ -323,8 +327,8 @@ class Ssbj(SemiStreamJoin):
     # State
 
     def _state(self) -> State:
-        """Of H_R and of the switching buffer only the join values and counts: their tuples are in
-        R."""
+        """Return the state to save. For H_R and the switching buffer these are join values and
+        counts only, as their tuples can be read from R."""
         c = self.candidates
         tables = self.h_s.tables() | {
             "cache": self.h_r.saved(staged=False),

@@ -93,7 +93,7 @@ class Sscj(SemiStreamJoin):
             yield from self.iterate()
 
     def iterate(self) -> Iterator[JoinOutput]:
-        """The disk-probing phase."""
+        """Run the disk-probing phase once."""
         begun, h_s, cycles = self._begin(), self.h_s, self.index.cycles
         span, read = h_s.span(h_s.oldest), 0  # the oldest key in Q
         # READ the partition that the index gives for it

@@ -54,7 +54,7 @@ from semistream.joins.stream_buffer import StreamBuffer
 from semistream.joins.stream_probing import steps
 from semistream.joins.stream_table.by_key import ByKey, Span
 
-FREED = 1 / 8  # of the stream buffer, by one plan
+FREED = 1 / 8  # share of the stream buffer that one plan frees
 
 class SsijParameters(Settings):
     disk_tuples: int = Field(0, ge=0, description="d, master tuples of a block; 0: chosen from M "
@@ -93,7 +93,7 @@ class Ssij(SemiStreamJoin):
                 yield from self.iterate()
 
     def iterate(self) -> Iterator[JoinOutput]:
-        """The join phase; each block read is an iteration."""
+        """Run the join phase. Each block read counts as an iteration."""
         h_s, blocks = self.h_s, self.blocks
         plan = self._plan(h_s.waiting(len(blocks.cached)))
         blocks.replace(plan)
@@ -105,7 +105,7 @@ class Ssij(SemiStreamJoin):
         blocks.utility *= FADE
 
     def _read(self, span: Span, following: Span) -> Iterator[JoinOutput]:
-        """READ blocks, OUTPUT and DELETE the tuples that wait for them, and CACHE them."""
+        """READ blocks, OUTPUT and DELETE the tuples that wait for them, and CACHE the blocks."""
         begun, h_s, read = self._begin(), self.h_s, 0
         for block in self.index.read(span, following):
             found = h_s.find(block.codes, block.firsts(span), span)
@@ -117,7 +117,8 @@ class Ssij(SemiStreamJoin):
         self._end(begun, len(removed.slots), read, self.index.cycles)
 
     def _plan(self, waiting: np.ndarray) -> np.ndarray:
-        """The blocks to read, in the order of R, int64[n]; waiting: int64[N], tuples for each."""
+        """Return the blocks to read, in the order of R, int64[n]. waiting: int64[N], the tuples
+        that wait for each block."""
         order = np.argsort(-waiting, kind="stable")
         count = int(np.searchsorted(np.cumsum(waiting[order]), FREED * self.h_s.live)) + 1
         return np.sort(order[:count][waiting[order[:count]] > 0])

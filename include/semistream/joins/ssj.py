@@ -91,7 +91,7 @@ class Ssj(SemiStreamJoin):
             yield from self.iterate()
 
     def iterate(self) -> Iterator[JoinOutput]:
-        """The disk-probing phase."""
+        """Run the disk-probing phase once."""
         begun, h_s = self._begin(), self.h_s
         h_s.close_chunk()
         partition, read = self.scan.read()  # READ the next b tuples of R, cyclically

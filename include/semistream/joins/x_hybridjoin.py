@@ -64,7 +64,7 @@ class XHybridjoin(SemiStreamJoin):
     h_s: ByKey
 
     def __init__(self, spec: JoinSpec, parameters: XHybridjoinParameters, d_n: int | None = None):
-        """d_n: d_N, where l and k are apart (Tuned X-HYBRIDJOIN)."""
+        """Open the join. d_n: d_N, if it differs from d_S (Tuned X-HYBRIDJOIN)."""
         super().__init__(spec.with_disk_buffer(parameters.disk_tuples), parameters)
         self.index = IndexReader(self.spec)
         self.h_s = ByKey(self.layout, self.master.partition_count)
@@ -94,8 +94,8 @@ class XHybridjoin(SemiStreamJoin):
                     yield from self._load(self.h_s.most_frequent(self.non_swappable.places))
 
     def _load(self, keys: np.ndarray) -> Iterator[JoinOutput]:
-        """LOAD these keys, the most frequent first, into the non-swappable part; each partition
-        read is an iteration."""
+        """LOAD the tuples of these keys, the most frequent first, into the non-swappable part. Each
+        partition read counts as an iteration."""
         h_s, part = self.h_s, self.non_swappable
         spans = [(i, i + 1) for i in part.choose(keys)]
         for span, following in itertools.zip_longest(spans, spans[1:]):
@@ -123,8 +123,8 @@ class XHybridjoin(SemiStreamJoin):
 
     def _swap(self, span: Span, following: Span,
               load: bool = False) -> Generator[JoinOutput, None, tuple[int, int]]:
-        """READ the span into the swappable part and join it. load: and LOAD from it into the
-        non-swappable part. Returns (stream tuples finished, disk tuples read)."""
+        """READ the span into the swappable part and join it. load: also LOAD from it into the
+        non-swappable part. Return (stream tuples finished, disk tuples read)."""
         h_s, read = self.h_s, 0
         for partition in self.index.read(span, following):
             found = h_s.find(partition.codes, partition.firsts(span), span)
