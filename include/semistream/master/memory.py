@@ -1,4 +1,4 @@
-"""R held in memory: the smallest MasterRelation, for small master data and for examples."""
+"""R held in memory: the simplest MasterRelation, for small master data and for examples."""
 
 from __future__ import annotations
 
