@@ -21,26 +21,26 @@ from semistream.joins.intrinsics import prefetch
 from semistream.joins.key_table import bucket as place
 from semistream.joins.key_table import mix
 
-# flags; a dead slot is garbage, a buffered one is in the purge buffer and in no list; of a changed
-# one the last snapshot has other flags or another pid
+# flags: a DEAD slot is garbage; a BUFFERED one is in the purge buffer and in no list; a CHANGED one
+# has other flags or another pid in the last snapshot
 MATCHED, DEAD, BUFFERED, CHANGED = 1, 2, 4, 8
-UNLINKED = -2  # in the place of an older slot: taken out of its list
+UNLINKED = -2  # in the place of an older slot: removed from its list
 BUCKETS = 64  # hash buckets
-GROUP = 32  # tuples of a disk join under way at once
+GROUP = 32  # tuples of a disk join in progress at once
 LANES = 16  # searches side by side, so that their cache misses overlap
 NEVER = np.iinfo(np.int64).max  # departure time of a tuple in memory
 
 
 @njit(inline="always")
 def _bucket(code):
-    """The hash bucket, of bits that a place does not depend on: codes of one hash bucket are all
-    over a table."""
+    """Return the hash bucket, from bits that the position in a table does not depend on, so that
+    the codes of a hash bucket are spread over a table."""
     return np.int64((mix(code) >> np.uint64(20)) % np.uint64(BUCKETS))
 
 
 @njit(inline="always")
 def _position(code, t64):
-    """Where the code is, or the free position where it belongs."""
+    """Return the position of the code, or the free position for it."""
     size = len(t64)
     p = place(code, size)
     while t64[p, 1] != 0 and t64[p, 0] != code:
@@ -52,15 +52,16 @@ def _position(code, t64):
 
 @njit(cache=True)
 def buckets(codes, out):
-    """out[i] (int32, written) = hash bucket of codes[i]."""
+    """Write the hash bucket of codes[i] to out[i], int32[n]."""
     for i in range(len(codes)):
         out[i] = _bucket(codes[i])
 
 
 @njit(cache=True)
 def bucket_slots(code, flags, end, at, out):
-    """Live slots below `end`, ascending, of each hash bucket b to out[at[b]:] (int32), unless at[b]
-    is negative. at: int64[BUCKETS], behind it where they end (written)."""
+    """Write the live slots below `end` of each hash bucket b to out[at[b]:] (int32), ascending.
+    Buckets with a negative at[b] are skipped. at: int64[BUCKETS], advanced to the end of each
+    bucket's slots."""
     for s in range(end):
         if not flags[s] & DEAD:
             b = _bucket(code[s])
@@ -71,7 +72,8 @@ def bucket_slots(code, flags, end, at, out):
 
 @njit(cache=True)
 def bucket_counts(code, flags, end, out):
-    """out[b] (int64[BUCKETS], written) = live slots below `end` of hash bucket b."""
+    """Write the number of live slots below `end` of each hash bucket b to out[b],
+    int64[BUCKETS]."""
     out[:] = 0
     for s in range(end):
         if not flags[s] & DEAD:
@@ -80,9 +82,9 @@ def bucket_counts(code, flags, end, out):
 
 @njit(cache=True)
 def join_and_insert(codes, keep, side, t64, t32, code, same, slot, found):
-    """The memory join's look-ups: found[i] = newest slot of the opposite side with codes[i], or -1;
-    tuples to keep (uint8[n]) are put in their own side's lists, in slots from `slot` on. Returns
-    the number of positions newly used.
+    """Look up tuples for the memory join: write the newest slot of the opposite side with codes[i],
+    or -1, to found[i]. Insert the tuples with keep[i] (uint8[n]) into their own side's lists, in
+    slots from `slot` on. Return the number of positions newly used.
 
     t32, code, same: written.
     """
@@ -113,7 +115,7 @@ def join_and_insert(codes, keep, side, t64, t32, code, same, slot, found):
 
 @njit(cache=True)
 def find(codes, side, t64, t32, found):
-    """found[i] (int32, written) = newest slot of the side with codes[i], or -1."""
+    """Write the newest slot of the side with codes[i], or -1, to found[i], int32[n]."""
     for i in range(len(codes)):
         first = t32[_position(codes[i], t64), 2 + side]
         found[i] = first - 1 if first > 0 else -1
@@ -121,9 +123,9 @@ def find(codes, side, t64, t32, found):
 
 @njit(cache=True)
 def pairs(found, same, i, slot, out_row, out_slot):
-    """(row, slot) pairs from row i on, or within its list from `slot` on (-1: from its start), as
-    far as the output (int64) reaches. Returns (pairs, row, slot) to go on from; row len(found): all
-    are given."""
+    """Write (row, slot) pairs from row i on, starting within its list at `slot` (-1: at its start),
+    until the output arrays (int64) are full. Return (pairs, row, slot) to continue from; row is
+    len(found) at the end."""
     k, most = 0, len(out_row)
     while i < len(found):
         s = found[i] if slot < 0 else slot
@@ -141,8 +143,8 @@ def pairs(found, same, i, slot, out_row, out_slot):
 
 @njit(cache=True)
 def unlink(slots, side, t64, t32, code, same, flags):
-    """Take slots that are dead or buffered out of their lists, with all others there that are: a
-    list is passed through once (t32 and same: written)."""
+    """Remove dead or buffered slots from their lists, with all other such slots of these lists.
+    Each list is traversed once. t32 and same: written."""
     gone = DEAD | BUFFERED
     for i in range(len(slots)):
         if same[slots[i]] == UNLINKED:
@@ -166,7 +168,7 @@ def unlink(slots, side, t64, t32, code, same, flags):
 
 @njit(cache=True)
 def directory_live(t32):
-    """Positions that have a tuple."""
+    """Return the number of positions that have a tuple."""
     n = 0
     for p in range(len(t32)):
         if t32[p, 2] > 0 or t32[p, 3] > 0:
@@ -176,8 +178,8 @@ def directory_live(t32):
 
 @njit(cache=True)
 def directory_copy(t64, t32, u64):
-    """Copy the positions that have a tuple into the zeroed table u64 (written). Both are passed
-    through in order."""
+    """Copy the positions that have a tuple into the zeroed table u64 (written). Both tables are
+    traversed in order."""
     for p in range(len(t64)):
         if t32[p, 2] > 0 or t32[p, 3] > 0:
             q = _position(t64[p, 0], u64)
@@ -187,9 +189,9 @@ def directory_copy(t64, t32, u64):
 
 @njit(cache=True)
 def directory_clear(t64, t32, wanted):
-    """Empty each side's lists of the codes whose hash bucket b has wanted[side, b] (uint8[2,
-    BUCKETS]), and take codes without tuples out: what lies behind them in a probe's way moves up.
-    Returns the positions in use.
+    """Empty the lists of each side and hash bucket b with wanted[side, b] (uint8[2, BUCKETS]), and
+    remove codes without tuples. Codes behind a removed one in a probe sequence move up. Return the
+    positions in use.
 
     It goes round from a position that is free, so that a code comes behind all that it may have
     given way to.
@@ -223,7 +225,7 @@ def directory_clear(t64, t32, wanted):
 
 @njit(cache=True)
 def directory_move(t32, side, moved):
-    """Follow slots of a side to moved[slot]."""
+    """Replace slots of a side by moved[slot]."""
     for p in range(len(t32)):
         if t32[p, 2 + side] > 0:
             t32[p, 2 + side] = moved[t32[p, 2 + side] - 1] + 1
@@ -231,8 +233,8 @@ def directory_move(t32, side, moved):
 
 @njit(cache=True)
 def compact(end, flags, same, moved, kept):
-    """moved[slot] (int32, written) = new slot of each slot that is not dead; kept[new] (int32,
-    written) = old one, ascending; `same` follows. Returns how many are left."""
+    """Write the new number of each live slot to moved[slot] (int32), and the old number, ascending,
+    to kept[new] (int32). Update `same` accordingly. Return the number of live slots."""
     n = 0
     for s in range(end):
         if not flags[s] & DEAD:
@@ -247,7 +249,7 @@ def compact(end, flags, same, moved, kept):
 
 @njit(cache=True)
 def match(flags, slots):
-    """Note that these tuples have had a partner (flags: written)."""
+    """Mark these tuples as having had a partner. flags: written."""
     for i in range(len(slots)):
         if not flags[slots[i]] & MATCHED:
             flags[slots[i]] |= MATCHED | CHANGED
@@ -255,7 +257,7 @@ def match(flags, slots):
 
 @njit(cache=True)
 def add_at(counts, index, by):
-    """counts[index[i]] += by for each index that is not negative."""
+    """Add `by` to counts[index[i]] for each index that is not negative."""
     for i in range(len(index)):
         if index[i] >= 0:
             counts[index[i]] += by
@@ -263,8 +265,9 @@ def add_at(counts, index, by):
 
 @njit(cache=True)
 def hold(code, ats, flags, dts, i, number, h64, h32, n):
-    """Add a block's live rows from row i on to those that a disk join holds, as far as there is
-    place. Returns (tuples, row) to go on from. number: of row 0. h64, h32: from n on written."""
+    """Add a block's live rows, from row i on, to the tuples that a disk join holds, as far as they
+    fit. Return (tuples, row) to continue from. number: number of row 0. h64, h32: written from n
+    on."""
     while i < len(code) and n < len(h64):
         if not flags[i] & DEAD:
             h64[n, 0], h64[n, 1], h64[n, 2] = code[i], ats[i], dts
@@ -276,7 +279,8 @@ def hold(code, ats, flags, dts, i, number, h64, h32, n):
 
 @njit(cache=True)
 def chain(h64, h32, heads):
-    """Index the tuples that a disk join holds: h32 and heads (int32[m]) are written."""
+    """Build the hash table of the tuples that a disk join holds. h32 and heads (int32[m]):
+    written."""
     heads[:] = -1
     for i in range(len(h64)):
         b = place(h64[i, 0], len(heads))
@@ -286,8 +290,8 @@ def chain(h64, h32, heads):
 
 @njit(inline="always")
 def _probed(history, dts, other_ats, other_dts):
-    """Whether a disk portion's probe, of its tuples that departed until history[k, 0], met the
-    other tuple in memory at history[k, 1]."""
+    """Return whether a probe of a disk portion, which covers departures until history[k, 0] and
+    took place at history[k, 1], met the other tuple in memory."""
     for k in range(len(history)):
         if dts <= history[k, 0] and other_ats < history[k, 1] and history[k, 1] < other_dts:
             return True
@@ -297,9 +301,9 @@ def _probed(history, dts, other_ats, other_dts):
 @njit(cache=True)
 def leftover_pairs(heads, h64, h32, x_history, code, ats, flags, dts, y_history, done, number, i, x,
                    k, out_x, out_y):
-    """Pairs of tuples that a disk join holds and live rows of a block that have not been joined
-    yet, from row i on, or within its chain from x on, as pairs k and on, as far as the output
-    reaches. Returns (row, x, pairs) to go on from; row len(code): all are given.
+    """Find pairs of held tuples and live rows of a block that have not been joined yet. Continue
+    from row i, or within its chain from x on, and write pairs from number k on until the output is
+    full. Return (row, x, pairs) to continue from; row is len(code) at the end.
 
     code, ats: int64[n], flags: uint8[n], read; dts: of the block, NEVER if in memory; histories:
     int64[k, 2], the probes of the disk portion; done: all tuples that arrived before have been
@@ -341,8 +345,8 @@ def leftover_pairs(heads, h64, h32, x_history, code, ats, flags, dts, y_history,
 
 @njit(cache=True)
 def find_intervals(codes, low, high, pid, out):
-    """out[i] (int32, written where there is one) = pid[k] of the interval low[k]..high[k] that
-    codes[i] lies in.
+    """Write pid[k] of the interval low[k]..high[k] that contains codes[i] to out[i] (int32), if
+    there is one.
 
     codes: int64[n], read; low, high: int64[m], disjoint closed intervals, ascending, read; pid:
     int32[m], read.
@@ -365,8 +369,8 @@ def find_intervals(codes, low, high, pid, out):
 
 @njit(cache=True)
 def put(codes, values, table):
-    """table: int64[size, 2], written: code and value + 1; 0 where there is none. It has free
-    positions left, and no code twice."""
+    """Insert codes and their values into a table. table: int64[size, 2], written: code and value +
+    1; 0 where it is empty. The table has free positions, and no code occurs twice."""
     for i in range(len(codes)):
         p = _position(codes[i], table)
         table[p, 0], table[p, 1] = codes[i], values[i] + 1
@@ -374,7 +378,7 @@ def put(codes, values, table):
 
 @njit(cache=True)
 def get(codes, table, out):
-    """out[i] (int32, written where there is one) = the value of codes[i]."""
+    """Write the value of codes[i] to out[i] (int32), if there is one."""
     for i in range(len(codes)):
         value = table[_position(codes[i], table), 1]
         if value != 0:
@@ -383,7 +387,7 @@ def get(codes, table, out):
 
 @njit(cache=True)
 def take_out(codes, table):
-    """Remove codes; what lies behind them in a probe's way moves up (table: written)."""
+    """Remove codes. Codes behind a removed one in a probe sequence move up. table: written."""
     size = len(table)
     for i in range(len(codes)):
         hole = _position(codes[i], table)
@@ -402,8 +406,8 @@ def take_out(codes, table):
 
 @njit(cache=True)
 def subtract(low, high, other_low, other_high, open_ends, out_low, out_high):
-    """Cut the other intervals out of low..high; open_ends: but not of one with an open end, which
-    stays whole. Returns how many are left.
+    """Cut the other intervals out of low..high. open_ends: an interval with an open end stays
+    whole. Return how many are left.
 
     low, high: int64[n]; other_low, other_high: int64[m]; all read, closed, disjoint among
     themselves, ascending. out_low, out_high: int64[n + m], written.
