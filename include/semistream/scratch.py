@@ -1,5 +1,5 @@
-"""A directory for what a process needs while it lives. Those of processes that were killed are
-swept by the next one."""
+"""A directory for temporary files of a process. Directories of processes that were killed are
+removed by the next process."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import IO
 
 PREFIX = "semistream-scratch-"
-# the locks of this process's own; the kernel lets go of them, however it ends
+# the locks of this process's directories, which the kernel releases, however the process ends
 _held: list[IO[bytes]] = []
 
 
 def scratch_directory() -> Path:
-    """A new one, below the system's directory for temporary files; removed when the process
-    ends."""
+    """Return a new directory below the system's directory for temporary files. It is removed when
+    the process ends."""
     parent = Path(tempfile.gettempdir())
     sweep(parent)
     directory = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
@@ -31,9 +31,9 @@ def scratch_directory() -> Path:
 
 
 def sweep(parent: Path) -> None:
-    """Remove those of this user whose process has ended."""
+    """Remove scratch directories of this user whose process has ended."""
     for directory in parent.glob(f"{PREFIX}*"):
-        with suppress(OSError):  # another one sweeps it, or it has no lock yet
+        with suppress(OSError):  # another process is removing it, or it has no lock yet
             if directory.stat().st_uid == os.getuid():
                 with open(directory / "lock", "r+b") as lock:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -41,5 +41,5 @@ def sweep(parent: Path) -> None:
 
 
 def task_directory() -> str | None:
-    """Where a Spark task has its temporary files; None: in the system's directory for them."""
+    """Return the directory for a Spark task's temporary files; None: the system's directory."""
     return os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or None
