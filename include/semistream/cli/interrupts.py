@@ -17,7 +17,7 @@ came: list[int] = []  # signals
 
 
 def end_at_once() -> None:
-    """Let a signal end this process without a traceback, wherever its imports are."""
+    """Let a signal end this process without a traceback, even during imports."""
     _handle(_end)
 
 

@@ -4,19 +4,18 @@
     c_loop = c_IO(d) + d c_H + w_S (c_O + c_E + c_S + c_A + c_R) + w_N (c_R + c_N + c_S') + c_I
     w_S = 2 h_S / N
 
-One iteration is one stop. c_S looks up in the index where a miss belongs, a hit's c_S' does not.
-H_S is full, and its tuples are spread over the way that the elevator still has to go: a partition
-that comes next has the tuples of a whole sweep, one just left has none, and 2 h_S / N leave at a
-stop.
+An iteration is a stop. c_S includes the index look-up of a miss; a hit's c_S' does not. H_S is
+full, and its tuples are spread over the rest of the elevator's way: the next partition has the
+tuples of a whole sweep, the last one has none, and 2 h_S / N tuples leave at a stop.
 
-The cost-balanced inequality settles where T = 2 h_S / (1 - p_N) stream tuples come in a sweep and
-the values with (n - sqrt(n)) v_S > 2 phi (m v_R + v_E) are in H_R, n = p T, m = 0 for one without
-master tuples; phi is the share that the stops have in the cost of a miss, sqrt(n) what chance may
-add to a sweep's count. One equation in T. *Reading ahead* is that of MESHJOIN.
+In the steady state of the cost-balanced inequality, T = 2 h_S / (1 - p_N) stream tuples come in a
+sweep, and the values with (n - sqrt(n)) v_S > 2 phi (m v_R + v_E) are in H_R, with n = p T, and m =
+0 for values without master tuples. phi is the stops' share of the cost of a miss; sqrt(n) is what
+chance may add to a sweep's count. This is one equation in T. *Reading ahead* is that of MESHJOIN.
 
-A filter of b bits per master tuple rejects all but `false_positives` (b) of the keys that R lacks,
-for b R_t / 8 + N bytes and a look-up in it, c_R, of each tuple that misses H_R. b is that of
-``FILTER_BITS`` with the highest service rate, none where no key is absent.
+A filter of b bits per master tuple rejects all but `false_positives` (b) of the keys that R lacks.
+It costs b R_t / 8 + N bytes, and a look-up, c_R, of each tuple that misses H_R. b is the value of
+``FILTER_BITS`` with the highest service rate, or none if no key is absent.
 """
 
 from __future__ import annotations

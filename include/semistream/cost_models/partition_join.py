@@ -1,18 +1,19 @@
 """The partition-based join's cost model.
 
 Chakraborty, Singh: *A Partition-based Approach to Support Streaming Updates over Persistent Data in
-an Active Data Warehouse* (2009). The papers at hand give none; this one is ours, in their style,
-for the reading of ``joins/partition_join.py``:
+an Active Data Warehouse* (2009). The papers at hand give no model. This one is ours, in their
+style, for the reading of ``joins/partition_join.py``:
 
     M = d v_R + 5 N + places (d (v_R + v_E) + 1) + h_S v_S
     c_loop = c_IO(d) + d c_H + w_S (c_O + c_E + c_S + c_A + c_R) + w_N (c_R + c_N + c_S) + c_I
 
-One iteration is one partition read. w_N follows from the share of the stream that the partitions in
-memory take. A partition of probability P, of T tuples that came, is read when c tuples wait for it,
-c the same for all: the partition with the most is read. Those with P T < c were never read and have
-P T tuples; of the others c / 2 wait on average. c is what makes h_S tuples wait, and w_S = c. In a
-stream without end every partition gets to c, so that w_S = 2 h_S / N, as in ELEVATORJOIN: its bound
-on waiting costs what rare partitions would have been spared in a run as long as this.
+An iteration is a partition read. w_N follows from the share of the stream that the partitions in
+memory take. A partition of probability P, after T arrivals, is read when c tuples wait for it. c is
+the same for all, as the partition with the most tuples is read. Partitions with P T < c were never
+read and have P T tuples; for the others c / 2 tuples wait on average. c follows from the h_S
+waiting tuples, and w_S = c. In an endless stream every partition reaches c, so that w_S = 2 h_S /
+N, as in ELEVATORJOIN. The bound on waiting of the latter thus costs only the reads of rare
+partitions, which a finite run of this join is spared.
 """
 
 from __future__ import annotations

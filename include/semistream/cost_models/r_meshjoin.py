@@ -1,8 +1,9 @@
-"""R-MESHJOIN's cost model: MESHJOIN's, per slice of a disk read. One iteration is one slice.
+"""R-MESHJOIN's cost model: that of MESHJOIN, applied to the slices of a disk read. An iteration is
+a slice.
 
 Naeem, Dobbie, Weber, Alam: *R-MESHJOIN for Near-Real-Time Data Warehousing* (2010), in our reading
-(``joins/r_meshjoin.py``). Corrections: those of MESHJOIN. Each slice has an iteration's own cost
-c_I; the papers' costs, all per tuple, see no difference between one slice and several.
+(``joins/r_meshjoin.py``). Corrections: those of MESHJOIN. Each slice has an iteration's fixed cost
+c_I; with the papers' costs, all per tuple, one slice and several would cost the same.
 """
 
 from __future__ import annotations

@@ -2,22 +2,21 @@
 
 Naeem, Weber, Lutteroth: *A Memory-Optimal Many-To-Many Semi-Stream Join*, "[1]" below.
 
-Corrections, beside the printed equations:
+Corrections to the printed equations:
 
 - *steady state*: the paper measures w_N and w_S; here they follow from the cache inequality. With T
   stream tuples per R-cycle, the values with p T v_S > sf m v_R are in H_R, H_S has the rest of M,
-  and T is what fills it: one equation in T.
+  and T tuples fill it. This is one equation in T.
 - *real bytes*: v_S and v_R are the bytes that a tuple takes in H_S and H_R, links and table
   included; a cached value takes v_E beside its tuples, and the candidates for switching a share of
   M. Eq. 1 has v_P + f v_S, f v_R and neither of the others.
-- *absent values*: a value that has no master tuple is in H_R for the v_E that it takes, where p T
-  v_S > sf v_E.
+- *absent values*: a value without master tuples is in H_R, where it takes v_E, if p T v_S > sf v_E.
 - *look-up of the misses*: Eq. 2 lacks w_S c_H, as SSJ's does.
 - *two cycles of three*: a disk tuple is looked up among the candidates in the incrementing and in
   the switching cycle only.
 - *iteration*, *reading ahead*, *late materialisation*, *largest chunk*: those of MESHJOIN.
 - Eq. 5, lambda at a stable rate, is Eq. 3. Eq. 6 puts the bytes of Eq. 1 in the place of Eq. 5's
-  tuples, so that it is no rate of tuples; it is left out.
+  tuples, so that it is not a rate of tuples; it is left out.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Naeem, Weber, Dobbie, Lutteroth: *SSCJ: A Semi-Stream Cache Join using a Front-S
 
 Corrections: *look-up of the misses*, *key bytes*, *one hash table*, *detection* and *whole values*
 as in SSJ; *w in the steady state*, *absent keys*, *iteration* and *reading ahead* as in HYBRIDJOIN,
-over what the stream looks like behind the cache.
+over the frequencies in the stream behind the cache.
 """
 
 from __future__ import annotations

@@ -8,12 +8,12 @@ their style, for the reading of ``joins/ssij.py``:
     c_loop = c_IO(d) + d c_H + w_S (c_O + c_E + c_S + c_A + c_R) + w_N (c_R + c_N + c_S) + c_I +
     plan
 
-One iteration is one block read. w_N follows from the share of the stream that the most useful
-blocks take. For w_S, a plan is made after T = h_S / 8 arrivals and reads the blocks for which at
-least c tuples wait. A block of probability P gains P T tuples from plan to plan; where that is less
-than c, it is read with c + P T / 2 of them, and (c + P T) / 2 wait on average; otherwise both are P
-T. c is what makes h_S wait. A plan looks at every waiting tuple to free an eighth of them. *Reading
-ahead* is that of MESHJOIN.
+An iteration is a block read. w_N follows from the share of the stream that the most useful blocks
+take. For w_S, a plan is made after T = h_S / 8 arrivals, and reads the blocks for which at least c
+tuples wait. A block of probability P gains P T tuples between two plans. If that is less than c, it
+is read with c + P T / 2 tuples, and (c + P T) / 2 wait on average; otherwise both are P T. c
+follows from the h_S waiting tuples. A plan examines every waiting tuple to free an eighth of them.
+*Reading ahead* is that of MESHJOIN.
 """
 
 from __future__ import annotations

@@ -3,28 +3,28 @@
 Naeem, Jamil: *An Efficient Stream-based Join to Process End User Transactions in Real-Time Data
 Warehousing* (2014), "[1]" below. Its d v_R is k v_P and its h_R v_R is l v_P, whole pages.
 
-Corrections, beside the printed equations:
+Corrections to the printed equations:
 
-- *look-up of the misses*: a stream tuple that H_R does not know was looked up there as well, w_S
-  c_H, which Eq. 2 lacks.
+- *look-up of the misses*: a stream tuple that misses H_R was looked up there as well. Eq. 2 lacks
+  this cost, w_S c_H.
 - *condition of the misses*: Eq. 8 sums the probability that any stream tuple falls into a segment
-  of R'; but the tuples in H_S are known to belong to R'. Their mean probability is 1 / N, whatever
+  of R', but the tuples in H_S are known to belong to R'. Their mean probability is 1 / N, whatever
   the skew, so that w_S is h_S / N.
-- *key bytes*: beside its tuple, an entry of H_R takes a place in the table, not a recorder's 8
-  bytes alone, and newcomers gather in a switching buffer.
+- *key bytes*: beside its tuple, an entry of H_R takes a place in the table, and not only a
+  recorder's 8 bytes; new tuples gather in a switching buffer.
 - *one hash table*: a waiting tuple's queue node is a part of its bytes, so that alpha of Eq. 1, the
   share of H_S beside its queue, follows.
 - *partial chunk*: the disk phase also starts when the stream buffer is empty, with a chunk that is
   not full.
-- *detection*: finding the frequent ones among a partition's tuples costs c_D, and c_M for each join
-  value of theirs that has a match, beside d c_F.
-- *whole values*: all tuples of a join value are cached or none, and only where they are all in one
-  partition: of values with m tuples a border is within (m - 1) / d.
+- *detection*: finding the frequent tuples of a partition costs c_D, and c_M for each of its join
+  values that has a match, beside d c_F.
+- *whole values*: all tuples of a join value are cached or none, and only if they are all in one
+  partition. A share (m - 1) / d of the values with m tuples crosses a border.
 - *real bytes*, *iteration*, *reading ahead*, *late materialisation*, *largest chunk*: those of
   MESHJOIN.
 
 The tuning model of [1] section 5.1.2, Eq. 4 to 10, is for Zipf's law. ``predict`` takes p_N from
-whatever frequencies the stream has; the experiment ``ssj-phases`` compares both with measurements.
+the stream's actual frequencies; the experiment ``ssj-phases`` compares both with measurements.
 """
 
 from __future__ import annotations

@@ -3,18 +3,19 @@
 Naeem: *Tuned X-HYBRIDJOIN for Near-Real-Time Data Warehousing* (2013), "[1]" below. Its d_S v_R is
 k v_P and its d_N v_R is l v_P, whole pages.
 
-Corrections, beside the printed equations:
+Corrections to the printed equations:
 
 - *expected count*: Eq. 6 is derived with p (1 - p), the variance of a Bernoulli trial, where the
   expected number of matches of w tuples is w p. With that, w = h_S p_old / (1 + p_old - p_new). The
   experiment ``x-hybridjoin-eq6`` compares both, and the next correction, with the measured w.
-- *oldest first*: Eq. 4 gives every partition the same chance to be read; but the oldest tuple
-  chooses it, as in HYBRIDJOIN, whose steady state over the keys that are not resident gives w here.
+- *oldest first*: Eq. 4 gives every partition the same chance to be read. But the oldest tuple
+  chooses the partition, as in HYBRIDJOIN, whose steady state over the keys that are not resident
+  gives w here.
 - *observed residents*: the non-swappable part has the keys that were most frequent in the first
-  full H_S, not the most probable ones, and no others: d_N is at most as many as came in it. Where a
-  bound on waiting has R read before H_S is full, it is among the tuples that came until then, or
-  the first d_N where these are more.
-- *second probe*: the non-swappable part is probed each iteration, at an iteration's costs for
+  full H_S, not the most probable ones. d_N is at most the number of tuples of these keys. If a
+  bound on waiting makes the join read before H_S is full, the sample is the tuples that came until
+  then, or the first d_N if these are more.
+- *second probe*: the non-swappable part is probed in each iteration, at an iteration's costs of
   finding and removing.
 - *absent keys* as in HYBRIDJOIN; *one hash table*: as in SSJ; *iteration*: c_I, as in
   MESHJOIN; *reading ahead* as in HYBRIDJOIN.

@@ -38,9 +38,9 @@ class Begun(NamedTuple):
 class SemiStreamJoin(ABC):
     """A single-threaded join of a stream with R in at most M bytes.
 
-    A subclass makes ``h_s``, and gives ``_take``, ``iterate``, ``_drain``, ``_state`` and
+    A subclass creates ``h_s``, and implements ``_take``, ``iterate``, ``_drain``, ``_state`` and
     ``_restore``. Null keys, output, time and totals are handled here. H_S gets its memory when the
-    first tuples come (``_open``): they tell how long strings are.
+    first tuples come (``_open``), as these show how long strings are.
     """
 
     h_s: StreamTable

@@ -1,7 +1,7 @@
 """ELEVATORJOIN, our own.
 
-What SSBJ's cache inequality, HYBRIDJOIN's index, SSIJ's stream buffer by blocks and a disk arm's
-elevator give together.
+ELEVATORJOIN combines SSBJ's cache inequality, HYBRIDJOIN's index, SSIJ's stream buffer by blocks,
+and the elevator order of a disk arm.
 
     loop
         cache phase, until H_S is full:
@@ -19,12 +19,12 @@ elevator give together.
 
 Why it is fast:
 
-- A scan-based join keeps each tuple for an R-cycle; here it leaves when its partition comes, after
-  half a sweep on average, so that a full H_S finishes 2 h_S tuples a sweep. Every read serves 2 h_S
-  / N tuples, and reads are in the order of the disk.
-- A waiting tuple needs no hash entry, no queue node and no links: it lies with those of its
-  partition. h_S is larger by as much.
-- The **cost-balanced inequality**: a miss costs c_m of the processor and its share of a sweep's
+- A scan-based join keeps each tuple for an R-cycle. Here a tuple leaves when its partition is read,
+  after half a sweep on average, so that a full H_S finishes 2 h_S tuples a sweep. Every read serves
+  2 h_S / N tuples, and reads are in the order of the disk.
+- A waiting tuple needs no hash entry, no queue node and no links: it lies with the other tuples of
+  its partition. h_S is larger accordingly.
+- The **cost-balanced inequality**: a miss costs c_m of processor time and its share of a sweep's
   stops, C / (2 h_S) with C = N (c_IO(d) + d c_H + c_I). Caching a value with m master tuples takes
   m v_R + v_E bytes from H_S. Setting the derivative of misses (c_m + C / (2 h_S)) to zero gives
 
@@ -34,19 +34,20 @@ Why it is fast:
   a miss costs, measured sweep by sweep. phi = 1 is SSBJ's inequality (Theorem 2) for tuples that
   wait half a sweep. A uniform stream caches nothing, and where the disk costs nothing any repeated
   value is cached.
-- It follows drift: a value enters H_R by the tuples of one sweep and stays by those of the last one
-  (hysteresis 2), so that what has been hot once does not stay.
-- A tuple waits for N stops at most: the elevator only goes on, stops nowhere twice in a sweep, and
-  leaves nobody behind.
-- A tuple whose key R lacks would wait half a sweep for nothing. A few bits remain of each key that
-  was read (`joins/key_filter.py`): a key whose bits are not all there is answered at once.
-- Its state is kept by its changes: the tuples that came since the last snapshot and the partitions
-  that were visited. A load that keeps it after every micro-batch writes what the batch brought, and
-  not h_S tuples; so all of M can wait.
+- The cache follows drift: a value enters H_R by its tuples in one sweep, and stays by its tuples in
+  the last sweep (hysteresis 2). A value that was frequent long ago does not stay.
+- A tuple waits for N stops at most: the elevator moves in one direction, stops at most once at a
+  partition in a sweep, and serves all tuples of the partition.
+- A tuple whose key R lacks would wait half a sweep in vain. A filter keeps a few bits of each key
+  that was read (`joins/key_filter.py`): a tuple whose key's bits are not all set is unmatched at
+  once.
+- The state is saved as changes: the tuples that came since the last snapshot, and the partitions
+  that were visited. A load that saves it after every micro-batch writes as much as the batch
+  brought, and not h_S tuples. So all of M can be used for waiting tuples.
 
-Where all of R fits into H_R, each visited partition is cached whole: it becomes a join in main
-memory (SSBJ's Theorem 3). Once all of R is there, a key that H_R lacks is answered at once, too. A
-join value whose master tuples lie in several partitions is joined, and never cached.
+If all of R fits into H_R, each visited partition is cached whole: ELEVATORJOIN becomes a join in
+main memory (SSBJ's Theorem 3). Once all of R is there, a key that H_R lacks is unmatched at once,
+too. A join value whose master tuples lie in several partitions is joined, but never cached.
 """
 
 from __future__ import annotations
@@ -121,7 +122,8 @@ class MissCosts:
 
 
 class Elevatorjoin(SemiStreamJoin):
-    """Many-to-many, needs an index. M = d v_R + h_R v_R + h_S v_S + 44 N + filter."""
+    """The operator of ELEVATORJOIN: many-to-many, with an index. M = d v_R + h_R v_R + h_S v_S + 44
+    N + filter."""
 
     h_s: ByPartition
     parameters: ElevatorjoinParameters

@@ -10,18 +10,17 @@ Data Warehousing*, Algorithm 1 and section 4.2; M. A. Naeem, G. Weber, G. Dobbie
 
 Deviations, and why:
 
-- Newcomers gather in a switching buffer, an eighth of H_R, and change places with the least
-  frequent ones together: one pass over H_R per buffer and not per tuple. Where a partition's
-  newcomers have no room there, one pass decides between them and what is in H_R, and those that
-  are to stay follow into the places that became free: a value may have more tuples than the buffer.
-- A newcomer does not displace a tuple that is as frequent.
-- Frequencies in H_R are halved every period (an R-cycle in a scan). They are thus comparable to f,
-  which is what came in one period, and what was hot once does not stay. When an eighth of H_R has
-  fallen below the threshold, H_R does not count as full.
-- Duplicate master keys: of a join value all master tuples are cached or none. Candidates are the
-  values whose tuples are all in one disk partition, as R's index tells, and no more than h_R.
-  Which of them are in H_R is decided by their frequencies per master tuple; the threshold is that
-  of f.
+- New tuples gather in a switching buffer, an eighth of H_R, and replace the least frequent ones
+  together, with one pass over H_R per buffer and not per tuple. If a partition's new tuples do not
+  fit there, one pass decides between them and the tuples in H_R, and the chosen ones take the
+  places that became free. So a value may have more tuples than the buffer.
+- A new tuple does not replace one that is equally frequent.
+- Frequencies in H_R are halved every period (an R-cycle in a scan). So they are comparable to f,
+  the count of one period, and a tuple that was frequent long ago does not stay. When an eighth of
+  H_R has fallen below the threshold, H_R does not count as full.
+- Duplicate master keys: all master tuples of a join value are cached, or none. Candidates are
+  values whose tuples are all in one disk partition, by R's index, and at most h_R in number. Their
+  frequencies per master tuple decide which of them are in H_R; the threshold applies to f.
 """
 
 from __future__ import annotations
@@ -63,7 +62,8 @@ NONE = Frequent(*(np.zeros(0, np.int64) for _ in range(3)))
 
 
 class FrequentTuples:
-    """H_R with places for h_R master tuples, and the frequency recorder that decides which.
+    """H_R with places for h_R master tuples, and the frequency recorder that decides which tuples
+    it holds.
 
     The join calls ``detect`` with every partition that it has probed and ``end_period`` once a
     period.

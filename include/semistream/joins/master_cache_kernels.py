@@ -1,11 +1,11 @@
 """Numba kernels of H_R (`MasterCache`).
 
-H_R is a table of entries, one a cached join value, found by open addressing (`key_table`).
+H_R is a table of entries, one per cached join value, found by open addressing (`key_table`).
 
-Arrays, by entry: ekey int64[], its key code; efirst int32[], its first tuple, ABSENT where it is
-known to have no master tuple; ecount int32[], its tuples; efreq uint32[], the stream tuples that it
-served (the papers' f_count). By tuple: tnext int32[], the next one of its entry, or -1. table
-int64[], entries.
+Arrays by entry: ekey int64[], its key code; efirst int32[], its first tuple, ABSENT if it is known
+to have none; ecount int32[], its number of tuples; efreq uint32[], the stream tuples that it served
+(the papers' f_count). Array by tuple: tnext int32[], the next tuple of its entry, or -1. Hash
+table: table int64[], entries.
 """
 
 from __future__ import annotations

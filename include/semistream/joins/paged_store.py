@@ -17,7 +17,7 @@ class PagedStore(TupleStore):
     own."""
 
     def __init__(self, schema: pa.Schema, slots: int, most: int, shift: int):
-        """most: bytes of all pages."""
+        """Reserve memory. most: bytes of all pages."""
         self.shift, self.page_bytes = shift, (1 << shift) + ADDRESS  # with its link
         pages = min(most // self.page_bytes, MOST_HEAP >> shift)
         super().__init__(schema, slots, pages << shift)

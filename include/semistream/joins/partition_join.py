@@ -13,10 +13,10 @@ papers on SSJ, SSBJ, SSCJ and Tuned X-HYBRIDJOIN.
                         OUTPUT and REMOVE all of them
                         KEEP it in memory if it is one of those that are wanted most
 
-Nothing is read of what nobody waits for, and a read serves as many tuples as one can. What the
-papers name as its flaw follows from this: a tuple of a partition that few ask for may wait for
-ever. Here it does so only while the caller has no bound on waiting: with one, the partition of a
-tuple that is due is read whatever waits for others.
+No partition is read for which no tuple waits, and a read serves as many tuples as possible. The
+flaw that the papers name follows from this: a tuple of a rarely wanted partition may wait for ever.
+Here this happens only if the caller has no bound on waiting. With a bound, the partition of a tuple
+that is due is read, whatever waits for others.
 
 The papers at hand describe the algorithm in a few sentences and give no pseudocode: this reading is
 ours. What they leave open, and deviations:
@@ -25,11 +25,11 @@ ours. What they leave open, and deviations:
   and a hash table over the keys of the partitions in memory (`joins/block_cache.py`).
 - The waiting area is ELEVATORJOIN's (`joins/stream_table/by_partition.py`). The two joins differ in
   the order of their reads, and in what they cache.
-- A partition is in memory as a whole. How often it is wanted counts stream tuples. Each time that
-  as much as an eighth of R was read, the partitions that are wanted most are chosen anew, and the
-  counts fade by a tenth, as in SSIJ.
-- A key with tuples in several partitions is never taken from memory.
-- Its state is kept by its changes, as ELEVATORJOIN's.
+- A partition is in memory as a whole. How often it is wanted is counted in stream tuples. Each time
+  that an eighth of R's partitions has been read, the most wanted partitions are chosen anew, and
+  the counts fade by a tenth, as in SSIJ.
+- Keys with tuples in several partitions are never joined from memory.
+- The state is saved as changes, as in ELEVATORJOIN.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ class PartitionJoinParameters(Settings):
 
 
 class PartitionJoin(SemiStreamJoin):
-    """Many-to-many, needs an index. M = disk buffer + partitions in memory and their counters +
-    waiting area."""
+    """The operator of the partition-based join: many-to-many, with an index. M = disk buffer +
+    partitions in memory and their counters + waiting area."""
 
     h_s: ByPartition
 

@@ -1,4 +1,4 @@
-"""Every semi-stream join by name: adding one is a file and an entry here."""
+"""The registry of semi-stream joins by name. A new join needs a file and an entry here."""
 
 from __future__ import annotations
 

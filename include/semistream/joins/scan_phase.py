@@ -58,7 +58,7 @@ class Scan:
 
     @property
     def largest_w(self) -> int:
-        """The most stream tuples that an iteration is worth waiting for."""
+        """The most stream tuples that an iteration should wait for."""
         return int(largest_chunk(self.master.partition_tuples / self.slices))
 
     @property

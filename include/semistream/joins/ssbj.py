@@ -23,16 +23,16 @@ Deviations, and why:
 - v_S and v_R are the bytes that a tuple takes in H_S and in H_R, links and table included, and a
   cached value costs v_E bytes beside its tuples. A value without master tuples (known absent) thus
   costs v_E and not nothing.
-- A value enters H_R with the f_count that its |H_S(j)| stands for since the last eviction, so that
+- A value enters H_R with the f_count that |H_S(j)| corresponds to since the last eviction, so that
   the division by 10 is fair.
-- rc starts at 2, without candidates: the first R-cycle fills H_S. The eviction is between two
-  R-cycles, behind the phase-out and before the switching, and not once an iteration.
-- The candidates that are counted take a fiftieth of M at most, 64 at least; values beyond that wait
-  for another cycle. H_S keeps a twentieth of what it shares with H_R, whatever the inequality says.
-  The paper limits neither.
+- rc starts at 2, without candidates: the first R-cycle fills H_S. The eviction takes place between
+  two R-cycles, after the phase-out and before the switching, and not once per iteration.
+- The counted candidates take a fiftieth of M at most, but there are at least 64; values beyond that
+  wait for another cycle. H_S keeps a twentieth of the memory that it shares with H_R, whatever the
+  inequality says. The paper limits neither.
 - w is at most MESHJOIN's (`joins/meshjoin.py`).
-- An iteration that has nothing to join reads nothing. When all that comes is cached, the disk rests
-  (Theorem 3).
+- An iteration without waiting tuples reads nothing. When all arriving values are cached, nothing is
+  read (Theorem 3).
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def most_candidates(memory: int) -> int:
 
 
 class Candidates:
-    """Join values of H_S that may be switched, fixed for an incrementing and a switching cycle.
+    """Join values of H_S that may be switched, chosen for an incrementing and a switching cycle.
 
     keys: int64[n]; s_count: int32[n], their master tuples; waiting: int32[n], |H_S(j)| when chosen.
     """
@@ -100,10 +100,11 @@ class Candidates:
 
 
 class Ssbj(SemiStreamJoin):
-    """Many-to-many, needs no index. M = (b + h_R f) v_R + w_S (R_t / b)(v_P + f v_S), Eq. 1.
+    """The operator of SSBJ: many-to-many, without an index. M = (b + h_R f) v_R + w_S (R_t / b)(v_P
+    + f v_S), Eq. 1.
 
-    H_R and H_S share what the disk buffer and the candidates leave: H_R takes what the cache
-    inequality gives it, H_S the rest.
+    H_R and H_S share the memory that the disk buffer and the candidates leave: H_R takes as much as
+    the cache inequality gives it, H_S the rest.
     """
 
     h_s: ByChunk

@@ -20,14 +20,14 @@ Lutteroth: *A Memory-Optimal Many-To-Many Semi-Stream Join*.
 A block is a disk partition. The papers at hand describe the algorithm and give no pseudocode: this
 reading is ours. What they leave open, and deviations:
 
-- The input buffer is the chunk that the caller collected. It needs no memory of M, and no tuple
+- The input buffer is the chunk that the caller collected. It takes no memory of M, and no tuple
   waits there.
 - A plan frees an eighth of the stream buffer with the fewest reads. The oldest tuple's block is
   always read, so that no tuple waits for ever. Blocks are read in the order of R.
 - Utility counts the stream tuples that need the block and fades by a tenth with each join phase.
   Cached blocks change once per join phase: one compaction of the cache.
-- A key with tuples in several blocks is never taken from the cache; its tuples wait until all its
-  blocks are read at once.
+- Keys with tuples in several blocks are never joined from the cache; their tuples wait until all
+  their blocks are read together.
 - The stream buffer is H_S and Q of HYBRIDJOIN (`joins/stream_table/by_key.py`); the tuples that
   wait for a block are found through its keys.
 """
@@ -64,7 +64,8 @@ class SsijParameters(Settings):
 
 
 class Ssij(SemiStreamJoin):
-    """Many-to-many, needs an index. M = disk buffer + block cache and counters + stream buffer."""
+    """The operator of SSIJ: many-to-many, with an index. M = disk buffer + block cache and counters
+    + stream buffer."""
 
     h_s: ByKey
 

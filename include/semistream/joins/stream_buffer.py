@@ -63,11 +63,11 @@ class StreamLayout:
 class StreamBuffer:
     """Stream tuples on their way into H_S.
 
-    held: the columns that H_S holds of a batch; incoming: the same, for its store; codes:
-    int64[batch], its key codes; rows: int64[n], which of its tuples are still to enter; sizes:
-    int64[n], the bytes of each one's strings; spans: int32[n, 2], the partitions of R that may have
-    each one's key, as [first, last), once ``look_up`` was called; arrived: when they came, on
-    time.perf_counter.
+    held: the columns of a batch that H_S holds; incoming: the same columns, prepared for its store;
+    codes: int64[batch], the key codes of the batch; rows: int64[n], the rows that are still to
+    enter; sizes: int64[n], the bytes of each row's strings; spans: int32[n, 2], the partitions of R
+    that may have each row's key, as [first, last), set by ``look_up``; arrived: the time of
+    arrival, on time.perf_counter.
     """
 
     def __init__(self, layout: StreamLayout, batch: pa.RecordBatch, codes: np.ndarray,

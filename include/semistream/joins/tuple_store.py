@@ -184,7 +184,7 @@ class TupleStore:
         """Move the variable-length values of these slots down to heap[at:], in the order of their
         addresses. Return the new end. slots: integers[n], an array for each such column.
 
-        A part of the heap is closed after the other, as that takes little memory.
+        The heap is closed one part after the other, as that takes little memory.
         """
         columns = list(zip(self.variable, slots, strict=True))
         end = max(kernels.last(x.starts, s) for x, s in columns) + 1

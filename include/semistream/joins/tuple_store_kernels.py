@@ -1,11 +1,10 @@
-"""Numba kernels of tuples in rows of bytes, and of their values of variable length, which lie in a
-heap of bytes.
+"""Numba kernels of tuples in rows of bytes. Values of variable length lie in a heap of bytes.
 
-A tuple takes ``width`` bytes: that of slot s is rows[s * width:(s + 1) * width], and each of its
-columns has the same place in all of them. What a column of variable length has there is its value's
-address and size, views of which are starts and lengths: heap[starts[slot]:starts[slot] +
-lengths[slot]]. slots, int64[n], are those that are meant. An Arrow column of variable length is
-given as offsets, int32[rows + 1], and data, uint8[].
+A tuple takes ``width`` bytes: the tuple in slot s is rows[s * width:(s + 1) * width], and each
+column has the same place in all tuples. For a value of variable length the tuple has its address
+and size. starts and lengths are views of these: the value is heap[starts[slot]:starts[slot] +
+lengths[slot]]. slots, int64[n], are the slots of the tuples concerned. An Arrow column of variable
+length is given as offsets, int32[rows + 1], and data, uint8[].
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Master data: the relation R that a stream is joined with."""
+"""Master data: the relation R with which a stream is joined."""
 
 from semistream.master.manifest import Manifest
 from semistream.master.publish import publish_snapshot

@@ -1,5 +1,5 @@
-"""A version of the Arrow snapshot of R: an immutable directory. What its manifest says, and what
-writer and reader of its files agree on.
+"""A version of the Arrow snapshot of R, which is an immutable directory: its manifest, and the
+format of its files.
 
 ::
 
@@ -15,9 +15,9 @@ writer and reader of its files agree on.
         int64 the zone map's checksum
         int64[columns, pages] checksums of the columns of each page
 
-The codes lie apart from the payload so that a partition's codes are one read, whatever the
-payload's width. Checksums are XXH3; what is read is compared with them: whole pages with the
-page's, single columns with their own.
+The codes are separate from the payload, so that a partition's codes are one read, whatever the
+payload's width. Checksums are XXH3. Data that is read is compared with them: whole pages with the
+page's checksum, single columns with their own.
 """
 
 from __future__ import annotations

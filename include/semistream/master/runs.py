@@ -64,7 +64,7 @@ class Runs:
         return max(self._sizes.values(), default=0)
 
     def size(self, bucket: int) -> int:
-        """Bytes of a bucket's rows."""
+        """Return the bytes of a bucket's rows."""
         return self._sizes[bucket]
 
     def add(self, batch: pa.RecordBatch, order: np.ndarray, edges: np.ndarray) -> None:

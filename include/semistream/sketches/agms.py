@@ -24,8 +24,8 @@ class AgmsSketch(Sketch):
     mean over each of X_F X_G.
 
     The signs xi of neighbouring atomic sketches are the bits of one four-wise independent value.
-    That is enough: the covariance of two of their products has signs of at most four keys, so that
-    the mean has the variance of independent ones. Rows are independent.
+    That is sufficient: the covariance of two of their products involves signs of at most four keys,
+    so that the mean has the variance of independent sketches. Rows are independent.
     """
 
     name = "agms"

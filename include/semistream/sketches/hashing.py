@@ -3,9 +3,10 @@
 
 M. N. Wegman, J. L. Carter: New hash functions and their use in authentication and set equality
 (1981). The values of a random polynomial of degree 3 at any four points are independent and
-uniform. A key code of 64 bits is first brought into the field by a random linear function of its
-halves (L. Carter, M. N. Wegman: Universal classes of hash functions, 1979): two codes become one
-point with probability 2**-61, and are else four-wise independent with any others.
+uniform. A key code of 64 bits is first mapped into the field by a random linear function of its
+halves (L. Carter, M. N. Wegman: Universal classes of hash functions, 1979): two codes are mapped to
+one point with probability 2**-61, and otherwise their values are four-wise independent with any
+others.
 
 One value serves for several signs, or for a sign and a bucket, as its bits are independent of each
 other: a bit is 1 with probability 1/2 - 2**-62.

@@ -4,13 +4,15 @@ S. Ganguly, M. Garofalakis, R. Rastogi: Processing Data-Stream Join Aggregates U
 Sketches (2004). The hash sketch is that of M. Charikar, K. Chen, M. Farach-Colton: Finding Frequent
 Items in Data Streams (2002).
 
-Two deviations. The paper finds dense values by dyadic intervals: a further sketch for each level of
-the domain, 61 levels for codes of 64 bits, and as many updates. Here a few counters (``frequent``)
-nominate them, at 16 bytes a candidate and one update; whether a candidate is dense, the sketch
-decides. Every value that was inserted often enough is nominated, whatever is deleted later. And the
-paper's threshold is of the order of N / sqrt(s1), as sqrt(F2) <= N is what a row's estimate of a
-frequency is off by: here F2 is that of what is left, estimated from the sketch itself, and values
-are skimmed until no candidate is dense.
+There are two deviations. The paper finds dense values by dyadic intervals: a further sketch for
+each level of the domain, 61 levels for codes of 64 bits, and as many updates. Here a few counters
+(``frequent``) nominate candidates, at 16 bytes a candidate and one update, and the sketch decides
+which candidates are dense. Every value that was inserted often enough is nominated, whatever is
+deleted later.
+
+The paper's threshold is of the order of N / sqrt(s1), as sqrt(F2) <= N bounds the error of a row's
+estimate of a frequency. Here F2 is that of the remaining values, estimated from the sketch itself,
+and values are skimmed until no candidate is dense.
 """
 
 from __future__ import annotations
@@ -54,8 +56,8 @@ class Dense(NamedTuple):
 
 
 class SkimmedSketch(Sketch):
-    """A hash sketch: s2 rows of s1 buckets, C[q][h_q(v)] += f(v) xi_q(v); and the most frequent
-    keys.
+    """A hash sketch, which also tracks the most frequent keys. It has s2 rows of s1 buckets,
+    C[q][h_q(v)] += f(v) xi_q(v).
 
     h_q(v) and xi_q(v) are bits of one four-wise independent value.
     """

@@ -34,8 +34,8 @@ class Propagated(NamedTuple):
     """Punctuations of one stream that hold for the output: no later output row has these values in
     the side's join columns.
 
-    constants: a row each, columns named as the side's join columns, in canonical types; patterns:
-    others, in plain form.
+    constants: one row each, with columns named as the side's join columns, in canonical types;
+    patterns: other punctuations, in plain form.
     """
 
     side: int

@@ -1,11 +1,11 @@
 """Numba kernels of the stream-stream joins: arrays in, arrays out; no configuration, no Arrow.
 
 **Directory**: an open-addressing table of key codes with linear probing, one memory seen as ``t64``
-(int64[size, 2]) and ``t32`` (int32[size, 4]). Of position p, ``t64[p, 0]`` is the code and ``t32[p,
-2 + side]`` the list of the side's tuples with that code: 0 none, -1 none any more, else its newest
-slot + 1. ``t64[p, 1] == 0``: the position was never used. A new tuple finds its partners and its
-own list with one look-up. Positions rise with the hash, so that a table is copied into another size
-in order.
+(int64[size, 2]) and ``t32`` (int32[size, 4]). For position p, ``t64[p, 0]`` is the code, and
+``t32[p, 2 + side]`` the list of the side's tuples with that code: 0: there was none, -1: there is
+none any more, else its newest slot + 1. ``t64[p, 1] == 0``: the position was never used. A new
+tuple finds its partners and its own list with one look-up. Positions ascend with the hash, so that
+a table is copied into another size in order.
 
 **Log**: per slot ``code`` (int64), ``ats`` (int64, arrival time), ``same`` (int32, the next older
 slot of the same list, -1, or UNLINKED), ``pid`` (int32, the punctuation that the tuple matches, or
@@ -193,8 +193,8 @@ def directory_clear(t64, t32, wanted):
     remove codes without tuples. Codes behind a removed one in a probe sequence move up. Return the
     positions in use.
 
-    It goes round from a position that is free, so that a code comes behind all that it may have
-    given way to.
+    The scan starts after a free position and goes round, so that it meets a code after all codes
+    that may precede it in its probe sequence.
     """
     p, size, used = 0, len(t64), 0
     while t64[p, 1] != 0:

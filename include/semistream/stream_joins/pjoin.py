@@ -214,9 +214,9 @@ class PJoin(StreamStreamJoin):
     # State purge
 
     def state_purge(self) -> Iterator[StreamJoinOutput]:
-        """Purge: remove tuples that match a punctuation of the opposite stream. Tuples on disk are
-        removed after a disk join. That runs once as many tuples have come since the last one as the
-        bucket has on disk, so that disk I/O is linear in the input."""
+        """Remove tuples that match a punctuation of the opposite stream. Tuples on disk are removed
+        after a disk join. That runs once as many tuples have come since the last one as the bucket
+        has on disk, so that disk I/O is linear in the input."""
         for side in (0, 1):
             opposite = self.punctuations[1 - side]
             slots = (self._every_finished(side) if opposite.closed_early else

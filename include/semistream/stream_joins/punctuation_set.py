@@ -322,8 +322,7 @@ class PunctuationSet:
         return out
 
     def _first(self, pids: np.ndarray, others: np.ndarray) -> np.ndarray:
-        """Return, of two pids, int32[n] each, the one that arrived first. CLOSED precedes all
-        others."""
+        """Return the earlier of two pids for each row, int32[n]. CLOSED precedes all others."""
         assert (CLOSED, NONE) == (-2, -1)  # they index the appended ranks
         rank = np.append(self.index["arrived"], [LEAST, MOST])
         return np.where(rank[others] < rank[pids], others, pids)

@@ -1,4 +1,4 @@
-"""Every stream-stream join by name."""
+"""The registry of stream-stream joins by name."""
 
 from __future__ import annotations
 

@@ -51,7 +51,8 @@ class PunctuationRows(PunctuationSource):
     column of strings has the pattern, as JSON of the plain form (``punctuations``); null or empty:
     the row is a tuple.
 
-    It promises what its source says. A tuple that comes in a later chunk against it is quarantined.
+    It promises what the source declares. A tuple that violates a promise in a later chunk is
+    quarantined.
     """
 
     def __init__(self, column: str, on: Sequence[str]):

@@ -1,4 +1,4 @@
-"""Jobs by name or by YAML file, and the data of the shipped ones."""
+"""Loading of jobs by name or by YAML file, and the data of the shipped ones."""
 
 from __future__ import annotations
 

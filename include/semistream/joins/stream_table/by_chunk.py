@@ -33,11 +33,12 @@ class Chunk:
 class ByChunk(StreamTable):
     """A hash multimap of tuples in a ring, and a queue of `chunks` chunks.
 
-    A ring of ``capacity`` slots and one of heap bytes for strings; ``resize`` moves it to another
-    size. Q holds per chunk its tuples, the heap address behind them, and its arrival time.
+    The slots form a ring of ``capacity``, and so do the heap bytes for strings; ``resize`` changes
+    both sizes. Q holds for each chunk its tuples, the heap address behind them, and its arrival
+    time.
 
-    chunks: N, or N q, as many as an R-cycle has iterations; largest_w: the most tuples of a chunk
-    that are of use.
+    chunks: N, or N q, the iterations of an R-cycle; largest_w: the most tuples of a chunk that are
+    useful.
     """
 
     # key, back, same, flags, head: bytes of a tuple beside its payload

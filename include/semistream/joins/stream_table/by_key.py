@@ -1,9 +1,10 @@
 """H_S and Q of the index-based joins: tuples wait in the order of age and leave key by key.
 
-A key's master tuples may lie in several disk partitions: many-to-many across a border, or keys of
-one hash code. A stream tuple knows its key's range of partitions. It takes part in an iteration
-only if that reads the whole range, and then leaves in it, with a match or without. All that wait
-for a partition are found together, whatever else waits: the hash table is laid out by partition.
+A key's master tuples may lie in several disk partitions: a key with several tuples at a border, or
+keys with the same hash code. A stream tuple stores its key's range of partitions. It takes part in
+an iteration only if that reads the whole range, and then leaves, with a match or without. The hash
+table is laid out by partition, so that all tuples that wait for a partition are found without
+examining others.
 """
 
 from __future__ import annotations
@@ -43,11 +44,11 @@ class FoundKeys(NamedTuple):
 
 
 class ByKey(StreamTable):
-    """A hash multimap of waiting tuples, and a doubly linked queue through them; all tuples of a
-    key are removed at once.
+    """A hash multimap of waiting tuples, and a doubly linked queue through them. All tuples of a
+    key are removed together.
 
-    Slots come from a free list. Where the tuples have strings, these are in a heap that is filled
-    upwards and compacted in the order of age.
+    Slots come from a free list. Strings lie in a heap that is filled upwards and compacted in the
+    order of age.
     """
 
     OVERHEAD = 8 + 8 * 4 + 1 + 4  # key, link, flags, head: bytes of a tuple beside its payload

@@ -1,14 +1,14 @@
 """Numba kernels of H_S by key (`ByKey`).
 
-Each disk partition has a part of the hash table, as large as the others': ``share`` buckets. A
-key's bucket is in the part of the first partition that may hold it. So those that wait for a
-partition are found without a look at the others.
+Each disk partition has a part of the hash table of the same size, ``share`` buckets. A key's bucket
+is in the part of the first partition that may hold it. So the tuples that wait for a partition are
+found without examining the others.
 
-A waiting tuple has a slot. The *leader* of a key is its oldest tuple; ``head`` and CHAIN hash the
-leaders, SAME links a leader to the other tuples of its key, COUNT is how many they are together (0:
-not a leader). PREV and NEXT are Q, the tuples in the order of age. FIRST and LAST are the disk
-partitions that may hold the key, [FIRST, LAST). ARRIVED numbers the batch that it came with. Free
-slots below the high-water mark are linked by SAME.
+A waiting tuple has a slot. The *leader* of a key is its oldest tuple. ``head`` and CHAIN hash the
+leaders, SAME links a leader to the other tuples of its key, and COUNT is the number of the key's
+tuples (0: not a leader). PREV and NEXT are Q, the tuples in the order of age. FIRST and LAST are
+the disk partitions that may hold the key, [FIRST, LAST). ARRIVED is the number of the tuple's
+batch. Free slots below the high-water mark are linked by SAME.
 
 Arrays: key int64[slots], key codes; link int32[slots, 8], with the columns just named; flags
 uint8[slots], MATCHED and MET; head int32[buckets], a leader or -1; share float64; q int64[5], the

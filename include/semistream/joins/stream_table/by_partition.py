@@ -34,8 +34,8 @@ SAMPLED = 1000  # incoming tuples whose strings are measured to divide the bytes
 class Visit:
     """Tuples that wait for one partition, grouped by key.
 
-    slots: int64[n]; keys: int64[n]; number: int32[n], the tuples of the key at its leader, else 0;
-    met: bool[n], of leaders: found in R; matched: bool[n].
+    slots, keys: int64[n]; number: int32[n], at the leader of a key the number of its tuples, else
+    0; met: bool[n], whether a leader's key was found in R; matched: bool[n].
     """
 
     def __init__(self, h_s: ByPartition, slots: np.ndarray):
