@@ -196,7 +196,7 @@ def key_forms(columns: Iterable[str],
 def _spelled_out(text: str) -> Any:
     """Convert a short form to a mapping; None if the text is not a short form."""
     if text.lstrip().startswith("{"):
-        import yaml  # takes a while, and few formats are told so
+        import yaml  # a slow import, needed for few formats
 
         try:
             return yaml.safe_load(text)

@@ -106,7 +106,7 @@ class _Sweep:
             self.phi = self._share_of_the_disk(max(t * (1 - c.hit), 1e-9), c.keys * work.fan_out)
             if abs(self.phi - before) < SETTLED * before:
                 break
-        # the switching buffer has what H_R leaves beside the least H_S
+        # the switching buffer shrinks if H_R otherwise leaves less than the least H_S
         left = max(self.pool - c.bytes - self.pool / SWITCH_SHARE, self.pool - self.most) / self.v_s
         keys, hit = c.keys, c.hit
         if left >= self.useful:  # H_R gets the memory that H_S has no use for

@@ -23,7 +23,7 @@ _CHANCE = np.random.default_rng(0).random(4 * _DRAWN + 4)
 _ROUNDING = 1e-12
 _HALVINGS = 40
 _SURE = 9  # standard deviations beyond which a count is taken as certainly above or below
-_SINGLE, _RATIO = 256, 1.03  # ranks with a group of their own; growth of the groups behind them
+_SINGLE, _RATIO = 256, 1.03  # ranks with a group of their own; growth of the groups after them
 
 
 class Cached(NamedTuple):
@@ -285,7 +285,7 @@ def _tail(p: float, seen: float, unseen: float, missing: float) -> tuple[np.ndar
                          max(int(math.log((seen + unseen) / seen) / math.log(_RATIO)), 1) + 1)
 
     def mass(s: float) -> np.ndarray:
-        rate = 1 - s  # where it is 0, ln is the limit
+        rate = 1 - s  # if it is 0, the limit is ln
         logs = np.log(ranks / seen)
         return p * seen * np.diff(np.expm1(rate * logs) / rate if rate else logs)
 

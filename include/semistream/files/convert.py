@@ -141,7 +141,7 @@ def _differs(text: str) -> bool:
     try:
         exact = Decimal(text)
     except ArithmeticError:
-        return False  # no number, which a cast tells
+        return False  # not a number, which a cast reports
     return exact.is_finite() and exact != Decimal(repr(float(text)))
 
 

@@ -276,7 +276,7 @@ def _nested(data, i, n):
             i, _ = _string(data, i, n) if c == QUOTE else _plain(data, i, n)
             if i < 0:
                 return i
-        # behind a value
+        # after a value
         while True:
             if depth == 0:
                 return i

@@ -40,7 +40,7 @@ class BlockCache:
         arena.reserve("block cache", self.size)
         tuples, strings = max(self.places, 1) * d, has_strings(spec.fetched_schema)
         self.cache = MasterCache(spec.fetched_schema, tuples, tuples, self.size if strings else 0)
-        self.block_of = mapped(tuples, np.int32)  # of each entry of the cache
+        self.block_of = mapped(tuples, np.int32)  # the block of each entry of the cache
         self._entering: set[int] = set()
         self._staged: list[tuple[int, int]] = []  # blocks, and the keys of each
 
@@ -54,7 +54,7 @@ class BlockCache:
                                     minlength=len(self.utility)).astype(np.float32)
         misses = yield from probe(self.cache, batch, codes, output)
         here = (home[misses] >= 0) & self.cached[home[misses]]
-        absent = misses[here]  # not in the only block that could have it
+        absent = misses[here]  # a cached block is the only one that could hold the key
         if len(absent):
             output.statistics.cache_hits += len(absent)
             yield from output.unmatched(batch.take(pa.array(absent)).columns, NO_MATCH)

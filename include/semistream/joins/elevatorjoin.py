@@ -77,7 +77,7 @@ from semistream.joins.stream_probing import PROBE_ROWS, probe, step_rows
 from semistream.joins.stream_table.by_partition import PARTITION_BYTES, ByPartition, Visit
 from semistream.joins.stream_table.snapshots import Snapshots
 
-LEAST_H_S = 0.05  # of the memory that H_S and H_R share
+LEAST_H_S = 0.05  # least share of H_S in the memory that H_S and H_R share
 HYSTERESIS = 2.0  # a value stays while its worth is at least half of that needed to enter
 ABSENT_VALUES = True  # whether H_R holds values without master tuples
 SWITCH_SHARE = 16  # the switching buffer is this part of the memory that H_S and H_R share
@@ -133,7 +133,7 @@ class Elevatorjoin(SemiStreamJoin):
         self.arena.reserve("disk buffer", self.master.partition_bytes)
         self.filter = KeyFilter(self.master, max(parameters.filter_bits, 0))
         self.arena.reserve("filter", self.filter.size)
-        self.pool = self.arena.free  # for H_S and H_R
+        self.pool = self.arena.free  # bytes that H_S and H_R share
         self.v_r, schema = cached_bytes(self.spec), self.spec.fetched_schema
         most = int(min(self.pool // MasterCache.bytes_per_tuple(schema, 0),
                        self.master.tuple_count))
@@ -167,7 +167,7 @@ class Elevatorjoin(SemiStreamJoin):
             misses = yield from probe(self.h_r, tuples, keys, self.output)
             self._missed = max(len(misses) / len(keys), self._missed / 2, 1 / PROBE_ROWS)
             if len(misses) and self.h_r.tuples == self.master.tuple_count:
-                self.stats.cache_hits += len(misses)  # R lacks what H_R lacks
+                self.stats.cache_hits += len(misses)  # H_R holds all of R, so R lacks their keys
                 yield from self.output.unmatched(tuples.take(pa.array(misses)).columns, NO_MATCH)
             elif len(misses):
                 yield from self._add(tuples, keys, misses, arrived)

@@ -16,7 +16,7 @@ class IndexReader:
 
     def __init__(self, spec: JoinSpec):
         self.spec, self.master = spec, spec.master
-        self.partitions = 0  # read so far
+        self.partitions = 0  # partitions read so far
 
     def read(self, span: Span, following: Span) -> Iterator[DiskPartition]:
         """READ and yield the partitions of the span. following: the partitions to prefetch, as they

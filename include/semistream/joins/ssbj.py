@@ -63,7 +63,7 @@ INCREMENTING, SWITCHING, PHASE_OUT = 1, 2, 0  # rc mod 3
 EVICTION_CYCLES = 10
 CANDIDATE_BYTES = 8 + 4 + 4 + 4 + 6  # key, s_count, |H_S|, staged tuples, 1.5 places in the table
 CANDIDATE_SHARE, LEAST_CANDIDATES = 50, 64  # candidates take a fiftieth of M; there are at least 64
-LEAST_H_S = 0.05  # of the memory that H_S and H_R share, whatever the inequality says
+LEAST_H_S = 0.05  # least share of H_S in the memory that H_S and H_R share
 
 
 class SsbjParameters(Settings):
@@ -122,7 +122,7 @@ class Ssbj(SemiStreamJoin):
         self.arena.reserve("disk buffer", self.master.partition_bytes)
         self.most_candidates = most_candidates(self.arena.budget)
         self.arena.reserve("candidates", self.most_candidates * CANDIDATE_BYTES)
-        self.pool = self.arena.free  # for H_S and H_R
+        self.pool = self.arena.free  # bytes that H_S and H_R share
         self._require(2 * self.h_s.least_bytes, self.pool)
         self.v_r, schema = cached_bytes(self.spec), self.spec.fetched_schema
         most = int(min(self.pool // MasterCache.bytes_per_tuple(schema, 0),

@@ -110,8 +110,8 @@ class Iteration(NamedTuple):
     disk_tuples: int
     bytes_read: int
     seconds: float  # c_loop, without what the caller does with the output
-    waiting: int  # tuples in H_S behind it
-    cached: int  # master tuples in H_R behind it
+    waiting: int  # tuples in H_S afterwards
+    cached: int  # master tuples in H_R afterwards
     r_cycles: int  # full passes over R so far
 
 

@@ -50,7 +50,7 @@ class Plan:
     auto: bool = False  # the cost models choose algorithm and parameters, or have chosen them
     # the partition of each bucket of R, or DEALT; none: the bucket's number modulo P
     owners: tuple[int, ...] = ()
-    chosen: tuple[str, ...] = ()  # which of the parameters the cost models chose
+    chosen: tuple[str, ...] = ()  # the parameters that the cost models chose
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Plan:

@@ -22,7 +22,7 @@ FAILURE = 0.05  # probability that a bound does not hold
 def row_failure(s2: int, failure: float) -> float:
     """Return q: if each of s2 independent rows is off with probability at most q, their median is
     off with probability at most ``failure``."""
-    from scipy.special import betaincinv  # those who keep sketches need none, and it takes long
+    from scipy.special import betaincinv  # a slow import, not needed to keep sketches
 
     # rows that may be off while the middle one is not; of an even number, both middle ones count
     most = s2 // 2

@@ -210,7 +210,7 @@ class ByKey(StreamTable):
             arrived = int(self.link[self.oldest, kernels.ARRIVED]) - int((oldest - others) / TICK)
             self.link[self.oldest, kernels.ARRIVED] = _wrapped(arrived)
 
-    # What waits
+    # Waiting tuples
 
     def in_age_order(self) -> np.ndarray:
         """Return the slots of all waiting tuples, oldest first, int64[n]."""

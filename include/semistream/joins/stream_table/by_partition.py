@@ -275,7 +275,7 @@ class ByPartition(StreamTable):
             self.first[somewhere[0]] -= ages.oldest - ages.others
             self.arrived[somewhere[0]] -= ages.oldest - ages.others
 
-    # What waits
+    # Waiting tuples
 
     def slots(self, first: int, number: np.ndarray) -> np.ndarray:
         """Return the slots of the newest number[i] tuples of each partition first + i, int64[sum of
