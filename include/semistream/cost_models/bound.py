@@ -24,8 +24,9 @@ from semistream.cost_models.costs import Costs, Prediction, Workload
 
 
 class Demand(NamedTuple):
-    """The demands on a join. max_wait: s; rate: stream tuples/s, lambda; inf: unknown; ahead: s of
-    max_wait that pass until the next micro-batch, so that only the rest is left for reading R."""
+    """The demands on a join. max_wait: s that a tuple may wait; rate: stream tuples/s, lambda; inf:
+    unknown; ahead: s of max_wait that pass until the next micro-batch, so that only the rest is
+    left for reading R."""
 
     max_wait: float
     rate: float = math.inf

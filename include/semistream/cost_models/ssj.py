@@ -188,7 +188,7 @@ def course(work: Workload, cut: Cut, s: Symbols, first: float) -> Course:
 
 def in_memory(algorithm: str, sizes: dict[str, float], s: Symbols, h_r: float,
               parts: dict[str, float], run: Course) -> Prediction:
-    """Return the prediction if H_R has all values that occur: no disk reads, and an iteration per
-    stream tuple."""
+    """Return the prediction for an H_R that has all values that occur: there are no disk reads, and
+    an iteration is one stream tuple."""
     each = s.c_r + s.c_n + s.c_s
     return Prediction(algorithm, sizes, 1.0, 0.0, each, each, parts, 0.0, h_r, course=run)

@@ -69,8 +69,8 @@ class SemiStreamJoin(ABC):
         return self.output.unmatched_schema
 
     def process(self, chunk: pa.RecordBatch) -> Iterator[JoinOutput]:
-        """Join stream tuples and yield finished ones in batches of bounded size. The caller must
-        exhaust the iterator.
+        """Join stream tuples. Yield the finished ones, joined or unmatched, in batches of bounded
+        size. The caller must exhaust the iterator.
 
         The chunk is the papers' stream buffer, which is empty once all tuples are taken in. An
         empty chunk tells the join that the stream buffer is still empty.

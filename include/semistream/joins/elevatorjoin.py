@@ -239,7 +239,8 @@ class Elevatorjoin(SemiStreamJoin):
         return self.sweeps + self.position / max(self.master.partition_count, 1)
 
     def _stops(self, passes: float) -> int:
-        """Return the number of partitions that the elevator has passed after this many passes."""
+        """Return how many partitions, over all sweeps, the elevator has passed after this many
+        passes over R."""
         return math.ceil(passes * self.master.partition_count)
 
     def _is_due(self, passes: float, age: float) -> bool:

@@ -80,7 +80,7 @@ class RowSize:
 
     @property
     def rows(self) -> int:
-        """The most rows of a batch, so that it takes about OUTPUT_BYTES."""
+        """The most rows of a batch that takes about OUTPUT_BYTES."""
         most = OUTPUT_ROWS if self._known else FIRST_ROWS
         return min(max(int(OUTPUT_BYTES / self._bytes), 1), most)
 

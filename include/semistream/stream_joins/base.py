@@ -123,8 +123,8 @@ class StreamStreamJoin(ABC):
         self._account()
 
     def process(self, side: int, chunk: pa.RecordBatch) -> Iterator[StreamJoinOutput]:
-        """Join tuples of a side and yield finished ones in batches of bounded size. The caller must
-        exhaust the iterator."""
+        """Join tuples of a side. Yield joined rows and unmatched tuples in batches of bounded size.
+        The caller must exhaust the iterator."""
         return timed(self._process(side, chunk), self._account)
 
     def punctuate(self, side: int, punctuations: pa.RecordBatch
@@ -404,7 +404,7 @@ class StreamStreamJoin(ABC):
         log.remove(slots)
 
     def _most_lost(self, side: int) -> int:
-        """Return the most tuples without a partner in one output batch."""
+        """Return the most tuples without a partner that one output batch may have."""
         return min(OUTPUT_ROWS, self._lost[side].rows)
 
     def _leave_disk(self, side: int, bucket: int,

@@ -25,9 +25,9 @@ CODE, ATS = "__code", "__ats"
 
 
 class Block:
-    """Tuples of one hash bucket, including dead ones. code, ats: int64[n], read-only; pid:
-    int32[n]; flags: uint8[n]; dts: the time when they left memory; newest: no tuple arrived later
-    than this."""
+    """Tuples of one hash bucket, including dead ones. code, ats (arrival times): int64[n],
+    read-only; pid: int32[n]; flags: uint8[n]; dts: the time when they left memory; newest: no tuple
+    arrived later than this."""
 
     code: np.ndarray
     ats: np.ndarray

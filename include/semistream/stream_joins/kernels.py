@@ -40,7 +40,10 @@ def _bucket(code):
 
 @njit(inline="always")
 def _position(code, t64):
-    """Return the position of the code, or the free position for it."""
+    """Return the position of the code in a table, or the free position for it.
+
+    in      t64 int64[size, 2], code and use of each position
+    """
     size = len(t64)
     p = place(code, size)
     while t64[p, 1] != 0 and t64[p, 0] != code:
@@ -52,16 +55,24 @@ def _position(code, t64):
 
 @njit(cache=True)
 def buckets(codes, out):
-    """Write the hash bucket of codes[i] to out[i], int32[n]."""
+    """Compute the hash bucket of each code.
+
+    in      codes int64[n]
+    out     out int32[n]
+    """
     for i in range(len(codes)):
         out[i] = _bucket(codes[i])
 
 
 @njit(cache=True)
 def bucket_slots(code, flags, end, at, out):
-    """Write the live slots below `end` of each hash bucket b to out[at[b]:] (int32), ascending.
-    Buckets with a negative at[b] are skipped. at: int64[BUCKETS], advanced to the end of each
-    bucket's slots."""
+    """Write the live slots below `end` of each hash bucket b to out[at[b]:], ascending. Buckets
+    with a negative at[b] are skipped.
+
+    in      code int64[slots], flags uint8[slots]
+    in/out  at int64[BUCKETS], afterwards the end of each bucket's slots
+    out     out int32[m]
+    """
     for s in range(end):
         if not flags[s] & DEAD:
             b = _bucket(code[s])
@@ -72,8 +83,11 @@ def bucket_slots(code, flags, end, at, out):
 
 @njit(cache=True)
 def bucket_counts(code, flags, end, out):
-    """Write the number of live slots below `end` of each hash bucket b to out[b],
-    int64[BUCKETS]."""
+    """Count the live slots below `end` of each hash bucket.
+
+    in      code int64[slots], flags uint8[slots]
+    out     out int64[BUCKETS]
+    """
     out[:] = 0
     for s in range(end):
         if not flags[s] & DEAD:
@@ -82,11 +96,13 @@ def bucket_counts(code, flags, end, out):
 
 @njit(cache=True)
 def join_and_insert(codes, keep, side, t64, t32, code, same, slot, found):
-    """Look up tuples for the memory join: write the newest slot of the opposite side with codes[i],
-    or -1, to found[i]. Insert the tuples with keep[i] (uint8[n]) into their own side's lists, in
-    slots from `slot` on. Return the number of positions newly used.
+    """Look up tuples for the memory join: found[i] is the newest slot of the opposite side with
+    codes[i], or -1. Insert the tuples with keep[i] into their own side's lists, in slots from
+    `slot` on. Return the number of positions newly used.
 
-    t32, code, same: written.
+    in      codes int64[n], keep uint8[n]
+    in/out  t64 int64[size, 2], t32 int32[size, 4]
+    out     code int64[slots], same int32[slots], found int32[n]
     """
     new = 0
     for i in range(len(codes)):
@@ -115,7 +131,11 @@ def join_and_insert(codes, keep, side, t64, t32, code, same, slot, found):
 
 @njit(cache=True)
 def find(codes, side, t64, t32, found):
-    """Write the newest slot of the side with codes[i], or -1, to found[i], int32[n]."""
+    """Find the newest slot of the side with each code, or -1.
+
+    in      codes int64[n], t64 int64[size, 2], t32 int32[size, 4]
+    out     found int32[n]
+    """
     for i in range(len(codes)):
         first = t32[_position(codes[i], t64), 2 + side]
         found[i] = first - 1 if first > 0 else -1
@@ -124,8 +144,12 @@ def find(codes, side, t64, t32, found):
 @njit(cache=True)
 def pairs(found, same, i, slot, out_row, out_slot):
     """Write (row, slot) pairs from row i on, starting within its list at `slot` (-1: at its start),
-    until the output arrays (int64) are full. Return (pairs, row, slot) to continue from; row is
-    len(found) at the end."""
+    until the output is full. Return (pairs, row, slot) to continue from; row is len(found) at the
+    end.
+
+    in      found int32[n], same int32[slots]
+    out     out_row int64[m], out_slot int64[m]
+    """
     k, most = 0, len(out_row)
     while i < len(found):
         s = found[i] if slot < 0 else slot
@@ -144,7 +168,11 @@ def pairs(found, same, i, slot, out_row, out_slot):
 @njit(cache=True)
 def unlink(slots, side, t64, t32, code, same, flags):
     """Remove dead or buffered slots from their lists, with all other such slots of these lists.
-    Each list is traversed once. t32 and same: written."""
+    Each list is traversed once.
+
+    in      slots integers[n], t64 int64[size, 2], code int64[slots], flags uint8[slots]
+    in/out  t32 int32[size, 4], same int32[slots]
+    """
     gone = DEAD | BUFFERED
     for i in range(len(slots)):
         if same[slots[i]] == UNLINKED:
@@ -168,7 +196,10 @@ def unlink(slots, side, t64, t32, code, same, flags):
 
 @njit(cache=True)
 def directory_live(t32):
-    """Return the number of positions that have a tuple."""
+    """Return the number of positions that have a tuple.
+
+    in      t32 int32[size, 4]
+    """
     n = 0
     for p in range(len(t32)):
         if t32[p, 2] > 0 or t32[p, 3] > 0:
@@ -178,8 +209,11 @@ def directory_live(t32):
 
 @njit(cache=True)
 def directory_copy(t64, t32, u64):
-    """Copy the positions that have a tuple into the zeroed table u64 (written). Both tables are
-    traversed in order."""
+    """Copy the positions that have a tuple into a zeroed table. Both tables are traversed in order.
+
+    in      t64 int64[size, 2], t32 int32[size, 4]
+    out     u64 int64[m, 2]
+    """
     for p in range(len(t64)):
         if t32[p, 2] > 0 or t32[p, 3] > 0:
             q = _position(t64[p, 0], u64)
@@ -189,12 +223,14 @@ def directory_copy(t64, t32, u64):
 
 @njit(cache=True)
 def directory_clear(t64, t32, wanted):
-    """Empty the lists of each side and hash bucket b with wanted[side, b] (uint8[2, BUCKETS]), and
-    remove codes without tuples. Codes behind a removed one in a probe sequence move up. Return the
-    positions in use.
+    """Empty the lists of each side and hash bucket b with wanted[side, b], and remove codes without
+    tuples. Codes behind a removed one in a probe sequence move up. Return the positions in use.
 
     The scan starts after a free position and goes round, so that it meets a code after all codes
     that may precede it in its probe sequence.
+
+    in      wanted uint8[2, BUCKETS]
+    in/out  t64 int64[size, 2], t32 int32[size, 4]
     """
     p, size, used = 0, len(t64), 0
     while t64[p, 1] != 0:
@@ -225,7 +261,11 @@ def directory_clear(t64, t32, wanted):
 
 @njit(cache=True)
 def directory_move(t32, side, moved):
-    """Replace slots of a side by moved[slot]."""
+    """Replace slots of a side by moved[slot].
+
+    in      moved int32[slots]
+    in/out  t32 int32[size, 4]
+    """
     for p in range(len(t32)):
         if t32[p, 2 + side] > 0:
             t32[p, 2 + side] = moved[t32[p, 2 + side] - 1] + 1
@@ -233,8 +273,13 @@ def directory_move(t32, side, moved):
 
 @njit(cache=True)
 def compact(end, flags, same, moved, kept):
-    """Write the new number of each live slot to moved[slot] (int32), and the old number, ascending,
-    to kept[new] (int32). Update `same` accordingly. Return the number of live slots."""
+    """Give the live slots new consecutive numbers, in their order. Return how many they are.
+
+    in      flags uint8[slots]
+    in/out  same int32[slots], renumbered accordingly
+    out     moved int32[slots], the new number of each live slot; kept int32[slots], the old number
+            of each new one, ascending
+    """
     n = 0
     for s in range(end):
         if not flags[s] & DEAD:
@@ -249,7 +294,11 @@ def compact(end, flags, same, moved, kept):
 
 @njit(cache=True)
 def match(flags, slots):
-    """Mark these tuples as having had a partner. flags: written."""
+    """Mark tuples as having had a partner.
+
+    in      slots integers[n]
+    in/out  flags uint8[slots]
+    """
     for i in range(len(slots)):
         if not flags[slots[i]] & MATCHED:
             flags[slots[i]] |= MATCHED | CHANGED
@@ -257,7 +306,11 @@ def match(flags, slots):
 
 @njit(cache=True)
 def add_at(counts, index, by):
-    """Add `by` to counts[index[i]] for each index that is not negative."""
+    """Add `by` to counts[index[i]] for each index that is not negative.
+
+    in      index integers[n]
+    in/out  counts int64[m]
+    """
     for i in range(len(index)):
         if index[i] >= 0:
             counts[index[i]] += by
@@ -265,9 +318,12 @@ def add_at(counts, index, by):
 
 @njit(cache=True)
 def hold(code, ats, flags, dts, i, number, h64, h32, n):
-    """Add a block's live rows, from row i on, to the tuples that a disk join holds, as far as they
-    fit. Return (tuples, row) to continue from. number: number of row 0. h64, h32: written from n
-    on."""
+    """Add a block's live rows, from row i on, to the n tuples that a disk join holds, as far as
+    they fit. Return (tuples, row) to continue from. number: number of row 0.
+
+    in      code int64[m], ats int64[m], flags uint8[m]
+    out     h64 int64[rows, 4] and its view h32 int32[rows, 8], from n on
+    """
     while i < len(code) and n < len(h64):
         if not flags[i] & DEAD:
             h64[n, 0], h64[n, 1], h64[n, 2] = code[i], ats[i], dts
@@ -279,8 +335,11 @@ def hold(code, ats, flags, dts, i, number, h64, h32, n):
 
 @njit(cache=True)
 def chain(h64, h32, heads):
-    """Build the hash table of the tuples that a disk join holds. h32 and heads (int32[m]):
-    written."""
+    """Build the hash table of the tuples that a disk join holds.
+
+    in      h64 int64[rows, 4]
+    out     h32 int32[rows, 8], the chains; heads int32[m]
+    """
     heads[:] = -1
     for i in range(len(h64)):
         b = place(h64[i, 0], len(heads))
@@ -291,7 +350,10 @@ def chain(h64, h32, heads):
 @njit(inline="always")
 def _probed(history, dts, other_ats, other_dts):
     """Return whether a probe of a disk portion, which covers departures until history[k, 0] and
-    took place at history[k, 1], met the other tuple in memory."""
+    took place at history[k, 1], met the other tuple in memory.
+
+    in      history int64[k, 2]
+    """
     for k in range(len(history)):
         if dts <= history[k, 0] and other_ats < history[k, 1] and history[k, 1] < other_dts:
             return True
@@ -305,14 +367,17 @@ def leftover_pairs(heads, h64, h32, x_history, code, ats, flags, dts, y_history,
     from row i, or within its chain from x on, and write pairs from number k on until the output is
     full. Return (row, x, pairs) to continue from; row is len(code) at the end.
 
-    code, ats: int64[n], flags: uint8[n], read; dts: of the block, NEVER if in memory; histories:
-    int64[k, 2], the probes of the disk portion; done: all tuples that arrived before have been
-    joined with each other; number: of row 0. out_x (int64, written): tuples held; out_y (int64,
-    written): the rows' numbers.
+    dts: departure time of the block, NEVER if it is in memory; x_history, y_history: the probes of
+    the two disk portions; done: all tuples that arrived before have been joined with each other;
+    number: number of row 0.
 
-    A pair was joined if both were in memory at a time (the memory join), if both arrived before
-    `done` (a disk join of the whole bucket), or if a probe of one's disk portion met the other one
-    in memory.
+    A pair was joined if both tuples were in memory at the same time (the memory join), if both
+    arrived before `done` (a disk join of the whole bucket), or if a probe of one's disk portion met
+    the other one in memory.
+
+    in      heads int32[m], h64 int64[rows, 4], h32 int32[rows, 8], x_history int64[k, 2], code
+            int64[n], ats int64[n], flags uint8[n], y_history int64[k, 2]
+    out     out_x int64[p], the held tuples; out_y int64[p], the numbers of the rows
     """
     first = np.empty(GROUP, np.int64)
     while i < len(code):
@@ -345,11 +410,10 @@ def leftover_pairs(heads, h64, h32, x_history, code, ats, flags, dts, y_history,
 
 @njit(cache=True)
 def find_intervals(codes, low, high, pid, out):
-    """Write pid[k] of the interval low[k]..high[k] that contains codes[i] to out[i] (int32), if
-    there is one.
+    """Find the interval low[k]..high[k] that contains each code.
 
-    codes: int64[n], read; low, high: int64[m], disjoint closed intervals, ascending, read; pid:
-    int32[m], read.
+    in      codes int64[n]; low, high int64[m], disjoint closed intervals, ascending; pid int32[m]
+    out     out int32[n], pid[k]; unchanged if there is no interval
     """
     at = np.empty(LANES, np.int64)
     for first in range(0, len(codes), LANES):
@@ -369,8 +433,11 @@ def find_intervals(codes, low, high, pid, out):
 
 @njit(cache=True)
 def put(codes, values, table):
-    """Insert codes and their values into a table. table: int64[size, 2], written: code and value +
-    1; 0 where it is empty. The table has free positions, and no code occurs twice."""
+    """Insert codes and their values into a table that has free positions. No code occurs twice.
+
+    in      codes int64[n], values integers[n]
+    in/out  table int64[size, 2]: code, and value + 1 or 0 where it is empty
+    """
     for i in range(len(codes)):
         p = _position(codes[i], table)
         table[p, 0], table[p, 1] = codes[i], values[i] + 1
@@ -378,7 +445,11 @@ def put(codes, values, table):
 
 @njit(cache=True)
 def get(codes, table, out):
-    """Write the value of codes[i] to out[i] (int32), if there is one."""
+    """Look up the values of codes in a table.
+
+    in      codes int64[n], table int64[size, 2]
+    out     out int32[n]; unchanged if the table lacks the code
+    """
     for i in range(len(codes)):
         value = table[_position(codes[i], table), 1]
         if value != 0:
@@ -387,7 +458,11 @@ def get(codes, table, out):
 
 @njit(cache=True)
 def take_out(codes, table):
-    """Remove codes. Codes behind a removed one in a probe sequence move up. table: written."""
+    """Remove codes from a table. Codes behind a removed one in a probe sequence move up.
+
+    in      codes int64[n]
+    in/out  table int64[size, 2]
+    """
     size = len(table)
     for i in range(len(codes)):
         hole = _position(codes[i], table)
@@ -407,10 +482,11 @@ def take_out(codes, table):
 @njit(cache=True)
 def subtract(low, high, other_low, other_high, open_ends, out_low, out_high):
     """Cut the other intervals out of low..high. open_ends: an interval with an open end stays
-    whole. Return how many are left.
+    whole. Return how many are left. All intervals are closed, disjoint among themselves, and
+    ascending.
 
-    low, high: int64[n]; other_low, other_high: int64[m]; all read, closed, disjoint among
-    themselves, ascending. out_low, out_high: int64[n + m], written.
+    in      low, high int64[n]; other_low, other_high int64[m]
+    out     out_low, out_high int64[n + m]
     """
     n, j = 0, 0
     least, most = np.iinfo(np.int64).min, np.iinfo(np.int64).max

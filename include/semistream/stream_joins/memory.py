@@ -240,13 +240,13 @@ class TupleLog:
     # Changes since the last snapshot
 
     def _left(self) -> np.ndarray:
-        """Return the ats of garbage tuples that the last snapshot has."""
+        """Return the arrival times of garbage tuples that the last snapshot has."""
         ats, flags = self.ats[:self.end], self.flags[:self.end]
         return ats[(flags & DEAD != 0) & (ats < self.saved_until)]
 
     def changes(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return (ats of tuples that have left, slots whose flags or pid have changed, new tuples
-        as bool[end]), all since the last snapshot."""
+        """Return (arrival times of tuples that have left, slots whose flags or pid have changed,
+        new tuples as bool[end]), all since the last snapshot."""
         old, flags = self.ats[:self.end] < self.saved_until, self.flags[:self.end]
         changed = np.flatnonzero(old & (flags & (DEAD | CHANGED) == CHANGED))
         return np.concatenate([*self.gone, self._left()]), changed, ~old & (flags & DEAD == 0)

@@ -94,7 +94,8 @@ def _parse(text: str) -> dict[str, Any]:
 
 
 class UniqueKey(PunctuationSource):
-    """Punctuations from a unique key, which the join columns are: a constant follows each tuple.
+    """Punctuations from a unique key: the join columns are a key of the stream, and a constant
+    follows each tuple.
 
     It promises that no key comes twice. A second tuple of a key is quarantined, in the same chunk
     too.

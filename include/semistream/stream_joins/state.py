@@ -319,9 +319,9 @@ class State:
         returned if it is smaller than the changes since the last whole one.
 
         Its tables are, for each stream: ``left``, tuples in memory (all, or the new ones, to be
-        read before the state changes); ``left gone``, the ats of tuples that have left; ``left
-        changed``, tuples whose pid or flags have changed; and the marks of each run on disk. Files
-        of runs are linked.
+        read before the state changes); ``left gone``, the arrival times of tuples that have left;
+        ``left changed``, tuples whose pid or flags have changed; and the marks of each run on disk.
+        Files of runs are linked.
         """
         since = [log.changes() for log in self.memory]
         self._changed += sum(len(gone) + len(changed) + int(np.count_nonzero(came))
