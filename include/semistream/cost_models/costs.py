@@ -218,9 +218,10 @@ class Workload:
         return replace(self, cut=None)
 
     def beside(self, c_loop: float, s: Symbols, reads: float = 1.0) -> float:
-        """Return c_loop if the disk works while the processor does (*reading ahead*): the longer of
-        both times. If waiting for the disk is the shorter one, c_x of it remains, as the reader
-        also needs the processor, and the disk is not always in time."""
+        """Return c_loop, corrected for *reading ahead* if R is read ahead: the disk works while the
+        processor does, and the longer of both times counts. If the wait for the disk is the shorter
+        one, c_x of it remains, as the reader also needs the processor, and the disk is not always
+        in time."""
         return max(c_loop - reads * (s.c_w - s.c_x), reads * s.c_w) if self.reads_ahead else c_loop
 
 

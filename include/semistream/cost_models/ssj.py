@@ -114,8 +114,7 @@ def factors_s(*, d: float, h_r: float, r_t: float) -> tuple[float, float, float]
 
 def p_s_power(*, d: float, h_r: float, r_t: float, theta_s: float, psi_s: float,
               phi_s: float) -> float:
-    """Return the mean p_S = d^x h_R^y R_t^z with x, y, z = log2 of theta_S, psi_S, phi_S; [1] Eq.
-    9."""
+    """Return the mean p_S = d^x h_R^y R_t^z; [1] Eq. 9. x, y, z = log2 of theta_S, psi_S, phi_S."""
     return d ** math.log2(theta_s) * h_r ** math.log2(psi_s) * r_t ** math.log2(phi_s)
 
 

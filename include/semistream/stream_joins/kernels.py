@@ -322,7 +322,7 @@ def hold(code, ats, flags, dts, i, number, h64, h32, n):
     they fit. Return (tuples, row) to continue from. number: number of row 0.
 
     in      code int64[m], ats int64[m], flags uint8[m]
-    out     h64 int64[rows, 4] and its view h32 int32[rows, 8], from n on
+    out     h64 int64[rows, 4], h32 int32[rows, 8], a view of h64; both from n on
     """
     while i < len(code) and n < len(h64):
         if not flags[i] & DEAD:
@@ -375,8 +375,8 @@ def leftover_pairs(heads, h64, h32, x_history, code, ats, flags, dts, y_history,
     arrived before `done` (a disk join of the whole bucket), or if a probe of one's disk portion met
     the other one in memory.
 
-    in      heads int32[m], h64 int64[rows, 4], h32 int32[rows, 8], x_history int64[k, 2], code
-            int64[n], ats int64[n], flags uint8[n], y_history int64[k, 2]
+    in      heads int32[m], h64 int64[rows, 4], h32 int32[rows, 8], x_history int64[k, 2],
+            code int64[n], ats int64[n], flags uint8[n], y_history int64[k, 2]
     out     out_x int64[p], the held tuples; out_y int64[p], the numbers of the rows
     """
     first = np.empty(GROUP, np.int64)
@@ -410,9 +410,10 @@ def leftover_pairs(heads, h64, h32, x_history, code, ats, flags, dts, y_history,
 
 @njit(cache=True)
 def find_intervals(codes, low, high, pid, out):
-    """Find the interval low[k]..high[k] that contains each code.
+    """Find the interval low[k]..high[k] that contains each code. The intervals are closed, disjoint
+    and ascending.
 
-    in      codes int64[n]; low, high int64[m], disjoint closed intervals, ascending; pid int32[m]
+    in      codes int64[n], low int64[m], high int64[m], pid int32[m]
     out     out int32[n], pid[k]; unchanged if there is no interval
     """
     at = np.empty(LANES, np.int64)
@@ -485,8 +486,8 @@ def subtract(low, high, other_low, other_high, open_ends, out_low, out_high):
     whole. Return how many are left. All intervals are closed, disjoint among themselves, and
     ascending.
 
-    in      low, high int64[n]; other_low, other_high int64[m]
-    out     out_low, out_high int64[n + m]
+    in      low int64[n], high int64[n], other_low int64[m], other_high int64[m]
+    out     out_low int64[n + m], out_high int64[n + m]
     """
     n, j = 0, 0
     least, most = np.iinfo(np.int64).min, np.iinfo(np.int64).max
