@@ -2,6 +2,6 @@
 
 import os
 
-# Arrow's allocator, unless the user names another one: its default, mimalloc, keeps more of what
-# was freed, 20 MB of an idle process and some 40 MB of one that joins.
+# Arrow's allocator, unless the user names another one. The default, mimalloc, retains more freed
+# memory: 20 MB in an idle process, and some 40 MB in one that joins.
 ARROW_POOL = os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "jemalloc")

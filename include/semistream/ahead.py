@@ -1,4 +1,4 @@
-"""Reading in a thread, while what was read before is worked on."""
+"""Reading ahead in a thread, while the previous item is processed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ T = TypeVar("T")
 
 
 def ahead(items: Iterator[T]) -> Generator[T, None, None]:
-    """The items, of which a thread makes the next one meanwhile. Close it to end the thread."""
+    """Yield the items, while a thread fetches the next one. Close the generator to end the
+    thread."""
     end = object()
     with ThreadPoolExecutor(1, "reading") as thread:
         coming = thread.submit(next, items, end)

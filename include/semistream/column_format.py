@@ -1,5 +1,5 @@
-"""How the cells of a column are written, where they are not written as usual: what ``formats``
-declares. ``files.formats`` reads them so."""
+"""The declared format of a column's cells: the setting ``formats``. ``files.formats`` reads cells
+in these formats."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ DIRECTIVES = {"Y": "year, 4 digits", "y": "year, 2 digits: 69 to 99 are 1969 to 
               "December", "d": "day", "H": "hour, 0 to 23", "I": "hour, 1 to 12, with %p",
               "p": "AM or PM", "M": "minute", "S": "second", "f": "fraction of a second, at most 6 "
               "digits", "z": "Z, +02:00 or +0200", "%": "a per cent sign"}
-BLANKS = " \u00a0\u2007\u2009\u202f"  # that stand between groups of digits
+BLANKS = " \u00a0\u2007\u2009\u202f"  # blanks that may separate groups of digits
 ALIKE = {**dict.fromkeys(BLANKS, " "), "\u2019": "'"}
-# 1234.56 as an example of how a column writes numbers, and the signs around it
+# 1234.56 as an example of a column's numbers, with the signs around it
 EXAMPLE = re.compile(rf"([^\d.,%]*?)\s*1([.,_'\u2019{BLANKS}]?)234([.,])56\s*([^\d.,]*)")
 WORDS: dict[str, dict[str, Any]] = {
     "trim": {"trim": True}, **{c: {"case": c} for c in ("fold", "lower", "upper")},
@@ -38,11 +38,11 @@ REMEDY = ("Give a time format such as %d/%m/%Y, an example number such as 1.234,
 
 
 class ColumnFormat(BaseModel):
-    """How a column's cells are written.
+    """The format of a column's cells.
 
-    time: its dates or times; decimal, thousands, strip, percent: its numbers; missing: texts that
-    are null. trim, case, unicode and zeros say what texts become; they are the normal form of a
-    key, which both sides of a join have alike.
+    time: format of dates or times; decimal, thousands, strip, percent: of numbers; missing: texts
+    that are null. trim, case, unicode and zeros transform texts into the normal form of a key,
+    which both sides of a join share.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -74,7 +74,7 @@ class ColumnFormat(BaseModel):
 
     @property
     def notation(self) -> bool:
-        """Whether texts are the notation of a value that is no text."""
+        """Whether the texts denote a date, time or number."""
         return bool(self.time) or self.number
 
     @property
@@ -97,15 +97,15 @@ class ColumnFormat(BaseModel):
 
     @property
     def normal_form(self) -> dict[str, Any]:
-        """What a key's texts become, as JSON has it; empty: they stay."""
+        """The transformations of a key's texts, as JSON; empty: texts are not changed."""
         return self.model_dump(include={"trim", "case", "unicode", "zeros"}, exclude_defaults=True)
 
     def __str__(self) -> str:
-        """A text that ``declared`` takes."""
+        """Return a text that ``declared`` accepts."""
         return json.dumps(self.model_dump(mode="json", exclude_defaults=True), ensure_ascii=False)
 
     def shown(self) -> str:
-        """For the reason of a row that does not fit."""
+        """Return a short description, for the reason of a row that does not fit."""
         if self.time:
             return self.time
         if not self.number:
@@ -115,7 +115,8 @@ class ColumnFormat(BaseModel):
 
 
 def declared(column: str, value: Any) -> ColumnFormat:
-    """Return the format that a mapping or a short form declares. Raises ConfigError."""
+    """Return the format that a mapping or a short form declares. Raises ConfigError for a wrong
+    format."""
     name, known = f"formats.{column}", ", ".join(ColumnFormat.model_fields)
     if isinstance(value, ColumnFormat):
         return value
@@ -139,8 +140,8 @@ def declared(column: str, value: Any) -> ColumnFormat:
 
 
 def formats(value: Any) -> Any:
-    """Validate ``formats``: a mapping, or texts COLUMN=FORMAT, of which a format is a short form or
-    a mapping in braces."""
+    """Validate ``formats``: a mapping, or texts COLUMN=FORMAT, where FORMAT is a short form or a
+    mapping in braces."""
     if isinstance(value, str):
         value = [value]
     if isinstance(value, (list, tuple)):
@@ -167,8 +168,8 @@ def paired(on: Iterable[tuple[str, str]], left: Mapping[str, ColumnFormat],
            right: Mapping[str, ColumnFormat],
            sides: tuple[str, str] = ("stream", "master")
            ) -> tuple[dict[str, ColumnFormat], dict[str, ColumnFormat]]:
-    """Return both sides' formats, in which the columns of a key pair have one normal form: that of
-    the side which declares one. Raises ConfigError where the sides declare different ones."""
+    """Return both sides' formats after giving the columns of each key pair the same normal form,
+    that of the side which declares one. Raises ConfigError if the sides declare different ones."""
     both = dict(left), dict(right)
     for pair in on:
         forms = [side.get(c, ColumnFormat()).normal_form
@@ -188,14 +189,14 @@ def paired(on: Iterable[tuple[str, str]], left: Mapping[str, ColumnFormat],
 
 def key_forms(columns: Iterable[str],
               declared: Mapping[str, ColumnFormat]) -> dict[str, dict[str, Any]]:
-    """Return the normal forms of key columns, of those that have one."""
+    """Return the normal forms of those key columns that have one."""
     return {c: form for c in columns if c in declared and (form := declared[c].normal_form)}
 
 
 def _spelled_out(text: str) -> Any:
-    """Return a short form as a mapping, or None for what is none."""
+    """Convert a short form to a mapping; None if the text is not a short form."""
     if text.lstrip().startswith("{"):
-        import yaml  # takes a while, and few formats are told so
+        import yaml  # a slow import, needed for few formats
 
         try:
             return yaml.safe_load(text)
@@ -215,7 +216,7 @@ def _spelled_out(text: str) -> Any:
 
 
 def _check(name: str, form: ColumnFormat) -> None:
-    """Raise ConfigError for what does not go together."""
+    """Check a format. Raises ConfigError for settings that contradict each other."""
     texts = [k for k in ("case", "unicode", "zeros") if getattr(form, k)]
     if form.notation and texts:
         raise ConfigError(f"{name}.{texts[0]}", "must be of a column of texts, not of times or "

@@ -1,8 +1,8 @@
-"""Compiled functions, kept in files for the next process.
+"""Compiled functions, cached in files for the next process.
 
-Numba keeps a compiled function for as long as its own file stays the same, though it holds the code
-of all that it calls and the values of all constants that it names. Here it is kept for as long as
-those stay the same, too.
+Numba reuses a cached function as long as its own file is unchanged, although the compiled code
+includes the code of all functions that it calls and the values of all constants that it names. Here
+a cached function is reused only as long as those are unchanged, too.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ import numpy as np
 
 from semistream.imports import without
 
-# they take long to import: Numba looks at the one's version, and at a file of settings by the other
+# slow imports: Numba only checks SciPy's version, and reads a settings file with YAML
 with without("scipy", "yaml"):
     import numba
     from numba.core import caching
     from numba.core.runtime import rtsys
 
 Function = Callable[..., Any]
-OPTIONS = {"nogil": True}  # of all: other threads read and write files meanwhile
+OPTIONS = {"nogil": True}  # for all functions: other threads read and write files meanwhile
 CONSTANTS = (int, float, str, bytes, tuple, np.generic, np.ndarray)
 
 
 def njit(*signatures: Any, cache: bool = False,
          **options: Any) -> Callable[[Function], Function]:
-    """``numba.njit``, without Python's lock; with ``cache``, a change of anything that the function
-    takes in compiles it again. With signatures it is compiled for those at once, and for no
-    others."""
+    """Compile functions as ``numba.njit``, without Python's lock. With ``cache``, a change of
+    anything that the function includes compiles it again. With signatures, it is compiled at once,
+    for those only."""
     def compiled(function: Function) -> Function:
         made = numba.njit(**OPTIONS | options)(function)
         if cache:
@@ -45,7 +45,7 @@ def njit(*signatures: Any, cache: bool = False,
 
 
 class _Stamped:
-    """A place of compiled code, for a function as it is now."""
+    """A cache location whose stamp covers everything that the compiled function includes."""
 
     def __init__(self, function: FunctionType, file: str):
         super().__init__(function, file)  # type: ignore[call-arg]
@@ -68,25 +68,26 @@ class _Cache(caching.FunctionCache):
     _impl_class = _Implementation
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """Load what was compiled, without all that Numba types and lowers functions by, which takes
-        longer to import than Numba itself. Compiling asks for that again."""
+        """Load a compiled function without the modules with which Numba types and lowers functions.
+        These take longer to import than Numba itself, and are imported when something is
+        compiled."""
         rtsys.initialize(target_context)
         return self._load_overload(sig, target_context)
 
 
 def _taken_in(function: FunctionType, seen: set[FunctionType]) -> Iterator[object]:
-    """Code and constants of a function, and of every one that it names."""
+    """Yield the code and the constants of a function, and of every function that it names."""
     if function in seen:
         return
     seen.add(function)
     codes = [function.__code__]
-    for code in codes:  # which grows by the functions defined inside
+    for code in codes:  # the list grows by the functions defined inside
         codes += [x for x in code.co_consts if isinstance(x, CodeType)]
         yield code.co_code, code.co_names, code.co_varnames, code.co_freevars
         yield [x for x in code.co_consts if not isinstance(x, CodeType)]
         for name in code.co_names:
             value = function.__globals__.get(name)
-            # what numba has made a compiled function or an intrinsic of
+            # the Python function behind a compiled function or an intrinsic
             value = getattr(value, "py_func", getattr(value, "_defn", value))
             if isinstance(value, FunctionType):
                 yield from _taken_in(value, seen)

@@ -45,7 +45,7 @@ class Settings(BaseModel):
 
     @classmethod
     def load(cls, values: dict[str, Any]) -> Self:
-        """Validate a mapping. Raises ConfigError naming the first parameter that is wrong."""
+        """Validate a mapping. Raises ConfigError that names the first wrong parameter."""
         try:
             return cls.model_validate(values)
         except ValidationError as e:
@@ -53,12 +53,13 @@ class Settings(BaseModel):
 
     @classmethod
     def from_yaml(cls, path: str | Path) -> Self:
-        """Read a YAML file. Raises ConfigError when it is missing or wrong."""
+        """Read a YAML file. Raises ConfigError when the file is missing or wrong."""
         return cls.load(read_yaml(path))
 
     @classmethod
     def add_arguments(cls, parser: argparse.ArgumentParser, *, exclude: Sequence[str] = ()) -> None:
-        """One ``--flag`` a field, its help the field's description and default."""
+        """Add one ``--flag`` per field to a parser. The help is the field's description and
+        default."""
         for name, field in cls.model_fields.items():
             if name in exclude:
                 continue
@@ -84,12 +85,12 @@ class Settings(BaseModel):
 
     @classmethod
     def from_arguments(cls, arguments: argparse.Namespace) -> Self:
-        """The settings given on the command line; those not given have their defaults."""
+        """Return the settings given on the command line. Others have their defaults."""
         return cls.load({k: v for k, v in vars(arguments).items() if k in cls.model_fields})
 
     def to_arguments(self) -> list[str]:
-        """A command line that gives these settings again (``--flag value …``), leaving defaults
-        out."""
+        """Return a command line (``--flag value …``) that gives these settings again, without
+        defaults."""
         out: list[str] = []
         for name, field in type(self).model_fields.items():
             value = getattr(self, name)
@@ -109,8 +110,8 @@ class Settings(BaseModel):
 
     @classmethod
     def airflow_params(cls, overrides: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-        """Keyword arguments for ``airflow.sdk.Param``, one entry a field: default, description,
-        JSON-schema type and range.
+        """Return keyword arguments for ``airflow.sdk.Param``, one entry per field: default,
+        description, JSON-schema type and range.
 
         overrides: keyword arguments by field that replace or extend those.
         """
@@ -127,7 +128,8 @@ class Settings(BaseModel):
 
 
 def read_yaml(path: str | Path) -> dict[str, Any]:
-    """A YAML mapping. Raises ConfigError when the file is missing, unreadable or not a mapping."""
+    """Read a YAML mapping. Raises ConfigError when the file is missing, unreadable or not a
+    mapping."""
     try:
         values = _yaml(Path(path).read_text())
     except (OSError, ValueError) as e:
@@ -139,8 +141,8 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
 
 
 def read_secrets(parameter: str, path: str | Path) -> dict[str, str]:
-    """A YAML mapping that its owner alone may read. Raises ConfigError otherwise, which tells
-    nothing of what it says."""
+    """Read a YAML mapping from a file that only its owner may read. Raises ConfigError otherwise,
+    without revealing the content."""
     remedy = "Write lines of the form NAME: 'VALUE', and chmod 600 it."
     try:
         mode, text = os.stat(path).st_mode, Path(path).read_text(errors="replace")
@@ -162,8 +164,8 @@ def read_secrets(parameter: str, path: str | Path) -> dict[str, str]:
 
 
 def _yaml(text: str) -> Any:
-    """What a YAML text says, by YAML 1.2's booleans, true and false only: ``on:`` is a job's key,
-    not True. Raises ValueError for what is no YAML."""
+    """Parse a YAML text with the booleans of YAML 1.2, true and false only, as ``on:`` is a job's
+    key and not True. Raises ValueError for malformed YAML."""
     import yaml  # takes a while, and many commands read none
 
     class Loader(yaml.SafeLoader):
@@ -181,7 +183,8 @@ def _yaml(text: str) -> Any:
 
 
 def _inline(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
-    """Airflow's form reads "type" and no "$ref" or "anyOf" of plain types."""
+    """Replace "$ref" and "anyOf" of plain types in a schema by "type", which Airflow's form
+    reads."""
     schema = dict(schema)
     if "$ref" in schema:
         schema |= definitions[schema.pop("$ref").rsplit("/", 1)[-1]]
@@ -196,7 +199,7 @@ def _inline(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, An
 
 
 def _argument_kind(annotation: Any) -> tuple[Any, bool]:
-    """(scalar type, whether the flag repeats) of a field's annotation."""
+    """Return (scalar type, whether the flag repeats) for a field's annotation."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is Annotated:
         return _argument_kind(arguments[0])
@@ -208,7 +211,8 @@ def _argument_kind(annotation: Any) -> tuple[Any, bool]:
 
 
 def _default(value: Any) -> str:
-    """As it would be given: several between commas."""
+    """Format a default as it would be given on a command line, several values separated by
+    commas."""
     return ",".join(map(_plain, value)) if isinstance(value, tuple) else _plain(value)
 
 
@@ -246,7 +250,7 @@ def _config_error(cls: type[Settings], e: ValidationError) -> ConfigError:
 
 
 def pairs(value: Any) -> Any:
-    """{'a': 'b'}, ['a=b', 'c'] or 'a=b' as a mapping; a lone name maps to itself."""
+    """Convert {'a': 'b'}, ['a=b', 'c'] or 'a=b' to a mapping. A lone name maps to itself."""
     if isinstance(value, str):
         value = [value]
     if isinstance(value, (list, tuple)):
@@ -259,13 +263,14 @@ def pairs(value: Any) -> Any:
 
 
 def names(value: Any) -> Any:
-    """'a, "b, c"' or ['a', 'b, c'] as a tuple of texts: each of a list is one name."""
+    """Convert 'a, "b, c"' or ['a', 'b, c'] to a tuple of names. Each element of a list is one
+    name."""
     return tuple(_split_names(value)) if isinstance(value, str) else \
         tuple(str(v) for v in value) if isinstance(value, (list, tuple)) else value
 
 
 def _split_names(text: str) -> list[str]:
-    """Names between commas, and in quotes where they have commas themselves."""
+    """Split names at commas. Names that contain commas are in quotes."""
     return [n.strip() for n in next(csv.reader([text], skipinitialspace=True), []) if n.strip()]
 
 
@@ -275,7 +280,8 @@ def _quoted(name: Any) -> str:
 
 
 def _types(value: Any) -> Any:
-    """As ``pairs``, and 'a=string,b, c=decimal(12,2)' in one text: a, and 'b, c'."""
+    """Convert as ``pairs`` does. One text may hold several: 'a=string,b, c=decimal(12,2)' names the
+    columns a, and 'b, c'."""
     if isinstance(value, str):
         value = [value]
     if isinstance(value, (list, tuple)):
@@ -303,21 +309,21 @@ Names = Annotated[tuple[str, ...], BeforeValidator(names)]
 Bytes = Annotated[ByteSize, AfterValidator(_positive)]
 JoinType = Literal["inner", "left"]
 MOST_MEMORY = 2**47  # bytes, the address space of a process
-SECRET = "pass|secret|jaas|token|key$"  # in the name of an option, in any case
-PASSWORD = "://[^/@]*:[^/@]+@"  # in its value
-FILE_FORMATS = ("parquet", "orc", "csv", "json", "text", "avro")  # of Spark
+SECRET = "pass|secret|jaas|token|key$"  # in the name of an option, in upper or lower case
+PASSWORD = "://[^/@]*:[^/@]+@"  # in the value of an option
+FILE_FORMATS = ("parquet", "orc", "csv", "json", "text", "avro")  # Spark's file formats
 # COLUMN=TYPE, whose column may have commas
 TYPED = re.compile(r"\s*(.+?)=([^=,()]*(?:\([^()]*\))?)\s*(?:,|$)")
 AUTO = "auto"  # in the place of an algorithm's name: the cost models choose
 
 
 def parse_bytes(text: str | int) -> int:
-    """'64MB' or 64000000 as bytes."""
+    """Convert '64MB' or 64000000 to bytes."""
     return int(TypeAdapter(ByteSize).validate_python(text))
 
 
 class JoinSettings(Settings):
-    """What a semi-stream join is told, whoever runs it."""
+    """The settings of a semi-stream join, common to all ways to run it."""
 
     algorithm: str = Field(
         AUTO, description="Join algorithm, a name of the registry (see `semistream algorithms`), "
@@ -346,7 +352,7 @@ class JoinSettings(Settings):
 
 
 class Publishing(Settings):
-    """What the publishing of a snapshot is told, whoever does it."""
+    """The settings for publishing a snapshot."""
 
     memory: Bytes = Field(ByteSize(256_000_000), ge=1_000_000, description="Bytes that publishing "
                           "may take in each process beside what the process itself needs, however "
@@ -354,7 +360,7 @@ class Publishing(Settings):
 
 
 class StreamSpec(Settings):
-    """Where a job's stream tuples come from, as Spark's readStream takes it."""
+    """The source of a job's stream tuples, as for Spark's readStream."""
 
     format: str = Field("parquet", description="Spark source format: parquet, csv, json, kafka, "
                                                "zipf, outbox, …")
@@ -379,27 +385,28 @@ class StreamSpec(Settings):
 
     @property
     def declared(self) -> pa.Schema | None:
-        """What ``columns`` says. Raises ConfigError where it is no schema."""
+        """The schema that ``columns`` declares. Raises ConfigError if it is not a schema."""
         from semistream.ddl import parse_ddl  # parsing a DAG file needs no Arrow
 
         return parse_ddl(self.columns, "stream.columns", nested=True) if self.columns else None
 
     def secrets(self) -> dict[str, str]:
-        """The options of the file, which are kept nowhere else. Raises ConfigError when it cannot
-        be read, or others may."""
+        """Read the options in ``options_file``, which are not stored anywhere else. Raises
+        ConfigError when the file cannot be read, or when others may read it."""
         return read_secrets("options_file", self.options_file) if self.options_file else {}
 
     def all_options(self) -> dict[str, str]:
-        """Raises ConfigError as ``secrets`` does."""
+        """Return the options, including those of ``options_file``. Raises ConfigError as
+        ``secrets`` does."""
         return self.options | self.secrets()
 
     @property
     def mark(self) -> str | None:
-        """The column that tells rows that are no tuples."""
+        """The column that marks rows which are not tuples."""
         return None
 
     def shown(self) -> Self:
-        """Without options that may hold a secret."""
+        """Return a copy without options that may hold a secret."""
         options = {k: v for k, v in self.options.items()
                    if not re.search(f"url$|{SECRET}", k, re.IGNORECASE)}
         return self.model_copy(update={"options": options})
@@ -415,9 +422,9 @@ class WatermarkSpec(Settings):
 
 
 class SideSpec(StreamSpec):
-    """One of two streams, and what it promises about tuples that are still to come. Each promise
-    lets tuples go that wait for them. A tuple that breaks one is kept in unmatched with the reason
-    against_punctuation, and joined with nothing."""
+    """One of two streams, and its promises about tuples that are still to come. Each promise lets
+    the job drop waiting tuples. A tuple that breaks a promise is kept in unmatched with the reason
+    against_punctuation, and is not joined."""
 
     unique: bool = Field(False, description="No two tuples have the same join columns")
     clustered: bool = Field(False, description="Tuples with the same join columns come one after "
@@ -436,14 +443,14 @@ class SideSpec(StreamSpec):
 
     @property
     def promises(self) -> dict[str, Any]:
-        """Those that are given, as JSON has them."""
+        """The promises that are given, as JSON."""
         names = {"unique", "clustered", "watermark", "punctuation"}
         return self.model_dump(include=names, exclude_defaults=True)
 
 
 class WithinSpec(Settings):
-    """A further join condition: two times are not far from each other. With it a watermark lets
-    tuples go that are too old for whatever is still to come."""
+    """A further join condition: two times are close to each other. It lets a watermark drop tuples
+    that are too old for all tuples still to come."""
 
     left: str = Field(description="Column of times of the left stream")
     right: str = Field(description="Column of times of the right stream")
@@ -473,12 +480,13 @@ class MasterSpec(Settings):
 
 
 def surrogate_key(master: str) -> str:
-    """The name of a dimension's surrogate key column."""
+    """Return the name of a dimension's surrogate key column."""
     return f"{master}_sk"
 
 
 class Job(Settings):
-    """One load: a stream, its master data, how they join and where the result goes."""
+    """A load of one stream: the stream, its master data, their join, and the table for the
+    result."""
 
     shipped: ClassVar[tuple[str, ...]] = ("tpch", "nycflights13")
 
@@ -507,23 +515,23 @@ class Job(Settings):
         return (self.stream,)
 
     def fact_ids(self, columns: Collection[str]) -> tuple[str, ...]:
-        """Those of the fact table's columns that identify what a row was joined of."""
+        """Return the fact table's columns that identify the tuples from which a row was joined."""
         return self.stream.id
 
     def to_ledger(self) -> str:
-        """JSON that ``Job.load`` takes again, without options of the source that may hold a
+        """Return JSON that ``Job.load`` accepts, without options of the source that may hold a
         secret."""
         return self.model_copy(update={"stream": self.stream.shown()}).model_dump_json()
 
 
-SIDES = ("left", "right")  # of a job of two streams
+SIDES = ("left", "right")  # the sides of a job of two streams
 SideJoinType = Literal["inner", "left", "right", "full"]
 TOTAL = re.compile(r"(count|sum|min|max)\((.+)\)|count")
 
 
 def parse_total(text: str) -> tuple[str, str | None]:
-    """(function, column) of a total such as ``max(price)``; ``count`` has no column. Raises
-    ValueError."""
+    """Parse a total such as ``max(price)``. Return (function, column); ``count`` has no column.
+    Raises ValueError for another text."""
     found = TOTAL.fullmatch(text.strip())
     if found is None:
         raise ValueError(f"must be count, or count, sum, min or max of a column, as max(price) is, "
@@ -532,10 +540,10 @@ def parse_total(text: str) -> tuple[str, str | None]:
 
 
 class StreamStreamJob(Settings):
-    """One load of two streams: what they are, how they join and where the result goes.
+    """A load of two streams: the streams, their join, and the table for the result.
 
-    The fact table has the columns of the left stream, then those of the right one, of which those
-    that the left one has too are called right_COLUMN.
+    The fact table has the columns of the left stream, then those of the right one. Right columns
+    with a name of the left stream are called right_COLUMN.
     """
 
     shipped: ClassVar[tuple[str, ...]] = ("tpch_orders", "auctions")
@@ -581,16 +589,16 @@ class StreamStreamJob(Settings):
         return (self.left, self.right)
 
     def in_fact(self, side: int, names: Iterable[str], columns: Collection[str]) -> dict[str, str]:
-        """What columns of a side are called in the fact table, which has these columns."""
+        """Return the names of a side's columns in the fact table, which has these columns."""
         return {n: f"right_{n}" if side and f"right_{n}" in columns else n for n in names}
 
     def fact_ids(self, columns: Collection[str]) -> tuple[str, ...]:
-        """As ``Job.fact_ids``."""
+        """Return the fact table's columns that identify the tuples from which a row was joined."""
         return tuple(of for side, stream in enumerate(self.streams)
                      for of in self.in_fact(side, stream.id, columns).values())
 
     def to_ledger(self) -> str:
-        """JSON that ``StreamStreamJob.load`` takes again, without options that may hold a
+        """Return JSON that ``StreamStreamJob.load`` accepts, without options that may hold a
         secret."""
         shown = {"left": self.left.shown(), "right": self.right.shown()}
         return self.model_copy(update=shown).model_dump_json()
@@ -600,17 +608,16 @@ AnyJob = Job | StreamStreamJob
 
 
 def job_of(values: dict[str, Any]) -> AnyJob:
-    """The job that a mapping is: of two streams where it has ``left`` or ``right``. Raises
-    ConfigError."""
+    """Return the job that a mapping describes: of two streams if it has ``left`` or ``right``.
+    Raises ConfigError for a wrong mapping."""
     two = "left" in values or "right" in values
     return StreamStreamJob.load(values) if two else Job.load(values)
 
 
 class Places(Settings):
-    """The directories and the database that everything lives in, from SEMISTREAM_HOME and
-    WAREHOUSE_URL.
+    """The directories and the database of an installation, from SEMISTREAM_HOME and WAREHOUSE_URL.
 
-    reports_kept: the latest reports that are kept of each app's verifications, and of tuning
+    reports_kept: how many of the latest reports are kept, of each app's verifications and of tuning
     sweeps.
     """
 

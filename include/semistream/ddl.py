@@ -1,4 +1,4 @@
-"""Spark's DDL for a schema, as an Arrow schema."""
+"""Schemas in Spark's DDL, parsed to Arrow schemas."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ TOKEN = re.compile(
 
 
 def parse_ddl(text: str, parameter: str = "columns", nested: bool = False) -> pa.Schema:
-    """``'id BIGINT, price DECIMAL(10,2), tags ARRAY<STRING>'`` as an Arrow schema.
+    """Parse ``'id BIGINT, price DECIMAL(10,2), tags ARRAY<STRING>'`` to an Arrow schema.
 
-    nested: whether arrays, maps and structs may be in it. Raises ConfigError, which names the
-    parameter, for what is not understood.
+    nested: whether arrays, maps and structs are allowed. Raises ConfigError, which names the
+    parameter, for a text that is not understood.
     """
     return _Parser(text, parameter, NESTED if nested else ()).schema()
 
 
 class _Parser:
-    """Recursive descent, a token at a time."""
+    """A recursive descent parser."""
 
     def __init__(self, text: str, parameter: str, nested: Sequence[str]):
         self.text, self.parameter, self.nested, self.at = text.rstrip(), parameter, nested, 0
@@ -45,7 +45,7 @@ class _Parser:
         return pa.schema(fields)
 
     def _fields(self, end: str) -> list[pa.Field]:
-        """Fields between commas, up to the sign ``end`` or the text's end."""
+        """Parse fields between commas, up to the sign ``end`` or the text's end."""
         fields: list[pa.Field] = []
         while not self._accept(end) if end else self.at < len(self.text):
             if fields and not self._accept(","):
@@ -94,7 +94,7 @@ class _Parser:
         return pa.map_(*types) if name == "map" else pa.list_(*types)
 
     def _numbers(self) -> list[int]:
-        """(10, 2) of a type; none where there are no parentheses."""
+        """Parse the numbers of a type, such as (10, 2); return none if there are no parentheses."""
         numbers: list[int] = []
         if self._accept("("):
             while not self._accept(")"):
@@ -106,7 +106,7 @@ class _Parser:
         return numbers
 
     def _next(self, kind: str) -> str:
-        """The next token, if it is of this kind; else ""."""
+        """Consume and return the next token if it is of this kind; else return ""."""
         match = TOKEN.match(self.text, self.at)
         if match is None or match[kind] is None:
             return ""
@@ -114,7 +114,7 @@ class _Parser:
         return match[kind]
 
     def _accept(self, wanted: str) -> bool:
-        """Pass over a sign or a word, if it comes next."""
+        """Consume a sign or a word if it comes next. Return whether it did."""
         match = TOKEN.match(self.text, self.at)
         if match is None or (match["word"] or match["sign"] or "").lower() != wanted:
             return False

@@ -1,5 +1,5 @@
-"""Files that are whole or not there, whatever crashes: written beside, flushed to disk, renamed
-into place. And large files that are on disk when they are closed."""
+"""Files that are complete or absent after any crash: they are written under another name, flushed
+to disk, and renamed. Also large files that are on disk when they are closed."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from typing import IO, Any
 
 from semistream.errors import StateError
 
-BLOCK = 2 << 20  # bytes that a `DirectFile` writes at a time; of its two buffers, each
-SECTOR = 4096  # bytes, of which a direct write needs a multiple
+BLOCK = 2 << 20  # bytes that a `DirectFile` writes at a time; the size of each of its two buffers
+SECTOR = 4096  # bytes; direct writes need multiples of it
 
 
 @contextmanager
 def replacing(path: Path, mode: str = "wb", *, flush: bool = True) -> Iterator[IO[Any]]:
-    """A file that takes the place of ``path`` when the block ends, and is then on disk. If the
-    block raises, nothing changes.
+    """Open a file that replaces ``path`` when the block ends, and is then on disk. If the block
+    raises, nothing changes.
 
-    flush: without it, a crash of the machine may leave an older file, or none.
+    flush: if False, a crash of the machine may leave an older file, or none.
     """
     beside = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
@@ -47,7 +47,7 @@ def replacing(path: Path, mode: str = "wb", *, flush: bool = True) -> Iterator[I
 
 @contextmanager
 def naming(path: str | Path) -> Iterator[None]:
-    """An OSError that names no file, as that of a full disk, names this one."""
+    """Add this path to an OSError that names no file, such as that of a full disk."""
     try:
         yield
     except OSError as e:
@@ -66,13 +66,13 @@ def write_json(path: Path, values: Any, *, flush: bool = True) -> None:
 
 
 def write_checked(path: Path, values: dict[str, Any], *, flush: bool = True) -> None:
-    """As JSON with a checksum, so that ``read_checked`` gives what was written, or nothing."""
+    """Write values as JSON with a checksum, which ``read_checked`` verifies."""
     write_json(path, {"crc32": _crc32(values), "values": values}, flush=flush)
 
 
 def read_checked(path: Path, remedy: str) -> dict[str, Any] | None:
-    """None where there is no such file. Raises StateError, with what to do, when it is not as it
-    was written."""
+    """Read values that ``write_checked`` wrote; None if there is no such file. Raises StateError,
+    with the remedy, when the file is damaged."""
     try:
         found = json.loads(path.read_bytes())
         if found["crc32"] != _crc32(found["values"]):
@@ -98,11 +98,11 @@ def sync(path: Path) -> None:
 
 
 class DirectFile(io.RawIOBase):
-    """A new file, written past the page cache, where its file system can, by a thread; when it is
-    closed, it is on disk.
+    """A new file, written by a thread and past the page cache if the file system allows. It is on
+    disk when it is closed.
 
-    Nobody reads a large new file soon, and the page cache would take memory, and time for a copy,
-    only to be flushed.
+    A large new file is rarely read soon. The page cache would take memory for it, and time for a
+    copy, only to be flushed.
     """
 
     def __init__(self, path: str | Path):
@@ -114,7 +114,7 @@ class DirectFile(io.RawIOBase):
                 if e.errno != errno.EINVAL:
                     raise
                 self._fd = os.open(path, flags, 0o666)
-        # in whole pages, as direct writes need them; one is filled while the other is written
+        # whole pages, as direct writes need; one buffer is filled while the other is written
         self._buffer, self._other = (mmap.mmap(-1, BLOCK) for _ in range(2))
         self._filled = self._at = 0
         self._writing = ThreadPoolExecutor(1)
@@ -172,10 +172,10 @@ class DirectFile(io.RawIOBase):
                 continue
             data, at = data[written:], at + written
             if written % SECTOR:
-                self._buffered()  # what is left of a block that a full disk has cut
+                self._buffered()  # the rest of a block that a full disk has cut short
 
     def _buffered(self) -> bool:
-        """Through the page cache from now on; False where it has been so."""
+        """Write through the page cache from now on. Return False if this was so before."""
         flags = fcntl.fcntl(self._fd, fcntl.F_GETFL)
         direct = flags & getattr(os, "O_DIRECT", 0)
         fcntl.fcntl(self._fd, fcntl.F_SETFL, flags & ~direct)

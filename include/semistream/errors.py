@@ -6,10 +6,10 @@ class SemistreamError(Exception):
 
 
 class ConfigError(SemistreamError, ValueError):
-    """A setting that cannot work, named with its constraint, the value received (None: it is
+    """A setting that cannot work, with its name, its constraint, the value received (None: it is
     missing) and the remedy.
 
-    Raised before any session or connection is opened.
+    It is raised before any session or connection is opened.
     """
 
     def __init__(self, parameter: str, constraint: str, value: object, remedy: str):
@@ -20,8 +20,8 @@ class ConfigError(SemistreamError, ValueError):
 
 
 class NotEnoughMemory(ConfigError):
-    """M is too small for an operator. ``least``: bytes that are enough for it, to the end of any
-    stream."""
+    """An M that is too small for an operator. ``least``: bytes that suffice for the operator,
+    whatever the stream."""
 
     def __init__(self, least: int, value: int, what: str, remedy: str = "Give more memory."):
         self.least = least
@@ -29,8 +29,8 @@ class NotEnoughMemory(ConfigError):
 
 
 class TooManyRows(SemistreamError):
-    """A join is estimated to have more rows than the limit that was set. estimate, bound: rows, and
-    what they are off by at most, with probability ``confidence``; what: the join, for a person."""
+    """A join that is estimated to exceed the limit of rows. estimate, bound: rows, and the error
+    that is exceeded only with probability 1 - ``confidence``; what: the join's description."""
 
     def __init__(self, limit: int, estimate: int, bound: int, confidence: float,
                  what: str = "the join"):
@@ -42,4 +42,5 @@ class TooManyRows(SemistreamError):
 
 
 class StateError(SemistreamError):
-    """Saved state (a checkpoint, a snapshot) that does not fit the job that asked for it."""
+    """Saved state (a checkpoint, a snapshot) that is damaged, or does not fit the job that uses
+    it."""

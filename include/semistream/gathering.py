@@ -1,27 +1,28 @@
-"""Record batches gathered into one table, so that many small ones take no more than their rows."""
+"""A collector of record batches, which combines many small ones so that they take no more than
+their rows."""
 
 from __future__ import annotations
 
 import pyarrow as pa
 
-# bytes of one column of a record batch beside its values: objects, and buffers that are allocated
+# overhead in bytes of one column of a record batch: objects, and buffers that are allocated
 # in multiples of 64. A batch of one row and 400 columns has 3 KB of values and takes 200 KB.
 COLUMN_OVERHEAD = 800
-LEAST_OVERHEAD = 2_000_000  # bytes, beside the values, that are worth putting batches together
-SMALL_SHARE = 8  # batches are small whose values take less than so many times their overhead
+LEAST_OVERHEAD = 2_000_000  # bytes of overhead from which batches are combined
+SMALL_SHARE = 8  # batches are small if their values take less than this many times their overhead
 
 
 class Gathered:
-    """Record batches of one schema that wait until they are taken as a table.
+    """Record batches of one schema, held until they are taken as a table.
 
-    size: bytes that they have allocated. Small ones are put together as they come.
+    size: bytes that they have allocated. Small batches are combined as they come.
     """
 
     def __init__(self, schema: pa.Schema):
         self.schema = schema
         self._batch_overhead = COLUMN_OVERHEAD * len(schema)
         self._held: list[pa.RecordBatch] = []
-        self._values = 0  # bytes, beside the overhead
+        self._values = 0  # bytes, without the overhead
 
     def add(self, batch: pa.RecordBatch) -> None:
         if not batch.num_rows:
@@ -32,7 +33,7 @@ class Gathered:
             self._put_together()
 
     def take(self) -> pa.Table:
-        """The rows, in the order in which they came; none is held any longer."""
+        """Return the rows in the order in which they came, and hold none any more."""
         if len(self._held) > 1 and self._values < SMALL_SHARE * self._overhead:
             self._put_together()
         table = pa.Table.from_batches(self._held, self.schema)

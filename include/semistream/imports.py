@@ -1,4 +1,4 @@
-"""Imports that others would make here, and that this program has no use for."""
+"""Suppression of imports that other packages would make, and that this program does not need."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 @contextmanager
 def without(*packages: str) -> Iterator[None]:
-    """Let imports of these packages fail meanwhile, as if they were not installed; those that were
-    imported before stay."""
+    """Let imports of these packages fail inside the block, as if they were not installed. Packages
+    that were imported before stay."""
     finder = _Missing(packages)
     sys.meta_path.insert(0, finder)
     try:

@@ -1,6 +1,6 @@
-"""What SIGINT and SIGTERM do to a command: they end it at once until its work begins, and then by a
-KeyboardInterrupt, so that what it has begun to write goes. A Spark app has a way of its own to
-stop, once it can; until then they end it at once, too."""
+"""The effect of SIGINT and SIGTERM on a command. Until its work begins they end it at once; then
+they raise KeyboardInterrupt, so that incomplete output is removed. A Spark app stops in its own way
+once it can; until then they end it at once, too."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ came: list[int] = []  # signals
 
 
 def end_at_once() -> None:
-    """Let a signal end this process without a traceback, wherever its imports are."""
+    """Let a signal end this process without a traceback, even during imports."""
     _handle(_end)
 
 
@@ -30,13 +30,13 @@ def raise_from_now_on() -> None:
 
 
 def ignore() -> None:
-    """Let no signal disturb the end of a process whose work is done."""
+    """Ignore signals at the end of a process whose work is done."""
     _handle(signal.SIG_IGN)
 
 
 def _handle(handler: Callable[[int, object], object] | signal.Handlers) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
-        # as a shell has it for what runs in the background
+        # a shell ignores the signal for background processes
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, handler)
 
@@ -52,9 +52,9 @@ def _raise(number: int, frame: object) -> NoReturn:
 
 
 def leave(code: int) -> NoReturn:
-    """End the process without destroying its objects one by one, which takes a while. PyArrow's
-    readers and writers that an interrupt has cut short do not survive that, about once in a hundred
-    times."""
+    """End the process without destroying its objects one by one, which takes a while. Moreover,
+    PyArrow's readers and writers that an interrupt has cut short crash in that about once in a
+    hundred times."""
     ignore()
     atexit._run_exitfuncs()
     sys.stdout.flush()
@@ -63,14 +63,14 @@ def leave(code: int) -> NoReturn:
 
 
 def _unraisable(what: sys.UnraisableHookArgs) -> None:
-    """An interrupt that came within a finaliser is noted, and ends the command a moment later: no
-    traceback of it, nor of what finalisers find half made."""
+    """Suppress the traceback of an interrupt inside a finaliser, and of errors that finalisers then
+    find. The interrupt has been recorded, and ends the command a moment later."""
     if not came:
         sys.__unraisablehook__(what)
 
 
 def interruptible(tell: Callable[P, None]) -> Callable[P, None]:
-    """What tells of progress also ends the command where a finaliser swallowed the
+    """Wrap a progress function so that it also ends the command if a finaliser swallowed the
     KeyboardInterrupt."""
     def told(*arguments: P.args, **named: P.kwargs) -> None:
         if came:

@@ -20,13 +20,13 @@ from numba.extending import intrinsic
 from semistream.compiled import njit
 from semistream.errors import ConfigError
 
-SEED = 42  # Spark's
+SEED = 42  # Spark's seed
 NARROW_DECIMAL_DIGITS = 18  # the most that fit an int64 unscaled
 
 
 @dataclass(frozen=True)
 class JoinKeys:
-    """The join columns of both sides and the canonical Arrow type that both are brought to.
+    """The join columns of both sides, and the canonical Arrow types in which they are compared.
 
     ``types[i]`` is int64, string, date32, timestamp[us], bool, binary or decimal128(p, s).
     """
@@ -40,17 +40,19 @@ class JoinKeys:
         return len(self.types) == 1 and is_exact(self.types[0])
 
     def stream_codes(self, batch: pa.RecordBatch) -> tuple[np.ndarray, np.ndarray]:
-        """(codes int64[n], valid bool[n]) of a batch of stream tuples; invalid codes are 0."""
+        """Return (codes int64[n], valid bool[n]) of a batch of stream tuples. Invalid codes are
+        0."""
         return codes([batch.column(c) for c in self.stream], self.types)
 
     def master_codes(self, batch: pa.RecordBatch) -> tuple[np.ndarray, np.ndarray]:
-        """(codes int64[n], valid bool[n]) of a batch of master tuples; invalid codes are 0."""
+        """Return (codes int64[n], valid bool[n]) of a batch of master tuples. Invalid codes are
+        0."""
         return codes([batch.column(c) for c in self.master], self.types)
 
 
 def canonical_type(name: str, kind: pa.DataType) -> pa.DataType:
-    """The type that a key column is compared in. Raises ConfigError for a type that equality does
-    not suit."""
+    """Return the type in which a key column is compared. Raises ConfigError for a type that is not
+    suited for equality."""
     if pa.types.is_dictionary(kind):
         return canonical_type(name, kind.value_type)
     if pa.types.is_integer(kind):
@@ -76,9 +78,10 @@ def canonical_type(name: str, kind: pa.DataType) -> pa.DataType:
 
 def resolve_keys(stream: pa.Schema, master: pa.Schema, on: list[tuple[str, str]],
                  sides: tuple[str, str] = ("stream", "master")) -> JoinKeys:
-    """Check the join columns of both schemas and fix the canonical types, which are the master's.
+    """Check the join columns of both schemas, and determine the canonical types, which are the
+    master's.
 
-    on: (stream column, master column) pairs; sides: what errors call the two. Raises ConfigError
+    on: (stream column, master column) pairs; sides: names of the two in errors. Raises ConfigError
     for a missing column, or for types that differ.
     """
     if not on:
@@ -102,7 +105,7 @@ def resolve_keys(stream: pa.Schema, master: pa.Schema, on: list[tuple[str, str]]
 
 
 def master_keys(master: pa.Schema, columns: list[str]) -> JoinKeys:
-    """The keys of a master relation by itself, as when a snapshot is written."""
+    """Return the keys of a master relation alone, for writing a snapshot."""
     return resolve_keys(master, master, [(c, c) for c in columns])
 
 
@@ -120,7 +123,7 @@ def is_exact(kind: pa.DataType) -> bool:
 
 
 def canonical(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """The column in its canonical type; integers wrap to int64."""
+    """Return the column in its canonical type. Integers wrap to int64."""
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     if pa.types.is_dictionary(column.type):
@@ -131,7 +134,8 @@ def canonical(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def codes(columns: list[pa.Array], kinds: tuple[pa.DataType, ...]) -> tuple[np.ndarray, np.ndarray]:
-    """(codes int64[n], valid bool[n]) of key columns, each cast to its canonical type first."""
+    """Return (codes int64[n], valid bool[n]) of key columns, each cast to its canonical type
+    first."""
     arrays = [canonical(c, k) for c, k in zip(columns, kinds, strict=True)]
     valid = np.ones(len(arrays[0]), bool)
     for a in arrays:
@@ -157,13 +161,13 @@ def codes(columns: list[pa.Array], kinds: tuple[pa.DataType, ...]) -> tuple[np.n
 
 
 def buckets(key_codes: np.ndarray, exact: bool, count: int) -> np.ndarray:
-    """The bucket (int32[n], 0 <= bucket < count) of each key code; equal to
+    """Return the bucket of each key code, int32[n], 0 <= bucket < count. It equals that of
     ``keys_spark.bucket_expression``."""
     return _buckets(key_codes, exact, count)
 
 
 def _longs(a: pa.Array) -> np.ndarray:
-    """The 64-bit value of each element of an exact column; nulls give anything."""
+    """Return the 64-bit value of each element of an exact column. Those of nulls are arbitrary."""
     n, k = len(a), a.type
     if pa.types.is_decimal(k):
         # the low word is the value
@@ -176,7 +180,7 @@ def _longs(a: pa.Array) -> np.ndarray:
                          np.int64)[a.offset:a.offset + n] if n else np.zeros(0, np.int64)
 
 
-# XXH64 as Spark's XXH64.java has it: hashLong, and hashUnsafeBytes with little-endian words.
+# XXH64 as in Spark's XXH64.java: hashLong, and hashUnsafeBytes with little-endian words.
 P1, P2 = np.uint64(0x9E3779B185EBCA87), np.uint64(0xC2B2AE3D27D4EB4F)
 P3 = np.uint64(0x165667B19E3779F9)
 P4, P5 = np.uint64(0x85EBCA77C2B2AE63), np.uint64(0x27D4EB2F165667C5)
@@ -203,7 +207,7 @@ def _round(acc, word):
 
 @njit(inline="always")
 def hash_long(value, seed):
-    """XXH64.hashLong(value, seed) as int64."""
+    """Return XXH64.hashLong(value, seed) as int64."""
     h = np.uint64(seed) + P5 + np.uint64(8)
     h = _rotl(h ^ _round(np.uint64(0), np.uint64(value)), 27) * P1 + P4
     return np.int64(_fmix(h))
@@ -211,7 +215,7 @@ def hash_long(value, seed):
 
 @njit(cache=True)
 def _hash_longs(values, h):
-    """h = XXH64.hashLong(value, h), value by value.
+    """Set each h to XXH64.hashLong(value, h).
 
     in      values int64[n]
     in/out  h int64[n]
@@ -222,7 +226,7 @@ def _hash_longs(values, h):
 
 @njit(inline="always")
 def bucket_of(code, exact, count):
-    """``buckets`` of one key code, for kernels."""
+    """Return the bucket of one key code as in ``buckets``, for kernels."""
     h = hash_long(code, SEED) if exact else code
     # floor modulo, as Spark's pmod
     return h & (count - 1) if count & (count - 1) == 0 else h % count
@@ -230,7 +234,7 @@ def bucket_of(code, exact, count):
 
 @njit(cache=True)
 def _buckets(codes, exact, count):
-    """``bucket_of`` each code, int32[n].
+    """Return ``bucket_of`` each code, int32[n].
 
     in      codes int64[n]
     """
@@ -242,7 +246,7 @@ def _buckets(codes, exact, count):
 
 @intrinsic
 def _load64(typingctx, array, index):
-    """The 8 bytes of a uint8 array from `index` on, as one little-endian uint64."""
+    """Return the 8 bytes of a uint8 array from `index` on, as one little-endian uint64."""
     from llvmlite import ir
 
     def codegen(context, builder, signature, args):
@@ -257,7 +261,7 @@ def _load64(typingctx, array, index):
 
 @njit(cache=True)
 def _xxh64(data, start, length, seed):
-    """XXH64 of data[start:start + length], as int64.
+    """Return the XXH64 of data[start:start + length], as int64.
 
     in      data uint8[bytes]
     """
@@ -293,7 +297,7 @@ def _xxh64(data, start, length, seed):
 
 @njit(cache=True)
 def _hash_bytes(offsets, data, h):
-    """h = XXH64(value, h), value by value.
+    """Set each h to XXH64(value, h).
 
     in      offsets int32[n + 1], data uint8[bytes]
     in/out  h int64[n]
@@ -304,8 +308,8 @@ def _hash_bytes(offsets, data, h):
 
 @njit(cache=True)
 def _hash_decimals(words, h):
-    """Wide decimals are hashed as BigInteger.toByteArray: big-endian, the fewest bytes that keep
-    the sign.
+    """Hash wide decimals as BigInteger.toByteArray gives them: big-endian, with the fewest bytes
+    that keep the sign.
 
     in      words uint8[16 n], little-endian
     in/out  h int64[n]

@@ -1,4 +1,4 @@
-"""Join keys, buckets and partitions as Spark column expressions: the same numbers as those of
+"""Join keys, buckets and partitions as Spark column expressions, with the same numbers as in
 ``keys`` and ``partitioning``."""
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from semistream.partitioning import DEALT, Placement
 
 
 def quoted(name: str) -> Column:
-    """A Spark column by its name, whatever signs that has."""
+    """Return a Spark column by its name, which may contain any signs."""
     return F.col("`" + name.replace("`", "``") + "`")
 
 
 def bucket_expression(columns: tuple[str, ...], kinds: tuple[pa.DataType, ...],
                       count: int) -> Column:
-    """The same bucket as a Spark column expression over the named columns; a null key's bucket is
-    arbitrary but fixed."""
+    """Return the bucket of a key as a Spark column expression over the named columns; it equals
+    that of ``keys.buckets``. A null key's bucket is arbitrary but fixed."""
     return F.pmod(F.xxhash64(*[_spark_canonical(quoted(c), k)
                                for c, k in zip(columns, kinds, strict=True)]),
                   F.lit(count)).cast("int")
 
 
 def order_expression(columns: tuple[str, ...], kinds: tuple[pa.DataType, ...]) -> Column:
-    """A Spark column expression in the order of the key codes, but for null keys."""
+    """Return a Spark column expression in the order of the key codes, except for null keys."""
     canonical = [_spark_canonical(quoted(c), k) for c, k in zip(columns, kinds, strict=True)]
     return canonical[0] if len(kinds) == 1 and is_exact(kinds[0]) else F.xxhash64(*canonical)
 
@@ -49,8 +49,8 @@ def _spark_canonical(column: Column, kind: pa.DataType) -> Column:
 
 
 def partition_expression(placement: Placement) -> Column:
-    """The partition of a stream tuple. Rows have no number here: what is dealt out goes by a hash
-    of the tuple."""
+    """Return the partition of a stream tuple as a Spark column expression. As rows have no number
+    in Spark, dealt tuples are assigned by a hash of the tuple."""
     keys = placement.keys
     owner = F.get(F.lit(placement.owners.tolist()),
                   bucket_expression(keys.stream, keys.types, len(placement.owners)))

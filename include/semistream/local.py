@@ -1,7 +1,8 @@
-"""Airflow on this machine alone: ``python -m semistream.local load | up | down``.
+"""Airflow on this machine only: ``python -m semistream.local load | up | down``.
 
-``load`` runs the DAGs of each job, one after the other, without a scheduler and with a metadata
-database of its own, so that a scheduler started by ``up`` neither sees nor repeats those runs.
+``load`` runs the DAGs of each job, one after the other, without a scheduler and with its own
+metadata database, so that a scheduler started by ``up`` neither sees nor repeats those runs.
+
 Everything is kept under SEMISTREAM_HOME (``var``).
 """
 
@@ -38,26 +39,26 @@ from semistream.streaming.status import request_stop
 ROOT = Path(__file__).resolve().parents[2]
 DAGS = ("provision_master_data", "semi_stream_load", "verify_completeness")
 OF_TWO_STREAMS = ("stream_stream_load", "verify_completeness")
-START_SECONDS = 300  # that Airflow may take to become healthy
-# s that a process of Airflow waits while another one writes its metadata; 5 are too few
+START_SECONDS = 300  # time that Airflow may take to become healthy
+# s that an Airflow process waits while another one writes metadata; 5 are too few
 SQLITE_ARGUMENTS = {"timeout": 60}
-# Airflow's commands. Without their log servers: these would listen to every network, and are of use
-# only where logs are on other machines.
+# Airflow's commands, without their log servers, which would listen on every network and are useful
+# only if logs are on other machines.
 PARTS = {"api-server": "", "scheduler": "--skip-serve-logs", "dag-processor": "",
          "triggerer": "--skip-serve-logs"}
-# Under one shell, which is the head of their session, and notes the process of each
+# All run under one shell, which is the session leader, and records the process of each
 AIRFLOW = "\n".join([
     "airflow db migrate || exit",
     *(f"airflow {part} {options} & echo {part} $! >> \"$AIRFLOW_HOME/standalone.parts\""
       for part, options in PARTS.items()),
     "wait"])
-ENDING = (signal.SIGTERM, 20.0), (signal.SIGKILL, 5.0)  # of Airflow, and s for each to end it
-SECONDS_BETWEEN_LINES = 5.0  # of progress, where there is no terminal
+ENDING = (signal.SIGTERM, 20.0), (signal.SIGKILL, 5.0)  # to end Airflow; s to wait
+SECONDS_BETWEEN_LINES = 5.0  # between lines of progress, without a terminal
 
 
 def environment(home: Path, database: str = "airflow.db") -> dict[str, str]:
-    """What Airflow, Spark and the library need to know. What the caller's environment says of Spark
-    and the warehouse wins."""
+    """Return the environment of Airflow, Spark and the library. Settings of Spark and of the
+    warehouse in the caller's environment take precedence."""
     airflow = home / "airflow"
     spark = {"conn_type": "spark", "host": "local[2]", "extra": {"deploy-mode": "client"}}
     fixed = {
@@ -85,13 +86,13 @@ def environment(home: Path, database: str = "airflow.db") -> dict[str, str]:
               "AIRFLOW__API__HOST": "127.0.0.1",
               "WAREHOUSE_URL": f"sqlite:///{home / 'warehouse.db'}"}
     settings = {**{k: os.environ.get(k) or v for k, v in chosen.items()}, **fixed}
-    url = f"http://localhost:{settings['AIRFLOW__API__PORT']}"  # tasks do not find it by the port
+    url = f"http://localhost:{settings['AIRFLOW__API__PORT']}"  # not derived from the port
     return settings | {"AIRFLOW__API__BASE_URL": url,
                        "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{url}/execution/"}
 
 
 class Interrupted(KeyboardInterrupt):
-    """SIGINT or SIGTERM."""
+    """An interrupt by SIGINT or SIGTERM."""
 
     def __init__(self, number: int, _frame: Any = None):
         super().__init__()
@@ -103,10 +104,10 @@ def _interrupt(number: int, frame: Any) -> None:
 
 
 class AirflowCommands:
-    """Airflow's command line in one process: its start-up is paid once, not once a DAG.
+    """Airflow's command line in one process, so that its start-up is paid once, and not once a DAG.
 
-    A process and a session of its own: a task that is tested in a process catches what a signal
-    raises, and takes SIGTERM for itself.
+    The process has its own session: a task that is tested in a process catches the exceptions that
+    signals raise, and handles SIGTERM itself.
     """
 
     def __init__(self, settings: Mapping[str, str], log: Path):
@@ -117,20 +118,19 @@ class AirflowCommands:
         other.close()
 
     def wait(self) -> bool:
-        """Whether what was asked for, or the start, went well."""
+        """Wait for the start or for the last command. Return whether it succeeded."""
         try:
             return bool(self._pipe.recv())
         except EOFError:
             return False
 
     def run(self, *arguments: str) -> bool:
-        """Whether ``airflow …`` went well."""
+        """Run ``airflow …``. Return whether it succeeded."""
         self._pipe.send(arguments)
         return self.wait()
 
     def end(self) -> None:
-        """Let it go; what is still at work, and whatever it has started in its session, is
-        stopped."""
+        """End the process. Processes that are still running in its session are stopped."""
         self._pipe.close()
         self._process.join(1.0)
         assert self._process.pid is not None
@@ -139,7 +139,7 @@ class AirflowCommands:
 
 
 def _serve(pipe: Connection, others: Connection, settings: Mapping[str, str], log: Path) -> None:
-    others.close()  # else the pipe would not end with the other process
+    others.close()  # otherwise the pipe would not end with the other process
     os.setsid()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
@@ -166,8 +166,8 @@ def _serve(pipe: Connection, others: Connection, settings: Mapping[str, str], lo
 
 
 def load(jobs: Sequence[str], screen: Console, places: Places) -> int:
-    """Run the DAGs for each job; the exit code of the whole. SIGINT and SIGTERM stop all that this
-    has started."""
+    """Run the DAGs for each job. Return the exit code. SIGINT and SIGTERM stop all processes that
+    this has started."""
     from sqlalchemy import make_url
 
     from semistream.pipeline import summary
@@ -180,9 +180,9 @@ def load(jobs: Sequence[str], screen: Console, places: Places) -> int:
         signal.signal(number, _interrupt)
     settings = environment(places.home, "load.db")
     airflow = AirflowCommands(settings, log)
-    # while the master data are made: Spark's workers would each do it in their first micro-batch
+    # while the master data are made; otherwise each Spark worker compiles in its first micro-batch
     with open(log, "ab") as output:
-        # mostly chosen
+        # the algorithm that is chosen most often
         compiling = subprocess.Popen([sys.executable, "-m", "semistream.sizing.precompile",
                                       "elevatorjoin"], stdin=subprocess.DEVNULL, stdout=output,
                                      stderr=output, env={**os.environ, **settings})
@@ -229,7 +229,7 @@ def _app(job: str) -> str:
 
 
 def _drain(checkpoint: Path, began: float, screen: Console) -> None:
-    """Stop a load's driver, if it was launched since then, and wait for its end."""
+    """Stop a load's driver if it was launched since `began`, and wait for its end."""
     launched = drivers.last_launch(checkpoint)
     if launched is None or launched.at < began or not drivers.is_alive(checkpoint):
         return
@@ -255,7 +255,7 @@ def _run_dag(airflow: AirflowCommands, dag: str, job: str, screen: Console, plac
     with _step(screen, f"{_app(job)}: {dag}", doing) as step:
         form = ({"app": _app(job), "since_last": True} if dag == "verify_completeness"
                 else {"job": job})
-        # its own file, not all of the folder's
+        # parse only the DAG's own file
         step.succeeded = airflow.run("dags", "test", dag, "--conf", json.dumps(form),
                                      "--bundle-name", "dags-folder",
                                      "--dagfile-path", str(ROOT / "dags" / f"{dag}.py"))
@@ -278,8 +278,7 @@ class Step:
 
 @contextmanager
 def _step(screen: Console, name: str, doing: Callable[[], str]) -> Iterator[Step]:
-    """Shows what goes on while it goes on: one live line on a terminal, a line per change
-    elsewhere."""
+    """Show a step while it runs: as one live line on a terminal, as a line per change elsewhere."""
     started, over = time.monotonic(), threading.Event()
 
     def follow() -> None:
@@ -321,7 +320,7 @@ def _text_from(path: Path, begin: int) -> str:
 
 
 def up(screen: Console, places: Places) -> int:
-    """Start Airflow with its UI in the background and wait until it is healthy."""
+    """Start Airflow with its UI in the background, and wait until it is healthy."""
     settings = environment(places.home)
     url = settings["AIRFLOW__API__BASE_URL"]
     home = Path(settings["AIRFLOW_HOME"])
@@ -358,7 +357,8 @@ def up(screen: Console, places: Places) -> int:
 
 
 def down(screen: Console, places: Places) -> int:
-    """Stop what ``up`` started. Spark drivers have sessions of their own and stay."""
+    """Stop the processes that ``up`` started. Spark drivers have their own sessions and keep
+    running."""
     home = places.home / "airflow"
     session = _running(home)
     if not session:
@@ -370,7 +370,7 @@ def down(screen: Console, places: Places) -> int:
 
 
 def _stop(home: Path, session: int) -> None:
-    """End all processes of the session. Raises SemistreamError for those that stay."""
+    """End all processes of the session. Raises SemistreamError for those that do not end."""
     _end_group(session, *ENDING)
     if left := members(session):
         raise SemistreamError(f"Of Airflow, the processes {', '.join(map(str, left))} do not end. "
@@ -379,8 +379,8 @@ def _stop(home: Path, session: int) -> None:
 
 
 def _keep_private(home: Path) -> None:
-    """What is made from now on, and all that is in ``home`` already, is its owner's alone:
-    databases, logs, a password."""
+    """Make ``home`` and all files created from now on private to their owner: databases, logs, a
+    password."""
     os.umask(0o077)
     home.mkdir(parents=True, exist_ok=True)
     if home.stat().st_uid == os.getuid():
@@ -388,7 +388,7 @@ def _keep_private(home: Path) -> None:
 
 
 def _running(home: Path) -> int | None:
-    """The session that ``up`` started, while any process of it lives, be it the head or not."""
+    """Return the session that ``up`` started, while any of its processes lives; else None."""
     try:
         session = int((home / "standalone.pid").read_text())
     except (FileNotFoundError, ValueError):
@@ -397,8 +397,8 @@ def _running(home: Path) -> int | None:
 
 
 def _of_airflow(process: int, home: Path) -> bool:
-    """Whether ``up`` started it: the session's number may be that of others by now. Airflow writes
-    its title over what is told of a process."""
+    """Return whether ``up`` started the process, as the session's number may have been reused.
+    Airflow overwrites a process's command line with its title."""
     try:
         command, environment = (Path(f"/proc/{process}/{name}").read_bytes()
                                 for name in ("cmdline", "environ"))
@@ -408,7 +408,7 @@ def _of_airflow(process: int, home: Path) -> bool:
 
 
 def _ended_parts(home: Path, session: int) -> list[str]:
-    """The parts of Airflow that do not live any more, or cannot come to live."""
+    """Return the parts of Airflow that have ended, or that can no longer start."""
     started = dict[str, int]()
     with suppress(FileNotFoundError):
         for line in (home / "standalone.parts").read_text().splitlines():
@@ -420,8 +420,8 @@ def _ended_parts(home: Path, session: int) -> list[str]:
 
 
 def _end_group(group: int, *signals: tuple[signal.Signals, float]) -> None:
-    """Signal all processes of a group or session, and wait so many seconds for their end, until it
-    has come to it."""
+    """Send the signals, one after the other, to all processes of a group or session. After each,
+    wait up to so many seconds for their end."""
     for number, seconds in signals:
         for process in members(group):
             with suppress(ProcessLookupError):
@@ -436,7 +436,7 @@ def group_lives(group: int) -> bool:
 
 
 def members(number: int) -> list[int]:
-    """The living processes of the group or session of this number."""
+    """Return the living processes of the group or session of this number."""
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):

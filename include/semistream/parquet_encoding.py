@@ -1,4 +1,4 @@
-"""How each column of a Parquet file that we write is encoded: one rule, by a sample of its first
+"""The encoding of each column of a Parquet file, chosen by one rule from a sample of its first
 values."""
 
 from __future__ import annotations
@@ -9,16 +9,16 @@ from typing import Any
 import pyarrow as pa
 
 SAMPLED_ROWS = 8192
-# a column has a dictionary where no more of its sampled values are different. Of others it costs
-# ten times the time of writing them as they are, and random numbers become larger by it.
+# a column has a dictionary if at most this share of its sampled values is distinct. Otherwise a
+# dictionary takes ten times as long as plain values, and makes random numbers larger.
 MOST_DISTINCT = 0.25
-# a column of numbers is compressed where that saves so much of its bytes: below, compressing them
-# takes longer than to write them, and reading them back is slower too
+# a column of numbers is compressed if that saves this share of its bytes; below, compressing
+# takes longer than writing, and reading is slower too
 LEAST_SAVED = 0.5
-# a page ends at 1 MB, or at so many rows: with PyArrow's default, 20,000, encoding numbers takes a
-# quarter longer
+# a page ends at 1 MB, or at this many rows: with PyArrow's default, 20,000, encoding numbers takes
+# a quarter longer
 PAGE_ROWS = 131_072
-# Zstandard takes half of Snappy's bytes for texts; for numbers, twice its time
+# Zstandard takes half of Snappy's bytes for texts, but twice its time for numbers
 NUMBERS, OTHERS = "snappy", "zstd"
 
 
@@ -39,7 +39,7 @@ def encoding(first: pa.Table, constant: Collection[str] = ()) -> dict[str, Any]:
 
 
 def _few_values(column: pa.ChunkedArray) -> bool:
-    """Whether the values repeat; nested ones, and those of a dictionary, are taken to."""
+    """Return whether the values repeat. Nested values and those of a dictionary are assumed to."""
     if pa.types.is_nested(column.type) or pa.types.is_dictionary(column.type):
         return True
     sample = column.slice(0, SAMPLED_ROWS)
@@ -60,7 +60,7 @@ def _codec(column: pa.ChunkedArray, few: bool) -> str:
 
 
 def _leaves(path: str, kind: pa.DataType) -> Iterator[str]:
-    """The paths of a column's values in the file."""
+    """Yield the paths of a column's values in the file."""
     if pa.types.is_struct(kind):
         for field in kind:
             yield from _leaves(f"{path}.{field.name}", field.type)

@@ -1,4 +1,4 @@
-"""Which buckets of R, and which stream tuples, belong to which of P operators."""
+"""The assignment of buckets of R, and of stream tuples, to P operators."""
 
 from __future__ import annotations
 
@@ -13,32 +13,33 @@ import pyarrow.compute as pc
 from semistream.compiled import njit
 from semistream.keys import JoinKeys, bucket_of, buckets
 
-DEALT = -1  # the owner of a bucket whose tuples are dealt out to all
-EVERYWHERE = -1  # the partition of what belongs to all
+DEALT = -1  # the owner of a bucket whose tuples are dealt to all partitions in turn
+EVERYWHERE = -1  # the partition of rows that go to all partitions
 
 
 @dataclass(frozen=True)
 class Placement:
-    """Which partition a stream tuple belongs to.
+    """The assignment of stream tuples to partitions.
 
-    owners: that of each bucket of R, int[buckets], or DEALT; mark: the column that tells rows that
-    are punctuations, of which those of more than one key belong to every partition.
+    owners: the partition of each bucket of R, int[buckets], or DEALT; mark: the column that marks
+    rows as punctuations. Punctuations of more than one key go to every partition.
     """
 
     stream: pa.Schema
-    keys: JoinKeys  # in the order that R is bucketed by
+    keys: JoinKeys  # in the column order by which R is bucketed
     owners: np.ndarray
     count: int  # P
     mark: str | None = None
 
     def buckets(self, batch: pa.RecordBatch) -> np.ndarray:
-        """int[n], -1 where a key is null."""
+        """Return the bucket of each tuple, int[n], -1 if its key is null."""
         codes, valid = self.keys.stream_codes(batch)
         return np.where(valid, buckets(codes, self.keys.exact, len(self.owners)), -1)
 
     def partitions(self, batch: pa.RecordBatch, numbers: np.ndarray | None = None) -> np.ndarray:
-        """Return int[n], or EVERYWHERE. What is dealt out, as are tuples without a key, goes by a
-        hash of its number. numbers: int64[n], by default its place in the batch."""
+        """Return the partition of each row, int[n], or EVERYWHERE. Dealt tuples, and tuples without
+        a key, are assigned by a hash of their number. numbers: int64[n], by default the index in
+        the batch."""
         codes, valid = self.keys.stream_codes(batch)
         numbers = np.arange(batch.num_rows) if numbers is None else numbers
         of = _partitions(codes, valid, self.keys.exact, self.owners, self.count, numbers)
@@ -52,7 +53,8 @@ class Placement:
         return of
 
     def of_numbers(self, numbers: np.ndarray) -> np.ndarray:
-        """Return the partition, int32[n], of what is no tuple but has a number, int64[n]."""
+        """Return the partition, int32[n], of rows that are not tuples, by their number,
+        int64[n]."""
         return _partitions(numbers, np.zeros(len(numbers), bool), True, self.owners, self.count,
                            numbers)
 
@@ -65,7 +67,7 @@ class Placement:
 
     def split(self, batch: pa.RecordBatch,
               numbers: np.ndarray) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yield each partition that has tuples, and these, in their order."""
+        """Yield (partition, its tuples in their order) for each partition that has tuples."""
         of = self.partitions(batch, numbers)
         everywhere = np.flatnonzero(of == EVERYWHERE)
         order = np.argsort(of, kind="stable")[len(everywhere):]
@@ -83,8 +85,8 @@ class Placement:
 
 @njit(cache=True)
 def _partitions(codes, valid, exact, owners, count, numbers):
-    """The partition of each key code, int32[n]: its bucket's owner; where that is DEALT or the key
-    is null, by the row's number.
+    """Return the partition of each key code, int32[n]: the owner of its bucket. If that is DEALT or
+    the key is null, the row's number decides.
 
     in      codes int64[n], valid bool[n], owners int64[buckets], numbers int64[n]
     """
@@ -96,12 +98,12 @@ def _partitions(codes, valid, exact, owners, count, numbers):
 
 
 def share_out(tuples: np.ndarray, partitions: int) -> np.ndarray:
-    """The owner of each bucket of R, int[buckets], by how many stream tuples come to it.
+    """Return the owner of each bucket of R, int[buckets], given the stream tuples of each bucket.
 
-    The fullest bucket first, each to the partition that has the fewest tuples so far (Graham's LPT
-    rule). A bucket with more than a partition's share of the tuples, as a very frequent key's, is
-    dealt out where the slowest has less to do for it: all partitions then read that bucket of R
-    too.
+    The buckets are assigned by size, the largest first, each to the partition with the fewest
+    tuples so far (Graham's LPT rule). A bucket with more tuples than a partition's share, such as
+    that of a very frequent key, is dealt to all partitions if the slowest one then has less to do,
+    although all partitions have to read that bucket of R.
     """
     fullest, total = np.argsort(-tuples, kind="stable"), tuples.sum()
     plans = []
@@ -118,7 +120,7 @@ def share_out(tuples: np.ndarray, partitions: int) -> np.ndarray:
 
 
 def loads(owners: np.ndarray, tuples: np.ndarray, partitions: int) -> np.ndarray:
-    """How many tuples each partition gets, float[partitions]."""
+    """Return the number of tuples of each partition, float[partitions]."""
     dealt = owners == DEALT
     return np.bincount(owners[~dealt], tuples[~dealt],
                        minlength=partitions) + tuples[dealt].sum() / partitions

@@ -1,4 +1,4 @@
-"""How long-running steps tell where they are."""
+"""The progress reports of long-running steps."""
 
 from collections.abc import Callable
 
@@ -7,4 +7,4 @@ Progress = Callable[[str, int, int | None], None]
 
 
 def silent(step: str, done: int, total: int | None) -> None:
-    """The progress that nobody watches."""
+    """Ignore the progress."""

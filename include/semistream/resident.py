@@ -1,5 +1,5 @@
-"""Anonymous resident memory of this process, which is what a container's limit counts: without
-mapped files, and with the memory files that arenas of workers are."""
+"""Anonymous resident memory of this process, which a container's limit counts: without mapped
+files, but with the memory files that hold workers' arenas."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ import pyarrow as pa
 
 from semistream.imports import without
 
-INTERVAL = 0.02  # s between two looks
+INTERVAL = 0.02  # s between two samples
 
 _libc = ctypes.CDLL(None)
 
 
 def resident(process: int | str = "self") -> int:
-    """Bytes that a process has now, by default this one; 0 where the system does not tell."""
+    """Return the resident bytes of a process, by default this one; 0 if the system does not
+    tell."""
     try:
         with open(f"/proc/{process}/status", "rb") as file:
             return sum(1024 * int(line.split()[1]) for line in file
@@ -28,23 +29,23 @@ def resident(process: int | str = "self") -> int:
 
 
 def give_back() -> None:
-    """Return to the system what the allocators keep of a phase that has ended."""
+    """Return freed memory that the allocators retain to the system, after a phase has ended."""
     pa.default_memory_pool().release_unused()
     if hasattr(_libc, "malloc_trim"):  # glibc
         _libc.malloc_trim(0)
 
 
 def spare_pandas() -> None:
-    """Do without pandas from now on, in a process that has no use for it: PyArrow imports it, some
-    20 MB, at the first Python list that it is given."""
+    """Prevent PyArrow from importing pandas in a process that does not need it. PyArrow imports it,
+    some 20 MB, when it first converts a Python list."""
     if "pandas" not in sys.modules:
         with without("pandas"):
             pa.array([0])  # PyArrow tries once
 
 
 class ResidentPeak:
-    """The most bytes resident since it was made, of what a thread sees every ``INTERVAL`` seconds
-    until ``stop``."""
+    """The peak of resident bytes since the object was made. A thread samples it every ``INTERVAL``
+    seconds until ``stop``."""
 
     def __init__(self) -> None:
         self._most, self._ended = 0, threading.Event()
@@ -62,5 +63,5 @@ class ResidentPeak:
             self.read()
 
 
-# of this process, from the first call on
+# the peak of this process, from the first call on
 process_peak = cache(ResidentPeak)

@@ -1,5 +1,5 @@
-"""A directory for what a process needs while it lives. Those of processes that were killed are
-swept by the next one."""
+"""A directory for temporary files of a process. Directories of processes that were killed are
+removed by the next process."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import IO
 
 PREFIX = "semistream-scratch-"
-# the locks of this process's own; the kernel lets go of them, however it ends
+# the locks of this process's directories, which the kernel releases, however the process ends
 _held: list[IO[bytes]] = []
 
 
 def scratch_directory() -> Path:
-    """A new one, below the system's directory for temporary files; removed when the process
-    ends."""
+    """Return a new directory below the system's directory for temporary files. It is removed when
+    the process ends."""
     parent = Path(tempfile.gettempdir())
     sweep(parent)
     # has its lock before others see it
@@ -33,10 +33,10 @@ def scratch_directory() -> Path:
 
 
 def sweep(parent: Path) -> None:
-    """Remove those of this user whose process has ended. One without a lock is what a process left
-    that was killed while it removed it, or what its JVM made anew after that."""
+    """Remove scratch directories of this user whose process has ended. A directory without a lock
+    was left by a process that was killed while it removed it, or made anew by its JVM later."""
     for directory in parent.glob(f"{PREFIX}*"):
-        with suppress(OSError):  # its process lives, or another one sweeps it
+        with suppress(OSError):  # its process lives, or another process is removing it
             if directory.stat().st_uid == os.getuid():
                 with suppress(FileNotFoundError), open(directory / "lock", "r+b") as lock:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -44,5 +44,5 @@ def sweep(parent: Path) -> None:
 
 
 def task_directory() -> str | None:
-    """Where a Spark task has its temporary files; None: in the system's directory for them."""
+    """Return the directory for a Spark task's temporary files; None: the system's directory."""
     return os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or None

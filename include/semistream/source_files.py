@@ -1,8 +1,8 @@
-"""A stream's files as they lie on a local file system: which there are, and whether one has changed
-since it was looked at.
+"""A stream's files on a local file system: which files there are, and whether one has changed since
+it was first examined.
 
-A batch notes its files, with size and time of modification, before it begins. What is read later
-must be the same files, or the batch would be part of one content and part of another.
+A batch records its files, with size and time of modification, before it begins. The files that are
+read later must be unchanged, or the batch would mix two contents.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ if TYPE_CHECKING:
     from pyarrow import RecordBatch
     from pyarrow.parquet import FileMetaData, ParquetFile
 
-# bytes that are read at a time: of a column; of all columns of a file, about
+# bytes that are read at a time: of a column; of all columns of a file, about; least of a column
 COLUMN_BUFFER, FILE_BUFFER, LEAST_BUFFER = 1_000_000, 4_000_000, 16_384
 ENDINGS = {"csv": (".csv", ".tsv", ".txt"), "json": (".json", ".jsonl", ".ndjson"),
-           "parquet": (".parquet", ".pq")}  # of names of data files, by format
+           "parquet": (".parquet", ".pq")}  # endings of the names of data files, by format
 PACKED_ENDINGS = ("", ".gz", ".bz2", ".zst", ".lz4", ".xz")
 GLOB_FILTER = "pathGlobFilter"
-LOOKED_AT = 256  # rows that tell how wide those of their row groups are
-# A page of each column is held decoded, and its dictionary: of more columns than these, in all no
-# more than about so many bytes are read at a time. PAGE: bytes of one, as most writers have it.
+LOOKED_AT = 256  # rows from which the width of a row group's rows is estimated
+# A decoded page of each column is held, and its dictionary. With more columns than FEW_COLUMNS,
+# about HELD_BYTES are read at a time at most. PAGE: bytes of a page, as most writers have it.
 FEW_COLUMNS, HELD_BYTES, PAGE = 32, 8_000_000, 1_000_000
 
 
 class SourceFile(NamedTuple):
-    """path: plain where it is local, else a URI; size in bytes and modified in ns since 1970, -1
-    where they are not known."""
+    """A file of a source. path: plain if it is local, else a URI; size in bytes and modified in ns
+    since 1970, -1 if unknown."""
 
     path: str
     size: int = -1
@@ -52,7 +52,7 @@ class SourceFile(NamedTuple):
         return self.size >= 0
 
     def now(self) -> SourceFile | None:
-        """The same file as it is at present; None when it is gone."""
+        """Return the same file as it is at present; None when it is gone."""
         if is_remote(self.path):
             return SourceFile(self.path)
         try:
@@ -67,29 +67,30 @@ def is_remote(path: str) -> bool:
 
 
 def is_utf8(path: str) -> bool:
-    """Whether a file's name is, which Python may give with surrogates."""
+    """Return whether a file's name is UTF-8. Python represents other names with surrogates."""
     return plainly(path) == path
 
 
 def plainly(path: str) -> str:
-    """Return a path with backslashes for what is not UTF-8, as a database and a page take it."""
+    """Return a path with backslash escapes for bytes that are not UTF-8, for databases and
+    pages."""
     return os.fsencode(path).decode(errors="backslashreplace")
 
 
 def fixed_part(path: str) -> Path:
-    """The directory that a path names, or the last one before a pattern."""
+    """Return the part of a path before the first pattern."""
     parts = Path(path).parts
     return Path(*takewhile(lambda part: not is_pattern(part), parts))
 
 
 def is_pattern(part: str) -> bool:
-    """Whether Hadoop takes it for a pattern."""
+    """Return whether Hadoop treats a part of a path as a pattern."""
     return glob.has_magic(part) or "{" in part
 
 
 def same_names(path: str, former: str) -> bool:
-    """Whether files below a former path, or of a former pattern, have the same names below the
-    present one."""
+    """Return whether files below a former path, or of a former pattern, have the same relative
+    names below the present one."""
     if is_remote(path) or is_remote(former):
         return former.rstrip("/") == path.rstrip("/")
     both = zip(Path(os.path.abspath(path)).parts, Path(os.path.abspath(former)).parts, strict=False)
@@ -98,22 +99,23 @@ def same_names(path: str, former: str) -> bool:
 
 
 def open_parquet(path: str | Path) -> ParquetFile:
-    """A Parquet file that is read a little at a time, whatever the size of its row groups. By
-    default PyArrow reads whole row groups ahead, and keeps them until the file is closed."""
+    """Open a Parquet file so that it is read a little at a time, whatever the size of its row
+    groups. By default PyArrow reads whole row groups ahead, and keeps them until the file is
+    closed."""
     from pyarrow.parquet import ParquetFile, read_metadata
 
     of = read_metadata(path)
     buffer = max(min(COLUMN_BUFFER, FILE_BUFFER // max(of.num_columns, 1)), LEAST_BUFFER)
-    # times of Spark 2 and of Hive reach beyond what nanoseconds can tell
+    # times of Spark 2 and of Hive exceed the range of nanoseconds
     return ParquetFile(path, metadata=of, buffer_size=buffer, pre_buffer=False,
                        coerce_int96_timestamp_unit="us")
 
 
 def parquet_batches(file: ParquetFile, columns: Sequence[str], rows: int, size: int,
                     threads: bool = False) -> Iterator[RecordBatch]:
-    """The columns of a file in batches of at most so many rows, and of
-    about ``size`` bytes at most as they are in memory: a dictionary's values, for instance, take
-    many times their bytes in the file."""
+    """Yield the columns of a file in batches of at most `rows` rows and about ``size`` bytes in
+    memory. There a dictionary's values, for instance, can take many times their bytes in the
+    file."""
     for near in _row_groups(file.metadata, rows):
         together = _read_together(file.metadata, near, columns)
         first = [next(file.iter_batches(LOOKED_AT, near, names, use_threads=False), None)
@@ -131,8 +133,8 @@ def parquet_batches(file: ParquetFile, columns: Sequence[str], rows: int, size: 
 
 def _read_together(of: FileMetaData, groups: Sequence[int],
                    columns: Sequence[str]) -> Sequence[Sequence[str]]:
-    """The columns in parts that are read one after the other: all in one where they are few, or
-    their pages are small."""
+    """Split the columns into parts that are read one after the other. There is one part if the
+    columns are few, or their pages small."""
     if len(columns) <= FEW_COLUMNS:
         return [columns]
     held = dict.fromkeys(columns, 0)
@@ -159,10 +161,10 @@ def _read_together(of: FileMetaData, groups: Sequence[int],
 
 
 def _side_by_side(parts: Iterable[Iterator[RecordBatch]]) -> Iterator[RecordBatch]:
-    """The columns of parts, which have the same rows, in batches of all of them.
+    """Yield batches of all columns from parts that have the same rows and different columns.
 
-    A part is read after the other into a file without a name, in which the batches lie; the system
-    brings its pages when they are touched.
+    The parts are read one after the other, each into an unnamed temporary file. The batches are
+    mapped from there, and the system loads their pages on access.
     """
     import pyarrow as pa
 
@@ -182,7 +184,7 @@ def _side_by_side(parts: Iterable[Iterator[RecordBatch]]) -> Iterator[RecordBatc
                     file.flush()
                 readers.append(pa.ipc.open_stream(pa.memory_map(f"/proc/self/fd/{file.fileno()}")))
         batches: list[RecordBatch | None] = [None] * len(readers)
-        # of a part with dictionaries, none goes beyond a row group
+        # a batch of a part with dictionaries ends at a row group's end
         while batches := [batch for batch in map(_next, readers, batches) if batch is not None]:
             if len(batches) < len(readers):
                 raise pa.ArrowInvalid("its columns are not of the same number of rows")
@@ -194,7 +196,7 @@ def _side_by_side(parts: Iterable[Iterator[RecordBatch]]) -> Iterator[RecordBatc
 
 
 def _next(part: Iterator[RecordBatch], left: RecordBatch | None) -> RecordBatch | None:
-    """What is left of a part's batch, or the next one that has rows; None at the end."""
+    """Return the rest of a part's batch, or the next batch that has rows; None at the end."""
     while left is None or not left.num_rows:
         if (left := next(part, None)) is None:
             break
@@ -202,7 +204,7 @@ def _next(part: Iterator[RecordBatch], left: RecordBatch | None) -> RecordBatch 
 
 
 def _row_groups(of: FileMetaData, rows: int) -> Iterator[list[int]]:
-    """Row groups one after the other, small ones together that have no more than so many rows."""
+    """Yield lists of consecutive row groups. Small ones are combined up to `rows` rows."""
     near, count = list[int](), 0
     for group in range(of.num_row_groups):
         more = of.row_group(group).num_rows
@@ -215,7 +217,7 @@ def _row_groups(of: FileMetaData, rows: int) -> Iterator[list[int]]:
 
 
 def _stored_width(of: FileMetaData, groups: Sequence[int], columns: Sequence[str]) -> float:
-    """Bytes of a row in the file, decompressed."""
+    """Return the decompressed bytes of a row in the file."""
     wanted, size = set(columns), 0
     for group in map(of.row_group, groups):
         chunks = (group.column(i) for i in range(group.num_columns))
@@ -225,7 +227,8 @@ def _stored_width(of: FileMetaData, groups: Sequence[int], columns: Sequence[str
 
 
 def look_at(paths: Iterable[str]) -> tuple[SourceFile, ...]:
-    """Files as they are now. Raises StateError for one that is gone."""
+    """Return files with their present size and time of modification. Raises StateError for one that
+    is gone."""
     found = []
     for path in paths:
         file = SourceFile(path).now()
@@ -238,7 +241,7 @@ def look_at(paths: Iterable[str]) -> tuple[SourceFile, ...]:
 
 
 def check_unchanged(files: Iterable[SourceFile]) -> None:
-    """Raises StateError for a file that is not as it was when it was looked at."""
+    """Check files. Raises StateError for a file that has changed since it was first examined."""
     for file in files:
         now = file.now() if file.known else file
         if now != file:
@@ -252,9 +255,9 @@ def check_unchanged(files: Iterable[SourceFile]) -> None:
 
 
 def data_filter(kind: str, path: str, options: Mapping[str, str]) -> dict[str, str]:
-    """Return the option of Spark's that leaves out what lies beside the data in a directory, a
-    README say: files whose names do not end as those of the kind do. Nothing where a pattern is
-    given, or the kind has no endings."""
+    """Return Spark's option that leaves out files beside the data in a directory, such as a README:
+    files whose names do not have an ending of this kind. The result is empty if a pattern is given,
+    or the kind has no endings."""
     told = any(k.lower() == GLOB_FILTER.lower() for k in options)
     if told or kind not in ENDINGS or glob.has_magic(path) or (
             not is_remote(path) and not os.path.isdir(path)):
@@ -265,7 +268,7 @@ def data_filter(kind: str, path: str, options: Mapping[str, str]) -> dict[str, s
 
 
 class Unseen(NamedTuple):
-    """An entry of a source that could not be looked at, and why."""
+    """An entry of a source that could not be examined, and the reason."""
 
     path: str
     why: str
@@ -273,13 +276,13 @@ class Unseen(NamedTuple):
 
 def list_files(path: str, options: Mapping[str, str],
                kind: str = "") -> Iterator[os.DirEntry[str] | Unseen]:
-    """The files that Spark's file source takes from a local directory or pattern; those whose name,
-    or that of a directory above, begins with "_" or "." are none.
+    """Yield the files that Spark's file source takes from a local directory or pattern. Names that
+    begin with "_" or ".", and files below such directories, are skipped.
 
     options: of the source; kind: csv, json or parquet, see ``data_filter``.
 
-    What is gone meanwhile is left out. What cannot be looked at for another reason is told, and all
-    the rest is listed. Each file's ``stat`` is known.
+    Files that disappear meanwhile are left out. An entry that cannot be examined for another reason
+    is yielded as `Unseen`, and all others are still listed. The ``stat`` of each file is known.
     """
     options = {**data_filter(kind, path, options), **options}
     pattern = next((v for k, v in options.items() if k.lower() == GLOB_FILTER.lower()), "*")
@@ -289,7 +292,7 @@ def list_files(path: str, options: Mapping[str, str],
 
 
 def _spelled(path: str) -> Iterator[str]:
-    """A pattern without its {a,b}: one for each of them."""
+    """Yield the patterns that {a,b} in a pattern stands for."""
     if (braces := re.search(r"\{([^{}]*)\}", path)) is None:
         yield path
         return
@@ -299,7 +302,7 @@ def _spelled(path: str) -> Iterator[str]:
 
 def _matching(place: str, parts: Sequence[str],
               pattern: str) -> Iterator[os.DirEntry[str] | Unseen]:
-    """What is below a place, where parts of a pattern are still to be matched."""
+    """Yield the files below a directory that match the remaining parts of a pattern."""
     try:
         if not parts:
             if stat.S_ISDIR(os.stat(place).st_mode):
@@ -326,7 +329,8 @@ def _matching(place: str, parts: Sequence[str],
 
 def _below(directory: str, pattern: str,
            above: tuple[tuple[int, int], ...]) -> Iterator[os.DirEntry[str] | Unseen]:
-    """above: device and inode of the directories on the way."""
+    """Yield the files below a directory. above: device and inode of the directories on the way to
+    it."""
     try:
         status = os.stat(directory)
         here = status.st_dev, status.st_ino
@@ -352,7 +356,8 @@ def _below(directory: str, pattern: str,
 
 
 def _unseen(path: str, error: OSError) -> Iterator[Unseen]:
-    """Nothing where it is gone; but a link that leads nowhere is there."""
+    """Yield nothing if the path is gone, but yield a broken link, and any other error, as
+    `Unseen`."""
     if not isinstance(error, FileNotFoundError):
         yield Unseen(path, error.strerror or str(error))
     elif os.path.islink(path):

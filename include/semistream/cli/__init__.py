@@ -1,7 +1,7 @@
-"""The console command ``semistream``: the join without Airflow or Spark, and the steps of the
-pipeline one by one.
+"""The console command ``semistream``: the join without Airflow or Spark, and the single steps of
+the pipeline.
 
-Each part is imported when it is known to be needed: a list of commands needs none of them.
+Each part is imported when it is needed: the list of commands needs none of them.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command: 0 done; 1 failed, or not complete; 2 wrong settings; 130 interrupted."""
+    """Run a command. Return 0: done; 1: failed, or not complete; 2: wrong settings; 130:
+    interrupted."""
     own = argv is None  # in a process of its own
     if own:
         interrupts.end_at_once()
     from semistream.cli.parser import FILES_ONLY, parse
 
     arguments = parse(sys.argv[1:] if argv is None else argv, own)
-    if not (own and hasattr(arguments, "progress")):  # else once it shows any
+    if not (own and hasattr(arguments, "progress")):  # otherwise when progress begins
         interrupts.raise_from_now_on()
     code = _run(arguments)
     if own and (code == 130 or arguments.command in FILES_ONLY):
@@ -46,7 +47,7 @@ def _run(arguments: Namespace) -> int:
         _tell(interrupts.MESSAGE)
         return 130
     except Exception as e:
-        if interrupts.came:  # within what makes another error of any, as NumPy's import
+        if interrupts.came:  # inside code that wraps every error, as NumPy's import does
             _tell(interrupts.MESSAGE)
             return 130
         from sqlalchemy.exc import DBAPIError  # takes a while to import

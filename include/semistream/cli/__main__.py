@@ -1,4 +1,4 @@
-"""``python -m semistream.cli``."""
+"""Entry point of ``python -m semistream.cli``."""
 
 import sys
 

@@ -1,4 +1,5 @@
-"""What each command takes, and what it does. What only some need is imported by these."""
+"""The arguments and the action of each command. Modules that only some commands need are imported
+by those."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ from semistream.progress import Progress, silent
 
 
 def add_arguments(name: str, parser: argparse.ArgumentParser) -> None:
-    """Give a command's parser its arguments, and what is to be run with them."""
+    """Add a command's arguments to its parser, and the function that runs the command."""
     arguments, run = _COMMANDS[name]
     arguments(parser)
     parser.set_defaults(run=run)
@@ -129,7 +130,8 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 def _settings_arguments(parser: argparse.ArgumentParser, settings: type[Settings],
                         exclude: Sequence[str] = (), progress: bool = True) -> None:
-    """Flags of a settings class. None is required by argparse, as a --config file may have it."""
+    """Add the flags of a settings class. None is required by argparse, as a --config file may have
+    it."""
     settings.add_arguments(parser, exclude=exclude)
     for action in parser._actions:
         if action.required:
@@ -214,7 +216,7 @@ def _print_summary(summary: Any, settings: Any) -> None:
 
 
 def _seconds(summary: Any) -> tuple[str, str]:
-    """Return the seconds for which this process has run, and what they are."""
+    """Return the seconds for which this process has run, and a description of them."""
     try:
         started = Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]  # ticks
     except OSError:  # not Linux
@@ -499,7 +501,8 @@ def _unknown_app(name: str, checkpoints: Path) -> ConfigError:
 
 @contextmanager
 def _progress(shown: bool) -> Iterator[Progress]:
-    """Show how far the work is that begins here: an interrupt before it has nothing to undo."""
+    """Show the progress of the work that begins here. Before this, an interrupt has nothing to
+    undo."""
     interrupts.raise_from_now_on()
     if not shown:
         yield interrupts.interruptible(silent)

@@ -1,4 +1,4 @@
-"""The commands by name; the arguments of the one that is given."""
+"""The commands by name, and the arguments of the given one."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ LEAN = ("join", "snapshot", "provision")  # commands that have no use for pandas
 
 
 class Parser(argparse.ArgumentParser):
-    """Flags must be written out; an unknown one is an error that names the nearest."""
+    """A parser whose flags must be written out. An unknown flag is an error that names the nearest
+    one."""
 
     def __init__(self, **options: Any):
         super().__init__(**options, allow_abbrev=False)
@@ -70,7 +71,8 @@ class _Version(argparse.Action):
 
 
 def parse(argv: Sequence[str], own: bool = False) -> argparse.Namespace:
-    """Parse a command line; ``run`` of what it gives is what it asks for. Exits where it is wrong.
+    """Parse a command line. The result's ``run`` is the function to call. Exits if the command line
+    is wrong.
 
     own: whether this process runs that command and nothing else.
     """
@@ -91,7 +93,7 @@ def parse(argv: Sequence[str], own: bool = False) -> argparse.Namespace:
             from semistream.resident import spare_pandas
 
             spare_pandas()
-            # Pydantic looks for some among all packages that are installed
+            # Pydantic searches all installed packages for plugins
             os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
         from semistream.cli.commands import add_arguments
 

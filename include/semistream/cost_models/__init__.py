@@ -1,5 +1,5 @@
-"""The papers' cost models: one module an algorithm, one function an equation. ``MODELS`` lists them
-by the joins' names."""
+"""The papers' cost models: one module per algorithm, one function per equation. ``MODELS`` lists
+them by the joins' names."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from semistream.cost_models.frequencies import Frequencies
 @dataclass(frozen=True)
 class Model:
     predict: Callable[..., Prediction]  # (workload, memory in bytes, costs, **sizes)
-    sizes: tuple[str, ...]  # what there is to tune, by the names of the operator's parameters
+    sizes: tuple[str, ...]  # the operator's parameters that can be tuned
     chooses: tuple[str, ...] = ()  # parameters that `predict` chooses for given sizes
-    phase: str = "scan"  # how it reads R, one of `costs.PHASES`
+    phase: str = "scan"  # how the join reads R, one of `costs.PHASES`
 
 
 MODELS: dict[str, Model] = {

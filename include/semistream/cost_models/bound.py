@@ -1,16 +1,17 @@
-"""What a bound on waiting costs.
+"""The cost of a bound on waiting.
 
-A join whose H_S is full reads R once for many tuples. At a lower rate H_S would fill for minutes,
-so that a bound of T seconds makes the join read for fewer. Where lambda_S tuples/s miss H_R, each
-of N partitions is waited for by a Poisson process of rate lambda_S / N, and a second has
+A join whose H_S is full reads R once for many tuples. At a lower rate H_S would take minutes to
+fill, so that a bound of T seconds makes the join read for fewer tuples. If lambda_S tuples/s miss
+H_R, the tuples for each of N partitions arrive as a Poisson process of rate lambda_S / N. The reads
+a second are then
 
-- of a scan N / T reads: it passes over R once in T;
-- of the elevator N (1 - exp(-lambda_S T / N)) / T: it stops where something waits;
-- of an index N / (T + N / lambda_S): a partition is read T after its first tuple came, and the next
-  one comes N / lambda_S later.
+- for a scan N / T: it passes over R once in T;
+- for the elevator N (1 - exp(-lambda_S T / N)) / T: it stops only where tuples wait;
+- for an index N / (T + N / lambda_S): a partition is read T after its first tuple came, and the
+  next tuple comes N / lambda_S later.
 
-The steady state of the algorithm, with its H_R, is taken from its own model, of the workload that
-`Demand.of` gives.
+The steady state of the algorithm, with its H_R, comes from its own model, for the workload that
+`Demand.of` returns.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ from semistream.cost_models.costs import Costs, Prediction, Workload
 
 
 class Demand(NamedTuple):
-    """What is asked of a join. max_wait: s; rate: stream tuples/s, lambda; inf: not known; ahead: s
-    of max_wait that pass until the next micro-batch, so that R is read in the others."""
+    """The demands on a join. max_wait: s that a tuple may wait; rate: stream tuples/s, lambda; inf:
+    unknown; ahead: s of max_wait that pass until the next micro-batch, so that only the rest is
+    left for reading R."""
 
     max_wait: float
     rate: float = math.inf
@@ -32,17 +34,17 @@ class Demand(NamedTuple):
 
     @property
     def bound(self) -> float:
-        """T, the seconds in which what waits is read."""
+        """T, the seconds within which R must be read for the waiting tuples."""
         return self.max_wait - self.ahead
 
     def of(self, work: Workload) -> Workload:
-        """Return the workload of a join of which this is asked."""
+        """Return the workload of a join under this demand."""
         return replace(work, unread=self.rate * self.bound)
 
 
 class Price(NamedTuple):
-    """What a bound takes at a rate. bytes_read: of R, a second; busy: of the operator's time, 1 is
-    all of it."""
+    """The cost of a bound at a rate. bytes_read: bytes of R a second; busy: share of the operator's
+    time, where 1 is all of it."""
 
     bytes_read: float
     busy: float
@@ -54,7 +56,7 @@ class Price(NamedTuple):
 
 
 def price(found: Prediction, work: Workload, costs: Costs, phase: str, demand: Demand) -> Price:
-    """Return what it takes to finish every tuple in time. phase: of the disk, one of
+    """Return the cost of finishing every tuple in time. phase: the disk phase, one of
     `costs.PHASES`."""
     if found.mu <= 0:
         return Price(math.inf, math.inf)
@@ -71,7 +73,7 @@ def price(found: Prediction, work: Workload, costs: Costs, phase: str, demand: D
 
 
 def due(phase: str, number: float, misses: float, bound: float) -> float:
-    """Return the reads a second that a bound asks for. number: N; misses: lambda_S, tuples/s;
+    """Return the reads a second that a bound requires. number: N; misses: lambda_S, tuples/s;
     bound: T, s."""
     if phase == "index":
         return number / (bound + number / misses)
@@ -81,8 +83,8 @@ def due(phase: str, number: float, misses: float, bound: float) -> float:
 
 def highest_rate(found: Prediction, work: Workload, costs: Costs, phase: str,
                  demand: Demand) -> float:
-    """Return the highest rate, tuples/s, at which the bound is kept, whatever the demand's: mu,
-    unless reads for few tuples take too much of the time."""
+    """Return the highest rate, tuples/s, at which the bound is kept; the demand's own rate is
+    ignored. It is mu, unless reads for few tuples take too much of the time."""
     low, high = 0.0, found.mu
     if high <= 0 or price(found, work, costs, phase, demand._replace(rate=high)).busy <= 1 + 1e-6:
         return high
@@ -94,7 +96,7 @@ def highest_rate(found: Prediction, work: Workload, costs: Costs, phase: str,
 
 
 def spoken(found: Price, demand: Demand) -> str:
-    """Return what a bound takes, for people."""
+    """Return a sentence about the cost of a bound."""
     if math.isinf(demand.rate):
         return f"max_wait {demand.max_wait:.3g} s"
     kept = "" if found.kept else ", more than there is: give more memory, or a larger max_wait"

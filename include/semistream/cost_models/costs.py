@@ -1,5 +1,5 @@
-"""What the operations cost on a machine, as `tuning.calibrate` measured them, and a workload that
-is costed with them."""
+"""The costs of a machine's operations, as `tuning.calibrate` measured them, and the workload to
+which they are applied."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ class Symbols(NamedTuple):
     c_i, c_m, c_d and c_2 are ours."""
 
     c_io: float  # c_IO(b): read one disk buffer, all of it
-    c_p: float  # the part of it that is read only where something matched: all but the key codes
-    c_w: float  # the part of it that the processor waits for the disk
-    c_x: float  # the part of that which is left where the next partition is read ahead
+    c_p: float  # the part of c_IO that is read only if some tuple matched: all but the key codes
+    c_w: float  # the part of c_IO in which the processor waits for the disk
+    c_x: float  # the part of c_W that remains if the next partition is read ahead
     c_h: float  # look one disk tuple up in H_S
     c_r: float  # look one stream tuple up in H_R (the papers' c_H too)
-    c_o: float  # output what one stream tuple finds through H_S
-    c_n: float  # output what one finds through H_R (the papers' c_O too)
+    c_o: float  # output the matches of one stream tuple through H_S
+    c_n: float  # output the matches of one through H_R (the papers' c_O too)
     c_e: float  # remove one tuple from H_S and Q
     c_s: float  # read one stream tuple
     c_a: float  # append one tuple to H_S and Q
     c_f: float  # compare one disk tuple's frequency with the threshold
-    c_b: float  # look one disk tuple up among the values to be switched into the cache
-    c_i: float  # of an iteration itself, whatever its sizes
-    c_m: float  # of detecting frequent tuples, per join value of a partition that has a match
-    c_d: float  # of detecting frequent tuples in an iteration, whatever the sizes
-    c_2: float  # of probing a second time in an iteration, whatever the sizes
+    c_b: float  # look one disk tuple up among the values that may be switched into the cache
+    c_i: float  # fixed cost of an iteration
+    c_m: float  # detect frequent tuples, per join value of a partition that has a match
+    c_d: float  # detect frequent tuples, fixed cost per iteration
+    c_2: float  # probe a second time, fixed cost per iteration
 
 
 @dataclass(frozen=True)
 class PhaseCosts:
-    """What a disk phase costs, seconds. Those of H_S grow with it, as the processor's caches
-    overflow: a value for each of ``tables``."""
+    """The costs of a disk phase, seconds. Those of H_S grow with its size, as the processor's
+    caches overflow, and have a value for each of ``tables``."""
 
     tables: tuple[float, ...]  # tuples in H_S
     look_up: tuple[float, ...]  # c_H, per disk tuple
@@ -57,7 +57,8 @@ class PhaseCosts:
     payload: float  # the part of read_partition that the payload takes
     read_payload: float
     iteration: float  # c_I
-    probe: float  # of it, for finding and removal; output takes its part where pages come from disk
+    # the part of c_I for finding and removing; output accounts for the rest if pages come from disk
+    probe: float
     wait_partition: float = 0.0
     wait_tuple: float = 0.0
     left_partition: float = 0.0  # c_X(b) = left_partition + b left_tuple
@@ -69,13 +70,13 @@ PHASES = ("scan", "index", "elevator")
 
 @dataclass(frozen=True)
 class Costs:
-    """A machine's costs, seconds. Between two table sizes they are interpolated over the size's
-    logarithm."""
+    """A machine's costs, seconds. Between two table sizes they are interpolated over the logarithm
+    of the size."""
 
     machine: str
-    scan: PhaseCosts  # of the joins that scan R
-    index: PhaseCosts  # of those that read it through its index
-    elevator: PhaseCosts  # of ELEVATORJOIN
+    scan: PhaseCosts  # for the joins that scan R
+    index: PhaseCosts  # for the joins that read R through its index
+    elevator: PhaseCosts  # for ELEVATORJOIN
     tables: tuple[float, ...]  # tuples in H_R
     look_up_cache: tuple[float, ...]  # c_H in H_R
     output_cache: tuple[float, ...]  # c_O from H_R, per output row
@@ -83,13 +84,13 @@ class Costs:
     compare_match: float  # c_M
     detection: float  # c_D
     switch: float  # c_B
-    # when, with what sizes, how well it fitted
+    # time, sizes and fit of the measurement
     measured: dict[str, Any] = field(default_factory=dict)
 
     def at(self, tuples: float, disk_tuples: float, cached: float = 1.0,
            phase: str = "scan") -> Symbols:
-        """The papers' symbols for an H_S of so many tuples, a disk buffer of so many, an H_R of so
-        many; one match a tuple."""
+        """Return the papers' symbols for an H_S, a disk buffer and an H_R of so many tuples, with
+        one match per stream tuple."""
         p: PhaseCosts = getattr(self, phase)
         c_h, c_o, c_e, c_a = (_interpolate(tuples, p.tables, v)
                               for v in (p.look_up, p.output, p.remove, p.append))
@@ -104,7 +105,7 @@ class Costs:
                        self.compare_match, self.detection, p.probe)
 
     def save(self, path: str | Path) -> None:
-        """YAML, or JSON where the name ends so."""
+        """Write the costs as YAML, or as JSON if the file's name ends in ``.json``."""
         values = json.loads(json.dumps(asdict(self)))
         as_json = str(path).endswith(".json")
         text = json.dumps(values, indent=1) if as_json else _yaml().safe_dump(values,
@@ -114,7 +115,8 @@ class Costs:
 
     @classmethod
     def load(cls, path: str | Path) -> Costs:
-        """Raises ConfigError when the file is missing or is none of these."""
+        """Read the costs from a file. Raises ConfigError when the file is missing or has another
+        content."""
         try:
             as_json = str(path).endswith(".json")
             # YAML takes JSON's 1e-9 for a word
@@ -139,7 +141,7 @@ def _tuples(values: Any) -> Any:
 
 
 def _interpolate(tuples: float, tables: tuple[float, ...], values: tuple[float, ...]) -> float:
-    """values at a table size; constant beyond the first and the last."""
+    """Return the value at a table size. It is constant below the first and above the last size."""
     last = len(tables) - 1
     i = bisect.bisect_right(tables, tuples)
     if i == 0 or i > last:
@@ -149,11 +151,11 @@ def _interpolate(tuples: float, tables: tuple[float, ...], values: tuple[float, 
 
 
 class Cut(NamedTuple):
-    """R in partitions."""
+    """R, cut into partitions."""
 
     number: int  # N
-    tuples: float  # d, of an average partition
-    most_bytes: int  # of the largest one, which the disk buffer must hold
+    tuples: float  # d, tuples of an average partition
+    most_bytes: int  # bytes of the largest partition, which the disk buffer must hold
     most_tuples: int
 
     @property
@@ -162,42 +164,42 @@ class Cut(NamedTuple):
         return self.most_bytes / max(self.most_tuples, 1)
 
     def fits(self, memory: float) -> bool:
-        """Whether the disk buffer takes no more than half of M, as ``JoinSpec.with_disk_buffer``
-        asks."""
+        """Return whether the disk buffer takes at most half of M, as ``JoinSpec.with_disk_buffer``
+        requires."""
         return 2 * self.most_bytes <= memory
 
 
 @dataclass(frozen=True)
 class Workload:
-    """What is joined: sizes in bytes as the operator really holds them, and how often each join
-    value comes."""
+    """The relations to be joined: sizes in bytes as the operator really holds them, and the
+    frequency of each join value."""
 
     master_tuples: int  # R_t
     disk_tuple_bytes: float  # v_R in the disk buffer
-    stream_tuple_bytes: float  # v_S in H_S and Q of a join that scans R: the papers' v_ptr + f v_S
-    indexed_tuple_bytes: float  # the same of a join that reads R through its index
-    elevator_tuple_bytes: float  # the same of ELEVATORJOIN
+    stream_tuple_bytes: float  # v_S in H_S and Q of a join that scans R
+    indexed_tuple_bytes: float  # the same, of a join that reads R through its index
+    elevator_tuple_bytes: float  # the same, of ELEVATORJOIN
     cached_tuple_bytes: float  # v_R in H_R
     resident_tuple_bytes: float  # v_R in the non-swappable part
-    cached_key_bytes: float  # of a join value in H_R, its tuples aside
+    cached_key_bytes: float  # bytes of a join value in H_R, without its tuples
     frequencies: Frequencies
-    page_tuples: float = 1.0  # partitions are whole pages of so many tuples
+    page_tuples: float = 1.0  # tuples of a page; partitions are whole pages
     fan_out: float = 1.0  # master tuples per join value
     matches: float = 1.0  # output rows per stream tuple
-    batch_tuples: float = math.inf  # stream tuples that come at a time
-    tuples: float = math.inf  # of the stream in this run
-    unread: float = math.inf  # stream tuples that come before a bound on waiting has R read
-    gaps: float = 0.0  # share of the absent tuples of which R's index does not know that they are
+    batch_tuples: float = math.inf  # stream tuples that arrive together
+    tuples: float = math.inf  # tuples of the stream in this run
+    unread: float = math.inf  # stream tuples that arrive before a bound on waiting forces a read
+    gaps: float = 0.0  # share of the absent tuples that R's index does not recognise as absent
     reads_ahead: bool = False  # whether the next partition is read while one is probed
-    cut: Callable[[int], Cut] | None = None  # how R really is cut, where it is there
+    cut: Callable[[int], Cut] | None = None  # how an existing R is really cut
 
     @property
     def values(self) -> float:
-        """Different join values in R."""
+        """Number of distinct join values in R."""
         return self.master_tuples / self.fan_out
 
     def partitions(self, disk_tuples: float) -> Cut:
-        """R cut for a disk buffer of so many tuples."""
+        """Return R cut for a disk buffer of so many tuples."""
         if self.cut is not None:
             return self.cut(max(int(disk_tuples), 1))
         d = min(max(disk_tuples, self.page_tuples, 1.0), max(self.master_tuples, 1))
@@ -206,33 +208,35 @@ class Workload:
 
     def symbols(self, costs: Costs, tuples: float, disk_tuples: float, cached: float = 1.0,
                 phase: str = "scan") -> Symbols:
-        """``Costs.at``, where a stream tuple finds as many as here."""
+        """Return ``Costs.at``, with the output costs scaled to this workload's matches per stream
+        tuple."""
         s = costs.at(tuples, disk_tuples, cached, phase)
         return s._replace(c_o=s.c_o * self.matches, c_n=s.c_n * self.matches)
 
     def smooth(self) -> Workload:
-        """The same with R cut anywhere, so that an optimiser sees no steps."""
+        """Return a copy in which R can be cut anywhere, so that an optimiser meets no steps."""
         return replace(self, cut=None)
 
     def beside(self, c_loop: float, s: Symbols, reads: float = 1.0) -> float:
-        """c_loop where the disk works while the processor does: the longer of both (*reading
-        ahead*). Of the shorter one, waiting for the disk, c_x is left all the same: the reader
-        needs the processor too, and the disk is not always in time."""
+        """Return c_loop, corrected for *reading ahead* if R is read ahead: the disk works while the
+        processor does, and the longer of both times counts. If the wait for the disk is the shorter
+        one, c_x of it remains, as the reader also needs the processor, and the disk is not always
+        in time."""
         return max(c_loop - reads * (s.c_w - s.c_x), reads * s.c_w) if self.reads_ahead else c_loop
 
 
 def service_rate(*, w_n: float, w_s: float, c_loop: float) -> float:
-    """mu = (w_N + w_S) / c_loop, tuples/s: Eq. 3 of all the papers."""
+    """Return mu = (w_N + w_S) / c_loop, tuples/s: Eq. 3 of all the papers."""
     return (w_n + w_s) / c_loop if c_loop > 0 else 0.0
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a model says of one algorithm at one setting: of its steady state and, by ``rate``, of
-    the run."""
+    """A model's prediction for one algorithm and one setting: for its steady state and, in
+    ``rate``, for the whole run."""
 
     algorithm: str
-    sizes: dict[str, float]  # the setting, by the names of the operator's parameters
+    sizes: dict[str, float]  # the setting, by the operator's parameters
     w_n: float  # stream tuples per iteration through H_R
     w_s: float  # stream tuples per iteration through H_S
     c_loop: float  # s, corrected
@@ -240,9 +244,9 @@ class Prediction:
     memory: dict[str, float]  # bytes by component
     h_s: float = 0.0  # tuples in H_S
     h_r: float = 0.0  # tuples in H_R
-    # parameters that the model itself has chosen for these sizes
+    # parameters that the model itself chose for these sizes
     chosen: dict[str, float] = field(default_factory=dict)
-    course: Course | None = None  # of the run, where it is known
+    course: Course | None = None  # the course of the run, if known
 
     @property
     def w(self) -> float:
@@ -256,17 +260,18 @@ class Prediction:
 
     @property
     def rate(self) -> float:
-        """Stream tuples/s over the whole run; where its length is not known, the service rate."""
+        """Stream tuples/s over the whole run; the service rate if the run's length is unknown."""
         return self._run[0]
 
     @property
     def cache_share(self) -> float:
-        """Share of the stream tuples through H_R, likewise."""
+        """Share of the stream tuples through H_R over the whole run; in the steady state if the
+        run's length is unknown."""
         return self._run[1]
 
     @cached_property
     def _run(self) -> tuple[float, float]:
-        """(rate, cache_share)"""
+        """The pair (rate, cache_share)."""
         steady = self.w_n / max(self.w, 1e-12)
         if self.course is None or not math.isfinite(self.course.tuples) or self.mu <= 0:
             return self.mu, steady
@@ -280,13 +285,13 @@ class Prediction:
 
     @property
     def parameters(self) -> dict[str, float]:
-        """For ``open_join``."""
+        """The parameters for ``open_join``."""
         return {name: round(size, 3) if name.endswith("share") else int(size)
                 for name, size in (self.sizes | self.chosen).items()}
 
 
 def infeasible(algorithm: str, sizes: dict[str, float]) -> Prediction:
-    """A setting that does not fit M."""
+    """Return the prediction for a setting that does not fit into M: a rate of 0."""
     return Prediction(algorithm, sizes, 0.0, 0.0, math.inf, math.inf, {})
 
 

@@ -1,15 +1,15 @@
-"""What a run of a given length takes: to the steady state, in it, and out of it.
+"""The time of a run of a given length: before the steady state, in it, and after it.
 
 The papers' models are those of the steady state. A run begins with an empty H_S and an empty cache,
-and ends with a drain, in which whatever waits is finished. So, for S stream tuples,
+and ends with a drain, in which the waiting tuples are finished. So, for S stream tuples,
 
-    scan of R:    t_0 + (S - S_0) / mu + N c_read
-    index on R:   t_0 + (S - S_0 - h_S) / mu + h_S c_miss + N(h_S) c_read
+  scan of R:    t_0 + (S - S_0) / mu + N c_read
+  index on R:   t_0 + (S - S_0 - h_S) / mu + h_S c_miss + N(h_S) c_read
 
-S_0 tuples leave in the t_0 seconds in which the cache fills. A scan reads while H_S fills, and one
-R-cycle more at the end. An index reads when H_S is full, and at the end N(h_S) = N (1 - e^(-h_S /
-N)) partitions, those for which something waits. A run that is over before the cache is full takes
-its part of t_0, and what is cached in its drain, of use for nothing.
+S_0 tuples leave in the t_0 seconds in which the cache fills. A scan reads while H_S fills, and for
+one more R-cycle at the end. A join with an index reads when H_S is full, and at the end it reads
+the N(h_S) = N (1 - e^(-h_S / N)) partitions for which tuples wait. A run that ends before the cache
+is full takes a part of t_0, and the time in which its drain caches tuples in vain.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ from typing import NamedTuple
 class Stage(NamedTuple):
     """A part of the run in which the cache fills."""
 
-    tuples: float  # that leave in it
-    hit: float  # share of them through H_R
+    tuples: float  # stream tuples that leave in this stage
+    hit: float  # share of these through H_R
     seconds: float
 
 
 @dataclass(frozen=True)
 class Course:
-    """read: c_read, seconds of an iteration whatever leaves in it; miss: c_miss, seconds of a tuple
-    that goes through H_S; first: tuples that H_S holds while nothing is cached."""
+    """The course of a run. read: c_read, seconds of an iteration without its stream tuples; miss:
+    c_miss, seconds of a tuple that goes through H_S; first: tuples that H_S holds while nothing is
+    cached."""
 
     tuples: float  # S
     partitions: float  # N
@@ -39,18 +40,18 @@ class Course:
     first: float
     stages: tuple[Stage, ...] = ()
     scans: bool = False
-    in_vain: float = 0.0  # seconds of what is cached in a drain that the cache begins with
+    in_vain: float = 0.0  # seconds in which a drain caches tuples that are of no use
 
     def filled_after(self, cycles: float, cycle: float) -> Course:
-        """The same with a cache that is full after so many R-cycles, in each of which so many
-        tuples leave, all through H_S."""
+        """Return a copy whose cache is full after `cycles` R-cycles. In each of them `cycle` tuples
+        leave, all through H_S."""
         seconds = cycles * (self.partitions * self.read + cycle * self.miss)
         return Course(self.tuples, self.partitions, self.read, self.miss, self.first,
                       (Stage(cycles * cycle, 0.0, seconds),), self.scans)
 
     def run(self, mu: float, h_s: float, hit: float) -> tuple[float, float]:
-        """(seconds, share of the tuples through H_R) of the run; mu: the service rate in the steady
-        state, tuples/s; h_s, hit: what waits in it, and the share of the stream through H_R."""
+        """Return (seconds, share of the tuples through H_R) of the run. mu, h_s, hit: service rate
+        in tuples/s, waiting tuples, and share through H_R, all in the steady state."""
         full = self.tuples > self.first + sum(s.tuples for s in self.stages)
         left = 0.0 if self.scans else min(h_s if full else self.first, self.tuples)
         rest, seconds, hits = self.tuples - left, 0.0, 0.0

@@ -4,19 +4,18 @@
     c_loop = c_IO(d) + d c_H + w_S (c_O + c_E + c_S + c_A + c_R) + w_N (c_R + c_N + c_S') + c_I
     w_S = 2 h_S / N
 
-One iteration is one stop. c_S looks up in the index where a miss belongs, a hit's c_S' does not.
-H_S is full, and its tuples are spread over the way that the elevator still has to go: a partition
-that comes next has the tuples of a whole sweep, one just left has none, and 2 h_S / N leave at a
-stop.
+An iteration is a stop. c_S includes the index look-up of a miss; a hit's c_S' does not. H_S is
+full, and its tuples are spread over the rest of the elevator's way: the next partition has the
+tuples of a whole sweep, the last one has none, and 2 h_S / N tuples leave at a stop.
 
-The cost-balanced inequality settles where T = 2 h_S / (1 - p_N) stream tuples come in a sweep and
-the values with (n - sqrt(n)) v_S > 2 phi (m v_R + v_E) are in H_R, n = p T, m = 0 for one without
-master tuples; phi is the share that the stops have in the cost of a miss, sqrt(n) what chance may
-add to a sweep's count. One equation in T. *Reading ahead* is that of MESHJOIN.
+In the steady state of the cost-balanced inequality, T = 2 h_S / (1 - p_N) stream tuples come in a
+sweep, and the values with (n - sqrt(n)) v_S > 2 phi (m v_R + v_E) are in H_R, with n = p T, and m =
+0 for values without master tuples. phi is the stops' share of the cost of a miss; sqrt(n) is what
+chance may add to a sweep's count. This is one equation in T. *Reading ahead* is that of MESHJOIN.
 
-A filter of b bits per master tuple rejects all but `false_positives` (b) of the keys that R lacks,
-for b R_t / 8 + N bytes and a look-up in it, c_R, of each tuple that misses H_R. b is that of
-``FILTER_BITS`` with the highest service rate, none where no key is absent.
+A filter of b bits per master tuple rejects all but `false_positives` (b) of the keys that R lacks.
+It costs b R_t / 8 + N bytes, and a look-up, c_R, of each tuple that misses H_R. b is the value of
+``FILTER_BITS`` with the highest service rate, or none if no key is absent.
 """
 
 from __future__ import annotations
@@ -34,51 +33,53 @@ from semistream.joins.key_filter import false_positives, filter_bytes
 from semistream.joins.scan_phase import largest_chunk
 from semistream.joins.stream_table.by_partition import BLOCKS, PARTITION_BYTES, WIDTHS
 
-FILTER_BITS = (4, 8, 12)  # 16, 3 and 1 of a hundred absent keys pass
-FILL = 4e-9  # seconds a byte of R that goes into H_R; measured, of tuples of 13 columns
-# of a run: sweeps that are looked at one by one; as many tuples as this come in the next as well
+FILTER_BITS = (4, 8, 12)  # 16, 3 and 1 of 100 absent keys pass
+FILL = 4e-9  # seconds to cache a byte of R in H_R; measured with tuples of 13 columns
+# sweeps of a run that are computed one by one; the relative change of their tuples that counts as
+# none
 MOST_SWEEPS, EVEN_SWEEPS = 12, 0.05
-ROUNDS, SETTLED = 6, 1e-3  # of finding phi: at most so many; a relative change this small is none
+ROUNDS, SETTLED = 6, 1e-3  # most iterations to find phi; a change that is none
 
 
 def memory(*, m: float, d: float, v_r: float, h_s: float, v_s: float, n: float,
            filter_bytes: float = 0.0) -> dict[str, float]:
-    """The terms of M, bytes; H_R gets what the others leave."""
+    """Return the terms of M, bytes. H_R gets the rest."""
     taken = {"disk buffer": d * v_r, "filter": filter_bytes, "H_S": h_s * v_s + n * PARTITION_BYTES}
     return taken | {"H_R": m - sum(taken.values())}
 
 
 def c_loop(*, c_io: float, d: float, c_h: float, w_s: float, c_o: float, c_e: float, c_s: float,
            c_a: float, c_r: float, w_n: float, c_n: float, c_s_hit: float) -> float:
-    """c_IO(d) + d c_H + w_S (c_O + c_E + c_S + c_A + c_R) + w_N (c_R + c_N + c_S'), seconds; c_R,
-    c_N: c_H and c_O of H_R."""
+    """Return c_IO(d) + d c_H + w_S (c_O + c_E + c_S + c_A + c_R) + w_N (c_R + c_N + c_S'), seconds.
+    c_R and c_N are c_H and c_O of H_R."""
     return c_io + d * c_h + w_s * (c_o + c_e + c_s + c_a + c_r) + w_n * (c_r + c_n + c_s_hit)
 
 
 def w_s(*, h_s: float, n: float) -> float:
-    """w_S = 2 h_S / N."""
+    """Return w_S = 2 h_S / N."""
     return 2 * h_s / n
 
 
 def worth_caching(*, m: float, v_r: float, v_e: float, v_s: float, phi: float) -> float:
-    """The n from which a value is cached: n - sqrt(n) stream tuples in a sweep are more than 2 phi
-    (m v_R + v_E) / v_S, the cost-balanced inequality, so that chance alone does not cache it."""
+    """Return the n from which a value is cached by the cost-balanced inequality: n - sqrt(n) stream
+    tuples in a sweep exceed 2 phi (m v_R + v_E) / v_S. With sqrt(n) less, chance alone does not
+    cache it."""
     return (0.5 + math.sqrt(0.25 + 2 * phi * (m * v_r + v_e) / v_s)) ** 2
 
 
 class Balance(NamedTuple):
-    """Where the cost-balanced inequality settles."""
+    """The steady state of the cost-balanced inequality."""
 
     tuples: float  # T, stream tuples per sweep
     h_r: float  # master tuples in H_R
-    hit: float  # p_N, absent values too
-    lost: float  # of it, those
+    hit: float  # p_N, share of the stream through H_R, with absent values
+    lost: float  # the absent values' part of `hit`
     h_s: float  # tuples in H_S
     phi: float
 
 
 class _Sweep:
-    """What is cached where T tuples come in a sweep."""
+    """The content of H_R, given the T tuples that arrive in a sweep."""
 
     def __init__(self, work: Workload, pool: float, number: float, disk_tuples: float, costs: Costs,
                  cut_tuples: float, disk_share: float):
@@ -105,10 +106,10 @@ class _Sweep:
             self.phi = self._share_of_the_disk(max(t * (1 - c.hit), 1e-9), c.keys * work.fan_out)
             if abs(self.phi - before) < SETTLED * before:
                 break
-        # the switching buffer has what H_R leaves beside the least H_S
+        # the switching buffer shrinks if H_R otherwise leaves less than the least H_S
         left = max(self.pool - c.bytes - self.pool / SWITCH_SHARE, self.pool - self.most) / self.v_s
         keys, hit = c.keys, c.hit
-        if left >= self.useful:  # what H_S has no use for goes to H_R
+        if left >= self.useful:  # H_R gets the memory that H_S has no use for
             absent = c.absent * self.v_e
             keys = min(max(keys, (self.pool - self.useful * self.v_s - absent) / self.value_bytes),
                        (self.most - absent) / self.value_bytes, work.frequencies.count)
@@ -117,8 +118,8 @@ class _Sweep:
         return Balance(t, keys * work.fan_out, hit, c.lost, h_s, self.phi)
 
     def _share_of_the_disk(self, misses: float, h_r: float) -> float:
-        """phi = (C / 2 h_S) / (c_m + C / 2 h_S), where so many tuples miss H_R in a sweep: C = N
-        (c_IO(d) + d c_H + c_I), c_m = c_O + c_E + c_A + c_S - c_S'."""
+        """Return phi = (C / 2 h_S) / (c_m + C / 2 h_S), with the tuples that miss H_R in a sweep: C
+        = N (c_IO(d) + d c_H + c_I), c_m = c_O + c_E + c_A + c_S - c_S'."""
         if self.disk_share:
             return self.disk_share
         work, number = self.work, self.number
@@ -130,23 +131,23 @@ class _Sweep:
         return stops / (stops + others)
 
     def surplus(self, log_t: float) -> float:
-        """ln of the tuples that miss H_R in a sweep, over those that leave H_S."""
+        """Return ln of the ratio of the tuples that miss H_R in a sweep to those that leave H_S."""
         b = self.at(log_t)
         return math.log(max(b.tuples * (1 - b.hit), 1e-300) / (2 * b.h_s))
 
 
 def balance(work: Workload, pool: float, number: float, disk_tuples: float, costs: Costs,
             cut_tuples: float, disk_share: float = 0.0) -> Balance:
-    """The T in which H_S, with what H_R and the switching buffer leave of `pool` bytes, is turned
-    over twice."""
+    """Return the steady state. In its T, H_S is turned over twice; H_S has the part of `pool` bytes
+    that H_R and the switching buffer leave."""
     sweep = _Sweep(work, pool, number, disk_tuples, costs, cut_tuples, disk_share)
     return sweep.at(crossing(sweep.surplus, 0.0, math.log(max(pool / sweep.v_s, 2.0)) + 30.0))
 
 
 def predict(work: Workload, m: float, costs: Costs, disk_tuples: float,
             disk_share: float = 0.0, filter_bits: int = 0) -> Prediction:
-    """m: M, bytes; disk_tuples: d; disk_share: phi, 0: as the costs have it; filter_bits: -1: no
-    filter, 0: the best of ``FILTER_BITS`` or none."""
+    """Predict ELEVATORJOIN's performance. m: M, bytes; disk_tuples: d; disk_share: phi, 0: from the
+    costs; filter_bits: -1: no filter, 0: the best of ``FILTER_BITS`` or none."""
     if filter_bits:
         return _predict(work, m, costs, disk_tuples, disk_share, max(filter_bits, 0))
     options = (0, *FILTER_BITS) if work.frequencies.absent else (0,)
@@ -173,7 +174,8 @@ def _predict(work: Workload, m: float, costs: Costs, disk_tuples: float, disk_sh
         each = s.c_r + s.c_n + c_s_hit
         return Prediction("elevatorjoin", sizes, 1.0, 0.0, each, each, parts, 0.0,
                           work.master_tuples, course=_course(work, sweep, cut, costs, whole))
-    rejected = work.frequencies.absent * (1 - false_positives(bits))  # of the stream, if all missed
+    # share of the stream, if all of it missed H_R
+    rejected = work.frequencies.absent * (1 - false_positives(bits))
     work = replace(work, frequencies=work.frequencies.rejecting(1 - false_positives(bits)))
     sweep = _Sweep(work, pool, cut.number, cut.most_tuples, costs, cut.tuples, disk_share)
     x = balance(work, pool, cut.number, cut.most_tuples, costs, cut.tuples, disk_share)
@@ -185,7 +187,7 @@ def _predict(work: Workload, m: float, costs: Costs, disk_tuples: float, disk_sh
     plain = c_loop(c_io=s.c_io - s.c_p * unread(matches), d=cut.tuples, c_h=s.c_h, w_s=disk,
                    c_o=s.c_o, c_e=s.c_e, c_s=s.c_s, c_a=s.c_a, c_r=s.c_r, w_n=front, c_n=s.c_n,
                    c_s_hit=c_s_hit)
-    # what misses H_R is looked up in the filter too, as in an H_R of as many bytes
+    # misses are looked up in the filter too, at the cost of an H_R of as many bytes
     c_filter = (work.symbols(costs, 1, 1, layout["filter_bytes"] / work.cached_key_bytes).c_r
                 if bits else 0.0)
     plain += at_once * (s.c_r + s.c_s) + (disk + at_once) * c_filter
@@ -197,11 +199,12 @@ def _predict(work: Workload, m: float, costs: Costs, disk_tuples: float, disk_sh
 
 
 def _course(work: Workload, sweep: _Sweep, cut: Cut, costs: Costs, whole: bool) -> Course:
-    """The run, sweep by sweep: what is cached in one is what the one before has shown.
+    """Return the course of the run, sweep by sweep: a sweep's content of H_R follows from the sweep
+    before.
 
-    The first finds nothing in H_R, which all of the pool is H_S for. As what comes is spread over
-    all of R, e - 1 times as many tuples leave in it as H_S holds. whole: all of R is cached by its
-    stops.
+    In the first sweep nothing is in H_R, and H_S has all of the pool. As the arriving tuples are
+    spread over all of R, e - 1 times as many tuples leave in it as H_S holds. whole: all of R is
+    cached by the stops of this sweep.
     """
     first = min(sweep.pool / sweep.v_s, sweep.useful)
     s = work.symbols(costs, first, cut.tuples, phase="elevator")

@@ -1,7 +1,7 @@
-"""How often each join value comes in the stream: Zipf's law with any exponent, or an observed
+"""The frequencies of join values in the stream: Zipf's law with any exponent, or an observed
 histogram.
 
-Every model asks the same few questions of either, so both are one class: join values in groups of
+Every model needs the same few numbers of either, so both are one class: join values in groups of
 equal probability, most frequent first. A group of Zipf's law is a run of neighbouring ranks; its
 mass is exact.
 """
@@ -22,27 +22,27 @@ _DRAWN = 4_096  # partitions
 _CHANCE = np.random.default_rng(0).random(4 * _DRAWN + 4)
 _ROUNDING = 1e-12
 _HALVINGS = 40
-_SURE = 9  # standard deviations beyond which a count is taken to be more, or not
-_SINGLE, _RATIO = 256, 1.03  # ranks with a group of their own; growth of the groups behind them
+_SURE = 9  # standard deviations beyond which a count is taken as certainly above or below
+_SINGLE, _RATIO = 256, 1.03  # ranks with a group of their own; growth of the groups after them
 
 
 class Cached(NamedTuple):
-    """What a cache holds that takes the values that are worth their bytes."""
+    """The content of a cache that holds the values that are worth their bytes."""
 
     keys: float  # values that have master tuples
-    absent: float  # values that have none, remembered so
-    hit: float  # share of the stream of both
-    lost: float  # of it, of the absent ones
+    absent: float  # values that are known to have none
+    hit: float  # share of the stream that both serve
+    lost: float  # the absent values' part of `hit`
     bytes: float
 
 
 @dataclass(frozen=True, eq=False)
 class Frequencies:
-    """p: probability of each value of a group, float64[g], falling; keys: values in the group,
-    float64[g].
+    """The probabilities of join values, in groups. p: probability of each value of a group,
+    float64[g], falling; keys: values in the group, float64[g].
 
-    Their sum is 1, or less where some of the stream has no master tuple (``absent``); lost: of
-    those values, where it is known.
+    The probabilities add up to 1, or to less if some of the stream has no master tuple
+    (``absent``). lost: the frequencies of these absent values, if known.
     """
 
     p: np.ndarray
@@ -52,8 +52,8 @@ class Frequencies:
 
     @classmethod
     def zipf(cls, keys: int, exponent: float) -> Frequencies:
-        """The value of rank x has probability x**-exponent / H(keys, exponent). Raises ConfigError
-        for what cannot be."""
+        """Return Zipf's law: the value of rank x has probability x**-exponent / H(keys, exponent).
+        Raises ConfigError for numbers out of range."""
         if keys < 1:
             raise ConfigError("keys", "must be at least 1", keys,
                               "It is R_t, the number of different join values.")
@@ -72,13 +72,13 @@ class Frequencies:
 
     @classmethod
     def observed(cls, counts: np.ndarray, keys: int, absent: int = 0) -> Frequencies:
-        """From a sample: how often each of its values came, int[n], of R's `keys` different values;
-        `absent` tuples had none in R.
+        """Estimate the frequencies from a sample. counts: int[n], how often each value of the
+        sample occurred; keys: distinct values of R; absent: sampled tuples whose value R lacks.
 
         A sample overrates the rare values that it has and knows nothing of the others. Good's and
         Turing's estimate corrects both: a value seen r times is expected (r + 1) N_{r+1} / N_r
-        times, where N_r values were seen r times; unseen ones share what is left, by a power law
-        that goes on from the rarest seen.
+        times, where N_r values were seen r times. Unseen values share the rest, by a power law that
+        continues from the rarest seen values.
         """
         counts = np.asarray(counts, np.int64)
         counts = counts[counts > 0]
@@ -100,18 +100,19 @@ class Frequencies:
 
     @cached_property
     def absent(self) -> float:
-        """Share of the stream that has no master tuple; 0 where it is but the sum's rounding."""
+        """Share of the stream that has no master tuple. A share as small as rounding errors is
+        0."""
         absent = 1.0 - float(self.p @ self.keys)
         return absent if absent > _ROUNDING else 0.0
 
     @cached_property
     def count(self) -> float:
-        """Different values that can come."""
+        """Number of distinct values that can occur."""
         return float(self.keys.sum())
 
     @cached_property
     def _ends(self) -> np.ndarray:
-        """Values in the groups before each, and in all, float64[g + 1]."""
+        """Number of values before each group, and in all groups, float64[g + 1]."""
         return np.concatenate([[0.0], np.cumsum(self.keys)])
 
     @cached_property
@@ -121,24 +122,26 @@ class Frequencies:
 
     @cached_property
     def _log_ends(self) -> np.ndarray:
-        """ln of the values up to the end of each group, float64[g]."""
+        """ln of the number of values up to the end of each group, float64[g]."""
         return np.log(self._ends[1:])
 
     @cached_property
     def _mass(self) -> np.ndarray:
-        """Their share of the stream, float64[g + 1]."""
+        """Share of the stream that the groups before each group have, and all groups, float64[g +
+        1]."""
         return np.concatenate([[0.0], np.cumsum(self.p * self.keys)])
 
     def top(self, h: float) -> float:
-        """Share of the stream that the h most frequent values take, the papers' p_N."""
+        """Return p_N, the share of the stream that the h most frequent values take."""
         return float(np.interp(h, self._ends, self._mass))
 
     def above(self, probability: float) -> tuple[float, float]:
-        """(values, their share of the stream) that are more probable than this.
+        """Return (number, share of the stream) of the values that are more probable than
+        `probability`.
 
         Between two groups log h is linear in log p, as in a Zipf distribution: a group of values
-        that were never seen is large, and far from the next in p. Where all are as probable it is
-        none or all.
+        that were never seen is large, and far from the next group in p. If all values are equally
+        probable, the result is none or all.
         """
         if probability >= self.p[0]:
             return 0.0, 0.0
@@ -147,8 +150,9 @@ class Frequencies:
 
     def worth(self, least: float, least_absent: float, each: float, v_e: float,
               room: float) -> Cached:
-        """The values that are more probable than `least`, without master tuples than
-        `least_absent`, in at most `room` bytes, of which they take `each` and v_e."""
+        """Return the values to cache: those more probable than `least`, and absent values more
+        probable than `least_absent`. A value takes `each` bytes and an absent one v_e. If they
+        exceed `room` bytes, both numbers are scaled down."""
         keys, hit = self.above(least)
         absent, lost = self.lost.above(least_absent) if self.lost else (0.0, 0.0)
         taken = keys * each + absent * v_e
@@ -158,19 +162,20 @@ class Frequencies:
         return Cached(keys, absent, hit + lost, lost, taken)
 
     def rejecting(self, share: float) -> Frequencies:
-        """What the stream looks like where this share of the absent values is known as absent."""
+        """Return the frequencies in the rest of the stream, after this share of the absent values
+        was rejected."""
         left = 1.0 - self.absent * share
         lost = self.lost and Frequencies(self.lost.p / left, self.lost.keys * (1 - share),
                                          self.lost.name)
         return Frequencies(self.p / left, self.keys, self.name, lost)
 
     def different(self, draws: float) -> float:
-        """Different values to expect among so many stream tuples."""
+        """Return the expected number of distinct values among `draws` stream tuples."""
         return float(self.keys @ -np.expm1(-draws * self.p))
 
     def without(self, h: float, share: float = 1.0) -> Frequencies:
-        """What the stream looks like behind a cache of the h most frequent values, or of a share of
-        them."""
+        """Return the frequencies in the stream behind a cache, which serves the h most frequent
+        values, or a share of them."""
         left = self.keys - share * np.minimum(self.keys, np.maximum(h - self._ends[:-1], 0.0))
         which = left > 0
         rest = float(self.p[which] @ left[which]) + self.absent
@@ -179,17 +184,17 @@ class Frequencies:
         return Frequencies(self.p[which] / rest, left[which], self.name)
 
     def split(self, h: float, draws: float) -> tuple[float, Frequencies]:
-        """(share of the stream, the rest as in `without`) of the h values that are most frequent
-        among so many stream tuples.
+        """Return (hit, rest) for the h values that are most frequent among `draws` stream tuples:
+        their share of the stream, and the frequencies in the rest of it, as in `without`.
 
-        Chance lets some of the tail in, and keeps more probable values out: a value of probability
-        p comes Poisson(p draws) times.
+        Chance lets some rare values in, and keeps more probable ones out: a value of probability p
+        occurs Poisson(p draws) times.
         """
         draws = max(draws, 1.0)
         rarity = -draws * self.p
 
         def few(count: int) -> bool:
-            """Whether no more than h values are expected to come more often."""
+            """Return whether at most h values are expected to occur more than `count` times."""
             spread = 8 * math.sqrt(count + 1) + 8  # beyond it, they do or they do not
             a, b = np.searchsorted(rarity, [-(count + spread), -(count - spread)])
             return self._ends[a] + float(self.keys[a:b] @ _poisson_above(count, -rarity[a:b])) <= h
@@ -216,12 +221,12 @@ class Frequencies:
         return hit, Frequencies(self.p[which] / (1 - hit), left[which], self.name)
 
     def partitions(self, count: float) -> Frequencies:
-        """The same question one level up: how probable each of `count` disk partitions is, where
-        keys are spread by their hash.
+        """Return the probabilities of `count` disk partitions, over which keys are spread by their
+        hash.
 
         The most frequent values fall where chance puts them (always the same chance); the others
-        are spread evenly. With very many partitions, each value more frequent than an average one
-        has a partition for itself.
+        are spread evenly. With very many partitions, each value more frequent than an average
+        partition has one for itself.
         """
         count = max(count, 1.0)
         if count <= _DRAWN:
@@ -241,13 +246,13 @@ class Frequencies:
         rest = (1.0 - self.absent - float(p.sum())) / count
         mass = np.bincount((_CHANCE[:len(p)] * count).astype(np.int64), p,
                            minlength=math.ceil(count)) + max(rest, 0.0)
-        mass[-1] -= rest * (len(mass) - count)  # the last one may be a part of one
+        mass[-1] -= rest * (len(mass) - count)  # the last partition may be a partial one
         return Frequencies(np.sort(mass)[::-1], np.ones(len(mass)), self.name)
 
 
 def _good_turing(seen: np.ndarray, n_r: np.ndarray) -> np.ndarray:
-    """Expected count of a value seen r times, float64[n]: Turing's where enough values stand behind
-    it, r itself beyond."""
+    """Return the expected count of a value seen r times, float64[n]: Turing's estimate where enough
+    values support it, r itself beyond."""
     following = np.interp(seen + 1, seen, n_r, right=0.0)
     enough = (following >= 20) & (n_r >= 20) & np.isin(seen + 1, seen)
     first_lack = int(np.argmin(enough)) if not enough.all() else len(seen)
@@ -257,14 +262,14 @@ def _good_turing(seen: np.ndarray, n_r: np.ndarray) -> np.ndarray:
 
 
 def _poisson_above(count: int, means: np.ndarray) -> np.ndarray:
-    """How probable more than `count` are of numbers that are Poisson distributed with these means,
+    """Return the probabilities that Poisson variables with these means exceed `count`,
     float64[n]."""
     spread = _SURE * math.sqrt(count + 1) + _SURE ** 2
     out = (means > count).astype(np.float64)
     near = np.flatnonzero((np.abs(means - count) < spread) & (means > 0))
     m, steps = means[near], np.arange(1, int(spread) + 1)[:, None]
     below = m > count
-    # P(count) times a sum of products of what each number less, or more, is to the one before
+    # P(count) times a sum of products of the ratios of neighbouring probabilities
     ratios = np.where(below, np.maximum(count + 1 - steps, 0) / m, m / (count + steps))
     tail = np.exp(count * np.log(m) - m - math.lgamma(count + 1)) * (
         np.cumprod(ratios, axis=0).sum(axis=0) + below)
@@ -273,13 +278,14 @@ def _poisson_above(count: int, means: np.ndarray) -> np.ndarray:
 
 
 def _tail(p: float, seen: float, unseen: float, missing: float) -> tuple[np.ndarray, np.ndarray]:
-    """Groups of the unseen values, (p, keys): p (seen / rank)^s for the s at which they have
-    `missing` together; one group where they are no rarer than those seen once."""
+    """Return groups of the unseen values, (p, keys), with probabilities p (seen / rank)^s. s is
+    chosen so that they add up to `missing`. If they are no rarer than the values seen once, they
+    are one group."""
     ranks = np.geomspace(seen, seen + unseen,
                          max(int(math.log((seen + unseen) / seen) / math.log(_RATIO)), 1) + 1)
 
     def mass(s: float) -> np.ndarray:
-        rate = 1 - s  # where it is 0, ln is the limit
+        rate = 1 - s  # if it is 0, the limit is ln
         logs = np.log(ranks / seen)
         return p * seen * np.diff(np.expm1(rate * logs) / rate if rate else logs)
 

@@ -3,17 +3,18 @@
 Naeem, Dobbie, Weber: *HYBRIDJOIN for Near-Real-Time Data Warehousing* (2011), as restated in Naeem,
 Weber, Dobbie, Lutteroth: *SSCJ*.
 
-Corrections, beside the printed equations:
+Corrections to the printed equations:
 
 - *w in the steady state*: the paper takes w as given. A partition of probability P is read when its
-  oldest waiting tuple is the oldest of all. Between two reads pass 1 / P arrivals until its next
-  tuple comes and then A until that is the oldest, the same A for all. So a read finishes 1 + P A
-  tuples, an arrival causes sum P / (1 + P A) reads, and A is what makes sum P A (1 + P A / 2) / (1
-  + P A) tuples wait, which is h_S.
+  oldest waiting tuple is the oldest of all. Between two reads of a partition, 1 / P arrivals pass
+  until its next tuple comes, and then A arrivals until that tuple is the oldest; A is the same for
+  all partitions. So a read finishes 1 + P A tuples, and an arrival causes sum P / (1 + P A) reads.
+  A follows from the number of waiting tuples, sum P A (1 + P A / 2) / (1 + P A) = h_S.
 - *one hash table*: as in SSJ.
-- *absent keys*: those of which the index does not know wait for their partition as others do.
-- *iteration*: c_I, as in MESHJOIN; *reading ahead*: of the partition of the oldest tuple that this
-  read does not finish.
+- *absent keys*: absent keys that the index does not recognise wait for their partition as others
+  do.
+- *iteration*: c_I, as in MESHJOIN; *reading ahead*: the next partition is that of the oldest tuple
+  that this read does not finish.
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ from semistream.cost_models.solve import crossing
 
 
 def memory(*, m: float, d: float, v_r: float) -> dict[str, float]:
-    """The terms of M = d v_R + (M - d v_R), bytes; the latter is for H_S and its queue."""
+    """Return the terms of M = d v_R + (M - d v_R), bytes. The latter is for H_S and its queue."""
     return {"disk buffer": d * v_r, "H_S": m - d * v_r}
 
 
 def c_loop(*, c_io: float, d: float, c_h: float, w: float, c_o: float, c_e: float, c_s: float,
            c_a: float) -> float:
-    """c_IO(d) + d c_H + w (c_O + c_E + c_S + c_A), seconds."""
+    """Return c_IO(d) + d c_H + w (c_O + c_E + c_S + c_A), seconds."""
     return c_io + d * c_h + w * (c_o + c_e + c_s + c_a)
 
 
@@ -51,21 +52,22 @@ class Reads(NamedTuple):
     """The steady state of reading the oldest tuple's partition."""
 
     w: float  # tuples finished per read
-    age: float  # A: arrivals between a tuple's and the read of its partition, at most
+    age: float  # A: most arrivals between that of a tuple and the read of its partition
 
 
 def reads(partitions: Frequencies, h_s: float, passing: float = 0.0) -> Reads:
-    """For partitions of these probabilities and an H_S of so many tuples (*w in the steady state*).
+    """Return the steady state for partitions of these probabilities and an H_S of h_s tuples (*w in
+    the steady state*).
 
     passing: tuples that stay in H_S for one iteration only, for each tuple that a read finishes.
     """
     many, total = partitions.keys, float(partitions.p @ partitions.keys)
-    # where nothing waits, whichever they are
+    # if no tuples wait, any probabilities will do
     p = partitions.p / total if total > 0 else np.full(len(many), 1 / float(many.sum()))
     mass = p * many
 
     def surplus(log_age: float) -> float:
-        """ln of the tuples that wait at A = e^log_age - 1, over h_S."""
+        """Return ln of the ratio of the tuples that wait at A = e^log_age - 1 to h_S."""
         age = math.expm1(log_age)
         x = p * age
         waiting = age * float(mass @ ((1 + x / 2) / (1 + x)))
@@ -78,16 +80,16 @@ def reads(partitions: Frequencies, h_s: float, passing: float = 0.0) -> Reads:
 
 
 class Waiting(NamedTuple):
-    """What of a stream waits in H_S of an index-based join."""
+    """The part of a stream that waits in H_S of an index-based join."""
 
-    partitions: Frequencies  # how probable each partition is, of tuples that wait
-    present: float  # share of those that wait that has a match
-    at_once: float  # tuples that the index knows to be absent, for each one that waits
+    partitions: Frequencies  # probability of each partition among the waiting tuples
+    present: float  # share of the waiting tuples that have a match
+    at_once: float  # tuples that the index knows to be absent, per waiting tuple
 
 
 def waiting(work: Workload, stream: Frequencies, number: float) -> Waiting:
-    """R in so many partitions. An absent key of which the index does not know waits for a partition
-    as others do, for each of them alike."""
+    """Return the waiting part of a stream, for R in `number` partitions. An absent key that the
+    index does not recognise waits for a partition as others do, with equal probability for each."""
     in_gaps, present = stream.absent * work.gaps, 1 - stream.absent
     of = stream.partitions(number)
     share = max(present + in_gaps, 1e-9)
@@ -96,7 +98,7 @@ def waiting(work: Workload, stream: Frequencies, number: float) -> Waiting:
 
 
 def predict(work: Workload, m: float, costs: Costs, disk_tuples: float) -> Prediction:
-    """m: M, bytes; disk_tuples: d."""
+    """Predict HYBRIDJOIN's performance. m: M, bytes; disk_tuples: d."""
     sizes, cut = {"disk_tuples": disk_tuples}, work.partitions(disk_tuples)
     parts = memory(m=m, d=cut.most_tuples, v_r=cut.tuple_bytes)
     h_s = parts["H_S"] / work.indexed_tuple_bytes
@@ -115,7 +117,7 @@ def predict(work: Workload, m: float, costs: Costs, disk_tuples: float) -> Predi
 
 def course(work: Workload, cut: Cut, s: Symbols, h_s: float, more: float = 0.0,
            more_each: float = 0.0) -> Course:
-    """The run of an index-based join; more, more_each: what an iteration, and a tuple through H_S,
-    costs beside HYBRIDJOIN's."""
+    """Return the course of an index-based join's run. more, more_each: costs beside HYBRIDJOIN's,
+    of an iteration and of a tuple through H_S."""
     return Course(work.tuples, cut.number, s.c_io + cut.tuples * s.c_h + s.c_i + more,
                   s.c_o + s.c_e + s.c_s + s.c_a + more_each, h_s)

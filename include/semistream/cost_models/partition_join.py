@@ -1,18 +1,19 @@
 """The partition-based join's cost model.
 
 Chakraborty, Singh: *A Partition-based Approach to Support Streaming Updates over Persistent Data in
-an Active Data Warehouse* (2009). The papers at hand give none; this one is ours, in their style,
-for the reading of ``joins/partition_join.py``:
+an Active Data Warehouse* (2009). The papers at hand give no model. This one is ours, in their
+style, for the reading of ``joins/partition_join.py``:
 
     M = d v_R + 5 N + places (d (v_R + v_E) + 1) + h_S v_S
     c_loop = c_IO(d) + d c_H + w_S (c_O + c_E + c_S + c_A + c_R) + w_N (c_R + c_N + c_S) + c_I
 
-One iteration is one partition read. w_N follows from the share of the stream that the partitions in
-memory take. A partition of probability P, of T tuples that came, is read when c tuples wait for it,
-c the same for all: the partition with the most is read. Those with P T < c were never read and have
-P T tuples; of the others c / 2 wait on average. c is what makes h_S tuples wait, and w_S = c. In a
-stream without end every partition gets to c, so that w_S = 2 h_S / N, as in ELEVATORJOIN: its bound
-on waiting costs what rare partitions would have been spared in a run as long as this.
+An iteration is a partition read. w_N follows from the share of the stream that the partitions in
+memory take. A partition of probability P, after T arrivals, is read when c tuples wait for it. c is
+the same for all, as the partition with the most tuples is read. Partitions with P T < c were never
+read and have P T tuples; for the others c / 2 tuples wait on average. c follows from the h_S
+waiting tuples, and w_S = c. In an endless stream every partition reaches c, so that w_S = 2 h_S /
+N, as in ELEVATORJOIN. The bound on waiting of the latter thus costs only the reads of rare
+partitions, which a finite run of this join is spared.
 """
 
 from __future__ import annotations
@@ -32,12 +33,13 @@ from semistream.joins.stream_table.by_partition import PARTITION_BYTES
 
 
 def read_at(partitions: Frequencies, h_s: float, came: float = math.inf) -> float:
-    """c: the tuples for which a partition is read, where h_s wait and so many have come."""
+    """Return c, the number of waiting tuples at which a partition is read, when h_s tuples wait and
+    `came` have arrived."""
     p = partitions.p
     most = p * came if math.isfinite(came) else np.where(p > 0, math.inf, 0.0)
 
     def surplus(log_c: float) -> float:
-        """ln of the tuples that wait at c, over h_S."""
+        """Return ln of the ratio of the tuples that wait at c to h_S."""
         c = math.exp(log_c)
         waits = float(partitions.keys @ np.where(most < c, most, c / 2))
         return math.log(max(waits, 1e-300) / h_s)
@@ -47,8 +49,8 @@ def read_at(partitions: Frequencies, h_s: float, came: float = math.inf) -> floa
 
 def predict(work: Workload, m: float, costs: Costs, disk_tuples: float,
             cache_share: float) -> Prediction:
-    """m: M, bytes; disk_tuples: d; cache_share: of the memory beside the disk buffer and the
-    counters, what holds partitions."""
+    """Predict the partition-based join's performance. m: M, bytes; disk_tuples: d; cache_share:
+    share of the memory beside the disk buffer and the counters that holds partitions."""
     sizes = {"disk_tuples": disk_tuples, "cache_share": cache_share}
     cut = work.partitions(disk_tuples)
     layout = {"m": m, "d": cut.most_tuples, "v_r": cut.tuple_bytes, "n": cut.number,
@@ -71,7 +73,7 @@ def predict(work: Workload, m: float, costs: Costs, disk_tuples: float,
     in_gaps = absent * work.gaps  # absent keys that wait, for any partition
     present, at_once = max(1 - absent - hit, 0.0), absent - in_gaps
     misses = present + in_gaps
-    if misses < 1e-9:  # what R has is in memory, what it has not the index knows
+    if misses < 1e-9:  # all of R is in memory, and the index recognises absent keys
         return in_memory("partition-join", sizes, s, h_r, parts, course)
     rest = blocks.without(places)
     asked = Frequencies((rest.p + in_gaps / cut.number) / misses, rest.keys)

@@ -1,4 +1,4 @@
-"""Solving a balance for its one unknown."""
+"""Root finding for equations in one unknown."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ CLOSE = 1e-6
 
 
 def crossing(f: Callable[[float], float], low: float, high: float) -> float:
-    """The x in [low, high] at which a growing f turns from negative to positive, to a millionth.
+    """Return the x in [low, high] at which an increasing f turns from negative to positive, to a
+    millionth.
 
-    ``low`` where f is nowhere negative, ``high`` where it is negative everywhere. f may jump: then
-    x is just below the jump. By regula falsi with the Illinois rule, which a bisection follows in
-    every third step.
+    The result is ``low`` if f is negative nowhere, and ``high`` if it is negative everywhere. f may
+    jump: then x is just below the jump. The method is regula falsi with the Illinois rule; every
+    third step is a bisection.
     """
     at_low, at_high = f(low), f(high)
     if at_low >= 0:

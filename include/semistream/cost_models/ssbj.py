@@ -2,22 +2,21 @@
 
 Naeem, Weber, Lutteroth: *A Memory-Optimal Many-To-Many Semi-Stream Join*, "[1]" below.
 
-Corrections, beside the printed equations:
+Corrections to the printed equations:
 
 - *steady state*: the paper measures w_N and w_S; here they follow from the cache inequality. With T
   stream tuples per R-cycle, the values with p T v_S > sf m v_R are in H_R, H_S has the rest of M,
-  and T is what fills it: one equation in T.
+  and T tuples fill it. This is one equation in T.
 - *real bytes*: v_S and v_R are the bytes that a tuple takes in H_S and H_R, links and table
   included; a cached value takes v_E beside its tuples, and the candidates for switching a share of
   M. Eq. 1 has v_P + f v_S, f v_R and neither of the others.
-- *absent values*: a value that has no master tuple is in H_R for the v_E that it takes, where p T
-  v_S > sf v_E.
+- *absent values*: a value without master tuples is in H_R, where it takes v_E, if p T v_S > sf v_E.
 - *look-up of the misses*: Eq. 2 lacks w_S c_H, as SSJ's does.
 - *two cycles of three*: a disk tuple is looked up among the candidates in the incrementing and in
   the switching cycle only.
 - *iteration*, *reading ahead*, *late materialisation*, *largest chunk*: those of MESHJOIN.
 - Eq. 5, lambda at a stable rate, is Eq. 3. Eq. 6 puts the bytes of Eq. 1 in the place of Eq. 5's
-  tuples, so that it is no rate of tuples; it is left out.
+  tuples, so that it is not a rate of tuples; it is left out.
 """
 
 from __future__ import annotations
@@ -32,13 +31,13 @@ from semistream.cost_models.solve import crossing
 from semistream.joins.scan_phase import largest_chunk
 from semistream.joins.ssbj import CANDIDATE_BYTES, LEAST_H_S, most_candidates
 
-FIRST_SWITCH = 4.0  # R-cycles before the first one with something in H_R: rc begins at 2
+FIRST_SWITCH = 4.0  # R-cycles before the first one with values in H_R, as rc begins at 2
 
 
 def memory(*, m: float, b: float, v_r: float, candidates: float, h_r: float, v_h: float, e_r: float,
            v_e: float) -> dict[str, float]:
-    """The terms of M = b v_R + h_R v_H + e_R v_E + candidates + w_S (R_t / b) v_S, bytes; [1] Eq. 1
-    with *real bytes*, where the last one, H_S, gets what the others leave.
+    """Return the terms of M = b v_R + h_R v_H + e_R v_E + candidates + w_S (R_t / b) v_S, bytes;
+    [1] Eq. 1 with *real bytes*. The last term, H_S, gets the rest.
 
     h_r: tuples in H_R, of v_h bytes each; e_r: join values there; candidates: bytes.
     """
@@ -48,35 +47,35 @@ def memory(*, m: float, b: float, v_r: float, candidates: float, h_r: float, v_h
 
 def c_loop(*, c_io: float, b: float, c_h: float, c_b: float, w_n: float, c_r: float, c_n: float,
            w_s: float, c_e: float, c_s: float, c_a: float, c_o: float) -> float:
-    """c_IO(b) + b (c_H + c_B) + w_N (c_S + c_R + c_N) + w_S (c_E + c_S + c_A + c_O), seconds; [1]
-    Eq. 2.
+    """Return c_IO(b) + b (c_H + c_B) + w_N (c_S + c_R + c_N) + w_S (c_E + c_S + c_A + c_O),
+    seconds; [1] Eq. 2.
 
-    c_r, c_n: c_H and c_O of H_R, which [1] does not tell from those of H_S.
+    c_r, c_n: c_H and c_O of H_R, which [1] does not distinguish from those of H_S.
     """
     return c_io + b * (c_h + c_b) + w_n * (c_s + c_r + c_n) + w_s * (c_e + c_s + c_a + c_o)
 
 
 def worth_caching(*, m: float, v_r: float, v_s: float, v_e: float = 0.0, sf: float = 1.0) -> float:
-    """The n from which a value is cached: more stream tuples per R-cycle than sf (m v_R + v_E) /
-    v_S, with m master tuples. [1] Theorem 2, the cache inequality sf m v_R < n v_S, has no v_E."""
+    """Return the stream tuples per R-cycle above which a value with m master tuples is cached: sf
+    (m v_R + v_E) / v_S. [1] Theorem 2, the cache inequality sf m v_R < n v_S, has no v_E."""
     return sf * (m * v_r + v_e) / v_s
 
 
 class Balance(NamedTuple):
-    """Where the cache inequality settles."""
+    """The steady state of the cache inequality."""
 
     tuples: float  # T, stream tuples per R-cycle
     h_r: float  # master tuples in H_R
     e_r: float  # join values there
-    hit: float  # p_N, absent values too
-    lost: float  # of it, those
+    hit: float  # p_N, share of the stream through H_R, with absent values
+    lost: float  # the absent values' part of `hit`
     h_s: float  # tuples in H_S
 
 
 def balance(work: Workload, pool: float, partitions: float, disk_tuples: float,
             sf: float = 1.0) -> Balance:
-    """The T at which H_S, with what H_R leaves of `pool` bytes, holds just the tuples of an R-cycle
-    that miss H_R (*steady state*)."""
+    """Return the steady state. At its T, H_S holds just the tuples of an R-cycle that miss H_R; H_S
+    has the part of `pool` bytes that H_R leaves."""
     v_s, v_e = work.stream_tuple_bytes, work.cached_key_bytes
     value_bytes = work.fan_out * work.cached_tuple_bytes + v_e
     most = partitions * largest_chunk(disk_tuples)
@@ -91,7 +90,7 @@ def balance(work: Workload, pool: float, partitions: float, disk_tuples: float,
         return Balance(t, c.keys * work.fan_out, c.keys + c.absent, c.hit, c.lost, h_s)
 
     def surplus(log_t: float) -> float:
-        """ln of the tuples that miss H_R, over those that H_S holds."""
+        """Return ln of the ratio of the tuples that miss H_R to those that H_S holds."""
         b = at(log_t)
         return math.log(max(b.tuples * (1 - b.hit), 1e-300) / b.h_s)
 
@@ -100,7 +99,7 @@ def balance(work: Workload, pool: float, partitions: float, disk_tuples: float,
 
 def predict(work: Workload, m: float, costs: Costs, disk_tuples: float,
             switching_factor: float = 1.0) -> Prediction:
-    """m: M, bytes; disk_tuples: b. The form with fixed M."""
+    """Predict the performance of SSBJ with fixed M. m: M, bytes; disk_tuples: b."""
     sizes, cut = {"disk_tuples": disk_tuples}, work.partitions(disk_tuples)
     layout = {"m": m, "b": cut.most_tuples, "v_r": cut.tuple_bytes, "v_h": work.cached_tuple_bytes,
               "v_e": work.cached_key_bytes, "candidates": most_candidates(int(m)) * CANDIDATE_BYTES}

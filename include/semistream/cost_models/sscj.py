@@ -5,7 +5,7 @@ Naeem, Weber, Dobbie, Lutteroth: *SSCJ: A Semi-Stream Cache Join using a Front-S
 
 Corrections: *look-up of the misses*, *key bytes*, *one hash table*, *detection* and *whole values*
 as in SSJ; *w in the steady state*, *absent keys*, *iteration* and *reading ahead* as in HYBRIDJOIN,
-over what the stream looks like behind the cache.
+over the frequencies in the stream behind the cache.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from semistream.cost_models.hybridjoin import course, reads, waiting
 
 def predict(work: Workload, m: float, costs: Costs, disk_tuples: float,
             cache_tuples: float) -> Prediction:
-    """m: M, bytes; disk_tuples: d; cache_tuples: h_R."""
+    """Predict SSCJ's performance. m: M, bytes; disk_tuples: d; cache_tuples: h_R."""
     sizes = {"disk_tuples": disk_tuples, "cache_tuples": cache_tuples}
     cut = work.partitions(disk_tuples)
     hit, missed = ssj.behind(work, cut, cache_tuples)

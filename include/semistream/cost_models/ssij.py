@@ -8,12 +8,12 @@ their style, for the reading of ``joins/ssij.py``:
     c_loop = c_IO(d) + d c_H + w_S (c_O + c_E + c_S + c_A + c_R) + w_N (c_R + c_N + c_S) + c_I +
     plan
 
-One iteration is one block read. w_N follows from the share of the stream that the most useful
-blocks take. For w_S, a plan is made after T = h_S / 8 arrivals and reads the blocks for which at
-least c tuples wait. A block of probability P gains P T tuples from plan to plan; where that is less
-than c, it is read with c + P T / 2 of them, and (c + P T) / 2 wait on average; otherwise both are P
-T. c is what makes h_S wait. A plan looks at every waiting tuple to free an eighth of them. *Reading
-ahead* is that of MESHJOIN.
+An iteration is a block read. w_N follows from the share of the stream that the most useful blocks
+take. For w_S, a plan is made after T = h_S / 8 arrivals, and reads the blocks for which at least c
+tuples wait. A block of probability P gains P T tuples between two plans. If that is less than c, it
+is read with c + P T / 2 tuples, and (c + P T) / 2 wait on average; otherwise both are P T. c
+follows from the h_S waiting tuples. A plan examines every waiting tuple to free an eighth of them.
+*Reading ahead* is that of MESHJOIN.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from semistream.joins.ssij import FREED
 
 def memory(*, m: float, d: float, v_r: float, n: float, places: float, v_h: float,
            v_e: float) -> dict[str, float]:
-    """The terms of M, bytes; H_S gets what the others leave.
+    """Return the terms of M, bytes. H_S gets the rest.
 
     v_h, v_e: bytes of a cached tuple and of its key.
     """
@@ -44,18 +44,19 @@ def memory(*, m: float, d: float, v_r: float, n: float, places: float, v_h: floa
 
 def c_loop(*, c_io: float, d: float, c_h: float, w_s: float, c_o: float, c_e: float, c_s: float,
            c_a: float, c_r: float, w_n: float, c_n: float) -> float:
-    """c_IO(d) + d c_H + w_S (c_O + c_E + c_S + c_A + c_R) + w_N (c_R + c_N + c_S), seconds; c_R,
-    c_N: c_H and c_O of the cache."""
+    """Return c_IO(d) + d c_H + w_S (c_O + c_E + c_S + c_A + c_R) + w_N (c_R + c_N + c_S), seconds.
+    c_R and c_N are c_H and c_O of the cache."""
     return c_io + d * c_h + w_s * (c_o + c_e + c_s + c_a + c_r) + w_n * (c_r + c_n + c_s)
 
 
 def finished(blocks: Frequencies, h_s: float) -> float:
-    """w_S: stream tuples finished by one block read, for uncached blocks of these probabilities."""
+    """Return w_S, the stream tuples that one block read finishes, for uncached blocks of these
+    probabilities."""
     gain, many = blocks.p * h_s * FREED, blocks.keys
 
     def surplus(log_c: float) -> float:
-        """ln of the tuples that wait where a plan reads the blocks of c = e^log_c tuples, over
-        h_S."""
+        """Return ln of the ratio of the waiting tuples to h_S, if a plan reads the blocks with at
+        least c = e^log_c tuples."""
         c = math.exp(log_c)
         return math.log(float(many @ np.where(gain < c, (c + gain) / 2, gain)) / h_s)
 
@@ -65,8 +66,8 @@ def finished(blocks: Frequencies, h_s: float) -> float:
 
 def predict(work: Workload, m: float, costs: Costs, disk_tuples: float,
             cache_share: float) -> Prediction:
-    """m: M, bytes; disk_tuples: d; cache_share: of the memory beside the disk buffer and the
-    counters, what caches blocks."""
+    """Predict SSIJ's performance. m: M, bytes; disk_tuples: d; cache_share: share of the memory
+    beside the disk buffer and the counters that caches blocks."""
     sizes = {"disk_tuples": disk_tuples, "cache_share": cache_share}
     cut = work.partitions(disk_tuples)
     layout = {"m": m, "d": cut.most_tuples, "v_r": cut.tuple_bytes, "n": cut.number,
@@ -85,7 +86,7 @@ def predict(work: Workload, m: float, costs: Costs, disk_tuples: float,
     course = Course(work.tuples, cut.number, s.c_io + cut.tuples * s.c_h + s.c_i,
                     s.c_o + s.c_e + s.c_s + s.c_a + s.c_r, h_s).filled_after(1.0, 2 * h_s)
     present = 1 - work.frequencies.absent - hit
-    if present < 1e-9:  # what R has is cached, what it has not the index knows
+    if present < 1e-9:  # all of R is cached, and the index recognises absent keys
         return in_memory("ssij", sizes, s, h_r, parts, course)
     rest = blocks.without(places)
     w = finished(Frequencies(rest.p / max(1 - rest.absent, 1e-9), rest.keys), h_s)

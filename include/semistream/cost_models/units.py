@@ -2,8 +2,8 @@
 second.
 
 The papers give costs in nanoseconds and multiply each c_loop by 10^-9. Here costs are seconds from
-the beginning, so that the factor does not appear in the equations; ``NANOSECOND`` turns a paper's
-number into ours.
+the start, so that the factor does not appear in the equations; ``NANOSECOND`` converts a paper's
+number.
 """
 
 NANOSECOND = 1e-9  # seconds

@@ -1,7 +1,7 @@
-"""Data files as streams of Arrow batches, in and out, and the join of files; bounded memory,
-malformed rows set apart.
+"""Data files as streams of Arrow batches, in and out, and the join of files. Memory is bounded, and
+malformed rows are set apart.
 
-What is listed here is imported when it is asked for.
+The names listed here are imported on first use.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""Types of text columns: found from a sample, and cast cell by cell where a batch does not fit as a
+"""Types of text columns: inferred from a sample, and cast cell by cell if a batch does not fit as a
 whole."""
 
 from __future__ import annotations
@@ -27,26 +27,27 @@ from semistream.files.shapes import (
     shapes_of,
 )
 
-# not a value of any type but a string
+# words that mean null in a column of any type but string
 NULL_LIKE = pa.array(["", "NA", "N/A", "#N/A", "NULL", "null", "None", "\\N"])
-NAN = pa.array(["NaN", "nan"])  # a value of floating types only
+NAN = pa.array(["NaN", "nan"])  # values of floating types only
 TRUTH = pa.array(["true", "false", "True", "False", "TRUE", "FALSE"])
 TYPES = {"int": pa.int64(), "int64": pa.int64(), "int32": pa.int32(), "string": pa.string(),
          "double": pa.float64(), "float64": pa.float64(), "bool": pa.bool_(), "date": pa.date32(),
          "timestamp": pa.timestamp("us"), "timestamp_utc": pa.timestamp("us", "UTC")}
-DAY = r"^\d{4}-\d\d-\d\d"  # of a date, and of a time
-DIGITS = 38  # of a decimal
-UNSEEN = 10  # digits of its fraction, where a column of numbers has none in the sample
-SURE = 15  # digits that a double keeps
-FIRST = 1000  # cells that tell whether the others are worth a look
-SHOWN = 0.9  # share of a column's cells of one type from which on the others are said to decide
+DAY = r"^\d{4}-\d\d-\d\d"  # the start of a date, and of a time
+DIGITS = 38  # most digits of a decimal
+UNSEEN = 10  # digits of a decimal's fraction, if the sample of a column has no number
+SURE = 15  # digits that a double always keeps
+FIRST = 1000  # cells that are examined first, to see whether the others need to be
+SHOWN = 0.9  # share of cells of a narrower type, from which the others are reported
 NUMBERS = (INTEGER, FRACTION, EXPONENT, SPECIAL)
 NOTHING = np.zeros(0, np.int64)
 NO_UTF8 = "not UTF-8"
 
 
 def parse_type(column: str, name: str) -> pa.DataType:
-    """'int64', 'date', 'decimal(12,2)' as an Arrow type. Raises ConfigError for another name."""
+    """Return an Arrow type for a name such as 'int64', 'date', 'decimal(12,2)'. Raises ConfigError
+    for an unknown name."""
     decimal = re.fullmatch(r"decimal\((\d+)(?:, *(\d+))?\)", name.strip().lower())
     if decimal and 1 <= int(decimal[1]) <= 38 and int(decimal[2] or 0) <= int(decimal[1]):
         return pa.decimal128(int(decimal[1]), int(decimal[2] or 0))
@@ -58,11 +59,11 @@ def parse_type(column: str, name: str) -> pa.DataType:
 
 
 def infer_type(sample: pa.Array, numbers: bool = False) -> pa.DataType:
-    """Find the type of a text column by a sample; null where the sample has no value.
+    """Infer the type of a text column from a sample; null if the sample has no value.
 
-    None that would alter a value: numbers with leading zeros, and integers beyond 64 bits, are
-    strings; numbers that a double does not keep are decimals, or strings where they have an
-    exponent or more than 38 digits. numbers: the texts are numbers of a format that has them, so
+    No type is chosen that would alter a value: numbers with leading zeros, and integers beyond 64
+    bits, are strings. Numbers that a double cannot represent are decimals, or strings if they have
+    an exponent or more than 38 digits. numbers: the texts are numbers in a format that has such, so
     that an integer beyond 64 bits is a decimal.
     """
     values = _values(sample)
@@ -83,8 +84,8 @@ def infer_type(sample: pa.Array, numbers: bool = False) -> pa.DataType:
 
 
 def deciding_cells(sample: pa.Array, kind: pa.DataType) -> str:
-    """Name the few cells of a column that made ``infer_type`` give it this type, in place of what
-    most have; "" where they are alike."""
+    """Describe the few cells of a column that made ``infer_type`` choose this type instead of the
+    one that most cells have; "" if all cells are alike."""
     values = _values(sample)
     if not len(values):
         return ""
@@ -111,7 +112,8 @@ def deciding_cells(sample: pa.Array, kind: pa.DataType) -> str:
 
 
 def has_exponents(sample: pa.Array, kind: pa.DataType) -> bool:
-    """Return whether some integers of an int64 column are written as 4.0128e+10 is."""
+    """Return whether some integers of an int64 column are written with an exponent, as
+    4.0128e+10."""
     return bool(pa.types.is_int64(kind) and (shapes_of(sample).shape == EXPONENT).any())
 
 
@@ -121,7 +123,7 @@ def _values(sample: pa.Array) -> pa.Array:
 
 
 def _altered(texts: pa.Array, shapes: Shapes) -> np.ndarray:
-    """Return the positions, int64[k], of the number texts that are another number as a double."""
+    """Return the positions, int64[k], of the number texts that a double would change."""
     suspects = np.flatnonzero(((shapes.digits > SURE) & (shapes.shape != OTHER))
                               | (shapes.shape == EXPONENT))
     if not len(suspects):
@@ -139,13 +141,13 @@ def _differs(text: str) -> bool:
     try:
         exact = Decimal(text)
     except ArithmeticError:
-        return False  # no number, which a cast tells
+        return False  # not a number, which a cast reports
     return exact.is_finite() and exact != Decimal(repr(float(text)))
 
 
 def _no_integers(values: pa.Array, shapes: Shapes) -> list[int]:
-    """Return positions of the number texts that are no int64, though one may be written with an
-    exponent; the first one is enough."""
+    """Return positions of number texts that are not an int64 (an exponent is allowed). The first
+    one is enough."""
     for i in np.flatnonzero(shapes.shape != INTEGER).tolist():
         if _whole(_plain(values[i]), pa.int64()) is None:
             return [i]
@@ -153,8 +155,8 @@ def _no_integers(values: pa.Array, shapes: Shapes) -> list[int]:
 
 
 def _whole(text: str, kind: pa.DataType) -> int | None:
-    """Return 4.0128e+10 as an integer; None for what is none of the type, and for all that is
-    written with a fraction but no exponent."""
+    """Return 4.0128e+10 as an integer. Return None for a value outside of the type, and for any
+    number with a fraction but no exponent."""
     if "e" not in text.lower():
         return None
     try:
@@ -167,7 +169,7 @@ def _whole(text: str, kind: pa.DataType) -> int | None:
 
 
 def _decimal(shapes: Shapes, wanted: bool = True) -> pa.DataType:
-    """Return the decimal that has all of these numbers; a string where there is none, or none is
+    """Return the decimal type that holds all of these numbers; string if there is none, or none is
     wanted."""
     fraction = int(shapes.fraction.max())
     # at least one digit before the point, as a number below 1 has no significant one there
@@ -178,13 +180,13 @@ def _decimal(shapes: Shapes, wanted: bool = True) -> pa.DataType:
 
 
 def _all(values: pa.Array, fits: Callable[[pa.Array], pa.Array]) -> bool:
-    """Whether all values fit; the first ones are looked at before the others."""
+    """Return whether all values fit. The first ones are tested before the others."""
     return bool(pc.all(fits(values[:FIRST])).as_py()
                 and (len(values) <= FIRST or pc.all(fits(values)).as_py()))
 
 
 def infer_time(values: pa.Array) -> pa.DataType:
-    """Return date32, timestamp[us] with or without UTC, or string."""
+    """Infer date32, timestamp[us] with or without UTC, or string from texts."""
     if _all(values, lambda few: pc.match_substring_regex(few, DAY)):
         for kind in (pa.date32(), pa.timestamp("us"), pa.timestamp("us", "UTC")):
             if _casts(values, kind):
@@ -194,11 +196,12 @@ def infer_time(values: pa.Array) -> pa.DataType:
 
 def cast_cells(column: pa.Array, kind: pa.DataType,
                exact: bool = False) -> tuple[pa.Array, np.ndarray]:
-    """Return (the column cast, int64 positions of the cells that do not fit, which are null).
+    """Cast a column. Return (cast column, int64 positions of the cells that do not fit, which are
+    null).
 
-    exact: the type was found, not told. Then a cell fits only if a column of cells like it would
-    have been found to be of this type: neither 007 nor +7 is an integer. Else it fits if it is a
-    value of the type, however it is written.
+    exact: the type was inferred, not declared. Then a cell fits only if the type would be inferred
+    from cells like it: neither 007 nor +7 is an integer. Otherwise a cell fits if it is a value of
+    the type, however it is written.
     """
     if column.type == kind:
         return column, NOTHING
@@ -225,8 +228,8 @@ def cast_cells(column: pa.Array, kind: pa.DataType,
 
 
 def _beyond(texts: pa.Array, cast: pa.Array) -> np.ndarray:
-    """Return the positions, int64[k], of numbers that are so large or small that a double has
-    infinity or 0 for them."""
+    """Return the positions, int64[k], of numbers so large or small that a double represents them as
+    infinity or 0."""
     lost = pc.or_(pc.is_inf(cast), pc.equal(cast, 0))
     positions = np.flatnonzero(pc.fill_null(lost, False))
     if not len(positions):
@@ -236,7 +239,7 @@ def _beyond(texts: pa.Array, cast: pa.Array) -> np.ndarray:
 
 
 def _unlike(column: pa.Array, kind: pa.DataType) -> np.ndarray:
-    """Return the positions, int64[k], of texts from which this type would not have been found."""
+    """Return the positions, int64[k], of texts from which this type would not be inferred."""
     if pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_decimal(kind):
         shapes = shapes_of(column)
         if pa.types.is_integer(kind):
@@ -248,7 +251,7 @@ def _unlike(column: pa.Array, kind: pa.DataType) -> np.ndarray:
             unlike[_altered(column, shapes)] = True
     elif pa.types.is_boolean(kind):
         unlike = pc.invert(pc.is_in(column, TRUTH.cast(column.type)))
-    else:  # of times Arrow takes no other form than those they are found from
+    else:  # Arrow accepts times only in the forms from which they are inferred
         return NOTHING
     positions = np.flatnonzero(pc.fill_null(unlike, False) if isinstance(unlike, pa.Array)
                                else unlike)
@@ -265,7 +268,7 @@ def _null_words(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def found_type(sample: pa.Array, form: ColumnFormat) -> pa.DataType:
-    """Find the type of a column of times or numbers that is written so; never double."""
+    """Infer the type of a column of times or numbers that has a declared format; never double."""
     if (kind := implied_type(form)) is not None:
         return kind
     values = _values(prepared_cells("", sample, form)[0])
@@ -277,7 +280,7 @@ def found_type(sample: pa.Array, form: ColumnFormat) -> pa.DataType:
 
 def prepared_cells(name: str, cells: pa.Array,
                    form: ColumnFormat | None) -> tuple[pa.Array, np.ndarray]:
-    """Return (a column's cells as texts that ``cast_cells`` takes, int64 positions of those that
+    """Return (a column's cells as texts that ``cast_cells`` accepts, int64 positions of those that
     do not fit the format, which are null). Raises ConfigError for a format of other values."""
     if form is None:
         return cells, NOTHING
@@ -293,11 +296,11 @@ def cast_rows(rows: pa.RecordBatch, schema: pa.Schema, exact: Container[str] = (
               unlike: Mapping[str, np.ndarray | None] | None = None,
               formats: Mapping[str, ColumnFormat] | None = None
               ) -> tuple[pa.RecordBatch, dict[int, str]]:
-    """Return (the rows that fit the schema, whose columns are in the same order; why each of the
-    others does not, by position).
+    """Return (the rows that fit the schema, the reason of each other row by its position). Columns
+    are in the schema's order.
 
-    exact: columns whose types were found, see ``cast_cells``; unlike: by column the positions of
-    cells that do not fit, whatever they are; formats: of columns that are not written as usual.
+    exact: columns whose types were inferred, see ``cast_cells``; unlike: by column, the positions
+    of cells that do not fit in any case; formats: of columns with a declared format.
     """
     columns: list[pa.Array] = []
     wrong: dict[int, str] = {}
@@ -321,9 +324,9 @@ def cast_rows(rows: pa.RecordBatch, schema: pa.Schema, exact: Container[str] = (
 
 
 def _prepared(column: pa.Array, kind: pa.DataType, exact: bool) -> pa.Array:
-    """Return texts or bytes as Arrow's cast takes them: without those that mean null. Unless
-    ``exact``, also without blanks around them, a plus sign, and the fraction of a whole number; a
-    time without a zone is UTC's."""
+    """Return texts or bytes in the form that Arrow's cast accepts: words that mean null become
+    null. Unless ``exact``, blanks at the ends, a plus sign, and the fraction of a whole number are
+    removed too, and a time without a zone is taken as UTC."""
     if not exact:
         column = pc.replace_substring_regex(column, r"^\s+|\s+$", "")
         if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
@@ -340,8 +343,8 @@ def _prepared(column: pa.Array, kind: pa.DataType, exact: bool) -> pa.Array:
 
 
 def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Bytes go through text, which checks that they are UTF-8; times of day, which Arrow does not
-    parse, through timestamps."""
+    """Cast a column. Bytes are cast through text, which checks that they are UTF-8; times of day,
+    which Arrow does not parse, are cast through timestamps."""
     if pa.types.is_binary(column.type) and not pa.types.is_binary(kind):
         column = column.cast(pa.string())
     if pa.types.is_string(column.type) and pa.types.is_time(kind):
@@ -360,7 +363,7 @@ def _plain(value: pa.Scalar) -> Any:
 
 
 def _cast_halves(column: pa.Array, kind: pa.DataType, start: int, bad: list[int]) -> list[pa.Array]:
-    """Halve where the cast fails until the cells that are at fault are alone."""
+    """Cast a column, halving it while the cast fails, until each cell at fault is alone."""
     try:
         return [_cast(column, kind)]
     except pa.ArrowInvalid:

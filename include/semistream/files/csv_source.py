@@ -1,4 +1,4 @@
-"""CSV files: cells are bytes until their column's type is known."""
+"""CSV files. Cells are bytes until their column's type is known."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ from semistream.source_files import PACKED_ENDINGS
 
 CR = b"\r"
 QUOTES = "Its quotes do not match."
-HEADER = 64 << 10  # bytes that most header lines, and another record, are in
-SEPARATOR = b"sep="  # Excel's first line, and the character behind it
+HEADER = 64 << 10  # bytes that contain most header lines and one more record
+SEPARATOR = b"sep="  # the first line that Excel writes; the delimiter follows
 
 
 class CsvSource(FileSource):
-    """Text with a header line. Types are found from a sample; cells that do not fit theirs make the
-    row a rejected one."""
+    """CSV text with a header line. Types are inferred from a sample. A row with a cell that does
+    not fit its column's type is rejected."""
 
     def __init__(self, side: str, paths: Sequence[Path], types: Mapping[str, pa.DataType],
                  reading: Reading, schema: pa.Schema | None = None):
-        self.names: list[str] = []  # of the first file
+        self.names: list[str] = []  # columns of the first file
         self._null_words = pa.array(reading.null_values, pa.binary())
         if schema is not None:
             self.names = list(schema.names)
@@ -88,7 +88,7 @@ class CsvSource(FileSource):
                 fields.append(pa.field(name, found_type(cells, form)))
                 continue
             cells = prepared_cells(name, cells, form)[0]
-            # a key that is padded with zeros has some, whatever the sample has
+            # a key that is padded with zeros is a string, whatever the sample shows
             kind = pa.string() if form and isinstance(form.zeros, int) else infer_type(cells)
             fields.append(pa.field(name, kind))
             if name in self.told:
@@ -112,7 +112,7 @@ class CsvSource(FileSource):
         delimiter, lines = self._delimiter(path), 0  # lines before the data
         while True:
             header = consumed = 0
-            if final and not data and lines:  # all of it was read
+            if final and not data and lines:  # the whole file was read
                 return
             if not names:
                 names, header, delimiter = self._header(path, data, final)
@@ -133,8 +133,8 @@ class CsvSource(FileSource):
         return self.reading.delimiter or ("\t" if _plain_suffix(path) == ".tsv" else ",")
 
     def _header(self, path: Path, data: bytes, final: bool) -> tuple[list[str], int, str]:
-        """Return (the names of the file's columns, bytes of its header line, the delimiter); no
-        names while that line is not complete, or there is none."""
+        """Return (the names of the file's columns, bytes of its header line, the delimiter). There
+        are no names while that line is incomplete, or if the file is empty."""
         skip, delimiter = len(BOM) if data.startswith(BOM) else 0, self._delimiter(path)
         told = data[skip + len(SEPARATOR):skip + len(SEPARATOR) + 3]
         if (data[skip:].startswith(SEPARATOR) and told[1:2] in (b"\r", b"\n")
@@ -143,7 +143,7 @@ class CsvSource(FileSource):
             skip += len(SEPARATOR) + (3 if told[1:] == b"\r\n" else 2)
         array = np.frombuffer(data, np.uint8)[skip:]
         records = self._records(array[:HEADER], delimiter, False, False)
-        if len(records.starts) < 2:  # it is longer, or nothing follows
+        if len(records.starts) < 2:  # the header is longer than that, or nothing follows it
             records = self._records(array, delimiter, final, False)
         if not len(records.starts):
             return [], 0, delimiter
@@ -170,7 +170,8 @@ class CsvSource(FileSource):
 
     def _parse(self, path: Path, names: list[str], delimiter: str, data: bytes, skip: int,
                final: bool, lines: int) -> tuple[int, int, Raw]:
-        """Return (bytes understood, lines up to there, rows). lines: before the data."""
+        """Return (bytes parsed, lines up to their end, rows). lines: the number of lines before the
+        data."""
         array = np.frombuffer(data, np.uint8)[skip:]
         found = self._records(array, delimiter, final, len(names) == 1)
         good = found.fields == len(names)
@@ -190,7 +191,7 @@ class CsvSource(FileSource):
     @staticmethod
     def _lines(data: bytes, skip: int, array: np.ndarray, found: Records,
                lines: int) -> tuple[np.ndarray, int]:
-        """Return (the line of each record, int64[n], lines up to their end)."""
+        """Return (the line of each record, int64[n], the number of lines up to their end)."""
         count, taken = len(found.starts), array[:found.consumed]
         if (count and taken[-1] == LF and np.count_nonzero(taken == LF) == count
                 and CR not in data):
@@ -232,7 +233,7 @@ def _plain_suffix(path: Path) -> str:
 
 
 def _check_header(side: str, path: Path, text: str) -> None:
-    """Raise ConfigError for a header line with bytes that are not UTF-8, which ``text`` has as
+    """Check a header line. Raises ConfigError for bytes that are not UTF-8; ``text`` has them as
     surrogates."""
     try:
         text.encode()
@@ -249,7 +250,7 @@ def _wrong_header(side: str, path: Path, text: str, remedy: str) -> ConfigError:
 
 
 def _check_delimiter(path: Path, header: str, delimiter: str) -> None:
-    """Raise ConfigError for a header of one name that has another delimiter in it."""
+    """Check a header of one name. Raises ConfigError if it contains another delimiter."""
     if other := next((c for c in ";\t|" if c in header and c != delimiter), ""):
         raise ConfigError("delimiter", f"must be told where it is not {delimiter!r}",
                           f"{path}: {header[:200]}",

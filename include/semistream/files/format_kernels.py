@@ -1,4 +1,5 @@
-"""Kernels that read dates, times and numbers out of the cells of a column, as a format declares."""
+"""Numba kernels that read dates, times and numbers from the cells of a column, in a declared
+format."""
 
 from __future__ import annotations
 
@@ -6,12 +7,12 @@ import numpy as np
 
 from semistream.compiled import njit
 
-# of a time format: a directive, or LITERAL and a byte
+# operations of a time format: a directive, or LITERAL + a byte
 OPERATIONS = {d: i for i, d in enumerate("YymbBdHIpMSfz")}
 YEAR, YEAR2, MONTH, SHORT, LONG, DAY, HOUR, HOUR12, HALF, MINUTE, SECOND, FRACTION, ZONE = range(13)
 LITERAL = 256
-DATE_WIDTH, CLOCK_WIDTH, FRACTION_WIDTH, ZONE_WIDTH = 10, 9, 7, 6  # of what is written
-MOST_GROWTH = 5  # bytes that a number may be longer than it was
+DATE_WIDTH, CLOCK_WIDTH, FRACTION_WIDTH, ZONE_WIDTH = 10, 9, 7, 6  # bytes of the output
+MOST_GROWTH = 5  # bytes by which a number may grow
 COLON, PLUS, MINUS, POINT, ZERO = ord(":"), ord("+"), ord("-"), ord("."), ord("0")
 PERCENT, BLANK, LOWER_Z, APOSTROPHE = ord("%"), ord(" "), ord("z"), ord("'")
 MONTHS = np.frombuffer("".join(f"{m:<9}" for m in (
@@ -22,8 +23,8 @@ DAYS = np.array([31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31])
 
 @njit(cache=True)
 def read_times(offsets, data, valid, operations, width, out, fits):
-    """Write each cell that is as the operations say as YYYY-MM-DD HH:MM:SS.ffffff+HH:MM, or as much
-    of that as ``width`` has.
+    """Write each cell that fits the operations as YYYY-MM-DD HH:MM:SS.ffffff+HH:MM, cut to
+    ``width`` bytes.
 
     in      offsets int32[n + 1], data uint8[…], valid bool[n], operations int32[k], the format
     out     out uint8[n * width], fits bool[n]: whether the cell is written
@@ -61,7 +62,7 @@ def read_times(offsets, data, valid, operations, width, out, fits):
 
 @njit(inline="always")
 def _digits(out, at, value, count):
-    """Write a number in so many digits; return where it ends.
+    """Write a number with `count` digits. Return where it ends.
 
     out     out uint8[…]
     """
@@ -73,7 +74,8 @@ def _digits(out, at, value, count):
 
 @njit(cache=True)
 def _time(data, i, end, operations, part):
-    """Read a cell, data[i:end]; False for one that is not as the operations say, or no day or time.
+    """Read a cell, data[i:end]. Return False if it does not fit the operations, or is not a valid
+    day and time.
 
     in      data uint8[…], operations int32[k]
     out     part int64[16]: by operation the number, with YEAR, MONTH, HOUR whatever they were
@@ -104,7 +106,7 @@ def _time(data, i, end, operations, part):
                 return False
         else:
             most = 4 if op == YEAR else 6 if op == FRACTION else 2
-            # where digits of another directive are next to these, their number tells them apart
+            # if digits of another directive are adjacent, the number of digits separates them
             close = (k + 1 < len(operations) and _is_number(operations[k + 1])) or (
                 k > 0 and op != FRACTION and _is_number(operations[k - 1]))
             least = most if op in (YEAR, YEAR2) or close else 1
@@ -141,7 +143,8 @@ def _is_number(op):
 
 @njit(cache=True)
 def _month(data, i, end, short):
-    """Read the name of a month in any case: 16 times its number and its length; 0 for none.
+    """Read the name of a month in any case. Return 16 times its number plus the name's length; 0
+    for none.
 
     in      data uint8[…]
     """
@@ -162,7 +165,7 @@ def _month(data, i, end, short):
 
 @njit(cache=True)
 def _zone(data, i, end, part):
-    """Read Z, +HH:MM or +HHMM; return where it ends, -1 for none.
+    """Read Z, +HH:MM or +HHMM. Return where it ends, -1 for none.
 
     in      data uint8[…]
     out     part int64[16]: ZONE in minutes
@@ -192,8 +195,8 @@ def _zone(data, i, end, part):
 @njit(cache=True)
 def read_numbers(offsets, data, valid, decimal, thousands, percent, signs, sign_ends, out, ends,
                  fits):
-    """Write each cell that is a number of the format as a plain one, a point before its fraction.
-    percent: it has a per cent sign, and is divided by 100.
+    """Write each cell that is a number of the format as a plain number, with a point before its
+    fraction. percent: the number has a per cent sign, and is divided by 100.
 
     in      offsets int32[n + 1], data uint8[…], valid bool[n]; decimal, thousands: the separators,
             thousands 0 for none; signs uint8[…], sign_ends int32[k]: what may stand at either end
@@ -212,8 +215,8 @@ def read_numbers(offsets, data, valid, decimal, thousands, percent, signs, sign_
 
 @njit(cache=True)
 def _alike(data, i, end, sign):
-    """Return how many bytes from data[i] on are this sign, 0 for another: any blank for BLANK,
-    either apostrophe, either minus.
+    """Return how many bytes from data[i] on are this sign, 0 for none. BLANK stands for any blank;
+    apostrophe and minus have two forms each.
 
     in      data uint8[…]
     """
@@ -236,7 +239,7 @@ def _alike(data, i, end, sign):
 
 @njit(cache=True)
 def _blanks(data, i, end):
-    """Return where the blanks that begin at i end.
+    """Return the end of the blanks that begin at i.
 
     in      data uint8[…]
     """
@@ -249,8 +252,8 @@ def _blanks(data, i, end):
 
 @njit(cache=True)
 def _sign_at(data, i, end, signs, sign_ends, last):
-    """Return how long a sign is that begins at data[i], or, for ``last``, that ends at data[end]; 0
-    for none.
+    """Return the length of the sign that begins at data[i], or, for ``last``, that ends at
+    data[end]; 0 for none.
 
     in      data uint8[…], signs uint8[…], sign_ends int32[k], longer ones first
     """
@@ -269,7 +272,7 @@ def _sign_at(data, i, end, signs, sign_ends, last):
 
 @njit(cache=True)
 def _number(data, i, end, decimal, thousands, percent, signs, sign_ends, out, at):
-    """Write the number data[i:end] from out[at] on; return where it ends, 0 for none.
+    """Write the number data[i:end] from out[at] on. Return where it ends, 0 for none.
 
     in      data uint8[…], signs uint8[…], sign_ends int32[k]
     out     out uint8[…]
@@ -293,7 +296,7 @@ def _number(data, i, end, decimal, thousands, percent, signs, sign_ends, out, at
             return 0
         end -= 1
         after = 1
-    # the whole part: plain, or in groups of three behind a first one
+    # the whole part: plain, or in groups of three after a first group
     start, whole, group, groups = at, 0, 0, 0
     while i < end and data[i] != decimal:
         if ZERO <= data[i] <= ZERO + 9:
@@ -326,7 +329,7 @@ def _number(data, i, end, decimal, thousands, percent, signs, sign_ends, out, at
     if i != end or whole + behind == 0:
         return 0
     scale = behind + (2 if percent else 0)
-    # at least one digit before the point, and no zeros before that one
+    # at least one digit before the point, and no leading zeros
     count = whole + behind
     while count <= scale:
         for k in range(count):

@@ -1,5 +1,5 @@
-"""Cells that are written as ``ColumnFormat`` declares, as texts that ``convert`` casts: dates and
-times as in ISO 8601, plain numbers, keys in their normal form."""
+"""Conversion of cells with a ``ColumnFormat`` into texts that ``convert`` casts: dates and times as
+in ISO 8601, plain numbers, keys in their normal form."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CASES = {"fold": str.casefold, "lower": str.lower, "upper": str.upper}
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Return whether a column's values are texts, or bytes that may be."""
+    """Return whether a column's values are texts, or bytes that may be texts."""
     if pa.types.is_dictionary(kind):
         return is_text(kind.value_type)
     return (pa.types.is_string(kind) or pa.types.is_large_string(kind)
@@ -39,8 +39,8 @@ def is_text(kind: pa.DataType) -> bool:
 
 def prepared(texts: pa.Array, form: ColumnFormat,
              null_words: pa.Array) -> tuple[pa.Array, np.ndarray]:
-    """Return (strings as a cast takes them, int64 positions of those that do not fit, which are
-    null). null_words: texts that mean null in a column of times or numbers."""
+    """Return (strings that a cast accepts, int64 positions of those that do not fit the format,
+    which are null). null_words: texts that mean null in a column of times or numbers."""
     if form.trim or form.notation:
         texts = pc.utf8_trim_whitespace(texts)
     words = [*form.missing, *(null_words.to_pylist() if form.notation else ())]
@@ -53,7 +53,7 @@ def prepared(texts: pa.Array, form: ColumnFormat,
 
 
 def _normal(texts: pa.Array, form: ColumnFormat) -> pa.Array:
-    """Bring texts into the normal form of a key. A normal form is applied once more behind the
+    """Convert texts into the normal form of a key. The Unicode form is applied again after the
     case, which may undo it."""
     if form.unicode:
         texts = pc.utf8_normalize(texts, form.unicode)
@@ -121,7 +121,7 @@ def _strings(ends: np.ndarray, data: np.ndarray, valid: np.ndarray) -> pa.Array:
 
 
 def implied_type(form: ColumnFormat) -> pa.DataType | None:
-    """Return the type of a time format; None where values tell."""
+    """Return the type that a time format implies; None if the type depends on the values."""
     if not form.time:
         return None
     return pa.timestamp("us", "UTC" if form.zone else None) if form.clock else pa.date32()
@@ -134,8 +134,8 @@ def implied_schema(schema: pa.Schema, formats: Mapping[str, ColumnFormat]) -> pa
 
 
 def check_texts(name: str, kind: pa.DataType, form: ColumnFormat) -> None:
-    """Raise ConfigError where the format is of texts, and the column's values are none. What a
-    key's texts become says nothing of other values."""
+    """Check that the column's values are texts if the format is for texts. Raises ConfigError
+    otherwise. Normal forms of keys do not apply to other values and are allowed."""
     if (form.notation or form.missing) and not (is_text(kind) or pa.types.is_null(kind)):
         raise ConfigError(f"formats.{name}", "must be of a column of texts", f"{name}: {kind}",
                           "Leave the format out: the column's values have a type.")
@@ -143,8 +143,9 @@ def check_texts(name: str, kind: pa.DataType, form: ColumnFormat) -> None:
 
 def check_formats(schema: pa.Schema, formats: Mapping[str, ColumnFormat], side: str,
                   typed: pa.Schema | None = None) -> None:
-    """Raise ConfigError for a format of a column that is not there, or of another type than the
-    format has. typed: columns that have types of their own, as files and tables have them."""
+    """Check formats against the columns. Raises ConfigError for a format of a missing column, or of
+    a column of another type. typed: the columns that have types of their own, in files or
+    tables."""
     for name, form in formats.items():
         if name not in schema.names:
             raise ConfigError("formats", f"must name columns of the {side}", name,

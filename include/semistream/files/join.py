@@ -1,4 +1,4 @@
-"""The join of a stream's file with a master file, on one machine, without Airflow or Spark."""
+"""The join of a stream's file with a master file on one machine, without Airflow or Spark."""
 
 from __future__ import annotations
 
@@ -42,46 +42,47 @@ from semistream.resident import ResidentPeak
 from semistream.scratch import scratch_directory
 from semistream.sizing import choose, known_costs, open_join
 
-SMALL = 4_000_000  # bytes of R, which are read in some milliseconds
-EXAMPLES = 3  # of rejected rows that the summary shows
+SMALL = 4_000_000  # bytes of an R that is read in some milliseconds
+EXAMPLES = 3  # rejected rows that the summary shows
 
 
 @dataclass
 class Summary:
-    """What a join of files did. Rates in stream tuples/s, times in s, memory and reads in bytes."""
+    """The results of a join of files. Rates in stream tuples/s, times in s, memory and reads in
+    bytes."""
 
     algorithm: str
-    reason: str = ""  # why that one
+    reason: str = ""  # why this algorithm
     rows_read: int = 0
     matched: int = 0
     unmatched: dict[str, int] = field(default_factory=dict)  # by reason
     waiting: int = 0
     output_rows: int = 0
-    service_rate: float = 0.0  # inside the operator
-    rate: float = 0.0  # of the whole command: reading, start and writing too
-    cache_share: float = 0.0  # of the stream tuples, through H_R
-    memory_peak: int = 0  # of the operator's arrays
+    service_rate: float = 0.0  # rate inside the operator
+    rate: float = 0.0  # rate of the whole command, with start, reading and writing
+    cache_share: float = 0.0  # share of the stream tuples through H_R
+    memory_peak: int = 0  # peak of the operator's arrays
     memory_budget: int = 0
-    resident_peak: int = 0  # of the process, anonymous
+    resident_peak: int = 0  # peak of the process's anonymous memory
     r_cycles: int = 0
-    bytes_read: int = 0  # of R
-    seconds: float = 0.0  # of the whole command
+    bytes_read: int = 0  # bytes read of R
+    seconds: float = 0.0  # time of the whole command
     master_rows: int = 0
     master_rejected: dict[str, int] = field(default_factory=dict)  # by reason
     master_version: str = ""
-    # JSON fields that the first lines lacked
+    # JSON fields that the sample lacked, with their values
     ignored_fields: dict[str, int] = field(default_factory=dict)
     examples: list[str] = field(default_factory=list)  # why rows were unparsable
-    notes: list[str] = field(default_factory=list)  # what a user should know of the types found
-    statistics: dict[str, Any] = field(default_factory=dict)  # the operator's own
+    notes: list[str] = field(default_factory=list)  # remarks for the user on the inferred types
+    statistics: dict[str, Any] = field(default_factory=dict)  # the operator's statistics
 
     def as_dict(self) -> dict[str, Any]:
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
 
 def join_files(settings: JoinFiles, progress: Progress = silent) -> Summary:
-    """Join, and give the files their names when all is complete. Raises ConfigError for whatever
-    cannot work."""
+    """Join files, and give the output files their names when all is complete. Raises ConfigError
+    for settings that cannot work."""
     start = time.perf_counter()
     if not settings.auto:
         find_algorithm(settings.algorithm)
@@ -113,14 +114,15 @@ def join_files(settings: JoinFiles, progress: Progress = silent) -> Summary:
 
 
 def open_stream(settings: Any, path: Path) -> FileSource:
-    """Open the stream's file, as settings like ``JoinFiles`` tell it."""
+    """Open the stream's file by settings like ``JoinFiles``."""
     return open_source("stream", path, kind=settings.stream_format or "", types=settings.types,
                        null_values=settings.null_values, delimiter=settings.delimiter,
                        formats=_formats(settings)[0])
 
 
 def _formats(settings: Any) -> tuple[dict[str, ColumnFormat], dict[str, ColumnFormat]]:
-    """Return both sides' formats; those of a snapshot published before are in its manifest."""
+    """Return the formats of both sides. Those of a snapshot published before come from its
+    manifest."""
     master = settings.master_formats
     if settings.master is None and (known := current_manifest(settings.snapshot)) is not None:
         if master:
@@ -133,13 +135,13 @@ def _formats(settings: Any) -> tuple[dict[str, ColumnFormat], dict[str, ColumnFo
 
 def _open(settings: JoinFiles, sample: pa.RecordBatch, relation: SnapshotRelation,
           summary: Summary, tuples: float) -> SemiStreamJoin:
-    """The operator. What is open, the algorithm or its sizes, the cost models choose by a sample of
-    the stream and how many tuples it has; the summary gets the algorithm's name, and the reason for
-    it."""
+    """Open the operator. If the algorithm or its sizes are open, the cost models choose them by a
+    sample of the stream and its number of tuples. The summary gets the algorithm's name and the
+    reason."""
     memory, on, columns = int(settings.memory), list(settings.on.items()), settings.columns or None
     costs, parameters = known_costs(Places.from_environment().home), settings.parameters
     size = relation.tuple_count * relation.tuple_bytes
-    if settings.auto and size <= min(SMALL, memory // 16):  # to choose would take longer
+    if settings.auto and size <= min(SMALL, memory // 16):  # choosing would take longer
         summary.algorithm = "elevatorjoin"
         summary.reason = f"elevatorjoin: all of R, {size:,.0f} bytes, is read at once and kept in M"
         parameters = {"disk_tuples": max(relation.tuple_count, 1), "filter_bits": -1}
@@ -153,7 +155,7 @@ def _open(settings: JoinFiles, sample: pa.RecordBatch, relation: SnapshotRelatio
 
 
 def _tuples(stream: FileSource, first: Chunk) -> float:
-    """About how many tuples the stream has, by what its first chunk took of its bytes."""
+    """Estimate the number of the stream's tuples from the bytes of its first chunk."""
     read = stream.bytes_done / max(stream.bytes_total, 1)
     return max(first.rows.num_rows / read, 1.0) if read else math.inf
 
@@ -161,8 +163,8 @@ def _tuples(stream: FileSource, first: Chunk) -> float:
 def publish_file(path: Path, on: list[str], root: Path, source: FileSource,
                  progress: Progress = silent, name: str = "", memory: int = MEMORY,
                  flush: bool = True) -> tuple[Manifest, dict[str, int]]:
-    """A snapshot of a master file under ``root``; with how many of its rows were left out, by
-    reason. memory, flush: as ``publish_snapshot`` has them."""
+    """Publish a snapshot of a master file under ``root``. Return its manifest, and the numbers of
+    rows left out by reason. memory, flush: as for ``publish_snapshot``."""
     rejected: Counter[str] = Counter()
 
     def batches() -> Iterator[pa.RecordBatch]:
@@ -180,14 +182,14 @@ def publish_file(path: Path, on: list[str], root: Path, source: FileSource,
 
 
 def master_name(path: Path) -> str:
-    """What the master relation of a file is called: the file's name up to the first dot."""
+    """Return the name of the master relation of a file: the file's name up to the first dot."""
     return re.sub(r"\W+", "_", path.name.split(".")[0]) or "master"
 
 
 def open_master(settings: Any, stream: FileSource, summary: Summary, stack: ExitStack,
                  progress: Progress, memory: int = MEMORY) -> SnapshotRelation:
-    """The master's snapshot, as settings like ``JoinFiles`` tell it: the one published before, or a
-    new one of the file, made in ``memory`` bytes. Types that were open are settled."""
+    """Open the master's snapshot by settings like ``JoinFiles``: one published before, or a new one
+    of the file, made in ``memory`` bytes. Columns of unknown type get one."""
     pairs = list(settings.on.items())
     if settings.master is None:
         relation = open_snapshot(settings.snapshot or "")
@@ -216,7 +218,7 @@ def open_master(settings: Any, stream: FileSource, summary: Summary, stack: Exit
 
 
 def _settle(source: FileSource, other: pa.Schema, keys: list[str], partner: dict[str, str]) -> None:
-    """Key columns without any value take the type of their partner."""
+    """Give key columns without any value the type of their partner."""
     if not source.schema.names:  # JSON lines without a line
         source.add_columns(keys)
     known = {k: other.field(partner[k]).type for k in keys if partner[k] in other.names}
@@ -238,8 +240,8 @@ def _check_keys(stream: pa.Schema, master: pa.Schema, pairs: list[tuple[str, str
 
 
 def _one_type(s: str, stream: pa.DataType, m: str, master: pa.DataType) -> str:
-    """Propose types in which two key columns are alike: integers that one side writes as 1.0 stay
-    integers; what else differs is compared as text."""
+    """Propose types in which two key columns can be compared: int64 if one side is integer and the
+    other floating, otherwise string."""
     if pa.types.is_floating(stream) and pa.types.is_integer(master):
         return quote(f"{s}=int64")
     if pa.types.is_integer(stream) and pa.types.is_floating(master):
@@ -248,7 +250,7 @@ def _one_type(s: str, stream: pa.DataType, m: str, master: pa.DataType) -> str:
 
 
 class _Outputs:
-    """The files that a join writes."""
+    """The output files of a join."""
 
     def __init__(self, settings: JoinFiles, operator: SemiStreamJoin, stack: ExitStack):
         self._stats, self._unmatched = settings.stats, None
@@ -290,7 +292,7 @@ class _Outputs:
             self._unmatched.write(pa.RecordBatch.from_arrays([*empty, *told], schema=schema))
 
     def finish(self) -> None:
-        """Write what is left; nothing has its name yet."""
+        """Write the remaining rows. The files do not have their names yet."""
         for file in self._files:
             file.finish()
 
@@ -304,7 +306,7 @@ class _Outputs:
 def _total(summary: Summary, operator: SemiStreamJoin, stream: FileSource, seconds: float,
            resident: int) -> None:
     """Fill in the summary. Raises SemistreamError when a row is missing, which would be a defect of
-    ours."""
+    this program."""
     stats = operator.stats
     if stats.matched + stats.unmatched != stats.rows_read or stats.waiting:
         raise SemistreamError(f"Of {stats.rows_read} rows {stats.matched} matched and "

@@ -1,4 +1,4 @@
-"""The join of two streams' files, on one machine, without Airflow or Spark."""
+"""The join of two streams' files on one machine, without Airflow or Spark."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ from semistream.stream_joins.sources import (
     Watermark,
 )
 
-ROWS = 4096  # of a stream that are read before the other one has its turn
-MOMENTS = 200  # of the state over time, that the summary has
+ROWS = 4096  # rows of a stream that are read before it is the other one's turn
+MOMENTS = 200  # most moments of the state in the summary
 PROPAGATION = ("propagate", "propagate_count", "propagate_seconds", "index")
 DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h|d)")
 UNITS = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
 
 
 def duration(text: Any) -> Any:
-    """A timedelta of texts such as 10s, 5min, 1h; an integer of one without a unit."""
+    """Convert a text such as 10s, 5min, 1h to a timedelta, and one without a unit to an integer."""
     if not isinstance(text, str):
         return text
     if text.strip().isdigit():
@@ -146,22 +146,22 @@ class JoinStreams(Settings):
 
 @dataclass
 class SideSummary:
-    """What became of one stream's rows."""
+    """The results for one stream's rows."""
 
     rows_read: int = 0
     punctuations: int = 0
     matched: int = 0
     unmatched: dict[str, int] = field(default_factory=dict)  # by reason
     purged: int = 0
-    dropped: int = 0  # on the fly
+    dropped: int = 0  # dropped on the fly
     propagated: int = 0
-    forgotten: int = 0  # punctuations, for want of memory
+    forgotten: int = 0  # punctuations forgotten for lack of memory
     held_peak: int = 0
 
 
 @dataclass
 class StreamsSummary:
-    """What a join of streams' files did. Rates in tuples/s, times in s, memory in bytes."""
+    """The results of a join of streams' files. Rates in tuples/s, times in s, memory in bytes."""
 
     algorithm: str
     left: SideSummary = field(default_factory=SideSummary)
@@ -169,16 +169,16 @@ class StreamsSummary:
     output_rows: int = 0
     relocated: int = 0  # tuples that went to disk
     disk_joins: int = 0
-    service_rate: float = 0.0  # inside the operator
-    rate: float = 0.0  # of the whole command: reading, start and writing too
+    service_rate: float = 0.0  # rate inside the operator
+    rate: float = 0.0  # rate of the whole command, with start, reading and writing
     memory_peak: int = 0
     memory_budget: int = 0
-    seconds: float = 0.0  # of the whole command
+    seconds: float = 0.0  # time of the whole command
     examples: list[str] = field(default_factory=list)  # why rows were unparsable
     notes: list[str] = field(default_factory=list)
     ignored_fields: dict[str, int] = field(default_factory=dict)
-    over_time: list[dict[str, int]] = field(default_factory=list)  # as `moment` has it
-    statistics: dict[str, Any] = field(default_factory=dict)  # the operator's own
+    over_time: list[dict[str, int]] = field(default_factory=list)  # see `_moment`
+    statistics: dict[str, Any] = field(default_factory=dict)  # the operator's statistics
 
     def as_dict(self) -> dict[str, Any]:
         shown = {f.name: getattr(self, f.name) for f in fields(self)}
@@ -186,11 +186,11 @@ class StreamsSummary:
 
 
 def join_streams(settings: JoinStreams, progress: Progress = silent) -> StreamsSummary:
-    """Join, and give the files their names when all is complete.
+    """Join two streams, and give the output files their names when all is complete.
 
-    Each stream is read in its own order, both at once: the next chunk is of the stream whose event
-    time is behind, or else of the one of which less has been read. Raises ConfigError for whatever
-    cannot work.
+    Both streams are read in turns, each in its own order: the next chunk is of the stream whose
+    event time is behind, or else of the one of which less has been read. Raises ConfigError for
+    settings that cannot work.
     """
     start = time.perf_counter()
     _check(settings)
@@ -219,7 +219,8 @@ def join_streams(settings: JoinStreams, progress: Progress = silent) -> StreamsS
 
 
 class _Stream:
-    """A side's file, what derives punctuations from it, and those of the file of punctuations."""
+    """One side of the join: its file, its sources of punctuations, and its part of the file of
+    punctuations."""
 
     def __init__(self, settings: JoinStreams, side: int):
         self.name, self.settings = SIDES[side], settings
@@ -228,7 +229,7 @@ class _Stream:
         self.time = self.of("time")
         self.derived = self._derived()
         self.waiting = _punctuations(settings.punctuations, self.name)
-        self.rows = 0  # read
+        self.rows = 0  # rows read
         self.newest: int | None = None  # event time
 
     def of(self, setting: str) -> Any:
@@ -243,7 +244,7 @@ class _Stream:
                                strict=True))[self.name])
 
     def _derived(self) -> list[PunctuationSource]:
-        """What punctuates the stream besides the file of punctuations, in their order."""
+        """Return the sources of punctuations beside the file of punctuations, in their order."""
         s = self.settings
         found: list[PunctuationSource] = []
         if self.of("punctuations"):
@@ -257,7 +258,7 @@ class _Stream:
         return found
 
     def steps(self, rows: pa.RecordBatch) -> Iterator[Step]:
-        """The chunk's tuples with the punctuations of every source."""
+        """Yield the chunk's tuples with the punctuations of every source."""
         steps = [Step(rows)]
         for source in self.derived:
             steps = [Step(step.tuples, (*before.punctuations, *step.punctuations))
@@ -266,7 +267,7 @@ class _Stream:
 
 
 def _behind(step: Step, stream: _Stream) -> Iterator[Step]:
-    """The step in parts, where punctuations of the file come between its rows."""
+    """Split the step where punctuations of the file come between its rows."""
     first, count = 0, step.tuples.num_rows
     while stream.waiting and stream.waiting[0][0] <= stream.rows + count:
         after, _, plain = heapq.heappop(stream.waiting)
@@ -278,7 +279,8 @@ def _behind(step: Step, stream: _Stream) -> Iterator[Step]:
 
 
 def _punctuations(path: Path | None, side: str) -> list[tuple[int, int, dict[str, Any]]]:
-    """(after, line, pattern) of a side, a heap. Raises ConfigError for a line that is none."""
+    """Read a side's entries of the file of punctuations, as a heap of (after, line, pattern).
+    Raises ConfigError for a malformed line."""
     found: list[tuple[int, int, dict[str, Any]]] = []
     if path is None:
         return found
@@ -313,7 +315,7 @@ def _slices(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
 
 
 def _interleaved(streams: list[_Stream], join: StreamStreamJoin) -> Iterator[tuple[int, Chunk]]:
-    """(side, chunk) of both streams."""
+    """Yield (side, chunk) of both streams in turns."""
     chunks = [_slices(s.source.chunks()) for s in streams]
     left = {LEFT, RIGHT}
 
@@ -379,13 +381,13 @@ def _open(settings: JoinStreams, streams: list[_Stream]) -> StreamStreamJoin:
 
 
 def _parameters(s: JoinStreams) -> dict[str, Any]:
-    """Those that are given, as they go by the algorithm."""
+    """Return the parameters of the algorithm that the user gave."""
     return {name: getattr(s, name) for name in ("purge_threshold", *PROPAGATION)
             if getattr(s, name) != JoinStreams.model_fields[name].default}
 
 
 class _Outputs:
-    """The files that a join writes."""
+    """The output files of a join."""
 
     def __init__(self, settings: JoinStreams, join: StreamStreamJoin, stack: ExitStack):
         self._stats = settings.stats
@@ -447,7 +449,7 @@ class _Outputs:
 
 
 def _moment(summary: StreamsSummary, join: StreamStreamJoin) -> None:
-    """Note the state now; of too many moments every other one is dropped."""
+    """Record the present state. If there are too many moments, every other one is dropped."""
     left, right = join.stats.sides
     summary.over_time.append({
         "rows": left.rows_read + right.rows_read, "output_rows": join.stats.output_rows,
@@ -458,8 +460,8 @@ def _moment(summary: StreamsSummary, join: StreamStreamJoin) -> None:
 
 def _total(summary: StreamsSummary, join: StreamStreamJoin, streams: list[_Stream],
            seconds: float) -> None:
-    """Fill in the summary. Raises SemistreamError when a row is missing, which would be a defect
-    of ours."""
+    """Fill in the summary. Raises SemistreamError when a row is missing, which would be a defect of
+    this program."""
     for stream, stats in zip(streams, join.stats.sides, strict=True):
         if stats.matched + sum(stats.unmatched.values()) != stats.rows_read or stats.held:
             raise SemistreamError(f"Of {stats.rows_read} rows of the {stream.name} stream "
@@ -481,7 +483,8 @@ def _total(summary: StreamsSummary, join: StreamStreamJoin, streams: list[_Strea
 
 
 def _check(s: JoinStreams) -> None:
-    """Raises ConfigError for settings that do not go together, or places that cannot be."""
+    """Check settings against each other, and the output paths. Raises ConfigError if they do not
+    fit."""
     if bool(s.left_time) != bool(s.right_time) or bool(s.left_time) != (s.within is not None):
         raise ConfigError("within", "must be given with --left-time and --right-time, and they "
                           "with it", s.within, "Event times bound a state only where the join "

@@ -1,7 +1,7 @@
-"""Where the values of JSON objects begin and end, strictly by RFC 8259, so that each value is known
-as it is written, and one malformed object costs only its line.
+"""Kernels that find the values of JSON objects, strictly by RFC 8259. Each value is known as it is
+written, and one malformed object costs only its line.
 
-NaN, Infinity and -Infinity, which many writers write, are numbers here.
+NaN, Infinity and -Infinity, which many programs write, are accepted as numbers.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import numpy as np
 
 from semistream.compiled import njit
 
-# what a value is; MISSING: the object has no such key; ESCAPED: a string with a backslash
+# kinds of values; MISSING: the object lacks the key; ESCAPED: a string with a backslash
 MISSING, NOTHING, STRING, ESCAPED, NUMBER, TRUTH, NESTED = range(7)
-INCOMPLETE, MALFORMED = -1, -2  # in the place of where a value ends
-DEPTH = 512  # of nested values, at most
+INCOMPLETE, MALFORMED = -1, -2  # returned in the place of a value's end
+DEPTH = 512  # most levels of nested values
 QUOTE, BACKSLASH, COMMA, COLON = ord('"'), ord("\\"), ord(","), ord(":")
 OPEN, CLOSE, OPEN_LIST, CLOSE_LIST = ord("{"), ord("}"), ord("["), ord("]")
 LF, CR, TAB, BLANK, ZERO, NINE = 10, 13, 9, 32, 48, 57
@@ -23,7 +23,7 @@ LENGTHS = np.array([4, 5, 4, 3, 8])
 
 @njit(cache=True)
 def scan(data, bounds, final, listed, keys, key_ends, starts, ends, good, at, until, kind, unknown):
-    """Find the objects of data, and their values of the known keys. Gives (objects and malformed
+    """Find the objects of data, and their values of the known keys. Return (objects and malformed
     lines, bytes consumed, unknown keys found).
 
     bounds: where each object's text ends, if that is known; then nothing else ends one. final:
@@ -75,7 +75,7 @@ def scan(data, bounds, final, listed, keys, key_ends, starts, ends, good, at, un
 
 @njit(cache=True)
 def _object(data, i, n, keys, key_ends, at, until, kind, unknown, found):
-    """Read an object. Gives (its end, unknown keys found).
+    """Read an object. Return (its end, unknown keys found).
 
     in      data uint8[n], keys uint8[…], key_ends int64[c]
     out     at int32[c], until int32[c], kind uint8[c], unknown int64[u, 2]
@@ -126,8 +126,8 @@ def _object(data, i, n, keys, key_ends, at, until, kind, unknown, found):
 
 @njit(cache=True)
 def _find(data, start, end, keys, key_ends, guess):
-    """The number of a key; -1 where it is none of them. The one that follows the one before is
-    tried first.
+    """Return the number of a key, -1 if it is unknown. The key after the previous one is tried
+    first.
 
     in      data uint8[…], keys uint8[…], key_ends int64[c]
     """
@@ -151,7 +151,7 @@ def _find(data, start, end, keys, key_ends, guess):
 
 @njit(cache=True)
 def _value(data, i, n):
-    """Read any value. Gives (its end, what it is).
+    """Read any value. Return (its end, its kind).
 
     in      data uint8[n]
     """
@@ -166,7 +166,7 @@ def _value(data, i, n):
 
 @njit(cache=True)
 def _plain(data, i, n):
-    """Read a number or a word. Gives (its end, what it is).
+    """Read a number or a word. Return (its end, its kind).
 
     in      data uint8[n]
     """
@@ -208,7 +208,7 @@ def _plain(data, i, n):
 
 @njit(cache=True)
 def _digits(data, i, n):
-    """Where digits end.
+    """Return the end of the digits from i on.
 
     in      data uint8[n]
     """
@@ -219,7 +219,7 @@ def _digits(data, i, n):
 
 @njit(cache=True)
 def _string(data, i, n):
-    """Read a string from its quote on. Gives (its end, STRING or ESCAPED).
+    """Read a string, starting at its quote. Return (its end, STRING or ESCAPED).
 
     in      data uint8[n]
     """
@@ -240,7 +240,7 @@ def _string(data, i, n):
 
 @njit(cache=True)
 def _nested(data, i, n):
-    """Read an object or a list, whatever is in it. Gives its end.
+    """Read an object or a list with any content. Return its end.
 
     in      data uint8[n]
     """
@@ -250,7 +250,7 @@ def _nested(data, i, n):
         if i >= n:
             return INCOMPLETE
         c = data[i]
-        if empty and c == inside[depth - 1]:  # nothing in it
+        if empty and c == inside[depth - 1]:  # the level is empty
             depth, i, empty = depth - 1, i + 1, False
         elif key:
             if c != QUOTE:
@@ -276,7 +276,7 @@ def _nested(data, i, n):
             i, _ = _string(data, i, n) if c == QUOTE else _plain(data, i, n)
             if i < 0:
                 return i
-        # behind a value
+        # after a value
         while True:
             if depth == 0:
                 return i
@@ -298,7 +298,7 @@ def _blank(c):
 
 @njit(cache=True)
 def _skip(data, i, n):
-    """The first place from i on that is not blank.
+    """Return the first position from i on that is not blank.
 
     in      data uint8[n]
     """
@@ -309,7 +309,7 @@ def _skip(data, i, n):
 
 @njit(cache=True)
 def _blanks(data, i, n):
-    """The first place from i on that is not blank, or a line's end.
+    """Return the first position from i on that is not blank, or is a line's end.
 
     in      data uint8[n]
     """
@@ -320,7 +320,7 @@ def _blanks(data, i, n):
 
 @njit(cache=True)
 def gather(data, at, until, wanted, offsets, out):
-    """Copy the texts of a column together.
+    """Concatenate the texts of a column.
 
     in      data uint8[n], at int32[r], until int32[r], wanted bool[r], offsets int32[r + 1]
     out     out uint8[…]

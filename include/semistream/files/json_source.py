@@ -1,6 +1,7 @@
-"""JSON files: one object a line, objects over several lines, or a list of them.
+"""JSON files: one object a line, objects over several lines, or a list of objects.
 
-Values are texts, as they are written, until their column's type is known."""
+Values are texts, as they are written, until their column's type is known.
+"""
 
 from __future__ import annotations
 
@@ -43,15 +44,15 @@ from semistream.files.source import (
 )
 
 CELLS = 1_000_000  # values found at a time
-LEAST_ROWS = 64  # likewise
+LEAST_ROWS = 64  # least objects at a time
 UNKNOWN = 256  # keys that are learned at a time
-MOST_KEYS = 2000  # that are told apart
+MOST_KEYS = 2000  # most keys that are known
 NO_OBJECT = "not one JSON object"
 UNBOUNDED = np.zeros(0, np.int64)
 
 
 class JsonSource(FileSource):
-    """JSON objects. Types are found from a sample; fields that this lacks are ignored, and
+    """JSON objects. Types are inferred from a sample. Fields that the sample lacks are ignored, and
     counted."""
 
     def columns(self, path: Path) -> list[str] | None:
@@ -61,7 +62,7 @@ class JsonSource(FileSource):
         return keys.names or None
 
     def read_as(self, schema: pa.Schema, told: Iterable[str] = ()) -> None:
-        """Take other types, and columns that the sample lacks."""
+        """Use the types of another schema, with its columns that the sample lacks."""
         more = [f for f in schema if f.name not in self.schema.names]
         super().read_as(schema, told)
         self.schema = pa.schema([*self.schema, *more])
@@ -97,11 +98,11 @@ class JsonSource(FileSource):
             return pa.string()
         if kind == NUMBER:
             return infer_type(texts, numbers=True)
-        return pa.bool_() if kind == TRUTH else pa.string()  # what is nested is its text
+        return pa.bool_() if kind == TRUTH else pa.string()  # a nested value is read as its text
 
     def _read(self, path: Path, done: int) -> Iterator[Raw]:
         keys, wanted = _Keys(self.schema.names), self.schema.names
-        # what no object of the file has had
+        # columns that no object of the file has had so far
         lacking = set(wanted) - self.told if len(self.paths) > 1 else set()
         rows = 0
         for objects, lines in self._objects(path, done, keys):
@@ -114,7 +115,8 @@ class JsonSource(FileSource):
                           "Name the types of columns that a file may lack.")
 
     def parse(self, values: pa.Array) -> Chunk:
-        """Read a binary array whose values are an object each. Lines are their numbers, from 1."""
+        """Read a binary array whose values are one object each. Lines are the values' numbers, from
+        1."""
         keys, values = _Keys(self.schema.names), values.fill_null(b"")
         offsets = np.frombuffer(values.buffers()[1], np.int32, len(values) + 1, values.offset * 4)
         data = np.frombuffer(values.buffers()[2] or b"", np.uint8)[offsets[0]:offsets[-1]]
@@ -166,7 +168,7 @@ class JsonSource(FileSource):
         rows = pa.RecordBatch.from_arrays(
             columns, schema=pa.schema([(f.name, c.type) for f, c in zip(self.schema, columns,
                                                                         strict=True)]))
-        if not columns:  # nothing is known of any column
+        if not columns:  # no columns are known
             rows = pa.RecordBatch.from_struct_array(pa.array([{}] * objects.number, pa.struct([])))
         if bad:
             rows = rows.filter(pa.array(keep))
@@ -178,8 +180,8 @@ class JsonSource(FileSource):
         return Raw(rows, rejected, lambda i: decode(objects.text(kept[i])), lines[keep], unlike)
 
 def _unlike(kinds: np.ndarray, kind: pa.DataType, form: ColumnFormat | None) -> np.ndarray:
-    """Return the positions, int64[k], of values that are of another kind than those that this type
-    was found from: of a format of times or numbers, than strings."""
+    """Return the positions, int64[k], of values of another kind than the column's type: with a
+    format of times or numbers, of values other than strings."""
     if form is not None and form.notation:
         return np.flatnonzero(~np.isin(kinds, (MISSING, NOTHING, STRING, ESCAPED)))
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
@@ -190,8 +192,8 @@ def _unlike(kinds: np.ndarray, kind: pa.DataType, form: ColumnFormat | None) -> 
 
 
 class _Column(NamedTuple):
-    """The values of a key: kind uint8[r]; their texts, strings of length r, null where there is
-    none; present bool[r]; broken: positions of strings with escapes that are none."""
+    """The values of a key. kind: uint8[r]; texts: strings of length r, null for no value; present:
+    bool[r]; broken: positions of strings with invalid escapes."""
 
     kind: np.ndarray
     texts: pa.Array
@@ -200,7 +202,7 @@ class _Column(NamedTuple):
 
 
 class _Keys:
-    """The keys that are known, by how they are written; a name may have several spellings."""
+    """The known keys by their spelling. A name may have several spellings."""
 
     def __init__(self, names: Sequence[str]):
         self.spellings: dict[bytes, str] = {
@@ -213,7 +215,7 @@ class _Keys:
 
     def scan(self, data: np.ndarray, bounds: np.ndarray, final: bool, listed: bool,
              most: int) -> _Objects:
-        """Find at most so many objects; keys that come up are learned."""
+        """Find at most `most` objects. New keys are learned."""
         while True:
             keys, count = list(self.spellings), len(self.spellings)
             ends = np.cumsum([len(k) for k in keys], dtype=np.int64)
@@ -244,7 +246,7 @@ class _Keys:
 
 
 class _Objects(NamedTuple):
-    """Objects of data, uint8[n], as ``json_kernels.scan`` has found them."""
+    """The objects of data, uint8[n], as ``json_kernels.scan`` found them."""
 
     data: np.ndarray
     starts: np.ndarray
@@ -264,7 +266,7 @@ class _Objects(NamedTuple):
         return self.data[self.starts[i]:self.ends[i]].tobytes()
 
     def malformed(self) -> dict[int, str]:
-        """Return why each one that is no object is none, by position."""
+        """Return the reason why each malformed object is none, by position."""
         return {i: _why(self.text(i)) for i in np.flatnonzero(~self.good).tolist()}
 
     def has(self, name: str) -> bool:
@@ -279,7 +281,7 @@ class _Objects(NamedTuple):
         return [k for k, n in enumerate(self.keys.spellings.values()) if n == name and k < count]
 
     def column(self, name: str) -> _Column:
-        """Return the values of a key; of one that comes twice in an object the last."""
+        """Return the values of a key. If a key occurs twice in an object, the last value counts."""
         at, until = np.zeros(self.number, np.int32), np.zeros(self.number, np.int32)
         kind = np.zeros(self.number, np.uint8)
         for k in self._places(name):
@@ -299,7 +301,8 @@ class _Objects(NamedTuple):
 
 
 def _texts(data: np.ndarray, at: np.ndarray, until: np.ndarray, present: np.ndarray) -> pa.Array:
-    """Return pieces of data, uint8[n], as a binary array; null where it is not present."""
+    """Return pieces of data, uint8[n], as a binary array, with null where a piece is not
+    present."""
     offsets = np.zeros(len(at) + 1, np.int32)
     np.cumsum(np.where(present, until - at, 0), out=offsets[1:])
     out = np.empty(offsets[-1], np.uint8)
@@ -310,8 +313,8 @@ def _texts(data: np.ndarray, at: np.ndarray, until: np.ndarray, present: np.ndar
 
 
 def _unescape(cells: list[bytes | None], places: list[int]) -> list[int]:
-    """Put what strings mean in the place of how they are written; return the places of those that
-    mean nothing, which are null."""
+    """Replace escape sequences in strings by their meaning. Return the positions of strings with
+    invalid ones, which become null."""
     broken = []
     try:
         meant = json.loads(b'["' + b'","'.join(cells[i] or b"" for i in places) + b'"]')

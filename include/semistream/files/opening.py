@@ -1,4 +1,4 @@
-"""Which reader a data file, or a directory of such files, has."""
+"""The choice of the reader for a data file, or for a directory of data files."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def open_source(side: str, path: Path, *, kind: str = "", types: Mapping[str, st
                 formats: Mapping[str, ColumnFormat] | None = None) -> FileSource:
     """Open a data file or directory, and find its schema.
 
-    side: what to call it in errors; kind: csv, json or parquet, by the name where it is empty;
-    types: column to type name, over what the file says; formats: of columns that are not written
-    as usual. Raises ConfigError for a file that cannot be read so.
+    side: the name used in errors; kind: csv, json or parquet, by the file's name if empty; types:
+    column to type name, in the place of inferred ones; formats: of columns with a declared format.
+    Raises ConfigError for a file that cannot be read in this way.
     """
     paths = [path]
     if path.is_dir():
@@ -53,15 +53,15 @@ def open_source(side: str, path: Path, *, kind: str = "", types: Mapping[str, st
 
 def read_files(side: str, paths: Sequence[Path], kind: str, reading: Reading,
                schema: pa.Schema | None = None, told: Sequence[str] = ()) -> FileSource:
-    """Open files whose format is known. schema: theirs, if that is known too; told: its columns
-    whose types were given, not found. Raises ConfigError as ``open_source`` does."""
+    """Open files of a known format. schema: theirs, if known; told: its columns whose types were
+    declared, not inferred. Raises ConfigError as ``open_source`` does."""
     types = {} if schema is None else {name: schema.field(name).type for name in told}
     return SOURCES[kind](side, paths, types, reading, schema)
 
 
 def check_partitions(parameter: str, path: Path, files: Sequence[Path]) -> None:
-    """Raise ConfigError for directories in the way of Hive (year=2026/…): what they say is not in
-    the files."""
+    """Check that files are not in Hive-style directories (year=2026/…), whose column is missing in
+    the files. Raises ConfigError if they are."""
     for file in files:
         if hive := [part for part in file.relative_to(path).parts[:-1] if "=" in part]:
             raise ConfigError(parameter, "must be a directory whose files have all columns",

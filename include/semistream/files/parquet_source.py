@@ -19,15 +19,16 @@ from semistream.files.source import FileSource, Raw, Rejected, check_columns, ro
 from semistream.source_files import open_parquet, parquet_batches
 
 UNSIGNED = pa.decimal128(20, 0)  # holds every unsigned integer of 64 bits
-# what Spark says of dates in a calendar of its own, and the first ones that are the same in both
+# Spark's mark of dates in the old calendar, and the first date and time that both calendars share
 LEGACY = b"org.apache.spark.legacy"
 FIRST_DAY, FIRST_TIME = date(1582, 10, 15), datetime(1900, 1, 1, tzinfo=UTC)
 
 
 class ParquetSource(FileSource):
-    """Parquet files. Where they differ in a column's type, it is the one that holds all of them.
+    """Parquet files. If they differ in a column's type, the type that holds all of them is used.
 
-    rows, size: of a file at a time, at most, in rows and bytes; threads: whether several decode.
+    rows, size: most rows and bytes of a file that are read at a time; threads: whether several
+    threads decode.
     """
 
     rows, size, threads = 65_536, 8_000_000, True
@@ -72,7 +73,7 @@ class ParquetSource(FileSource):
         return pa.schema([(n, kinds[n]) for n in names])
 
     def _sampled(self, name: str) -> pa.Array:
-        """Return the texts of a column that its type is found from."""
+        """Return the sample of texts from which a column's type is inferred."""
         cells = [pa.array([], pa.string())]
         for path, most in self._samples():
             size = 0
@@ -103,7 +104,8 @@ class ParquetSource(FileSource):
 
 
 def _of_today(path: Path, rows: pa.RecordBatch, first: int, legacy: bool) -> Raw:
-    """Set rows apart whose times are of another calendar. first: rows of the file before."""
+    """Reject rows whose times are in the old calendar. first: number of the file's rows before
+    these."""
     lines = np.arange(first + 1, first + rows.num_rows + 1)
     old = _of_old(rows) if legacy else {}
     if not old:
@@ -129,8 +131,8 @@ def _of_old(rows: pa.RecordBatch) -> Mapping[int, str]:
 
 
 def _of_unsigned(path: Path, field: pa.Field) -> pa.DataType:
-    """Return int64 for a column of unsigned integers, or a decimal where the file says that some
-    are larger: integers of both kinds can then be joined."""
+    """Return int64 for a column of unsigned integers, or a decimal if the file's statistics show
+    larger ones. Such columns can then be joined with signed integers."""
     of = pq.read_metadata(path)
     for group in map(of.row_group, range(of.num_row_groups)):
         for chunk in map(group.column, range(group.num_columns)):
@@ -141,7 +143,7 @@ def _of_unsigned(path: Path, field: pa.Field) -> pa.DataType:
 
 
 def _wider(a: pa.DataType, b: pa.DataType) -> pa.DataType:
-    """Return the type that holds both; the first where there is none."""
+    """Return the type that holds both types; the first one if there is none."""
     try:
         return pa.unify_schemas([pa.schema([("x", a)]), pa.schema([("x", b)])],
                                 promote_options="permissive").field(0).type

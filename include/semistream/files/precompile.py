@@ -1,5 +1,5 @@
 """``python -m semistream.files.precompile [NAME …]``: compile the kernels of `semistream join` into
-Numba's cache, for all algorithms by default, so that no run waits for it."""
+Numba's cache, for all algorithms by default, so that no run waits for compilation."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from semistream.files.settings import JoinFiles
 from semistream.files.sink import OutputFile
 from semistream.joins import REGISTRY
 
-MASTER, STREAM = 12_000, 30_000  # rows, for which the memory is too small
+MASTER, STREAM = 12_000, 30_000  # rows; more than the memory holds
 DAY = datetime.date(2024, 1, 1)
-# of columns that are not written as usual
+# declared formats of columns
 FORMATS = {"day": "%d/%m/%Y", "price": "1.234,56", "code": "fold"}
 
 
 def precompile(names: Sequence[str]) -> None:
-    """Join small files of every format by each algorithm, on keys of every kind."""
+    """Join small files of every format with each algorithm, on keys of every kind."""
     with TemporaryDirectory(prefix="semistream-") as place:
         directory = Path(place)
         cases = [_integers(directory, "csv"), _integers(directory, "parquet"),
@@ -35,9 +35,10 @@ def precompile(names: Sequence[str]) -> None:
         for name, case in itertools.product(names, cases):
             given = case | {"algorithm": name, "memory": "400KB"}
             _join(directory, given)
-            if "filter_bits" in REGISTRY[name].parameters.model_fields:  # else by the cost model
+            # otherwise the cost model decides whether there is a filter
+            if "filter_bits" in REGISTRY[name].parameters.model_fields:
                 _join(directory, given | {"parameters": {"filter_bits": 8}})
-        _join(directory, cases[0])  # by the algorithm that the cost models choose
+        _join(directory, cases[0])  # with the algorithm that the cost models choose
         _join(directory, _written_otherwise(directory))
 
 
@@ -53,7 +54,8 @@ def _integers(directory: Path, kind: str) -> dict[str, Any]:
 
 
 def _texts(directory: Path, kind: str) -> dict[str, Any]:
-    """Several master tuples of a key, tuples without one, and strings in both relations."""
+    """Return a case with several master tuples of a key, stream tuples without a key, and strings
+    in both relations."""
     return {"master": _write(directory / f"mt.{kind}", {
                 "k": [f"key {i // 2}" for i in range(MASTER)], **_payload(MASTER)}),
             "stream": _write(directory / f"st.{kind}", {
@@ -74,7 +76,7 @@ def _composites(directory: Path, kind: str) -> dict[str, Any]:
 
 
 def _written_otherwise(directory: Path) -> dict[str, Any]:
-    """Columns in formats that are declared, and rows that cannot be read."""
+    """Return a case with columns in declared formats, and rows that cannot be read."""
     rows = [f"{i % 28 + 1:02d}/01/2024;1.0{i % 90 + 10},50;Key {i % 99}" for i in range(1000)]
     (directory / "f.csv").write_text("\n".join(["day;price;code", *rows, "no date;x;y;z", '"']))
     keys = {"k": [f"key {i}" for i in range(99)], "v": range(99)}
@@ -87,7 +89,7 @@ def _payload(rows: int) -> dict[str, Any]:
 
 
 def _key(i: int) -> int:
-    """Of a stream tuple: some keys are frequent, and some are not in R."""
+    """Return the key of a stream tuple. Some keys are frequent, and some are not in R."""
     return i % 40 if i % 3 else i * 7919 % (MASTER + MASTER // 10)
 
 

@@ -1,5 +1,5 @@
-"""Where the records of a CSV text begin and end, strictly by RFC 4180, so that one malformed record
-costs only itself."""
+"""The records of a CSV text, split strictly by RFC 4180, so that one malformed record costs only
+itself."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ CR, LF = 13, 10
 
 
 class Records(NamedTuple):
-    """starts, ends: int64[n], without the line end; fields: int32[n], 0 where the quotes are wrong;
-    consumed: bytes."""
+    """The records of a text. starts, ends: int64[n], without the line end; fields: int32[n], 0 if
+    the quotes are wrong; consumed: bytes parsed."""
 
     starts: np.ndarray
     ends: np.ndarray
@@ -25,7 +25,7 @@ class Records(NamedTuple):
 
 def split_records(data: np.ndarray, delimiter: int, quote: int, escape: int, final: bool,
                   keep_empty: bool) -> Records:
-    """Find the records of data (uint8[n]), as far as they are complete.
+    """Find the complete records of data (uint8[n]).
 
     quote, escape: -1 for none; final: nothing follows; keep_empty: an empty line is a record.
     """
@@ -39,7 +39,7 @@ def split_records(data: np.ndarray, delimiter: int, quote: int, escape: int, fin
 
 @njit(cache=True)
 def _split(data, delimiter, quote, escape, final, keep_empty, starts, ends, fields):
-    """The records in data.
+    """Split data into records. Return (records, bytes consumed).
 
     in      data uint8[n]
     out     starts int64[k], ends int64[k], fields int32[k]
@@ -66,7 +66,8 @@ def _split(data, delimiter, quote, escape, final, keep_empty, starts, ends, fiel
 
 @njit(cache=True)
 def _record(data, i, n, delimiter, quote, escape):
-    """(end of the record at i, number of its fields; 0: malformed; -1: not closed before n).
+    """Return (end of the record at i, number of its fields). The number is 0 for a malformed
+    record, -1 for one that is not closed before n.
 
     in      data uint8[n]
     """
@@ -94,7 +95,7 @@ def _record(data, i, n, delimiter, quote, escape):
 
 
 def line_numbers(data: bytes, places: np.ndarray) -> np.ndarray:
-    """Count the line ends (LF, CR, or both together) before each place, int64[k], ascending."""
+    """Count the line ends (LF, CR, or CR LF) before each position, int64[k], ascending."""
     out = np.empty(len(places), np.int64)
     _line_numbers(np.frombuffer(data, np.uint8), places.astype(np.int64), out)
     return out
@@ -102,7 +103,7 @@ def line_numbers(data: bytes, places: np.ndarray) -> np.ndarray:
 
 @njit(cache=True)
 def _line_numbers(data, places, out):
-    """The line ends before each place.
+    """Count the line ends before each position.
 
     in      data uint8[n], places int64[k]
     out     out int64[k]
@@ -117,7 +118,7 @@ def _line_numbers(data, places, out):
 
 @njit(cache=True)
 def _line_end(data, i, n):
-    """The first line end from i on, or n.
+    """Return the first line end from i on, or n.
 
     in      data uint8[n]
     """

@@ -1,4 +1,4 @@
-"""What the commands on files are told. Nothing heavy is imported here."""
+"""The settings of the commands on files. Nothing heavy is imported here."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FORMATS = ("How columns are written that are not written as usual, COLUMN=FORMAT
 
 
 class JoinFiles(JoinSettings):
-    """A join of files."""
+    """The settings of a join of files."""
 
     stream: Path = Field(description="The stream's tuples: a CSV, JSON lines or Parquet file "
                                      "(.csv, .tsv, .jsonl, .parquet; text also as .gz, .zst), or a "
@@ -54,7 +54,7 @@ class JoinFiles(JoinSettings):
 
 
 class MasterFile(Publishing):
-    """What ``semistream snapshot`` is told."""
+    """The settings of ``semistream snapshot``."""
 
     master: Path = Field(description="The master data: a CSV, JSON lines or Parquet file, or a "
                                      "directory of such files")

@@ -1,4 +1,5 @@
-"""What a cell's text is written as: an integer, a fraction, a number with an exponent, or none."""
+"""The shape of a cell's text: an integer, a fraction, a number with an exponent, or none of
+these."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ MINUS, POINT, ZERO, NINE = ord("-"), ord("."), ord("0"), ord("9")
 
 
 class Shapes(NamedTuple):
-    """shape: uint8[n], one of the constants; digits: int32[n], significant ones, trailing zeros
-    too; fraction: int32[n], digits behind the point."""
+    """The shapes of cells. shape: uint8[n], one of the constants; digits: int32[n], significant
+    digits, including trailing zeros; fraction: int32[n], digits after the point."""
 
     shape: np.ndarray
     digits: np.ndarray
@@ -47,7 +48,7 @@ def text_buffers(texts: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 @njit(cache=True)
 def _shapes(offsets, data, valid, shape, digits, fraction):
-    """The shape of each cell.
+    """Determine the shape of each cell.
 
     in      offsets int32[n + 1], data uint8[…], valid bool[n]
     out     shape uint8[n], digits int32[n], fraction int32[n]
@@ -99,7 +100,7 @@ def _shapes(offsets, data, valid, shape, digits, fraction):
 
 @njit(cache=True)
 def _special(data, i, end):
-    """SPECIAL for inf, Infinity, nan and NaN, else OTHER.
+    """Return SPECIAL for inf, Infinity, nan and NaN, else OTHER.
 
     in      data uint8[…]
     """

@@ -1,5 +1,4 @@
-"""Arrow batches written to CSV, JSON lines or Parquet, beside the file that they become at the
-end."""
+"""The writer of Arrow batches to CSV, JSON lines or Parquet. A file gets its name at the end."""
 
 from __future__ import annotations
 
@@ -24,15 +23,15 @@ from semistream.files.opening import FORMATS
 from semistream.gathering import Gathered
 from semistream.parquet_encoding import encoding
 
-GATHERED_BYTES = 16_000_000  # written at a time
-JSON_VALUES = 20_000  # that are Python objects at a time
+GATHERED_BYTES = 16_000_000  # bytes written at a time
+JSON_VALUES = 20_000  # values converted to Python objects at a time
 
 
 class OutputFile:
-    """A file that appears under its name when it is complete; a context manager, which forgets it
-    on an error.
+    """A file that appears under its name when it is complete; a context manager, which deletes the
+    incomplete file on an error.
 
-    Rows go to a file beside it as they come; a thread encodes them while the next ones are
+    Rows go to a temporary file in the same directory. A thread encodes them while the next rows are
     gathered. Raises ConfigError for a format, a directory or a type that cannot be written.
     """
 
@@ -81,7 +80,7 @@ class OutputFile:
         return _JsonWriter(self._file)
 
     def finish(self) -> None:
-        """Write what is left; the file is complete, though not yet under its name."""
+        """Write the remaining rows. The file is complete afterwards, but not yet under its name."""
         if self._held.size or not self.rows:
             self._flush()
         self._wait()
@@ -97,7 +96,7 @@ class OutputFile:
         self._encoding.shutdown(cancel_futures=True)
         if kind is not None:
             for part in filter(None, (self._writer, self._file)):
-                # a full disk, say, which is being reported already
+                # for instance a full disk, which is already being reported
                 with suppress(OSError, pa.ArrowException):
                     part.close()
         self._beside.unlink(missing_ok=True)
@@ -108,7 +107,7 @@ class _JsonWriter:
         self._file = file
 
     def write_table(self, table: pa.Table) -> None:
-        for i, field in enumerate(table.schema):  # which Python's times do not have
+        for i, field in enumerate(table.schema):  # Python's times have no nanoseconds
             if pa.types.is_timestamp(field.type) and field.type.unit == "ns":
                 texts = pc.replace_substring(table.column(i).cast(pa.string()), " ", "T",
                                              max_replacements=1)
@@ -119,7 +118,7 @@ class _JsonWriter:
             self._file.write("".join(lines).encode())
 
     def close(self) -> None:
-        """Nothing is left to write."""
+        """Do nothing, as all rows have been written."""
 
 
 def _plain(value: Any) -> Any:
@@ -130,8 +129,8 @@ def _plain(value: Any) -> Any:
 
 
 def check_output(side: str, path: Path, schema: pa.Schema | None = None) -> str:
-    """The format to write. Raises ConfigError when it, the place, or a type of the schema does not
-    suit."""
+    """Return the format to write. Raises ConfigError when the format, the directory or a type of
+    the schema is not suitable."""
     kind = FORMATS.get(path.suffix, "")
     if not kind:
         raise ConfigError(side, "must end in .parquet, .csv, .tsv or .jsonl", str(path),

@@ -1,6 +1,7 @@
-"""Data files read as Arrow batches, a block at a time; malformed rows come out apart, as text.
+"""The reader of data files as Arrow batches, a block at a time. Malformed rows are set apart, as
+text.
 
-This is the one reader: of the console, of dimensions, of a load's tasks and of its proof.
+This one reader serves the console, dimensions, a load's tasks and its proof.
 """
 
 from __future__ import annotations
@@ -27,22 +28,23 @@ from semistream.errors import ConfigError, SemistreamError
 from semistream.files.convert import cast_cells, cast_rows, prepared_cells
 
 BLOCK = 4 << 20  # bytes of text parsed at a time
-SAMPLE = 16 << 20  # bytes that types are found from, of all files together
-SAMPLED_FILES = 1000  # that types are found from, at most
-LEAST_SAMPLE = 16 << 10  # bytes of each of them, at least
+SAMPLE = 16 << 20  # bytes from which types are inferred, of all files together
+SAMPLED_FILES = 1000  # most files from which types are inferred
+LEAST_SAMPLE = 16 << 10  # least bytes of each of these files
 PACKED = {b"\x1f\x8b": ("gzip", ".gz"), b"BZh": ("bzip2", ".bz2"),
           b"\x28\xb5\x2f\xfd": ("Zstandard", ".zst"), b"\xfd7zXZ\0": ("xz", ".xz"),
           b"\x04\x22\x4d\x18": ("LZ4", ".lz4")}  # by the first bytes
 CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
-BZIP2 = (b"1AY&SY", b"\x17rE8P\x90")  # behind "BZh" and a digit: of a block, of an empty file
+# after "BZh" and a digit: the mark of a block, and that of an empty file
+BZIP2 = (b"1AY&SY", b"\x17rE8P\x90")
 BOM = b"\xef\xbb\xbf"
 
 
 class Rejected(NamedTuple):
-    """A row that could not be read: its text, why, and where it is.
+    """A row that could not be read: its text, the reason, and its position.
 
-    line: in the file, from 1; of a Parquet file the row; id: what identifies it, where that can be
-    read (see ``FileSource.identify``).
+    line: number in the file, from 1; in a Parquet file the row's number; id: the row's identity, if
+    it can be read (see ``FileSource.identify``).
     """
 
     text: str
@@ -57,7 +59,8 @@ class Rejected(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """rows: in the source's schema; lines: int64[rows], where each is, as in ``Rejected``."""
+    """A chunk of a source. rows: in the source's schema; lines: int64[rows], the line of each, as
+    in ``Rejected``."""
 
     rows: pa.RecordBatch
     rejected: list[Rejected]
@@ -65,10 +68,10 @@ class Chunk(NamedTuple):
 
 
 class Raw(NamedTuple):
-    """Rows in the file's own types, what is no row, and of each row its text (None: none of its
-    own) and its line, int64[rows].
+    """Rows in the file's own types, rejected rows, the text of each row (None: it has none), and
+    its line, int64[rows].
 
-    unlike: by column the positions, int64[k], of cells that are of another kind than the column.
+    unlike: by column, the positions, int64[k], of cells of another kind than the column.
     """
 
     rows: pa.RecordBatch
@@ -80,11 +83,11 @@ class Raw(NamedTuple):
 
 @dataclass(frozen=True)
 class Reading:
-    """How text files are written. Empty texts stand for what is usual: a comma, or a tab in .tsv
-    files; a quote that is doubled inside quotes; UTF-8.
+    """The way in which text files are written. Empty strings stand for the defaults: a comma, or a
+    tab in .tsv files; a quote doubled inside quotes; UTF-8.
 
-    null_values: cells that mean null besides an empty one; asked: whether ``delimiter`` was told;
-    formats: of columns whose cells are not written as usual, also those of Parquet.
+    null_values: cells that mean null besides an empty one; formats: of columns with a declared
+    format, also in Parquet files.
     """
 
     null_values: tuple[str, ...] = ()
@@ -97,22 +100,23 @@ class Reading:
 
 
 class FileSource(ABC):
-    """One data file, or several alike.
+    """A data file, or several of the same columns.
 
     schema: a column without any value has the type null until ``settle`` gives it one.
     """
 
     def __init__(self, side: str, paths: Sequence[Path], types: Mapping[str, pa.DataType],
                  reading: Reading, schema: pa.Schema | None = None):
-        """types: of columns, that are told; schema: of all, where it is not to be found."""
+        """Open the files. types: declared types of columns; schema: of all columns, if it need not
+        be inferred."""
         self.side, self.paths, self.reading = side, list(paths), reading
         self.bytes_total, self.bytes_done = sum(p.stat().st_size for p in paths), 0
-        self.notes: list[str] = []  # what a user should know of the types found
-        # fields that the schema does not have, with the number of their values
+        self.notes: list[str] = []  # remarks for the user on the inferred types
+        # fields that the schema lacks, with the number of their values
         self.ignored: Counter[str] = Counter()
-        self.told = frozenset(types)  # columns whose types were given
+        self.told = frozenset(types)  # columns whose types were declared
         self.loaded = False  # whether values go to a warehouse, which knows the years 1 to 9999
-        # what identifies rows with these columns, as texts
+        # a function that returns the identities of rows, as texts, from these columns
         self.id_columns: Sequence[str] = ()
         self.identify: Callable[[pa.RecordBatch], pa.Array] | None = None
         if schema is None:
@@ -128,29 +132,30 @@ class FileSource(ABC):
     schema: pa.Schema
 
     def settle(self, types: Mapping[str, pa.DataType], leave: Sequence[str] = ()) -> None:
-        """Give types to the columns whose own is not known: string where none is given, but those
-        to leave are left."""
+        """Give types to the columns whose type is unknown: string by default. Columns in `leave`
+        stay unknown."""
         self.schema = pa.schema([f.with_type(types.get(f.name, pa.string()))
                                  if pa.types.is_null(f.type) and f.name not in leave
                                  else f for f in self.schema])
 
     def add_columns(self, names: Sequence[str]) -> None:
-        """Add columns that a file without any row could not tell of."""
+        """Add columns that a file without rows could not show."""
         for name in names:
             self.schema = self.schema.append(pa.field(name, pa.null()))
 
     def only(self, columns: Sequence[str]) -> None:
-        """Give these columns, and no others; a row need not fit the types of others."""
+        """Read only these columns. A row need not fit the types of other columns."""
         self.schema = pa.schema([self.schema.field(c) for c in columns])
 
     def read_as(self, schema: pa.Schema, told: Iterable[str] = ()) -> None:
-        """Take other types in place of those found. told: columns whose types were given."""
+        """Use the types of another schema in the place of the inferred ones. told: columns whose
+        types were declared."""
         self.schema = pa.schema([f.with_type(schema.field(f.name).type) if f.name in schema.names
                                  else f for f in self.schema])
         self.told = frozenset(told)
 
     def chunks(self) -> Iterator[Chunk]:
-        """Read all rows, in order; may be called again."""
+        """Yield all rows, in order. May be called again."""
         done = 0
         for path in self.paths:
             yield from self.read(path, done)
@@ -159,22 +164,22 @@ class FileSource(ABC):
 
     def read(self, path: Path, done: int = 0) -> Iterator[Chunk]:
         """Read one file. done: bytes of the files before it. Raises ConfigError for a file with
-        other columns, SemistreamError for one that cannot be read; both name it."""
+        other columns, SemistreamError for one that cannot be read; both name the file."""
         for raw in self._read(path, done):
             yield self._typed(path, raw)
 
     @abstractmethod
     def columns(self, path: Path) -> list[str] | None:
-        """Return the columns that a file has; None where it does not say. Raises ConfigError for
-        one that cannot be read so."""
+        """Return the columns that a file has; None if the file does not say. Raises ConfigError for
+        a file that cannot be read in this way."""
 
     @abstractmethod
     def _found(self) -> pa.Schema:
-        """Find the schema from a sample of all files."""
+        """Infer the schema from a sample of all files."""
 
     @abstractmethod
     def _read(self, path: Path, done: int) -> Iterator[Raw]:
-        """Read rows in the file's own types, and the rows that are not rows."""
+        """Yield rows in the file's own types, with the rejected rows."""
 
     def _typed(self, path: Path, raw: Raw) -> Chunk:
         exact, formats = set(self.schema.names) - self.told, self.reading.formats
@@ -193,7 +198,8 @@ class FileSource(ABC):
         return Chunk(rows, sorted(raw.rejected + rejected, key=lambda r: r.line), lines)
 
     def _ids(self, raw: Raw, places: list[int]) -> list[str | None]:
-        """Return what identifies the rows at some places, None where that cannot be read."""
+        """Return the identities of the rows at these positions, None for one that cannot be
+        read."""
         if self.identify is None or not self.id_columns:
             return [None] * len(places)
         rows = raw.rows.select(self.id_columns).take(pa.array(places, pa.int64()))
@@ -206,7 +212,7 @@ class FileSource(ABC):
         return found
 
     def _samples(self) -> Iterator[tuple[Path, int]]:
-        """Choose the files that types are found from: each with the bytes to read of it."""
+        """Yield the files from which types are inferred, each with the number of bytes to read."""
         step = max(len(self.paths) / SAMPLED_FILES, 1)
         chosen = [self.paths[int(i * step)] for i in range(int(len(self.paths) / step))]
         left = SAMPLE
@@ -216,8 +222,8 @@ class FileSource(ABC):
             left -= min(share, path.stat().st_size)
 
     def _blocks(self, path: Path, done: int) -> Generator[tuple[bytes, bool], int, None]:
-        """Yield blocks of the file's bytes, in UTF-8; send back how many of them were understood.
-        The last one is (rest, True)."""
+        """Yield blocks of the file's bytes, in UTF-8. The consumer sends back how many of them it
+        has parsed. The last block is (rest, True)."""
         held, encoding = b"", self.reading.encoding
         decoder = codecs.getincrementaldecoder(encoding)() if encoding else None
         try:
@@ -240,7 +246,8 @@ class FileSource(ABC):
 
 @contextmanager
 def open_text(path: Path) -> Iterator[tuple[Any, Any]]:
-    """Open a text file that may be compressed: (the file as it lies there, its bytes as text)."""
+    """Open a text file that may be compressed. Return (the file as stored, the decompressed
+    stream)."""
     if path.suffix.lower() == ".xz":
         with open(path, "rb") as raw, lzma_open(raw) as stream:
             yield raw, stream
@@ -256,7 +263,7 @@ def open_text(path: Path) -> Iterator[tuple[Any, Any]]:
 
 def check_columns(side: str, path: Path, names: Sequence[str], wanted: Sequence[str],
                   remedy: str = "") -> None:
-    """Raise ConfigError unless these are the same, in any order."""
+    """Check that two lists of columns are the same, in any order. Raises ConfigError otherwise."""
     if set(names) != set(wanted):
         lacking, new = sorted(set(wanted) - set(names)), sorted(set(names) - set(wanted))
         found = (lacking and f"it lacks {', '.join(lacking)}",
@@ -267,7 +274,7 @@ def check_columns(side: str, path: Path, names: Sequence[str], wanted: Sequence[
 
 
 def check_start(side: str, path: Path, block: bytes) -> None:
-    """Raise ConfigError for what is not UTF-8 text as a whole."""
+    """Check the first bytes of a file. Raises ConfigError if they are not UTF-8 text."""
     for magic, (what, ending) in PACKED.items():
         if block.startswith(magic) and (magic != b"BZh" or block[4:10] in BZIP2):
             raise ConfigError(side, f"must be text, and this is compressed with {what}", str(path),
@@ -276,7 +283,7 @@ def check_start(side: str, path: Path, block: bytes) -> None:
                      b"\xfe\xff") or (b"\0" in block[:4] and b"\0" * 4 not in block[:16]):
         raise ConfigError(side, "must be text in UTF-8, and this is UTF-16", str(path),
                           "Convert it: iconv -f UTF-16 -t UTF-8 IN > OUT.")
-    # a column may be called PAR1; behind it no text has a control character
+    # a column may be called PAR1, but text has no control characters after that
     if block.startswith(b"PAR1") and any(b < 9 or 13 < b < 32 for b in block[4:12]):
         raise ConfigError(side, "must be text, and this is Parquet", str(path),
                           "Name it as what it is.")
@@ -300,7 +307,8 @@ def _cell(cell: pa.Scalar) -> Any:
 
 
 def beyond_calendar(rows: pa.RecordBatch) -> dict[int, str]:
-    """Return why rows are in no warehouse's calendar, by position."""
+    """Return the reason for each row with a time outside of the warehouses' calendar, by
+    position."""
     out: dict[int, str] = {}
     for name, column in zip(rows.schema.names, rows.columns, strict=True):
         if not (pa.types.is_date(column.type) or pa.types.is_timestamp(column.type)):

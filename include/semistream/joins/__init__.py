@@ -1,19 +1,20 @@
-"""The semi-stream joins. ``REGISTRY`` lists them; ``sizing.open_join`` makes one.
+"""The semi-stream joins. ``REGISTRY`` lists them; ``sizing.open_join`` opens one.
 
-One file an algorithm, in which its loop stands. What they share:
+Each algorithm has a file of its own, which holds its loop. The shared parts are:
 
-- ``contract``: what every join is to its caller; ``statistics``, ``state_file``, ``output``.
+- ``contract``: the interface of every join; ``statistics``, ``state_file``, ``output``.
 - ``stream_buffer``: tuples that have arrived; ``admission``: their way into H_S.
 - ``stream_table``: H_S with Q, the stream tuples that wait, in three layouts.
-- ``master_cache``: H_R with the switching buffer; ``stream_probing``: the phase that joins through
-  it; ``frequency_detection``: one way to decide what is in it; ``selection``: the most frequent.
-- ``key_filter``: what is remembered of R's keys, so that absent ones need not wait;
-  ``non_swappable``: the part of X-HYBRIDJOIN's disk buffer that stays.
-- ``scan_phase``, ``index_phase``: how a disk-probing phase reads R; ``disk_partition``: what it
-  reads.
-- ``arena``, ``tuple_store``, ``key_table``, ``stored_types``: memory, and what lies in it.
+- ``master_cache``: H_R with the switching buffer; ``stream_probing``: the phase that probes H_R;
+  ``frequency_detection``: one way to decide which tuples H_R holds; ``selection``: the choice of
+  the most frequent join values.
+- ``key_filter``: a filter of R's keys, so that tuples with absent keys need not wait;
+  ``non_swappable``: the resident part of X-HYBRIDJOIN's disk buffer.
+- ``scan_phase``, ``index_phase``: how a disk-probing phase reads R; ``disk_partition``: the unit
+  that it reads.
+- ``arena``, ``tuple_store``, ``key_table``, ``stored_types``: memory, and the data in it.
 
-The registry is light; the rest, with Numba, is imported when it is asked for.
+Importing the registry is cheap; the other modules, with Numba, are imported on first use.
 """
 
 from importlib import import_module

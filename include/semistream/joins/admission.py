@@ -18,8 +18,8 @@ LONG_ROWS = 256  # the most rows of a joined batch of tuples that are too long f
 
 def enter(h_s: StreamTable, buffer: StreamBuffer, statistics: JoinStatistics,
           most: int = NO_LIMIT) -> int:
-    """Move tuples from the buffer into H_S and Q, as many as fit and at most `most`. Returns how
-    many: none, when H_S is empty and the first one is too long for it."""
+    """Move tuples from the buffer into H_S and Q, as many as fit and at most `most`. Return their
+    number: 0 if H_S is empty and the first tuple is too long for it."""
     now = time.perf_counter()
     count = h_s.admit(buffer, most)
     statistics.waited_seconds += count * (now - buffer.arrived)
@@ -30,8 +30,8 @@ def enter(h_s: StreamTable, buffer: StreamBuffer, statistics: JoinStatistics,
 
 def fill(h_s: StreamTable, buffer: StreamBuffer, output: Output,
          most: int = NO_LIMIT) -> Generator[JoinOutput, None, bool]:
-    """READ stream tuples into H_S and Q until `most` have come or it is full. Returns whether that
-    is so: False, when the buffer was empty before.
+    """READ stream tuples into H_S and Q until `most` have entered or H_S is full. Return True then,
+    and False if the buffer ran empty first.
 
     Tuples that are too long for an empty H_S are joined from the buffer, through R's index.
     """
@@ -45,8 +45,8 @@ def fill(h_s: StreamTable, buffer: StreamBuffer, output: Output,
 
 
 def join_long(buffer: StreamBuffer, output: Output) -> Generator[JoinOutput, None, None]:
-    """Join the tuples of the buffer that are no shorter than the first one, which an empty H_S
-    cannot hold, and take them out: all partitions that may have their keys are read."""
+    """Join and remove the buffer's tuples that are at least as long as its first one, which an
+    empty H_S cannot hold. This reads all partitions that may hold their keys."""
     long = buffer.sizes >= buffer.sizes[0]
     rows = buffer.rows[long]
     keys, of = np.unique(buffer.codes[rows], return_inverse=True)

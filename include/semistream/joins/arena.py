@@ -1,8 +1,8 @@
-"""The memory of one operator: the budget M, and arrays whose pages cost memory only once they are
+"""The memory of one operator: the budget M, and arrays whose pages take memory only once they are
 written.
 
-Each array is a memory mapping of its own, of the most that it may ever hold: anonymous, or a
-`Region` that another process can map too. A part gives pages back when it shrinks (`release`).
+Each array is a memory mapping of its own, with the largest size that it may ever need: anonymous,
+or a `Region` that another process can map too. `release` gives an array's last pages back.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import numpy as np
 from semistream.errors import ConfigError
 
 _MAP_NORESERVE, _PAGE = 0x4000, mmap.PAGESIZE  # Linux; the first is not in Python 3.11
-# bytes of an array that has huge pages where the system gives them: so large that a part of a page
-# of 2 MB, which it may not need, is little beside it
+# bytes from which an array gets huge pages, where the system has them: the unused part of a page
+# of 2 MB is small beside so large an array
 LARGE = 32 << 20
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
@@ -41,7 +41,7 @@ class Arena:
         return self.budget - self.used
 
     def reserve(self, component: str, size: int) -> None:
-        """Set what the component has. Raises ConfigError when M is exceeded."""
+        """Set the bytes that a component reserves. Raises ConfigError when the sum exceeds M."""
         self.components[component] = int(size)
         if self.used > self.budget:
             raise ConfigError("memory", f"must hold {self.components} ({self.used:,} bytes)",
@@ -50,8 +50,8 @@ class Arena:
 
 
 class Region(mmap.mmap):
-    """Memory like an anonymous mapping's, with a file handle by which another process can have
-    it."""
+    """Memory like that of an anonymous mapping, with a file handle through which another process
+    can map it too."""
 
     wanted = False  # whether new arrays are regions: set by a process that passes its operators on
     handle: int
@@ -69,7 +69,7 @@ class Region(mmap.mmap):
 
     @classmethod
     def of(cls, array: np.ndarray) -> Region | None:
-        """The region that an array lies in."""
+        """Return the region that an array lies in; None if the array lies elsewhere."""
         base: Any = array
         while isinstance(base, np.ndarray | memoryview):
             base = base.base if isinstance(base, np.ndarray) else base.obj
@@ -77,10 +77,10 @@ class Region(mmap.mmap):
 
 
 def mapped(count: int, dtype: np.dtype | type, width: int = 1) -> np.ndarray:
-    """A zeroed array whose pages become resident when first written.
+    """Return a zeroed array whose pages become resident when first written.
 
-    A look-up by a random key touches a page of its own, whose address the processor then has to
-    find: of huge pages there are few.
+    Large arrays get huge pages: a look-up by a random key touches a page of its own, and the
+    processor translates addresses faster where pages are few.
     """
     dtype = np.dtype(dtype)
     size = max(count, 1) * width * dtype.itemsize
@@ -97,7 +97,7 @@ def mapped(count: int, dtype: np.dtype | type, width: int = 1) -> np.ndarray:
 
 
 def release(array: np.ndarray, first: int) -> None:
-    """Give back the pages behind array[first:]; what was there reads as zero."""
+    """Give back the pages behind array[first:]. These elements read as zero afterwards."""
     start = -(-(array.ctypes.data + first * array.strides[0]) // _PAGE) * _PAGE
     end = array.ctypes.data + array.nbytes
     if end > start:

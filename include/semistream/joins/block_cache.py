@@ -1,4 +1,4 @@
-"""A cache of whole blocks of R: those that the stream asks for most."""
+"""A cache of whole blocks of R: the blocks with the most stream tuples."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from semistream.joins.spec import JoinSpec
 from semistream.joins.stored_types import has_strings
 from semistream.joins.stream_probing import probe
 
-FADE = 0.9  # of a block's utility, what a new choice of blocks leaves
+FADE = 0.9  # the share of a block's utility that remains when blocks are chosen anew
 
 
 class BlockCache:
-    """Whole blocks of R, found by key; which ones are cached is decided by utility, for a plan at a
-    time.
+    """A cache of whole blocks of R, with a hash table over their keys. Utility decides at each plan
+    which blocks are cached.
 
     utility: float32[N]; cached: bool[N], which blocks are.
     """
 
-    # bytes beside MasterCache's: of a key, its block; of a block of R, its utility and whether
-    # cached
+    # bytes beside those of MasterCache: a key's block number; a block's utility and its flag
+    # ``cached``
     ENTRY, BLOCK = 4, 4 + 1
 
     def __init__(self, spec: JoinSpec, arena: Arena, share: float):
@@ -40,29 +40,29 @@ class BlockCache:
         arena.reserve("block cache", self.size)
         tuples, strings = max(self.places, 1) * d, has_strings(spec.fetched_schema)
         self.cache = MasterCache(spec.fetched_schema, tuples, tuples, self.size if strings else 0)
-        self.block_of = mapped(tuples, np.int32)  # of each entry of the cache
+        self.block_of = mapped(tuples, np.int32)  # the block of each entry of the cache
         self._entering: set[int] = set()
         self._staged: list[tuple[int, int]] = []  # blocks, and the keys of each
 
     def online(self, batch: pa.RecordBatch, codes: np.ndarray,
                output: Output) -> Generator[JoinOutput, None, np.ndarray]:
-        """Join the tuples whose blocks are cached, and count the blocks' utility. codes: int64[n].
-        Returns the rows that have to wait, int64[n]."""
+        """Join the tuples whose blocks are cached, and count the utility of all blocks. codes:
+        int64[n]. Return the rows that have to wait, int64[n]."""
         spans = self.master.partitions_of(codes)
         home = np.where(spans[:, 1] - spans[:, 0] == 1, spans[:, 0], -1)
         self.utility += np.bincount(home[home >= 0],
                                     minlength=len(self.utility)).astype(np.float32)
         misses = yield from probe(self.cache, batch, codes, output)
         here = (home[misses] >= 0) & self.cached[home[misses]]
-        absent = misses[here]  # not in the only block that could have it
+        absent = misses[here]  # a cached block is the only one that could hold the key
         if len(absent):
             output.statistics.cache_hits += len(absent)
             yield from output.unmatched(batch.take(pa.array(absent)).columns, NO_MATCH)
         return misses[~here]
 
     def replace(self, plan: np.ndarray) -> None:
-        """Evict what the more useful blocks of the plan, int64[n], will replace; ``see`` then takes
-        these in."""
+        """Evict the cached blocks that are less useful than blocks of the plan, int64[n]. ``see``
+        then caches the latter."""
         held = np.flatnonzero(self.cached)
         either = np.concatenate([held, plan[~self.cached[plan]]])
         best = either[np.argsort(-self.utility[either], kind="stable")[:self.places]]
@@ -77,8 +77,8 @@ class BlockCache:
             self.cached &= stays
 
     def see(self, partition: DiskPartition) -> None:
-        """Stage a block that was read, if it is to be cached and fits: all tuples whose keys are in
-        no other block."""
+        """Stage a block that was read, if it was chosen and fits. Only keys that occur in no other
+        block are cached."""
         if partition.number not in self._entering:
             return
         self._entering.remove(partition.number)
@@ -96,7 +96,7 @@ class BlockCache:
             self._staged.append((partition.number, len(keys)))
 
     def switch(self) -> None:
-        """Make the staged blocks findable."""
+        """Add the staged blocks to the hash table, so that probes find them."""
         if self._staged:
             first = self.cache.entries
             self.cache.switch()
@@ -106,11 +106,12 @@ class BlockCache:
         self._entering, self._staged = set(), []
 
     def saved(self) -> pa.Table:
-        """For a state: the blocks' numbers only, as their tuples are in R."""
+        """Return the state to save: utility and flag of each block. The cached tuples can be read
+        from R."""
         return pa.table({"utility": self.utility, "cached": self.cached})
 
     def restore(self, blocks: pa.Table) -> None:
-        """Take up what `saved` gave, and read the cached blocks anew."""
+        """Restore a state that `saved` returned, and read the cached blocks from R."""
         self.utility[:] = blocks["utility"].to_numpy()
         numbers = np.flatnonzero(blocks["cached"].to_numpy()).tolist()
         self._entering = set(numbers)

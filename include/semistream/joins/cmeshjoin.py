@@ -1,8 +1,8 @@
 """CMESHJOIN, Cached Mesh Join.
 
-MESHJOIN with a stream-probing phase before it, and nothing else changed: as described in section
-2.2 of Naeem, Weber, Lutteroth: *A Memory-Optimal Many-To-Many Semi-Stream Join*, which cites it as
-their former work.
+MESHJOIN with a stream-probing phase before it, and no other change. It is described in section 2.2
+of Naeem, Weber, Lutteroth: *A Memory-Optimal Many-To-Many Semi-Stream Join*, as the authors'
+earlier work.
 
     loop
         stream-probing phase: READ stream tuples, until w_S were added; one whose key is in H_R is
@@ -46,7 +46,8 @@ class CmeshjoinParameters(Settings):
 
 
 class Cmeshjoin(SemiStreamJoin):
-    """Needs no index. M = b v_R + h_R v_R + 8 h_R + w_S N (v_ptr + f v_S)."""
+    """The operator of CMESHJOIN: without an index. M = b v_R + h_R v_R + 8 h_R + w_S N (v_ptr + f
+    v_S)."""
 
     h_s: ByChunk
 
@@ -74,7 +75,7 @@ class Cmeshjoin(SemiStreamJoin):
                 yield from self.iterate()
 
     def iterate(self) -> Iterator[JoinOutput]:
-        """The disk-probing phase."""
+        """Run the disk-probing phase once."""
         begun, h_s = self._begin(), self.h_s
         h_s.close_chunk()
         partition, read = self.scan.read()  # READ the next b tuples of R, cyclically

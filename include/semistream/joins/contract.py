@@ -1,5 +1,4 @@
-"""The contract that every semi-stream join meets, and what is the same at the edges of all of
-them."""
+"""The interface of every semi-stream join, and the code that all joins share at their edges."""
 
 from __future__ import annotations
 
@@ -29,7 +28,8 @@ State = tuple[Mapping[str, pa.Table | pa.RecordBatchReader], dict[str, Any]]
 
 
 class Begun(NamedTuple):
-    """When an iteration began, by the join's clock, and what had been read by then."""
+    """The state at the start of an iteration: the time on the join's clock, and the bytes read so
+    far."""
 
     at: float
     bytes_read: int
@@ -38,9 +38,9 @@ class Begun(NamedTuple):
 class SemiStreamJoin(ABC):
     """A single-threaded join of a stream with R in at most M bytes.
 
-    A subclass makes ``h_s``, and gives ``_take``, ``iterate``, ``_drain``, ``_state`` and
+    A subclass creates ``h_s``, and implements ``_take``, ``iterate``, ``_drain``, ``_state`` and
     ``_restore``. Null keys, output, time and totals are handled here. H_S gets its memory when the
-    first tuples come (``_open``): they tell how long strings are.
+    first tuples come (``_open``), as these show how long strings are.
     """
 
     h_s: StreamTable
@@ -52,8 +52,8 @@ class SemiStreamJoin(ABC):
         self.stats = JoinStatistics(paper_times=PaperTimes(self.clock))
         self.output = Output(spec, self.stats)
         self._hits_before = 0
-        self._kept_up = 0.0  # passes over R that `keep_up` has seen to
-        self._overdue = False  # how long each tuple waits is not known: a state was restored
+        self._kept_up = 0.0  # passes over R that `keep_up` has accounted for
+        self._overdue = False  # a state was restored, and the age of each tuple is unknown
 
     @property
     def cached(self) -> int:
@@ -76,34 +76,33 @@ class SemiStreamJoin(ABC):
         self.stats.micro_batches.append(at)
 
     def process(self, chunk: pa.RecordBatch) -> Iterator[JoinOutput]:
-        """Take in stream tuples; give what that finished, in batches of bounded size. Consume it to
-        the end.
+        """Join stream tuples. Yield the finished ones, joined or unmatched, in batches of bounded
+        size. The caller must exhaust the iterator.
 
-        The chunk is the stream buffer, which is empty once all of them are taken in; a chunk
-        without tuples says that it is empty still.
+        The chunk is the papers' stream buffer, which is empty once all tuples are taken in. An
+        empty chunk tells the join that the stream buffer is still empty.
         """
         return self.clock.timed(self._process(chunk), self._account)
 
     def drain(self) -> Iterator[JoinOutput]:
-        """Finish everything that waits. Afterwards matched + unmatched = rows_read, and waiting =
+        """Finish all waiting tuples. Afterwards matched + unmatched = rows_read, and waiting =
         0."""
         return self.clock.timed(self._drain(), self._account)
 
     def keep_up(self, seconds: float, bound: float) -> Iterator[JoinOutput]:
-        """The stream buffer is empty: let the disk-probing phase become active, and go on with R as
-        far as it takes for no tuple to wait longer than a bound, in s, and no further. seconds:
-        since the last call; called with every batch, so that the reads are spread over the
-        time."""
+        """Run the disk-probing phase just as often as is needed for no tuple to wait longer than
+        `bound` seconds. seconds: time since the last call. Call this after every batch, while the
+        stream buffer is empty, so that the reads are spread over time."""
         return self.clock.timed(self._keep_up(seconds / bound, bound), self._account)
 
     def snapshot(self, *, changes: bool = False) -> JoinState:
-        """The state between two calls. changes: what has changed since the last snapshot will do,
-        where the join knows it."""
+        """Return the join's state between two calls. changes: only the changes since the last
+        snapshot are needed; a join that does not track them returns the whole state."""
         return self._snapshot(changes).held()
 
     def save(self, path: str | Path, before: str = "") -> None:
-        """Write a snapshot, without holding it. before: name of the file, in the same directory,
-        that was saved before it: what has changed since will do. Raises StateError when that is
+        """Write a snapshot without holding it in memory. before: name of the state saved before, in
+        the same directory; then changes since that state suffice. Raises StateError if that file is
         damaged."""
         self._snapshot(bool(before)).write(path, before)
 
@@ -120,8 +119,8 @@ class SemiStreamJoin(ABC):
                          not found)
 
     def restore(self, state: JoinState, *changes: JoinState) -> None:
-        """Go on from snapshots of an operator opened alike, a whole one and what has changed since,
-        in a new one. Raises StateError when they do not fit."""
+        """Restore a new operator from snapshots of one that was opened with the same settings: a
+        whole snapshot and the changes after it. Raises StateError when the settings differ."""
         mine, theirs = self.spec.identity(), state.values.get("identity", {})
         wrong = [f"{k} is {theirs.get(k)!r} there and {v!r} here"
                  for k, v in mine.items() if theirs.get(k) != v]
@@ -130,7 +129,7 @@ class SemiStreamJoin(ABC):
                              "the former settings until the join is drained, then change them.")
         self._restore(state, *changes)
         now, last = time.time(), (state, *changes)[-1].values
-        came = last.get("came", (now, now))  # former states tell nothing
+        came = last.get("came", (now, now))  # older states lack this
         self.h_s.age_by(Ages(*(max(now - at, 0.0) for at in came)))
         self.stats.micro_batches[:] = [time.perf_counter() - max(now - at, 0.0)
                                        for at in last.get("micro_batches", ())]
@@ -138,19 +137,21 @@ class SemiStreamJoin(ABC):
         self.stats.paper_times.resume(self._waiting() - _with_match(state))
         self._account()
 
-    # What an algorithm gives
+    # Implemented by each algorithm
 
     @abstractmethod
     def _take(self, batch: pa.RecordBatch, codes: np.ndarray) -> Iterator[JoinOutput]:
-        """Take in tuples in stored types, whose keys are not null and have the codes int64[n]."""
+        """Take in tuples in stored types whose keys are not null. codes: int64[n], their key
+        codes."""
 
     @abstractmethod
     def iterate(self) -> Iterator[JoinOutput]:
-        """One iteration of the outer loop, without input."""
+        """Run the outer loop once, without input."""
 
     def _stream_buffer_empty(self, iterated: bool) -> Iterator[JoinOutput]:
-        """What begins because the stream buffer is empty: nothing, where an iteration waits for w
-        tuples or for a full H_S. iterated: whether this call has had an iteration."""
+        """Run the phase that an empty stream buffer starts. By default nothing runs, as an
+        iteration waits for w tuples or for a full H_S. iterated: whether this call has already run
+        an iteration."""
         return iter(())
 
     def _drain(self) -> Iterator[JoinOutput]:
@@ -160,17 +161,17 @@ class SemiStreamJoin(ABC):
     @property
     @abstractmethod
     def passes(self) -> float:
-        """How often R was passed over so far. A tuple that enters H_S when it is p has left when it
-        is p + 1."""
+        """Passes over R so far. A tuple that enters H_S at p passes has left H_S at p + 1."""
 
     def _is_due(self, passes: float, age: float) -> bool:
-        """Whether the next iteration must not be put off: R was not passed over so often yet. age:
-        s that no tuple may have waited, for a join that knows of each."""
+        """Return whether the next iteration must run now because R has been passed over fewer than
+        `passes` times. age: seconds that no tuple may have waited, for a join that knows each
+        tuple's age."""
         return self.passes < passes
 
     def _keep_up(self, share: float, age: float) -> Iterator[JoinOutput]:
-        """Go on by a share of a pass over R, what iterations of a full H_S have done since the last
-        call included."""
+        """Advance by a share of a pass over R. Iterations that a full H_S caused since the last
+        call count towards it."""
         if self._overdue:
             share, age, self._overdue = 1.0, 0.0, False
         passes = self._kept_up + min(share, 1.0)
@@ -179,18 +180,19 @@ class SemiStreamJoin(ABC):
         self._pass_over(passes)
 
     def _go_on(self) -> Iterator[JoinOutput]:
-        """Go on with R before H_S is full, as a bound on waiting asks."""
+        """Advance in R before H_S is full, as a bound on waiting requires."""
         return self.iterate()
 
     def _pass_over(self, passes: float) -> None:
-        """Note how far R was passed over. passes: what was due."""
+        """Record how far R has been passed over. passes: the passes that were due."""
         self._kept_up = self.passes
 
     @abstractmethod
     def _state(self) -> State: ...
 
     def _changes(self) -> State | None:
-        """What of the state has changed since the last snapshot; None: take the whole."""
+        """Return the changes of the state since the last snapshot; None: the whole state must be
+        saved."""
         return None
 
     @abstractmethod
@@ -200,15 +202,15 @@ class SemiStreamJoin(ABC):
         return self.h_s.live
 
     def _open(self, strings: float) -> None:
-        """Give H_S all memory that is left. strings: bytes of strings to expect of a stream
-        tuple."""
+        """Give H_S all free memory. strings: expected bytes of strings in a stream tuple."""
         self.h_s.open(strings, self.arena.free)
         self.arena.reserve("H_S", self.h_s.resize(self.arena.free))
 
-    # What it may use
+    # Memory and accounting
 
     def _require(self, least: float, free: float) -> None:
-        """Raises ConfigError when H_S, which needs `least` bytes, has no more than `free`."""
+        """Check that H_S, which needs `least` bytes, fits into `free` bytes. Raises ConfigError
+        otherwise."""
         if free < least:
             raise ConfigError("memory", f"must leave H_S {int(least):,} bytes beside "
                                         f"{self.arena.components}",
@@ -219,7 +221,7 @@ class SemiStreamJoin(ABC):
         return Begun(self.clock(), self.master.bytes_read)
 
     def _end(self, begun: Begun, w_s: int, disk_tuples: int, r_cycles: int) -> None:
-        """Account for an iteration that finished w_s tuples through H_S."""
+        """Record an iteration that finished w_s tuples through H_S."""
         s, read = self.stats, self.master.bytes_read - begun.bytes_read
         s.iteration_count += 1
         s.disk_tuples_read += disk_tuples

@@ -1,4 +1,4 @@
-"""What is read of R: disk partitions, by number or by key."""
+"""Disk partitions, the unit in which R is read, by number or by key."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import pyarrow as pa
 from semistream.joins.spec import JoinSpec
 from semistream.joins.stored_types import as_stored
 
-# bytes that are put together in the time in which rows are taken from one more page
+# bytes that can be concatenated in the time that taking rows from one more page costs
 TAKEN_BYTES = 128 << 10
 
 
 class DiskPartition:
-    """A disk partition: its key codes at once, its payload when first asked for."""
+    """A disk partition, whose key codes are read at once and whose payload is read on first use."""
 
     def __init__(self, spec: JoinSpec, number: int):
         self._spec, self.number = spec, number
@@ -24,14 +24,14 @@ class DiskPartition:
         self._pages: list[pa.RecordBatch] = []
 
     def firsts(self, span: tuple[int, int]) -> np.ndarray:
-        """The first partition that may have each tuple's key, int32[n], where all partitions of the
-        span are read: this one, if it is the only one."""
+        """Return the first partition that may hold each tuple's key, int32[n]. All partitions of
+        the span are read together; if this is the only one, it is the first for all tuples."""
         if span[1] - span[0] == 1:
             return np.full(len(self.codes), self.number, np.int32)
         return np.ascontiguousarray(self._spec.master.partitions_of(self.codes)[:, 0])
 
     def read(self) -> list[pa.RecordBatch]:
-        """Its payload, page by page."""
+        """Return the partition's payload, page by page."""
         if not self._pages:
             pages = self._spec.master.pages(self.number, self._spec.fetched)
             self._pages = [as_stored(p, self._spec.fetched_schema) for p in pages]
@@ -45,7 +45,7 @@ class DiskPartition:
         return self._pages[0]
 
     def take(self, rows: np.ndarray) -> pa.RecordBatch:
-        """The payload of these rows, which ascend."""
+        """Return the payload of these rows, given in ascending order."""
         touched = min(len(self.read()), len(rows))
         if len(self._pages) == 1 or touched * TAKEN_BYTES > self._spec.master.partition_bytes:
             return self.payload.take(pa.array(rows))
@@ -59,8 +59,8 @@ class DiskPartition:
 
 def tuples_of(spec: JoinSpec,
               keys: np.ndarray) -> Iterator[tuple[DiskPartition, np.ndarray, np.ndarray]]:
-    """R's tuples with these key codes: (partition, rows int64[n] in it, ascending, and int64[n],
-    the index of each one's key)."""
+    """Yield R's tuples with these key codes, as (partition, rows, index): the ascending rows
+    int64[n] in the partition, and the index int64[n] of each row's key in `keys`."""
     if not len(keys):
         return
     spans = spec.master.partitions_of(keys)
@@ -85,7 +85,7 @@ def tuples_of(spec: JoinSpec,
 
 
 def expand(counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Each index as often as its count, and the number of each repetition; for counts [2, 0, 1]:
-    ([0, 0, 2], [0, 1, 0])."""
+    """Repeat each index as often as its count says, and number the repetitions. For counts [2, 0,
+    1] return ([0, 0, 2], [0, 1, 0])."""
     which = np.repeat(np.arange(len(counts)), counts)
     return which, np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts, counts)

@@ -1,7 +1,7 @@
 """ELEVATORJOIN, our own.
 
-What SSBJ's cache inequality, HYBRIDJOIN's index, SSIJ's stream buffer by blocks and a disk arm's
-elevator give together.
+ELEVATORJOIN combines SSBJ's cache inequality, HYBRIDJOIN's index, SSIJ's stream buffer by blocks,
+and the elevator order of a disk arm.
 
     loop
         cache phase, until H_S is full:
@@ -19,12 +19,12 @@ elevator give together.
 
 Why it is fast:
 
-- A scan-based join keeps each tuple for an R-cycle; here it leaves when its partition comes, after
-  half a sweep on average, so that a full H_S finishes 2 h_S tuples a sweep. Every read serves 2 h_S
-  / N tuples, and reads are in the order of the disk.
-- A waiting tuple needs no hash entry, no queue node and no links: it lies with those of its
-  partition. h_S is larger by as much.
-- The **cost-balanced inequality**: a miss costs c_m of the processor and its share of a sweep's
+- A scan-based join keeps each tuple for an R-cycle. Here a tuple leaves when its partition is read,
+  after half a sweep on average, so that a full H_S finishes 2 h_S tuples a sweep. Every read serves
+  2 h_S / N tuples, and reads are in the order of the disk.
+- A waiting tuple needs no hash entry, no queue node and no links: it lies with the other tuples of
+  its partition. h_S is larger accordingly.
+- The **cost-balanced inequality**: a miss costs c_m of processor time and its share of a sweep's
   stops, C / (2 h_S) with C = N (c_IO(d) + d c_H + c_I). Caching a value with m master tuples takes
   m v_R + v_E bytes from H_S. Setting the derivative of misses (c_m + C / (2 h_S)) to zero gives
 
@@ -34,19 +34,20 @@ Why it is fast:
   a miss costs, measured sweep by sweep. phi = 1 is SSBJ's inequality (Theorem 2) for tuples that
   wait half a sweep. A uniform stream caches nothing, and where the disk costs nothing any repeated
   value is cached.
-- It follows drift: a value enters H_R by the tuples of one sweep and stays by those of the last one
-  (hysteresis 2), so that what has been hot once does not stay.
-- A tuple waits for N stops at most: the elevator only goes on, stops nowhere twice in a sweep, and
-  leaves nobody behind.
-- A tuple whose key R lacks would wait half a sweep for nothing. A few bits remain of each key that
-  was read (`joins/key_filter.py`): a key whose bits are not all there is answered at once.
-- Its state is kept by its changes: the tuples that came since the last snapshot and the partitions
-  that were visited. A load that keeps it after every micro-batch writes what the batch brought, and
-  not h_S tuples; so all of M can wait.
+- The cache follows drift: a value enters H_R by its tuples in one sweep, and stays by its tuples in
+  the last sweep (hysteresis 2). A value that was frequent long ago does not stay.
+- A tuple waits for N stops at most: the elevator moves in one direction, stops at most once at a
+  partition in a sweep, and serves all tuples of the partition.
+- A tuple whose key R lacks would wait half a sweep in vain. A filter keeps a few bits of each key
+  that was read (`joins/key_filter.py`): a tuple whose key's bits are not all set is unmatched at
+  once.
+- The state is saved as changes: the tuples that came since the last snapshot, and the partitions
+  that were visited. A load that saves it after every micro-batch writes as much as the batch
+  brought, and not h_S tuples. So all of M can be used for waiting tuples.
 
-Where all of R fits into H_R, each visited partition is cached whole: it becomes a join in main
-memory (SSBJ's Theorem 3). Once all of R is there, a key that H_R lacks is answered at once, too. A
-join value whose master tuples lie in several partitions is joined, and never cached.
+If all of R fits into H_R, each visited partition is cached whole: ELEVATORJOIN becomes a join in
+main memory (SSBJ's Theorem 3). Once all of R is there, a key that H_R lacks is unmatched at once,
+too. A join value whose master tuples lie in several partitions is joined, but never cached.
 """
 
 from __future__ import annotations
@@ -76,15 +77,15 @@ from semistream.joins.stream_probing import PROBE_ROWS, probe, step_rows
 from semistream.joins.stream_table.by_partition import PARTITION_BYTES, ByPartition, Visit
 from semistream.joins.stream_table.snapshots import Snapshots
 
-LEAST_H_S = 0.05  # of the memory that H_S and H_R share
-HYSTERESIS = 2.0  # a value stays while it is worth half of what let it in
-ABSENT_VALUES = True  # whether H_R has values without master tuples
+LEAST_H_S = 0.05  # least share of H_S in the memory that H_S and H_R share
+HYSTERESIS = 2.0  # a value stays while its worth is at least half of that needed to enter
+ABSENT_VALUES = True  # whether H_R holds values without master tuples
 SWITCH_SHARE = 16  # the switching buffer is this part of the memory that H_S and H_R share
-# values that so large a part of what waits has waited for are not kept back until the end of the
-# sweep
+# staged values move to H_R before the end of a sweep once this part of the waiting tuples has
+# waited for them
 SOON = 16
-INDEXED = 64  # join values of H_R are indexed again in the time of one miss
-SLACK_SHARE = 32  # H_R is compacted when this part of it is to go
+INDEXED = 64  # join values of H_R that can be indexed anew in the time of one miss
+SLACK_SHARE = 32  # H_R is compacted when at least this part of it is evicted
 
 
 class ElevatorjoinParameters(Settings):
@@ -102,17 +103,17 @@ class ElevatorjoinParameters(Settings):
 
 
 class MissCosts:
-    """phi, the stops' share of what a miss costs: given, or measured sweep by sweep."""
+    """phi, the stops' share of the cost of a miss: given, or measured sweep by sweep."""
 
     def __init__(self, given: float):
         self.phi, self._measure = given or 1.0, not given
-        # of this sweep: seconds of reading R and probing; seconds of all else that misses cost
+        # seconds in this sweep for reading R and probing; seconds for all else that misses cost
         self.disk = self.other = 0.0
         self.stops = 0
 
     def end_sweep(self, sweeps: int) -> None:
-        """Take up what the sweep, the sweeps-th, has shown. A stop's own cost, c_I, cannot be timed
-        apart from its tuples' and is taken to be `ITERATION_COST`."""
+        """Update phi from the sweep that ends, the sweeps-th one. A stop's own cost, c_I, cannot be
+        timed apart from its tuples' and is taken to be `ITERATION_COST`."""
         spent = self.disk + self.other
         if self._measure and spent > 0:
             now = (self.disk + min(self.stops * ITERATION_COST, self.other)) / spent
@@ -121,7 +122,8 @@ class MissCosts:
 
 
 class Elevatorjoin(SemiStreamJoin):
-    """Many-to-many, needs an index. M = d v_R + h_R v_R + h_S v_S + 44 N + filter."""
+    """The operator of ELEVATORJOIN: many-to-many, with an index. M = d v_R + h_R v_R + h_S v_S + 44
+    N + filter."""
 
     h_s: ByPartition
     parameters: ElevatorjoinParameters
@@ -131,7 +133,7 @@ class Elevatorjoin(SemiStreamJoin):
         self.arena.reserve("disk buffer", self.master.partition_bytes)
         self.filter = KeyFilter(self.master, max(parameters.filter_bits, 0))
         self.arena.reserve("filter", self.filter.size)
-        self.pool = self.arena.free  # for H_S and H_R
+        self.pool = self.arena.free  # bytes that H_S and H_R share
         self.v_r, schema = cached_bytes(self.spec), self.spec.fetched_schema
         most = int(min(self.pool // MasterCache.bytes_per_tuple(schema, 0),
                        self.master.tuple_count))
@@ -142,7 +144,7 @@ class Elevatorjoin(SemiStreamJoin):
         self.whole = (all_of_r <= self.h_r.room(self.pool * (1 - LEAST_H_S))
                       and self.most_cached >= self.master.tuple_count)
         self.position = self.sweeps = 0
-        self._missed = 1.0  # share of the last step's tuples that H_R did not know
+        self._missed = 1.0  # share of the last step's tuples that missed H_R
         self.costs = MissCosts(parameters.disk_share)
         self.h_s = ByPartition(self.layout, max(self.master.partition_count, 1))
         self.snapshots = Snapshots(self.h_s)
@@ -165,7 +167,7 @@ class Elevatorjoin(SemiStreamJoin):
             misses = yield from probe(self.h_r, tuples, keys, self.output)
             self._missed = max(len(misses) / len(keys), self._missed / 2, 1 / PROBE_ROWS)
             if len(misses) and self.h_r.tuples == self.master.tuple_count:
-                self.stats.cache_hits += len(misses)  # R lacks what H_R lacks
+                self.stats.cache_hits += len(misses)  # H_R holds all of R, so R lacks their keys
                 yield from self.output.unmatched(tuples.take(pa.array(misses)).columns, NO_MATCH)
             elif len(misses):
                 yield from self._add(tuples, keys, misses, arrived)
@@ -173,7 +175,7 @@ class Elevatorjoin(SemiStreamJoin):
 
     def _add(self, batch: pa.RecordBatch, codes: np.ndarray, misses: np.ndarray,
              arrived: float) -> Iterator[JoinOutput]:
-        """ADD the misses to H_S; stop at the next partition whenever it is full."""
+        """ADD the misses to H_S. Whenever H_S is full, run the elevator's next stop."""
         begun = self.clock()
         buffer = StreamBuffer(self.layout, batch, codes, misses, arrived)
         absent, rejected = buffer.look_up(self.master), buffer.reject(self.filter)
@@ -190,8 +192,8 @@ class Elevatorjoin(SemiStreamJoin):
             begun = self.clock()
 
     def iterate(self) -> Iterator[JoinOutput]:
-        """The disk phase: the elevator's next stop, where all tuples that wait for that partition
-        leave."""
+        """Run the disk phase: go to the elevator's next stop, and finish all tuples that wait for
+        its partition."""
         begun, h_s, disk, read = self._begin(), self.h_s, 0.0, 0
         at = h_s.next(self.position)
         if at < 0:
@@ -237,18 +239,20 @@ class Elevatorjoin(SemiStreamJoin):
         return self.sweeps + self.position / max(self.master.partition_count, 1)
 
     def _stops(self, passes: float) -> int:
-        """How many partitions the elevator has come by after so many passes."""
+        """Return how many partitions, over all sweeps, the elevator has passed after this many
+        passes over R."""
         return math.ceil(passes * self.master.partition_count)
 
     def _is_due(self, passes: float, age: float) -> bool:
-        """Whether the next partition for which tuples wait is one of those to come by."""
+        """Return whether the next partition with waiting tuples is among those that must have been
+        passed."""
         at, sweeps = self.h_s.next(self.position), self.sweeps
         if at < 0:
             at, sweeps = self.h_s.next(0), sweeps + 1
         return sweeps * self.master.partition_count + at < self._stops(passes)
 
     def _pass_over(self, passes: float) -> None:
-        """Come by the partitions up to there, for which nothing waits."""
+        """Pass the partitions up to the one that is due; no tuples wait for them."""
         if self.h_s.live and self.passes < passes:
             sweeps, position = divmod(self._stops(passes), self.master.partition_count)
             if sweeps > self.sweeps:
@@ -259,32 +263,34 @@ class Elevatorjoin(SemiStreamJoin):
     # The cache
 
     def _worth(self, n: np.ndarray, m: np.ndarray | int) -> np.ndarray:
-        """The cost-balanced inequality, as its left side over its right one: above 1 a value with n
-        stream tuples a sweep and m master tuples is worth caching."""
+        """Return the ratio of the left side of the cost-balanced inequality to its right side. A
+        value with n stream tuples a sweep and m master tuples is worth caching if the ratio exceeds
+        1."""
         return n * self.h_s.tuple_bytes / (2 * max(self._price, 1e-9)
                                            * (m * self.v_r + MasterCache.ENTRY))
 
     def _surely(self, n: np.ndarray) -> np.ndarray:
-        """n less what chance may have added, one standard deviation, so that not every value that
-        came once is taken for one that comes once a sweep; n itself while memory costs nothing."""
+        """Return n less one standard deviation, which chance may have added. Otherwise every value
+        that came once would count as one that comes once a sweep. While memory costs nothing,
+        return n."""
         return n - np.sqrt(n) if self._price else n
 
     @property
     def _price(self) -> float:
-        """phi, or nothing while there is memory that H_S has no use for."""
+        """phi, or 0 while there is memory that H_S has no use for."""
         spare = self.pool - self.h_r.used - self.h_s.size > self.pool // SWITCH_SHARE
         return (0.0 if spare and self.h_s.size > self._useful - self.h_s.block_bytes
                 else self.costs.phi)
 
     def _switch(self, visit: Visit, partition: DiskPartition, counts: np.ndarray) -> None:
-        """SWITCH the values that satisfy the inequality into the switching buffer, the best first,
-        as far as it has room.
+        """SWITCH the values that satisfy the inequality into the switching buffer, best first, as
+        far as they fit.
 
-        visit: the partition's last one, whose absent values are judged; counts: int32[n], the
-        tuples that each of the partition's met in all visits.
+        visit: the partition's last visit, whose absent values are judged; counts: int32[n], the
+        stream tuples that each tuple of the partition matched in all visits.
         """
         h_r, staged, budget = self.h_r, self.h_r.staged, self.arena.components["H_R"]
-        # that a value with one master tuple needs
+        # stream tuples that a value with one master tuple needs
         least = 2 * self._price * (self.v_r + h_r.ENTRY) / self.h_s.tuple_bytes
         rows = np.arange(len(counts)) if self.whole else np.flatnonzero(counts > least)
         absent = np.flatnonzero((visit.number > 0) & ~visit.met & ABSENT_VALUES)
@@ -325,7 +331,8 @@ class Elevatorjoin(SemiStreamJoin):
             self._move()
 
     def _new(self, keys: np.ndarray) -> np.ndarray:
-        """Which of the keys are not in H_R and have all their master tuples in one partition."""
+        """Return which of the keys are not in H_R and have all their master tuples in one
+        partition."""
         new = self.h_r.lacks(keys)
         if not self.master.unique or not self.spec.keys.exact:
             spans = self.master.partitions_of(keys)
@@ -340,8 +347,8 @@ class Elevatorjoin(SemiStreamJoin):
         self._divide()
 
     def _end_sweep(self) -> None:
-        """MOVE what is staged, measure phi, drop what the sweep has shown to be not worth its
-        place."""
+        """MOVE the staged values, measure phi, and drop the values that were not worth their memory
+        in this sweep."""
         self.position, self.sweeps = 0, self.sweeps + 1
         self.stats.r_cycles = self.sweeps
         self._move()
@@ -356,8 +363,8 @@ class Elevatorjoin(SemiStreamJoin):
                 self._divide()
         h_r.frequencies[:] = 0
 
-    # Memory: H_R has what it uses and the switching buffer, H_S the rest, as far as more tuples
-    # waiting save anything
+    # Memory: H_R has what it uses and the switching buffer. H_S has the rest, as long as more
+    # waiting tuples save work
 
     def _open(self, strings: float, width: int = 0, shift: int = 0) -> None:
         h_s, wanted = self.h_s, self.parameters.waiting_tuples
@@ -368,8 +375,8 @@ class Elevatorjoin(SemiStreamJoin):
 
     @property
     def _useful(self) -> int:
-        """Bytes of H_S beyond which it saves nothing: an iteration's own cost is less than a fifth
-        of its tuples'."""
+        """Bytes of H_S beyond which more memory saves nothing, as an iteration's own cost is less
+        than a fifth of its tuples'."""
         h_s = largest_chunk(self.master.partition_tuples) * self.h_s.partitions / 2
         h_s = self.parameters.waiting_tuples or h_s
         return int(h_s * self.h_s.tuple_bytes) + PARTITION_BYTES * self.h_s.partitions
@@ -389,13 +396,13 @@ class Elevatorjoin(SemiStreamJoin):
     # State
 
     def _state(self) -> State:
-        """The waiting tuples by partition; of H_R and the switching buffer the join values: their
-        tuples are in R."""
+        """Return the whole state: the waiting tuples by partition, and the join values of H_R and
+        of the switching buffer. Their master tuples can be read from R."""
         tables: dict[str, pa.Table | pa.RecordBatchReader] = {**self.snapshots.whole()}
         return tables | ({"cache": self.h_r.saved()} if tables else {}), self._values()
 
     def _changes(self) -> State | None:
-        """H_R is in the whole only."""
+        """Return the changes of H_S since the last snapshot. H_R is only part of a whole state."""
         tables = self.snapshots.changes(self.h_r.entries)
         return (tables, self._values()) if tables else None
 

@@ -10,18 +10,17 @@ Data Warehousing*, Algorithm 1 and section 4.2; M. A. Naeem, G. Weber, G. Dobbie
 
 Deviations, and why:
 
-- Newcomers gather in a switching buffer, an eighth of H_R, and change places with the least
-  frequent ones together: one pass over H_R per buffer and not per tuple. Where a partition's
-  newcomers have no room there, one pass decides between them and what is in H_R, and those that
-  are to stay follow into the places that became free: a value may have more tuples than the buffer.
-- A newcomer does not displace a tuple that is as frequent.
-- Frequencies in H_R are halved every period (an R-cycle in a scan). They are thus comparable to f,
-  which is what came in one period, and what was hot once does not stay. When an eighth of H_R has
-  fallen below the threshold, H_R does not count as full.
-- Duplicate master keys: of a join value all master tuples are cached or none. Candidates are the
-  values whose tuples are all in one disk partition, as R's index tells, and no more than h_R.
-  Which of them are in H_R is decided by their frequencies per master tuple; the threshold is that
-  of f.
+- New tuples gather in a switching buffer, an eighth of H_R, and replace the least frequent ones
+  together, with one pass over H_R per buffer and not per tuple. If a partition's new tuples do not
+  fit there, one pass decides between them and the tuples in H_R, and the chosen ones take the
+  places that became free. So a value may have more tuples than the buffer.
+- A new tuple does not replace one that is equally frequent.
+- Frequencies in H_R are halved every period (an R-cycle in a scan). So they are comparable to f,
+  the count of one period, and a tuple that was frequent long ago does not stay. When an eighth of
+  H_R has fallen below the threshold, H_R does not count as full.
+- Duplicate master keys: all master tuples of a join value are cached, or none. Candidates are
+  values whose tuples are all in one disk partition, by R's index, and at most h_R in number. Their
+  frequencies per master tuple decide which of them are in H_R; the threshold applies to f.
 """
 
 from __future__ import annotations
@@ -43,19 +42,19 @@ from semistream.joins.spec import JoinSpec
 from semistream.joins.stored_types import has_strings, variable_bytes
 from semistream.joins.tuple_store import MOST_HEAP
 
-# the switching buffer is this part of H_R; evictions of more than it in one period are too many
+# the switching buffer is this part of H_R; more evictions than this part in one period are too many
 SWITCH_SHARE = 8
 
 
 class Frequent(NamedTuple):
-    """Join values of a partition that are frequent."""
+    """Frequent join values of a partition."""
 
     keys: np.ndarray  # int64[n]
     f: np.ndarray  # int64[n], matches of each of its master tuples
     tuples: np.ndarray  # int64[n], its master tuples
 
     def of(self, which: np.ndarray) -> Frequent:
-        """Those that `which`, bool[n], is true of."""
+        """Return the values that the mask `which`, bool[n], selects."""
         return Frequent(*(numbers[which] for numbers in self))
 
 
@@ -63,7 +62,8 @@ NONE = Frequent(*(np.zeros(0, np.int64) for _ in range(3)))
 
 
 class FrequentTuples:
-    """H_R with places for h_R master tuples, and the frequency recorder that decides which.
+    """H_R with places for h_R master tuples, and the frequency recorder that decides which tuples
+    it holds.
 
     The join calls ``detect`` with every partition that it has probed and ``end_period`` once a
     period.
@@ -88,11 +88,11 @@ class FrequentTuples:
         self.cache = MasterCache(spec.fetched_schema, places, places,
                                  self.size if strings else 0)
         self.threshold, self.evictions = threshold, 0
-        self.least = 0.0  # frequency per tuple that a newcomer must exceed
+        self.least = 0.0  # the frequency per tuple that a new value must exceed
 
     def detect(self, partition: DiskPartition | Slice, f: np.ndarray) -> None:
-        """Switch the frequent tuples of a partition into H_R; f: int32[n], the matches of each of
-        its tuples in H_S."""
+        """Switch the frequent tuples of a partition into H_R. f: int32[n], the matches of each
+        tuple of the partition in H_S."""
         rows = np.flatnonzero(f >= self.threshold)
         if not len(rows):
             return
@@ -122,7 +122,7 @@ class FrequentTuples:
             self._exchange()
 
     def end_period(self) -> None:
-        """Adapt the threshold, age the frequencies."""
+        """Adapt the threshold, and halve the frequencies."""
         self._exchange()
         cache = self.cache
         free = sum(int(cache.counts[part][cache.frequencies[part] < self.threshold].sum())
@@ -136,9 +136,9 @@ class FrequentTuples:
         self._measure_least(self._full)
 
     def _new(self, keys: np.ndarray) -> np.ndarray:
-        """Which of the keys are not in H_R and may be."""
+        """Return which of the keys are not in H_R and are allowed there."""
         new = self.cache.lacks(keys)
-        # not isin, which makes a set of all that are staged: they may be many more than the keys
+        # np.isin would make a set of all staged keys, which may be many more than `keys`
         staged = KeyTable(keys).find(self.cache.staged.keys)
         new[staged[staged >= 0]] = False
         master = self.spec.master
@@ -148,9 +148,9 @@ class FrequentTuples:
         return new
 
     def _exchange(self, new: Frequent = NONE, size: np.ndarray = NONE.f) -> np.ndarray:
-        """The switching buffer becomes a part of H_R; the least frequent tuples go that have no
-        room in h_R beside those of new values, of so many bytes each. Returns which of these have
-        room, bool[n]."""
+        """Move the switching buffer into H_R, and evict the least frequent values that no longer
+        fit beside new values. size: int64[n], bytes of each new value. Return which new values fit,
+        bool[n]."""
         cache, before = self.cache, self.cache.entries
         if not (len(cache.staged) or len(new.keys)):
             return np.ones(0, bool)
@@ -163,7 +163,7 @@ class FrequentTuples:
             cache.index()
         else:
             cache.keep(kept[:n])
-        # what was turned away is not tried again before the period ends
+        # a rejected value is not tried again before the period ends
         self._measure_least(self._full or self.least > 0 or not kept.all())
         return kept[n:]
 
@@ -175,13 +175,13 @@ class FrequentTuples:
 
     @property
     def _full(self) -> bool:
-        """Whether a value more, of average size, would be one too many."""
+        """Whether H_R has no room for one more value of average size."""
         cache, n = self.cache, self.cache.entries
         return n > 0 and (cache.tuples >= self.places or cache.used + cache.used / n > self.bytes)
 
     def _most_frequent(self, new: Frequent, size: np.ndarray) -> np.ndarray:
-        """Which entries, and which new values behind them, are the most frequent that h_R tuples
-        and their bytes have room for, bool[n]; the older one of equals."""
+        """Return which entries, and which new values behind them, are the most frequent that fit
+        into h_R places and their bytes, bool[n]. Of equals the older one is kept."""
         cache, n = self.cache, self.cache.entries
         if (cache.tuples + new.tuples.sum() <= self.places
                 and cache.used + size.sum() <= self.bytes):
@@ -198,15 +198,15 @@ class FrequentTuples:
         return most_frequent(n + len(new.keys), told, self.places, self.bytes)
 
     def table(self) -> pa.RecordBatchReader:
-        """For a state: join values and frequencies of H_R and of the switching buffer; their tuples
-        are in R."""
+        """Return the state to save: join values and frequencies of H_R and of the switching buffer.
+        Their tuples can be read from R."""
         return self.cache.saved()
 
     def values(self) -> dict[str, Any]:
         return {"threshold": self.threshold, "evictions": self.evictions}
 
     def restore(self, table: pa.Table, values: dict[str, Any]) -> None:
-        """Fetch the most frequent of the saved join values from R, as many as there is room for."""
+        """Fetch the saved join values from R, the most frequent first, as many as fit."""
         self.threshold, self.evictions = values["threshold"], values["evictions"]
         self.cache.take_up(self.spec, table, self.size, self.places)
         self._measure_least(self._full)

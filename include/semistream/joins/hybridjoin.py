@@ -16,9 +16,9 @@ Deviations, and why:
   tuple's links to its neighbours in age are part of its H_S slot, so that alpha, the share of H_S,
   is fixed by the layout.
 - Many-to-many, by the rule of `joins/stream_table/by_key.py`; the paper assumes unique master keys.
-- A key for which the index knows no partition is unmatched without entering H_S. One that is not in
-  its partition leaves when that is read, as those that are.
-- While H_S is not full it only fills, without an iteration, until more tuples come or the join is
+- A key for which the index knows no partition is unmatched without entering H_S. Other absent keys
+  leave when their partition is read, as present ones do.
+- While H_S is not full, tuples only enter it, without an iteration, until it is full or the join is
   drained.
 """
 
@@ -47,7 +47,8 @@ class HybridjoinParameters(Settings):
 
 
 class Hybridjoin(SemiStreamJoin):
-    """Many-to-many, needs an index. M = d v_R + alpha (M - d v_R) + (1 - alpha)(M - d v_R)."""
+    """The operator of HYBRIDJOIN: many-to-many, with an index. M = d v_R + alpha (M - d v_R) + (1 -
+    alpha)(M - d v_R)."""
 
     h_s: ByKey
 

@@ -1,5 +1,5 @@
-"""The disk-probing phase of the index-based joins, which HYBRIDJOIN brought: R is read where the
-index leads."""
+"""The disk-probing phase of the index-based joins, which HYBRIDJOIN introduced: the index tells
+which partition of R to read."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from semistream.joins.stream_table.by_key import Span
 
 
 class IndexReader:
-    """Reads partitions of R by their numbers, which the index gives for a key."""
+    """A reader of R's partitions by their numbers, which the index gives for a key."""
 
     def __init__(self, spec: JoinSpec):
         self.spec, self.master = spec, spec.master
-        self.partitions = 0  # read so far
+        self.partitions = 0  # partitions read so far
 
     def read(self, span: Span, following: Span) -> Iterator[DiskPartition]:
-        """READ the partitions of the span. following: what is thought to be read next."""
+        """READ and yield the partitions of the span. following: the partitions to prefetch, as they
+        will probably be read next."""
         self.master.prefetch([*range(*span), *range(*following)], self.spec.fetched)
         for number in range(*span):
             yield DiskPartition(self.spec, number)
@@ -27,16 +28,16 @@ class IndexReader:
 
     @property
     def passes(self) -> float:
-        """How often as many partitions were read as R has, with the share of the next time."""
+        """Partitions read so far, divided by the number of R's partitions."""
         return self.partitions / max(self.master.partition_count, 1)
 
     @property
     def cycles(self) -> int:
-        """How often as many partitions were read as R has."""
+        """Full multiples of R's number of partitions that have been read."""
         return self.partitions // max(self.master.partition_count, 1)
 
     def values(self) -> dict[str, Any]:
-        """For a state."""
+        """Return the state to save."""
         return {"partitions": self.partitions}
 
     def restore(self, values: dict[str, Any]) -> None:

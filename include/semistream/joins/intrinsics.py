@@ -1,4 +1,4 @@
-"""What a kernel tells the processor itself."""
+"""Processor instructions that kernels call directly."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numba.extending import intrinsic
 
 @intrinsic
 def prefetch(typingctx, array, i):
-    """Have the cache line where array[i] begins fetched from memory; nothing waits for it."""
+    """Fetch the cache line where array[i] begins from memory, without waiting for it."""
     def codegen(context, builder, signature, args):
         byte, number = ir.IntType(8).as_pointer(), ir.IntType(32)
         pointer = _address(context, builder, signature.args[0], *args)
@@ -24,8 +24,8 @@ def prefetch(typingctx, array, i):
 
 @intrinsic
 def move(typingctx, to, at, source, begin, size):
-    """to[at:at + size] = source[begin:begin + size], of arrays of bytes that do not overlap. A size
-    that is a constant is one instruction, without a call."""
+    """Copy source[begin:begin + size] to to[at:at + size], byte arrays that do not overlap. A
+    constant size compiles to one instruction without a call."""
     def codegen(context, builder, signature, args):
         a, b = (_address(context, builder, signature.args[n], args[n], args[n + 1]) for n in (0, 2))
         cgutils.raw_memcpy(builder, a, b, args[4], 1)

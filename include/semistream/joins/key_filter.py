@@ -1,10 +1,10 @@
-"""A filter of R's keys, which knows of most absent ones that R lacks them.
+"""A filter of R's keys, which recognises most keys that R lacks.
 
 F. Putze, P. Sanders, J. Singler: *Cache-, Hash- and Space-Efficient Bloom Filters*, 2007: a Bloom
-filter whose bits of a key lie in one word, so that a look-up is one access to memory.
+filter in which all bits of a key lie in one word, so that a look-up is one access to memory.
 
-It is filled from the partitions that the join reads anyway. A key is rejected once all partitions
-that may have it were read, and its bits are not all set.
+The filter is filled from the partitions that the join reads anyway. A key is rejected once all
+partitions that may hold it were read, if its bits are not all set.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ MOST_SET = 8  # bits of a key: as many as 6 bits of a hash value each can name
 
 
 def false_positives(bits: float) -> float:
-    """Share of the absent keys that a filter of so many bits per key does not reject: the keys of a
-    word are Poisson distributed; each of k bits is set by chance. 1 for no filter."""
+    """Return the share of absent keys that a filter of so many bits per key does not reject; 1 for
+    no filter. The keys of a word are Poisson distributed, and each of k bits is set by chance."""
     return _false_positives(bits, bits_set(bits)) if bits > 0 else 1.0
 
 
 @cache
 def bits_set(bits: float) -> int:
-    """k, the bits of a key for which the fewest absent keys pass."""
+    """Return k, the number of bits set per key that lets the fewest absent keys pass."""
     return min(range(1, MOST_SET + 1), key=lambda k: _false_positives(bits, k))
 
 
@@ -44,30 +44,32 @@ def _false_positives(bits: float, k: int) -> float:
 
 
 def filter_bytes(bits: float, master_tuples: float, partitions: float) -> float:
-    """What a filter takes: ``bits`` for each master tuple, and a flag for each partition."""
+    """Return the bytes of a filter: ``bits`` for each master tuple, and a flag for each
+    partition."""
     return WORD // 8 * math.ceil(master_tuples * bits / WORD) + partitions if bits > 0 else 0.0
 
 
 class KeyFilter:
-    """bits: per master tuple; 0: it rejects nothing and takes no memory."""
+    """A filter of R's keys with `bits` bits per master tuple. With 0 bits it rejects nothing and
+    takes no memory."""
 
     def __init__(self, master: MasterRelation, bits: int):
         self.k = bits_set(bits) if bits else 0
         self.size = int(filter_bytes(bits, master.tuple_count, master.partition_count))
         words = math.ceil(master.tuple_count * bits / WORD)
         self._words = mapped(words, np.uint64)
-        # whether the keys of a partition are in it
+        # 1 for partitions whose keys are in the filter
         self._read = np.zeros(master.partition_count if words else 0, np.uint8)
 
     def add(self, partition: int, codes: np.ndarray) -> None:
-        """Take up the key codes, int64[n], of a partition that was read."""
+        """Add the key codes, int64[n], of a partition that was read."""
         if len(self._read) and not self._read[partition]:
             _add(codes, self.k, self._words)
             self._read[partition] = 1
 
     def rejects(self, codes: np.ndarray, spans: np.ndarray) -> np.ndarray:
-        """Which keys R lacks for certain, bool[n]; codes: int64[n]; spans: int32[n, 2], the
-        partitions that may have each one."""
+        """Return which keys R certainly lacks, bool[n]. codes: int64[n]; spans: int32[n, 2], the
+        partitions that may hold each key."""
         out = np.zeros(len(codes), bool)
         if len(self._read):
             _reject(codes, spans, self.k, self._words, self._read, out)
@@ -76,7 +78,7 @@ class KeyFilter:
 
 @njit(inline="always")
 def _bits(code, k):
-    """k bits of a word, by 6 bits of a hash value each."""
+    """Return a word with k bits of a key set, each chosen by 6 bits of a hash value."""
     h, word = np.uint64(hash_long(code, 0)), np.uint64(0)
     for _ in range(k):
         word |= np.uint64(1) << (h & np.uint64(WORD - 1))
@@ -97,7 +99,7 @@ def _add(codes, k, words):
 
 @njit(cache=True)
 def _reject(codes, spans, k, words, read, out):
-    """Which keys have all their partitions read, and not all their bits set.
+    """Find the keys whose partitions have all been read and whose bits are not all set.
 
     in      codes int64[n], spans int32[n, 2], words uint64[m], read uint8[partitions]
     out     out bool[n]

@@ -1,10 +1,10 @@
-"""Hashing of key codes, and a hash table of distinct ones.
+"""Hash functions of key codes, and a hash table of distinct codes.
 
-A look-up in a large table waits for memory twice, for its place and for the key that is meant. What
-a processor has guessed wrong until then it does for nothing; so look-ups are made ``GROUP`` at a
-time, each step for all of them, while the next step's memory is on its way (S. Chen, A. Ailamaki,
-P. B. Gibbons, T. C. Mowry: *Improving Hash Join Performance through Prefetching*, group
-prefetching).
+A look-up in a large table waits for memory twice: for its place in the table, and for the key that
+the place refers to. Work that the processor does speculatively in between is often wasted. So
+look-ups are made ``GROUP`` at a time: each step is done for the whole group, while the memory of
+the next step is being fetched (S. Chen, A. Ailamaki, P. B. Gibbons, T. C. Mowry: *Improving Hash
+Join Performance through Prefetching*, group prefetching).
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from semistream.compiled import njit
 from semistream.joins.intrinsics import prefetch
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-GROUP = 64  # look-ups under way at once
-PLACES = 2  # of a table, a key
+GROUP = 64  # look-ups in progress at once
+PLACES = 2  # places of a table per key
 TABLE_BYTES = 8 * PLACES
 
 
 class KeyTable:
-    """Distinct key codes, findable.
+    """A hash table of distinct key codes.
 
     keys: int64[n].
     """
@@ -32,20 +32,20 @@ class KeyTable:
         build(self._table, keys)
 
     def find(self, codes: np.ndarray) -> np.ndarray:
-        """Index of each code among the keys, or -1, int32[codes]."""
+        """Return the index of each code among the keys, or -1, int32[n]."""
         out = np.empty(len(codes), np.int32)
         find(codes, self._table, self.keys, out)
         return out
 
 
 def places(keys: int) -> int:
-    """Of a table for so many keys."""
+    """Return the number of places of a table for so many keys."""
     return PLACES * keys + 2
 
 
 @njit(inline="always")
 def mix(code):
-    """A Fibonacci hash, uint64, whose high and low bits depend on all of the code's."""
+    """Return a Fibonacci hash, uint64, whose high and low bits depend on all bits of the code."""
     h = np.uint64(code) * GOLDEN
     h ^= h >> np.uint64(29)
     return h * GOLDEN
@@ -53,26 +53,26 @@ def mix(code):
 
 @njit(inline="always")
 def scale(h, count):
-    """A bucket in [0, count) by the high bits of a hash."""
+    """Return a bucket in [0, count) from the high bits of a hash."""
     return np.int64(((h >> np.uint64(32)) * np.uint64(count)) >> np.uint64(32))
 
 
 @njit(inline="always")
 def bucket(code, count):
-    """A bucket in [0, count) for a key code."""
+    """Return a bucket in [0, count) for a key code."""
     return scale(mix(code), count)
 
 
 @njit(inline="always")
 def tag(h):
-    """The low bits of a hash, which a table has of each key."""
+    """Return the low bits of a hash, which a table stores for each key."""
     return np.int64(h & np.uint64(0xFFFFFFFF))
 
 
 @njit(cache=True)
 def build(table, keys):
-    """Open addressing with linear probing: the index of each key, and its tag, where its code
-    leads, -1 elsewhere.
+    """Fill the table by open addressing with linear probing. A place holds the index and the tag of
+    a key, or -1.
 
     in      keys int64[n], distinct
     out     table int64[m], m > n: index << 32 | tag
@@ -88,7 +88,7 @@ def build(table, keys):
 
 @njit(inline="always")
 def candidate(code, table):
-    """Index of the first key with the code's tag, or -1.
+    """Return the index of the first key with the code's tag, or -1.
 
     in      table int64[m]
     """
@@ -101,7 +101,7 @@ def candidate(code, table):
 
 @njit(inline="always")
 def lookup(code, table, keys):
-    """Index of the code among the keys that `build` put into the table, or -1.
+    """Return the index of the code among the keys that `build` put into the table, or -1.
 
     in      table int64[m], keys int64[n]
     """
@@ -113,8 +113,8 @@ def lookup(code, table, keys):
 
 @njit(inline="always")
 def find_group(codes, first, last, table, keys, out):
-    """The index of codes[first:last], at most GROUP of them, among the keys, or -1. What lies
-    beside a found key is in the cache.
+    """Find the index of codes[first:last], at most GROUP codes, among the keys, or -1. The memory
+    next to each key found is in the processor's cache afterwards.
 
     in      codes int64[k], table int64[m], keys int64[n]
     out     out int32[k]
@@ -132,7 +132,7 @@ def find_group(codes, first, last, table, keys, out):
 
 @njit(cache=True)
 def find(codes, table, keys, out):
-    """The index of each code among the keys, or -1.
+    """Find the index of each code among the keys, or -1.
 
     in      codes int64[k], table int64[m], keys int64[n]
     out     out int32[k]
@@ -143,7 +143,7 @@ def find(codes, table, keys, out):
 
 @njit(inline="always")
 def fetch_chains(codes, first, last, head, key, link):
-    """Have fetched what codes[first:last] lead to in a table of chains.
+    """Prefetch the chain heads of codes[first:last] and the first slots of their chains.
 
     in      codes int64[n], head int32[buckets], slots or -1, key int64[slots],
             link int32[slots, ...]

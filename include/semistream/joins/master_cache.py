@@ -1,4 +1,4 @@
-"""H_R: the cache of master tuples that a stream tuple meets first, and its switching buffer."""
+"""H_R, the cache of master tuples that stream tuples probe first, and its switching buffer."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from semistream.joins.spec import JoinSpec
 from semistream.joins.stored_types import has_strings, variable_bytes
 from semistream.joins.tuple_store import MOST_HEAP, TupleStore
 
-# what a look-up needs of a join value lies together: `master_cache_kernels` tells what it is
+# a look-up reads all of these fields, so they lie together; `master_cache_kernels` describes them
 FIELDS = np.dtype([("key", np.int64), ("first", np.int32), ("count", np.int32),
                   ("frequency", np.uint32)])
 SAVED = pa.schema([("key", pa.int64()), ("tuples", pa.int64()), ("frequency", pa.int64())])
 
 
 def cached_bytes(spec: JoinSpec) -> float:
-    """v_R as held in H_R: payload and link, strings at the average length of R's."""
+    """Return v_R in H_R: the bytes of payload and link, and of strings at R's average length."""
     fixed = MasterCache.bytes_per_tuple(spec.fetched_schema, 0)
     if not has_strings(spec.fetched_schema):
         return fixed
     widths = (max(f.type.bit_width // 8, 1) if pa.types.is_primitive(f.type) else 4
               for f in spec.master.schema)
-    # v_R on disk less key codes, numbers and strings' offsets
+    # v_R on disk, without key codes, numbers and the offsets of strings
     return fixed + max(spec.master.tuple_bytes - 8 - sum(widths), 0)
 
 
 class SwitchingBuffer:
-    """Join values on their way into H_R, whose tuples are there and not findable yet.
+    """Join values on their way into H_R, whose tuples are stored but cannot be found yet.
 
     keys int64[n]; frequencies int64[n], the stream tuples that each is thought to have served;
     counts int32[n], its tuples.
@@ -45,7 +45,7 @@ class SwitchingBuffer:
     def __init__(self) -> None:
         self.keys, self.frequencies = np.zeros(0, np.int64), np.zeros(0, np.int64)
         self.counts = np.zeros(0, np.int32)
-        self.owners: list[np.ndarray] = []  # of each tuple, the place of its value
+        self.owners: list[np.ndarray] = []  # for each tuple, the place of its value
         self.tuples = 0
 
     def __len__(self) -> int:
@@ -58,10 +58,11 @@ class SwitchingBuffer:
 
 
 class MasterCache:
-    """All master tuples of the cached join values, or the knowledge that a value has none.
+    """All master tuples of the cached join values. A cached value may have no master tuples, if R
+    is known to lack them.
 
-    Values enter in three steps: ``stage`` them, ``stage_tuples`` of theirs, and ``switch`` the
-    switching buffer to H_R.
+    Values enter in three steps: ``stage`` puts the values and ``stage_tuples`` their tuples into
+    the switching buffer, and ``switch`` moves the switching buffer to H_R.
     """
 
     ENTRY = FIELDS.itemsize + TABLE_BYTES  # bytes of a join value
@@ -86,12 +87,13 @@ class MasterCache:
 
     @property
     def used(self) -> int:
-        """Bytes of what is cached or staged."""
+        """Bytes of the cached and the staged values and tuples."""
         return ((self.entries + len(self.staged)) * self.ENTRY
                 + (self.tuples + self.staged.tuples) * self.slot + self.heap_at)
 
     def room(self, budget: float) -> float:
-        """Bytes that H_R may still take of `budget`; with strings it has no more than a heap."""
+        """Return the bytes of `budget` that H_R can still take. With strings it takes at most
+        MOST_HEAP."""
         return (min(budget, MOST_HEAP) if self.store.variable else budget) - self.used
 
     # By entry
@@ -103,33 +105,34 @@ class MasterCache:
 
     @property
     def firsts(self) -> np.ndarray:
-        """The first master tuple of each, int32[entries]."""
+        """The first master tuple of each value, int32[entries]."""
         return self.efirst[:self.entries]
 
     @property
     def counts(self) -> np.ndarray:
-        """Their master tuples, int32[entries]."""
+        """The number of master tuples of each value, int32[entries]."""
         return self.ecount[:self.entries]
 
     @property
     def frequencies(self) -> np.ndarray:
-        """The stream tuples that each has served, uint32[entries]; it may be written to."""
+        """The stream tuples that each value has served, uint32[entries], writable."""
         return self.efreq[:self.entries]
 
     def index(self) -> None:
-        """Make the entries findable."""
+        """Build the hash table of the entries."""
         self.table = self._table[:places(self.entries)]
         build(self.table, self.keys)
 
     def lacks(self, keys: np.ndarray) -> np.ndarray:
-        """Which of these join values, int64[n], are not cached, bool[n]."""
+        """Return which of these join values, int64[n], are not cached, bool[n]."""
         out = np.empty(len(keys), np.int32)
         find(keys, self.table, self.ekey, out)
         return out < 0
 
     def probe(self, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
-        """(first tuple, ABSENT or UNKNOWN; number of tuples) per key code, and how many of the
-        codes H_R knows. Counts the frequency of each entry."""
+        """Probe key codes, and count them in the frequencies of their entries. Return (firsts,
+        counts, hits): per code the first tuple, ABSENT or UNKNOWN, and the number of tuples; and
+        how many codes H_R knows."""
         firsts, counts = np.empty(len(codes), np.int32), np.empty(len(codes), np.int32)
         if not self.entries:
             firsts.fill(UNKNOWN)
@@ -140,8 +143,8 @@ class MasterCache:
         return firsts, counts, hits
 
     def pairs(self, firsts: np.ndarray, counts: np.ndarray) -> Pairs:
-        """(rows, tuples of H_R) in portions, of rows that have counts[row] tuples from firsts[row]
-        on."""
+        """Yield (rows, tuples of H_R) in portions. Each row has counts[row] tuples, the first of
+        which is firsts[row]."""
         for first, last, total in portions(counts):
             rows, slots = np.empty(total, np.int64), np.empty(total, np.int64)
             kernels.pairs(first, last, firsts, counts, self.tnext, rows, slots)
@@ -150,24 +153,25 @@ class MasterCache:
     # The switching buffer
 
     def stage(self, keys: np.ndarray, frequencies: np.ndarray) -> int:
-        """Put join values into the switching buffer. Returns the place of the first."""
+        """Put join values into the switching buffer. Return the place of the first one."""
         first = len(self.staged)
         self.staged.add(keys, frequencies)
         return first
 
     def fits(self, batch: pa.RecordBatch, rows: np.ndarray, budget: float) -> bool:
-        """Whether H_R would take no more than `budget` bytes with these rows of master tuples."""
+        """Return whether H_R would stay within `budget` bytes with these rows of master tuples
+        added."""
         strings = int(variable_bytes(batch)[rows].sum()) if self.store.variable else 0
         places = self.most_tuples - self.tuples - self.staged.tuples
         return len(rows) * self.slot + strings <= self.room(budget) and len(rows) <= places
 
     def stage_tuples(self, batch: pa.RecordBatch, rows: np.ndarray, owners: np.ndarray,
                      budget: float) -> None:
-        """Put these rows of master tuples there; owners: int64[rows], the places of their join
-        values.
+        """Put these rows of master tuples into the switching buffer. owners: int64[rows], the
+        places of their join values.
 
-        Where H_R would take more than `budget` bytes, only those of the values that were staged
-        first, as far as they fit.
+        If they would exceed `budget` bytes, put only those of the values that were staged first, as
+        far as they fit.
         """
         if not self.fits(batch, rows, budget):
             best = np.argsort(owners, kind="stable")
@@ -186,8 +190,8 @@ class MasterCache:
 
     def stage_from(self, spec: JoinSpec, keys: np.ndarray, frequencies: np.ndarray,
                    budget: float) -> np.ndarray:
-        """Stage join values and the tuples that R's index finds. Returns which are complete,
-        bool[n]: others did not fit."""
+        """Stage join values and the tuples that R's index finds for them. Return which values are
+        complete, bool[n]; the tuples of the others did not all fit."""
         self.stage(keys, frequencies)
         found = np.zeros(len(keys), np.int32)
         for partition, rows, owners in tuples_of(spec, keys):
@@ -196,7 +200,8 @@ class MasterCache:
         return self.staged.counts == found
 
     def switch(self, keep: np.ndarray | None = None) -> None:
-        """MOVE the switching buffer to H_R. keep: which of its values, bool[n]; None: all."""
+        """MOVE the switching buffer to H_R. keep: which of its values to keep, bool[n]; None:
+        all."""
         first = self.entries
         self.link()
         if keep is None or keep.all():
@@ -205,7 +210,8 @@ class MasterCache:
             self.keep(np.concatenate([np.ones(first, bool), keep]))
 
     def link(self) -> None:
-        """Make the switching buffer a part of H_R that `index` is to make findable."""
+        """Append the switching buffer to H_R's entries. The caller then calls `index` to make them
+        findable."""
         first, n, staged = self.entries, len(self.staged), self.staged
         self.ekey[first:first + n] = staged.keys
         self.efreq[first:first + n] = np.minimum(staged.frequencies, 2**32 - 1)
@@ -218,8 +224,9 @@ class MasterCache:
     # State
 
     def saved(self, staged: bool = True) -> pa.RecordBatchReader:
-        """For a state: the join values of H_R, and behind them those of the switching buffer, with
-        their tuples and frequencies, a portion at a time; their tuples are in R."""
+        """Return the state to save: the join values of H_R, then those of the switching buffer,
+        with numbers of tuples and frequencies, a portion at a time. The tuples themselves can be
+        read from R."""
         parts = [(self.keys, self.counts, self.frequencies)]
         if staged:
             parts.append((self.staged.keys, self.staged.counts, self.staged.frequencies))
@@ -233,9 +240,9 @@ class MasterCache:
         return pa.RecordBatchReader.from_batches(SAVED, portions())
 
     def take_up(self, spec: JoinSpec, saved: pa.Table, budget: float, most: int = 0) -> None:
-        """Cache the join values that were saved, with the tuples that R's index finds: the most
-        frequent, where `budget` bytes or `most` tuples have no room for all; those whose strings do
-        not fit are left out. R is read once, in the order of the disk."""
+        """Cache the saved join values with the tuples that R's index finds. If not all fit into
+        `budget` bytes or `most` tuples, cache the most frequent; values whose strings do not fit
+        are left out. R is read once, in the order of the disk."""
         chosen = np.flatnonzero(self._fitting(saved, budget, most or self.most_tuples))
         keys, frequencies = (saved[c].to_numpy() for c in ("key", "frequency"))
         first, partition = self.entries, np.empty(len(chosen), np.int32)
@@ -256,7 +263,7 @@ class MasterCache:
             self.keep(complete)
 
     def _fitting(self, saved: pa.Table, budget: float, most: int) -> np.ndarray:
-        """Which saved values there is room for, strings aside, bool[n]."""
+        """Return which saved values fit, bool[n], without regard to their strings."""
         tuples, frequencies = (saved[c].to_numpy() for c in ("tuples", "frequency"))
         return most_frequent(
             len(saved), lambda part: (frequencies[part], tuples[part],
@@ -265,15 +272,15 @@ class MasterCache:
     # Eviction
 
     def entries_that(self, told: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> np.ndarray:
-        """Which entries a function of frequencies and counts tells, bool[entries]. It is asked a
-        portion at a time: numbers beside all entries would be a good part of H_R."""
+        """Return which entries satisfy a predicate of frequencies and counts, bool[entries]. The
+        predicate is evaluated in portions, as arrays over all entries would be large beside H_R."""
         out = np.empty(self.entries, bool)
         for part in slices(self.entries):
             out[part] = told(self.frequencies[part], self.counts[part])
         return out
 
     def sizes(self, part: slice) -> np.ndarray:
-        """Bytes that entries take with their tuples, int64[n]."""
+        """Return the bytes of each entry together with its tuples, int64[n]."""
         counts = self.counts[part]
         size = self.ENTRY + self.slot * counts.astype(np.int64)
         for entry, tuples in self.pairs(self.firsts[part], counts) if self.store.variable else ():
@@ -282,7 +289,8 @@ class MasterCache:
         return size
 
     def keep(self, which: np.ndarray) -> None:
-        """Evict the entries that `which`, bool[entries], does not keep."""
+        """Keep only the entries that the mask `which`, bool[entries], selects, and evict the
+        others."""
         self.entries, left = kernels.compact(which, self.ekey, self.efirst, self.ecount, self.efreq,
                                              self.tnext, self.tuples, self.store.rows)
         if self.store.variable:

@@ -1,11 +1,11 @@
 """Numba kernels of H_R (`MasterCache`).
 
-H_R is a table of entries, one a cached join value, found by open addressing (`key_table`).
+H_R is a table of entries, one per cached join value, found by open addressing (`key_table`).
 
-Arrays, by entry: ekey int64[], its key code; efirst int32[], its first tuple, ABSENT where it is
-known to have no master tuple; ecount int32[], its tuples; efreq uint32[], the stream tuples that it
-served (the papers' f_count). By tuple: tnext int32[], the next one of its entry, or -1. table
-int64[], entries.
+Arrays by entry: ekey int64[], its key code; efirst int32[], its first tuple, ABSENT if it is known
+to have none; ecount int32[], its number of tuples; efreq uint32[], the stream tuples that it served
+(the papers' f_count). Array by tuple: tnext int32[], the next tuple of its entry, or -1. Hash
+table: table int64[], entries.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ ABSENT, UNKNOWN = -1, -2  # in the place of a first tuple: R has none; H_R does 
 
 @njit(cache=True)
 def probe(codes, table, ekey, efreq, efirst, ecount, firsts, counts):
-    """The first master tuple of each code, ABSENT or UNKNOWN, and their number; the entry counts
-    the stream tuple. Returns the codes that H_R knows.
+    """Find the first master tuple of each code (or ABSENT or UNKNOWN) and the number of its tuples,
+    and count the stream tuple in the entry. Return how many codes H_R knows.
 
     in      codes int64[n], table int64[m], ekey int64[entries], efirst int32[entries],
             ecount int32[entries]
@@ -43,8 +43,8 @@ def probe(codes, table, ekey, efreq, efirst, ecount, firsts, counts):
 
 @njit(cache=True)
 def pairs(first, last, firsts, counts, tnext, out_row, out_slot):
-    """The (row, tuple) pairs of rows first..last-1, of which each has counts[row] tuples from
-    firsts[row] on.
+    """Write the (row, tuple) pairs of rows first..last-1. Each row has counts[row] tuples, the
+    first of which is firsts[row].
 
     in      firsts int32[n], counts int32[n], tnext int32[tuples]
     out     out_row int64[pairs], out_slot int64[pairs]
@@ -61,8 +61,8 @@ def pairs(first, last, firsts, counts, tnext, out_row, out_slot):
 
 @njit(cache=True)
 def link(first_entry, entry_count, slots_entry, first_slot, efirst, ecount, tnext):
-    """Link the tuples first_slot.. to their entries; slots_entry[i] is that of tuple first_slot +
-    i.
+    """Link the tuples first_slot.. to their entries. slots_entry[i] is the entry of tuple
+    first_slot + i.
 
     in      slots_entry int32[n]
     in/out  ecount int32[entries], efirst int32[entries], both of entries first_entry..
@@ -80,8 +80,8 @@ def link(first_entry, entry_count, slots_entry, first_slot, efirst, ecount, tnex
 
 @njit(cache=True)
 def compact(keep, ekey, efirst, ecount, efreq, tnext, tuples, rows):
-    """Drop the entries that `keep` does not keep, and their tuples; the others move down, in place.
-    Returns (entries, tuples) left.
+    """Drop the entries that `keep` does not select, and their tuples. The others move down in
+    place. Return (entries, tuples) left.
 
     in      keep bool[entries]; tuples, their number
     in/out  ekey int64[entries], efirst int32[entries], ecount int32[entries],

@@ -14,10 +14,11 @@ of Naeem, Weber, Lutteroth: *A Memory-Optimal Many-To-Many Semi-Stream Join*.
 Deviations, and why:
 
 - Fewer than w tuples wait in the open chunk, without an iteration, until w have come or the join is
-  drained. A tuple that leaves without a match is reported.
-- w fills H_S in one R-cycle, as in the paper, but is at most `scan_phase.largest_chunk`: beyond it
-  an iteration's own cost is less than a fifth of its stream tuples', so that more memory would make
-  tuples wait longer and the join hardly faster. What H_S has no use for is left free.
+  drained. A tuple that leaves without a match is output as unmatched.
+- w fills H_S in one R-cycle, as in the paper, but is at most `scan_phase.largest_chunk`. Beyond
+  that, an iteration's own cost is less than a fifth of its stream tuples', so that more memory
+  would make tuples wait longer and the join hardly faster. Memory that H_S has no use for is left
+  free.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class MeshjoinParameters(Settings):
 
 
 class Meshjoin(SemiStreamJoin):
-    """Many-to-many, needs no index. M = b v_R + w N (v_ptr + f v_S)."""
+    """The operator of MESHJOIN: many-to-many, without an index. M = b v_R + w N (v_ptr + f v_S)."""
 
     h_s: ByChunk
 

@@ -1,5 +1,5 @@
-"""The non-swappable part of X-HYBRIDJOIN's disk buffer: the most frequent master tuples, which
-stay."""
+"""The non-swappable part of X-HYBRIDJOIN's disk buffer: the most frequent master tuples, which stay
+in memory."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from semistream.joins.tuple_store import MOST_HEAP, TupleStore
 
 
 def resident_bytes(spec: JoinSpec) -> float:
-    """Bytes of a tuple in the non-swappable part: key code, link, its key's first partition and the
-    columns that are added or compared."""
+    """Return the bytes of a tuple in the non-swappable part: key code, link, its key's first
+    partition, and the columns that are added or compared."""
     return 8 + 4 + cached_bytes(spec)
 
 
 class Resident:
-    """A portion of the non-swappable part: codes, int64[n], the key codes of its tuples; firsts,
-    int32[n], the first disk partition of each."""
+    """A portion of the non-swappable part. codes: int64[n], the key codes of its tuples; firsts:
+    int32[n], the first disk partition of each tuple."""
 
     def __init__(self, of: NonSwappablePart, part: slice):
         self._store, self._first = of.store, part.start
@@ -37,12 +37,13 @@ class Resident:
 
 
 class NonSwappablePart:
-    """Master tuples that stay in memory, all that their keys have, in ``places`` (d_N) places.
+    """Master tuples that stay in memory, in ``places`` (d_N) places. Of a key it holds all master
+    tuples or none.
 
-    They are loaded once: ``choose`` the keys, ``gather`` their tuples from each partition that may
-    have them, ``complete``; until then each key takes 9 bytes more. Those of unique keys lie in the
-    order of the partitions, as H_S does. Before, the places take ``note`` of keys that come.
-    tuples: how many are findable.
+    The tuples are loaded once: ``choose`` the keys, ``gather`` their tuples from each partition
+    that may hold them, then ``complete``. Until then each key takes 9 bytes more. With unique keys
+    the tuples lie in the order of the partitions, as in H_S. Before the choice, ``note`` collects
+    the keys of stream tuples in these places. tuples: how many can be found.
     """
 
     def __init__(self, spec: JoinSpec, arena: Arena, d_n: int):
@@ -57,20 +58,20 @@ class NonSwappablePart:
 
     @property
     def codes(self) -> np.ndarray:
-        """Their key codes, int64[tuples]."""
+        """The key codes of the tuples, int64[tuples]."""
         return self._codes[:self.tuples]
 
     @property
     def firsts(self) -> np.ndarray:
-        """The first disk partition of each, int32[tuples]."""
+        """The first disk partition of each tuple's key, int32[tuples]."""
         return self._owner[:self.tuples]
 
     def portions(self) -> Iterator[Resident]:
         return (Resident(self, part) for part in slices(self.tuples))
 
     def note(self, keys: np.ndarray) -> None:
-        """Take down the keys of stream tuples, int64[n], one by one in the order of their coming,
-        as many as there are places; while none are chosen."""
+        """Record the keys of stream tuples, int64[n], in the order of arrival, as many as there are
+        places. Does nothing once keys are chosen."""
         if not self.chosen:
             end = min(self._noted + len(keys), self.places)
             self._codes[self._noted:end] = keys[:end - self._noted]
@@ -78,20 +79,21 @@ class NonSwappablePart:
 
     @property
     def noted_enough(self) -> bool:
-        """Whether keys are to be chosen, and as many stream tuples came as there are places."""
+        """Whether keys are still to be chosen and as many stream tuples have come as there are
+        places."""
         return not self.chosen and self._noted == self.places
 
     def most_frequent(self) -> np.ndarray:
-        """The noted keys, the most frequent first, int64[n]."""
+        """Return the noted keys, the most frequent first, int64[n]."""
         noted = self._codes[:self._noted]
         noted.sort()
         firsts = np.flatnonzero(np.append(True, noted[1:] != noted[:-1]))
         return noted[firsts[np.argsort(-np.diff(firsts, append=len(noted)), kind="stable")]]
 
     def choose(self, keys: np.ndarray) -> list[int]:
-        """Hold the tuples of these keys, int64[n], from now on. Returns the numbers of the
-        partitions that may have them; where keys may have more tuples than there are places, those
-        of the first key first."""
+        """Choose the keys, int64[n], whose tuples are to be held. Return the numbers of the
+        partitions that may hold them. If keys can have several tuples, the first key's partitions
+        come first, as the tuples may not all fit."""
         numbers: dict[int, None] = {}
         for part in slices(len(keys)):
             spans = self.spec.master.partitions_of(keys[part])
@@ -101,14 +103,15 @@ class NonSwappablePart:
         return sorted(numbers) if self.spec.master.unique else list(numbers)
 
     def gather(self, partition: DiskPartition) -> None:
-        """Take the chosen keys' tuples of a partition that was read."""
+        """Copy the tuples of the chosen keys from a partition that was read."""
         owners = np.searchsorted(self._keys, partition.codes)
         owners[owners == len(self._keys)] = 0
         rows = np.flatnonzero(self._keys[owners] == partition.codes)
         self._add(partition, rows, owners[rows])
 
     def _add(self, partition: DiskPartition, rows: np.ndarray, owners: np.ndarray) -> None:
-        """owners: int64[rows], the place of each row's key among the chosen ones."""
+        """Copy these rows of a partition, if they fit. owners: int64[rows], the place of each row's
+        key among the chosen keys."""
         wanted = ~self._dropped[owners]
         rows, owners = rows[wanted], owners[wanted]
         if not len(rows):
@@ -125,7 +128,7 @@ class NonSwappablePart:
         self._gathered = last
 
     def complete(self) -> None:
-        """Make what was gathered findable: of a key all tuples or none."""
+        """Make the gathered tuples findable. Keys whose tuples did not all fit are dropped."""
         left = 0
         for part in slices(self._gathered):
             kept = part.start + np.flatnonzero(~self._dropped[self._owner[part]])
@@ -139,7 +142,7 @@ class NonSwappablePart:
     # State
 
     def tables(self) -> dict[str, pa.RecordBatchReader]:
-        """Of what is here only the keys: their tuples are in R."""
+        """Return the state to save: the keys only, as their tuples can be read from R."""
         schema, n = pa.schema([("key", pa.int64())]), self.tuples if self.chosen else self._noted
         batches = (pa.record_batch([self._codes[part]], schema=schema) for part in slices(n))
         return {"resident" if self.chosen else "noted":

@@ -1,4 +1,4 @@
-"""What a join gives out: batches of joined and of unmatched tuples, made and counted in one
+"""The output of a join: batches of joined and of unmatched tuples, made and counted in one
 place."""
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from semistream.keys import canonical
 NO_MATCH, NULL_KEY, UNPARSABLE = "no_match", "null_key", "unparsable"  # why a tuple is unmatched
 # the most rows of one batch of output, and about the most bytes
 OUTPUT_ROWS, OUTPUT_BYTES = 131_072, 8_000_000
-TELLING_BYTES = OUTPUT_BYTES // 64  # of a batch that is worth counting what its rows take
-FIRST_ROWS = 1024  # of a batch, while it is not known how long strings are
+TELLING_BYTES = OUTPUT_BYTES // 64  # bytes of a batch from which its rows are measured
+FIRST_ROWS = 1024  # rows of a batch while the length of strings is unknown
 
 # (rows int64[n] of a partition of R, waiting tuples int64[n]), in portions
 Pairs = Iterator[tuple[np.ndarray, np.ndarray]]
 
 
 class JoinOutput(NamedTuple):
-    """What one step finished.
+    """The tuples that one step finished.
 
     joined: stream columns, then master columns (``SemiStreamJoin.output_schema``). In a left join
     the unmatched tuples are here too, with nulls. unmatched: stream columns and ``reason``
@@ -52,19 +52,20 @@ class StreamTuples(Protocol):
 
 
 class WaitingTuples(StreamTuples, Protocol):
-    """Those that can be noted as matched. ``mark`` returns how many of them were not so far."""
+    """Stream tuples that can be marked as matched. ``mark`` returns how many were unmarked
+    before."""
 
     def mark(self, tuples: np.ndarray) -> int: ...
 
 
 class Removed(NamedTuple):
-    """Stream tuples that have left H_S, and can be fetched from it until others enter."""
+    """Stream tuples that have left H_S. They can be fetched until other tuples enter H_S."""
 
     slots: np.ndarray  # int64[n]
     matched: np.ndarray  # bool[n]
     seconds: float  # since their entry, summed
     longest: float  # the most of one tuple
-    timed: int  # how many tuples these two tell of
+    timed: int  # number of tuples in these two times
 
     @classmethod
     def none(cls) -> Removed:
@@ -72,7 +73,7 @@ class Removed(NamedTuple):
 
 
 class RowSize:
-    """Bytes of a row of one schema, by its types and by the strings of the rows that came last."""
+    """The bytes of a row of one schema, from its types and from the strings of the latest rows."""
 
     def __init__(self, schema: pa.Schema):
         self._bytes, self._strings = float(TupleStore.slot_bytes(schema)), has_strings(schema)
@@ -80,18 +81,19 @@ class RowSize:
 
     @property
     def rows(self) -> int:
-        """The most rows of a batch: as many as take about OUTPUT_BYTES."""
+        """The most rows of a batch that takes about OUTPUT_BYTES."""
         most = OUTPUT_ROWS if self._known else FIRST_ROWS
         return min(max(int(OUTPUT_BYTES / self._bytes), 1), most)
 
     def learn(self, batch: pa.RecordBatch) -> None:
-        """Note what the rows of a batch took, if their strings tell."""
+        """Measure the bytes of a batch's rows, if the batch is large enough to be
+        representative."""
         if self._strings and (batch.num_rows >= FIRST_ROWS
                               or batch.get_total_buffer_size() > TELLING_BYTES):
             self._bytes, self._known = max(batch.nbytes / batch.num_rows, 1.0), True
 
     def cut(self, count: int) -> Iterator[slice]:
-        """So many rows in portions of ``rows``."""
+        """Yield slices of at most ``rows`` rows that cover `count` rows."""
         first = 0
         while first < count:
             last = min(first + self.rows, count)
@@ -115,8 +117,8 @@ class Output:
                          pa.RecordBatch.from_pylist([], self.unmatched_schema))
 
     def joined(self, stream: list[pa.Array], master: list[pa.Array]) -> JoinOutput:
-        """Pairs: stream columns, and columns of R as in ``spec.fetched`` (those that were only
-        compared are left out)."""
+        """Make a batch of joined tuples. stream: stream columns; master: columns of R as in
+        ``spec.fetched``, of which those that were only compared are left out."""
         added = [master[i] for i in self._added]
         joined = pa.RecordBatch.from_arrays([*stream, *added], schema=self.schema)
         self.statistics.output_rows += joined.num_rows
@@ -124,17 +126,18 @@ class Output:
         return JoinOutput(joined, self._nothing[1])
 
     def cut(self, pairs: Pairs) -> Pairs:
-        """The pairs in portions whose joined rows take no more than about OUTPUT_BYTES."""
+        """Yield the pairs in portions whose joined rows take at most about OUTPUT_BYTES."""
         for master, stream in pairs:
             for part in self._pair.cut(len(stream)):
                 yield master[part], stream[part]
 
     def unmatched(self, stream: list[pa.Array], reason: str) -> Iterator[JoinOutput]:
-        """Stream tuples that leave at once, without a match."""
+        """Yield batches of stream tuples that leave at once, without a match."""
         self._left_at_once(len(stream[0]))
         yield from self._rejected(stream, reason)
 
     def _rejected(self, stream: list[pa.Array], reason: str) -> Iterator[JoinOutput]:
+        """Yield batches of stream tuples that have no match."""
         count = len(stream[0])
         for part in self._lost.cut(count):
             size = part.stop - part.start
@@ -157,7 +160,8 @@ class Output:
 
     def equal(self, stream: list[pa.Array], master: list[pa.Array],
               tuples: np.ndarray) -> tuple[list[pa.Array], list[pa.Array], np.ndarray]:
-        """Of pairs with equal key codes those with equal keys: all of them where codes are exact.
+        """Filter pairs with equal key codes down to those with equal keys. Exact codes need no
+        filter.
 
         stream: all stream columns of the pairs; master: their columns as in ``spec.fetched``;
         tuples: int64[pairs], which stream tuples.
@@ -177,8 +181,8 @@ class Output:
 
     def matches(self, partition: MasterTuples, waiting: WaitingTuples,
                 pairs: Pairs) -> Iterator[JoinOutput]:
-        """OUTPUT the pairs of tuples of a partition and of waiting tuples whose key codes are
-        equal, and note the latter as matched."""
+        """OUTPUT the pairs of a partition's tuples and waiting tuples with equal key codes, and
+        mark the latter as matched."""
         for rows, tuples in self.cut(pairs):
             stream, master, tuples = self.equal(waiting.get(tuples), partition.take(rows).columns,
                                                 tuples)
@@ -187,8 +191,8 @@ class Output:
                 yield self.joined(stream, master)
 
     def finish(self, h_s: StreamTuples, removed: Removed) -> Iterator[JoinOutput]:
-        """Account for tuples that have left H_S; those that had no match have none: all of R that
-        they could match was read."""
+        """Account for tuples that have left H_S. Those without a match are output as unmatched, as
+        all of R that they could match was read."""
         stats = self.statistics
         stats.processed_seconds += removed.seconds
         if removed.timed:
@@ -220,7 +224,8 @@ class Output:
 
 
 def portions(counts: np.ndarray, most: int = OUTPUT_ROWS) -> Iterator[tuple[int, int, int]]:
-    """(first, last, sum) cuts of counts with sums of at most `most`, or of one element."""
+    """Yield cuts of counts as (first, last, sum). The sum is at most `most`, unless the cut is a
+    single element."""
     ends = np.cumsum(counts, dtype=np.int64)
     first, done = 0, 0
     while first < len(counts) and done < ends[-1]:

@@ -11,13 +11,13 @@ from semistream.joins.tuple_store import ADDRESS, MOST_HEAP, Column, TupleStore
 
 
 class PagedStore(TupleStore):
-    """The heap is cut into pages of 2**shift bytes; link has the page behind each, int32[pages], or
-    -1. A value goes on in the page behind, where it does not fit into one. Who owns the pages links
-    them: tuples that leave together leave no gaps when they have pages of their own.
-    """
+    """A tuple store whose heap is cut into pages of 2**shift bytes. link: int32[pages], the next
+    page of each page, or -1. A value that does not fit into one page continues in the next. The
+    caller links the pages: tuples that leave together leave no gaps if they have pages of their
+    own."""
 
     def __init__(self, schema: pa.Schema, slots: int, most: int, shift: int):
-        """most: bytes of all pages."""
+        """Reserve memory. most: bytes of all pages."""
         self.shift, self.page_bytes = shift, (1 << shift) + ADDRESS  # with its link
         pages = min(most // self.page_bytes, MOST_HEAP >> shift)
         super().__init__(schema, slots, pages << shift)
@@ -25,7 +25,8 @@ class PagedStore(TupleStore):
 
     def _put(self, column: Column, values: tuple[np.ndarray, ...], rows: np.ndarray,
              slots: np.ndarray, at: np.ndarray) -> np.ndarray:
-        """at: int64[n], where the next value of each goes; it is moved on."""
+        """Copy values into pages. at: int64[n], the address for each owner's next value, which is
+        advanced."""
         kernels.put_paged(*values, rows, column.starts, column.lengths, self.heap, self.link,
                           self.shift, slots, at)
         return at
@@ -35,6 +36,7 @@ class PagedStore(TupleStore):
         kernels.get_paged(starts, lengths, self.heap, self.link, self.shift, offsets, out)
 
     def readdress(self, slots: np.ndarray, moved: np.ndarray) -> None:
-        """Follow pages that were moved, to moved[page], int32[pages], in what these slots have."""
+        """Update the addresses in these slots after pages were moved. moved: int32[pages], the new
+        number of each page."""
         for column in self.variable:
             kernels.readdress(column.starts, column.lengths, slots, moved, self.shift)

@@ -13,10 +13,10 @@ papers on SSJ, SSBJ, SSCJ and Tuned X-HYBRIDJOIN.
                         OUTPUT and REMOVE all of them
                         KEEP it in memory if it is one of those that are wanted most
 
-Nothing is read of what nobody waits for, and a read serves as many tuples as one can. What the
-papers name as its flaw follows from this: a tuple of a partition that few ask for may wait for
-ever. Here it does so only while the caller has no bound on waiting: with one, the partition of a
-tuple that is due is read whatever waits for others.
+No partition is read for which no tuple waits, and a read serves as many tuples as possible. The
+flaw that the papers name follows from this: a tuple of a rarely wanted partition may wait for ever.
+Here this happens only if the caller has no bound on waiting. With a bound, the partition of a tuple
+that is due is read, whatever waits for others.
 
 The papers at hand describe the algorithm in a few sentences and give no pseudocode: this reading is
 ours. What they leave open, and deviations:
@@ -25,11 +25,11 @@ ours. What they leave open, and deviations:
   and a hash table over the keys of the partitions in memory (`joins/block_cache.py`).
 - The waiting area is ELEVATORJOIN's (`joins/stream_table/by_partition.py`). The two joins differ in
   the order of their reads, and in what they cache.
-- A partition is in memory as a whole. How often it is wanted counts stream tuples. Each time that
-  as much as an eighth of R was read, the partitions that are wanted most are chosen anew, and the
-  counts fade by a tenth, as in SSIJ.
-- A key with tuples in several partitions is never taken from memory.
-- Its state is kept by its changes, as ELEVATORJOIN's.
+- A partition is in memory as a whole. How often it is wanted is counted in stream tuples. Each time
+  that an eighth of R's partitions has been read, the most wanted partitions are chosen anew, and
+  the counts fade by a tenth, as in SSIJ.
+- Keys with tuples in several partitions are never joined from memory.
+- The state is saved as changes, as in ELEVATORJOIN.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from semistream.joins.stream_probing import steps
 from semistream.joins.stream_table.by_partition import ByPartition
 from semistream.joins.stream_table.snapshots import Snapshots
 
-CHOICES = 8  # of partitions to have in memory, in a pass over R
+CHOICES = 8  # how often per pass over R the partitions to cache are chosen
 
 
 class PartitionJoinParameters(Settings):
@@ -66,8 +66,8 @@ class PartitionJoinParameters(Settings):
 
 
 class PartitionJoin(SemiStreamJoin):
-    """Many-to-many, needs an index. M = disk buffer + partitions in memory and their counters +
-    waiting area."""
+    """The operator of the partition-based join: many-to-many, with an index. M = disk buffer +
+    partitions in memory and their counters + waiting area."""
 
     h_s: ByPartition
 
@@ -78,7 +78,7 @@ class PartitionJoin(SemiStreamJoin):
         self.index = IndexReader(self.spec)
         self.h_s = ByPartition(self.layout, max(self.master.partition_count, 1))
         self.snapshots = Snapshots(self.h_s)
-        self._chosen = 0.0  # passes over R when partitions were chosen
+        self._chosen = 0.0  # passes over R at the last choice of partitions
         self._oldest_first = False
         self._require(self.h_s.least_bytes, self.arena.free)
 
@@ -99,8 +99,8 @@ class PartitionJoin(SemiStreamJoin):
                 yield from self.iterate()
 
     def iterate(self) -> Iterator[JoinOutput]:
-        """READ the partition for which the most tuples wait, or the oldest one where that is due;
-        OUTPUT and REMOVE its tuples."""
+        """READ the partition with the most waiting tuples, or the oldest tuple's partition if that
+        is due. OUTPUT and REMOVE its tuples."""
         begun, h_s, read = self._begin(), self.h_s, 0
         at, following = self._next()
         span, waited = (at, int(h_s.reach[at])), int(h_s.waiting[at])
@@ -117,7 +117,7 @@ class PartitionJoin(SemiStreamJoin):
             self._choose()
 
     def _next(self) -> tuple[int, int]:
-        """The partition to read, and the one that is thought to be read after it."""
+        """Return the partition to read, and the one that will probably be read after it."""
         waiting = self.h_s.waiting
         second, first = np.argpartition(waiting, -2)[-2:] if len(waiting) > 1 else (0, 0)
         if self._oldest_first:
@@ -125,7 +125,7 @@ class PartitionJoin(SemiStreamJoin):
         return int(first), int(second if waiting[second] else first)
 
     def _choose(self) -> None:
-        """Choose the partitions to have in memory: those wanted most. They enter when they are
+        """Choose the partitions to keep in memory, the most wanted ones. They enter when they are
         read."""
         self._chosen = self.passes
         self.blocks.switch()

@@ -1,13 +1,13 @@
 """R-MESHJOIN, reduced Mesh Join.
 
 M. A. Naeem, G. Dobbie, G. Weber, S. Alam: *R-MESHJOIN for Near-Real-Time Data Warehousing*, DOLAP
-2010. Known here from what later papers say of it: it "clarifies the dependencies among the
+2010. It is known here from what later papers say: it "clarifies the dependencies among the
 components" of MESHJOIN and "introduces an additional degree of freedom" (Naeem, Weber, Dobbie,
 Lutteroth: *SSCJ*, sections 2 and 5.2). The following reading is ours.
 
-MESHJOIN has a chunk of Q per disk read. R-MESHJOIN frees the one from the other: a disk read fills
-a buffer of b tuples, which is joined in q slices, and each slice admits a chunk and expires the
-oldest. Q has N q chunks.
+MESHJOIN has a chunk of Q per disk read. R-MESHJOIN decouples the two: a disk read fills a buffer of
+b tuples, which is joined in q slices, and each slice admits a chunk and expires the oldest. Q has N
+q chunks.
 
     loop
         READ w stream tuples, append them to H_S and, as one chunk, to Q
@@ -46,7 +46,8 @@ class RMeshjoinParameters(Settings):
 
 
 class RMeshjoin(SemiStreamJoin):
-    """Many-to-many, needs no index. M = b v_R + w N q (v_ptr + f v_S)."""
+    """The operator of R-MESHJOIN: many-to-many, without an index. M = b v_R + w N q (v_ptr + f
+    v_S)."""
 
     h_s: ByChunk
 

@@ -1,4 +1,4 @@
-"""Every semi-stream join by name: adding one is a file and an entry here."""
+"""The registry of semi-stream joins by name. A new join needs a file and an entry here."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Algorithm:
-    """operator, settings: MODULE.Class of this package, imported when it is asked for; a form that
-    lists names needs no Numba."""
+    """An algorithm's entry. operator, settings: ``module.Class`` of this package, imported on first
+    use, so that a form that only lists names does not import Numba."""
 
     name: str
     title: str
@@ -25,9 +25,9 @@ class Algorithm:
     settings: str
     paper: str
     needs_index: bool = False  # reads the partition of a given key
-    own: bool = False  # no paper's
-    # at its rate after one pass over R, and again when the keys drift; others' caches fill over
-    # many
+    own: bool = False  # ours, from no paper
+    # reaches its rate after one pass over R, and again when the keys drift; other caches need many
+    # passes to fill
     soon: bool = False
 
     @property
@@ -86,7 +86,7 @@ REGISTRY: dict[str, Algorithm] = {a.name: a for a in (
 
 
 def find_algorithm(name: str) -> Algorithm:
-    """Raises ConfigError for an unknown name."""
+    """Return the algorithm with this name. Raises ConfigError for an unknown name."""
     if name.lower() not in REGISTRY:
         near = difflib.get_close_matches(name.lower(), REGISTRY, 1)
         raise ConfigError("algorithm", f"must be one of {', '.join(REGISTRY)}", name,

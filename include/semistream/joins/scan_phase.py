@@ -1,4 +1,4 @@
-"""The disk-probing phase of the scan-based joins, which MESHJOIN brought: R is read cyclically,
+"""The disk-probing phase of the scan-based joins, which MESHJOIN introduced: R is read cyclically,
 partition by partition."""
 
 from __future__ import annotations
@@ -11,26 +11,27 @@ import pyarrow as pa
 from semistream.joins.disk_partition import DiskPartition
 from semistream.joins.spec import JoinSpec
 
-# Orders of magnitude, in seconds: of an iteration whatever its size; of a disk tuple; of a stream
-# tuple.
+# Orders of magnitude, in seconds: the fixed cost of an iteration; the cost of a disk tuple; that of
+# a stream tuple.
 ITERATION_COST, TUPLE_COST, STREAM_COST = 400e-6, 60e-9, 300e-9
 
 
 def largest_chunk(disk_tuples: float) -> float:
-    """The most stream tuples that an iteration over so many disk tuples waits for: as many as make
-    the iteration's own cost a fifth of theirs. Beyond, tuples would wait for nothing."""
+    """Return the most stream tuples that an iteration over so many disk tuples should wait for.
+    With this many, the iteration's own cost is a fifth of theirs; waiting for more would gain
+    little."""
     return 5 * (ITERATION_COST + disk_tuples * TUPLE_COST) / STREAM_COST
 
 
 class Slice:
-    """A part of a disk partition, or, of an R without partitions, nothing."""
+    """A part of a disk partition; empty if R has no partitions."""
 
     def __init__(self, partition: DiskPartition | None, first: int = 0, last: int = 0):
         self._partition, self._first = partition, first
         self.codes = partition.codes[first:last] if partition else np.empty(0, np.int64)
 
     def take(self, rows: np.ndarray) -> pa.RecordBatch:
-        """The payload of these of its rows, which ascend."""
+        """Return the payload of these rows of the slice, given in ascending order."""
         assert self._partition is not None
         return self._partition.take(rows + self._first if self._first else rows)
 
@@ -42,8 +43,8 @@ class Slice:
 
 
 class Scan:
-    """Reads R cyclically. slices: q, in how many a partition is joined, each in an iteration of its
-    own."""
+    """A cyclic reader of R. slices: q, the number of slices of a partition, each joined in an
+    iteration of its own."""
 
     def __init__(self, spec: JoinSpec, slices: int = 1):
         self.spec, self.master, self.slices = spec, spec.master, slices
@@ -52,17 +53,17 @@ class Scan:
 
     @property
     def chunks(self) -> int:
-        """Iterations of an R-cycle: N q, at least 1. An empty R is passed over in one."""
+        """Iterations of an R-cycle: N q, at least 1. An empty R takes one iteration."""
         return max(self.master.partition_count * self.slices, 1)
 
     @property
     def largest_w(self) -> int:
-        """The most stream tuples that an iteration is worth waiting for."""
+        """The most stream tuples that an iteration should wait for."""
         return int(largest_chunk(self.master.partition_tuples / self.slices))
 
     @property
     def passes(self) -> float:
-        """R-cycles so far, with the share of this one that is done."""
+        """R-cycles so far, including the finished share of the present one."""
         return self.cycles + self.position / self.chunks
 
     @property
@@ -71,8 +72,8 @@ class Scan:
         return self.position == 0 and self.cycles > 0
 
     def read(self) -> tuple[Slice, int]:
-        """READ the next partition, or the next slice of the one in the disk buffer: (it, disk
-        tuples read)."""
+        """READ the next partition, or the next slice of the partition in the disk buffer. Return
+        (slice, disk tuples read)."""
         number, piece = divmod(self.position, self.slices)
         self.position += 1
         if self.position >= self.chunks:
@@ -92,7 +93,7 @@ class Scan:
                      count * (piece + 1) // self.slices), read
 
     def values(self) -> dict[str, Any]:
-        """For a state."""
+        """Return the state to save."""
         return {"position": self.position, "cycles": self.cycles}
 
     def restore(self, values: dict[str, Any]) -> None:

@@ -1,5 +1,5 @@
-"""Which join values are the most frequent, found out a portion at a time: numbers beside all of
-them would be a good part of H_R."""
+"""Selection of the most frequent join values, a portion at a time: arrays over all values would be
+large beside H_R."""
 
 from __future__ import annotations
 
@@ -7,28 +7,29 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-PORTION = 65_536  # join values that are looked at, saved or taken up at a time
+PORTION = 65_536  # join values that are examined, saved or restored at a time
 DIGITS = 1 << 16
-FEW = DIGITS // 8  # join values that are sorted sooner than so many digits are counted
+FEW = DIGITS // 8  # join values up to which sorting is faster than counting so many digits
 
 # frequencies, tuples and bytes of a portion of join values, numbers[n] each
 Told = Callable[[slice], tuple[np.ndarray, np.ndarray, np.ndarray]]
 
 
 def slices(n: int) -> Iterator[slice]:
-    """Of n join values, a portion at a time."""
+    """Yield slices that cover n join values, a portion each."""
     return (slice(first, min(first + PORTION, n)) for first in range(0, n, PORTION))
 
 
 def per_tuple(frequencies: np.ndarray, tuples: np.ndarray) -> np.ndarray:
-    """float64[n]; a join value without tuples counts as one with one."""
+    """Return the frequencies per tuple, float64[n]. A join value without tuples counts as one with
+    one."""
     return frequencies / np.maximum(tuples, 1)
 
 
 def most_frequent(n: int, told: Told, tuples: int, size: float) -> np.ndarray:
-    """Which of n join values have the highest frequencies per tuple, as many as have room in so
-    many tuples and bytes, bool[n]; the first of equals. told: is asked for portions, at most three
-    times."""
+    """Return which of n join values have the highest frequencies per tuple, bool[n], as many as fit
+    into so many tuples and bytes. Of equals the first are chosen. told: a function that returns the
+    numbers of a portion; it is called at most three times per portion."""
     room, cut = np.array([[tuples], [size]], float), 0  # cut: the rank of the first without room
     if n <= FEW:
         rank, needs = _ranked(*told(slice(0, n)))
@@ -63,7 +64,7 @@ def most_frequent(n: int, told: Told, tuples: int, size: float) -> np.ndarray:
 
 def _ranked(frequencies: np.ndarray, tuples: np.ndarray,
            size: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(ranks in the order of the frequencies per tuple, of 32 bits, int64[n]; tuples and bytes,
-    int64[2, n])."""
+    """Return (ranks, needs). ranks: int64[n], of 32 bits, in the order of the frequencies per
+    tuple; needs: int64[2, n], tuples and bytes."""
     return (per_tuple(frequencies, tuples).astype(np.float32).view(np.uint32).astype(np.int64),
             np.array([tuples, size], np.int64))

@@ -1,4 +1,4 @@
-"""What an operator is opened with."""
+"""The specification with which an operator is opened."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from semistream.master.relation import MasterRelation
 
 @dataclass(frozen=True)
 class JoinSpec:
-    """What an operator is opened with, checked and resolved by ``join_spec``."""
+    """The settings with which an operator is opened, checked and resolved by ``join_spec``."""
 
     algorithm: str
     memory: int  # M, bytes
@@ -30,7 +30,7 @@ class JoinSpec:
 
     @cached_property
     def fetched(self) -> list[str]:
-        """Columns of R that are read: those to add, and the join columns where codes can
+        """Columns of R that are read: the columns to add, and the join columns if codes can
         collide."""
         return list(dict.fromkeys((*self.columns, *(() if self.keys.exact else self.keys.master))))
 
@@ -39,7 +39,8 @@ class JoinSpec:
         return stored_schema(pa.schema([self.master.schema.field(c) for c in self.fetched]))
 
     def identity(self) -> dict[str, Any]:
-        """What a saved state must agree in with the operator that takes it up."""
+        """Return the settings in which a saved state and the operator that restores it must
+        agree."""
         return {
             "algorithm": self.algorithm, "stream": str(self.stream), "columns": list(self.columns),
             "join_type": self.join_type,
@@ -50,8 +51,8 @@ class JoinSpec:
         }
 
     def with_disk_buffer(self, tuples: int) -> JoinSpec:
-        """With R cut for a disk buffer of so many tuples. Raises ConfigError when that takes more
-        than half of M."""
+        """Return a copy in which R is cut into partitions of `tuples` tuples, the size of the disk
+        buffer. Raises ConfigError when the disk buffer takes more than half of M."""
         master = self.master.with_partition(tuples)
         if master.partition_bytes > self.memory // 2:
             raise ConfigError("memory", f"must be at least {2 * master.partition_bytes:,} bytes, "
@@ -64,10 +65,12 @@ class JoinSpec:
 def join_spec(algorithm: str, memory: int, stream: pa.Schema, master: MasterRelation,
               on: Sequence[tuple[str, str]],
               columns: Sequence[str] | None = None, join_type: str = "inner") -> JoinSpec:
-    """stream: schema of the chunks that ``process`` will get; on: (stream column, master column)
+    """Check the settings of a join and resolve them. Raises ConfigError for settings that cannot
+    work.
+
+    stream: schema of the chunks that ``process`` will get; on: (stream column, master column)
     pairs; columns: master columns to add (None: all but the join columns). A master column whose
-    name the stream has too is added as ``<master>_<column>``. Raises ConfigError for whatever
-    cannot work.
+    name the stream has too is added as ``<master>_<column>``.
     """
     if join_type not in ("inner", "left"):
         raise ConfigError("join_type", "must be inner or left", join_type, "Choose one.")
@@ -90,8 +93,8 @@ def join_spec(algorithm: str, memory: int, stream: pa.Schema, master: MasterRela
 
 
 def output_names(stream: pa.Schema, master: str, columns: Sequence[str]) -> tuple[str, ...]:
-    """The names that master columns get beside the stream's. Raises ConfigError when two would be
-    the same."""
+    """Return the names of the added master columns in the output. Raises ConfigError when a name
+    would occur twice."""
     names = tuple(f"{master}_{c}" if c in stream.names else c for c in columns)
     doubled = [n for i, n in enumerate(names) if n in stream.names or n in names[:i]]
     if doubled:

@@ -23,16 +23,16 @@ Deviations, and why:
 - v_S and v_R are the bytes that a tuple takes in H_S and in H_R, links and table included, and a
   cached value costs v_E bytes beside its tuples. A value without master tuples (known absent) thus
   costs v_E and not nothing.
-- A value enters H_R with the f_count that its |H_S(j)| stands for since the last eviction, so that
+- A value enters H_R with the f_count that |H_S(j)| corresponds to since the last eviction, so that
   the division by 10 is fair.
-- rc starts at 2, without candidates: the first R-cycle fills H_S. The eviction is between two
-  R-cycles, behind the phase-out and before the switching, and not once an iteration.
-- The candidates that are counted take a fiftieth of M at most, 64 at least; values beyond that wait
-  for another cycle. H_S keeps a twentieth of what it shares with H_R, whatever the inequality says.
-  The paper limits neither.
+- rc starts at 2, without candidates: the first R-cycle fills H_S. The eviction takes place between
+  two R-cycles, after the phase-out and before the switching, and not once per iteration.
+- The counted candidates take a fiftieth of M at most, but there are at least 64; values beyond that
+  wait for another cycle. H_S keeps a twentieth of the memory that it shares with H_R, whatever the
+  inequality says. The paper limits neither.
 - w is at most MESHJOIN's (`joins/meshjoin.py`).
-- An iteration that has nothing to join reads nothing. When all that comes is cached, the disk rests
-  (Theorem 3).
+- An iteration without waiting tuples reads nothing. When all arriving values are cached, nothing is
+  read (Theorem 3).
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ INCREMENTING, SWITCHING, PHASE_OUT = 1, 2, 0  # rc mod 3
 EVICTION_CYCLES = 10
 CANDIDATE_BYTES = 8 + 4 + 4 + 4 + 6  # key, s_count, |H_S|, staged tuples, 1.5 places in the table
 CANDIDATE_SHARE, LEAST_CANDIDATES = 50, 64  # candidates take a fiftieth of M; there are at least 64
-LEAST_H_S = 0.05  # of the memory that H_S and H_R share, whatever the inequality says
+LEAST_H_S = 0.05  # least share of H_S in the memory that H_S and H_R share
 
 
 class SsbjParameters(Settings):
@@ -77,12 +77,12 @@ class SsbjParameters(Settings):
 
 
 def most_candidates(memory: int) -> int:
-    """Join values that may be candidates at a time, for M of so many bytes."""
+    """Return the most join values that may be candidates at a time, for M of `memory` bytes."""
     return max(memory // CANDIDATE_SHARE // CANDIDATE_BYTES, LEAST_CANDIDATES)
 
 
 class Candidates:
-    """Join values of H_S that may be switched, fixed for an incrementing and a switching cycle.
+    """Join values of H_S that may be switched, chosen for an incrementing and a switching cycle.
 
     keys: int64[n]; s_count: int32[n], their master tuples; waiting: int32[n], |H_S(j)| when chosen.
     """
@@ -100,10 +100,11 @@ class Candidates:
 
 
 class Ssbj(SemiStreamJoin):
-    """Many-to-many, needs no index. M = (b + h_R f) v_R + w_S (R_t / b)(v_P + f v_S), Eq. 1.
+    """The operator of SSBJ: many-to-many, without an index. M = (b + h_R f) v_R + w_S (R_t / b)(v_P
+    + f v_S), Eq. 1.
 
-    H_R and H_S share what the disk buffer and the candidates leave: H_R takes what the cache
-    inequality gives it, H_S the rest.
+    H_R and H_S share the memory that the disk buffer and the candidates leave: H_R takes as much as
+    the cache inequality gives it, H_S the rest.
     """
 
     h_s: ByChunk
@@ -115,13 +116,13 @@ class Ssbj(SemiStreamJoin):
         self.h_s = ByChunk(self.layout, self.scan.chunks, self.scan.largest_w)
         self.rc = 2
         self.candidates = Candidates.none()
-        self.planned = 0  # bytes that H_R will be given when the switching begins
-        # the switching buffer is complete before its cycle is: it was restored
+        self.planned = 0  # bytes that H_R will get when the switching cycle begins
+        # a restored switching buffer is complete before its cycle ends
         self.staged_all = False
         self.arena.reserve("disk buffer", self.master.partition_bytes)
         self.most_candidates = most_candidates(self.arena.budget)
         self.arena.reserve("candidates", self.most_candidates * CANDIDATE_BYTES)
-        self.pool = self.arena.free  # for H_S and H_R
+        self.pool = self.arena.free  # bytes that H_S and H_R share
         self._require(2 * self.h_s.least_bytes, self.pool)
         self.v_r, schema = cached_bytes(self.spec), self.spec.fetched_schema
         most = int(min(self.pool // MasterCache.bytes_per_tuple(schema, 0),
@@ -146,7 +147,7 @@ class Ssbj(SemiStreamJoin):
             yield from self.iterate()
 
     def _add(self, buffer: StreamBuffer) -> Iterator[JoinOutput]:
-        """ADD the misses to H_S and Q; iterate whenever w_S have come."""
+        """ADD the misses to H_S and Q. Run an iteration whenever w_S have entered."""
         h_s = self.h_s
         while len(buffer):
             wanted = self.w_s - h_s.open_count
@@ -159,7 +160,7 @@ class Ssbj(SemiStreamJoin):
                 yield from self.iterate()
 
     def iterate(self) -> Iterator[JoinOutput]:
-        """The disk phase: one iteration of MESHJOIN."""
+        """Run the disk phase: one iteration of MESHJOIN."""
         begun, h_s = self._begin(), self.h_s
         h_s.close_chunk()
         partition, read = self.scan.read()
@@ -183,8 +184,8 @@ class Ssbj(SemiStreamJoin):
     # Cache migration and eviction
 
     def _new_cycle(self) -> None:
-        """What happens between two R-cycles (lines 3-14 and 42-51): H_S still holds all that came
-        in the one that ends."""
+        """Begin a new R-cycle (lines 3-14 and 42-51). H_S still holds all tuples that came in the
+        cycle that ends."""
         self.rc += 1
         if self.rc % 3 == PHASE_OUT:
             self._phase_out()
@@ -196,8 +197,8 @@ class Ssbj(SemiStreamJoin):
             self._choose()
 
     def _nominate(self) -> None:
-        """Fix the candidates: the most frequent values of H_S that could satisfy the inequality
-        with the fewest master tuples."""
+        """Choose the candidates: the most frequent values of H_S that could satisfy the inequality
+        with the fewest possible master tuples."""
         sf, v_s, v_e = self.parameters.switching_factor, self.h_s.tuple_bytes, MasterCache.ENTRY
         space = self._space()
         present, absent = int(sf * (self.v_r + v_e) / v_s) + 1, int(sf * v_e / v_s) + 1
@@ -208,8 +209,9 @@ class Ssbj(SemiStreamJoin):
         self.planned = min(space, int((counts >= least).sum() * self.v_r + len(keys) * v_e))
 
     def _choose(self) -> None:
-        """Evaluate the cache inequality (Theorem 2), m v_R < n v_S, with s_count complete and
-        |H_S(j)| after a full R-cycle."""
+        """Evaluate the cache inequality (Theorem 2), m v_R < n v_S. By now s_count is complete and
+        H_S(j)| covers a full R-cycle.
+        """
         c = self.candidates
         waiting = self.h_s.find(c.keys).counts
         m_cache = c.s_count * self.v_r + MasterCache.ENTRY
@@ -229,9 +231,9 @@ class Ssbj(SemiStreamJoin):
         self.planned = 0
 
     def _migrate(self, partition: Slice) -> None:
-        """Lines 28-36: count the candidates' master tuples, then put those of the chosen into the
-        switching buffer; where their strings are longer than the average, those of the best
-        candidates."""
+        """Count the candidates' master tuples, or put those of the chosen values into the switching
+        buffer (lines 28-36). If strings are longer than average, only the tuples of the best
+        candidates fit."""
         c = self.candidates
         if not len(c.keys) or self.staged_all:
             return
@@ -245,18 +247,19 @@ class Ssbj(SemiStreamJoin):
                                   self.arena.components["H_R"])
 
     def _phase_out(self) -> None:
-        """Lines 9-13: the switching buffer becomes a part of H_R, and w is adapted. Values whose
-        tuples did not all fit are dropped."""
+        """MOVE the switching buffer to H_R and adapt w (lines 9-13). Values whose tuples did not
+        all fit are dropped."""
         staged = self.h_r.staged
         if len(staged):
-            # of the cycles since the last eviction, which is behind this phase-out
+            # scaled to the cycles since the last eviction; the next one follows this phase-out
             staged.frequencies *= (self.rc - 1) % EVICTION_CYCLES + 1
             self.h_r.switch(staged.counts == self.candidates.s_count)
         self.candidates, self.staged_all = Candidates.none(), False
         self._rebalance()
 
     def _evict(self) -> None:
-        """Lines 42-51: drop the values that have become too infrequent for their place."""
+        """Drop the values that have become too infrequent for the memory that they take (lines
+        42-51)."""
         def worth(f_count: np.ndarray, tuples: np.ndarray) -> np.ndarray:
             m_cache = tuples * self.v_r + MasterCache.ENTRY
             m_disk = f_count / EVICTION_CYCLES * self.h_s.tuple_bytes
@@ -272,13 +275,13 @@ class Ssbj(SemiStreamJoin):
 
     @property
     def w_s(self) -> int:
-        """Stream tuples per iteration that enter H_S: what fills it in one R-cycle, less what H_R
-        will take of it."""
+        """Stream tuples per iteration that enter H_S: as many as fill it in one R-cycle, without
+        the memory that H_R will take from it."""
         return self.h_s.w(int(self._h_s_limit / self.h_s.tuple_bytes))
 
     @property
     def _h_s_limit(self) -> int:
-        """Bytes that H_S may have now."""
+        """Bytes that H_S may take now."""
         return self.pool - self.arena.components["H_R"] - self.planned
 
     @property
@@ -291,26 +294,28 @@ class Ssbj(SemiStreamJoin):
         self._resize(self.pool if self.parameters.form == "fixed" else self._least_h_s)
 
     def _resize(self, size: int) -> int:
-        """Give H_S so many bytes. Returns the bytes that it has: more, while more waits."""
+        """Give H_S this many bytes. Return the bytes that it has, which are more while its tuples
+        need more."""
         self.arena.reserve("H_S", self.h_s.resize(size))
         return self.h_s.size
 
     def _space(self) -> int:
-        """Bytes that H_R may still grow by."""
+        """Return the bytes by which H_R may still grow."""
         return max(self.pool - self.h_r.used - self._least_h_s, 0)
 
     def _limit_h_s(self, size: int) -> bool:
-        """Make H_S no larger than this. False when more waits there."""
+        """Shrink H_S to this size. Return False if its tuples need more."""
         return self.h_s.size <= size or self._resize(size) <= size
 
     def _grow(self) -> bool:
-        """In the rate form, let H_S have half as much again, if M allows."""
+        """Enlarge H_S by half in the rate form, if M allows. Return whether it grew."""
         now = self.h_s.size
         size = min(now + max(now // 2, 65_536), self._h_s_limit)
         return self.parameters.form == "rate" and size > now and self._resize(size) > now
 
     def _rebalance(self) -> None:
-        """H_R has what it uses, H_S the rest (fixed form) or what it needed (rate form)."""
+        """Give H_R the bytes that it uses, and H_S the rest (fixed form) or what it needed (rate
+        form)."""
         self.arena.reserve("H_R", self.h_r.used)
         size = self.pool - self.h_r.used
         if self.parameters.form == "rate":
@@ -323,8 +328,8 @@ class Ssbj(SemiStreamJoin):
     # State
 
     def _state(self) -> State:
-        """Of H_R and of the switching buffer only the join values and counts: their tuples are in
-        R."""
+        """Return the state to save. For H_R and the switching buffer these are join values and
+        counts only, as their tuples can be read from R."""
         c = self.candidates
         tables = self.h_s.tables() | {
             "cache": self.h_r.saved(staged=False),

@@ -14,15 +14,15 @@ Cache Module*, 2013, section 4.1.
                 if f >= threshold SWITCH r into H_R, if H_R is full in the place of the least
                     frequent tuple
 
-The frequency recorder is that of CMESHJOIN and SSJ (`joins/frequency_detection.py`), the
-disk-probing phase that of HYBRIDJOIN (`joins/hybridjoin.py`); so are the deviations, but for the
-last one of HYBRIDJOIN. The stream buffer is the chunk that the caller gives. Once it is empty the
-disk-probing phase becomes active for one iteration, also with a chunk that had no tuple or none
-with a key; while it stays empty, again with the next chunk and with `SemiStreamJoin.keep_up`, as
-told of SSJ (`joins/ssj.py`). A period of the frequency recorder is N partitions read. The paper
-assumes unique master keys: here H_R has all tuples of a key or none. To the paper a non-clustered
-index is enough: a snapshot's is clustered, its tuples lie in the order of their key codes, so that
-a key's partition has its neighbours too.
+The frequency recorder is that of CMESHJOIN and SSJ (`joins/frequency_detection.py`), and the
+disk-probing phase that of HYBRIDJOIN (`joins/hybridjoin.py`). Their deviations apply, except the
+last one of HYBRIDJOIN. The stream buffer is the chunk that the caller gives. Once it is empty, the
+disk-probing phase becomes active for one iteration, also after a chunk without tuples or without
+keys. While it stays empty, the phase becomes active again with the next chunk and with
+`SemiStreamJoin.keep_up`, as in SSJ (`joins/ssj.py`). A period of the frequency recorder is N
+partitions read. The paper assumes unique master keys; here H_R has all tuples of a key or none. The
+paper needs only a non-clustered index. That of a snapshot is clustered: its tuples lie in the order
+of their key codes, so that a key's partition has its neighbours too.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class SscjParameters(Settings):
 
 
 class Sscj(SemiStreamJoin):
-    """Many-to-many, needs an index. M = d v_R + h_R v_R + 8 h_R + alpha [..] + (1 - alpha) [..],
-    [..] = what is left, Eq. 1."""
+    """The operator of SSCJ: many-to-many, with an index. M = d v_R + h_R v_R + 8 h_R + alpha [..] +
+    (1 - alpha) [..], where [..] is the rest, Eq. 1."""
 
     h_s: ByKey
 
@@ -93,7 +93,7 @@ class Sscj(SemiStreamJoin):
             yield from self.iterate()
 
     def iterate(self) -> Iterator[JoinOutput]:
-        """The disk-probing phase."""
+        """Run the disk-probing phase once."""
         begun, h_s, cycles = self._begin(), self.h_s, self.index.cycles
         span, read = h_s.span(h_s.oldest), 0  # the oldest key in Q
         # READ the partition that the index gives for it

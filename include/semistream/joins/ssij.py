@@ -20,14 +20,14 @@ Lutteroth: *A Memory-Optimal Many-To-Many Semi-Stream Join*.
 A block is a disk partition. The papers at hand describe the algorithm and give no pseudocode: this
 reading is ours. What they leave open, and deviations:
 
-- The input buffer is the chunk that the caller collected. It needs no memory of M, and no tuple
+- The input buffer is the chunk that the caller collected. It takes no memory of M, and no tuple
   waits there.
 - A plan frees an eighth of the stream buffer with the fewest reads. The oldest tuple's block is
   always read, so that no tuple waits for ever. Blocks are read in the order of R.
 - Utility counts the stream tuples that need the block and fades by a tenth with each join phase.
   Cached blocks change once per join phase: one compaction of the cache.
-- A key with tuples in several blocks is never taken from the cache; its tuples wait until all its
-  blocks are read at once.
+- Keys with tuples in several blocks are never joined from the cache; their tuples wait until all
+  their blocks are read together.
 - The stream buffer is H_S and Q of HYBRIDJOIN (`joins/stream_table/by_key.py`); the tuples that
   wait for a block are found through its keys.
 """
@@ -54,7 +54,7 @@ from semistream.joins.stream_buffer import StreamBuffer
 from semistream.joins.stream_probing import steps
 from semistream.joins.stream_table.by_key import ByKey, Span
 
-FREED = 1 / 8  # of the stream buffer, by one plan
+FREED = 1 / 8  # share of the stream buffer that one plan frees
 
 class SsijParameters(Settings):
     disk_tuples: int = Field(0, ge=0, description="d, master tuples of a block; 0: chosen from M "
@@ -64,7 +64,8 @@ class SsijParameters(Settings):
 
 
 class Ssij(SemiStreamJoin):
-    """Many-to-many, needs an index. M = disk buffer + block cache and counters + stream buffer."""
+    """The operator of SSIJ: many-to-many, with an index. M = disk buffer + block cache and counters
+    + stream buffer."""
 
     h_s: ByKey
 
@@ -93,7 +94,7 @@ class Ssij(SemiStreamJoin):
                 yield from self.iterate()
 
     def iterate(self) -> Iterator[JoinOutput]:
-        """The join phase; each block read is an iteration."""
+        """Run the join phase. Each block read counts as an iteration."""
         h_s, blocks = self.h_s, self.blocks
         plan = self._plan(h_s.waiting(len(blocks.cached)))
         blocks.replace(plan)
@@ -105,7 +106,7 @@ class Ssij(SemiStreamJoin):
         blocks.utility *= FADE
 
     def _read(self, span: Span, following: Span) -> Iterator[JoinOutput]:
-        """READ blocks, OUTPUT and DELETE the tuples that wait for them, and CACHE them."""
+        """READ blocks, OUTPUT and DELETE the tuples that wait for them, and CACHE the blocks."""
         begun, h_s, read = self._begin(), self.h_s, 0
         for block in self.index.read(span, following):
             found = h_s.find(block.codes, block.firsts(span), span)
@@ -117,7 +118,8 @@ class Ssij(SemiStreamJoin):
         self._end(begun, len(removed.slots), read, self.index.cycles)
 
     def _plan(self, waiting: np.ndarray) -> np.ndarray:
-        """The blocks to read, in the order of R, int64[n]; waiting: int64[N], tuples for each."""
+        """Return the blocks to read, in the order of R, int64[n]. waiting: int64[N], the tuples
+        that wait for each block."""
         order = np.argsort(-waiting, kind="stable")
         count = int(np.searchsorted(np.cumsum(waiting[order]), FREED * self.h_s.live)) + 1
         return np.sort(order[:count][waiting[order[:count]] > 0])

@@ -12,18 +12,18 @@ Data Warehousing*, 2014, Algorithm 1.
             if f >= threshold  SWITCH r into H_R
         DELETE the oldest chunk from H_S and Q
 
-It has the phases of CMESHJOIN. What it adds is that "a stream-probing phase ends if H_S is
-completely filled or if the stream buffer is empty. Then the disk-probing phase becomes active"
-(section 4.1): it does not wait for a full chunk, and a slow stream's tuples not for one another.
-The stream buffer is the chunk that the caller gives. Once it is empty the disk-probing phase
-becomes active for one iteration, also with a chunk that had no tuple or none with a key.
+SSJ has the phases of CMESHJOIN. It adds that "a stream-probing phase ends if H_S is completely
+filled or if the stream buffer is empty. Then the disk-probing phase becomes active" (section 4.1).
+So it does not wait for a full chunk, and tuples of a slow stream do not wait for each other. The
+stream buffer is the chunk that the caller gives. Once it is empty, the disk-probing phase becomes
+active for one iteration, also after a chunk without tuples or without keys.
 
 Deviations: those of CMESHJOIN. While the stream buffer stays empty, the paper's endless loop would
-read R on and on, also for an empty H_S. Here the disk-probing phase then becomes active again with
-the next chunk, however few tuples it has, and with `SemiStreamJoin.keep_up` as often as it takes
-for no tuple to wait longer than a bound; where nothing waits, the disk rests. A chunk is at most an
-N-th of H_S, so that H_S fills evenly over the R-cycle; one that filled H_S at once would let N - 1
-iterations go by without taking in a tuple, at the same service rate.
+go on reading R, even for an empty H_S. Here the disk-probing phase becomes active again with the
+next chunk, however few tuples it has, and with `SemiStreamJoin.keep_up`, as often as is needed for
+no tuple to wait longer than a bound. If no tuples wait, nothing is read. A chunk is at most an N-th
+of H_S, so that H_S fills evenly over the R-cycle. One that filled H_S at once would let N - 1
+iterations pass without taking in a tuple, at the same service rate.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class SsjParameters(Settings):
 
 
 class Ssj(SemiStreamJoin):
-    """Needs no index. M = (k + l) v_P + 8 h_R + alpha [..] + (1 - alpha) [..], with [..] = M - (k +
-    l) v_P - 8 h_R, Eq. 1."""
+    """The operator of SSJ: without an index. M = (k + l) v_P + 8 h_R + alpha [..] + (1 - alpha)
+    [..], with [..] = M - (k + l) v_P - 8 h_R, Eq. 1."""
 
     h_s: ByChunk
 
@@ -91,7 +91,7 @@ class Ssj(SemiStreamJoin):
             yield from self.iterate()
 
     def iterate(self) -> Iterator[JoinOutput]:
-        """The disk-probing phase."""
+        """Run the disk-probing phase once."""
         begun, h_s = self._begin(), self.h_s
         h_s.close_chunk()
         partition, read = self.scan.read()  # READ the next b tuples of R, cyclically

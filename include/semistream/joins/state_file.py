@@ -17,22 +17,22 @@ import pyarrow as pa
 from semistream.durable import naming, replacing, sync
 from semistream.errors import StateError
 
-FORMAT = 8  # raised whenever tables or values of a state mean something else
+FORMAT = 8  # increased whenever the meaning of a state's tables or values changes
 MAGIC = b"semistream join state "
-HEADER = MAGIC + b"%d\n" % FORMAT  # of 24 bytes, so that what follows is aligned
+HEADER = MAGIC + b"%d\n" % FORMAT  # 24 bytes, so that the tables are aligned
 BEGIN_AGAIN = "Restore it from a backup, or load the source anew: semistream reset APP."
-WRITTEN_ROWS = 131_072  # of a state's table at a time
+WRITTEN_ROWS = 131_072  # rows of a state's table written at a time
 
 
 @dataclass
 class JoinState:
-    """Everything that an operator needs to go on elsewhere: waiting tuples, and where the algorithm
-    stands; or, if not whole, what of it has changed since the snapshot before.
+    """Everything that an operator needs to continue in another process: waiting tuples, and the
+    algorithm's own state. If not ``whole``, only the changes since the snapshot before.
 
-    tables: Arrow tables by name, or readers of such, which can be written once; values: JSON-able
-    settings and counters, among them ``identity`` (what the operator was opened with), which
-    ``restore`` compares. linked: files that never change, by the names that they have beside the
-    state; they are linked there, not written again.
+    tables: Arrow tables by name, or readers of them, which can be written once; values: settings
+    and counters that JSON can hold, among them ``identity`` (the settings of the operator), which
+    ``restore`` compares. linked: immutable files, by the names that they have beside the state;
+    they are linked there and not written again.
     """
 
     tables: dict[str, Any]
@@ -41,16 +41,16 @@ class JoinState:
     linked: dict[str, Path] = field(default_factory=dict)
 
     def held(self) -> JoinState:
-        """With tables in the place of readers."""
+        """Return a copy in which readers are replaced by tables."""
         return replace(self, tables={
             name: table.read_all() if isinstance(table, pa.RecordBatchReader) else table
             for name, table in self.tables.items()})
 
     def write(self, path: str | Path, before: str = "") -> None:
-        """One file, written beside, flushed to disk and renamed into place.
+        """Write the state to a temporary file, flush it to disk and rename it into place.
 
-        before: name of the file, in the same directory, of the state that changes are told of.
-        Raises StateError when that is damaged.
+        before: name of the state that the changes refer to, in the same directory. Raises
+        StateError if that file is damaged.
         """
         path, parts = Path(path), []
         adds_to = [] if self.whole else self._parts(path.with_name(before))
@@ -73,20 +73,20 @@ class JoinState:
 
     @classmethod
     def files(cls, path: str | Path) -> list[str]:
-        """Names of the files that a state consists of. Raises StateError when this one is missing
-        or damaged."""
+        """Return the names of the files that make up a state. Raises StateError when this file is
+        missing or damaged."""
         return [*cls._parts(path), *_foot(path)[0].get("linked", {})]
 
     @classmethod
     def _parts(cls, path: str | Path) -> list[str]:
-        """A whole state, and what has changed since, oldest first."""
+        """Return the file names of the whole state and of the changes after it, oldest first."""
         return [*_foot(path)[0]["adds_to"], Path(path).name]
 
     @classmethod
     def read(cls, path: str | Path) -> list[JoinState]:
-        """The whole state and what has changed since, oldest first. Only the last one has linked
-        files: those of former ones may be gone. Raises StateError when a file is missing or
-        damaged."""
+        """Read the whole state and the changes after it, oldest first. Only the last one has linked
+        files, as those of earlier ones may have been removed. Raises StateError when a file is
+        missing or damaged."""
         parts = [Path(path).with_name(name) for name in cls._parts(path)]
         return [*(cls._read(part, last=False) for part in parts[:-1]), cls._read(parts[-1])]
 
@@ -110,8 +110,8 @@ class JoinState:
 
 
 def link(file: Path, to: Path) -> None:
-    """Another name for a file that never changes; a copy where the file system has none. It is on
-    disk then, whole. Nothing is done where the name is there."""
+    """Create another name for an immutable file, or a copy if the file system cannot link. The file
+    is on disk completely afterwards. Does nothing if the name exists."""
     if to.exists():
         return
     beside = to.with_name(f".{to.name}.{uuid.uuid4().hex}")
@@ -125,7 +125,7 @@ def link(file: Path, to: Path) -> None:
 
 
 def _foot(path: str | Path) -> tuple[dict[str, Any], pa.Buffer]:
-    """What the end of a state's file tells of it, and the file."""
+    """Return the description at the end of a state's file, and the file's content."""
     try:
         with pa.memory_map(str(path)) as file:
             data = file.read_buffer()
@@ -147,7 +147,7 @@ def _foot(path: str | Path) -> tuple[dict[str, Any], pa.Buffer]:
 
 
 class _Checked(io.RawIOBase):
-    """Writes to a file, and keeps size and checksum of what it wrote."""
+    """A file writer that records the size and the checksum of the bytes written."""
 
     def __init__(self, file: IO[bytes]):
         self._file, self.size, self.check = file, 0, 0

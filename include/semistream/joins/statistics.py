@@ -1,4 +1,4 @@
-"""What a join counts: totals, and its latest iterations one by one."""
+"""Statistics of a join: totals, and its latest iterations one by one."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ T = TypeVar("T")
 
 
 class Clock:
-    """Seconds spent inside a join: it stands still while the caller has what came out."""
+    """The seconds spent inside a join. The clock stands still while the caller handles the
+    output."""
 
     def __init__(self) -> None:
         self._spent, self._since = 0.0, 0.0
 
     def __call__(self) -> float:
-        """Seconds so far, for differences; to be read inside a step."""
+        """Return the seconds so far, to be read inside a step. Only differences are meaningful."""
         return self._spent + time.perf_counter() - self._since
 
     def timed(self, steps: Iterator[T], account: Callable[[float], None]) -> Iterator[T]:
-        """What the steps give; account is told the seconds spent inside each."""
+        """Yield the items of an iterator, and pass the seconds spent on each to `account`."""
         while True:
             self._since = time.perf_counter()
             try:
@@ -39,22 +40,22 @@ class Clock:
 
 
 def timed(steps: Iterator[T], account: Callable[[float], None]) -> Iterator[T]:
-    """``Clock.timed`` by a clock that nobody else reads."""
+    """Run ``Clock.timed`` with a clock of its own."""
     return Clock().timed(steps, account)
 
 
 class PaperTimes:
-    """How long stream tuples wait and are processed by the papers' own definitions (Naeem, Jamil:
-    *SSJ*, section 6.2), summed over them.
+    """Waiting and processing times of stream tuples by the papers' own definitions (Naeem, Jamil:
+    *SSJ*, section 6.2), summed over the tuples.
 
     *Waiting time* is spent "in the stream buffer before entering into the join module": until an
     iteration begins that takes the tuple in, or H_R answers it. *Processing time* is "from loading
-    to matching, without including any delay due to a low arrival rate": from there to its first
-    match, or to where it is certain that it has none. A tuple that the index or a filter answers
-    has neither.
+    to matching, without including any delay due to a low arrival rate": from then until its first
+    match, or until it is certain that it has none. A tuple that the index or a filter answers has
+    neither.
 
-    The clock is the join's, which stands still between two calls. What goes by there is the
-    stream's time: whoever knows it adds it for the tuples that are still to be taken in.
+    The clock is the join's, which stands still between two calls. Time between calls belongs to the
+    stream; a caller that knows it adds it for the tuples that are still to be taken in.
     """
 
     def __init__(self, clock: Clock):
@@ -65,35 +66,36 @@ class PaperTimes:
         self._came = self._entered_at = self._at = 0.0
 
     def call(self) -> None:
-        """Note that the tuples of a call have come."""
+        """Record that the tuples of a call have arrived."""
         self._came = self._clock()
 
     def answer(self, tuples: int) -> None:
-        """Note that H_R answered so many of them."""
+        """Record that H_R answered this many tuples of the call."""
         self.waited += tuples * (self._clock() - self._came)
 
     def enter(self, tuples: int) -> None:
-        """Note that so many of them entered H_S."""
+        """Record that this many tuples of the call entered H_S."""
         self.entered += tuples
         self._entered_at += tuples * self._came
 
     def load(self) -> None:
-        """Note that an iteration begins."""
+        """Record that an iteration begins."""
         self.waited += self.entered * self._go_on() - self._entered_at
         self._unmatched += self.entered
         self.entered, self._entered_at = 0, 0.0
 
     def match(self, tuples: int) -> None:
-        """Note that so many had their first match, or are certain to have none."""
+        """Record that this many tuples had their first match, or are certain to have none."""
         self._go_on()
         self._unmatched -= tuples
 
     def resume(self, unmatched: int) -> None:
-        """Begin with tuples of a restored state that have no match so far."""
+        """Start with the tuples of a restored state that have no match so far."""
         self._unmatched = unmatched
 
     def _go_on(self) -> float:
-        """Count the time since the last event for all that are without a match. Returns now."""
+        """Add the time since the last event for all tuples without a match. Return the present
+        time."""
         now = self._clock()
         self.processed += self._unmatched * (now - self._at)
         self._at = now
@@ -101,15 +103,15 @@ class PaperTimes:
 
 
 class Iteration(NamedTuple):
-    """One outer loop."""
+    """One run of the outer loop."""
 
     w_n: int  # stream tuples finished through H_R since the last one
     w_s: int  # stream tuples finished through H_S
     disk_tuples: int
     bytes_read: int
     seconds: float  # c_loop, without what the caller does with the output
-    waiting: int  # tuples in H_S behind it
-    cached: int  # master tuples in H_R behind it
+    waiting: int  # tuples in H_S afterwards
+    cached: int  # master tuples in H_R afterwards
     r_cycles: int  # full passes over R so far
 
 
@@ -131,13 +133,13 @@ class JoinStatistics:
     # by the papers' definitions (`PaperTimes`), summed over the stream tuples
     paper_waiting_seconds: float = 0.0
     paper_processing_seconds: float = 0.0
-    # by ours, summed over the tuples that entered H_S: from the call that brought them to their
-    # entry
+    # by our definition, summed over the tuples that entered H_S: from the call that brought a tuple
+    # to its entry
     waited_seconds: float = 0.0
-    processed_seconds: float = 0.0  # summed over the same: from there to their removal
-    # from the micro-batch that brought a tuple to where it leaves the operator, where micro-batches
-    # are told; else of those that entered H_S, from there. Tuples of one chunk, key or partition
-    # that leave together count as one that entered at their mean time, but for the oldest
+    processed_seconds: float = 0.0  # summed over the same tuples: from entry to removal
+    # waits from the micro-batch that brought a tuple until it leaves the operator, if micro-batches
+    # are told, else from the entry into H_S. Tuples of one chunk, key or partition that leave
+    # together count with their mean, except the oldest
     waits: Waits = field(default_factory=Waits)
     micro_batches: MicroBatches = field(default_factory=MicroBatches, repr=False)
     memory: dict[str, int] = field(default_factory=dict)  # bytes reserved now, by component
@@ -147,6 +149,6 @@ class JoinStatistics:
     iterations: deque[Iteration] = field(default_factory=lambda: deque(maxlen=10_000), repr=False)
 
     def as_dict(self) -> dict[str, Any]:
-        """All but the single iterations, and what they are counted with."""
+        """Return all totals, without the single iterations and the paper times."""
         return {f.name: getattr(self, f.name) for f in fields(self)
                 if f.name not in ("iterations", "paper_times", "micro_batches")}

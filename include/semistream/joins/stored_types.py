@@ -14,12 +14,12 @@ def is_variable(kind: pa.DataType) -> bool:
 
 
 def has_strings(schema: pa.Schema) -> bool:
-    """Whether any column has values of variable length."""
+    """Return whether any column has values of variable length."""
     return any(is_variable(f.type) for f in schema)
 
 
 def stored_type(name: str, kind: pa.DataType) -> pa.DataType:
-    """The type that a column is held in. Raises ConfigError for nested and null columns."""
+    """Return the type in which a column is held. Raises ConfigError for nested and null columns."""
     if pa.types.is_dictionary(kind):
         return stored_type(name, kind.value_type)
     if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
@@ -37,7 +37,7 @@ def stored_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def as_stored(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The schema's columns of the batch, in its types."""
+    """Return the schema's columns of the batch, cast to the schema's types."""
     if batch.schema.equals(schema):
         return batch
     columns = []
@@ -59,7 +59,7 @@ def offsets_and_data(column: pa.Array) -> tuple[np.ndarray, np.ndarray]:
 
 
 def variable_bytes(batch: pa.RecordBatch) -> np.ndarray:
-    """Bytes of each row's variable-length values, int64[n]."""
+    """Return the bytes of each row's variable-length values, int64[n]."""
     total = np.zeros(batch.num_rows, np.int64)
     for column in batch.columns:
         if is_variable(column.type):

@@ -1,5 +1,5 @@
-"""The papers' stream buffer: tuples that have arrived and are not in H_S yet; and how H_S holds a
-tuple."""
+"""The papers' stream buffer: tuples that have arrived and are not in H_S yet. Also the layout in
+which H_S holds a tuple."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from semistream.master.relation import MasterRelation
 
 
 class StreamLayout:
-    """Which columns H_S holds of a stream tuple: an integer key that is its own code is not held
+    """The columns of a stream tuple that H_S holds. An integer key that equals its code is not held
     twice.
 
-    schema: of the stream; key: place of the column that is not held, or None.
+    schema: the stream's schema; key: index of the column that is not held, or None.
     """
 
     def __init__(self, schema: pa.Schema, key: int | None = None):
@@ -34,7 +34,7 @@ class StreamLayout:
         return cls(spec.stream, index if own_code else None)
 
     def batch(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The held columns of stream tuples."""
+        """Return the held columns of stream tuples."""
         if self.key is None:
             return batch
         columns = [c for i, c in enumerate(batch.columns) if i != self.key]
@@ -44,7 +44,8 @@ class StreamLayout:
         return pa.RecordBatch.from_arrays(columns, schema=self.held)
 
     def columns(self, codes: np.ndarray, held: list[pa.Array]) -> list[pa.Array]:
-        """All columns of the stream, of tuples with these key codes, int64[n], and held columns."""
+        """Return all columns of stream tuples, from their key codes, int64[n], and their held
+        columns."""
         if self.key is None:
             return held
         kind = self.schema.field(self.key).type
@@ -52,8 +53,8 @@ class StreamLayout:
         return [*held[:self.key], key, *held[self.key:]]
 
     def strings(self, sample: pa.RecordBatch) -> float:
-        """Bytes of strings to expect of a stream tuple, as a sample has them; 0 where there are no
-        strings."""
+        """Return the expected bytes of strings in a stream tuple, estimated from a sample; 0 if
+        there are no string columns."""
         if not self.has_strings or not sample.num_rows:
             return 0.0
         return float(variable_bytes(self.batch(sample)).mean()) + 1
@@ -62,11 +63,11 @@ class StreamLayout:
 class StreamBuffer:
     """Stream tuples on their way into H_S.
 
-    held: the columns that H_S holds of a batch; incoming: the same, for its store; codes:
-    int64[batch], its key codes; rows: int64[n], which of its tuples are still to enter; sizes:
-    int64[n], the bytes of each one's strings; spans: int32[n, 2], the partitions of R that may have
-    each one's key, as [first, last), once ``look_up`` was called; arrived: when they came, on
-    time.perf_counter.
+    held: the columns of a batch that H_S holds; incoming: the same columns, prepared for its store;
+    codes: int64[batch], the key codes of the batch; rows: int64[n], the rows that are still to
+    enter; sizes: int64[n], the bytes of each row's strings; spans: int32[n, 2], the partitions of R
+    that may have each row's key, as [first, last), set by ``look_up``; arrived: the time of
+    arrival, on time.perf_counter.
     """
 
     def __init__(self, layout: StreamLayout, batch: pa.RecordBatch, codes: np.ndarray,
@@ -83,8 +84,8 @@ class StreamBuffer:
         return len(self.rows)
 
     def look_up(self, master: MasterRelation) -> np.ndarray:
-        """Find the spans in R's index, and take out the tuples whose keys have none. Returns these
-        rows, int64[m]."""
+        """Find the span of each tuple in R's index, and remove the tuples whose keys have none.
+        Return the removed rows, int64[m]."""
         self.spans = master.partitions_of(self.codes[self.rows])
         somewhere = self.spans[:, 0] < self.spans[:, 1]
         absent = self.rows[~somewhere]
@@ -93,8 +94,8 @@ class StreamBuffer:
         return absent
 
     def reject(self, keys: KeyFilter) -> np.ndarray:
-        """Take out the tuples whose keys the filter rejects; ``look_up`` was called. Returns these
-        rows, int64[m]."""
+        """Remove the tuples whose keys the filter rejects. ``look_up`` must have been called.
+        Return the removed rows, int64[m]."""
         rejected = keys.rejects(self.codes[self.rows], self.spans)
         rows = self.rows[rejected]
         if len(rows):
@@ -102,13 +103,13 @@ class StreamBuffer:
         return rows
 
     def get(self, rows: np.ndarray) -> list[pa.Array]:
-        """All stream columns of these rows of the batch."""
+        """Return all stream columns of these rows of the batch."""
         return self.layout.columns(self.codes[rows], self.held.take(pa.array(rows)).columns)
 
     def keep(self, which: np.ndarray | slice) -> None:
-        """Leave only these tuples, bool[n] or a slice."""
+        """Keep only these tuples, bool[n] or a slice."""
         self.rows, self.sizes, self.spans = self.rows[which], self.sizes[which], self.spans[which]
 
     def drop(self, count: int) -> None:
-        """Take out the first so many tuples."""
+        """Remove the first `count` tuples."""
         self.keep(slice(count, None))

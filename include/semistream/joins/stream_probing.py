@@ -1,5 +1,5 @@
-"""The stream-probing phase, or cache phase, of the joins with a cache: what H_R knows is joined at
-once."""
+"""The stream-probing phase, or cache phase, of the joins with a cache: tuples whose keys H_R knows
+are joined at once."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ PROBE_ROWS, LEAST_PROBED = 65_536, 1024  # stream tuples per step, at most and a
 
 def steps(batch: pa.RecordBatch, codes: np.ndarray,
           h_s: float) -> Iterator[tuple[pa.RecordBatch, np.ndarray]]:
-    """(tuples, key codes int64[n]) of each step."""
+    """Yield (tuples, key codes int64[n]) for each step."""
     step = step_rows(h_s)
     for first in range(0, len(codes), step):
         yield batch.slice(first, step), codes[first:first + step]
 
 
 def step_rows(h_s: float) -> int:
-    """The tuples of a step: at most a quarter of the h_s that H_S holds, since H_R changes while
-    those that it does not know wait to enter."""
+    """Return the tuples of a step: at most a quarter of the tuples that H_S holds, as H_R changes
+    while the misses wait to enter H_S."""
     return min(PROBE_ROWS, max(int(h_s / 4), LEAST_PROBED))
 
 
 def probe(h_r: MasterCache, batch: pa.RecordBatch, codes: np.ndarray,
           output: Output) -> Generator[JoinOutput, None, np.ndarray]:
-    """Join what H_R knows. Returns the rows that it does not know, int64[n].
+    """Join the tuples whose keys H_R knows. Return the rows whose keys it does not know, int64[n].
 
-    A tuple whose key is cached and that still has no match has none in R: all master tuples of a
-    cached key are there.
+    A tuple whose key is cached but matches nothing has no match in R, as H_R holds all master
+    tuples of a cached key.
     """
     firsts, counts, hits = h_r.probe(codes)
     if not hits:

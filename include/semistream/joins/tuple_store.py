@@ -16,13 +16,13 @@ from semistream.joins.stored_types import is_variable, offsets_and_data
 
 ADDRESS = 4  # bytes of an address in the heap, and of a size
 MOST_HEAP = 1 << 8 * ADDRESS  # bytes that have an address
-PARTS = 8  # of the heap, whose gaps are closed one after the other
+PARTS = 8  # parts of the heap, whose gaps are closed one after the other
 LINE = 64  # bytes, at a multiple of which a column's values begin
 
 
 class Column:
-    """Where a column's values are in the tuples: themselves where they have a fixed width (booleans
-    take a byte), else their addresses in the heap and their sizes."""
+    """A column's place in the tuples. Values of fixed width lie in the tuple (a boolean takes a
+    byte). For the others the tuple holds address and size, and the values lie in the heap."""
 
     def __init__(self, kind: pa.DataType, rows: np.ndarray, first: int):
         self.kind, self.rows, self.first, self.width = kind, rows, first, self.bytes_per_slot(kind)
@@ -36,40 +36,41 @@ class Column:
 
     @property
     def starts(self) -> np.ndarray:
-        """The addresses, uint32[slots]; it may be written to."""
+        """The addresses, uint32[slots], writable."""
         return self._view(self.first)
 
     @property
     def lengths(self) -> np.ndarray:
-        """The sizes, uint32[slots]; it may be written to."""
+        """The sizes, uint32[slots], writable."""
         return self._view(self.first + ADDRESS)
 
     def _view(self, first: int) -> np.ndarray:
         return self.rows[:, first:first + ADDRESS].view(np.uint32)[:, 0]
 
     def put_from(self, column: pa.Array) -> tuple[np.ndarray, ...]:
-        """What is put of an Arrow column: its ``values``, or its offsets and data."""
+        """Return the arrays that are copied for an Arrow column: its ``values``, or its offsets and
+        data."""
         return offsets_and_data(column) if self.variable else (self.values(column),)
 
     def values(self, column: pa.Array) -> np.ndarray:
-        """Bytes of an Arrow column of fixed width, uint8[len(column) * width]."""
+        """Return the bytes of an Arrow column of fixed width, uint8[len(column) * width]."""
         if self.boolean:
             out = pc.fill_null(column, False).to_numpy(zero_copy_only=False).view(np.uint8)
         else:
             out = np.frombuffer(column.buffers()[1], np.uint8, len(column) * self.width,
                                 column.offset * self.width)
-        out.flags.writeable = False  # as most are: kernels are compiled for one kind
+        out.flags.writeable = False  # most are read-only, and kernels are compiled for one kind
         return out
 
 
 def rows_in(schema: pa.Schema, size: int, strings: float = 0.0) -> int:
-    """The most tuples that take so many bytes, with `strings` bytes of strings each; at least
-    one."""
+    """Return the most tuples that fit into `size` bytes with `strings` bytes of strings each; at
+    least 1."""
     return max(int(size / (TupleStore.slot_bytes(schema) + strings)), 1)
 
 
 class Incoming:
-    """A record batch whose rows are put into a store a few at a time: its columns are looked at
+    """A record batch whose rows are put into a store a few at a time. Its columns are prepared
     once."""
 
     def __init__(self, batch: pa.RecordBatch):
@@ -78,7 +79,8 @@ class Incoming:
 
     def columns(self, of: Sequence[Column]) -> list[tuple[tuple[np.ndarray, ...],
                                                           np.ndarray | None]]:
-        """What is put of each column, and where it is null, bool[rows], if it is anywhere."""
+        """Return for each column the arrays to copy, and where it is null, bool[rows], or None if
+        nowhere."""
         if not self._columns:
             self._columns = [
                 (column.put_from(values), values.is_null().to_numpy(zero_copy_only=False)
@@ -88,8 +90,8 @@ class Incoming:
 
 
 class TupleStore:
-    """Tuples in numbered slots, each in a row of bytes, so that one is read from memory at once;
-    values of variable length in one heap. Raises ConfigError when it is larger than MOST_HEAP."""
+    """Tuples in numbered slots. Each tuple is one row of bytes, read from memory at once; values of
+    variable length lie in one heap. Raises ConfigError when the heap is larger than MOST_HEAP."""
 
     def __init__(self, schema: pa.Schema, slots: int, heap_bytes: int):
         self.schema, self.width = schema, self.slot_bytes(schema)
@@ -97,7 +99,8 @@ class TupleStore:
         ends = np.cumsum([0, *(Column.bytes_per_slot(f.type) for f in schema)])
         self.columns = [Column(f.type, self.rows, int(first))
                         for f, first in zip(schema, ends[:-1], strict=True)]
-        # behind the columns a bit of each, set where it is null; and the columns that ever were
+        # behind the columns: a bit for each column, set where it is null; and the columns that have
+        # ever had a null
         self.nulls, self._null = int(ends[-1]), set[int]()
         if heap_bytes > MOST_HEAP and self.variable:
             raise ConfigError("memory", f"must be {MOST_HEAP:,} bytes at most for each partition, "
@@ -107,13 +110,13 @@ class TupleStore:
 
     @classmethod
     def slot_bytes(cls, schema: pa.Schema) -> int:
-        """Bytes of one tuple, its share of the heap aside."""
+        """Return the bytes of one tuple without its part of the heap."""
         return max(-(-len(schema) // 8), 1) + sum(Column.bytes_per_slot(f.type) for f in schema)
 
     def put(self, batch: pa.RecordBatch | Incoming, rows: np.ndarray, slots: np.ndarray,
             at: Any = 0) -> Any:
-        """Copy the batch's rows into slots, both int64[n], their variable-length values to
-        heap[at:]. Returns the heap's new end."""
+        """Copy rows of the batch into slots, both int64[n], and their variable-length values to
+        heap[at:]. Return the heap's new end."""
         if not len(rows):
             return at
         if self._null:
@@ -133,7 +136,8 @@ class TupleStore:
         return at
 
     def get(self, slots: np.ndarray, which: Sequence[int] | None = None) -> list[pa.Array]:
-        """Columns of the tuples in these slots, int64[n]: all, or those numbered."""
+        """Return columns of the tuples in these slots, int64[n]: all columns, or those numbered in
+        `which`."""
         numbers, n = range(len(self.columns)) if which is None else which, len(slots)
         null = [i for i in numbers if i in self._null]
         wanted, end = [], 0
@@ -141,7 +145,7 @@ class TupleStore:
                              *((self.nulls + i // 8, 1) for i in null)]:
             wanted.append((first, width, end))
             end += -(-n * width // LINE) * LINE
-        # of Arrow's allocator, which has pages at hand that were in use a moment ago
+        # from Arrow's allocator, which reuses pages that were freed a moment ago
         out = pa.allocate_buffer(end)
         values = np.frombuffer(out, np.uint8)
         kernels.gather(self.rows.ravel(), self.width, slots,
@@ -154,8 +158,8 @@ class TupleStore:
 
     def _array(self, column: Column, n: int, values: np.ndarray,
                null: np.ndarray | None) -> pa.Array:
-        """An Arrow array of what a column has in n tuples, uint8[n * width]. null: uint8[n], not 0
-        where it is."""
+        """Return an Arrow array of a column's values in n tuples, uint8[n * width]. null: uint8[n],
+        not 0 where a value is null."""
         validity, buffers = None, [values]
         if null is not None and null.any():
             validity = pa.py_buffer(np.packbits(null == 0, bitorder="little"))
@@ -177,10 +181,10 @@ class TupleStore:
         kernels.get(starts, lengths, self.heap, offsets, out)
 
     def close_gaps(self, slots: Sequence[np.ndarray], at: int) -> int:
-        """Move these slots' variable-length values, for each such column, down to heap[at:], in the
-        order of their addresses. Returns the end. slots: integers[n].
+        """Move the variable-length values of these slots down to heap[at:], in the order of their
+        addresses. Return the new end. slots: integers[n], an array for each such column.
 
-        A part of the heap is closed after the other, as that takes little memory.
+        The heap is closed one part after the other, as that takes little memory.
         """
         columns = list(zip(self.variable, slots, strict=True))
         end = max(kernels.last(x.starts, s) for x, s in columns) + 1
@@ -203,7 +207,8 @@ class TupleStore:
 
     @property
     def tuples(self) -> np.ndarray:
-        """What lies in each slot, to be moved whole, void[slots]."""
+        """The bytes of each slot as one element, void[slots], so that a tuple can be moved
+        whole."""
         return self.rows.view(np.dtype((np.void, self.width)))[:, 0]
 
     @property

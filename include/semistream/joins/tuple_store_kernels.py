@@ -1,11 +1,10 @@
-"""Numba kernels of tuples in rows of bytes, and of their values of variable length, which lie in a
-heap of bytes.
+"""Numba kernels of tuples in rows of bytes. Values of variable length lie in a heap of bytes.
 
-A tuple takes ``width`` bytes: that of slot s is rows[s * width:(s + 1) * width], and each of its
-columns has the same place in all of them. What a column of variable length has there is its value's
-address and size, views of which are starts and lengths: heap[starts[slot]:starts[slot] +
-lengths[slot]]. slots, int64[n], are those that are meant. An Arrow column of variable length is
-given as offsets, int32[rows + 1], and data, uint8[].
+A tuple takes ``width`` bytes: the tuple in slot s is rows[s * width:(s + 1) * width], and each
+column has the same place in all tuples. For a value of variable length the tuple has its address
+and size. starts and lengths are views of these: the value is heap[starts[slot]:starts[slot] +
+lengths[slot]]. slots, int64[n], are the slots of the tuples concerned. An Arrow column of variable
+length is given as offsets, int32[rows + 1], and data, uint8[].
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ import numpy as np
 from semistream.compiled import njit
 from semistream.joins.intrinsics import move, prefetch
 
-GROUP, LINE = 64, 64  # tuples under way at once; bytes of a cache line
+GROUP, LINE = 64, 64  # tuples in progress at once; bytes of a cache line
 
 
 @njit(inline="always")
 def copy(to, at, source, begin, size):
-    """to[at:at + size] = source[begin:begin + size].
+    """Copy source[begin:begin + size] to to[at:at + size].
 
     in      source uint8[]
     out     to uint8[]
@@ -41,8 +40,8 @@ def copy(to, at, source, begin, size):
 
 @njit(cache=True)
 def scatter(source, size, of, rows, width, first, slots):
-    """Copy the values of a column, of `size` bytes, to their place, which begins at `first`: value
-    of[i] into the tuple in slots[i].
+    """Copy the values of a column, of `size` bytes each, into tuples, at offset `first`: value
+    of[i] goes into the tuple in slots[i].
 
     in      source uint8[bytes], of int64[n], slots int64[n]
     out     rows uint8[slots * width]
@@ -53,8 +52,8 @@ def scatter(source, size, of, rows, width, first, slots):
 
 @njit(cache=True)
 def gather(rows, width, slots, columns, out):
-    """Copy columns of the tuples in slots, each column's values one after the other. While those of
-    a group are copied, its tuples are in the cache: each is fetched from memory once, whole.
+    """Copy columns of the tuples in slots, each column's values one after the other. This is done
+    in groups of tuples, each of which is fetched from memory once, as a whole.
 
     in      rows uint8[slots * width], slots int64[n], columns int64[k, 3]: of each where it begins
             in a tuple, its bytes, and where its values begin in out
@@ -74,7 +73,7 @@ def gather(rows, width, slots, columns, out):
 
 @njit(cache=True)
 def put(offsets, data, rows, starts, lengths, heap, slots, at):
-    """Copy the values of rows to heap[at:], one after the other. Returns the end.
+    """Copy the values of rows to heap[at:], one after the other. Return the end.
 
     in      offsets int32[rows + 1], data uint8[bytes], rows int64[n], slots int64[n]
     out     heap uint8[capacity], starts uint32[slots], lengths uint32[slots]
@@ -107,7 +106,8 @@ def get(starts, lengths, heap, offsets, out):
 
 @njit(cache=True)
 def put_paged(offsets, data, rows, starts, lengths, heap, link, shift, slots, at):
-    """Copy the value of rows[i] to heap[at[i]:], and on in the linked pages of 2**shift bytes.
+    """Copy the value of rows[i] to heap[at[i]:], continuing in the linked pages of 2**shift
+    bytes.
 
     in      offsets int32[rows + 1], data uint8[bytes], rows int64[n], link int32[pages],
             slots int64[n]
@@ -131,7 +131,7 @@ def put_paged(offsets, data, rows, starts, lengths, heap, link, shift, slots, at
 
 @njit(cache=True)
 def get_paged(starts, lengths, heap, link, shift, offsets, out):
-    """Copy n values, which go on in the linked pages of 2**shift bytes, one after the other.
+    """Copy n values out of the linked pages of 2**shift bytes, one after the other.
 
     in      starts uint32[n], lengths uint32[n], heap uint8[pages << shift], link int32[pages]
     out     offsets int32[n + 1], their Arrow offsets; out uint8[bytes]
@@ -152,7 +152,7 @@ def get_paged(starts, lengths, heap, link, shift, offsets, out):
 
 @njit(cache=True)
 def readdress(starts, lengths, slots, moved, shift):
-    """Follow pages of 2**shift bytes that were moved.
+    """Update addresses after pages of 2**shift bytes were moved.
 
     in      lengths uint32[slots], slots int64[n], moved int32[pages], where each page is now
     in/out  starts uint32[slots]
@@ -165,7 +165,7 @@ def readdress(starts, lengths, slots, moved, shift):
 
 @njit(cache=True)
 def slide(starts, lengths, heap, slots, at):
-    """Move the values of slots, whose addresses ascend, down to heap[at:]. Returns the end.
+    """Move the values of slots, whose addresses ascend, down to heap[at:]. Return the end.
 
     in      lengths uint32[slots], slots int64[n]
     in/out  starts uint32[slots], heap uint8[capacity]
@@ -181,7 +181,7 @@ def slide(starts, lengths, heap, slots, at):
 
 @njit(cache=True)
 def last(starts, slots):
-    """The highest address of these slots, 0 for none.
+    """Return the highest address of these slots, 0 for none.
 
     in      starts uint32[slots], slots integers[n]
     """
@@ -194,8 +194,8 @@ def last(starts, slots):
 
 @njit(cache=True)
 def count(starts, lengths, slots, step, number):
-    """Count the addresses of these slots in each part of the heap, of `step` bytes. Empty values
-    have none.
+    """Count the addresses of these slots in each part of the heap, of `step` bytes. Empty values do
+    not count.
 
     in      starts uint32[slots], lengths uint32[slots], slots integers[n]
     out     number int64[parts]
@@ -208,7 +208,8 @@ def count(starts, lengths, slots, step, number):
 
 @njit(cache=True)
 def within(starts, lengths, slots, low, high, slot, start, length):
-    """Those of these slots whose addresses are from low to high - 1, with what lies there.
+    """Find the slots whose addresses lie in [low, high), with their addresses and sizes. Empty
+    values do not count.
 
     in      starts uint32[slots], lengths uint32[slots], slots integers[n]
     out     slot uint32[m], start uint32[m], length uint32[m]
@@ -223,9 +224,9 @@ def within(starts, lengths, slots, low, high, slot, start, length):
 
 @njit(cache=True)
 def by_address(start, low, step):
-    """The order, uint32[n], of different addresses from low to low + step - 1: they are counted in
-    as many ranges as there are addresses. As a range has step / n bytes, no more are in it, and all
-    are sorted in a number of steps that grows with n + step at most.
+    """Return the order, uint32[n], of distinct addresses from low to low + step - 1. They are
+    sorted by counting in as many ranges as there are addresses. As a range has step / n bytes, it
+    holds no more addresses than that, and the sort takes at most a multiple of n + step steps.
 
     in      start uint32[n]
     """
@@ -250,8 +251,8 @@ def by_address(start, low, step):
 
 @njit(cache=True)
 def close(start, length, order, heap, at):
-    """Move values in the order given, in which their addresses ascend, down to heap[at:]. Returns
-    the end.
+    """Move values down to heap[at:] in the given order, in which their addresses ascend. Return the
+    end.
 
     in      length uint32[n], order uint32[n]
     in/out  start uint32[n], their addresses; heap uint8[capacity]

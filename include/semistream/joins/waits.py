@@ -1,4 +1,4 @@
-"""How long stream tuples waited, as a histogram that can be added up, and since when."""
+"""The times that stream tuples waited, as a histogram that can be summed, and since when."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ import math
 from bisect import bisect_right
 from collections import Counter
 
-LEAST = 1e-3  # s; a shorter wait is none
-PER_OCTAVE = 8  # bins of a doubling: a wait is known to 9%
+LEAST = 1e-3  # s; a shorter wait counts as none
+PER_OCTAVE = 8  # bins per doubling: a wait is known to 9%
 
 
 class Waits(Counter[int]):
-    """Tuples by bin: bin i has those that waited for up to LEAST 2^(i / PER_OCTAVE) s. Tuples that
-    did not wait may be left out."""
+    """Numbers of tuples by bin: bin i counts the tuples that waited up to LEAST 2^(i / PER_OCTAVE)
+    s. Tuples that did not wait may be left out."""
 
     def note(self, seconds: float, tuples: int) -> None:
-        """Count tuples that waited so long each."""
+        """Count `tuples` tuples that waited this many seconds each."""
         if tuples:
             number = math.ceil(PER_OCTAVE * math.log2(seconds / LEAST)) if seconds > LEAST else 0
             self[number] += tuples
 
     def since(self, before: Waits) -> Waits:
-        """Return what was added to a former copy."""
+        """Return the counts that were added since an earlier copy."""
         return Waits({number: n - before[number] for number, n in self.items()
                       if n > before[number]})
 
     def median(self, tuples: int) -> float:
-        """Return the seconds that half of so many tuples waited at most, the ones left out
-        included."""
+        """Return the median wait of `tuples` tuples, in seconds. Tuples that are not counted did
+        not wait."""
         longer = 0
         for number in sorted(self, reverse=True):
             longer += self[number]
@@ -37,7 +37,7 @@ class Waits(Counter[int]):
 
     @property
     def longest(self) -> float:
-        """Seconds that no tuple waited longer than."""
+        """The longest wait in seconds, rounded up to the end of its bin."""
         return _seconds(max(self, default=0))
 
 
@@ -64,5 +64,5 @@ def _seconds(number: int) -> float:
 
 
 def in_seconds(waited: float) -> str:
-    """A wait for people."""
+    """Format a wait for display."""
     return f"{waited:.2g} s" if waited < 10 else f"{waited:,.0f} s"

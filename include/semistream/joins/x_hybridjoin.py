@@ -11,24 +11,26 @@ M. A. Naeem: *Tuned X-HYBRIDJOIN for Near-Real-Time Data Warehousing*, 2013, sec
         for each tuple r of the swappable part
             OUTPUT r with each of its matches in H_S, and DELETE these from H_S and Q
 
-l = k: the parts are as large as each other.
+The parts are equally large: l = k.
 
 Deviations, and why:
 
-- The paper's R is stored by access frequency, so that its first l pages are the most frequent ones:
-  frequency must be known when R is stored. Here R is stored by key, and the frequency is observed:
-  the h_S stream tuples that fill H_S for the first time are the sample. The iterations that follow
-  read the partitions of the most frequent keys, and keep these keys' tuples for good.
-- Under a bound on waiting H_S may never fill. So the keys are also chosen when the bound has R read
-  and as many stream tuples have come as the non-swappable part has places. The sample is then what
-  waits, or, if that is fewer, the first d_N tuples that came: their keys lie in these places.
+- The paper's R is stored by access frequency, so that its first l pages are the most frequent ones.
+  This requires that frequencies are known when R is stored. Here R is stored by key, and
+  frequencies are observed: the h_S stream tuples that fill H_S for the first time are the sample.
+  The iterations that follow read the partitions of the most frequent keys, and keep these keys'
+  tuples for good.
+- Under a bound on waiting H_S may never fill. So the keys are also chosen when the bound makes the
+  join read R, once as many stream tuples have come as the non-swappable part has places. The sample
+  is then the waiting tuples, or, if these are fewer, the first d_N tuples that came; their keys
+  were noted in the places.
 - So d_N = l v_P / v_R counts tuples, not whole pages, and the non-swappable part holds all master
   tuples of a key or none (many-to-many; the paper assumes unique master keys).
-- The paper's section 3 takes the oldest key out of Q before both parts are probed, its section 5.2
-  after the first inner loop, which probes the non-swappable part. Here it is the latter: when no
-  tuple of a former iteration is left, the oldest key may be a resident one, for which the former
-  would read a partition in vain.
-- As in HYBRIDJOIN (`joins/hybridjoin.py`).
+- The paper's section 3 takes the oldest key out of Q before both parts are probed; its section 5.2
+  does so after the first inner loop, which probes the non-swappable part. The latter is done here.
+  With the former, the oldest key could be a resident one when all tuples of earlier iterations have
+  left, and its partition would be read in vain.
+- The deviations of HYBRIDJOIN (`joins/hybridjoin.py`).
 """
 
 from __future__ import annotations
@@ -58,13 +60,13 @@ class XHybridjoinParameters(Settings):
 
 
 class XHybridjoin(SemiStreamJoin):
-    """Many-to-many, needs an index; l = k. M = 2 k v_P + alpha [M - 2 k v_P] + (1 - alpha)[M - 2 k
-    v_P], Eq. 1."""
+    """The operator of X-HYBRIDJOIN: many-to-many, with an index; l = k. M = 2 k v_P + alpha [M - 2
+    k v_P] + (1 - alpha)[M - 2 k v_P], Eq. 1."""
 
     h_s: ByKey
 
     def __init__(self, spec: JoinSpec, parameters: XHybridjoinParameters, d_n: int | None = None):
-        """d_n: d_N, where l and k are apart (Tuned X-HYBRIDJOIN)."""
+        """Open the join. d_n: d_N, if it differs from d_S (Tuned X-HYBRIDJOIN)."""
         super().__init__(spec.with_disk_buffer(parameters.disk_tuples), parameters)
         self.index = IndexReader(self.spec)
         self.h_s = ByKey(self.layout, self.master.partition_count)
@@ -94,8 +96,8 @@ class XHybridjoin(SemiStreamJoin):
                     yield from self._load(self.h_s.most_frequent(self.non_swappable.places))
 
     def _load(self, keys: np.ndarray) -> Iterator[JoinOutput]:
-        """LOAD these keys, the most frequent first, into the non-swappable part; each partition
-        read is an iteration."""
+        """LOAD the tuples of these keys, the most frequent first, into the non-swappable part. Each
+        partition read counts as an iteration."""
         h_s, part = self.h_s, self.non_swappable
         spans = [(i, i + 1) for i in part.choose(keys)]
         for span, following in itertools.zip_longest(spans, spans[1:]):
@@ -123,8 +125,8 @@ class XHybridjoin(SemiStreamJoin):
 
     def _swap(self, span: Span, following: Span,
               load: bool = False) -> Generator[JoinOutput, None, tuple[int, int]]:
-        """READ the span into the swappable part and join it. load: and LOAD from it into the
-        non-swappable part. Returns (stream tuples finished, disk tuples read)."""
+        """READ the span into the swappable part and join it. load: also LOAD from it into the
+        non-swappable part. Return (stream tuples finished, disk tuples read)."""
         h_s, read = self.h_s, 0
         for partition in self.index.read(span, following):
             found = h_s.find(partition.codes, partition.firsts(span), span)

@@ -1,1 +1,1 @@
-"""Master data: the relation R that a stream is joined with."""
+"""Master data: the relation R with which a stream is joined."""

@@ -1,4 +1,4 @@
-"""Writing the files of a snapshot's buckets, page by page."""
+"""The writer of a snapshot's bucket files, page by page."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from semistream.errors import StateError
 from semistream.keys import JoinKeys
 from semistream.master.manifest import BucketInfo, bucket_file, column_checksum, signed
 
-# divisible by the usual numbers of partitions; 64 runs are few enough to write at the same time
+# divisible by the usual numbers of partitions; few enough to write 64 runs at the same time
 BUCKETS = 64
 # The least that a disk buffer can be: 120 KB of 116-byte tuples. Measured, all columns, cached: 5,
 # 10, 15, 16, 24 M tuples/s at 256, 512, 1024, 2048, 4096 tuples a page.
 PAGE_TUPLES, MOST_PAGE_TUPLES = 1024, 8192
-# of wider rows, a page has fewer, so that a small memory still has some pages
+# a page has fewer wide rows, so that a small memory still holds several pages
 PAGE_BYTES, LEAST_PAGE_TUPLES = 131_072, 64
-SMALL_PAGES = 16  # that a small R has at least
-PAGES = 4000  # a larger R has larger pages, so that it has at least so many
+SMALL_PAGES = 16  # least pages of a small R
+PAGES = 4000  # a larger R gets larger pages, but keeps at least this many
 
 
 def choose_page_tuples(rows: int, row_bytes: float) -> int:
-    """Tuples of a page for an R of so many, of so many bytes each: a power of two."""
+    """Return the tuples of a page for an R of `rows` rows of `row_bytes` bytes: a power of two."""
     usual = min(PAGE_TUPLES,
                 max(min(_power(PAGE_BYTES / max(row_bytes, 1.0)), _power(rows / SMALL_PAGES)),
                     LEAST_PAGE_TUPLES))
@@ -37,23 +37,24 @@ def choose_page_tuples(rows: int, row_bytes: float) -> int:
 
 
 def _power(number: float) -> int:
-    """The largest power of two that is not above it, from 1."""
+    """Return the largest power of two, at least 1, that does not exceed the number."""
     return 2 ** int(math.log2(max(number, 1.0)))
 
 
 class BucketWriter:
-    """Writes one bucket from rows that come in the order of their key codes. Its files appear
-    whole, when it closes.
+    """A writer of one bucket, from rows that come in the order of their key codes. The files appear
+    complete, when the writer is closed.
 
-    Holds one page, and 40 bytes and 8 a column for each page written. A second writer of the bucket
-    (a retried task) replaces the first one's files. flush: whether they are then on disk, too.
+    It holds one page, and 40 bytes plus 8 a column for each page written. A second writer of the
+    same bucket (a retried task) replaces the files of the first. flush: whether closing also
+    flushes the files to disk.
     """
 
     def __init__(self, directory: Path, bucket: int, schema: pa.Schema, keys: JoinKeys,
                  page_tuples: int = PAGE_TUPLES, flush: bool = True):
         self.directory, self.bucket, self.schema, self.keys = directory, bucket, schema, keys
         self.page_tuples, self.flush = page_tuples, flush
-        self._root = directory.parent  # in an error: the directory itself goes with it
+        self._root = directory.parent  # named in errors; `directory` goes
         attempt = uuid.uuid4().hex
         self._paths = {s: directory / f".bucket-{bucket:05d}.{attempt}.{s}"
                        for s in ("arrow", "codes")}
@@ -63,13 +64,13 @@ class BucketWriter:
         self._held: list[tuple[np.ndarray, pa.RecordBatch]] = []
         self._held_rows = 0
         self._pages: list[tuple[int, ...]] = []
-        self._columns: list[list[int]] = []  # checksums of each page's
+        self._columns: list[list[int]] = []  # checksums of each page's columns
         self._rows = self._null_keys = 0
         self._unique, self._last_code = True, None
         self._run: set[tuple[Any, ...]] = set()
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Add rows. Raises StateError when their key codes go down."""
+        """Add rows. Raises StateError when their key codes descend."""
         key_codes, valid = self.keys.master_codes(batch)
         if not valid.all():
             self._null_keys += int((~valid).sum())
@@ -89,7 +90,7 @@ class BucketWriter:
                 self._write_pages(self.page_tuples)
 
     def close(self) -> BucketInfo:
-        """Write what is held and put the files into place."""
+        """Write the held rows, and move the files into place."""
         with naming(self._root):
             return self._close()
 
@@ -136,7 +137,8 @@ class BucketWriter:
         self._held_rows = len(key_codes) - start
 
     def _watch_duplicates(self, batch: pa.RecordBatch, key_codes: np.ndarray) -> None:
-        """Two rows with one code are one key twice, or two hashed keys that collide."""
+        """Look for duplicate keys. Two rows with one code have the same key, or two hashed keys
+        that collide."""
         if not self._unique:
             return
         same = np.empty(len(key_codes), bool)
@@ -145,7 +147,7 @@ class BucketWriter:
         if self.keys.exact:
             self._unique = not same.any()
             return
-        # _run: the keys of the latest code; only codes that come again are looked at row by row
+        # _run: the keys of the latest code; only repeated codes are compared row by row
         for i in np.flatnonzero(same).tolist():
             if i and not same[i - 1]:
                 self._run = {self._key(batch, i - 1)}

@@ -1,4 +1,4 @@
-"""How often each key is in R."""
+"""The frequency of each key in R."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from semistream.master.snapshot import SnapshotRelation
 
 
 def key_frequencies(directory: Path) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """(key codes int64[k] in ascending order, tuples of each int64[k]) of a snapshot, bucket by
-    bucket. A code is in one bucket only. Raises StateError for a damaged snapshot."""
+    """Yield (key codes int64[k] in ascending order, number of tuples of each, int64[k]) for each
+    bucket of a snapshot. A code is in one bucket only. Raises StateError for a damaged snapshot."""
     for bucket in range(Manifest.read(directory).bucket_count):
         relation = SnapshotRelation(directory, buckets=[bucket])
         try:

@@ -1,5 +1,5 @@
-"""A version of the Arrow snapshot of R: an immutable directory. What its manifest says, and what
-writer and reader of its files agree on.
+"""A version of the Arrow snapshot of R, which is an immutable directory: its manifest, and the
+format of its files.
 
 ::
 
@@ -15,9 +15,9 @@ writer and reader of its files agree on.
         int64 the zone map's checksum
         int64[columns, pages] checksums of the columns of each page
 
-The codes lie apart from the payload so that a partition's codes are one read, whatever the
-payload's width. Checksums are XXH3; what is read is compared with them: whole pages with the
-page's, single columns with their own.
+The codes are separate from the payload, so that a partition's codes are one read, whatever the
+payload's width. Checksums are XXH3. Data that is read is compared with them: whole pages with the
+page's checksum, single columns with their own.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ZONE = 5  # words of a page in the zone map
 
 @dataclass(frozen=True)
 class BucketInfo:
-    """What one bucket's files hold; ``null_keys`` rows were left out of them."""
+    """The content of one bucket's files. ``null_keys`` rows were left out of them."""
 
     bucket: int
     rows: int
@@ -79,7 +79,8 @@ class Manifest:
 
     @classmethod
     def read(cls, directory: Path) -> Manifest:
-        """Raises StateError when there is no snapshot in the directory, or a damaged one."""
+        """Read the manifest of a snapshot. Raises StateError when the directory holds no snapshot,
+        or a damaged one."""
         values = read_checked(directory / MANIFEST, ANEW)
         if values is None:
             raise StateError(f"{directory} holds no snapshot: there is no {MANIFEST}. {ANEW}")
@@ -102,12 +103,12 @@ def bucket_file(directory: Path, bucket: int, suffix: str) -> Path:
 
 
 def signed(checksum: int) -> int:
-    """A checksum as an int64 has it."""
+    """Return an unsigned 64-bit checksum as a signed int64."""
     return checksum - (1 << 64) if checksum >= 1 << 63 else checksum
 
 
 def column_checksum(column: pa.Array) -> int:
-    """Of a column as it is read from a file."""
+    """Return the checksum of a column as it is read from a file."""
     total = len(column) + (column.null_count << 32)
     for buffer in column.buffers():
         if buffer is not None:

@@ -1,4 +1,4 @@
-"""R held in memory: the smallest MasterRelation, for small master data and for examples."""
+"""R held in memory: the simplest MasterRelation, for small master data and for examples."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from semistream.keys import master_keys
 
 
 class MemoryRelation:
-    """An Arrow table as R, in the table's own order: a scan may read it, and an index over it is a
-    sorted array.
+    """An Arrow table as R, in the table's own order. A sorted array serves as its index.
 
     table: R; on: its join columns. Tuples with a null key are left out.
     """

@@ -1,4 +1,4 @@
-"""Publishing a new version of a master snapshot, in a memory that is given, whatever |R| is."""
+"""Publication of a new version of a master snapshot, in a given memory, whatever |R| is."""
 
 from __future__ import annotations
 
@@ -27,24 +27,25 @@ from semistream.master.runs import Runs, read_run
 from semistream.resident import give_back
 
 KEEP = 3  # versions that stay, beside the pinned ones
-GATHERED = 8_000_000  # bytes of rows that are split at once
-ORDER_BYTES = 32  # of a row while it is sorted: its code and its place, twice
+GATHERED = 8_000_000  # bytes of rows that are split by bucket at a time
+ORDER_BYTES = 32  # bytes per row while sorting: its code and its index, twice
 MEMORY, LEAST_MEMORY = 256_000_000, 16_000_000  # bytes that publishing may take
 
 
 class Publication:
-    """A version in the making, in a directory that nobody sees until ``commit``; a context manager.
+    """A version in the making, in a directory that is invisible until ``commit``; a context
+    manager.
 
-    One at a time for a master: a second one waits. Leaving without commit, or dying, leaves the
-    current version as it is.
+    For each master one publication runs at a time; a second one waits. Leaving without commit, or
+    dying, leaves the current version unchanged.
     """
 
     def __init__(self, root: str | Path, name: str, schema: pa.Schema, key_columns: Sequence[str],
                  *, source: dict[str, Any] | None = None, bucket_count: int = BUCKETS,
                  page_tuples: int = 0, keep: int = KEEP, flush: bool = True,
                  formats: Mapping[str, dict[str, Any]] | None = None):
-        """formats: what texts of key columns have become, as the manifest has it; flush: whether
-        the version is on disk when it is the current one."""
+        """Begin a publication. formats: normal forms of key columns, as in the manifest; flush:
+        whether the version must be on disk before it becomes current."""
         if bucket_count < 1 or page_tuples < 0:
             raise ConfigError("bucket_count, page_tuples", "must be positive",
                               (bucket_count, page_tuples), "Leave them out.")
@@ -59,7 +60,7 @@ class Publication:
         self.root.mkdir(parents=True, exist_ok=True)
         self._lock = os.open(self.root / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
-        # the lock is ours: whoever made them is dead
+        # we hold the lock, so the processes that made these have died
         for left_over in self.root.glob(".publishing-*"):
             shutil.rmtree(left_over, ignore_errors=True)
         self.directory.mkdir()
@@ -74,8 +75,8 @@ class Publication:
                             self.flush)
 
     def commit(self, infos: Sequence[BucketInfo], null_keys: int = 0) -> Manifest:
-        """Make it the current version. Buckets without rows may be missing; ``null_keys`` rows were
-        left out before."""
+        """Make this version the current one. Buckets without rows may be missing from `infos`.
+        ``null_keys``: rows that were left out before."""
         infos = sorted(infos, key=lambda b: b.bucket)
         known = {b.bucket for b in infos}
         if len(known) != len(infos):
@@ -100,10 +101,10 @@ class Publication:
         return manifest
 
     def _next_version(self) -> str:
-        """No version's name is given twice, also when its directory is gone: a load may wait for
-        it."""
+        """Return a version name that was never used, not even by a removed version, as a load may
+        still refer to that."""
         names = [p.name for p in self.root.glob("v[0-9]*")] + list(self._pinned())
-        with contextlib.suppress(StateError):  # damaged: the others tell
+        with contextlib.suppress(StateError):  # a damaged file; the other names suffice
             names.append(current_version(self.root) or "")
         numbers = [int(name[1:]) for name in names if name[1:].isdigit()]
         return f"v{max(numbers, default=0) + 1:06d}"
@@ -121,8 +122,8 @@ class Publication:
 
 
 def current_manifest(root: str | Path) -> Manifest | None:
-    """The manifest of the current version under ``<root>`` = snapshots/<master>; None before the
-    first one, and where it is damaged, so that another is to be published."""
+    """Return the manifest of the current version under ``<root>`` = snapshots/<master>. Return None
+    before the first version, and if the manifest is damaged, so that a new version is published."""
     try:
         version = current_version(root)
         return (Manifest.read(Path(root) / version) if version
@@ -137,8 +138,8 @@ def publish_snapshot(batches: Iterable[pa.RecordBatch], schema: pa.Schema, root:
                      memory: int = MEMORY, progress: Callable[[int], None] | None = None,
                      flush: bool = True,
                      formats: Mapping[str, dict[str, Any]] | None = None) -> Manifest:
-    """Write the rows as a new version under ``<root>`` = snapshots/<master> and make it the current
-    one.
+    """Write the rows as a new version under ``<root>`` = snapshots/<master>, and make it the
+    current one.
 
     Rows without a key are left out and counted. page_tuples: the least that a join reads at once;
     0: by |R| and its width. memory: bytes that this may take beside what the process has: as many
@@ -156,7 +157,7 @@ def publish_snapshot(batches: Iterable[pa.RecordBatch], schema: pa.Schema, root:
         give_back()
         publication.page_tuples = page_tuples or choose_page_tuples(rows, size / max(rows, 1))
         infos = []
-        for some in (runs.in_memory, runs.in_files):  # the former make room
+        for some in (runs.in_memory, runs.in_files):  # buckets in memory first, to make room
             at_a_time = _at_a_time(runs, memory, ORDER_BYTES * rows / max(size, 1))
             with ThreadPoolExecutor(at_a_time, "sorting") as threads:
                 try:
@@ -171,7 +172,7 @@ def publish_snapshot(batches: Iterable[pa.RecordBatch], schema: pa.Schema, root:
 
 def _split(publication: Publication, batches: Iterable[pa.RecordBatch], runs: Runs, memory: int,
            progress: Callable[[int], None]) -> tuple[int, int, int]:
-    """Rows to the run of their bucket; gives (rows, those without a key, bytes)."""
+    """Distribute rows to the runs of their buckets. Return (rows, rows without a key, bytes)."""
     rows = null_keys = size = 0
     for batch in _gather(batches, publication.schema, min(memory // 8, GATHERED)):
         key_codes, valid = publication.keys.master_codes(batch)
@@ -184,15 +185,15 @@ def _split(publication: Publication, batches: Iterable[pa.RecordBatch], runs: Ru
         edges = np.searchsorted(bucket[order], np.arange(publication.bucket_count + 1))
         runs.add(batch, order, edges)
         progress(batch.num_rows)
-        del batch  # before the next one is made
+        del batch  # free it before the next batch is made
     runs.end()
     return rows, null_keys, size
 
 
 def _gather(batches: Iterable[pa.RecordBatch], schema: pa.Schema,
             most: int) -> Iterator[pa.RecordBatch]:
-    """Small batches as larger ones, large ones in pieces, of half of so many bytes at least and in
-    the snapshot's schema."""
+    """Combine small batches and split large ones, into batches of about `most` / 2 to `most` bytes
+    in the snapshot's schema."""
     held, size = list[pa.RecordBatch](), 0
     for batch in batches:
         batch = batch.cast(schema) if batch.schema != schema else batch
@@ -210,17 +211,17 @@ def _gather(batches: Iterable[pa.RecordBatch], schema: pa.Schema,
 
 
 def _at_a_time(runs: Runs, memory: int, order: float) -> int:
-    """Buckets that are sorted side by side: as many as there are cores, and memory for.
+    """Return the number of buckets that are sorted in parallel, as cores and memory allow.
 
-    order: bytes that a byte of rows takes beside itself and its copy while it is sorted.
+    order: bytes of order information per byte of rows while they are sorted.
     """
     room = int((memory - runs.held) / max((2 + order) * runs.largest, 1))
     return max(min(len(os.sched_getaffinity(0)), room), 1)
 
 
 def _sort(publication: Publication, runs: Runs, memory: int, bucket: int) -> BucketInfo:
-    """Write a bucket from its rows: sorted at once, or, where they take too much, in pieces that
-    are merged."""
+    """Write a bucket from its rows. They are sorted at once, or, if they are too large, in pieces
+    that are merged."""
     writer, size = publication.writer(bucket), runs.size(bucket)
     if size <= memory // 4:
         for rows in runs.take(bucket):
@@ -245,7 +246,7 @@ def _sort(publication: Publication, runs: Runs, memory: int, bucket: int) -> Buc
 
 
 def _together(held: list[pa.RecordBatch]) -> pa.RecordBatch:
-    """One batch of those held, which are held no longer."""
+    """Combine the held batches into one, and clear the list."""
     whole = held[0] if len(held) == 1 else pa.concat_batches(held)
     held.clear()
     return whole
@@ -258,9 +259,10 @@ def _by_code(publication: Publication, rows: pa.RecordBatch) -> pa.RecordBatch:
 
 def _merge(publication: Publication,
            pieces: Sequence[Iterator[list[pa.RecordBatch]]]) -> Iterator[pa.RecordBatch]:
-    """The rows of sorted pieces in the order of their key codes; a block of each piece is held."""
+    """Yield the rows of sorted pieces in the order of their key codes. One block of each piece is
+    held."""
     blocks: dict[int, tuple[np.ndarray, pa.RecordBatch]] = {}
-    waiting = list(range(len(pieces)))  # for their next block
+    waiting = list(range(len(pieces)))  # pieces that need their next block
     while True:
         for i in waiting:
             for (block,) in pieces[i]:
@@ -268,7 +270,7 @@ def _merge(publication: Publication,
                 break
         if not blocks:
             return
-        # what comes later has no lower code
+        # later blocks have no lower codes
         border = min(key_codes[-1] for key_codes, _ in blocks.values())
         parts, waiting = [], []
         for i, (key_codes, block) in list(blocks.items()):

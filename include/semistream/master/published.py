@@ -1,5 +1,5 @@
-"""A master's snapshots: which version is current, who holds one, what its manifest says; for those
-that do not read R."""
+"""A master's snapshots: the current version, the versions that apps hold, and the manifest; for
+code that does not read R."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 from semistream.durable import read_checked, write_checked, write_text
 
 CURRENT, MANIFEST = "CURRENT", "manifest.json"
-# what to do about a version that is damaged or gone
+# the remedy for a version that is damaged or missing
 ANEW = ("Restore it from a backup. If no tuples wait for that version, its directory may be "
         "deleted, and the master data published anew: `semistream provision JOB`, or the DAG "
         "provision_master_data.")
 
 
 def current_version(root: str | Path) -> str | None:
-    """The name of the current version under ``<root>`` = snapshots/<master>, or None before the
-    first one. Raises StateError when the file that says it is damaged."""
+    """Return the name of the current version under ``<root>`` = snapshots/<master>, or None before
+    the first one. Raises StateError when the file with the name is damaged."""
     current = read_checked(Path(root) / CURRENT, ANEW)
     return None if current is None else current["version"]
 
@@ -27,15 +27,15 @@ def set_current(root: str | Path, version: str, *, flush: bool = True) -> None:
 
 
 def read_manifest(root: str | Path) -> dict[str, Any] | None:
-    """The manifest of the current version, as it is on disk; None before the first one. Raises
-    StateError when it is damaged."""
+    """Return the manifest of the current version, as it is on disk; None before the first version.
+    Raises StateError when it is damaged."""
     version = current_version(root)
     return None if version is None else read_checked(Path(root) / version / MANIFEST, ANEW)
 
 
 def pin(root: str | Path, holder: str, version: str | None) -> None:
-    """Keep a version for a holder (an app's name) in place of the one that it held before; None
-    keeps none."""
+    """Keep a version for a holder (an app's name), in the place of the one that it held before;
+    None: keep none."""
     directory = Path(root) / "pins"
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / holder.replace("/", "_")

@@ -1,4 +1,4 @@
-"""What a join needs of R."""
+"""The interface of R that a join uses."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from semistream.keys import JoinKeys
 
 
 class MasterRelation(Protocol):
-    """R, cut into partitions of at most d tuples; the disk buffer holds one of them.
+    """R, cut into partitions of at most d tuples. The disk buffer holds one of them.
 
-    A partition's key codes can be read without its payload, so that payload is fetched only where
-    something matched.
+    A partition's key codes can be read without its payload, so that payload is fetched only if some
+    tuple matched.
     """
 
     name: str
@@ -27,38 +27,40 @@ class MasterRelation(Protocol):
     partition_count: int  # N
     partition_tuples: int  # d, the most tuples that one partition has
     unique: bool  # whether no two tuples have the same key
-    buffers: int  # partitions that are held at a time: 2 where one is read ahead
-    partition_bytes: int  # the most bytes that they take, key codes and all columns
+    buffers: int  # partitions held at a time: 2 if one is read ahead
+    partition_bytes: int  # most bytes of these partitions, key codes and all columns
     bytes_read: int  # so far
 
     def with_partition(self, tuples: int) -> MasterRelation:
-        """The same R cut into partitions of about that many tuples (rounded to what the storage
-        allows, at least one page)."""
+        """Return the same R cut into partitions of about `tuples` tuples, rounded to what the
+        storage allows, at least one page."""
         ...
 
     def read_codes(self, partition: int) -> np.ndarray:
-        """Key codes of a partition's tuples, int64[n]. Tuples with a null key are not in R."""
+        """Return the key codes of a partition's tuples, int64[n]. Tuples with a null key are not in
+        R."""
         ...
 
     def read(self, partition: int, columns: Sequence[str]) -> pa.RecordBatch:
-        """The named columns of a partition's tuples, in the order of ``read_codes``."""
+        """Return the named columns of a partition's tuples, in the order of ``read_codes``."""
         ...
 
     def pages(self, partition: int, columns: Sequence[str]) -> list[pa.RecordBatch]:
-        """The same in pieces as they were read, at least one."""
+        """Return the same columns as ``read``, in the pieces in which they were read, at least
+        one."""
         ...
 
     def prefetch(self, partitions: Sequence[int], columns: Sequence[str]) -> None:
-        """A hint that these columns of these partitions are read next, in this order, ``buffers``
-        of them at most; others that were read ahead are dropped. Give it before the first of them
-        is read."""
+        """Announce the next reads: these columns of at most ``buffers`` of these partitions, in
+        this order. Other partitions that were read ahead are dropped. Call this before the first of
+        them is read."""
         ...
 
     def partitions_of(self, codes: np.ndarray) -> np.ndarray:
-        """The partitions that may hold each key code, as ranges int32[n, 2] (first, last + 1); an
-        empty range where none can.
+        """Return the partitions that may hold each key code, as ranges int32[n, 2] (first, last +
+        1). A range is empty if no partition can hold the code.
 
-        The range is longer than one where a key's tuples cross a partition's border.
+        A range is longer than one if a key's tuples cross a partition's border.
         """
         ...
 

@@ -12,23 +12,23 @@ import pyarrow as pa
 
 from semistream.durable import naming
 
-GROUPS = 8  # of neighbouring buckets
+GROUPS = 8  # groups of neighbouring buckets
 
 
 class Runs:
-    """Each bucket's rows in the order that they came; a context manager.
+    """Each bucket's rows in the order in which they came; a context manager.
 
-    They stay in memory as far as ``memory`` bytes are enough to sort them there. Where they are
-    not, one group of buckets after another is written to files, and what comes for it follows. A
+    Rows stay in memory as long as ``memory`` bytes suffice to sort them there. Otherwise one group
+    of buckets after another is written to files, and later rows of these groups are appended. A
     thread writes the files while the next batch is split.
     """
 
     def __init__(self, directory: Path, schema: pa.Schema, memory: int, buckets: int):
-        """buckets: how many there are."""
+        """Create the runs. buckets: number of buckets."""
         self._directory, self._schema, self._memory = directory, schema, memory
         self._borders = [buckets * group // GROUPS for group in range(GROUPS + 1)]
         self._kept = GROUPS  # groups in memory, the first ones
-        self._rows = defaultdict[int, list[pa.RecordBatch]](list)  # that are in memory
+        self._rows = defaultdict[int, list[pa.RecordBatch]](list)  # the buckets in memory
         self._files = dict[int, pa.RecordBatchStreamWriter]()
         self._sinks = list[pa.OSFile]()
         self._sizes = defaultdict[int, int](int)
@@ -64,17 +64,17 @@ class Runs:
         return max(self._sizes.values(), default=0)
 
     def size(self, bucket: int) -> int:
-        """Bytes of a bucket's rows."""
+        """Return the bytes of a bucket's rows."""
         return self._sizes[bucket]
 
     def add(self, batch: pa.RecordBatch, order: np.ndarray, edges: np.ndarray) -> None:
         """Add rows of a batch.
 
-        order: int64[rows], these rows in the order of their buckets; edges: int64[buckets + 1],
-        where each bucket's begin there.
+        order: int64[rows], the row numbers in the order of their buckets; edges: int64[buckets +
+        1], where each bucket begins in `order`.
         """
-        self._make_room(3 * batch.nbytes)  # itself, its rows by bucket, and rows being written
-        for group in range(self._kept):  # each a copy, which is freed with the group
+        self._make_room(3 * batch.nbytes)  # the batch, its rows by bucket, and rows being written
+        for group in range(self._kept):  # each part is a copy, which is freed with its group
             for bucket, part in self._parts(batch, order, edges, group, group + 1):
                 self._rows[bucket].append(part)
         if self._kept < GROUPS:
@@ -83,7 +83,7 @@ class Runs:
             self._last = self._writing.submit(self._write, parts)
 
     def end(self) -> None:
-        """Note that no row comes any more."""
+        """Finish the runs: no more rows will be added."""
         self._make_room(0)
         self._wait()
         with naming(self._directory.parent):
@@ -94,7 +94,7 @@ class Runs:
 
     def _parts(self, batch: pa.RecordBatch, order: np.ndarray, edges: np.ndarray, first: int,
                last: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Give the rows of each bucket that has some, of these groups."""
+        """Yield (bucket, rows) for each non-empty bucket of these groups."""
         low, high = self._borders[first], self._borders[last]
         rows = batch.take(pa.array(order[edges[low]:edges[high]]))
         for bucket in (low + np.flatnonzero(np.diff(edges[low:high + 1]))).tolist():
@@ -103,8 +103,8 @@ class Runs:
             yield bucket, part
 
     def _make_room(self, size: int) -> None:
-        """Write groups to files until there is room for so many bytes, and to sort the largest
-        bucket, beside what is held."""
+        """Write groups to files until memory suffices for `size` more bytes and for sorting the
+        largest bucket."""
         while self._kept and self.held + size + 3 * self.largest > self._memory:
             self._wait()
             self._kept -= 1
@@ -129,7 +129,7 @@ class Runs:
         return self._directory / f"run-{bucket:05d}"
 
     def take(self, bucket: int, most: int = 2**62) -> Iterator[list[pa.RecordBatch]]:
-        """Give a bucket's rows, about so many bytes at a time, and have them no more."""
+        """Yield a bucket's rows, about `most` bytes at a time, and remove them."""
         if bucket not in self._files:
             yield self._rows.pop(bucket)
             return
@@ -138,7 +138,8 @@ class Runs:
 
 
 def read_run(run: Path, most: int = 2**62) -> Iterator[list[pa.RecordBatch]]:
-    """A file's batches, about so many bytes at a time and at least one. They lie in the file."""
+    """Yield the batches of a file in lists of about `most` bytes, at least one batch each. The
+    batches refer to the mapped file."""
     held, size = list[pa.RecordBatch](), 0
     with pa.memory_map(str(run)) as file:
         for batch in pa.ipc.open_stream(file):

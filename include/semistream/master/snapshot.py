@@ -29,21 +29,21 @@ from semistream.master.manifest import (
 from semistream.master.published import ANEW, CURRENT, MANIFEST, current_version
 
 PARTITION_TUPLES = 8192
-SECTOR = 4096  # what direct reads are aligned to
+SECTOR = 4096  # alignment of direct reads
 MAGIC_BYTES = 8  # "ARROW1" and padding, at the start of an Arrow file
 
 
 class SnapshotRelation:
     """A ``MasterRelation`` over a version's directory, or over some of its buckets.
 
-    partition_tuples: how many tuples a partition should have; it becomes the largest number that
-    whole pages give, at least one page's. buckets: those that are read, default all; R_t and v_R
-    are theirs. direct: read past the system's page cache (O_DIRECT), for an R that is much larger
-    than the machine's memory, and for measurements; one partition is then read ahead.
+    partition_tuples: the desired tuples of a partition, rounded down to whole pages, but to one
+    page at least. buckets: the buckets that are read, default all; R_t and v_R count these only.
+    direct: read past the system's page cache (O_DIRECT), for an R that is much larger than the
+    machine's memory, and for measurements; one partition is then read ahead.
     """
 
     _reading: ThreadPoolExecutor | None
-    _ahead: dict[tuple[int, str, int, int], Future[pa.Buffer]]  # what is being read, by request
+    _ahead: dict[tuple[int, str, int, int], Future[pa.Buffer]]  # reads in progress, by request
 
     def __init__(self, directory: str | Path, partition_tuples: int = PARTITION_TUPLES,
                  buckets: Sequence[int] | None = None, direct: bool = False):
@@ -64,15 +64,15 @@ class SnapshotRelation:
         self._cut(partition_tuples)
 
     def with_partition(self, tuples: int) -> SnapshotRelation:
-        """The same R in partitions of about that many tuples."""
+        """Return the same R in partitions of about `tuples` tuples."""
         other = copy.copy(self)
         other._open_handles()
         other._cut(tuples)
         return other
 
     def read_codes(self, partition: int) -> np.ndarray:
-        """Key codes of a partition's tuples, int64[n], not to be written to: kernels are compiled
-        for what is read, and for nothing else."""
+        """Return the key codes of a partition's tuples, int64[n]. The array is read-only, since
+        kernels are compiled for read-only codes only."""
         parts = [self._codes_of(segment) for segment in self._segments(partition)]
         self.bytes_read += sum(p.nbytes for p in parts)
         codes = parts[0] if len(parts) == 1 else np.concatenate([*parts, np.empty(0, np.int64)])
@@ -80,12 +80,12 @@ class SnapshotRelation:
         return codes
 
     def read(self, partition: int, columns: Sequence[str]) -> pa.RecordBatch:
-        """The named columns of a partition's tuples, in the order of ``read_codes``."""
+        """Return the named columns of a partition's tuples, in the order of ``read_codes``."""
         pages = self.pages(partition, columns)
         return pa.concat_batches(pages) if len(pages) > 1 else pages[0]
 
     def pages(self, partition: int, columns: Sequence[str]) -> list[pa.RecordBatch]:
-        """The same page by page, at least one."""
+        """Return the same columns as ``read``, page by page, at least one page."""
         columns, few = self._asked(tuple(columns))
         if not columns:
             rows = sum(self._page_rows[self._cuts[partition]:self._cuts[partition + 1]])
@@ -97,8 +97,8 @@ class SnapshotRelation:
             pa.RecordBatch.from_pylist([], pa.schema([self.schema.field(c) for c in columns]))]
 
     def prefetch(self, partitions: Sequence[int], columns: Sequence[str]) -> None:
-        """Where reads are direct, read these in the background; else the system reads ahead by
-        itself."""
+        """Read these partitions in the background if reads are direct. Otherwise the system reads
+        ahead by itself."""
         if not self.direct:
             return
         columns, few = self._asked(tuple(columns))
@@ -111,8 +111,8 @@ class SnapshotRelation:
                        for r in wanted}
 
     def _asked(self, columns: tuple[str, ...]) -> tuple[list[str], bool]:
-        """The columns, each once, and whether they are so few that reading them one by one is less
-        than reading whole pages."""
+        """Return the distinct columns, and whether they are so narrow that reading them one by one
+        takes less than reading whole pages."""
         def width(names: Sequence[str]) -> int:
             types = [self.schema.field(n).type for n in names]
             return sum(max(t.bit_width // 8, 1) if is_fixed(t) else 16 for t in types)
@@ -128,7 +128,7 @@ class SnapshotRelation:
 
     def _all_columns(self, bucket: int, first: int, last: int,
                      columns: list[str]) -> list[pa.RecordBatch]:
-        """Neighbouring pages with one read; the columns are views of what was read."""
+        """Read neighbouring pages at once. The columns are views of the bytes read."""
         data = self._pread(*self._request((bucket, first, last), "arrow"))
         self.bytes_read += data.size
         at = self._offsets[bucket][first:last + 1] - self._offsets[bucket][first]
@@ -154,14 +154,14 @@ class SnapshotRelation:
         return pages
 
     def partitions_of(self, codes: np.ndarray) -> np.ndarray:
-        """The partitions that may hold each key code, int32[n, 2] as (first, last + 1); from
-        memory."""
+        """Return the partitions that may hold each key code, int32[n, 2] as (first, last + 1),
+        without reading."""
         bucket = buckets(codes, self.keys.exact, self.manifest.bucket_count)
         return _find(codes, self._owned[bucket], self._bucket_pages, self._first, self._last,
                      self._page_partition)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what is open."""
+        """Return the state without open files, readers and threads."""
         return {k: v for k, v in self.__dict__.items()
                 if k not in ("_files", "_readers", "_reading", "_ahead", "_widths")}
 
@@ -203,19 +203,19 @@ class SnapshotRelation:
             np.ascontiguousarray(zone[:, i]) for i in range(ZONE))
         self._page_rows = np.array(rows, np.int64)
         self._bucket_pages, self._bucket_rows = np.array(pages, np.int64), [b.rows for b in owned]
-        # of the pages in the Arrow files, all buckets' in a row
+        # ends of the pages in the Arrow files, over all buckets in a row
         ends = np.cumsum(self._page_bytes - 8 * self._page_rows)
         head = _head_bytes(self.schema)  # counted with a file's first page
         self._offsets = []
         for first, last in itertools.pairwise(pages):
             before = ends[first - 1] if first else 0
             self._offsets.append(np.concatenate([[head], ends[first:last] - before]))
-        # bucket -> place among the owned ones
+        # bucket -> index among the owned buckets
         self._owned = np.full(self.manifest.bucket_count, -1, np.int32)
         self._owned[list(self.buckets)] = np.arange(len(owned), dtype=np.int32)
 
     def _cut(self, partition_tuples: int) -> None:
-        """Pages to partitions: as many pages in a row as have at most that many tuples."""
+        """Group consecutive pages into partitions of at most `partition_tuples` tuples."""
         if partition_tuples < 1:
             raise ConfigError("partition_tuples", "must be at least 1", partition_tuples,
                               "It is d, the tuples read per iteration.")
@@ -236,8 +236,8 @@ class SnapshotRelation:
         self.partition_bytes = self.buffers * most
 
     def _segments(self, partition: int) -> Iterator[tuple[int, int, int]]:
-        """(place of the bucket, first page in it, last + 1) of the buckets that a partition runs
-        over."""
+        """Yield (index of the bucket, first page in it, last page + 1) for each bucket that a
+        partition covers."""
         page, end = self._cuts[partition], self._cuts[partition + 1]
         bucket = self._cut_buckets[partition]
         while page < end:
@@ -248,7 +248,7 @@ class SnapshotRelation:
     # ---- files
 
     def _open_handles(self) -> None:
-        # file objects: they close themselves with the relation
+        # file objects close themselves with the relation
         self._files: dict[tuple[int, str], io.FileIO] = {}
         self._readers: dict[tuple[int, tuple[str, ...]],
                             tuple[pa.RecordBatchFileReader, pa.OSFile, np.ndarray]] = {}
@@ -257,7 +257,7 @@ class SnapshotRelation:
         self.bytes_read = 0
 
     def _request(self, segment: tuple[int, int, int], suffix: str) -> tuple[int, str, int, int]:
-        """What `_pread` is asked for a segment's codes, or its pages."""
+        """Return the arguments of `_pread` for a segment's codes, or for its pages."""
         bucket, first, last = segment
         if suffix == "codes":
             start = first * self.manifest.page_tuples
@@ -268,7 +268,7 @@ class SnapshotRelation:
                                                  - offsets[first]), int(offsets[first])
 
     def _pread(self, bucket: int, suffix: str, length: int, offset: int) -> pa.Buffer:
-        """So many bytes of a bucket's file; those that were read ahead, if they are."""
+        """Return bytes of a bucket's file, from those read ahead if possible."""
         ahead = self._ahead.pop((bucket, suffix, length, offset), None)
         return ahead.result() if ahead else self._read(bucket, suffix, length, offset)
 
@@ -300,8 +300,8 @@ class SnapshotRelation:
 
     def _compare(self, data: Any, at: list[int], sums: np.ndarray, bucket: int, first: int,
                  suffix: str) -> None:
-        """Raises StateError where bytes at[i] to at[i + 1] are not what was written of page first +
-        i."""
+        """Compare data with the pages' checksums. Raises StateError if bytes at[i] to at[i + 1]
+        differ from what was written as page first + i."""
         view, place = memoryview(data).cast("B"), self._starts[bucket] + first
         for i, wanted in enumerate(sums[place:place + len(at) - 1].tolist()):
             if signed(xxh3_64_intdigest(view[at[i]:at[i + 1]])) != wanted:
@@ -313,7 +313,7 @@ class SnapshotRelation:
 
     def _reader(self, bucket: int,
                 columns: tuple[str, ...]) -> tuple[pa.RecordBatchFileReader, np.ndarray]:
-        """A reader that reads these columns' bytes only, and their checksums, int64[columns,
+        """Return a reader that reads only these columns' bytes, and their checksums, int64[columns,
         pages]."""
         key = (bucket, columns)
         if key not in self._readers:
@@ -344,7 +344,7 @@ def _open_direct(path: str, flags: int) -> int:
 
 
 def _head_bytes(schema: pa.Schema) -> int:
-    """Where the first record batch of an Arrow file with this schema begins."""
+    """Return the offset of the first record batch in an Arrow file with this schema."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, schema) as writer:
         writer.write_batch(pa.RecordBatch.from_pylist([], schema))
@@ -363,8 +363,8 @@ def is_fixed(kind: pa.DataType) -> bool:
 
 @njit(cache=True)
 def _find(codes, place, bucket_pages, first, last, page_partition):
-    """Partition ranges int32[n, 2] of key codes by binary search in the zone map of each one's
-    bucket. place: of each code's bucket among those that are here, or -1.
+    """Return the partition ranges int32[n, 2] of key codes, by binary search in the zone map of
+    each code's bucket. place: index of each code's bucket among the buckets read, or -1.
 
     in      codes int64[n], place int32[n], bucket_pages int64[buckets + 1], first int64[pages],
             last int64[pages], page_partition int32[pages]
@@ -392,8 +392,8 @@ def _find(codes, place, bucket_pages, first, last, page_partition):
 
 def open_snapshot(root: str | Path, partition_tuples: int = PARTITION_TUPLES,
                   buckets: Sequence[int] | None = None, direct: bool = False) -> SnapshotRelation:
-    """The current version of the master data under ``<root>`` = snapshots/<master>. Raises
-    ConfigError where there is none."""
+    """Open the current version of the master data under ``<root>`` = snapshots/<master>. Raises
+    ConfigError if there is none."""
     version = current_version(root)
     if version is None or not (Path(root) / version / MANIFEST).exists():
         raise ConfigError("snapshot", "must have been published",

@@ -1,7 +1,7 @@
-"""Which algorithm, and which sizes: the one place where what a user left open is decided, by the
-cost models.
+"""The choice of an algorithm and of its sizes: everything that a user left open is decided here, by
+the cost models.
 
-What is listed here is imported when it is asked for.
+The names listed here are imported on first use.
 """
 
 from importlib import import_module

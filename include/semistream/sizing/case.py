@@ -1,4 +1,4 @@
-"""What sizes are chosen for: a sample of a stream, and a snapshot of its master data."""
+"""The input of a choice of sizes: a sample of a stream, and a snapshot of its master data."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from semistream.sizing.workload import describe
 
 @dataclass(frozen=True)
 class Case:
-    """job: its stream is not read, only the sample; snapshot: directory of the master's version;
-    partitions: P, the number of operators."""
+    """The input of a choice of sizes. job: its stream is not read, only the sample; snapshot:
+    directory of the master's version; partitions: P, the number of operators."""
 
     job: Job
     sample: pa.RecordBatch
@@ -28,7 +28,8 @@ class Case:
     partitions: int
 
     def plan(self, memory: int) -> Plan:
-        """The plan of a load with M bytes for all operators together, its algorithm left open."""
+        """Return the plan of a load with M bytes for all operators together, and with an open
+        algorithm."""
         return Plan(AUTO, int(memory) // self.partitions, "inner", {}, tuple(self.job.on.items()),
                     self.job.columns or None, self.partitions, str(self.snapshot), auto=True)
 
@@ -42,12 +43,12 @@ class Case:
 
     @property
     def tuples(self) -> pa.RecordBatch:
-        """The sample's tuples of the slowest partition. The other partitions wait for it."""
+        """The sample's tuples of the slowest partition, for which the others wait."""
         return self._slowest[1]
 
     @property
     def share(self) -> float:
-        """The share of the stream that comes to the slowest partition, 0 to 1."""
+        """The share of the stream that goes to the slowest partition, 0 to 1."""
         return max(self.tuples.num_rows, 1) / max(self.sample.num_rows, 1)
 
     @cached_property
@@ -71,6 +72,6 @@ class Case:
         return describe(spec, self.tuples)
 
     def algorithms(self, asked: tuple[str, ...]) -> list[str]:
-        """The names of the algorithms asked for; of all that have a cost model if there are none.
-        Raises ConfigError for an unknown one."""
+        """Return the names of the requested algorithms, or of all that have a cost model if none
+        are requested. Raises ConfigError for an unknown one."""
         return [find_algorithm(a).name for a in asked] or list(MODELS)

@@ -1,4 +1,4 @@
-"""``algorithm: auto``: the algorithm and its sizes, chosen by the cost models from a sample of the
+"""``algorithm: auto``: the cost models choose the algorithm and its sizes, from a sample of the
 stream, the master relation and M."""
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class Choice:
 
 
 def known_costs(home: str | Path | None = None) -> Costs:
-    """This machine's costs, which `calibrate` stored under `home`; ``TYPICAL`` if it did not."""
+    """Return this machine's costs, which `calibrate` stored under `home`; ``TYPICAL`` if it did
+    not."""
     path = Path(home) / COSTS_FILE if home is not None else None
     return Costs.load(path) if path is not None and path.exists() else TYPICAL
 
@@ -46,15 +47,15 @@ def choose(sample: pa.RecordBatch, master: MasterRelation, memory: int,
            on: Sequence[tuple[str, str]],
            columns: Sequence[str] | None = None, *, costs: Costs = TYPICAL,
            tuples: float = math.inf, demand: Demand | None = None) -> Choice:
-    """The algorithm and parameters with the highest predicted rate, and the reason. Among
-    algorithms whose rates are even, one that reaches its rate soonest. demand: a bound on waiting,
-    which is to be kept up to the highest rate, by what takes little work at its rate where one is
-    known.
+    """Return the algorithm and parameters with the highest predicted rate, and the reason. Of
+    algorithms with about equal rates the one that reaches its rate soonest is chosen. demand: a
+    bound on waiting, to be kept up to the highest rate; of the algorithms that do so, the one with
+    the least work at the demand's rate is chosen, if that is known.
 
-    sample: stream tuples, the more the better; some 100,000 of the first micro-batches are enough.
-    tuples: of the stream in this run, where that is known; else the rate is that of the steady
-    state. If M is too small for all that the models propose, ``SMALLEST``. Raises NotEnoughMemory
-    if it is too small for that too.
+    sample: stream tuples; some 100,000 of the first micro-batches are enough. tuples: the stream's
+    tuples in this run, if known; otherwise the rate is that of the steady state. If M is too small
+    for every proposal of the models, ``SMALLEST`` is chosen. Raises NotEnoughMemory if M is too
+    small for that too.
     """
     work = describe(join_spec("", memory, sample.schema, master, on, columns), sample,
                     stream_tuples=tuples)
@@ -81,7 +82,7 @@ def choose(sample: pa.RecordBatch, master: MasterRelation, memory: int,
         try:
             opened(best.algorithm, best.parameters)
             break
-        except NotEnoughMemory:  # the models know R's average partition, not its largest
+        except NotEnoughMemory:  # the models know R's average partition only, not its largest
             ranking = tuple(p for p in ranking if p is not best)
     else:
         try:
@@ -103,8 +104,9 @@ def choose(sample: pa.RecordBatch, master: MasterRelation, memory: int,
 
 def _reason(best: Prediction, ranking: Sequence[Prediction], memory: int, master: MasterRelation,
             frequencies: Frequencies, costs: Costs, tuples: float, what: str) -> str:
-    """What the models say is of this run; rates are told where its length is known and the costs
-    are this machine's. what: it was chosen for, if not for its rate."""
+    """Return the models' prediction for this run as one line. Rates are included if the run's
+    length is known and the costs are this machine's. what: what the algorithm was chosen for, if
+    not its rate."""
     others, bounded = [p for p in ranking if p is not best][:3], math.isfinite(tuples)
     rates = bounded and bool(costs.measured)
     told = (f"about {_about(best.rate)} tuples/s inside the join" if rates
@@ -123,5 +125,5 @@ def _reason(best: Prediction, ranking: Sequence[Prediction], memory: int, master
 
 
 def _about(rate: float) -> str:
-    """A predicted rate, to two digits."""
+    """Format a predicted rate with two significant digits."""
     return f"{float(f'{rate:.2g}'):,.0f}"

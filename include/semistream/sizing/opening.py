@@ -1,5 +1,5 @@
-"""Opening an operator: sizes that were left open (0 in its parameters) are found by its cost
-model."""
+"""The opening of an operator. Sizes that were left open (0 in its parameters) are chosen by its
+cost model."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def open_join(algorithm: str, *, memory: int, stream: pa.Schema, master: MasterR
               parameters: dict[str, Any] | None = None,
               costs: Costs = TYPICAL, sample: pa.RecordBatch | None = None,
               tuples: float = math.inf) -> SemiStreamJoin:
-    """A join operator of the named algorithm, holding at most ``memory`` bytes.
+    """Open a join operator of the named algorithm, which holds at most ``memory`` bytes.
 
     The other arguments are those of ``join_spec``. parameters: the algorithm's. A size that is 0 or
-    not among them becomes that of the highest rate by the algorithm's cost model, for keys as a
-    sample of the stream has them (without one, by Zipf's law) and for so many tuples of the stream;
-    or, where the operator does not fit M with it, a smaller one. Raises ConfigError for whatever
-    cannot work, NotEnoughMemory with an amount that does; no stream needs more later.
+    missing is chosen for the highest rate by the algorithm's cost model, with keys as in a sample
+    of the stream (without a sample, by Zipf's law) and for `tuples` tuples of the stream. If the
+    operator does not fit M with it, smaller sizes are tried. Raises ConfigError for arguments that
+    cannot work, and NotEnoughMemory with an amount that suffices; no stream needs more later.
     """
     entry = find_algorithm(algorithm)
     asked = entry.parameters.load(parameters or {})
@@ -54,14 +54,15 @@ def open_join(algorithm: str, *, memory: int, stream: pa.Schema, master: MasterR
 
 
 def open_sizes(entry: Algorithm, parameters: Settings) -> list[str]:
-    """The sizes that are to be chosen."""
+    """Return the names of the sizes that are to be chosen."""
     sizes = MODELS[entry.name].sizes if entry.name in MODELS else ()
     return [n for n in sizes if getattr(parameters,
                                         n) == entry.parameters.model_fields[n].default == 0]
 
 
 def open_choices(entry: Algorithm, parameters: Settings) -> list[str]:
-    """The parameters that the cost model chooses beside the sizes, for a sample."""
+    """Return the names of the parameters that the cost model chooses beside the sizes, given a
+    sample."""
     choices = MODELS[entry.name].chooses if entry.name in MODELS else ()
     return [n for n in choices if not getattr(parameters, n)]
 
@@ -69,12 +70,12 @@ def open_choices(entry: Algorithm, parameters: Settings) -> list[str]:
 def _from_best_to_smallest(entry: Algorithm, spec: JoinSpec, asked: Settings, still_open: list[str],
                            costs: Costs, sample: pa.RecordBatch | None,
                            tuples: float) -> Iterator[Settings]:
-    """asked, with values for the sizes that are open: the model's best, with what it chooses beside
-    them; halves of them; and the smallest that there are."""
+    """Yield the requested settings with values for the open sizes: the model's best, with its other
+    choices; then halves of them; and the smallest possible ones."""
     chosen = open_choices(entry, asked) if sample else []
     if still_open or chosen:
         given = {n: getattr(asked, n) for n in MODELS[entry.name].sizes if n not in still_open}
-        with suppress(ConfigError):  # the models know averages: what they find too small may do
+        with suppress(ConfigError):  # the models know averages: their M may be too large
             best = tune(entry.name, describe(spec, sample, stream_tuples=tuples), spec.memory,
                         costs, **given).parameters
             names = [n for n in (*still_open, *chosen) if n in best]
@@ -87,8 +88,8 @@ def _from_best_to_smallest(entry: Algorithm, spec: JoinSpec, asked: Settings, st
 
 
 def _smallest(spec: JoinSpec, asked: Settings, still_open: list[str]) -> Iterator[Settings]:
-    """asked, with the smallest caches and each disk buffer: more partitions may need more memory
-    than larger ones."""
+    """Yield the requested settings with the smallest caches and each size of disk buffer, as more
+    partitions may need more memory than larger ones."""
     sizes = dict.fromkeys(still_open, 1)
     tuples, page = spec.master.tuple_count, spec.master.with_partition(1).partition_tuples
     while "disk_tuples" in sizes and tuples > page:
@@ -98,8 +99,8 @@ def _smallest(spec: JoinSpec, asked: Settings, still_open: list[str]) -> Iterato
 
 
 def _least_memory(entry: Algorithm, spec: JoinSpec, asked: Settings, still_open: list[str]) -> int:
-    """The smallest M that the operator can be opened with, found by opening it, to a part in a
-    thousand."""
+    """Return the smallest M with which the operator can be opened, to a thousandth. It is found by
+    opening the operator."""
     def opens(memory: int) -> bool:
         return any(_made(entry, replace(spec, memory=memory), s) for s in _smallest(spec, asked,
                                                                                     still_open))

@@ -1,5 +1,5 @@
-"""How P operators join a stream: the algorithm, its parameters, and the buckets of R that each has.
-What the user left open is chosen by a sample of the stream."""
+"""The plan of P operators that join a stream: the algorithm, its parameters, and each operator's
+buckets of R. Settings that the user left open are chosen by a sample of the stream."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ EVEN = 1.05
 
 @dataclass(frozen=True)
 class Plan:
-    """What all partitions of a micro-batch have in common. A micro-batch that was begun with a plan
-    is finished with it."""
+    """The settings that all partitions of a micro-batch share. A micro-batch that was begun with a
+    plan is finished with it."""
 
     algorithm: str
     memory: int  # bytes of one partition, M/P
@@ -51,7 +51,7 @@ class Plan:
     auto: bool = False  # the cost models choose algorithm and parameters, or have chosen them
     # the partition of each bucket of R, or DEALT; none: the bucket's number modulo P
     owners: tuple[int, ...] = ()
-    chosen: tuple[str, ...] = ()  # which of the parameters the cost models chose
+    chosen: tuple[str, ...] = ()  # the parameters that the cost models chose
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Plan:
@@ -63,19 +63,19 @@ class Plan:
 
     @property
     def version(self) -> str:
-        """Of the master data."""
+        """Version of the master data."""
         return Path(self.snapshot).name
 
     def relation(self, partition: int) -> SnapshotRelation:
-        """The buckets of R that the operator of this partition joins with."""
+        """Return the buckets of R that the operator of this partition joins with."""
         owners = self._owners(Manifest.read(Path(self.snapshot)))
         return SnapshotRelation(
             self.snapshot,
             buckets=np.flatnonzero((owners == partition) | (owners == DEALT)).tolist())
 
     def open(self, stream: pa.Schema, partition: int) -> SemiStreamJoin:
-        """The operator of one partition. Raises ConfigError if it cannot be opened; NotEnoughMemory
-        tells the M of all partitions together."""
+        """Open the operator of one partition. Raises ConfigError if it cannot be opened;
+        NotEnoughMemory names the M of all partitions together."""
         return self._open(stream, partition)
 
     def _open(self, stream: pa.Schema, partition: int, costs: Costs = TYPICAL,
@@ -91,7 +91,7 @@ class Plan:
                                   each if self.partitions > 1 else self.algorithm) from None
 
     def added(self, relation: SnapshotRelation) -> tuple[str, ...] | None:
-        """The master columns to add, its surrogate key among them; None: all but the join
+        """Return the master columns to add, including the surrogate key; None: all but the join
         columns."""
         columns, sk = self.columns, surrogate_key(relation.name)
         if (self.surrogate_key and columns is not None and sk in relation.schema.names
@@ -101,8 +101,8 @@ class Plan:
 
     @property
     def open_questions(self) -> bool:
-        """Whether a sample of the stream has to be looked at. An algorithm or sizes that the user
-        left open are chosen anew in each run."""
+        """Whether a sample of the stream is needed. An algorithm or sizes that the user left open
+        are chosen anew in each run."""
         return self.auto or bool(self.chosen
                                  or self._open_sizes) or (self.partitions > 1 and not self.owners)
 
@@ -119,21 +119,20 @@ class Plan:
         return open_choices(entry, entry.parameters.load(self.parameters))
 
     def asked(self) -> Plan:
-        """The plan as the user gave it, without what a sample has decided."""
+        """Return the plan as the user gave it, without the choices made from a sample."""
         given = {name: value for name, value in self.parameters.items() if name not in self.chosen}
         asked = replace(self, owners=(), parameters=given, chosen=())
         return replace(asked, algorithm=AUTO, parameters={}, reason="") if self.auto else asked
 
     def choose(self, sample: pa.RecordBatch, costs: Costs, former: Plan | None = None,
                history: SkimmedSketch | None = None, demand: Demand | None = None) -> Plan:
-        """The plan with an owner for each bucket of R, and, where the user left them open, with the
-        algorithm and sizes that the cost models find best for a sample of the stream.
+        """Return the plan with an owner for each bucket of R. If the user left algorithm or sizes
+        open, they are those that the cost models find best for a sample of the stream.
 
         They are chosen for the slowest partition, since the others wait for it. If M is too small
         for the choice in some partition, the plan gives up the chosen sizes, then the chosen
-        algorithm, then the owners. former, history: see ``balance``; demand: see ``choose``, of
-        all partitions. Raises NotEnoughMemory if M is
-        too small for every algorithm.
+        algorithm, then the owners. former, history: see ``balance``; demand: see ``choose``, of all
+        partitions. Raises NotEnoughMemory if M is too small for every algorithm.
         """
         balanced = self.balance(sample, former, history)
         plans = [balanced, replace(balanced, owners=self.owners)]
@@ -151,8 +150,8 @@ class Plan:
         raise refusal
 
     def _sized(self, sample: pa.RecordBatch, costs: Costs) -> Plan:
-        """The plan with the open sizes that are best in the slowest partition. They stay open, and
-        each operator finds its own, if M is too small for them in another partition. Raises
+        """Return the plan with the open sizes that are best in the slowest partition. If M is too
+        small for them in another partition, they stay open, and each operator finds its own. Raises
         ConfigError if an operator cannot be opened."""
         if still_open := self._open_sizes:
             with suppress(NotEnoughMemory):
@@ -198,12 +197,12 @@ class Plan:
 
     def balance(self, sample: pa.RecordBatch, former: Plan | None = None,
                 history: SkimmedSketch | None = None) -> Plan:
-        """The plan with an owner for each bucket of R, so that the partitions have about as many of
-        the sample's tuples.
+        """Return the plan with an owner for each bucket of R, so that the partitions get about
+        equally many of the sample's tuples.
 
-        history: a sketch of the keys of former loads, which together count as much as HISTORY
+        history: a sketch of the keys of earlier loads, which together count as much as HISTORY
         tuples of the sample. A former plan's owners are kept if their maximum load is within 5% of
-        the best: the operators keep their caches. An empty sample changes nothing.
+        the best, so that the operators keep their caches. An empty sample changes nothing.
         """
         if self.partitions == 1 or not sample.num_rows:
             return self
@@ -222,9 +221,11 @@ class Plan:
         return replace(self, owners=tuple(owners.tolist()))
 
     def slowest(self, sample: pa.RecordBatch) -> tuple[int, pa.RecordBatch]:
-        """(the partition with the most different keys in the sample, its tuples of the sample).
+        """Return the partition with the most distinct keys in the sample, and its tuples of the
+        sample.
 
-        Keys are counted and not tuples: tuples of a frequent key are joined through the cache.
+        Distinct keys are counted and not tuples, as tuples of a frequent key are joined through the
+        cache.
         """
         placement = self.placement(sample.schema)
         codes, valid = placement.keys.stream_codes(sample)
@@ -246,8 +247,8 @@ class Plan:
 
 
 def _expected(history: SkimmedSketch, placement: Placement) -> np.ndarray:
-    """How many of HISTORY tuples come to each bucket, int[buckets]: those of keys that were
-    frequent, and the others evenly."""
+    """Return how many of HISTORY tuples go to each bucket, int[buckets]: the tuples of frequent
+    keys to their buckets, the others evenly."""
     dense, count = history.skim(), len(placement.owners)
     of = buckets(dense.codes, placement.keys.exact, count)
     frequent = np.bincount(of, dense.frequencies, minlength=count)

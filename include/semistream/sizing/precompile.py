@@ -1,5 +1,5 @@
 """``python -m semistream.sizing.precompile [NAME …]``: compile the kernels into Numba's cache, so
-that no stream waits for it."""
+that no stream waits for compilation."""
 
 import sys
 
@@ -33,6 +33,6 @@ def precompile(algorithm: str) -> None:
 if __name__ == "__main__":
     for name in sys.argv[1:] or REGISTRY:
         precompile(name)
-    sketch = SampledSketch()  # of every load's keys
+    sketch = SampledSketch()  # the sketch of every load's keys
     sketch.add(np.arange(ROWS))
     sketch.sketch.skim()

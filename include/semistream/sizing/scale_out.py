@@ -1,7 +1,7 @@
-"""The service rate that more operators would reach, by the cost models.
+"""The predicted service rate of more operators, by the cost models.
 
 Each of P operators has the P-th part of M. It joins the buckets of R that it owns with the stream
-tuples of these buckets. Buckets are assigned so that the operators have about as many stream
+tuples of these buckets. Buckets are assigned so that the operators have about equally many stream
 tuples; the tuples of a bucket that has more than its share go to all operators in turn. All
 operators wait for the slowest.
 """
@@ -22,7 +22,7 @@ from semistream.sizing.search import fastest, spelled, tune_all
 
 @dataclass(frozen=True)
 class Scaled:
-    """What is predicted of P operators. rate: stream tuples/s of all together, without Spark's own
+    """The prediction for P operators. rate: stream tuples/s of all together, without Spark's own
     time; sizes in bytes."""
 
     memory: int  # M, in all
@@ -30,18 +30,18 @@ class Scaled:
     algorithm: str  # the fastest one, with these parameters
     parameters: dict[str, Any]
     rate: float
-    share: float  # of the stream, that comes to the slowest operator
+    share: float  # share of the stream that goes to the slowest operator
     memory_each: int
-    master_each: int  # of R, on disk, of that operator
-    # bytes of a stream tuple that go from the executor that read it to another; none where each
+    master_each: int  # bytes on disk of that operator's part of R
+    # bytes per stream tuple that are sent from the executor that read it to another; none if each
     # machine's tasks read the Parquet files themselves
     shuffled: float
 
 
 def scale_out(case: Case, budgets: Iterable[int], operators: Iterable[int],
               algorithms: Sequence[str], costs: Costs) -> list[Scaled]:
-    """The fastest plan for each M and number of operators with which some algorithm fits. Raises
-    ConfigError for more operators than R has buckets."""
+    """Return the fastest plan for each M and number of operators with which some algorithm fits.
+    Raises ConfigError for more operators than R has buckets."""
     found, budgets, most = [], list(budgets), case.relation.manifest.bucket_count
     for count in sorted(set(operators)):
         if not 1 <= count <= most:
@@ -66,8 +66,8 @@ def scale_out(case: Case, budgets: Iterable[int], operators: Iterable[int],
 
 
 def tables(plans: Sequence[Scaled]) -> Iterator[Table]:
-    """One table for each M: the rate of each number of operators, and its ratio to the smallest
-    number's."""
+    """Yield one table for each M: the rate of each number of operators, and its ratio to that of
+    the smallest number."""
     for memory in dict.fromkeys(p.memory for p in plans):
         mine = [p for p in plans if p.memory == memory]
         table = Table(title=f"M = {memory:,} bytes, by number of operators", title_justify="left",

@@ -1,4 +1,4 @@
-"""The best sizes for one algorithm, and the best algorithm, by the cost models: a bounded
+"""The best sizes of one algorithm, and the best algorithm, by the cost models: a bounded
 optimisation over the sizes' logarithms."""
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from semistream.joins.frequency_detection import SWITCH_SHARE
 from semistream.joins.registry import REGISTRY
 
 MOST_SLICES = 64
-EVEN = 0.05  # rates this close are the same to the models
-STARTS = {1: 9, 2: 5}  # points of the first look, per size, by the number of sizes
-SIZE, RATE = 0.05, 1e-3  # what the search leaves open: of a size, and of a rate
+EVEN = 0.05  # rates this close count as equal
+STARTS = {1: 9, 2: 5}  # grid points per size of the coarse search, by the number of sizes
+SIZE, RATE = 0.05, 1e-3  # tolerances of the search: of a size's logarithm, and of a rate's
 NEVER = 100.0  # ln of the seconds per tuple of sizes that do not fit M
 
 
 def predict(algorithm: str, work: Workload, memory: float, costs: Costs,
             **sizes: float) -> Prediction:
-    """w, c_loop, mu and the memory by component of an algorithm with these sizes. Raises
+    """Predict w, c_loop, mu and the memory by component of an algorithm with these sizes. Raises
     ConfigError for an unknown algorithm or size."""
     if algorithm not in MODELS:
         raise ConfigError("algorithm", f"must be one that has a cost model: {', '.join(MODELS)}",
@@ -42,7 +42,7 @@ def predict(algorithm: str, work: Workload, memory: float, costs: Costs,
 
 
 def bounds(size: str, work: Workload, memory: float) -> tuple[float, float]:
-    """The smallest and the largest value that M allows."""
+    """Return the smallest and the largest value of a size that M allows."""
     most = {"disk_tuples": memory / 2 / work.disk_tuple_bytes, "slices": MOST_SLICES,
             "cache_tuples": 0.95 * memory / (work.cached_tuple_bytes + work.cached_key_bytes)
             / (1 + 1 / SWITCH_SHARE),
@@ -56,14 +56,14 @@ def bounds(size: str, work: Workload, memory: float) -> tuple[float, float]:
 
 
 def tune(algorithm: str, work: Workload, memory: float, costs: Costs, **given: float) -> Prediction:
-    """The sizes of the highest rate; those given are kept. Raises ConfigError when none
-    fits M."""
+    """Return the prediction with the sizes of the highest rate. Given sizes are kept. Raises
+    ConfigError when none fits M."""
     names = [n for n in MODELS[algorithm].sizes if n not in given] if algorithm in MODELS else []
     limits = [tuple(map(math.log, bounds(n, work, memory))) for n in names]
     smooth = work.smooth()
 
     def cost(x: Iterable[float]) -> float:
-        """ln of the seconds per stream tuple."""
+        """Return ln of the seconds per stream tuple."""
         mu = predict(algorithm, smooth, memory, costs,
                      **dict(zip(names, map(math.exp, x), strict=True)), **given).rate
         return -math.log(mu) if mu > 0 else NEVER
@@ -85,8 +85,8 @@ def tune(algorithm: str, work: Workload, memory: float, costs: Costs, **given: f
 
 def _largest_disk_buffer(found: Prediction, work: Workload, memory: float,
                          costs: Costs) -> Prediction:
-    """The same rate with the largest disk buffer beside which all that comes is still in H_R: it
-    makes the first pass over R fast, and nothing slower."""
+    """Return the same rate with the largest disk buffer beside which H_R still holds all values
+    that come. A large disk buffer makes the first pass over R fast, and nothing slower."""
     smallest, size = bounds("disk_tuples", work, memory)
     while size > smallest:
         wider = predict(found.algorithm, work, memory, costs,
@@ -98,13 +98,13 @@ def _largest_disk_buffer(found: Prediction, work: Workload, memory: float,
 
 
 def _pages(disk_tuples: float, work: Workload) -> int:
-    """As many tuples in whole pages, at least one."""
+    """Return the number of tuples rounded down to whole pages, at least one page."""
     return int(max(disk_tuples // work.page_tuples, 1) * work.page_tuples)
 
 
 def tune_all(work: Workload, memory: float, costs: Costs,
              algorithms: Iterable[str] = tuple(MODELS)) -> list[Prediction]:
-    """The best setting of each algorithm that M is enough for, the fastest first."""
+    """Return the best setting of each algorithm that fits into M, the fastest first."""
     found = []
     for algorithm in algorithms:
         try:
@@ -115,8 +115,8 @@ def tune_all(work: Workload, memory: float, costs: Costs,
 
 
 def fastest(candidates: Sequence[Any], rate: Callable[[Any], float]) -> Any:
-    """That of the highest predicted rate; of algorithms that are even, one that is at its rate
-    soon."""
+    """Return the candidate with the highest predicted rate. Of candidates with about equal rates,
+    prefer one that reaches its rate soon."""
     best = max(candidates, key=rate)
     soonest = max((c for c in candidates if REGISTRY[c.algorithm].soon), key=rate, default=best)
     return soonest if rate(soonest) >= (1 - EVEN) * rate(best) else best
@@ -127,8 +127,8 @@ def spelled(parameters: Mapping[str, Any]) -> str:
 
 
 def _minimum(cost, limits: list[tuple[float, ...]]) -> tuple[float, ...]:
-    """Where the cost is least: from the best point of a coarse grid, to the best neighbour at a
-    distance that is halved where none is better."""
+    """Return the point of least cost. The search starts at the best point of a coarse grid, and
+    goes to the best neighbour at a distance that is halved when no neighbour is better."""
     cost = functools.cache(cost)
     axes = [np.linspace(low, high, STARTS[len(limits)]).tolist() for low, high in limits]
     best = min(itertools.product(*axes), key=cost)
@@ -148,7 +148,7 @@ def _minimum(cost, limits: list[tuple[float, ...]]) -> tuple[float, ...]:
 
 def _rounded(algorithm: str, work: Workload, memory: float, costs: Costs, sizes: dict[str, float],
              given: dict[str, float]) -> Prediction:
-    """The best of the neighbouring sizes that can really be had: whole pages, whole tuples."""
+    """Return the best of the neighbouring sizes that are possible: whole pages, whole tuples."""
     options = []
     for name, size in sizes.items():
         low, high = bounds(name, work, memory)

@@ -1,4 +1,4 @@
-"""How P operators join two streams, and which of them a tuple belongs to."""
+"""The plan of P operators that join two streams, and the assignment of tuples to them."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from semistream.errors import ConfigError, NotEnoughMemory
 from semistream.keys import JoinKeys, resolve_keys
 from semistream.partitioning import Placement
 
-if TYPE_CHECKING:  # an app of one stream does without
+if TYPE_CHECKING:  # an app of one stream does not need it
     from semistream.stream_joins import StreamStreamJoin, Within
 
-BUCKETS = 4096  # of join keys, shared out to the partitions; also the most partitions
+BUCKETS = 4096  # buckets of join keys, assigned to the partitions; also the most partitions
 
 
 @dataclass(frozen=True)
 class StreamStreamPlan:
-    """What all partitions of a batch have in common; a batch begun with a plan is finished with
-    it."""
+    """The settings that all partitions of a batch share. A batch that was begun with a plan is
+    finished with it."""
 
     algorithm: str
     memory: int  # bytes of one partition, M/P
@@ -32,7 +32,7 @@ class StreamStreamPlan:
     parameters: dict[str, Any]
     on: tuple[tuple[str, str], ...]  # (left column, right column)
     partitions: int  # P
-    # of each side, ``config.SideSpec.promises``
+    # ``config.SideSpec.promises`` of each side
     promises: tuple[dict[str, Any], ...] = ({}, {})
     within: dict[str, Any] | None = None  # ``config.WithinSpec``
     reason: str = ""  # why this algorithm
@@ -44,17 +44,17 @@ class StreamStreamPlan:
                       "promises": tuple(values["promises"])})
 
     def mark(self, side: int) -> str | None:
-        """The column that tells rows that are punctuations; it is no column of the tuples."""
+        """Return the column that marks rows as punctuations. It is not a column of the tuples."""
         return self.promises[side].get("punctuation")
 
     def tuples(self, streams: tuple[pa.Schema, ...]) -> tuple[pa.Schema, ...]:
-        """Of the streams' rows, those that are tuples."""
+        """Return the schemas of the streams' tuples, without the columns that mark punctuations."""
         return tuple(pa.schema([f for f in stream if f.name != self.mark(side)])
                      for side, stream in enumerate(streams))
 
     def open(self, streams: tuple[pa.Schema, ...]) -> StreamStreamJoin:
-        """The operator of one partition. Raises ConfigError for whatever cannot work, in terms of
-        the M of all partitions."""
+        """Open the operator of one partition. Raises ConfigError for settings that cannot work, in
+        terms of the M of all partitions."""
         from semistream.stream_joins import open_stream_join
 
         streams = self.tuples(streams)
@@ -85,7 +85,8 @@ class StreamStreamPlan:
         return Within(columns[0], columns[1], distance(self.within["distance"], kind))
 
     def placement(self, side: int, streams: tuple[pa.Schema, ...]) -> Placement:
-        """Of the tuples of a side; both sides' of one key go to the same partition."""
+        """Return the placement of a side's tuples. Tuples of one key go to the same partition on
+        both sides."""
         keys = resolve_keys(streams[0], streams[1], list(self.on), SIDES)
         mine = JoinKeys(keys.master if side else keys.stream, keys.master, keys.types)
         owners = np.arange(BUCKETS) % self.partitions
@@ -93,12 +94,12 @@ class StreamStreamPlan:
 
 
 def distance(value: float, kind: pa.DataType) -> timedelta | int:
-    """Of times of this type."""
+    """Return a number as a distance between times of this type."""
     return int(value) if pa.types.is_integer(kind) else timedelta(seconds=value)
 
 
 def _number(value: Any) -> Any:
-    """A parameter as a command line has it, as a number."""
+    """Convert a parameter from a command line to a number if possible."""
     if not isinstance(value, str):
         return value
     try:

@@ -1,4 +1,4 @@
-"""What a real stream and a real master relation are to the cost models."""
+"""The description of a real stream and a real master relation for the cost models."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ from semistream.joins.stream_table.by_key import ByKey
 from semistream.joins.stream_table.by_partition import ByPartition
 from semistream.master.relation import MasterRelation
 
-# tuples of a sample whose values are looked for in R: how many are absent, how many tuples of R
-# others have
+# tuples of a sample whose values are looked up in R, to learn how many are absent and how many
+# master tuples the others have
 LOOKED_UP = 256
 
 
 def describe(spec: JoinSpec, sample: pa.RecordBatch | None = None,
              frequencies: Frequencies | None = None,
              batch_tuples: float = float("inf"), stream_tuples: float = float("inf")) -> Workload:
-    """A workload with the sizes that tuples like the sample's have in the operators.
+    """Return a workload with the bytes that tuples like the sample's take in the operators.
 
-    frequencies: of the keys; else the sample's; without one, or of an empty one, those of Zipf's
-    law with exponent 1, which the papers assume. stream_tuples: of this run, where that is known.
+    frequencies: of the keys; by default the sample's, or, without a sample or with an empty one,
+    those of Zipf's law with exponent 1, which the papers assume. stream_tuples: the stream's tuples
+    in this run, if known.
     """
     tuples = _in_stored_types(spec, sample) if sample else None
     layout, master = StreamLayout.of(spec), spec.master
@@ -58,8 +59,7 @@ def _in_stored_types(spec: JoinSpec, sample: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def observe(spec: JoinSpec, sample: pa.RecordBatch | None, look: Look | None = None) -> Frequencies:
-    """The stream's frequencies as a sample shows them: an observed histogram in the place of Zipf's
-    law."""
+    """Return the stream's frequencies as observed in a sample, in the place of Zipf's law."""
     look = look or _look(spec, sample)
     different = max(int(spec.master.tuple_count / look.fan_out), 1)
     if sample is None:
@@ -76,26 +76,28 @@ def observe(spec: JoinSpec, sample: pa.RecordBatch | None, look: Look | None = N
 
 
 def _richness(counts: np.ndarray) -> int:
-    """How many different values there are at least, by Chao's estimate (1984), f_1^2 / (2 f_2) more
-    than a sample has: f_r of them came r times; counts: int[n], how often each one came."""
+    """Return a lower bound of the number of distinct values, by Chao's estimate (1984): f_1^2 / (2
+    f_2) more than the sample has, where f_r values came r times. counts: int[n], how often each
+    value came."""
     once, twice = (int((counts == r).sum()) for r in (1, 2))
     return len(counts) + once * (once - 1) // (2 * (twice + 1))
 
 
 class Look(NamedTuple):
-    """What some of a sample's values have in R."""
+    """The result of looking up some of a sample's values in R."""
 
     absent: float = 0.0  # share of the stream tuples whose value R does not have
-    fan_out: float = 1.0  # master tuples of a value that it has
-    gaps: float = 0.0  # share of the absent ones that R's index does not know to be absent
+    fan_out: float = 1.0  # master tuples of a value that R has
+    gaps: float = 0.0  # share of the absent ones that R's index does not recognise
 
 
 def _look(spec: JoinSpec, sample: pa.RecordBatch | None) -> Look:
-    """Without a sample, as if each value had one master tuple."""
+    """Look up some of the sample's values in R. Without a sample, assume that each value has one
+    master tuple."""
     values, counts = _values(spec, sample) if sample is not None else (np.zeros(0, np.int64),) * 2
     if not len(values) or not spec.master.tuple_count:
         return Look()
-    # tuples are drawn, not values: a frequent one counts as often as it comes
+    # tuples are drawn, not values, so that a frequent value counts as often as it comes
     drawn = np.random.default_rng(0).choice(len(values), LOOKED_UP, p=counts / counts.sum())
     which, times = np.unique(drawn, return_counts=True)
     some = values[which]
@@ -110,7 +112,7 @@ def _look(spec: JoinSpec, sample: pa.RecordBatch | None) -> Look:
 
 
 def _values(spec: JoinSpec, sample: pa.RecordBatch) -> tuple[np.ndarray, np.ndarray]:
-    """(the sample's key codes, how often each comes)."""
+    """Return (the sample's key codes, how often each comes)."""
     codes, valid = spec.keys.stream_codes(_in_stored_types(spec, sample))
     return np.unique(codes[valid], return_counts=True)
 

@@ -1,5 +1,5 @@
-"""Join sizes from sketches: summaries of streams of keys in a given memory, that take insertions
-and deletions, and can be merged, kept and sent."""
+"""Join sizes from sketches. A sketch summarises a stream of keys in a given memory. It takes
+insertions and deletions, and can be merged, stored and sent."""
 
 from semistream.sketches.agms import AgmsSketch
 from semistream.sketches.methods import METHODS, read_sketch

@@ -16,7 +16,7 @@ from semistream.sketches.bounds import FAILURE, estimated_join_error, self_join_
 from semistream.sketches.hashing import BITS, COEFFICIENTS, SIGNS, polynomial, random_field_elements
 from semistream.sketches.sketch import Estimate, Sketch
 
-ROWS = 5  # s2 for a given memory: the least s2 / q, and with it the least bound
+ROWS = 5  # s2 for a given memory: it gives the least s2 / q, and so the least bound
 
 
 class AgmsSketch(Sketch):
@@ -24,8 +24,8 @@ class AgmsSketch(Sketch):
     mean over each of X_F X_G.
 
     The signs xi of neighbouring atomic sketches are the bits of one four-wise independent value.
-    That is enough: the covariance of two of their products has signs of at most four keys, so that
-    the mean has the variance of independent ones. Rows are independent.
+    That is sufficient: the covariance of two of their products involves signs of at most four keys,
+    so that the mean has the variance of independent sketches. Rows are independent.
     """
 
     name = "agms"
@@ -59,13 +59,13 @@ class AgmsSketch(Sketch):
         f2_left, f2_right = (
             self_join_size(float(np.median((c * c).mean(axis=1))),
                            float(s.inserted + s.deleted) ** 2, s.s1, s.s2, failure / 3)
-            # three parts: two self-join sizes, and the join size
+            # the failure probability in three parts: two self-join sizes, and the join size
             for c, s in ((x, self), (y, other)))
         return Estimate(
             value, estimated_join_error(f2_left, f2_right, value, self.s1, self.s2, failure / 3))
 
     def _update(self, codes: np.ndarray, weights: np.ndarray) -> None:
-        # an update costs more than sorting does
+        # updates cost more than sorting
         codes, places = np.unique(codes, return_inverse=True)
         totals = np.zeros(len(codes), np.int64)
         np.add.at(totals, places, weights)

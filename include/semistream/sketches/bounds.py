@@ -1,10 +1,11 @@
-"""What a sketch's estimates may be off by.
+"""Error bounds of a sketch's estimates.
 
-Each of the s2 rows of a sketch gives an unbiased estimate of its own, with a variance of at most V
-/ s1. By Chebyshev it is off by more than sqrt(V / (s1 q)) with probability at most q. The median of
-the rows is so only if half of them are, which the binomial distribution tells exactly. N. Alon, Y.
-Matias, M. Szegedy: The Space Complexity of Approximating the Frequency Moments (1996), Theorem 2.2,
-has q = 1/8 and Chernoff's bound in the place of the binomial tail; ``published`` is that form.
+Each of the s2 rows of a sketch gives an unbiased estimate, with a variance of at most V / s1. By
+Chebyshev its error exceeds sqrt(V / (s1 q)) with probability at most q. The error of the rows'
+median exceeds this only if half of the rows' errors do; the binomial distribution gives the exact
+probability. N. Alon, Y. Matias, M. Szegedy: The Space Complexity of Approximating the Frequency
+Moments (1996), Theorem 2.2, has q = 1/8 and Chernoff's bound in the place of the binomial tail;
+``published`` is that form.
 
 F2 is a self-join size, the sum of squared frequencies; J a join size.
 """
@@ -19,9 +20,9 @@ FAILURE = 0.05  # probability that a bound does not hold
 
 @cache
 def row_failure(s2: int, failure: float) -> float:
-    """q: if each of s2 independent rows is off with probability at most q, their median is with at
-    most ``failure``."""
-    from scipy.special import betaincinv  # those who keep sketches need none, and it takes long
+    """Return q: if each of s2 independent rows is off with probability at most q, their median is
+    off with probability at most ``failure``."""
+    from scipy.special import betaincinv  # a slow import, not needed to keep sketches
 
     # rows that may be off while the middle one is not; of an even number, both middle ones count
     most = s2 // 2
@@ -30,22 +31,22 @@ def row_failure(s2: int, failure: float) -> float:
 
 
 def product_variance(f2_left: float, f2_right: float, join: float) -> float:
-    """At most V, of the product of two atomic sketches (Alon, Gibbons, Matias, Szegedy: Tracking
-    Join and Self-Join Sizes in Limited Storage, 1999, Lemma 4.4); and of s1 times a row of two hash
-    sketches' product."""
+    """Return a bound on V, the variance of the product of two atomic sketches (Alon, Gibbons,
+    Matias, Szegedy: Tracking Join and Self-Join Sizes in Limited Storage, 1999, Lemma 4.4). It also
+    bounds s1 times the variance of a row of two hash sketches' product."""
     return f2_left * f2_right + min(join**2, f2_left * f2_right)
 
 
 def join_error(f2_left: float, f2_right: float, join: float, s1: int, s2: int,
                failure: float = FAILURE) -> float:
-    """What the median of s2 estimates of a join size J is off by at most, but with probability
-    ``failure``."""
+    """Return the error of the median of s2 estimates of a join size J that is exceeded only with
+    probability ``failure``."""
     return math.sqrt(product_variance(f2_left, f2_right, join) / (s1 * row_failure(s2, failure)))
 
 
 def estimated_join_error(f2_left: float, f2_right: float, estimate: float, s1: int, s2: int,
                          failure: float = FAILURE) -> float:
-    """``join_error`` where J is not known, but an estimate of it.
+    """Return ``join_error`` if J is unknown, from an estimate of it.
 
     With F = F2_left F2_right, V <= F + (|estimate| + error)**2, so that error**2 s1 q <= F +
     (|estimate| + error)**2, of which this is the larger root; or by Cauchy and Schwarz V <= 2 F, if
@@ -58,13 +59,13 @@ def estimated_join_error(f2_left: float, f2_right: float, estimate: float, s1: i
 
 def self_join_size(estimate: float, most: float, s1: int, s2: int,
                    failure: float = FAILURE) -> float:
-    """At most F2, but with probability ``failure``: a row's estimate has V <= 2 F2**2. most: what
-    F2 is at most in any case."""
+    """Return an upper bound of F2, which fails with probability ``failure``: a row's estimate has V
+    <= 2 F2**2. most: a bound of F2 that always holds."""
     off = math.sqrt(2 / (s1 * row_failure(s2, failure)))
     return min(estimate / (1 - off), most) if off < 1 else most
 
 
 def published(f2_left: float, f2_right: float, s1: int, s2: int) -> tuple[float, float]:
-    """(error, probability) as published: with V <= 2 F2 F2 and q = 1/8, the median is off by more
-    than 4 sqrt(F2 F2 / s1) with probability at most 2**(-s2 / 2)."""
+    """Return (error, probability) as published: with V <= 2 F2 F2 and q = 1/8, the error of the
+    median exceeds 4 sqrt(F2 F2 / s1) with probability at most 2**(-s2 / 2)."""
     return 4 * math.sqrt(f2_left * f2_right / s1), 2 ** (-s2 / 2)

@@ -17,8 +17,8 @@ SLOT_BYTES = 16
 
 
 class FrequentItems:
-    """At most K = 3/4 ``slots`` counters. A code that came with total weight f has a counter in [f
-    - error, f], or f <= error and it may have none; error <= 2 N / K for a total weight of N."""
+    """At most K = 3/4 ``slots`` counters. A code of total weight f has a counter in [f - error, f];
+    if f <= error it may have none. error <= 2 N / K for a total weight of N."""
 
     def __init__(self, slots: int):
         self.slots, self.capacity = slots, max(int(LOAD * slots), 1)
@@ -32,20 +32,19 @@ class FrequentItems:
         return SLOT_BYTES * self.slots
 
     def update(self, codes: np.ndarray, weights: np.ndarray) -> None:
-        """Add weights, int64[n], to codes, int64[n]; those that are not positive are passed
-        over."""
+        """Add weights, int64[n], to codes, int64[n]. Weights that are not positive are ignored."""
         self._used, subtracted = _count(codes, weights, self._codes, self._counts, self._used,
                                         self.capacity)
         self.error += int(subtracted)
 
     def merge(self, other: FrequentItems) -> None:
-        """Add what another one has counted; both errors add up."""
+        """Add another object's counts. The errors add up."""
         codes, counts = other.items()
         self.update(codes, counts)
         self.error += other.error
 
     def items(self) -> tuple[np.ndarray, np.ndarray]:
-        """(codes int64[k], counts int64[k]), in ascending order of the codes."""
+        """Return (codes int64[k], counts int64[k]), in ascending order of the codes."""
         taken = np.flatnonzero(self._counts)
         order = taken[np.argsort(self._codes[taken])]
         return self._codes[order], self._counts[order]
@@ -53,7 +52,7 @@ class FrequentItems:
 
 @njit(inline="always")
 def _slot(code, codes, counts):
-    """Where a code's counter is, or the empty slot where it would be.
+    """Return the slot of a code's counter, or the empty slot for it.
 
     in      codes int64[slots], counts int64[slots]
     """
@@ -68,7 +67,7 @@ def _slot(code, codes, counts):
 
 @njit(cache=True)
 def _count(new_codes, weights, codes, counts, used, capacity):
-    """Count codes with their weights. Returns (counters used, weight subtracted from all).
+    """Count codes with their weights. Return (counters used, weight subtracted from all).
 
     in      new_codes int64[n], weights int64[n]
     in/out  codes int64[slots], counts int64[slots], the table
@@ -95,8 +94,8 @@ def _count(new_codes, weights, codes, counts, used, capacity):
 
 @njit(cache=True)
 def _purge(codes, counts):
-    """Subtract the median from all counters and drop those that are used up. Returns (median,
-    counters left).
+    """Subtract the median from all counters, and drop those that reach 0. Return (median, counters
+    left).
 
     in/out  codes int64[slots], counts int64[slots], the table
     """

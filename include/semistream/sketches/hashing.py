@@ -3,9 +3,10 @@
 
 M. N. Wegman, J. L. Carter: New hash functions and their use in authentication and set equality
 (1981). The values of a random polynomial of degree 3 at any four points are independent and
-uniform. A key code of 64 bits is first brought into the field by a random linear function of its
-halves (L. Carter, M. N. Wegman: Universal classes of hash functions, 1979): two codes become one
-point with probability 2**-61, and are else four-wise independent with any others.
+uniform. A key code of 64 bits is first mapped into the field by a random linear function of its
+halves (L. Carter, M. N. Wegman: Universal classes of hash functions, 1979): two codes are mapped to
+one point with probability 2**-61, and otherwise their values are four-wise independent with any
+others.
 
 One value serves for several signs, or for a sign and a bucket, as its bits are independent of each
 other: a bit is 1 with probability 1/2 - 2**-62.
@@ -23,20 +24,20 @@ from semistream.compiled import njit
 
 BITS = 61
 PRIME = np.uint64(2**BITS - 1)
-COEFFICIENTS = 4  # of a polynomial of degree 3
-SIGNS = 60  # that one value gives
+COEFFICIENTS = 4  # coefficients of a polynomial of degree 3
+SIGNS = 60  # signs from one value
 
 
 def random_field_elements(seed: int, purpose: str, count: int) -> np.ndarray:
-    """uint64[count], uniform in the field, from SHAKE-256: the same on every machine and with every
-    version of NumPy."""
+    """Return uint64[count], uniform in the field, from SHAKE-256. They are the same on every
+    machine and with every version of NumPy."""
     words = np.frombuffer(hashlib.shake_256(f"{purpose} {seed}".encode()).digest(8 * count), "<u8")
     return (words & PRIME) % PRIME
 
 
 @intrinsic
 def _product(typingctx, a, b):
-    """The 128 bits of a * b, as (low, high) uint64."""
+    """Return the 128 bits of a * b, as (low, high) uint64."""
     from llvmlite import ir
 
     def codegen(context, builder, signature, args):
@@ -51,14 +52,14 @@ def _product(typingctx, a, b):
 
 @njit(inline="always")
 def _reduced(x, bits):
-    """x mod 2**bits - 1, for x < 2**(bits + 1) - 2."""
+    """Return x mod 2**bits - 1, for x < 2**(bits + 1) - 2."""
     prime = (np.uint64(1) << np.uint64(bits)) - np.uint64(1)
     return x - prime if x >= prime else x
 
 
 @njit(inline="always")
 def multiply(a, b, bits):
-    """a * b mod 2**bits - 1, of uint64 below that."""
+    """Return a * b mod 2**bits - 1, for uint64 below that."""
     prime = (np.uint64(1) << np.uint64(bits)) - np.uint64(1)
     low, high = _product(a, b)
     return _reduced((low & prime) + ((low >> np.uint64(bits)) | (high << np.uint64(64 - bits))),
@@ -67,8 +68,8 @@ def multiply(a, b, bits):
 
 @njit(inline="always")
 def polynomial(x, a, b, c, d, bits):
-    """a x**3 + b x**2 + c x + d mod 2**bits - 1, of uint64 below that. bits: an exponent of a
-    Mersenne prime."""
+    """Return a x**3 + b x**2 + c x + d mod 2**bits - 1, for uint64 below that. bits: the exponent
+    of a Mersenne prime."""
     y = _reduced(multiply(a, x, bits) + b, bits)
     y = _reduced(multiply(y, x, bits) + c, bits)
     return _reduced(multiply(y, x, bits) + d, bits)
@@ -76,7 +77,8 @@ def polynomial(x, a, b, c, d, bits):
 
 @njit(cache=True)
 def field_elements(codes, linear):
-    """Points of the field, uint64[n], of key codes. linear: the random linear function.
+    """Return the points of the field, uint64[n], for key codes. linear: the random linear
+    function.
 
     in      codes int64[n], linear uint64[3]
     """

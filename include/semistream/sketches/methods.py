@@ -1,4 +1,4 @@
-"""The kinds of sketches, and reading a blob of any of them."""
+"""The kinds of sketches, and a reader for all of them."""
 
 from semistream.errors import StateError
 from semistream.sketches.agms import AgmsSketch
@@ -9,7 +9,7 @@ METHODS: dict[str, type[Sketch]] = {s.name: s for s in (SkimmedSketch, AgmsSketc
 
 
 def read_sketch(blob: bytes) -> Sketch:
-    """The sketch that ``Sketch.to_bytes`` wrote. Raises StateError for a damaged blob, or one of
+    """Read a sketch that ``Sketch.to_bytes`` wrote. Raises StateError for a damaged blob, or one of
     another version."""
     values, words = unpack(blob)
     if values["name"] not in METHODS:

@@ -1,9 +1,9 @@
-"""A stream's keys for every load's ledger row: a sketch of a sample, which costs little enough to
-be kept always.
+"""A sketch of a stream's keys for every load's ledger row. It uses a sample, so that it is cheap
+enough to be kept always.
 
-One tuple of each 24 that follow each other is drawn at random, and counts 24 times. All such
-sketches have the same hash functions and can be merged. One takes 43 KB while it is made; its blob
-has some bytes a key where there are few keys, and some 10 KB where there are many.
+One tuple of every 24 consecutive ones is drawn at random, and counts 24 times. All these sketches
+have the same hash functions and can be merged. A sketch takes 43 KB while it is built; its blob
+takes some bytes a key if there are few keys, and some 10 KB if there are many.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from semistream.sketches.sketch import Estimate
 from semistream.sketches.skimmed import SkimmedSketch
 
 EVERY = 24  # tuples, of which one is drawn
-# many rows, as bounds that hardly ever fail are to be small: s2 / q is least, see bounds.py
+# many rows, so that bounds that hardly ever fail are small: s2 / q is least, see bounds.py
 S1, S2, SLOTS = 320, 15, 256
 
 
 class SampledSketch:
-    """sketch: of the tuples that were drawn, each with the weight EVERY. seed: of the draws; loads
-    that are merged must have different ones."""
+    """A sketch of a stream's sample. sketch: of the drawn tuples, each with the weight EVERY. seed:
+    of the draws; loads that are merged must have different seeds."""
 
     def __init__(self, seed: Iterable[int] = (0,)):
         self.sketch = SkimmedSketch(S1, S2, SLOTS)
         self._random = np.random.default_rng(tuple(seed))
-        self._seen = self._drawn = 0  # tuples so far; which of its EVERY the last one drawn was
+        self._seen = self._drawn = 0  # tuples so far; place of the last draw in its EVERY
 
     def draw(self, count: int) -> np.ndarray:
-        """Which of the next tuples are in the sample, int64[k]."""
+        """Return which of the next `count` tuples are in the sample, int64[k]."""
         begin, end = self._seen, self._seen + count
         blocks = np.arange(begin // EVERY, -(-end // EVERY))
         drawn = self._random.integers(0, EVERY, len(blocks))
-        if begin % EVERY and count:  # the block was begun by the tuples before
+        if begin % EVERY and count:  # the previous tuples began this block, whose draw stands
             drawn[0] = self._drawn
         if count:
             self._seen, self._drawn = end, int(drawn[-1])
@@ -47,13 +47,13 @@ class SampledSketch:
         return at[(at >= 0) & (at < count)]
 
     def add(self, codes: np.ndarray) -> None:
-        """Insert the keys, int64[k], of tuples that were drawn."""
+        """Insert the keys, int64[k], of drawn tuples."""
         self.sketch.update(codes, EVERY)
 
 
 def add_load(whole: SkimmedSketch, blob: bytes) -> bool:
-    """Add a load's sketch, as its blob is in the ledger. False where that cannot be: it is damaged,
-    or of another size, by another version."""
+    """Merge the sketch of a load, given as its blob in the ledger. Return False if it is damaged,
+    of another size, or of another version."""
     try:
         whole.merge(cast(SkimmedSketch, read_sketch(blob)))
     except StateError:
@@ -62,7 +62,7 @@ def add_load(whole: SkimmedSketch, blob: bytes) -> bool:
 
 
 def merged(blobs: Iterable[bytes]) -> SkimmedSketch:
-    """Of all loads whose blobs can be read."""
+    """Return the merged sketch of all loads whose blobs can be read."""
     whole = SampledSketch().sketch
     for blob in blobs:
         add_load(whole, blob)
@@ -72,11 +72,13 @@ def merged(blobs: Iterable[bytes]) -> SkimmedSketch:
 def join_size(sketch: SkimmedSketch, tuples: int, loads: int,
               frequencies: Iterable[tuple[np.ndarray, np.ndarray]],
               failure: float = FAILURE) -> tuple[Estimate, int]:
-    """Of the tuples of so many loads, of whose samples the sketch is, with a relation whose
-    frequencies are known (see ``SkimmedSketch.join_size_with``); and the most that a key has there.
+    """Estimate the join size of sampled loads with a relation of known frequencies (see
+    ``SkimmedSketch.join_size_with``). Return the estimate, and the highest frequency of a key
+    there.
 
-    Two errors add up: the sketch's, and by Hoeffding's inequality the sample's, as each EVERY
-    tuples add between 0 and EVERY times that many rows, independently of the others.
+    sketch: of the loads' samples; tuples, loads: how many they are. Two errors add up: the
+    sketch's, and by Hoeffding's inequality the sample's, as each EVERY tuples add between 0 and
+    EVERY times that highest frequency, independently of the others.
     """
     most = 0
 

@@ -1,4 +1,4 @@
-"""What basic AGMS and skimmed sketches have in common."""
+"""The base class of basic AGMS and skimmed sketches."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ MAGIC = b"semistream sketch 1\n"
 
 
 class Estimate(NamedTuple):
-    """A join size, and what it is off by at most, but with the probability that was asked for."""
+    """An estimated join size, and an error bound that holds except with the requested
+    probability."""
 
     value: float
     bound: float
@@ -28,9 +29,9 @@ class Sketch(ABC):
     keys' frequencies.
 
     Keys are given by their codes (``keys``). Two sketches can be joined or merged if they have the
-    same sizes and seed, that is the same hash functions. least: bytes that it can be made of.
-    counters: int64[s2, s1]. inserted, deleted: total weights. Memory is of counters, candidates and
-    hash functions; an update takes some ten bytes a code besides.
+    same sizes and seed, and so the same hash functions. least: least bytes of a sketch. counters:
+    int64[s2, s1]. inserted, deleted: total weights. Memory consists of counters, candidates and
+    hash functions; an update takes some ten bytes a code more.
     """
 
     name: ClassVar[str]
@@ -51,7 +52,8 @@ class Sketch(ABC):
     @classmethod
     @abstractmethod
     def for_memory(cls, memory: int, seed: int = 0) -> Self:
-        """One that takes at most so many bytes. Raises ConfigError where they are too few."""
+        """Return an empty sketch that takes at most `memory` bytes. Raises ConfigError if they are
+        too few."""
 
     @property
     @abstractmethod
@@ -59,8 +61,8 @@ class Sketch(ABC):
         """Bytes of counters, candidates and hash functions."""
 
     def update(self, codes: np.ndarray, weights: np.ndarray | int = 1) -> None:
-        """Insert keys, int64[n]; of a negative weight, delete them. weights: int64[n], or one for
-        all."""
+        """Insert keys, int64[n], or delete them if their weight is negative. weights: int64[n], or
+        one for all."""
         weights = np.full(len(codes), weights,
                           np.int64) if np.isscalar(weights) else np.asarray(weights, np.int64)
         inserted = int(weights[weights > 0].sum())
@@ -69,8 +71,8 @@ class Sketch(ABC):
         self._update(codes, weights)
 
     def merge(self, other: Self) -> None:
-        """Add another stream's sketch: the sketch of both streams. Raises StateError for one of
-        other hash functions."""
+        """Add another stream's sketch, to get the sketch of both streams. Raises StateError for a
+        sketch with other hash functions."""
         self._check(other)
         self.counters += other.counters
         self.inserted += other.inserted
@@ -78,10 +80,11 @@ class Sketch(ABC):
 
     @abstractmethod
     def join_size(self, other: Self, failure: float = FAILURE) -> Estimate:
-        """Of the two streams. Raises StateError for a sketch of other hash functions."""
+        """Estimate the join size of the two streams. Raises StateError for a sketch with other hash
+        functions."""
 
     def to_bytes(self) -> bytes:
-        """One blob, compressed, with a checksum."""
+        """Return the sketch as one blob, compressed, with a checksum."""
         values = {"name": self.name, "inserted": self.inserted, "deleted": self.deleted,
                   **self._parameters()}
         body = (json.dumps(values).encode() + b"\n"
@@ -93,14 +96,14 @@ class Sketch(ABC):
     def _update(self, codes: np.ndarray, weights: np.ndarray) -> None: ...
 
     def _parameters(self) -> dict[str, Any]:
-        """What the class is made with."""
+        """Return the arguments of the constructor."""
         return {"s1": self.s1, "s2": self.s2, "seed": self.seed}
 
     def _arrays(self) -> list[np.ndarray]:
         return [self.counters]
 
     def _restore(self, words: np.ndarray, values: dict[str, Any]) -> None:
-        """Take up what ``_arrays`` and the blob's values told."""
+        """Restore the content from ``_arrays``, as words, and the blob's values."""
         self.counters[:] = words[:self.counters.size].reshape(self.counters.shape)
         self.inserted, self.deleted = values["inserted"], values["deleted"]
 
@@ -117,8 +120,8 @@ class Sketch(ABC):
 
 
 def unpack(blob: bytes) -> tuple[dict[str, Any], np.ndarray]:
-    """(values, words int64[n]) of a sketch's blob. Raises StateError for one that is damaged, or of
-    another version."""
+    """Return (values, words int64[n]) of a sketch's blob. Raises StateError for a blob that is
+    damaged, or of another version."""
     packed = blob[len(MAGIC) + 4:]
     if (blob[:len(MAGIC)] != MAGIC
             or zlib.crc32(packed).to_bytes(4, "little") != blob[len(MAGIC):len(MAGIC) + 4]):

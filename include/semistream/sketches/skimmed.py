@@ -4,13 +4,15 @@ S. Ganguly, M. Garofalakis, R. Rastogi: Processing Data-Stream Join Aggregates U
 Sketches (2004). The hash sketch is that of M. Charikar, K. Chen, M. Farach-Colton: Finding Frequent
 Items in Data Streams (2002).
 
-Two deviations. The paper finds dense values by dyadic intervals: a further sketch for each level of
-the domain, 61 levels for codes of 64 bits, and as many updates. Here a few counters (``frequent``)
-nominate them, at 16 bytes a candidate and one update; whether a candidate is dense, the sketch
-decides. Every value that was inserted often enough is nominated, whatever is deleted later. And the
-paper's threshold is of the order of N / sqrt(s1), as sqrt(F2) <= N is what a row's estimate of a
-frequency is off by: here F2 is that of what is left, estimated from the sketch itself, and values
-are skimmed until no candidate is dense.
+There are two deviations. The paper finds dense values by dyadic intervals: a further sketch for
+each level of the domain, 61 levels for codes of 64 bits, and as many updates. Here a few counters
+(``frequent``) nominate candidates, at 16 bytes a candidate and one update, and the sketch decides
+which candidates are dense. Every value that was inserted often enough is nominated, whatever is
+deleted later.
+
+The paper's threshold is of the order of N / sqrt(s1), as sqrt(F2) <= N bounds the error of a row's
+estimate of a frequency. Here F2 is that of the remaining values, estimated from the sketch itself,
+and values are skimmed until no candidate is dense.
 """
 
 from __future__ import annotations
@@ -30,16 +32,16 @@ from semistream.sketches.sketch import Estimate, Sketch
 
 ROWS = 5  # s2 for a given memory
 CANDIDATES = 0.25  # share of the memory
-# a frequency is dense from so many times what a single row is off by; the median of the rows is off
-# by less
+# a frequency is dense if it exceeds this many times the error of a single row; the error of the
+# rows' median is less
 DENSE = 1.0
-ROUNDS = 20  # of skimming, at most
+ROUNDS = 20  # most rounds of skimming
 
 
 class Dense(NamedTuple):
-    """codes, frequencies: int64[k], in ascending order of the codes; table: int64[s2, s1], their
-    sketch; rest: int64[s2, s1], the sketch without them; weight: what the sum of the absolute
-    frequencies in the rest is at most."""
+    """The dense values of a sketch. codes, frequencies: int64[k], in ascending order of the codes;
+    table: int64[s2, s1], their sketch; rest: int64[s2, s1], the sketch without them; weight: a
+    bound on the sum of the absolute frequencies in the rest."""
 
     codes: np.ndarray
     frequencies: np.ndarray
@@ -54,8 +56,8 @@ class Dense(NamedTuple):
 
 
 class SkimmedSketch(Sketch):
-    """A hash sketch: s2 rows of s1 buckets, C[q][h_q(v)] += f(v) xi_q(v); and the most frequent
-    keys.
+    """A hash sketch, which also tracks the most frequent keys. It has s2 rows of s1 buckets,
+    C[q][h_q(v)] += f(v) xi_q(v).
 
     h_q(v) and xi_q(v) are bits of one four-wise independent value.
     """
@@ -92,9 +94,9 @@ class SkimmedSketch(Sketch):
         self.candidates.merge(other.candidates)
 
     def skim(self) -> Dense:
-        """The dense values with their estimated frequencies, and what is left without them."""
+        """Return the dense values with their estimated frequencies, and the sketch without them."""
         codes, counts = self.candidates.items()
-        certain = self.candidates.error + self.deleted  # what a candidate's count is off by at most
+        certain = self.candidates.error + self.deleted  # bound on the error of a candidate's count
         least, most = counts - self.deleted, counts + self.candidates.error
         points, frequencies = self._points(codes), np.zeros(len(codes), np.int64)
         rest = self.counters.copy()
@@ -114,13 +116,14 @@ class SkimmedSketch(Sketch):
         return Dense(codes[dense], frequencies[dense], self.counters - rest, rest, weight)
 
     def join_size(self, other: Self, failure: float = FAILURE) -> Estimate:
-        """J = J_dd + J_ds + J_sd + J_ss (ESTSKIMJOINSIZE). The bound takes the dense frequencies as
-        if they had been known before the hash functions were drawn."""
+        """Estimate J = J_dd + J_ds + J_sd + J_ss (ESTSKIMJOINSIZE). The bound treats the dense
+        frequencies as if they had been known before the hash functions were drawn."""
         self._check(other)
         f, g = self.skim(), other.skim()
         _, i, j = np.intersect1d(f.codes, g.codes, assume_unique=True, return_indices=True)
         value = float(f.frequencies[i].astype(float) @ g.frequencies[j].astype(float))
-        bound, part = 0.0, failure / 5  # three sketched terms, and two self-join sizes
+        # the failure probability in parts: three sketched terms, and two self-join sizes
+        bound, part = 0.0, failure / 5
         sparse_f, sparse_g = (
             self_join_size(_self_join_size(x.rest), float(x.weight) ** 2, self.s1, self.s2, part)
             for x in (f, g))
@@ -134,9 +137,9 @@ class SkimmedSketch(Sketch):
 
     def join_size_with(self, pieces: Iterable[tuple[np.ndarray, np.ndarray]],
                        failure: float = FAILURE) -> Estimate:
-        """With a stream whose frequencies are known: pieces of (codes int64[k], frequencies
-        int64[k]), a code in one of them only. Nothing is estimated of that side, so that the bound
-        is less than ``join_size``'s."""
+        """Estimate the join size with a stream of known frequencies. pieces: (codes int64[k],
+        frequencies int64[k]), each code in one of them only. As that side is exact, the bound is
+        less than ``join_size``'s."""
         f, table = self.skim(), np.zeros_like(self.counters)
         value = f2 = 0.0
         for codes, frequencies in pieces:
@@ -169,13 +172,13 @@ class SkimmedSketch(Sketch):
 
 
 def _self_join_size(table: np.ndarray) -> float:
-    """The median over the rows of the sum of squared counters, of int64[s2, s1]."""
+    """Return the median over the rows of the sum of squared counters, int64[s2, s1]."""
     return float(np.median(np.square(table.astype(float)).sum(axis=1)))
 
 
 @njit(inline="always")
 def _bucket(value, s1):
-    """Of the upper 32 of 61 bits; the lowest bit is the sign."""
+    """Return a bucket from the upper 32 of 61 bits. The lowest bit is the sign."""
     return np.int64(((value >> np.uint64(BITS - 32)) * np.uint64(s1)) >> np.uint64(32))
 
 
@@ -197,7 +200,7 @@ def _add(points, weights, hashes, counters):
 
 @njit(cache=True)
 def _estimates(points, hashes, counters):
-    """C[q][h_q(v)] xi_q(v), float64[s2, n].
+    """Return C[q][h_q(v)] xi_q(v), float64[s2, n].
 
     in      points uint64[n], hashes uint64[s2, COEFFICIENTS], counters int64[s2, s1]
     """

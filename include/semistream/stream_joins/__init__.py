@@ -1,4 +1,4 @@
-"""The stream-stream joins: of two streams, in bounded memory."""
+"""Joins of two streams in bounded memory."""
 
 from semistream.stream_joins.base import Propagated, StreamJoinOutput, StreamStreamJoin
 from semistream.stream_joins.events import Component, Event, Monitor, Registry

@@ -1,5 +1,5 @@
-"""The contract that XJoin and PJoin meet, and what they share: edges, memory join, state
-relocation, disk join."""
+"""The interface of XJoin and PJoin, and their shared parts: edges, memory join, state relocation,
+disk join."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Propagated(NamedTuple):
     """Punctuations of one stream that hold for the output: no later output row has these values in
     the side's join columns.
 
-    constants: a row each, columns named as the side's join columns, in canonical types; patterns:
-    others, in plain form.
+    constants: one row each, with columns named as the side's join columns, in canonical types;
+    patterns: other punctuations, in plain form.
     """
 
     side: int
@@ -44,11 +44,11 @@ class Propagated(NamedTuple):
 
 
 class StreamJoinOutput(NamedTuple):
-    """What one step finished.
+    """The tuples and punctuations that one step finished.
 
-    joined: as ``output_schema``; in an outer join with the outer rows. unmatched: tuples that will
-    never have a partner, of the side, with ``reason`` (``unmatched_schemas``); those of a reason
-    other than `against_punctuation` are outer rows too.
+    joined: rows as in ``output_schema``; in an outer join including the outer rows. unmatched:
+    tuples of the side that will never have a partner, with ``reason`` (``unmatched_schemas``).
+    Unless the reason is `against_punctuation`, they are outer rows too.
     """
 
     joined: pa.RecordBatch | None = None
@@ -59,7 +59,7 @@ class StreamJoinOutput(NamedTuple):
 
 @dataclass
 class SideStatistics:
-    """Of one stream: rows_read = matched + unmatched + held."""
+    """Statistics of one stream: rows_read = matched + unmatched + held."""
 
     rows_read: int = 0
     matched: int = 0  # tuples that had a partner and have left
@@ -68,11 +68,11 @@ class SideStatistics:
     held_peak: int = 0
     on_disk: int = 0  # now
     buffered: int = 0  # in the purge buffer now
-    dropped: int = 0  # on the fly
+    dropped: int = 0  # tuples dropped on the fly
     purged: int = 0
-    punctuations: int = 0  # taken in
+    punctuations: int = 0  # punctuations taken in
     propagated: int = 0
-    forgotten: int = 0  # punctuations, for want of memory
+    forgotten: int = 0  # punctuations forgotten for lack of memory
 
 
 @dataclass
@@ -98,14 +98,15 @@ class StreamJoinStatistics:
 
 
 class StreamStreamJoin(ABC):
-    """A single-threaded exact equijoin of two streams in at most M bytes; what does not fit waits
-    on local disk.
+    """A single-threaded exact equijoin of two streams in at most M bytes. Tuples that do not fit
+    wait on local disk.
 
-    No pair is joined twice: a pair is found by the memory join if both tuples were in memory at a
-    time, and else by the first disk join that has both (`kernels.leftover_pairs`). clock: gives
-    seconds, for the time propagation threshold.
+    No pair is joined twice: a pair is found by the memory join if both tuples were in memory at the
+    same time, and otherwise by the first disk join that has both (`kernels.leftover_pairs`). clock:
+    a function that returns seconds, for the time propagation threshold.
 
-    An algorithm gives ``_take``, which is its loop, and the components that the registry names.
+    An algorithm implements ``_take``, which is its loop, and the components that the registry
+    names.
     """
 
     def __init__(self, spec: StreamJoinSpec, monitor: Monitor, registry: Registry,
@@ -122,41 +123,43 @@ class StreamStreamJoin(ABC):
         self._account()
 
     def process(self, side: int, chunk: pa.RecordBatch) -> Iterator[StreamJoinOutput]:
-        """Take in tuples of a side; give what that finished, in batches of bounded size. Consume it
-        to the end."""
+        """Join tuples of a side. Yield joined rows and unmatched tuples in batches of bounded size.
+        The caller must exhaust the iterator."""
         return timed(self._process(side, chunk), self._account)
 
     def punctuate(self, side: int, punctuations: pa.RecordBatch
                   | Iterable[Mapping[str, Any]]) -> Iterator[StreamJoinOutput]:
-        """No later tuple of this side matches any of these: constants, a row each, or plain forms
-        (``punctuations``).
+        """Take in punctuations: no later tuple of this side matches any of them. They are
+        constants, a row each, or plain forms (``punctuations``).
 
-        They may contain or overlap earlier ones of the side; one that says nothing new is passed
-        over. Raises ConfigError for what is no punctuation; nothing has changed then.
+        They may contain or overlap earlier punctuations of the side; those that add nothing are
+        ignored. Raises ConfigError for anything that is not a punctuation; nothing has changed
+        then.
         """
         return timed(self._punctuate(side, punctuations), self._account)
 
     def request_propagation(self) -> Iterator[StreamJoinOutput]:
-        """Pull: propagate whatever can be propagated now."""
+        """Propagate all punctuations that can be propagated now, as requested from downstream
+        (pull)."""
         return timed(self._raise(Event.PROPAGATE_REQUEST), self._account)
 
     def idle(self, seconds: float) -> Iterator[StreamJoinOutput]:
-        """Both streams have had nothing for so long."""
+        """Use the time while both streams have been empty for this many seconds."""
         return timed(self._idle(seconds), self._account)
 
     def drain(self) -> Iterator[StreamJoinOutput]:
-        """Both streams have ended. Afterwards nothing is held."""
+        """Finish the join after both streams have ended. Afterwards nothing is held."""
         return timed(self._drain(), self._account)
 
     def snapshot(self, *, changes: bool = False) -> JoinState:
-        """The state between two calls. changes: what has changed since the last snapshot will
-        do."""
+        """Return the join's state between two calls. changes: only the changes since the last
+        snapshot are needed."""
         return self._snapshot(changes).held()
 
     def save(self, path: str | Path, before: str = "", **beside: Any) -> None:
-        """Write a snapshot, and values beside, without holding it. before: name of the file, in the
-        same directory, that was saved before it: what has changed since will do. Raises StateError
-        when that is damaged."""
+        """Write a snapshot, together with the values in `beside`, without holding it in memory.
+        before: name of the state saved before, in the same directory; then changes since that state
+        suffice. Raises StateError if that file is damaged."""
         state = self._snapshot(bool(before))
         state.values |= beside
         state.write(path, before)
@@ -169,8 +172,8 @@ class StreamStreamJoin(ABC):
         return state
 
     def restore(self, *states: JoinState) -> None:
-        """Go on from snapshots of an operator opened alike, a whole one and what has changed since,
-        in a new one. Raises StateError when they do not fit."""
+        """Restore a new operator from snapshots of one that was opened with the same settings: a
+        whole snapshot and the changes after it. Raises StateError when the settings differ."""
         mine, theirs = self.spec.identity(), states[0].values.get("identity", {})
         wrong = [f"{k} is {theirs.get(k)!r} there and {v!r} here"
                  for k, v in mine.items() if theirs.get(k) != v]
@@ -182,7 +185,7 @@ class StreamStreamJoin(ABC):
         self._restored()
         self._account()
 
-    # What an algorithm gives
+    # Implemented by each algorithm
 
     @abstractmethod
     def _take(self, side: int, batch: pa.RecordBatch,
@@ -196,18 +199,18 @@ class StreamStreamJoin(ABC):
         yield
 
     def _left(self, side: int, pids: np.ndarray) -> None:  # noqa: B027 - without an index: nothing
-        """Tuples that match these punctuations of their own stream (int32[n]; -1: none) have left
-        the state."""
+        """Note that tuples have left the state which match these punctuations of their own stream,
+        int32[n] (-1: none)."""
 
     def _state(self, changes: bool) -> tuple[dict[str, pa.Table], dict[str, Any]]:
-        """What a snapshot has besides the state of tuples; changes: since the last one."""
+        """Return the algorithm's own part of a snapshot. changes: only since the last snapshot."""
         return {}, {}
 
     def _restore(self, states: Sequence[JoinState]) -> None:  # noqa: B027 - nothing to take up
-        """Take up what ``_state`` gave, before the tuples are."""
+        """Restore what ``_state`` returned, before the tuples are restored."""
 
     def _restored(self) -> None:  # noqa: B027 - nothing is told of them
-        """The tuples have been taken up."""
+        """Complete the restoration after the tuples were restored."""
 
     # Edges
 
@@ -254,11 +257,11 @@ class StreamStreamJoin(ABC):
 
     def memory_join(self, side: int, batch: pa.RecordBatch, codes: np.ndarray,
                     keep: np.ndarray) -> Iterator[StreamJoinOutput]:
-        """Probe the opposite memory portion with new tuples, and put those to keep (bool[n]) into
-        their own. Raises the event StateFull where M is reached.
+        """Probe the opposite memory portion with new tuples, and store those with keep[i] (bool[n])
+        in their own. Raises the event StateFull when M is reached.
 
-        The others leave behind this: they are dropped on the fly, or wait in the purge buffer for
-        the disk portion.
+        The other tuples leave afterwards: they are dropped on the fly, or wait in the purge buffer
+        for the disk portion.
         """
         sizes = variable_bytes(batch)
         first = 0
@@ -304,7 +307,7 @@ class StreamStreamJoin(ABC):
 
     def _drop(self, side: int, batch: pa.RecordBatch, codes: np.ndarray, ats: np.ndarray,
               matched: np.ndarray, rows: np.ndarray) -> Iterator[StreamJoinOutput]:
-        """On-the-fly drop of these rows; those that may have partners on disk go to the purge
+        """Drop these rows on the fly. Rows that may have partners on disk go to the purge
         buffer."""
         wait = self.state.waits(side, codes[rows], ats[rows])
         if wait.any():
@@ -331,8 +334,8 @@ class StreamStreamJoin(ABC):
     # Disk join
 
     def disk_join(self) -> Iterator[StreamJoinOutput]:
-        """Join one disk portion, the largest that reaches the activation threshold and has new
-        partners in memory, with these."""
+        """Join one disk portion with its new partners in memory: the largest portion that reaches
+        the activation threshold and has such partners."""
         best, most = None, max(self.monitor.activation_threshold, 1) - 1
         for side, disk in enumerate(self.state.disk):
             other = self.state.memory[1 - side]
@@ -349,8 +352,8 @@ class StreamStreamJoin(ABC):
                 yield from self._leftover(left)
 
     def finish_bucket(self, bucket: int) -> Iterator[StreamJoinOutput]:
-        """The disk join of everything in a hash bucket, which propagation and the end of the
-        streams need."""
+        """Join everything in a hash bucket that was not joined yet. Propagation and the end of the
+        streams need this."""
         for left in self.state.finish(bucket):
             yield from self._leftover(left)
 
@@ -364,7 +367,7 @@ class StreamStreamJoin(ABC):
 
     def _cut(self, pairs: Iterable[tuple[np.ndarray, np.ndarray]]
              ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Pairs of tuples in portions whose joined rows make one batch."""
+        """Yield pairs of tuples in portions, the joined rows of which make one batch."""
         for one, other in pairs:
             for part in self._pair.cut(len(one)):
                 yield one[part], other[part]
@@ -387,7 +390,8 @@ class StreamStreamJoin(ABC):
     # Tuples that leave, and output
 
     def _leave(self, side: int, slots: np.ndarray) -> Iterator[StreamJoinOutput]:
-        """Tuples of the memory portion leave; those without a partner are said."""
+        """Remove tuples from the memory portion. Those without a partner are output as
+        unmatched."""
         log = self.state.memory[side]
         self._left(side, log.pid[slots])
         lone = slots[log.flags[slots] & MATCHED == 0]
@@ -400,13 +404,13 @@ class StreamStreamJoin(ABC):
         log.remove(slots)
 
     def _most_lost(self, side: int) -> int:
-        """The most tuples without a partner that are given out in one batch."""
+        """Return the most tuples without a partner that one output batch may have."""
         return min(OUTPUT_ROWS, self._lost[side].rows)
 
     def _leave_disk(self, side: int, bucket: int,
                     which: Callable[[Any], np.ndarray]) -> Iterator[StreamJoinOutput]:
-        """Tuples of a bucket's disk portion leave, of each block those live rows that it has told.
-        Only marks are read where all have had a partner."""
+        """Remove tuples from a bucket's disk portion: in each block the live rows that `which`
+        returns. If all of these had a partner, only the marks are read."""
         disk, lone, count = self.state.disk[side], self.state.few_blocks(), 0
         numbers = list[np.ndarray]()
         for block in disk.blocks(bucket):
@@ -428,8 +432,8 @@ class StreamStreamJoin(ABC):
 
     def _equal(self, pair: tuple[list[pa.Array], list[pa.Array]]
                ) -> tuple[tuple[list[pa.Array], list[pa.Array]], np.ndarray | None]:
-        """Of pairs with equal codes those with equal keys, and times within the distance; and which
-        they were (None: all)."""
+        """Filter pairs with equal codes down to those with equal keys, and with times within the
+        distance. Return them and the mask of the pairs kept (None: all)."""
         if self.spec.keys.exact and not self.spec.within:
             return pair, None
         same = np.ones(len(pair[0][0]), bool)

@@ -1,4 +1,4 @@
-"""The disk-resident portion of a stream's join state: per hash bucket the runs that state
+"""The disk-resident portion of a stream's join state: per hash bucket, the runs that state
 relocation wrote."""
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from semistream.joins.state_file import link
 from semistream.stream_joins.kernels import BUCKETS, DEAD, MATCHED, NEVER
 from semistream.stream_joins.memory import TupleLog
 
-# what changes of a tuple on disk, behind the Arrow file of its columns
+# the fields of a tuple on disk that can change; they lie behind the Arrow file of its columns
 MARKS: dict[str, np.dtype[Any]] = {"flags": np.dtype("u1"), "pid": np.dtype("<i4")}
 MARK = sum(kind.itemsize for kind in MARKS.values())  # bytes
 CODE, ATS = "__code", "__ats"
 
 
 class Block:
-    """Tuples of one hash bucket, also dead ones. code, ats: int64[n], read only; pid: int32[n];
-    flags: uint8[n]; dts: when they left memory; newest: no tuple arrived after it."""
+    """Tuples of one hash bucket, including dead ones. code, ats (arrival times): int64[n],
+    read-only; pid: int32[n]; flags: uint8[n]; dts: the time when they left memory; newest: no tuple
+    arrived later than this."""
 
     code: np.ndarray
     ats: np.ndarray
@@ -34,11 +35,11 @@ class Block:
     flags: np.ndarray
     dts: int
     newest: int
-    number: int  # of the first row, among those of ``disk_join.Blocks``
+    number: int  # number of the first row among the rows of ``disk_join.Blocks``
 
     @property
     def live(self) -> np.ndarray:
-        """Rows, int64[]."""
+        """The live rows, int64[n]."""
         return np.flatnonzero(self.flags & DEAD == 0)
 
     def columns(self, rows: np.ndarray) -> list[pa.Array]:
@@ -49,14 +50,14 @@ class Block:
 
 
 class MemoryBlock(Block):
-    """Live slots of a log, int[n]."""
+    """The tuples in live slots of a log, int[n]."""
 
     dts = NEVER
 
     def __init__(self, log: TupleLog, slots: np.ndarray):
         self.code, self.ats = log.code[slots], log.ats[slots]
         self.pid, self.flags = log.pid[slots], log.flags[slots]
-        for array in (self.code, self.ats):  # as those of a file are: kernels are for one kind
+        for array in (self.code, self.ats):  # kernels are compiled for read-only arrays
             array.flags.writeable = False
         self._log, self._slots = log, slots.astype(np.int64)
 
@@ -72,7 +73,7 @@ class MemoryBlock(Block):
 
 
 class RunBlock(Block):
-    """A part of a run, as it lies in the file. batch: with its code and ats as last columns."""
+    """A part of a run, as stored in the file. batch: its columns, followed by code and ats."""
 
     def __init__(self, run: Run, batch: pa.RecordBatch, code: np.ndarray, ats: np.ndarray,
                  first: int):
@@ -103,13 +104,13 @@ class RunBlock(Block):
 
 
 class RunFile:
-    """Tuples that left memory together: an Arrow file of their columns, code and ats, and behind it
+    """Tuples that left memory together: an Arrow file of their columns, code and ats, followed by
     their marks. Both are mapped as long as the file is in use.
 
-    One file has runs of many hash buckets, as to make and open a file takes longer than to read a
-    few tuples. size: bytes of the Arrow file. marks_in: another file that has the marks, for a
-    saved state's, which others may read too. runs: how many are in use; the file goes with the last
-    of them.
+    One file has the runs of many hash buckets, as creating and opening a file takes longer than
+    reading a few tuples. size: bytes of the Arrow file. marks_in: a separate file with the marks,
+    used for saved states, whose files others may read too. runs: how many runs are in use; the file
+    is deleted with the last of them.
     """
 
     def __init__(self, path: Path, size: int, rows: int, runs: int, marks_in: Path | None = None):
@@ -122,7 +123,7 @@ class RunFile:
 
     @cached_property
     def batches(self) -> list[tuple[int, pa.RecordBatch, np.ndarray, np.ndarray]]:
-        """(first row, batch, its code, its ats)."""
+        """The batches, as (first row, batch, its code, its ats)."""
         reader = pa.ipc.open_file(pa.py_buffer(self._mapped).slice(0, self.size))
         first, found = 0, []
         for number in range(reader.num_record_batches):
@@ -137,16 +138,16 @@ class RunFile:
 
     @cached_property
     def flags(self) -> np.ndarray:
-        """uint8[rows]; what is written there is in the file."""
+        """The flags, uint8[rows]. Writing changes the file."""
         return np.frombuffer(self._marks[0], MARKS["flags"], self.rows, self._marks[1])
 
     @cached_property
     def pid(self) -> np.ndarray:
-        """int32[rows]; what is written there is in the file."""
+        """The pids, int32[rows]. Writing changes the file."""
         return np.frombuffer(self._marks[0], MARKS["pid"], self.rows, self._marks[1] + self.rows)
 
     def leave(self) -> None:
-        """A run of it is not in use any more."""
+        """Release one run. The last one deletes the file."""
         self.runs -= 1
         if not self.runs:
             for path in filter(None, (self.path, self._marks_in)):
@@ -161,7 +162,7 @@ def _mapped(path: Path, mode: str) -> mmap.mmap:
 
 class Run:
     """Tuples of one hash bucket that left memory together: rows first..first + rows of a file.
-    changed: whether the last snapshot has other marks, or none."""
+    changed: whether the last snapshot lacks the run or has other marks of it."""
 
     def __init__(self, file: RunFile, dts: int, first: int, rows: int, *, changed: bool = True):
         self.file, self.dts, self.first, self.rows = file, dts, first, rows
@@ -169,7 +170,7 @@ class Run:
 
     @property
     def name(self) -> str:
-        """Of a snapshot's table of its marks."""
+        """The name of a snapshot's table of the run's marks."""
         return f"{self.file.path.name} {self.first}"
 
     @property
@@ -188,7 +189,7 @@ class Run:
 
 
 class DiskPortion:
-    """Of one stream."""
+    """The disk portion of one stream."""
 
     def __init__(self, directory: Path, schema: pa.Schema):
         self.directory, self.schema = directory, schema.append(
@@ -196,7 +197,7 @@ class DiskPortion:
         self.runs: list[list[Run]] = [[] for _ in range(BUCKETS)]
         # (last departure, time) of each probe
         self.history: list[list[tuple[int, int]]] = [[] for _ in range(BUCKETS)]
-        self.tuples = np.zeros(BUCKETS, np.int64)  # live ones
+        self.tuples = np.zeros(BUCKETS, np.int64)  # live tuples
         self.written = self.read = 0  # bytes
 
     @property
@@ -205,8 +206,8 @@ class DiskPortion:
 
     def write(self, blocks: Iterable[tuple[Block, np.ndarray]], buckets: Mapping[int, int],
               dts: int) -> None:
-        """A file of rows of blocks. buckets: how many of them are of each hash bucket, in their
-        order; they become a run of it."""
+        """Write rows of blocks to a file. buckets: the number of rows of each hash bucket, in the
+        order of the rows; the rows of a bucket become a run."""
         path = self.directory / f"runs-{uuid.uuid4().hex}.arrow"
         marks: dict[str, list[np.ndarray]] = {name: [np.zeros(0, k)] for name, k in MARKS.items()}
         with naming(path), open(path, "wb") as file:
@@ -231,13 +232,15 @@ class DiskPortion:
         self.tuples[bucket] += np.count_nonzero(run.flags & DEAD == 0)
 
     def saved(self) -> list[list[Any]]:
-        """What a snapshot tells of each run: file, its size, its rows, bucket, dts, and where."""
+        """Return a snapshot's entry for each run: file, its size, its rows, bucket, dts, first row,
+        rows."""
         return [[run.file.path.name, run.file.size, run.file.rows, bucket, run.dts, run.first,
                  run.rows] for bucket, runs in enumerate(self.runs) for run in runs]
 
     def take_up(self, saved: Sequence[Sequence[Any]], files: Mapping[str, Path],
                 marks: Callable[[str], pa.Table]) -> None:
-        """The runs of a saved state. marks: gives a run's, by its name."""
+        """Restore the runs of a saved state. marks: a function that returns a run's marks by its
+        name."""
         of: dict[str, list[Sequence[Any]]] = {}
         for run in saved:
             of.setdefault(run[0], []).append(run)
@@ -258,7 +261,7 @@ class DiskPortion:
             yield from run.blocks()
 
     def rewrite(self, bucket: int, dts: int) -> None:
-        """One run of what lives, in the place of all."""
+        """Replace all runs of a bucket by one run of the live tuples."""
         old = self.runs[bucket]
         self.runs[bucket], live, self.tuples[bucket] = [], int(self.tuples[bucket]), 0
         if live:
@@ -267,10 +270,10 @@ class DiskPortion:
             run.file.leave()
 
     def clear(self, bucket: int) -> None:
-        """Delete what is there."""
+        """Delete the bucket's tuples on disk."""
         self.tuples[bucket] = 0
         self.rewrite(bucket, 0)
 
     def probes(self, bucket: int) -> np.ndarray:
-        """int64[k, 2]."""
+        """Return the bucket's probes as (last departure, time), int64[k, 2]."""
         return np.array(self.history[bucket], np.int64).reshape(-1, 2)

@@ -1,5 +1,5 @@
-"""What a disk join has in hand: tuples of one hash bucket that it holds, blocks that they are held
-against, and the pairs that it finds."""
+"""The data of a disk join: the tuples of one hash bucket that it holds, the blocks that it joins
+them with, and the pairs that it finds."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from semistream.stream_joins.spec import LEFT
 
 
 class Blocks:
-    """Several blocks, whose rows are numbered through. together: the most rows of blocks on disk
-    whose columns are taken at once: of many small ones it takes long one by one, and for a moment
-    it copies them whole."""
+    """Several blocks with consecutive row numbers. together: the most rows of blocks on disk whose
+    columns are gathered at once. Gathering from many small blocks one by one is slow; gathering at
+    once copies them whole for a moment."""
 
     def __init__(self, together: int):
         self._together, self._blocks, self._rows = together, list[Block](), 0
-        # where blocks begin that are taken from at once, and rows of the last of these
+        # first blocks of the groups that are gathered at once, and rows of the last group
         self._parts, self._last = list[int](), together
 
     def add(self, block: Block) -> int:
-        """The number of its first row."""
+        """Add a block, and return the number of its first row."""
         n, on_disk = len(block.code), isinstance(block, RunBlock)
         if on_disk and self._last + n <= self._together:
             self._last += n
@@ -39,7 +39,7 @@ class Blocks:
         return block.number
 
     def columns(self, numbers: np.ndarray) -> list[pa.Array]:
-        """Of rows in any order, int64[n]."""
+        """Return the columns of rows, given by their numbers in any order, int64[n]."""
         order = np.argsort(numbers) if (numbers[1:] < numbers[:-1]).any() else None
         parts = [self._columns(blocks, rows) for blocks, rows in self._split(
             numbers if order is None else numbers[order], self._parts)]
@@ -52,14 +52,14 @@ class Blocks:
         return [c.take(at) for c in columns]
 
     def match(self, numbers: np.ndarray) -> None:
-        """Note of these rows, which ascend, that they have had a partner."""
+        """Mark rows, given by ascending numbers, as having had a partner."""
         for blocks, rows in self._split(numbers, range(len(self._blocks))):
             blocks[0].match(rows)
 
     def _split(self, numbers: np.ndarray,
                parts: Sequence[int]) -> Iterator[tuple[list[Block], np.ndarray]]:
-        """(its blocks, those of ascending rows that it has, by its own numbers) of each part, which
-        begin with these blocks."""
+        """Yield (blocks, row numbers) for each group of blocks that has some of the rows. The row
+        numbers ascend, and are relative to the group. parts: the first block of each group."""
         ends = [*parts[1:], len(self._blocks)]
         at = np.searchsorted(numbers, [self._blocks[k].number for k in [*parts, -1]])
         at[-1] = len(numbers)
@@ -77,16 +77,13 @@ class Blocks:
 
 
 class HeldTuples:
-    """Tuples of a hash bucket that a disk join holds at a time, indexed by a hash table. See
-    ``kernels``.
+    """Tuples of a hash bucket that a disk join holds at a time, indexed by a hash table (see
+    ``kernels``). rows: the most tuples held."""
 
-    rows: the most of them.
-    """
-
-    ROW = 8 + 32 + 1  # bytes: two chains, what is known of it, whether it had a partner
+    ROW = 8 + 32 + 1  # bytes: two chains, the tuple's fields, whether it had a partner
 
     def __init__(self, rows: int, most: int):
-        """most: rows that there may ever be."""
+        """Reserve memory. rows: the most tuples held at first; most: the most tuples ever."""
         self.rows = rows
         self.heads, self.h64 = mapped(2 * most, np.int32), mapped(most, np.int64, 4)
         self.h32 = self.h64.view(np.int32)
@@ -98,8 +95,8 @@ class HeldTuples:
         return self.rows * self.ROW
 
     def fill(self, blocks: Iterable[Block], together: int) -> Iterator[None]:
-        """Hold as many at a time as there is place for; behind each time, those that have had a
-        partner are told so. together: see `Blocks`."""
+        """Hold as many tuples of the blocks as fit, again and again, and yield each time.
+        Afterwards, mark those that found a partner. together: see `Blocks`."""
         self._start(together)
         for block in blocks:
             row = 0
@@ -126,13 +123,13 @@ class HeldTuples:
 
     def pairs(self, history: np.ndarray, block: Block, block_history: np.ndarray, done: int,
               number: int, *at: Any) -> tuple[int, int, int]:
-        """``kernels.leftover_pairs``."""
+        """Call ``kernels.leftover_pairs`` for the held tuples and a block."""
         return kernels.leftover_pairs(self.heads[:2 * self.count], self.h64, self.h32, history,
                                       block.code, block.ats, block.flags, block.dts, block_history,
                                       done, number, *at)
 
     def release(self) -> None:
-        """Give back what is behind the most rows."""
+        """Give back the memory beyond the most rows."""
         release(self.heads, 2 * self.rows)
         for array in (self.h64, self._matched):
             release(array, self.rows)
@@ -148,15 +145,15 @@ class HeldTuples:
 
 
 class Leftover(NamedTuple):
-    """Pairs that a disk join found, by numbers of their rows: of the left stream, then of the right
-    one."""
+    """Pairs that a disk join found, as row numbers of the left stream and of the right stream."""
 
     blocks: tuple[HeldTuples | Blocks, HeldTuples | Blocks]
     rows: tuple[np.ndarray, np.ndarray]
 
     @classmethod
     def of(cls, side: int, held: HeldTuples, blocks: Blocks, pairs: np.ndarray) -> Leftover:
-        """held: of this side; pairs: int64[2, n], of it and of the other one."""
+        """Return pairs in the order (left, right). held: tuples of this side; pairs: int64[2, n],
+        row numbers of held tuples and of the other side's."""
         if side == LEFT:
             return cls((held, blocks), (pairs[0], pairs[1]))
         return cls((blocks, held), (pairs[1], pairs[0]))

@@ -15,20 +15,20 @@ from dataclasses import dataclass
 
 class Event(enum.Enum):
     STREAM_EMPTY = "StreamEmpty"  # both streams have run out of tuples
-    PURGE_THRESHOLD_REACH = "PurgeThresholdReach"  # so many punctuations since the last purge
+    PURGE_THRESHOLD_REACH = "PurgeThresholdReach"  # enough punctuations since the last purge
     STATE_FULL = "StateFull"  # the memory portion has reached M
     NEW_PUNCT_READY = "NewPunctReady"  # punctuations have come
     PROPAGATE_REQUEST = "PropagateRequest"  # pulled from downstream
-    PROPAGATE_TIME_EXPIRE = "PropagateTimeExpire"  # so many seconds since the last propagation
-    PROPAGATE_COUNT_REACH = "PropagateCountReach"  # so many punctuations since the last propagation
+    PROPAGATE_TIME_EXPIRE = "PropagateTimeExpire"  # enough seconds since the last propagation
+    PROPAGATE_COUNT_REACH = "PropagateCountReach"  # enough punctuations since the last one
 
 
 class Component(enum.Enum):
-    """The operator's method that an event runs."""
+    """The operator's methods that events run."""
 
     STATE_RELOCATION = "state_relocation"
     DISK_JOIN = "disk_join"
-    # the disk join as propagation forces it: of all that is on disk
+    # the disk join of all tuples on disk, which propagation requires
     LEFTOVER_JOIN = "leftover_join"
     STATE_PURGE = "state_purge"
     INDEX_BUILD = "index_build"
@@ -37,10 +37,11 @@ class Component(enum.Enum):
 
 @dataclass
 class Monitor:
-    """Thresholds, which may be changed at run time, and what is measured against them."""
+    """Thresholds, which may be changed at run time, and the measurements that are compared with
+    them."""
 
-    activation_threshold: int = 1  # tuples of a disk portion that are worth a disk join
-    activation_seconds: float = 0.0  # that both streams have been empty
+    activation_threshold: int = 1  # least tuples of a disk portion for a disk join
+    activation_seconds: float = 0.0  # time that both streams must have been empty
     purge_threshold: int = 1  # punctuations; 1: eager purge
     propagate_count: int = 1  # punctuations; 0: not by count
     propagate_seconds: float = math.inf
@@ -51,11 +52,11 @@ class Monitor:
     propagated_at: float | None = None
 
     def is_idle(self) -> bool:
-        """Long enough for a disk join."""
+        """Return whether both streams have been empty long enough for a disk join."""
         return self.idle >= self.activation_seconds
 
     def propagation_is_due(self, clock: Callable[[], float]) -> bool:
-        """By time; the first interval begins with the first question."""
+        """Return whether propagation is due by time. The first call starts the first interval."""
         if self.propagate_seconds == math.inf:
             return False
         now = clock()
@@ -72,15 +73,16 @@ def always(_monitor: Monitor) -> bool:
 
 
 class Registry:
-    """Event -> condition and ordered components; entries may be set at run time."""
+    """A table from events to conditions and ordered components. Entries may be set at run time."""
 
     def __init__(self) -> None:
         self._entries: dict[Event, tuple[tuple[Component, ...], Condition]] = {}
 
     def set(self, event: Event, components: Sequence[Component],
             condition: Condition = always) -> Registry:
-        """These components, in this order, where the condition holds; no components: nothing
-        happens. A condition is pickled with the operator where another process goes on with it."""
+        """Set the components of an event. They run in this order if the condition holds; an empty
+        list disables the event. A condition is pickled with the operator when another process takes
+        it over."""
         self._entries[event] = tuple(components), condition
         return self
 

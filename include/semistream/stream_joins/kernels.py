@@ -1,11 +1,11 @@
 """Numba kernels of the stream-stream joins: arrays in, arrays out; no configuration, no Arrow.
 
 **Directory**: an open-addressing table of key codes with linear probing, one memory seen as ``t64``
-(int64[size, 2]) and ``t32`` (int32[size, 4]). Of position p, ``t64[p, 0]`` is the code and ``t32[p,
-2 + side]`` the list of the side's tuples with that code: 0 none, -1 none any more, else its newest
-slot + 1. ``t64[p, 1] == 0``: the position was never used. A new tuple finds its partners and its
-own list with one look-up. Positions rise with the hash, so that a table is copied into another size
-in order.
+(int64[size, 2]) and ``t32`` (int32[size, 4]). For position p, ``t64[p, 0]`` is the code, and
+``t32[p, 2 + side]`` the list of the side's tuples with that code: 0: there was none, -1: there is
+none any more, else its newest slot + 1. ``t64[p, 1] == 0``: the position was never used. A new
+tuple finds its partners and its own list with one look-up. Positions ascend with the hash, so that
+a table is copied into another size in order.
 
 **Log**: per slot ``code`` (int64), ``ats`` (int64, arrival time), ``same`` (int32, the next older
 slot of the same list, -1, or UNLINKED), ``pid`` (int32, the punctuation that the tuple matches, or
@@ -21,26 +21,29 @@ from semistream.joins.intrinsics import prefetch
 from semistream.joins.key_table import bucket as place
 from semistream.joins.key_table import mix
 
-# flags; a dead slot is garbage, a buffered one is in the purge buffer and in no list; of a changed
-# one the last snapshot has other flags or another pid
+# flags: a DEAD slot is garbage; a BUFFERED one is in the purge buffer and in no list; a CHANGED one
+# has other flags or another pid in the last snapshot
 MATCHED, DEAD, BUFFERED, CHANGED = 1, 2, 4, 8
-UNLINKED = -2  # in the place of an older slot: taken out of its list
+UNLINKED = -2  # in the place of an older slot: removed from its list
 BUCKETS = 64  # hash buckets
-GROUP = 32  # tuples of a disk join under way at once
+GROUP = 32  # tuples of a disk join in progress at once
 LANES = 16  # searches side by side, so that their cache misses overlap
 NEVER = np.iinfo(np.int64).max  # departure time of a tuple in memory
 
 
 @njit(inline="always")
 def _bucket(code):
-    """The hash bucket, of bits that a place does not depend on: codes of one hash bucket are all
-    over a table."""
+    """Return the hash bucket, from bits that the position in a table does not depend on, so that
+    the codes of a hash bucket are spread over a table."""
     return np.int64((mix(code) >> np.uint64(20)) % np.uint64(BUCKETS))
 
 
 @njit(inline="always")
 def _position(code, t64):
-    """Where the code is, or the free position where it belongs."""
+    """Return the position of the code in a table, or the free position for it.
+
+    in      t64 int64[size, 2], code and use of each position
+    """
     size = len(t64)
     p = place(code, size)
     while t64[p, 1] != 0 and t64[p, 0] != code:
@@ -52,15 +55,24 @@ def _position(code, t64):
 
 @njit(cache=True)
 def buckets(codes, out):
-    """out[i] (int32, written) = hash bucket of codes[i]."""
+    """Compute the hash bucket of each code.
+
+    in      codes int64[n]
+    out     out int32[n]
+    """
     for i in range(len(codes)):
         out[i] = _bucket(codes[i])
 
 
 @njit(cache=True)
 def bucket_slots(code, flags, end, at, out):
-    """Live slots below `end`, ascending, of each hash bucket b to out[at[b]:] (int32), unless at[b]
-    is negative. at: int64[BUCKETS], behind it where they end (written)."""
+    """Write the live slots below `end` of each hash bucket b to out[at[b]:], ascending. Buckets
+    with a negative at[b] are skipped.
+
+    in      code int64[slots], flags uint8[slots]
+    in/out  at int64[BUCKETS], afterwards the end of each bucket's slots
+    out     out int32[m]
+    """
     for s in range(end):
         if not flags[s] & DEAD:
             b = _bucket(code[s])
@@ -71,7 +83,11 @@ def bucket_slots(code, flags, end, at, out):
 
 @njit(cache=True)
 def bucket_counts(code, flags, end, out):
-    """out[b] (int64[BUCKETS], written) = live slots below `end` of hash bucket b."""
+    """Count the live slots below `end` of each hash bucket.
+
+    in      code int64[slots], flags uint8[slots]
+    out     out int64[BUCKETS]
+    """
     out[:] = 0
     for s in range(end):
         if not flags[s] & DEAD:
@@ -80,11 +96,13 @@ def bucket_counts(code, flags, end, out):
 
 @njit(cache=True)
 def join_and_insert(codes, keep, side, t64, t32, code, same, slot, found):
-    """The memory join's look-ups: found[i] = newest slot of the opposite side with codes[i], or -1;
-    tuples to keep (uint8[n]) are put in their own side's lists, in slots from `slot` on. Returns
-    the number of positions newly used.
+    """Look up tuples for the memory join: found[i] is the newest slot of the opposite side with
+    codes[i], or -1. Insert the tuples with keep[i] into their own side's lists, in slots from
+    `slot` on. Return the number of positions newly used.
 
-    t32, code, same: written.
+    in      codes int64[n], keep uint8[n]
+    in/out  t64 int64[size, 2], t32 int32[size, 4]
+    out     code int64[slots], same int32[slots], found int32[n]
     """
     new = 0
     for i in range(len(codes)):
@@ -113,7 +131,11 @@ def join_and_insert(codes, keep, side, t64, t32, code, same, slot, found):
 
 @njit(cache=True)
 def find(codes, side, t64, t32, found):
-    """found[i] (int32, written) = newest slot of the side with codes[i], or -1."""
+    """Find the newest slot of the side with each code, or -1.
+
+    in      codes int64[n], t64 int64[size, 2], t32 int32[size, 4]
+    out     found int32[n]
+    """
     for i in range(len(codes)):
         first = t32[_position(codes[i], t64), 2 + side]
         found[i] = first - 1 if first > 0 else -1
@@ -121,9 +143,13 @@ def find(codes, side, t64, t32, found):
 
 @njit(cache=True)
 def pairs(found, same, i, slot, out_row, out_slot):
-    """(row, slot) pairs from row i on, or within its list from `slot` on (-1: from its start), as
-    far as the output (int64) reaches. Returns (pairs, row, slot) to go on from; row len(found): all
-    are given."""
+    """Write (row, slot) pairs from row i on, starting within its list at `slot` (-1: at its start),
+    until the output is full. Return (pairs, row, slot) to continue from; row is len(found) at the
+    end.
+
+    in      found int32[n], same int32[slots]
+    out     out_row int64[m], out_slot int64[m]
+    """
     k, most = 0, len(out_row)
     while i < len(found):
         s = found[i] if slot < 0 else slot
@@ -141,8 +167,12 @@ def pairs(found, same, i, slot, out_row, out_slot):
 
 @njit(cache=True)
 def unlink(slots, side, t64, t32, code, same, flags):
-    """Take slots that are dead or buffered out of their lists, with all others there that are: a
-    list is passed through once (t32 and same: written)."""
+    """Remove dead or buffered slots from their lists, with all other such slots of these lists.
+    Each list is traversed once.
+
+    in      slots integers[n], t64 int64[size, 2], code int64[slots], flags uint8[slots]
+    in/out  t32 int32[size, 4], same int32[slots]
+    """
     gone = DEAD | BUFFERED
     for i in range(len(slots)):
         if same[slots[i]] == UNLINKED:
@@ -166,7 +196,10 @@ def unlink(slots, side, t64, t32, code, same, flags):
 
 @njit(cache=True)
 def directory_live(t32):
-    """Positions that have a tuple."""
+    """Return the number of positions that have a tuple.
+
+    in      t32 int32[size, 4]
+    """
     n = 0
     for p in range(len(t32)):
         if t32[p, 2] > 0 or t32[p, 3] > 0:
@@ -176,8 +209,11 @@ def directory_live(t32):
 
 @njit(cache=True)
 def directory_copy(t64, t32, u64):
-    """Copy the positions that have a tuple into the zeroed table u64 (written). Both are passed
-    through in order."""
+    """Copy the positions that have a tuple into a zeroed table. Both tables are traversed in order.
+
+    in      t64 int64[size, 2], t32 int32[size, 4]
+    out     u64 int64[m, 2]
+    """
     for p in range(len(t64)):
         if t32[p, 2] > 0 or t32[p, 3] > 0:
             q = _position(t64[p, 0], u64)
@@ -187,12 +223,14 @@ def directory_copy(t64, t32, u64):
 
 @njit(cache=True)
 def directory_clear(t64, t32, wanted):
-    """Empty each side's lists of the codes whose hash bucket b has wanted[side, b] (uint8[2,
-    BUCKETS]), and take codes without tuples out: what lies behind them in a probe's way moves up.
-    Returns the positions in use.
+    """Empty the lists of each side and hash bucket b with wanted[side, b], and remove codes without
+    tuples. Codes behind a removed one in a probe sequence move up. Return the positions in use.
 
-    It goes round from a position that is free, so that a code comes behind all that it may have
-    given way to.
+    The scan starts after a free position and goes round, so that it meets a code after all codes
+    that may precede it in its probe sequence.
+
+    in      wanted uint8[2, BUCKETS]
+    in/out  t64 int64[size, 2], t32 int32[size, 4]
     """
     p, size, used = 0, len(t64), 0
     while t64[p, 1] != 0:
@@ -223,7 +261,11 @@ def directory_clear(t64, t32, wanted):
 
 @njit(cache=True)
 def directory_move(t32, side, moved):
-    """Follow slots of a side to moved[slot]."""
+    """Replace slots of a side by moved[slot].
+
+    in      moved int32[slots]
+    in/out  t32 int32[size, 4]
+    """
     for p in range(len(t32)):
         if t32[p, 2 + side] > 0:
             t32[p, 2 + side] = moved[t32[p, 2 + side] - 1] + 1
@@ -231,8 +273,13 @@ def directory_move(t32, side, moved):
 
 @njit(cache=True)
 def compact(end, flags, same, moved, kept):
-    """moved[slot] (int32, written) = new slot of each slot that is not dead; kept[new] (int32,
-    written) = old one, ascending; `same` follows. Returns how many are left."""
+    """Give the live slots new consecutive numbers, in their order. Return how many they are.
+
+    in      flags uint8[slots]
+    in/out  same int32[slots], renumbered accordingly
+    out     moved int32[slots], the new number of each live slot; kept int32[slots], the old number
+            of each new one, ascending
+    """
     n = 0
     for s in range(end):
         if not flags[s] & DEAD:
@@ -247,7 +294,11 @@ def compact(end, flags, same, moved, kept):
 
 @njit(cache=True)
 def match(flags, slots):
-    """Note that these tuples have had a partner (flags: written)."""
+    """Mark tuples as having had a partner.
+
+    in      slots integers[n]
+    in/out  flags uint8[slots]
+    """
     for i in range(len(slots)):
         if not flags[slots[i]] & MATCHED:
             flags[slots[i]] |= MATCHED | CHANGED
@@ -255,7 +306,11 @@ def match(flags, slots):
 
 @njit(cache=True)
 def add_at(counts, index, by):
-    """counts[index[i]] += by for each index that is not negative."""
+    """Add `by` to counts[index[i]] for each index that is not negative.
+
+    in      index integers[n]
+    in/out  counts int64[m]
+    """
     for i in range(len(index)):
         if index[i] >= 0:
             counts[index[i]] += by
@@ -263,8 +318,12 @@ def add_at(counts, index, by):
 
 @njit(cache=True)
 def hold(code, ats, flags, dts, i, number, h64, h32, n):
-    """Add a block's live rows from row i on to those that a disk join holds, as far as there is
-    place. Returns (tuples, row) to go on from. number: of row 0. h64, h32: from n on written."""
+    """Add a block's live rows, from row i on, to the n tuples that a disk join holds, as far as
+    they fit. Return (tuples, row) to continue from. number: number of row 0.
+
+    in      code int64[m], ats int64[m], flags uint8[m]
+    out     h64 int64[rows, 4], h32 int32[rows, 8], a view of h64; both from n on
+    """
     while i < len(code) and n < len(h64):
         if not flags[i] & DEAD:
             h64[n, 0], h64[n, 1], h64[n, 2] = code[i], ats[i], dts
@@ -276,7 +335,11 @@ def hold(code, ats, flags, dts, i, number, h64, h32, n):
 
 @njit(cache=True)
 def chain(h64, h32, heads):
-    """Index the tuples that a disk join holds: h32 and heads (int32[m]) are written."""
+    """Build the hash table of the tuples that a disk join holds.
+
+    in      h64 int64[rows, 4]
+    out     h32 int32[rows, 8], the chains; heads int32[m]
+    """
     heads[:] = -1
     for i in range(len(h64)):
         b = place(h64[i, 0], len(heads))
@@ -286,8 +349,11 @@ def chain(h64, h32, heads):
 
 @njit(inline="always")
 def _probed(history, dts, other_ats, other_dts):
-    """Whether a disk portion's probe, of its tuples that departed until history[k, 0], met the
-    other tuple in memory at history[k, 1]."""
+    """Return whether a probe of a disk portion, which covers departures until history[k, 0] and
+    took place at history[k, 1], met the other tuple in memory.
+
+    in      history int64[k, 2]
+    """
     for k in range(len(history)):
         if dts <= history[k, 0] and other_ats < history[k, 1] and history[k, 1] < other_dts:
             return True
@@ -297,18 +363,21 @@ def _probed(history, dts, other_ats, other_dts):
 @njit(cache=True)
 def leftover_pairs(heads, h64, h32, x_history, code, ats, flags, dts, y_history, done, number, i, x,
                    k, out_x, out_y):
-    """Pairs of tuples that a disk join holds and live rows of a block that have not been joined
-    yet, from row i on, or within its chain from x on, as pairs k and on, as far as the output
-    reaches. Returns (row, x, pairs) to go on from; row len(code): all are given.
+    """Find pairs of held tuples and live rows of a block that have not been joined yet. Continue
+    from row i, or within its chain from x on, and write pairs from number k on until the output is
+    full. Return (row, x, pairs) to continue from; row is len(code) at the end.
 
-    code, ats: int64[n], flags: uint8[n], read; dts: of the block, NEVER if in memory; histories:
-    int64[k, 2], the probes of the disk portion; done: all tuples that arrived before have been
-    joined with each other; number: of row 0. out_x (int64, written): tuples held; out_y (int64,
-    written): the rows' numbers.
+    dts: departure time of the block, NEVER if it is in memory; x_history, y_history: the probes of
+    the two disk portions; done: all tuples that arrived before have been joined with each other;
+    number: number of row 0.
 
-    A pair was joined if both were in memory at a time (the memory join), if both arrived before
-    `done` (a disk join of the whole bucket), or if a probe of one's disk portion met the other one
-    in memory.
+    A pair was joined if both tuples were in memory at the same time (the memory join), if both
+    arrived before `done` (a disk join of the whole bucket), or if a probe of one's disk portion met
+    the other one in memory.
+
+    in      heads int32[m], h64 int64[rows, 4], h32 int32[rows, 8], x_history int64[k, 2],
+            code int64[n], ats int64[n], flags uint8[n], y_history int64[k, 2]
+    out     out_x int64[p], the held tuples; out_y int64[p], the numbers of the rows
     """
     first = np.empty(GROUP, np.int64)
     while i < len(code):
@@ -341,11 +410,11 @@ def leftover_pairs(heads, h64, h32, x_history, code, ats, flags, dts, y_history,
 
 @njit(cache=True)
 def find_intervals(codes, low, high, pid, out):
-    """out[i] (int32, written where there is one) = pid[k] of the interval low[k]..high[k] that
-    codes[i] lies in.
+    """Find the interval low[k]..high[k] that contains each code. The intervals are closed, disjoint
+    and ascending.
 
-    codes: int64[n], read; low, high: int64[m], disjoint closed intervals, ascending, read; pid:
-    int32[m], read.
+    in      codes int64[n], low int64[m], high int64[m], pid int32[m]
+    out     out int32[n], pid[k]; unchanged if there is no interval
     """
     at = np.empty(LANES, np.int64)
     for first in range(0, len(codes), LANES):
@@ -365,8 +434,11 @@ def find_intervals(codes, low, high, pid, out):
 
 @njit(cache=True)
 def put(codes, values, table):
-    """table: int64[size, 2], written: code and value + 1; 0 where there is none. It has free
-    positions left, and no code twice."""
+    """Insert codes and their values into a table that has free positions. No code occurs twice.
+
+    in      codes int64[n], values integers[n]
+    in/out  table int64[size, 2]: code, and value + 1 or 0 where it is empty
+    """
     for i in range(len(codes)):
         p = _position(codes[i], table)
         table[p, 0], table[p, 1] = codes[i], values[i] + 1
@@ -374,7 +446,11 @@ def put(codes, values, table):
 
 @njit(cache=True)
 def get(codes, table, out):
-    """out[i] (int32, written where there is one) = the value of codes[i]."""
+    """Look up the values of codes in a table.
+
+    in      codes int64[n], table int64[size, 2]
+    out     out int32[n]; unchanged if the table lacks the code
+    """
     for i in range(len(codes)):
         value = table[_position(codes[i], table), 1]
         if value != 0:
@@ -383,7 +459,11 @@ def get(codes, table, out):
 
 @njit(cache=True)
 def take_out(codes, table):
-    """Remove codes; what lies behind them in a probe's way moves up (table: written)."""
+    """Remove codes from a table. Codes behind a removed one in a probe sequence move up.
+
+    in      codes int64[n]
+    in/out  table int64[size, 2]
+    """
     size = len(table)
     for i in range(len(codes)):
         hole = _position(codes[i], table)
@@ -402,11 +482,12 @@ def take_out(codes, table):
 
 @njit(cache=True)
 def subtract(low, high, other_low, other_high, open_ends, out_low, out_high):
-    """Cut the other intervals out of low..high; open_ends: but not of one with an open end, which
-    stays whole. Returns how many are left.
+    """Cut the other intervals out of low..high. open_ends: an interval with an open end stays
+    whole. Return how many are left. All intervals are closed, disjoint among themselves, and
+    ascending.
 
-    low, high: int64[n]; other_low, other_high: int64[m]; all read, closed, disjoint among
-    themselves, ascending. out_low, out_high: int64[n + m], written.
+    in      low int64[n], high int64[n], other_low int64[m], other_high int64[m]
+    out     out_low int64[n + m], out_high int64[n + m]
     """
     n, j = 0, 0
     least, most = np.iinfo(np.int64).min, np.iinfo(np.int64).max

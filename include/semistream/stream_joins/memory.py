@@ -16,18 +16,18 @@ from semistream.stream_joins import kernels
 from semistream.stream_joins.kernels import BUCKETS, BUFFERED, CHANGED, DEAD
 
 LEAST = 1024  # positions of a directory
-LOAD = 0.7  # of its positions, that may be used
+LOAD = 0.7  # share of the positions that may be used
 
 
 class Directory:
-    """Key code -> the newest tuple of each side; tuples of one code are linked from there. See
-    ``kernels``."""
+    """A hash table from key codes to the newest tuple of each side, from which the other tuples of
+    the code are linked (see ``kernels``)."""
 
     POSITION = 16  # bytes
 
     def __init__(self, most: int):
-        """most: positions that it may ever have."""
-        # used: positions, with those whose tuples are gone
+        """Reserve memory. most: the most positions ever."""
+        # used: positions, including those whose tuples have left
         self._most, self.used = max(most, LEAST), 0
         self.t64, self._other = (mapped(self._most, np.int64, 2) for _ in range(2))
         self._tables = [self.t64, self._other]
@@ -43,29 +43,29 @@ class Directory:
 
     @property
     def live(self) -> int:
-        """Codes with tuples; counted by a pass over all positions."""
+        """The number of codes with tuples, counted by a pass over all positions."""
         return kernels.directory_live(self.t32)
 
     def fits(self, count: int) -> bool:
-        """Whether there is place for so many more codes."""
+        """Return whether `count` more codes fit."""
         return self.used + count <= LOAD * self.size
 
     def growth(self, count: int, live: int) -> int:
-        """Bytes that it takes, for a moment, to make place for so many more codes than the live
-        ones."""
+        """Return the bytes that are needed temporarily to make room for `count` codes more than the
+        live ones."""
         return 0 if self.fits(count) else self._wanted(count, live) * self.POSITION
 
     def _wanted(self, count: int, live: int) -> int:
         return min(max(LEAST, 2 * (live + count)), self._most)
 
     def grow(self, count: int) -> None:
-        """Make place for so many more codes, and forget those without tuples."""
+        """Make room for `count` more codes, and forget codes without tuples."""
         if not self.fits(count):
             self.used = self.live
             self._make(self._wanted(count, self.used))
 
     def _make(self, size: int) -> None:
-        """Anew, of another size; for a moment there are both."""
+        """Copy the table into one of another size. Both exist for a moment."""
         old = (self.t64, self.t32)
         self._tables.reverse()
         self._resize(size)
@@ -74,8 +74,8 @@ class Directory:
         release(self._tables[1], 0)
 
     def clear(self, buckets: np.ndarray) -> bool:
-        """Each side has no tuples of the hash buckets with buckets[side, bucket] any more; forget
-        codes without tuples. Returns whether so few are left that it has become smaller."""
+        """Forget each side's tuples of the hash buckets with buckets[side, bucket], and codes
+        without tuples. Return whether the table has become smaller, as few codes are left."""
         self.used = kernels.directory_clear(self.t64, self.t32, buckets)
         size = self._wanted(0, self.used)
         few = size < (self.size // 2 if self.used else self.size)
@@ -85,7 +85,7 @@ class Directory:
 
 
 class TupleLog:
-    """Tuples in slots in the order of their arrival; those that have left are garbage until
+    """Tuples in slots in the order of arrival. Tuples that have left are garbage until
     `compact`."""
 
     OVERHEAD = 8 + 8 + 4 + 4 + 1 + 4 + 4  # code, ats, same, pid, flags; the two maps of `compact`
@@ -100,8 +100,8 @@ class TupleLog:
         self.flags = mapped(slots, np.uint8)
         self._moved, self._kept = mapped(slots, np.int32), mapped(slots, np.int32)
         self.end = self.heap_at = self.dead = self.buffered = 0
-        # tuples that arrived before are in the last snapshot, those of `gone` (ats) though they
-        # have left
+        # the last snapshot has the tuples that arrived before `saved_until`; `gone` are the ats of
+        # those of them that have left
         self.saved_until, self.gone = 0, list[np.ndarray]()
 
     @property
@@ -114,24 +114,24 @@ class TupleLog:
 
     @property
     def garbage(self) -> int:
-        """Bytes that `compact` gives back, about."""
+        """Bytes that `compact` would free, approximately."""
         return (self.end * self.slot_bytes + self.heap_at) * self.dead // max(self.end, 1)
 
     def store_rows(self, batch: pa.RecordBatch, rows: np.ndarray, ats: np.ndarray) -> None:
-        """Append rows whose lists are made already."""
+        """Append rows that are already linked into their lists."""
         last = self.end + len(rows)
         self.ats[self.end:last], self.pid[self.end:last], self.flags[self.end:last] = ats, -1, 0
         self.heap_at = self.store.put(batch, rows, np.arange(self.end, last), self.heap_at)
         self.end = last
 
     def find(self, codes: np.ndarray) -> np.ndarray:
-        """The newest slot of each code, or -1, int32[n]."""
+        """Return the newest slot of each code, or -1, int32[n]."""
         found = np.empty(len(codes), np.int32)
         kernels.find(codes, self.side, self.directory.t64, self.directory.t32, found)
         return found
 
     def pairs(self, found: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """(rows, slots) of lists found, in portions."""
+        """Yield (rows, slots) of the lists found, in portions."""
         row, slot = 0, -1
         while row < len(found):
             rows, slots = np.empty(OUTPUT_ROWS, np.int64), np.empty(OUTPUT_ROWS, np.int64)
@@ -140,17 +140,19 @@ class TupleLog:
                 yield rows[:count], slots[:count]
 
     def slots(self, without: int = DEAD) -> np.ndarray:
-        """Those that have none of the flags."""
+        """Return the slots that have none of these flags."""
         return np.flatnonzero(self.flags[:self.end] & without == 0)
 
     def bucket_counts(self) -> np.ndarray:
-        """Live tuples of each hash bucket, with those of the purge buffer, int64[BUCKETS]."""
+        """Return the live tuples of each hash bucket, including the purge buffer,
+        int64[BUCKETS]."""
         counts = np.empty(BUCKETS, np.int64)
         kernels.bucket_counts(self.code, self.flags, self.end, counts)
         return counts
 
     def of_buckets(self, buckets: np.ndarray, counts: np.ndarray) -> np.ndarray:
-        """Slots of their live tuples, bucket by bucket, int32[]. counts: how many each has."""
+        """Return the slots of the buckets' live tuples, bucket by bucket, int32[n]. counts: live
+        tuples of each bucket."""
         at = np.full(BUCKETS, -1)
         at[buckets] = np.cumsum(counts) - counts
         out = np.empty(counts.sum(), np.int32)
@@ -167,18 +169,18 @@ class TupleLog:
         kernels.match(self.flags, slots)
 
     def assign(self, slots: np.ndarray, pids: np.ndarray) -> None:
-        """pids: int32[n], of punctuations."""
+        """Set the pids of slots. pids: int32[n]."""
         self.pid[slots] = pids
         self.flags[slots] |= CHANGED
 
     def remove(self, slots: np.ndarray) -> None:
-        """Of live slots without twice the same one."""
+        """Remove live slots, each given once."""
         linked = slots[self.flags[slots] & BUFFERED == 0]
         self._remove(slots)
         self._unlink(linked)
 
     def remove_buckets(self, slots: np.ndarray) -> None:
-        """All that is live of some hash buckets, which the directory has forgotten."""
+        """Remove all live slots of hash buckets that the directory has forgotten."""
         self._remove(slots)
         self.compact()
 
@@ -188,7 +190,7 @@ class TupleLog:
         self.dead += len(slots)
 
     def buffer(self, slots: np.ndarray) -> None:
-        """Move linked slots to the purge buffer: no probe finds them there."""
+        """Move linked slots to the purge buffer, where no probe finds them."""
         self.flags[slots] |= BUFFERED | CHANGED
         self.buffered += len(slots)
         self._unlink(slots)
@@ -198,7 +200,7 @@ class TupleLog:
                        self.same, self.flags)
 
     def compact(self) -> np.ndarray:
-        """Slide what lives to the front. Gives the old slots, ascending."""
+        """Move the live tuples to the front. Return their old slots, ascending."""
         if len(left := self._left()):
             self.gone.append(left)
         left = kernels.compact(self.end, self.flags, self.same, self._moved, self._kept)
@@ -220,8 +222,8 @@ class TupleLog:
 
     def append(self, columns: Sequence[pa.Array], codes: np.ndarray, ats: np.ndarray,
                linked: np.ndarray) -> np.ndarray:
-        """Add tuples; those not linked go to the purge buffer. The directory has grown already.
-        Gives their slots."""
+        """Add tuples, and return their slots. Tuples without linked[i] go to the purge buffer. The
+        directory must have grown already."""
         batch = as_stored(pa.RecordBatch.from_arrays(list(columns), schema=self.schema),
                           self.schema)
         first = self.end
@@ -238,18 +240,18 @@ class TupleLog:
     # Changes since the last snapshot
 
     def _left(self) -> np.ndarray:
-        """ats of garbage that the last snapshot has."""
+        """Return the arrival times of garbage tuples that the last snapshot has."""
         ats, flags = self.ats[:self.end], self.flags[:self.end]
         return ats[(flags & DEAD != 0) & (ats < self.saved_until)]
 
     def changes(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(ats of tuples that have left, slots of those whose flags or pid have changed, bool[end]
-        for those that have come)."""
+        """Return (arrival times of tuples that have left, slots whose flags or pid have changed,
+        new tuples as bool[end]), all since the last snapshot."""
         old, flags = self.ats[:self.end] < self.saved_until, self.flags[:self.end]
         changed = np.flatnonzero(old & (flags & (DEAD | CHANGED) == CHANGED))
         return np.concatenate([*self.gone, self._left()]), changed, ~old & (flags & DEAD == 0)
 
     def saved(self, clock: int) -> None:
-        """A snapshot has what arrived before."""
+        """Record that a snapshot has the tuples that arrived before `clock`."""
         self.gone, self.saved_until = [], clock
         self.flags[:self.end] &= 255 - CHANGED

@@ -35,26 +35,26 @@ from semistream.stream_joins.state import FREED_SHARE
 
 NO_WATERMARK = int(np.iinfo(np.int64).min)
 PUNCTUATION_SHARE = 2  # part of M that punctuations may take
-# bytes of M for each constant that is taken in at a time; the fewest of these
+# bytes of M per constant that is taken in at a time; least constants at a time
 PIECE_SHARE, LEAST_PIECE = 2048, 64
 
 
 class PJoin(StreamStreamJoin):
-    """XJoin whose streams have punctuations: promises that no later tuple of the stream has these
-    join values.
+    """XJoin with punctuated streams. A punctuation promises that no later tuple of the stream has
+    these join values.
 
-    1. A new tuple probes the opposite memory portion (`memory_join`), as in XJoin. If it matches a
-       punctuation of the opposite stream it will meet nobody else, and is not stored (on-the-fly
-       drop). If it matches one of its own stream, the source has broken its promise: the tuple is
-       given back as `against_punctuation`.
-    2. A new punctuation closes tuples of the opposite state: they leave (`state_purge`; eager, or
-       lazy by a threshold), or wait in the purge buffer for the tuples on disk that they may still
-       meet. What is on disk leaves behind a disk join.
-    3. A punctuation whose values no tuple of its own state has any more is given out
-       (`propagation`, by the counts that `index_build` keeps), by count, by time or on request.
+    1. A new tuple probes the opposite memory portion (`memory_join`), as in XJoin. If it matches
+       a punctuation of the opposite stream, it will have no more partners, and is not stored
+       (on-the-fly drop). If it matches one of its own stream, the source has broken its promise:
+       the tuple is returned as `against_punctuation`.
+    2. A new punctuation finishes tuples of the opposite state: they leave (`state_purge`; eager,
+       or lazy by a threshold), or wait in the purge buffer for partners on disk. Tuples on disk
+       leave after a disk join.
+    3. A punctuation that matches no tuple of its own state any more is output (`propagation`, by
+       the counts that `index_build` keeps), by count, by time or on request.
 
-    A tuple that leaves without having had a partner is said to have none, at that moment: before,
-    it could still meet one. The default registry purges eagerly, and indexes lazily, for
+    A tuple that leaves without having had a partner is output as unmatched at that moment; before,
+    it could still find one. The default registry purges eagerly, and indexes lazily, for
     propagation by count.
     """
 
@@ -62,13 +62,13 @@ class PJoin(StreamStreamJoin):
                  clock: Callable[[], float] = time.monotonic):
         super().__init__(spec, monitor or Monitor(), registry(), clock)
         self.punctuations = PunctuationSet(spec, 0), PunctuationSet(spec, 1)
-        # of event time; where the spec has ``within``
+        # watermarks of event time, if the spec has ``within``
         self.watermarks = [NO_WATERMARK, NO_WATERMARK]
         self._purged_until = [NO_WATERMARK, NO_WATERMARK]
-        # until which punctuation a disk portion is indexed
+        # sequence number up to which each disk portion is indexed
         self._levels = [np.zeros(BUCKETS, np.int64) for _ in range(2)]
         self._news = 0  # punctuations so far, watermarks included
-        # of these, at the last disk join of the bucket
+        # `_news` at the last disk join of each bucket
         self._joined_at = np.zeros(BUCKETS, np.int64)
 
     def _take(self, side: int, batch: pa.RecordBatch,
@@ -89,14 +89,14 @@ class PJoin(StreamStreamJoin):
         yield from self.memory_join(side, batch, keys.codes, ~drop)
 
     def _finished(self, side: int, keys: Keys, times: np.ndarray | None) -> np.ndarray:
-        """Whether no later tuple of the other stream can join these ones, bool[n]."""
+        """Return whether no later tuple of the other stream can join these tuples, bool[n]."""
         out = self.punctuations[1 - side].match(keys) != NONE
         if times is not None:
             out |= times <= self._horizon(side)
         return out
 
     def _horizon(self, side: int) -> int:
-        """Tuples of the side with times up to here are too old for what may come of the other
+        """Return the time up to which tuples of the side are too old for later tuples of the other
         stream."""
         mark = self.watermarks[1 - side]
         if self.spec.within is None or mark in (NO_WATERMARK, MOST):
@@ -122,7 +122,7 @@ class PJoin(StreamStreamJoin):
 
     def _take_in(self, side: int, constants: Keys, others: list[Punctuation],
                  advanced: bool) -> Iterator[StreamJoinOutput]:
-        """Punctuations that are new. advanced: so is the watermark."""
+        """Take in new punctuations. advanced: whether the watermark has advanced too."""
         own = self.punctuations[side]
         yield from self._make_room(lambda: own.growth(constants, others))
         own.add(constants, others)
@@ -142,8 +142,8 @@ class PJoin(StreamStreamJoin):
         yield from self._check_time()
 
     def _advanced(self, side: int, times: list[tuple[int, int]]) -> int:
-        """The watermark behind these ranges of time. Raises ConfigError for one that leaves a
-        gap."""
+        """Return the watermark after these ranges of time. Raises ConfigError for a range that
+        leaves a gap."""
         mark = self.watermarks[side]
         for low, high in sorted(times):
             if low > mark + 1:
@@ -154,9 +154,10 @@ class PJoin(StreamStreamJoin):
         return mark
 
     def _make_room(self, size: Callable[[], int]) -> Iterator[StreamJoinOutput]:
-        """Where punctuations would take more than their part of M, propagate them, and else forget
-        constants: tuples that they close are then held as if there had been none, and joined
-        exactly. Raises NotEnoughMemory where others take too much."""
+        """Make room for new punctuations if they would exceed their part of M: propagate, and then
+        forget constants. Tuples that a forgotten constant finishes are held as if it had never
+        come, and still joined exactly. Raises NotEnoughMemory if other punctuations take too
+        much."""
         def least() -> int:
             return PUNCTUATION_SHARE * (self.state.punctuation_bytes + size())
 
@@ -174,7 +175,7 @@ class PJoin(StreamStreamJoin):
         yield from self._free_up(size)
 
     def _free_up(self, size: Callable[[], int]) -> Iterator[StreamJoinOutput]:
-        """Make room in the state, for punctuations, by what tuples have left, or take."""
+        """Make room in the state for punctuations: compact garbage, then relocate tuples."""
         while self.state.free < size():
             if not self.state.compact(self.spec.memory):
                 yield from self.state_relocation()
@@ -189,7 +190,7 @@ class PJoin(StreamStreamJoin):
         for run in chain(*self.state.disk[side].runs):
             run.changed = True
         for pid, flags in self.state.marks(side):
-            live = np.flatnonzero(flags & DEAD == 0)  # the pid of others may be gone or another's
+            live = np.flatnonzero(flags & DEAD == 0)  # dead tuples' pids may be free or reused
             changed = live[now[pid[live]] != pid[live]]
             pid[changed] = now[pid[changed]]
             flags[changed] |= CHANGED
@@ -201,8 +202,8 @@ class PJoin(StreamStreamJoin):
     # State relocation
 
     def state_relocation(self) -> Iterator[StreamJoinOutput]:
-        """The index goes before, so that tuples carry their pids to disk. What a purge has left
-        behind may be room enough."""
+        """Relocate state after indexing, so that tuples carry their pids to disk. Compacting purged
+        tuples may free enough memory instead."""
         yield from self.index_build()
         if self.state.compact(FREED_SHARE):
             return
@@ -213,9 +214,9 @@ class PJoin(StreamStreamJoin):
     # State purge
 
     def state_purge(self) -> Iterator[StreamJoinOutput]:
-        """Purge rule: tuples leave that match a punctuation of the opposite stream. Those on disk
-        do behind a disk join, which is run when as many tuples have come since the last one as the
-        bucket has on disk: disk I/O is linear in the input."""
+        """Remove tuples that match a punctuation of the opposite stream. Tuples on disk are removed
+        after a disk join. That runs once as many tuples have come since the last one as the bucket
+        has on disk, so that disk I/O is linear in the input."""
         for side in (0, 1):
             opposite = self.punctuations[1 - side]
             slots = (self._every_finished(side) if opposite.closed_early else
@@ -241,8 +242,9 @@ class PJoin(StreamStreamJoin):
         yield from self._leave(side, slots[~wait])
 
     def _every_finished(self, side: int) -> np.ndarray:
-        """Slots of a memory portion, outside of the purge buffer, that no later tuple can join: by
-        a pass over the state, as what has been propagated is known by its values alone."""
+        """Return the slots of a memory portion, outside of the purge buffer, that no later tuple
+        can join. This takes a pass over the state, as propagated punctuations are known by their
+        values only."""
         log = self.state.memory[side]
         every, found = log.slots(DEAD | BUFFERED), [np.empty(0, np.int64)]
         for first in range(0, len(every), OUTPUT_ROWS):
@@ -255,9 +257,9 @@ class PJoin(StreamStreamJoin):
 
     def _matching(self, side: int, constants: Keys, others: list[Punctuation],
                   times: bool = False) -> np.ndarray:
-        """Slots of a memory portion, outside of the purge buffer, whose tuples match any of these,
-        or (times) have become too old. Constants are looked up; others need a pass over the
-        state."""
+        """Return the slots of a memory portion, outside of the purge buffer, whose tuples match any
+        of these punctuations, or (times) have become too old. Constants are looked up; others need
+        a pass over the state."""
         log = self.state.memory[side]
         found = [np.empty(0, np.int64)]
         if len(constants.codes) and log.live:
@@ -297,8 +299,8 @@ class PJoin(StreamStreamJoin):
         yield from self._empty_purge_buffer()
 
     def finish_bucket(self, bucket: int) -> Iterator[StreamJoinOutput]:
-        """The disk join of everything in a hash bucket. Behind it the purge of its disk portions,
-        and their index."""
+        """Join everything in a hash bucket that was not joined yet. Then purge its disk portions,
+        and index them."""
         for left in self.state.finish(bucket):
             yield from self._leftover(left)
         yield from self._empty_purge_buffer()
@@ -312,7 +314,7 @@ class PJoin(StreamStreamJoin):
         self.state.settle(bucket)
 
     def _empty_purge_buffer(self) -> Iterator[StreamJoinOutput]:
-        """Of tuples that wait for nothing any more."""
+        """Remove the tuples of the purge buffer that wait for no disk portion any more."""
         for side, log in enumerate(self.state.memory):
             if log.buffered:
                 slots = np.flatnonzero(log.flags[:log.end] & (DEAD | BUFFERED) == BUFFERED)
@@ -336,8 +338,8 @@ class PJoin(StreamStreamJoin):
     # Punctuation index (section 3.5, Fig. 3)
 
     def index_build(self) -> Iterator[StreamJoinOutput]:
-        """Give tuples in memory the pids of new punctuations of their own stream. Their counts fall
-        as tuples leave."""
+        """Give tuples in memory the pids of new punctuations of their own stream. The counts of
+        punctuations fall as tuples leave."""
         for side, own in enumerate(self.punctuations):
             if own.indexed == own.sequence:
                 continue
@@ -370,15 +372,14 @@ class PJoin(StreamStreamJoin):
     # Propagation
 
     def leftover_join(self) -> Iterator[StreamJoinOutput]:
-        """The disk join of each hash bucket that has tuples on disk and may have punctuations to
-        propagate."""
+        """Run the disk join of each hash bucket that has tuples on disk and may have punctuations
+        to propagate."""
         on_disk = self.state.disk[0].tuples + self.state.disk[1].tuples
         for bucket in np.flatnonzero((on_disk > 0) & (self._joined_at < self._news)):
             yield from self.finish_bucket(int(bucket))
 
     def propagation(self) -> Iterator[StreamJoinOutput]:
-        """Theorem 1: a punctuation that no tuple of its own state matches is given out, and
-        closed."""
+        """Output and close each punctuation that no tuple of its own state matches (Theorem 1)."""
         for side, own in enumerate(self.punctuations):
             level = np.where(self.state.disk[side].tuples == 0, MOST, self._levels[side])
             pids = own.propagable(level)
@@ -401,7 +402,7 @@ class PJoin(StreamStreamJoin):
                                                      [p.plain(columns) for p in closed.others]))
 
     def _drain(self) -> Iterator[StreamJoinOutput]:
-        """The end of the streams closes every value."""
+        """Finish the join. The end of the streams closes every value."""
         yield from self.index_build()
         yield from super()._drain()
         yield from self.propagation()
@@ -434,8 +435,8 @@ class PJoin(StreamStreamJoin):
 
 
 def registry() -> Registry:
-    """Eager or lazy purge by ``Monitor.purge_threshold``; lazy index; propagation pushed by count
-    and by time, and pulled."""
+    """Return the default registry: eager or lazy purge by ``Monitor.purge_threshold``, lazy index,
+    and propagation pushed by count and by time, and pulled."""
     found = Registry().set(Event.STATE_FULL, [Component.STATE_PURGE, Component.STATE_RELOCATION])
     found.set(Event.STREAM_EMPTY, [Component.DISK_JOIN], Monitor.is_idle)
     found.set(Event.PURGE_THRESHOLD_REACH, [Component.STATE_PURGE])

@@ -1,13 +1,13 @@
-"""The punctuations of one stream: the punctuation set with its index, and what has been propagated
-(*closed*) since.
+"""The punctuations of one stream: the punctuation set with its index, and the propagated (*closed*)
+punctuations.
 
 Deviation (section 3.5): the paper drops a punctuation once it is propagated. Then a later tuple of
-the other stream would stay for ever, so here it is kept as closed, until the other stream has
-closed the same values; closed integers that touch are one interval.
+the other stream would stay for ever. So here it is kept as closed until the other stream has closed
+the same values; adjacent closed integers form one interval.
 
-A second one (section 3.5): the paper gives out a punctuation when its count is zero, though tuples
-that match it may be counted for an earlier one that it contains. Here it also waits for these, as
-Theorem 1 asks.
+Another deviation (section 3.5): the paper outputs a punctuation when its count is zero, though
+matching tuples may be counted for an earlier punctuation that it contains. Here it also waits for
+these, as Theorem 1 requires.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from semistream.stream_joins.spec import SIDES, StreamJoinSpec, equal_keys
 
 NONE, CLOSED = -1, -2  # in the place of a pid
 ANY_BUCKET = -1
-# of a pid; a hashed constant keeps its own when it is closed
+# states of a pid; a hashed constant keeps its pid when it is closed
 FREE, OPEN, SHUT = 0, 1, 2
 INDEX = {"count": np.int64, "arrived": np.int64, "code": np.int64, "bucket": np.int16,
          "state": np.uint8, "constant": np.bool_}
@@ -42,10 +42,10 @@ INDEX_ROW = sum(np.dtype(kind).itemsize for kind in INDEX.values())  # bytes
 
 
 class Intervals:
-    """Over the codes of one exact column: low..high (int64[n], closed, disjoint, ascending) and pid
-    (int32[n]). The arrays are never written: a change makes others."""
+    """Intervals of the codes of one exact column: low..high (int64[n], closed, disjoint, ascending)
+    and pid (int32[n]). The arrays are never written: a change creates new ones."""
 
-    # bytes, of it as it is, as a change makes it, and as the last snapshot has it
+    # bytes: of the interval, of its copy during a change, and of the last snapshot's
     ROW = 3 * (8 + 8 + 4)
 
     def __init__(self) -> None:
@@ -67,12 +67,12 @@ class Intervals:
             kernels.find_intervals(codes, self.low, self.high, self.pid, out)
 
     def new(self, low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The parts of low..high that lie in none of these."""
+        """Return the parts of low..high that lie in none of these intervals."""
         return _subtract(low, high, self.low, self.high, open_ends=False)
 
     def add(self, low: np.ndarray, high: np.ndarray, pid: int) -> None:
-        """Insert a new punctuation, as far as those before it leave it something. It takes the
-        place of closed intervals that it contains, so that containing ones take no more room."""
+        """Insert a new punctuation, without the parts that earlier ones cover. It replaces closed
+        intervals that it contains, so that containing punctuations take no more memory."""
         at = np.maximum(np.searchsorted(low, self.low, "right") - 1, 0)
         inside = (self.pid == CLOSED) & (low[at] <= self.low) & (self.high <= high[at])
         self.keep(~inside)
@@ -86,17 +86,17 @@ class Intervals:
         self.pid = np.concatenate([self.pid, pid.astype(np.int32)])[order]
 
     def keep(self, which: np.ndarray) -> None:
-        """which: bool[n], or numbers."""
+        """Keep only these intervals. which: bool[n], or indices."""
         self.low, self.high, self.pid = self.low[which], self.high[which], self.pid[which]
 
     def close(self, pids: np.ndarray) -> None:
-        """Closed ones that touch become one."""
+        """Close the intervals of these pids, and merge adjacent closed intervals."""
         if not len(self.low):
             return
         if len(pids):
             self.pid = np.where(np.isin(self.pid, pids), np.int32(CLOSED), self.pid)
         closed = self.pid == CLOSED
-        # LEAST is nobody's low but the first one's
+        # only the first interval can have LEAST as low
         touch = closed[1:] & closed[:-1] & (self.high[:-1] + 1 == self.low[1:])
         if touch.any():
             first = np.flatnonzero(np.append(True, ~touch))
@@ -109,15 +109,15 @@ class Intervals:
         return self.low[which], self.high[which]
 
     def forget(self, low: np.ndarray, high: np.ndarray) -> None:
-        """Cut low..high out of what is closed, save of an interval with an open end, which costs no
-        more for being whole."""
+        """Cut low..high out of the closed intervals. An interval with an open end stays whole, as
+        this takes no more memory."""
         left = _subtract(*self.closed(), low, high, open_ends=True)
         self.keep(self.pid != CLOSED)
         self.insert(*left, np.full(len(left[0]), CLOSED))
 
     def saved(self, changes: bool) -> tuple[np.ndarray, pa.Table]:
-        """(`low` of those that have gone since the last snapshot, those that have come); all have
-        come where it is not to tell changes."""
+        """Return (`low` of intervals that have gone since the last snapshot, new intervals).
+        Without `changes`, all intervals are new."""
         old, new = self._saved, (self.low, self.high, self.pid)
         self._saved = new
         came = _others(new, old) if changes else np.arange(len(self.low))
@@ -132,14 +132,15 @@ class Intervals:
 
 def _subtract(low: np.ndarray, high: np.ndarray, other_low: np.ndarray, other_high: np.ndarray,
               open_ends: bool) -> tuple[np.ndarray, np.ndarray]:
-    """open_ends: see ``kernels.subtract``."""
+    """Return the parts of low..high outside of the other intervals. open_ends: see
+    ``kernels.subtract``."""
     out = [np.empty(len(low) + len(other_low), np.int64) for _ in range(2)]
     left = kernels.subtract(low, high, other_low, other_high, open_ends, *out)
     return out[0][:left], out[1][:left]
 
 
 def _others(a: Sequence[np.ndarray], b: Sequence[np.ndarray]) -> np.ndarray:
-    """Rows of a that b has not; both have columns low, high and pid, and ascend."""
+    """Return the rows of a that b lacks. Both have columns low, high and pid, and ascend."""
     at = np.searchsorted(b[0], a[0])
     there = np.flatnonzero(at < len(b[0]))
     same = np.zeros(len(a[0]), bool)
@@ -149,8 +150,7 @@ def _others(a: Sequence[np.ndarray], b: Sequence[np.ndarray]) -> np.ndarray:
 
 
 class OpenConstants:
-    """Of one exact column: the pids of its open constants by their codes, in an open-addressing
-    table."""
+    """The pids of the open constants of one exact column, in a hash table with open addressing."""
 
     POSITION, LOAD, LEAST = 16, 0.6, 64
 
@@ -162,7 +162,8 @@ class OpenConstants:
         return self.table.nbytes
 
     def growth(self, count: int) -> int:
-        """Bytes that so many more take, with the table that they leave."""
+        """Return the bytes that `count` more constants take, including the table that is
+        replaced."""
         fits = self.used + count <= self.LOAD * len(self.table)
         return 0 if fits else self._wanted(count) * self.POSITION
 
@@ -191,8 +192,8 @@ class OpenConstants:
 
 
 class HashedConstants:
-    """Of keys whose codes are hashes, open and closed: code (int64[n], ascending), pid (int32[n])
-    and the keys, compared in full."""
+    """Constants of keys whose codes are hashes, open and closed: code (int64[n], ascending), pid
+    (int32[n]) and the keys, which are compared in full."""
 
     def __init__(self, kinds: Sequence[pa.DataType]):
         self.keys = Keys(np.empty(0, np.int64), [pa.array([], k) for k in kinds])
@@ -203,7 +204,7 @@ class HashedConstants:
         return 12 * len(self.pid) + sum(v.nbytes for v in self.keys.values)
 
     def find(self, keys: Keys) -> tuple[np.ndarray, np.ndarray]:
-        """(rows, pids) of keys that are here."""
+        """Return (rows, pids) of the keys that are among these constants."""
         first = np.searchsorted(self.keys.codes, keys.codes, "left")
         count = np.searchsorted(self.keys.codes, keys.codes, "right") - first
         rows = np.repeat(np.arange(len(first)), count)
@@ -212,7 +213,7 @@ class HashedConstants:
         return rows[same], self.pid[entries[same]]
 
     def of(self, pids: np.ndarray) -> tuple[Keys, np.ndarray]:
-        """(their keys, which pid each is of)."""
+        """Return (keys of these pids, the pid of each key)."""
         rows = np.flatnonzero(np.isin(self.pid, pids))
         return self.keys.take(rows), self.pid[rows]
 
@@ -237,34 +238,36 @@ class Closed(NamedTuple):
 
 
 class PunctuationSet:
-    """Punctuations by pid, and the index: of each the number of tuples of its own stream that are
-    in the state, in memory or on disk, and whose first punctuation it is.
+    """Punctuations by pid, and their index. The index counts, for each punctuation, the tuples of
+    its own stream in the state, in memory or on disk, whose first punctuation it is.
 
     A punctuation may contain earlier ones. A tuple that matches several has the pid of the one that
-    arrived first (section 3.5); of others and constants that is the constant, as a constant that an
-    earlier punctuation contains says nothing new, and is not taken in.
+    arrived first (section 3.5). Between a constant and others this is always the constant, as a
+    constant that an earlier punctuation contains adds nothing and is not taken in.
     """
 
     def __init__(self, spec: StreamJoinSpec, side: int):
         self.spec, self.side, self.kinds = spec, side, spec.keys.types
-        # punctuations over one column, by join column, and what is closed of them
+        # punctuations over one column, by join column, and their closed parts
         self.intervals = {i: Intervals() for i in exact_columns(spec)}
-        # constants: where keys are exact the open ones are in `open`; else all in `hashed`
+        # constants: with exact keys the open ones are in `open`; otherwise all are in `hashed`
         self.exact = spec.keys.exact
         self.open, self.hashed = OpenConstants(), HashedConstants(self.kinds)
-        self.boxes: list[tuple[Punctuation, int]] = []  # any others, and their pids
-        self.forms: dict[int, Punctuation] = {}  # of punctuations that are no constants, by pid
+        self.boxes: list[tuple[Punctuation, int]] = []  # all other punctuations, with their pids
+        self.forms: dict[int, Punctuation] = {}  # punctuations other than constants, by pid
         self.index: dict[str, np.ndarray] = {f: np.zeros(0, kind) for f, kind in INDEX.items()}
         self._free = np.empty(0, np.int32)
-        # arrivals; until which tuples in memory are indexed, and those of the other stream purged
+        # sequence numbers: arrivals so far; up to which memory is indexed; up to which the other
+        # stream's memory is purged
         self.sequence = self.indexed = self.purged = 0
-        self.closed_early = False  # whether some were closed since, before that purge
-        # what arrived before is in the last snapshot, these pids though they are free, or as open
+        self.closed_early = False  # whether some were closed before they were used in a purge
+        # the last snapshot has the arrivals before this; it has the pids of `_gone`, which are free
+        # now, and those of `_shut` as open
         self._saved_until, self._gone, self._shut = 0, list[np.ndarray](), list[np.ndarray]()
 
     @property
     def bytes(self) -> int:
-        """With what a change of the arrays takes for a moment."""
+        """Bytes, including the copies that a change of the arrays needs temporarily."""
         tables = sum(t.bytes for t in self.intervals.values()) + 2 * self.hashed.bytes
         changes = sum(a.nbytes for a in self._gone) + sum(a.nbytes for a in self._shut)
         return (tables + self.open.bytes + changes
@@ -272,7 +275,7 @@ class PunctuationSet:
                 + 512 * (len(self.boxes) + len(self.forms)))
 
     def growth(self, constants: Keys, others: Sequence[Punctuation]) -> int:
-        """Bytes, at most, that these take."""
+        """Return the most bytes that these punctuations add."""
         n, size = len(constants.codes), len(self.index["state"])
         new = max(n - len(self._free), 0)
         more = new + size // 2 if new else 0
@@ -284,7 +287,8 @@ class PunctuationSet:
                 + (INDEX_ROW * size if new else 0))
 
     def closing(self, count: int) -> int:
-        """Bytes, at most, that it takes to close so many: an interval, and two notes of the pid."""
+        """Return the most bytes that closing `count` punctuations takes: an interval and two
+        records of each pid."""
         return ((Intervals.ROW if self.exact else 0) + 8) * count
 
     @property
@@ -293,7 +297,8 @@ class PunctuationSet:
                     or any(len(t.low) for t in self.intervals.values()))
 
     def match(self, keys: Keys) -> np.ndarray:
-        """The pid of the first punctuation of each key, CLOSED or NONE, int32[n]."""
+        """Return the pid of the first punctuation that matches each key, CLOSED or NONE,
+        int32[n]."""
         out = self._match_others(keys)
         if self.exact and len(out):
             self.open.match(keys.codes, out)
@@ -303,7 +308,8 @@ class PunctuationSet:
         return out
 
     def _match_others(self, keys: Keys) -> np.ndarray:
-        """The same of punctuations that are no constants, and of closed exact constants."""
+        """Return the same as `match`, for punctuations other than constants and for closed exact
+        constants."""
         out, met = np.full(len(keys.codes), NONE, np.int32), False
         for column, table in self.intervals.items() if len(out) else ():
             if len(table.low):
@@ -316,8 +322,8 @@ class PunctuationSet:
         return out
 
     def _first(self, pids: np.ndarray, others: np.ndarray) -> np.ndarray:
-        """Of two pids, int32[n] each, the one that arrived first; what is closed is before all."""
-        assert (CLOSED, NONE) == (-2, -1)  # which look up what is appended
+        """Return the earlier of two pids for each row, int32[n]. CLOSED precedes all others."""
+        assert (CLOSED, NONE) == (-2, -1)  # they index the appended ranks
         rank = np.append(self.index["arrived"], [LEAST, MOST])
         return np.where(rank[others] < rank[pids], others, pids)
 
@@ -328,8 +334,8 @@ class PunctuationSet:
     # Arrival
 
     def new(self, constants: Keys, others: Sequence[Punctuation]) -> tuple[Keys, list[Punctuation]]:
-        """Those that say something new: constants that match none, and others that none contains.
-        """
+        """Return the punctuations that add something: constants that match none, and others that
+        none contains."""
         new: list[Punctuation] = []
         for p in others:
             if not self._contained(p) and not any(q.contains(p) for q in new):
@@ -359,7 +365,7 @@ class PunctuationSet:
         return keys.values or [values_of(keys.codes, self.kinds[0])]
 
     def add(self, constants: Keys, others: Sequence[Punctuation]) -> None:
-        """Take in punctuations that are `new`."""
+        """Add punctuations that `new` returned."""
         n = len(constants.codes)
         pids = self._allocate(n + len(others))
         mine, arrived = pids[:n], self.sequence + np.arange(len(pids))
@@ -376,7 +382,7 @@ class PunctuationSet:
             self._add(p, pid)
 
     def _add(self, p: Punctuation, pid: int) -> None:
-        """Take in one that is no constant. It takes the place of what is closed and contained."""
+        """Add a punctuation that is not a constant. It replaces closed ones that it contains."""
         self.forms[pid] = p
         self.boxes = [(box, of) for box, of in self.boxes if of != CLOSED or not p.contains(box)]
         if not self.exact:
@@ -389,7 +395,7 @@ class PunctuationSet:
 
     def _set(self, pids: np.ndarray, codes: np.ndarray | int, arrived: np.ndarray,
              constant: bool | np.ndarray, state: int | np.ndarray = OPEN) -> None:
-        """Rows of the index that no tuple matches yet."""
+        """Initialise rows of the index that no tuple matches yet."""
         index = self.index
         index["count"][pids], index["arrived"][pids] = 0, arrived
         index["code"][pids], index["constant"][pids], index["state"][pids] = codes, constant, state
@@ -398,7 +404,7 @@ class PunctuationSet:
         index["bucket"][pids] = np.where(constant, bucket, ANY_BUCKET)
 
     def _home(self, p: Punctuation) -> int | None:
-        """The column whose intervals can hold it."""
+        """Return the column whose intervals can hold the punctuation; None if no column can."""
         columns = p.constrained or (next(iter(self.intervals), 0),)
         return columns[0] if len(columns) == 1 and columns[0] in self.intervals else None
 
@@ -418,13 +424,13 @@ class PunctuationSet:
             self.index[name][:min(size, len(column))] = column[:size]
 
     def _release(self, pids: np.ndarray) -> None:
-        """They can be given to others."""
+        """Free pids, which can then be given to other punctuations."""
         self._note(self._gone, pids)
         self.index["state"][pids], self.index["count"][pids] = FREE, 0
         self._free = np.concatenate([self._free, pids.astype(np.int32)])
 
     def _note(self, what: list[np.ndarray], pids: np.ndarray) -> None:
-        """Those that the last snapshot has."""
+        """Append those pids that the last snapshot has to a list of changes."""
         saved = pids[self.index["arrived"][pids] < self._saved_until]
         if len(saved):
             what.append(saved.astype(np.int32))
@@ -432,7 +438,8 @@ class PunctuationSet:
     # Purge and index
 
     def since(self, arrived: int) -> tuple[Keys, list[Punctuation]]:
-        """Those open that came then or later: constants, and others."""
+        """Return the open punctuations with sequence number `arrived` or later: constants, and
+        others."""
         if arrived == self.sequence:
             return self._keys(np.empty(0, np.int32)), []
         index = self.index
@@ -445,19 +452,19 @@ class PunctuationSet:
                               & (self.index["constant"] == constant))
 
     def _keys(self, pids: np.ndarray) -> Keys:
-        """Of constants, by rising code."""
+        """Return the keys of constants, by ascending code."""
         return (Keys(np.sort(self.index["code"][pids]), []) if self.exact
                 else self.hashed.of(pids)[0])
 
     def count(self, pids: np.ndarray, by: int) -> None:
-        """pids: of tuples that came into the index, or have left the state; int32[n], negative ones
-        are none."""
+        """Add `by` to the counts of punctuations. pids: int32[n], of tuples that entered the index
+        or left the state; negative ones are ignored."""
         kernels.add_at(self.index["count"], pids, by)
 
     # Propagation
 
     def propagable(self, disk_level: np.ndarray) -> np.ndarray:
-        """Pids that no tuple of the state matches (Theorem 1).
+        """Return the pids that no tuple of the state matches (Theorem 1).
 
         disk_level: int64[buckets], until which arrival the disk portion of each hash bucket is
         indexed.
@@ -470,8 +477,8 @@ class PunctuationSet:
         return self._without_blocked(pids[index["arrived"][pids] < level])
 
     def _without_blocked(self, pids: np.ndarray) -> np.ndarray:
-        """The same without those that overlap an earlier punctuation which is not among them: its
-        tuples have the earlier pid, and may match both."""
+        """Return these pids without those that overlap an earlier punctuation which is not among
+        them. That one's tuples have the earlier pid, and may match both."""
         arrived = self.index["arrived"]
         rest = sorted(pids[~self.index["constant"][pids]].tolist(), key=arrived.__getitem__)
         if not rest:
@@ -486,8 +493,8 @@ class PunctuationSet:
         return pids[~np.isin(pids, held)]
 
     def close(self, pids: np.ndarray) -> Closed:
-        """Take these out of the set, and keep them as closed, save constants and boxes that another
-        one contains."""
+        """Remove these punctuations from the set, and keep them as closed, except for constants and
+        boxes that another one contains."""
         self.closed_early |= bool((self.index["arrived"][pids] >= self.purged).any())
         constant = self.index["constant"][pids]
         mine, rest = pids[constant], pids[~constant]
@@ -515,12 +522,12 @@ class PunctuationSet:
         return Closed(constants, others)
 
     def closed_by(self, other: PunctuationSet) -> np.ndarray:
-        """Pids of closed hashed constants that the other stream has closed too."""
+        """Return the pids of closed hashed constants that the other stream has closed too."""
         keys, pids = self.hashed.of(self._pids(SHUT, constant=True))
         return pids[other.match(keys) == CLOSED]
 
     def forget(self, pids: np.ndarray) -> None:
-        """Of constants."""
+        """Remove constants from the set."""
         if self.exact:
             self.open.remove(self.index["code"][pids])
         else:
@@ -528,13 +535,14 @@ class PunctuationSet:
         self._release(pids)
 
     def forgetting(self) -> int:
-        """Bytes, at most, that it takes to forget half: two notes of each pid."""
+        """Return the most bytes that forgetting half of the constants takes: two records of each
+        pid."""
         return 4 * len(self.index["state"]) + 8
 
     def forget_half(self) -> tuple[np.ndarray, np.ndarray]:
-        """Forget half of the closed intervals and constants, the ones of the lower codes, and of
-        the open constants the older half. Returns the latter's pids, int32[n], and the ones that
-        their tuples have now, as another punctuation contains them, or NONE."""
+        """Forget half of the closed intervals and constants, those with the lower codes, and the
+        older half of the open constants. Return the pids of the latter, int32[n], and the pids that
+        their tuples get instead: of another punctuation that contains the constant, or NONE."""
         pids = self._pids(OPEN, constant=True)
         pids = pids[np.argsort(self.index["arrived"][pids])][:-(-len(pids) // 2)]
         if self.exact:
@@ -558,8 +566,8 @@ class PunctuationSet:
     # Snapshots
 
     def saved(self, changes: bool) -> tuple[dict[str, pa.Table], dict[str, Any]]:
-        """Tables and values of a snapshot, or (changes) of what has come and gone since the last
-        one; patterns of several columns, which are few, are given whole."""
+        """Return the tables and values of a snapshot, or (changes) of the changes since the last
+        one. The few patterns over several columns are always saved whole."""
         name, index = f"{SIDES[self.side]} punctuations", self.index
         tables: dict[str, pa.Table] = {}
         for column, intervals in self.intervals.items():
@@ -590,8 +598,8 @@ class PunctuationSet:
                         "pids": [pid for _, pid in shown]}
 
     def restore(self, snapshots: Sequence[dict[str, pa.Table]], values: dict[str, Any]) -> None:
-        """tables: of a whole snapshot and of the changes since; values: of the last one. The counts
-        are to be counted again."""
+        """Restore a snapshot. snapshots: tables of a whole snapshot and of the changes after it;
+        values: of the last one. The counts must be counted anew."""
         name = f"{SIDES[self.side]} punctuations"
         for tables in snapshots:
             for column, intervals in self.intervals.items():
@@ -625,14 +633,14 @@ class PunctuationSet:
         self.forms = dict(zip(patterns[values["boxes"]:], forms[values["boxes"]:], strict=True))
         self.sequence = self._saved_until = values["sequence"]
         self.indexed, self.purged = values["indexed"], values["purged"]
-        self.closed_early = values.get("closed_early", False)  # which former versions never were
+        self.closed_early = values.get("closed_early", False)  # older states lack it
 
 
 def forget_closed_by_both(a: PunctuationSet, b: PunctuationSet, newly: Closed) -> None:
-    """Forget what both streams have closed: no tuple of these values will come, and none is held.
+    """Forget values that both streams have closed: no tuple with them will come, and none is held.
 
     newly: what `a` has just closed. An interval with an open end, a watermark's, is kept, so that
-    late tuples are still known as such; it is at most two of a column.
+    late tuples are still recognised as late; there are at most two per column.
     """
     for column, table in a.intervals.items():
         mine, theirs = table.closed(), b.intervals[column].closed()

@@ -1,8 +1,8 @@
 """Punctuations (Ding, Mehta, Rundensteiner, Heineman, section 2.2): patterns over the join columns
 that no later tuple matches.
 
-Plain form, as sources write it and as JSON has it: a mapping of join columns to patterns, where a
-column that is not named is a wildcard. A pattern is a value (constant), ``{"range": [low, high]}``
+In plain form, as sources and JSON write it, a punctuation is a mapping of join columns to patterns,
+where a missing column is a wildcard. A pattern is a value (constant), ``{"range": [low, high]}``
 (closed; None: an open end), ``{"in": [values]}``, ``{"any": true}`` or ``{"none": true}``.
 """
 
@@ -27,8 +27,8 @@ Interval = tuple[Any, Any]
 
 @dataclass(frozen=True)
 class Pattern:
-    """Of one attribute, as a union of disjoint closed intervals in ascending order; None is an open
-    end. A wildcard is ((None, None),), a constant ((v, v),), the empty pattern ()."""
+    """A pattern of one attribute, as a union of disjoint closed intervals in ascending order; None
+    is an open end. A wildcard is ((None, None),), a constant ((v, v),), the empty pattern ()."""
 
     intervals: tuple[Interval, ...] = ((None, None),)
 
@@ -42,7 +42,8 @@ class Pattern:
                 and self.intervals[0][0] == self.intervals[0][1])
 
     def matches(self, column: pa.Array) -> np.ndarray:
-        """bool[n] of the values of an array in its canonical type, without nulls."""
+        """Return which values of an array match, bool[n]. The array has its canonical type and no
+        nulls."""
         if self.is_wildcard:
             return np.ones(len(column), bool)
         out = np.zeros(len(column), bool)
@@ -63,7 +64,7 @@ class Pattern:
         return any(_meet(a, b) for a in self.intervals for b in other.intervals)
 
     def contains(self, other: Pattern) -> bool:
-        """Whether each interval of the other one lies in one of these."""
+        """Return whether each interval of the other pattern lies in an interval of this one."""
         return all(any((a is None or (c is not None and a <= c))
                        and (b is None or (d is not None and d <= b)) for a, b in self.intervals)
                    for c, d in other.intervals)
@@ -79,8 +80,8 @@ class Pattern:
 
     @classmethod
     def of(cls, plain: Any, name: str, kind: pa.DataType, ordered: bool = True) -> Pattern:
-        """Raises ConfigError for what is no pattern of the column's type. ordered: whether ranges
-        of it make sense."""
+        """Parse a pattern in plain form. Raises ConfigError for anything that is not a pattern of
+        the column's type. ordered: whether ranges of the type make sense."""
         def value(v: Any) -> Any:
             try:
                 scalar = (pa.array([v]).cast(kind) if isinstance(v, str)
@@ -123,7 +124,7 @@ def _meet(a: Interval, b: Interval) -> bool:
 
 @dataclass(frozen=True)
 class Punctuation:
-    """A pattern for each join column, in their order."""
+    """A punctuation: a pattern for each join column, in the columns' order."""
 
     patterns: tuple[Pattern, ...]
 
@@ -133,11 +134,11 @@ class Punctuation:
 
     @property
     def constrained(self) -> tuple[int, ...]:
-        """Join columns that are no wildcards."""
+        """Join columns that are not wildcards."""
         return tuple(i for i, p in enumerate(self.patterns) if not p.is_wildcard)
 
     def matches(self, values: Sequence[pa.Array]) -> np.ndarray:
-        """bool[n] of keys, by column in canonical types."""
+        """Return which keys match, bool[n]. values: the keys by column, in canonical types."""
         out = np.ones(len(values[0]), bool)
         for pattern, column in zip(self.patterns, values, strict=True):
             out &= pattern.matches(column)
@@ -155,8 +156,8 @@ class Punctuation:
 
 
 class Keys(NamedTuple):
-    """Keys without nulls: codes int64[n], and their values by join column in canonical types (exact
-    codes are values enough)."""
+    """Keys without nulls: codes int64[n], and their values by join column in canonical types. With
+    exact codes the values are left out."""
 
     codes: np.ndarray
     values: list[pa.Array]
@@ -167,8 +168,8 @@ class Keys(NamedTuple):
 
 
 class Parsed(NamedTuple):
-    """Punctuations of a side: constants of all join columns; others; and ranges over the time of
-    ``within``, as (low, high)."""
+    """Parsed punctuations of a side: constants of all join columns; other punctuations; and ranges
+    over the time of ``within``, as (low, high)."""
 
     constants: Keys
     others: list[Punctuation]
@@ -177,7 +178,8 @@ class Parsed(NamedTuple):
 
 def parse(spec: StreamJoinSpec, side: int,
           punctuations: pa.RecordBatch | Iterable[Mapping[str, Any]]) -> Parsed:
-    """Raises ConfigError for a column that is no join column, and for what is no pattern."""
+    """Parse punctuations. Raises ConfigError for a column that is not a join column, and for
+    anything that is not a pattern."""
     if isinstance(punctuations, pa.RecordBatch):
         return Parsed(_constants(spec, side, punctuations), [], [])
     columns, schema = spec.key_columns(side), spec.schemas[side]
@@ -199,7 +201,7 @@ def parse(spec: StreamJoinSpec, side: int,
             unsigned = pa.types.is_uint64(schema.field(name).type)
             pattern = Pattern.of(plain.get(name, {"any": True}), name,
                                  pa.uint64() if unsigned else kind, not unsigned)
-            if unsigned and not pattern.is_wildcard:  # as key codes have them
+            if unsigned and not pattern.is_wildcard:  # in the form of key codes
                 values = canonical(pa.array([a for a, _ in pattern.intervals], pa.uint64()),
                                    kind).to_pylist()
                 pattern = Pattern(tuple((v, v) for v in sorted(values)))
@@ -227,12 +229,12 @@ def _constants(spec: StreamJoinSpec, side: int, batch: pa.RecordBatch) -> Keys:
 
 
 def column_codes(column: pa.Array, kind: pa.DataType) -> np.ndarray:
-    """int64[n] of an exact column."""
+    """Return the codes of an exact column, int64[n]."""
     return codes([column], (kind,))[0]
 
 
 def values_of(code: np.ndarray, kind: pa.DataType) -> pa.Array:
-    """The values that exact codes stand for."""
+    """Return the values that exact codes represent."""
     if pa.types.is_boolean(kind):
         return pa.array(code.astype(bool))
     if pa.types.is_date32(kind):
@@ -245,8 +247,8 @@ def values_of(code: np.ndarray, kind: pa.DataType) -> pa.Array:
 
 
 def code_intervals(pattern: Pattern, kind: pa.DataType) -> tuple[np.ndarray, np.ndarray]:
-    """(low, high), each int64[k], ascending: the codes of an exact column that match. Intervals
-    that touch are one."""
+    """Return (low, high), each int64[k], ascending: the codes of an exact column that match.
+    Adjacent intervals are merged."""
     ends = [[open_end if i[e] is None else int(column_codes(pa.array([i[e]], kind), kind)[0])
              for i in pattern.intervals] for e, open_end in ((0, LEAST), (1, MOST))]
     merged: list[list[int]] = []
@@ -259,5 +261,5 @@ def code_intervals(pattern: Pattern, kind: pa.DataType) -> tuple[np.ndarray, np.
 
 
 def exact_columns(spec: StreamJoinSpec) -> tuple[int, ...]:
-    """Join columns whose order is that of their codes."""
+    """Return the join columns whose values have the order of their codes."""
     return tuple(i for i, k in enumerate(spec.keys.types) if is_exact(k))

@@ -1,4 +1,4 @@
-"""Every stream-stream join by name."""
+"""The registry of stream-stream joins by name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from semistream.stream_joins.xjoin import XJoin
 REGISTRY: dict[str, type[XJoin] | type[PJoin]] = {"xjoin": XJoin, "pjoin": PJoin}
 THRESHOLDS = ("activation_threshold", "activation_seconds", "purge_threshold", "propagate_count",
               "propagate_seconds")
-# of punctuation propagation (section 3.5)
+# modes of punctuation propagation (section 3.5)
 MODES = {"propagate": ("push", "pull"), "index": ("lazy", "eager")}
 
 
@@ -27,8 +27,9 @@ def open_stream_join(algorithm: str, *, memory: int, left: pa.Schema, right: pa.
                      on: Sequence[tuple[str, str]], join_type: str = "inner",
                      within: Within | None = None,
                      parameters: Mapping[str, Any] | None = None) -> StreamStreamJoin:
-    """memory: M, bytes; on: (left column, right column) pairs; parameters: thresholds of
-    ``Monitor``, and MODES. Raises ConfigError for whatever cannot work."""
+    """Open a stream-stream join. memory: M, bytes; on: (left column, right column) pairs;
+    parameters: thresholds of ``Monitor``, and MODES. Raises ConfigError for settings that cannot
+    work."""
     if algorithm not in REGISTRY:
         raise ConfigError("algorithm", f"must be one of {', '.join(REGISTRY)}", algorithm,
                           "Choose one.")
@@ -53,7 +54,7 @@ def open_stream_join(algorithm: str, *, memory: int, left: pa.Schema, right: pa.
 
 
 def _modes(algorithm: str, given: dict[str, Any]) -> dict[str, str]:
-    """Take the modes out of the parameters."""
+    """Remove the modes from the parameters, and return them."""
     found = {name: given.pop(name) for name in MODES if name in given}
     for name, value in found.items():
         if value not in MODES[name]:

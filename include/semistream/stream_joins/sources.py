@@ -1,8 +1,8 @@
-"""Where punctuations come from: rows of the source, a unique key, a watermark, clustered arrival.
+"""Sources of punctuations: rows of the stream, a unique key, a watermark, clustered arrival.
 
 Each source turns a chunk of its stream into steps: tuples, and the punctuations that follow them,
-which hold for all later tuples. A promise that the stream breaks costs no wrong answer: the
-operator gives a tuple against a punctuation back as `against_punctuation`, and joins the others
+which hold for all later tuples. A stream that breaks a promise does not cause wrong answers: the
+operator returns a tuple against a punctuation as `against_punctuation`, and joins the others
 exactly.
 """
 
@@ -21,35 +21,38 @@ import pyarrow.compute as pc
 
 from semistream.errors import ConfigError
 
-# as ``StreamStreamJoin.punctuate`` takes them
+# the argument of ``StreamStreamJoin.punctuate``
 Punctuations: TypeAlias = pa.RecordBatch | Sequence[Mapping[str, Any]]
 
 
 class Step(NamedTuple):
-    """Tuples, and the punctuations behind them."""
+    """Tuples, and the punctuations that follow them."""
 
     tuples: pa.RecordBatch
     punctuations: Sequence[Punctuations] = ()
 
 
 class PunctuationSource(ABC):
-    """Derives punctuations of one stream. state: JSON-able, for a snapshot."""
+    """A source that derives punctuations from one stream. state: values that JSON can hold, for a
+    snapshot."""
 
     state: dict[str, Any]
 
     @abstractmethod
     def steps(self, chunk: pa.RecordBatch) -> Iterator[Step]:
-        """The chunk's tuples, each once and in order, with the punctuations that they bring."""
+        """Yield the chunk's tuples, each once and in order, with the punctuations that follow
+        them."""
 
 
 class PunctuationRows(PunctuationSource):
-    """Rows of the stream that are punctuations, marked by a column.
+    """Punctuations that are rows of the stream, marked by a column.
 
     A column of booleans marks a row whose join columns are the pattern; null there is a wildcard. A
     column of strings has the pattern, as JSON of the plain form (``punctuations``); null or empty:
     the row is a tuple.
 
-    It promises what its source says. A tuple that comes in a later chunk against it is quarantined.
+    It promises what the source declares. A tuple that violates a promise in a later chunk is
+    quarantined.
     """
 
     def __init__(self, column: str, on: Sequence[str]):
@@ -91,7 +94,8 @@ def _parse(text: str) -> dict[str, Any]:
 
 
 class UniqueKey(PunctuationSource):
-    """The join columns are a key of the stream: a constant punctuation follows each tuple.
+    """Punctuations from a unique key: the join columns are a key of the stream, and a constant
+    follows each tuple.
 
     It promises that no key comes twice. A second tuple of a key is quarantined, in the same chunk
     too.
@@ -119,12 +123,12 @@ class UniqueKey(PunctuationSource):
 
 
 class Watermark(PunctuationSource):
-    """Event time advances: a range over a column of times follows each chunk that brings a newer
-    one.
+    """Punctuations from advancing event time: a range over a column of times follows each chunk
+    with a newer time.
 
-    It promises that no tuple is older than the newest so far by more than the delay. One that comes
-    later in spite of it, in a later chunk, is quarantined. The column is a join column or one of
-    ``Within``. delay: of integer columns an integer.
+    It promises that no tuple is older than the newest so far by more than the delay. A tuple that
+    nevertheless comes later, in a later chunk, is quarantined. The column is a join column or one
+    of ``Within``. delay: an integer for integer columns.
     """
 
     def __init__(self, column: str, delay: timedelta | int):
@@ -150,7 +154,7 @@ class Watermark(PunctuationSource):
             return
         delay = (self.delay if isinstance(self.delay, int)
                  else self.delay // timedelta(microseconds=1))
-        # closed: all that are older than newest - delay
+        # closed: all times before newest - delay
         reached = int(newest.cast(pa.int64()).as_py()) - delay - 1
         before = self.state.get("reached")
         if before is not None and reached <= before:
@@ -163,9 +167,9 @@ class Watermark(PunctuationSource):
 
 
 class Clustered(PunctuationSource):
-    """Tuples of a key come together: a constant punctuation follows each change of the key.
+    """Punctuations from clustered keys: a constant follows each change of the key.
 
-    It promises that a key does not come again behind another one. If it does, in a later chunk, its
+    It promises that a key does not return after another one. If it does, in a later chunk, its
     tuples are quarantined. The state has the key of the last tuple, which is open.
     """
 

@@ -1,4 +1,4 @@
-"""What a stream-stream join is opened with."""
+"""The specification with which a stream-stream join is opened."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from semistream.keys import JoinKeys, canonical, resolve_keys
 
 LEFT, RIGHT = 0, 1  # the streams A and B of the paper
 SIDES = ("left", "right")
-# whose outer rows
+# sides whose outer rows are output
 JOIN_TYPES = {"inner": (False, False), "left": (True, False), "right": (False, True),
               "full": (True, True)}
 
@@ -26,20 +26,20 @@ class Within(NamedTuple):
     """An added join condition: the times of the left and of the right tuple differ by at most the
     distance.
 
-    This is what lets a watermark purge. A watermark promises that no later tuple of its stream has
-    an older time; with an equijoin on other columns alone, that tuple may still meet one of any
-    age. With the condition, as in Spark's time-range join, a tuple that is older than the other
+    This condition lets a watermark purge. A watermark promises that no later tuple of its stream
+    has an older time. With an equijoin on other columns alone, such a tuple may still match one of
+    any age. With the condition, as in Spark's time-range join, a tuple that is older than the other
     stream's watermark by the distance or more has met all its partners.
     """
 
     left: str
     right: str
-    distance: timedelta | int  # int: of integer columns
+    distance: timedelta | int  # int for integer columns
 
 
 @dataclass(frozen=True)
 class Band:
-    """``Within``, resolved. kind: timestamp[us], or int64; distance: in microseconds, or in the
+    """A resolved ``Within``. kind: timestamp[us], or int64; distance: in microseconds, or in the
     columns' own unit."""
 
     columns: tuple[str, str]
@@ -47,14 +47,14 @@ class Band:
     distance: int
 
     def times(self, column: pa.Array) -> np.ndarray:
-        """int64[n]."""
+        """Return a column's times, int64[n]."""
         return pc.fill_null(pc.cast(pc.cast(column, self.kind, safe=False),
                                     pa.int64()), 0).to_numpy()
 
 
 @dataclass(frozen=True)
 class StreamJoinSpec:
-    """Checked and resolved by ``stream_join_spec``."""
+    """The settings of a stream-stream join, checked and resolved by ``stream_join_spec``."""
 
     algorithm: str
     memory: int  # M, bytes
@@ -67,37 +67,39 @@ class StreamJoinSpec:
         return self.keys.master if side else self.keys.stream
 
     def codes(self, side: int, batch: pa.RecordBatch) -> tuple[np.ndarray, np.ndarray]:
-        """(codes int64[n], valid bool[n]); a tuple without a time has no partner either."""
+        """Return (codes int64[n], valid bool[n]). A tuple without a time has no partner either, so
+        it is not valid."""
         codes, valid = self.keys.master_codes(batch) if side else self.keys.stream_codes(batch)
         if self.within and (times := batch.column(self.within.columns[side])).null_count:
             valid = valid & times.is_valid().to_numpy(zero_copy_only=False)
         return codes, valid
 
     def times(self, side: int, columns: Sequence[pa.Array]) -> np.ndarray:
-        """int64[n] of a side's columns, where there is ``within``."""
+        """Return the times of a side's columns, int64[n]. The spec must have ``within``."""
         assert self.within
         return self.within.times(
             columns[self.schemas[side].get_field_index(self.within.columns[side])])
 
     def key_values(self, side: int, columns: Sequence[pa.Array]) -> list[pa.Array]:
-        """The join columns, in their canonical types, of a side's columns."""
+        """Return the join columns among a side's columns, in canonical types."""
         schema = self.schemas[side]
         return self.canonical([columns[schema.get_field_index(c)] for c in self.key_columns(side)])
 
     def canonical(self, columns: Sequence[pa.Array]) -> list[pa.Array]:
-        """Join columns in their canonical types."""
+        """Return join columns in their canonical types."""
         return [canonical(c, k) for c, k in zip(columns, self.keys.types, strict=True)]
 
     @property
     def output_schema(self) -> pa.Schema:
-        """Columns of the left stream, then of the right one; those whose names the left one has are
-        called ``right_…``."""
+        """Columns of the left stream, then of the right one. Right columns with a name of the left
+        stream are called ``right_…``."""
         left, right = self.schemas
         return pa.schema([*left, *(f.with_name(f"right_{f.name}") if f.name in left.names else f
                                    for f in right)])
 
     def identity(self) -> dict[str, Any]:
-        """What a saved state must agree in with the operator that takes it up."""
+        """Return the settings in which a saved state and the operator that restores it must
+        agree."""
         return {"algorithm": self.algorithm, "left": str(self.schemas[0]),
                 "right": str(self.schemas[1]),
                 "on": [list(p) for p in zip(self.keys.stream, self.keys.master, strict=True)],
@@ -108,7 +110,8 @@ class StreamJoinSpec:
 def stream_join_spec(algorithm: str, memory: int, left: pa.Schema, right: pa.Schema,
                      on: Sequence[tuple[str, str]], join_type: str = "inner",
                      within: Within | None = None) -> StreamJoinSpec:
-    """on: (left column, right column) pairs. Raises ConfigError for whatever cannot work."""
+    """Check and resolve the settings of a join. on: (left column, right column) pairs. Raises
+    ConfigError for settings that cannot work."""
     if join_type not in JOIN_TYPES:
         raise ConfigError("join_type", f"must be one of {', '.join(JOIN_TYPES)}", join_type,
                           "Choose one.")
@@ -152,7 +155,7 @@ def _band(within: Within, schemas: tuple[pa.Schema, pa.Schema]) -> Band:
 
 
 def equal_keys(left: Sequence[pa.Array], right: Sequence[pa.Array]) -> np.ndarray:
-    """Which of the pairs of keys are equal, bool[n]; both in canonical types."""
+    """Return which pairs of keys are equal, bool[n]. Both sides are in canonical types."""
     same = np.ones(len(left[0]), bool)
     for a, b in zip(left, right, strict=True):
         same &= pc.equal(a, b).to_numpy(zero_copy_only=False)

@@ -1,5 +1,5 @@
 """The join state of both streams: memory and disk portions under one budget, state relocation, and
-the joins left over by it."""
+the disk joins that it requires."""
 
 from __future__ import annotations
 
@@ -35,30 +35,30 @@ from semistream.stream_joins.kernels import BUCKETS, CHANGED, DEAD, NEVER
 from semistream.stream_joins.memory import Directory, TupleLog
 from semistream.stream_joins.spec import LEFT, RIGHT, SIDES, StreamJoinSpec
 
-# parts of M: what a disk join holds; what a relocation frees; garbage let lie
+# parts of M: held by a disk join; freed by a relocation; garbage that is left alone
 DISK_SHARE, FREED_SHARE, GARBAGE_SHARE = 16, 4, 16
-LEAST_GARBAGE = 4096  # tuples: fewer are not worth a pass
-LEAST_ROWS, MOST_PIECE = 256, 65_536  # that a disk join holds; that are written or read at a time
-TOGETHER = 16_384  # rows of small blocks, whose columns are taken at once
-LEAST_PIECE = 256  # tuples, that are taken in together
-MOST_CHANGES = 100  # snapshots that tell changes, between two whole ones
+LEAST_GARBAGE = 4096  # tuples; less garbage is not worth a pass
+LEAST_ROWS, MOST_PIECE = 256, 65_536  # tuples held by a disk join; written or read at a time
+TOGETHER = 16_384  # rows of small blocks whose columns are gathered at once
+LEAST_PIECE = 256  # tuples that are taken in together
+MOST_CHANGES = 100  # snapshots of changes between two whole ones
 PID, FLAGS = "__pid", "__flags"
 
 
 def held_rows(memory: float) -> int:
-    """The most tuples that a disk join holds while streams come, where M is so many bytes."""
+    """Return the most tuples that a disk join holds while streams come, for M of `memory` bytes."""
     return max(int(memory // DISK_SHARE // HeldTuples.ROW), LEAST_ROWS)
 
 
 @lru_cache(maxsize=1)
 def _scratch(_process: int) -> Path:
-    """One for all operators of a process."""
+    """Return the scratch directory, one for all operators of a process."""
     return scratch_directory()
 
 
 class State:
-    """``memory[side]`` and ``disk[side]``, and the clock of arrivals (ATS), departures (DTS) and
-    probes.
+    """The join state: ``memory[side]`` and ``disk[side]``, and the clock of arrivals (ATS),
+    departures (DTS) and probes.
 
     Each tuple, relocation and disk join has a time of its own, so that two times are never equal.
     """
@@ -73,16 +73,16 @@ class State:
         self.memory = [TupleLog(s, self.directory, side, spec.memory)
                        for side, s in enumerate(spec.schemas)]
         self.disk = [DiskPortion(Path(), s) for s in spec.schemas]
-        # per bucket: all that arrived before has been joined
+        # per bucket: the time before which all arrivals have been joined
         self.done = np.zeros(BUCKETS, np.int64)
         self.relocations = self.relocated = self.disk_joins = 0
         self.punctuation_bytes = 0
-        # snapshots that have been told, or 0; tuples that changed since the last whole one
+        # snapshots since the last whole one, or 0; tuples that changed since then
         self._saves = self._changed = 0
         self.account()
 
     def account(self) -> None:
-        """Tell the arena. Raises ConfigError when M is exceeded."""
+        """Update the arena's components. Raises NotEnoughMemory when M is exceeded."""
         a = self.arena
         a.components = {"disk join": self._held.bytes, "directory": self.directory.bytes,
                         "punctuations": self.punctuation_bytes}
@@ -93,33 +93,33 @@ class State:
         a.peak = max(a.peak, a.used)
 
     def tick(self, count: int = 1) -> int:
-        """The next free time."""
+        """Return the next free time, and advance the clock by `count`."""
         now = self.clock
         self.clock += count
         return now
 
     def held(self, side: int) -> int:
-        """Tuples of the side in memory and on disk."""
+        """Return the number of the side's tuples in memory and on disk."""
         return self.memory[side].live + self.disk[side].total
 
     def marks(self, side: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """(pid, flags) of tuples in memory and of each run on disk, also of those that have left;
-        both can be written."""
+        """Yield (pid, flags) of the tuples in memory and of each run on disk, including dead
+        tuples. Both arrays are writable."""
         log = self.memory[side]
         yield log.pid[:log.end], log.flags[:log.end]
         for run in chain(*self.disk[side].runs):
             yield run.pid, run.flags
 
     def fitting(self, side: int, sizes: np.ndarray) -> int:
-        """How many of the coming tuples, with these heap bytes each, can be stored now.
+        """Return how many of the next tuples can be stored now. sizes: heap bytes of each.
 
-        For very few, a full directory is not filled to its last position while tuples can go to
-        disk: it would take the rest one by one.
+        While tuples can go to disk, a nearly full directory is not filled to its last position, as
+        it would take the remaining tuples one by one.
         """
         slot, count, directory = self.memory[side].slot_bytes, len(sizes), self.directory
         live = 0 if directory.fits(count) else directory.live
         least = min(max(count, 1), LEAST_PIECE) if any(log.live for log in self.memory) else 1
-        while count >= least:  # fewer tuples take less to make place for
+        while count >= least:  # fewer tuples need a smaller directory
             free = self.free - directory.growth(count, live)
             if fits := int(np.searchsorted(np.cumsum(sizes[:count] + slot), free, side="right")):
                 return fits
@@ -137,14 +137,14 @@ class State:
     # Garbage of tuples that have left
 
     def compact(self, share: int = GARBAGE_SHARE) -> bool:
-        """Give it back where it is more than a part of M. False if it is not."""
+        """Free garbage that is more than a part of M. Return whether there was any."""
         found = [m for m in self.memory if m.dead and m.garbage * share >= self.spec.memory]
         for log in found:
             log.compact()
         return bool(found)
 
     def tidy(self) -> None:
-        """Give it back where it is most of a log, so that a small state stays a small one."""
+        """Free garbage that is most of a log, so that a small state stays small."""
         for log in self.memory:
             if log.dead > max(log.live, LEAST_GARBAGE):
                 log.compact()
@@ -152,7 +152,7 @@ class State:
     # State relocation
 
     def relocate(self) -> None:
-        """Move the largest hash buckets, of either stream, to disk: a quarter of M. Raises
+        """Move the largest hash buckets of either stream to disk, a quarter of M in all. Raises
         NotEnoughMemory when there is nothing to move."""
         counts = [log.bucket_counts() for log in self.memory]
         sizes = np.concatenate([c * (m.bytes / max(m.end, 1))
@@ -194,25 +194,25 @@ class State:
         return disk
 
     def remove(self) -> None:
-        """Delete what is on disk; the state cannot be used any more."""
+        """Delete the files on disk. The state cannot be used any more."""
         for disk in self.disk:
             if disk.directory != Path():
                 shutil.rmtree(disk.directory, ignore_errors=True)
 
     @property
     def uses_disk(self) -> bool:
-        """Whether any of it has been there since the operator was opened."""
+        """Whether any tuples have been on disk since the operator was opened."""
         return any(disk.directory != Path() for disk in self.disk)
 
     # Disk join
 
     def few_blocks(self) -> Blocks:
-        """None yet."""
+        """Return an empty collection of blocks."""
         return Blocks(self._together)
 
     def probe(self, side: int, bucket: int) -> Iterator[Leftover]:
         """Join the bucket's disk portion of one stream with the memory portion of the other, and
-        note it in the history."""
+        record the probe in the history."""
         disk = self.disk[side]
         last = disk.runs[bucket][-1].dts
         yield from self._left_over(bucket, side, self._from_disk(side, bucket),
@@ -221,8 +221,8 @@ class State:
         self.disk_joins += 1
 
     def finish(self, bucket: int) -> Iterator[Leftover]:
-        """Join all of the bucket that has not been joined yet: disk with disk, and each with the
-        other's memory."""
+        """Join all pairs of the bucket that have not been joined yet: disk with disk, and each disk
+        portion with the other stream's memory."""
         yield from self._left_over(bucket, LEFT, self._blocks(LEFT, bucket),
                                    lambda: self._blocks(RIGHT, bucket))
         self.done[bucket] = self.tick()
@@ -231,9 +231,9 @@ class State:
         self.disk_joins += 1
 
     def waits(self, side: int, codes: np.ndarray, ats: np.ndarray) -> np.ndarray:
-        """Which tuples of the memory portion may still meet tuples of the other stream's disk
-        portion, bool[n]: those that came after some of these had left, and after the last disk join
-        with all of them."""
+        """Return which tuples of the memory portion may still match tuples of the other stream's
+        disk portion, bool[n]. These came after some of the latter had left memory, and after the
+        last disk join with all of them."""
         disk = self.disk[1 - side]
         if not disk.total:
             return np.zeros(len(codes), bool)
@@ -247,7 +247,7 @@ class State:
         return (ats > left[of]) & (ats >= met[of])
 
     def settle(self, bucket: int) -> None:
-        """Behind `finish`: give back the disk space of tuples that have left."""
+        """Free the disk space of dead tuples, after `finish`."""
         for disk in self.disk:
             runs = disk.runs[bucket]
             rows = sum(r.rows for r in runs)
@@ -265,14 +265,14 @@ class State:
             yield block
 
     def _in_memory(self, side: int, bucket: int) -> Iterator[Block]:
-        """The bucket's memory portion, with the purge buffer."""
+        """Yield the bucket's memory portion, including the purge buffer."""
         log = self.memory[side]
         return self._pieces(log, log.of_buckets(np.array([bucket]), log.bucket_counts()[[bucket]]))
 
     def _left_over(self, bucket: int, side: int, blocks: Iterable[Block],
                    others: Callable[[], Iterable[Block]]) -> Iterator[Leftover]:
-        """A block nested loop: for as many tuples of a side as can be held, over all blocks of the
-        other side."""
+        """Run a block nested loop: hold as many tuples of a side as fit, join them with all blocks
+        of the other side, and repeat."""
         histories = self.disk[side].probes(bucket), self.disk[1 - side].probes(bucket)
         done, held = int(self.done[bucket]), self._held
         for _ in held.fill(blocks, self._together):
@@ -293,9 +293,9 @@ class State:
                 yield Leftover.of(side, held, met, pairs[:, :count])
 
     def end(self) -> bool:
-        """The streams have ended. Where a hash bucket is more than a disk join can hold, what is in
-        memory is to go to disk, and its place is the disk join's. Returns whether there is more to
-        be moved."""
+        """Prepare for the end of the streams. If a hash bucket is larger than a disk join can hold,
+        all tuples in memory must go to disk, and their memory goes to the disk join. Return whether
+        there are more tuples to move."""
         on_disk = self.disk[LEFT].tuples
         rows = int((self.memory[LEFT].bucket_counts() + on_disk).max(initial=0))
         if rows <= self._held.rows or not any(disk.total for disk in self.disk):
@@ -306,7 +306,7 @@ class State:
         return False
 
     def empty(self) -> None:
-        """Nothing is held any more."""
+        """Free the memory after all tuples have left."""
         for log in self.memory:
             log.compact()
         self._held.rows = held_rows(self.spec.memory)
@@ -315,13 +315,13 @@ class State:
     # Snapshots
 
     def saved(self, changes: bool) -> JoinState:
-        """A snapshot, or (changes) what has changed since the last one; all of it where that is
-        less than has changed since it was last given.
+        """Return a snapshot, or (changes) the changes since the last one. A whole snapshot is
+        returned if it is smaller than the changes since the last whole one.
 
-        Of each stream ``left``, tuples in memory (the whole, or those that have come, to be read
-        before the state changes), ``left gone``, ats of those that have left, and ``left changed``,
-        of those whose pid or flags are others now; of each run on disk its marks. Files of runs are
-        linked.
+        Its tables are, for each stream: ``left``, tuples in memory (all, or the new ones, to be
+        read before the state changes); ``left gone``, the arrival times of tuples that have left;
+        ``left changed``, tuples whose pid or flags have changed; and the marks of each run on disk.
+        Files of runs are linked.
         """
         since = [log.changes() for log in self.memory]
         self._changed += sum(len(gone) + len(changed) + int(np.count_nonzero(came))
@@ -355,7 +355,7 @@ class State:
 
     @staticmethod
     def _in_pieces(log: TupleLog, which: np.ndarray) -> pa.RecordBatchReader:
-        """Tuples with which[slot]."""
+        """Return the tuples with which[slot], in pieces."""
         schema = pa.schema([*log.schema, *((name, pa.from_numpy_dtype(kind)) for name, kind in (
             (CODE, np.int64), (ATS, np.int64), (PID, np.int32), (FLAGS, np.uint8)))])
 
@@ -371,8 +371,8 @@ class State:
         return pa.RecordBatchReader.from_batches(schema, batches())
 
     def restore(self, *states: JoinState) -> None:
-        """A whole snapshot, and the changes since. What was in memory and does not fit there now,
-        as M is smaller, goes to disk."""
+        """Restore a whole snapshot and the changes after it. Tuples that no longer fit into memory,
+        as M is smaller, go to disk."""
         last = states[-1]
         values = last.values["state"]
         self.clock, self.done = values["clock"], np.array(values["done"], np.int64)
@@ -409,7 +409,7 @@ class State:
 
 
 class _Since:
-    """What snapshots that tell changes have of tuples of earlier ones."""
+    """The changes that later snapshots have of a side's tuples in earlier ones."""
 
     def __init__(self, side: int, states: Sequence[JoinState]):
         gone = [s.tables[f"{SIDES[side]} gone"][ATS].to_numpy() for s in states]
@@ -422,7 +422,7 @@ class _Since:
         self._ats = ats[self._order]
 
     def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Those of a snapshot's tuples that are still there, as they are now."""
+        """Return the tuples of a snapshot that still exist, with their present marks."""
         ats = batch.column(ATS).to_numpy()
         at = np.searchsorted(self._ats, ats, "right") - 1
         known = np.flatnonzero(at >= 0)

@@ -1,5 +1,5 @@
-"""XJoin (Urhan, Franklin: XJoin: A Reactively-Scheduled Pipelined Join Operator, 2000), as PJoin's
-paper restates it."""
+"""XJoin (Urhan, Franklin: XJoin: A Reactively-Scheduled Pipelined Join Operator, 2000), as restated
+in the paper on PJoin."""
 
 from __future__ import annotations
 
@@ -16,11 +16,10 @@ from semistream.stream_joins.spec import StreamJoinSpec
 class XJoin(StreamStreamJoin):
     """A symmetric hash join with memory overflow.
 
-    1. Memory with memory: each tuple, as it arrives (`memory_join`). When M is full the largest
-       hash buckets go to disk
-       (`state_relocation`).
+    1. Memory with memory: each tuple, as it arrives (`memory_join`). When M is full, the largest
+       hash buckets go to disk (`state_relocation`).
     2. Memory with disk: while both streams are silent (`disk_join`).
-    3. Disk with disk, and what is left: at the end (`drain`).
+    3. Disk with disk, and all pairs that remain: at the end (`drain`).
     """
 
     def __init__(self, spec: StreamJoinSpec, monitor: Monitor | None = None):

@@ -56,7 +56,7 @@ class Joining(Protocol):
         """Return whether another process can take the operator over in its present state."""
 
     def begin(self, at: float) -> None:
-        """A micro-batch began, on time.perf_counter."""
+        """Note when a micro-batch began, by time.perf_counter."""
 
     def process(self, side: int, tuples: pa.RecordBatch) -> Iterator[Finished]:
         """Process tuples of a side."""

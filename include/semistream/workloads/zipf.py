@@ -16,11 +16,10 @@ from semistream.errors import ConfigError
 
 
 class ZipfKeys:
-    """Keys 1..count, the key of rank r drawn with probability proportional to r**-exponent.
+    """Keys 1..count. The key of rank r is drawn with probability proportional to r**-exponent.
 
     scattered: the ranks are spread over the keys, so that frequent keys are not neighbours;
-    otherwise key = rank. drift: rows after which other keys have the ranks; 0: the same ones for
-    ever.
+    otherwise key = rank. drift: rows after which the ranks move to other keys; 0: never.
     """
 
     def __init__(self, count: int, exponent: float, seed: int = 0, scattered: bool = False,
@@ -35,17 +34,18 @@ class ZipfKeys:
         self.factor = _coprime(count, seed) if scattered else 1
 
     def draw(self, start: int, rows: int) -> np.ndarray:
-        """Keys of the rows start .. start + rows - 1, int64[rows]."""
+        """Return the keys of the rows start .. start + rows - 1, int64[rows]."""
         return _draw(start, rows, self.count, self.exponent, np.uint64(self.seed % 2**64),
                      self.factor, self.drift)
 
     def keys_of(self, ranks: np.ndarray) -> np.ndarray:
-        """The key of each rank in the first rows, int64[n], for a count below 2**31."""
+        """Return the key of each rank in the first rows, int64[n], for a count below 2**31."""
         return ranks if self.factor == 1 else ranks * np.int64(self.factor) % self.count + 1
 
 
 def _coprime(count: int, seed: int) -> int:
-    """A factor f, so that rank -> rank * f mod count is one to one, and neighbours part."""
+    """Return a factor f, such that rank -> rank * f mod count is one to one and separates
+    neighbours."""
     factor = max(1, int(count * 0.6180339887498949) + seed % 97)
     while gcd(factor, count) != 1:
         factor += 1
@@ -54,7 +54,7 @@ def _coprime(count: int, seed: int) -> int:
 
 @njit(inline="always")
 def uniform(seed, row, attempt):
-    """A number in (0, 1) of splitmix64 over (seed, row, attempt)."""
+    """Return a number in (0, 1) from splitmix64 over (seed, row, attempt)."""
     z = (seed + np.uint64(row) * np.uint64(0x9E3779B97F4A7C15)
          + np.uint64(attempt) * np.uint64(0xD1B54A32D192ED03))
     for _ in range(2):
@@ -66,14 +66,14 @@ def uniform(seed, row, attempt):
 
 @njit(inline="always")
 def _integral(x, z):
-    """H(x), an antiderivative of x**-z."""
+    """Return H(x), an antiderivative of x**-z."""
     t = (1.0 - z) * log(x)
     return log(x) if abs(t) < 1e-12 else expm1(t) / (1.0 - z)
 
 
 @njit(inline="always")
 def _inverse(u, z):
-    """The x with H(x) = u."""
+    """Return the x with H(x) = u."""
     t = u * (1.0 - z)
     return exp(u) if abs(t) < 1e-12 else exp(log1p(max(t, -1.0)) / (1.0 - z))
 
@@ -100,7 +100,7 @@ def _draw(start, rows, count, z, seed, factor, drift):
 
 @njit(inline="always")
 def _scatter(rank, factor, count):
-    """rank * factor mod count in 1..count, without overflow for count < 2**53."""
+    """Return rank * factor mod count in 1..count, without overflow for count < 2**53."""
     total, a, b = np.int64(0), np.int64(rank % count), np.int64(factor)
     if count < 2**31:
         return a * b % count + 1

@@ -21,7 +21,7 @@ from semistream.joins.tuple_store import MOST_HEAP, TupleStore
 
 
 class Chunk:
-    """A node of Q: the tuples that came in one iteration."""
+    """A node of Q: the tuples that arrived in one iteration."""
 
     __slots__ = ("arrived", "closed", "count", "heap_bytes", "heap_start")
 
@@ -33,11 +33,12 @@ class Chunk:
 class ByChunk(StreamTable):
     """A hash multimap of tuples in a ring, and a queue of `chunks` chunks.
 
-    A ring of ``capacity`` slots and one of heap bytes for strings; ``resize`` moves it to another
-    size. Q holds per chunk its tuples, the heap address behind them, and its arrival time.
+    The slots form a ring of ``capacity``, and so do the heap bytes for strings; ``resize`` changes
+    both sizes. Q holds for each chunk its tuples, the heap address behind them, and its arrival
+    time.
 
-    chunks: N, or N q, as many as an R-cycle has iterations; largest_w: the most tuples of a chunk
-    that are of use.
+    chunks: N, or N q, the iterations of an R-cycle; largest_w: the most tuples of a chunk that are
+    useful.
     """
 
     # key, back, same, flags, head: bytes of a tuple beside its payload
@@ -53,8 +54,8 @@ class ByChunk(StreamTable):
 
     @classmethod
     def bytes_per_tuple(cls, schema: pa.Schema, strings: float) -> float:
-        """v_S as held: payload, key, links, flags, place in the table, and `strings` bytes of
-        strings."""
+        """Return v_S in H_S: the bytes of payload, key, links, flags and place in the table, and
+        `strings` bytes of strings."""
         return cls.OVERHEAD + TupleStore.slot_bytes(schema) + strings
 
     @property
@@ -63,7 +64,7 @@ class ByChunk(StreamTable):
 
     @property
     def least_bytes(self) -> int:
-        """What a tuple in each chunk needs, its strings aside."""
+        """Bytes for one tuple in each chunk, without strings."""
         return self.slot_bytes * self.chunks
 
     @property
@@ -71,13 +72,13 @@ class ByChunk(StreamTable):
         return self._live
 
     def w(self, capacity: int) -> int:
-        """Tuples per iteration for so many in all: what fills it in one R-cycle, at most
-        ``largest_w``."""
+        """Return the tuples per iteration for a capacity: as many as fill it in one R-cycle, at
+        most ``largest_w``."""
         return max(min(capacity // self.chunks, self.largest_w), 1)
 
     @property
     def missing(self) -> int:
-        """Tuples that the open chunk, the newest of Q, lacks to be of w tuples."""
+        """Tuples that the open chunk, the newest of Q, lacks to reach w tuples."""
         return self.w(self.capacity) - self.open_count
 
     @property
@@ -85,8 +86,8 @@ class ByChunk(StreamTable):
         return self.queue[-1].count if self.queue and not self.queue[-1].closed else 0
 
     def open(self, strings: float, most: int) -> None:
-        """Strings that are too long for a tuple in each chunk are thought to be as long as there is
-        room for: fewer wait."""
+        """Reserve memory. If strings are too long for one tuple in each chunk, assume the longest
+        strings that fit; fewer tuples then wait."""
         self.strings = max(min(strings, most / self.chunks - self.slot_bytes), 0.0)
         self.most = max(most // self.slot_bytes, 1)
         self.most_heap = min(most, MOST_HEAP) if self.layout.has_strings else 0
@@ -112,8 +113,8 @@ class ByChunk(StreamTable):
         return int(np.searchsorted(total, self._largest_block(), side="right"))
 
     def _largest_block(self) -> int:
-        """The most bytes of strings that can lie together: behind the last ones, or from the start
-        of the heap on."""
+        """Return the largest contiguous space for strings, in bytes: behind the last strings, or at
+        the start of the heap."""
         if not self.heap_live:
             return self.heap_capacity
         first = self.queue[0].heap_start
@@ -121,8 +122,8 @@ class ByChunk(StreamTable):
                    first) if self.heap_at > first else first - self.heap_at
 
     def _divide_anew(self, sizes: np.ndarray) -> bool:
-        """Where strings are longer than assumed, divide the bytes anew between slots and strings.
-        False: nothing changed."""
+        """Divide the bytes anew between slots and strings, if strings are longer than assumed.
+        Return whether anything changed."""
         before = self.strings
         if not self.most_heap or self.live >= self.capacity:
             return False
@@ -134,7 +135,7 @@ class ByChunk(StreamTable):
         return False
 
     def append(self, buffer: StreamBuffer, count: int) -> int:
-        """Add the tuples to the open chunk (``close_chunk`` ends it)."""
+        """Add tuples to the open chunk. ``close_chunk`` ends it."""
         rows, heap_bytes = buffer.rows[:count], int(buffer.sizes[:count].sum())
         chunk = self._open_chunk(time.perf_counter())
         if not self.heap_live:
@@ -161,13 +162,14 @@ class ByChunk(StreamTable):
         return self.queue[-1]
 
     def close_chunk(self) -> None:
-        """End the open chunk, empty if nothing came."""
+        """End the open chunk, which is empty if no tuples came."""
         self._open_chunk(time.perf_counter()).closed = True
 
     # Probing
 
     def slots(self, first: int, count: int) -> np.ndarray:
-        """The slots of tuples first.. in the order of arrival, int64[count]."""
+        """Return the slots of `count` tuples in the order of arrival, from the first-th oldest one,
+        int64[count]."""
         return (self.oldest + first + np.arange(count, dtype=np.int64)) % max(self.capacity, 1)
 
     def get(self, tuples: np.ndarray) -> list[pa.Array]:
@@ -177,14 +179,14 @@ class ByChunk(StreamTable):
         return mark(self.flags, tuples, MATCHED)
 
     def find(self, codes: np.ndarray) -> Found:
-        """The waiting tuples with these key codes, int64[n]."""
+        """Find the waiting tuples with these key codes, int64[n]."""
         found, counts = np.empty(len(codes), np.int32), np.empty(len(codes), np.int32)
         total = kernels.find(codes, self.head, self.key, self.back, self.same, self.oldest,
                              self.live, self.capacity, found, counts)
         return Found(found, counts, total)
 
     def pairs(self, found: Found) -> Pairs:
-        """(master rows, slots) of the matches."""
+        """Yield the matches as (master rows, slots)."""
         if not found.total:
             return
         for first, last, total in portions(found.counts):
@@ -194,10 +196,11 @@ class ByChunk(StreamTable):
             yield rows, slots
 
     def frequent(self, present: int, absent: int, most: int) -> tuple[np.ndarray, np.ndarray, int]:
-        """Join values with at least `present` waiting tuples, or with `absent` of which the oldest
-        has waited long without a match; where these are more than `most`, the most frequent.
+        """Find join values with at least `present` waiting tuples, and values with at least
+        `absent` waiting tuples of which the oldest has waited long without a match. If there are
+        more than `most`, only the most frequent are returned.
 
-        Returns (values int64[n], their tuples int32[n], `present` as it was applied).
+        Return (values int64[n], their tuples int32[n], `present` as it was applied).
         """
         histogram = np.zeros(4096, np.int64)
 
@@ -222,7 +225,7 @@ class ByChunk(StreamTable):
     # Leaving
 
     def remove(self) -> Removed:
-        """Remove the oldest chunk, if Q has all its chunks: it has met all of R."""
+        """Remove the oldest chunk if Q has all its chunks, as that chunk has then met all of R."""
         if len(self.queue) < self.chunks:
             return Removed.none()
         chunk = self.queue.popleft()
@@ -265,8 +268,8 @@ class ByChunk(StreamTable):
         return done
 
     def _move(self, capacity: int, heap_capacity: int) -> bool:
-        """Move the ring to another size. False, and nothing done, while too many wait or their
-        strings lie too high."""
+        """Move the ring to another size. Return False, with nothing done, while too many tuples
+        wait or their strings lie too high."""
         if capacity == self.capacity and heap_capacity == self.heap_capacity:
             return True
         shift = self.queue[0].heap_start if self.heap_live else 0
@@ -302,7 +305,8 @@ class ByChunk(StreamTable):
     # State
 
     def tables(self) -> dict[str, pa.RecordBatchReader]:
-        """The waiting tuples in the order of age, and which have a match."""
+        """Return the state to save: the waiting tuples in the order of age, and which have a
+        match."""
         if not self.opened:
             return {}
         portions = (self.slots(first, min(SAVED_ROWS, self.live - first))
@@ -313,8 +317,8 @@ class ByChunk(StreamTable):
         return {"strings": self.strings, "chunks": [[c.count, c.closed] for c in self.queue]}
 
     def restore(self, waiting: pa.Table, values: dict[str, Any], spec: JoinSpec) -> None:
-        """Take up waiting tuples; it is open and has its size. Raises ConfigError when they do not
-        fit."""
+        """Restore waiting tuples. The table must be open and have its size. Raises ConfigError when
+        they do not fit."""
         at = 0
         for count, closed in values["chunks"]:
             if count:

@@ -27,8 +27,8 @@ def _position(slot, oldest, cap):
 
 @njit(inline="always")
 def _older(link, position, oldest, cap):
-    """The link, if it leads to a tuple older than `position` in the window; else -1 (its tuple
-    expired)."""
+    """Return the link if it leads to a tuple of the window that is older than `position`; else -1,
+    as its tuple has expired."""
     if link >= 0 and _position(link, oldest, cap) < position:
         return link
     return -1
@@ -36,8 +36,8 @@ def _older(link, position, oldest, cap):
 
 @njit(inline="always")
 def _head(code, head, key, oldest, live, cap):
-    """Newest tuple of the code's bucket, or -1. A slot taken over by a tuple of another bucket is
-    no head.
+    """Return the newest tuple of the code's bucket, or -1. A slot that a tuple of another bucket
+    has taken over is not a head.
 
     in      head int32[buckets], key int64[cap]
     """
@@ -76,7 +76,7 @@ def _link(slot, code, head, key, back, same, flags, oldest, live, cap):
 
 @njit(cache=True)
 def append(codes, head, key, back, same, flags, oldest, live, cap):
-    """Append tuples; the caller has made sure of live + len(codes) <= cap.
+    """Append tuples. The caller ensures live + len(codes) <= cap.
 
     in      codes int64[n]
     in/out  head int32[buckets], key int64[cap], back int32[cap], flags uint8[cap]
@@ -94,7 +94,7 @@ def append(codes, head, key, back, same, flags, oldest, live, cap):
 
 @njit(cache=True)
 def rebuild(head, key, back, same, flags, live, cap):
-    """Link the tuples 0..live-1 anew after the ring was moved; MATCHED stays.
+    """Link the tuples 0..live-1 anew after the ring was moved. MATCHED is kept.
 
     in/out  key int64[cap], flags uint8[cap]
     out     head int32[buckets], back int32[cap], same int32[cap]
@@ -107,7 +107,8 @@ def rebuild(head, key, back, same, flags, live, cap):
 
 @njit(cache=True)
 def find(codes, head, key, back, same, oldest, live, cap, found, counts):
-    """The newest tuple of each code, or -1, and how many there are. Returns their sum.
+    """Find the newest tuple of each code, or -1, and the number of its tuples. Return the sum of
+    these numbers.
 
     in      codes int64[n], head int32[buckets], key int64[cap], back int32[cap], same int32[cap]
     out     found int32[n], counts int32[n]
@@ -131,7 +132,7 @@ def find(codes, head, key, back, same, oldest, live, cap, found, counts):
 
 @njit(cache=True)
 def pairs(first, last, found, same, oldest, cap, out_row, out_slot):
-    """The (master row, slot) pairs of master rows first..last-1, as `find` found them.
+    """Write the (master row, slot) pairs of master rows first..last-1, as found by `find`.
 
     in      found int32[n], same int32[cap]
     out     out_row int64[pairs], out_slot int64[pairs]
@@ -148,9 +149,10 @@ def pairs(first, last, found, same, oldest, cap, out_row, out_slot):
 
 @njit(cache=True)
 def frequent(key, same, flags, oldest, live, cap, present_n, absent_n, out_key, out_n, histogram):
-    """Join values with at least `present_n` waiting tuples, or with `absent_n` of which the oldest
-    is in the older half of the window and still unmatched, so that the value probably has no master
-    tuple. Returns how many there are; histogram[min(n, len - 1)] counts those of n tuples.
+    """Find join values with at least `present_n` waiting tuples, and values with at least
+    `absent_n` of which the oldest is in the older half of the window and still unmatched, so that
+    the value probably has no master tuple. Return their number; histogram[min(n, len - 1)] counts
+    the values with n tuples.
 
     in      key int64[cap], same int32[cap], flags uint8[cap]
     in/out  histogram int64[h]
@@ -181,7 +183,8 @@ def frequent(key, same, flags, oldest, live, cap, present_n, absent_n, out_key, 
 
 @njit(cache=True)
 def rotate(array, shift):
-    """array[i] = array[(i + shift) % n] by three reversals.
+    """Rotate the array by three reversals, so that array[i] becomes the former array[(i + shift) %
+    n].
 
     in/out  array, of any type[n, k]
     """

@@ -1,9 +1,10 @@
 """H_S and Q of the index-based joins: tuples wait in the order of age and leave key by key.
 
-A key's master tuples may lie in several disk partitions: many-to-many across a border, or keys of
-one hash code. A stream tuple knows its key's range of partitions. It takes part in an iteration
-only if that reads the whole range, and then leaves in it, with a match or without. All that wait
-for a partition are found together, whatever else waits: the hash table is laid out by partition.
+A key's master tuples may lie in several disk partitions: a key with several tuples at a border, or
+keys with the same hash code. A stream tuple stores its key's range of partitions. It takes part in
+an iteration only if that reads the whole range, and then leaves, with a match or without. The hash
+table is laid out by partition, so that all tuples that wait for a partition are found without
+examining others.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ from semistream.joins.tuple_store import MOST_HEAP, TupleStore
 APPEND_ROWS = 65_536  # the most tuples of one `append`
 TICK = 20e-6  # seconds, the unit of ages
 MOST_AGE = 80_000.0  # s; ticks wrap 5,900 s later
-SLACK = 8  # one part in so many of the heap may be what removed tuples left; then it is compacted
+SLACK = 8  # the heap is compacted once more than 1/SLACK of it are gaps that removed tuples left
 
 Span = tuple[int, int]  # disk partitions, [first, last)
 EVERYWHERE: Span = (0, 2**31 - 1)  # contains every other
 
 
 class FoundKeys(NamedTuple):
-    """What of H_S has the key codes of a partition's tuples."""
+    """The waiting tuples that have the key codes of a partition's tuples."""
 
     first: np.ndarray  # int32[n], the leader of each code's key, or -1
     counts: np.ndarray  # int32[n], its key's tuples
@@ -43,17 +44,17 @@ class FoundKeys(NamedTuple):
 
 
 class ByKey(StreamTable):
-    """A hash multimap of waiting tuples, and a doubly linked queue through them; all tuples of a
-    key are removed at once.
+    """A hash multimap of waiting tuples, and a doubly linked queue through them. All tuples of a
+    key are removed together.
 
-    Slots come from a free list. Where the tuples have strings, these are in a heap that is filled
-    upwards and compacted in the order of age.
+    Slots come from a free list. Strings lie in a heap that is filled upwards and compacted in the
+    order of age.
     """
 
     OVERHEAD = 8 + 8 * 4 + 1 + 4  # key, link, flags, head: bytes of a tuple beside its payload
 
     def __init__(self, layout: StreamLayout, partitions: int):
-        """partitions: N, into which R is cut."""
+        """Create the table. partitions: N, the number of R's partitions."""
         super().__init__(layout)
         self.partitions = max(partitions, 1)
         self.slot_bytes = self.OVERHEAD + TupleStore.slot_bytes(layout.held)
@@ -62,13 +63,13 @@ class ByKey(StreamTable):
 
     @classmethod
     def bytes_per_tuple(cls, schema: pa.Schema, strings: float) -> float:
-        """v_S as held, with `strings` bytes of strings, and their share of what the heap leaves
-        unused."""
+        """Return v_S in H_S: the bytes of a tuple with `strings` bytes of strings, and its share of
+        the heap's unused part."""
         return cls.OVERHEAD + TupleStore.slot_bytes(schema) + strings * SLACK / (SLACK - 1)
 
     @property
     def least_bytes(self) -> float:
-        """What one tuple needs, its strings aside."""
+        """Bytes for one tuple, without strings."""
         return self.bytes_per_tuple(self.layout.held, 0)
 
     @property
@@ -77,12 +78,12 @@ class ByKey(StreamTable):
 
     @property
     def oldest(self) -> int:
-        """Slot of the oldest tuple, the leader of its key; -1 when nothing waits."""
+        """The slot of the oldest tuple, which is the leader of its key; -1 when no tuple waits."""
         return int(self.q[OLDEST])
 
     @property
     def age(self) -> float:
-        """Seconds that the oldest tuple has waited; 0 when nothing waits."""
+        """Seconds that the oldest tuple has waited; 0 when no tuple waits."""
         if self.oldest < 0:
             return 0.0
         _, longest = kernels.ages(np.array([self.oldest]), self.link, self._now())
@@ -99,12 +100,12 @@ class ByKey(StreamTable):
         self._opened_at, self.opened = time.perf_counter(), True
 
     def resize(self, size: int) -> int:
-        """It has all that it was opened for, and keeps it."""
+        """Keep the size that the table was opened with, and return it."""
         return self.size
 
     def divide(self, capacity: int) -> None:
-        """Let at most so many tuples wait, and the heap have what they leave of the bytes (of the
-        table they leave nothing)."""
+        """Let at most `capacity` tuples wait, and give the remaining bytes to the heap. The hash
+        table keeps its size."""
         self.capacity = capacity
         left = self.size - capacity * self.slot_bytes - (self.most - capacity) * 4
         self.heap_capacity = min(max(left, 0), len(self.store.heap))
@@ -127,7 +128,7 @@ class ByKey(StreamTable):
 
     def append(self, buffer: StreamBuffer, count: int) -> int:
         slots, rows = np.empty(count, np.int64), buffer.rows[:count]
-        # one of its own for each batch: the heap is compacted batch by batch
+        # each batch has a tick of its own, as the heap is compacted batch by batch
         self._tick = max(self._now(), self._tick + 1)
         kernels.append(buffer.codes[rows], buffer.spans, _wrapped(self._tick), self._share,
                        self.head, self.key, self.link, self.flags, self.q, slots)
@@ -144,25 +145,25 @@ class ByKey(StreamTable):
         return mark(self.flags, tuples, MATCHED)
 
     def span(self, slot: int) -> Span:
-        """The partitions that may hold the key at this slot."""
+        """Return the partitions that may hold the key at this slot."""
         return int(self.link[slot, kernels.FIRST]), int(self.link[slot, kernels.LAST])
 
     def following(self, span: Span) -> Span:
-        """The partitions that may hold the oldest key that is not in these only; an empty range
-        where none waits."""
+        """Return the partitions that may hold the oldest key that is not only in these partitions;
+        an empty range if no such tuple waits."""
         slot = kernels.outside(self.oldest, *span, self.link)
         return self.span(slot) if slot >= 0 else (0, 0)
 
     def find(self, codes: np.ndarray, firsts: np.ndarray, span: Span) -> FoundKeys:
-        """The waiting tuples with these key codes, int64[n], whose partitions are all in the span.
-        firsts: int32[n], the first partition that may hold each one."""
+        """Find the waiting tuples with these key codes, int64[n], whose partitions all lie in the
+        span. firsts: int32[n], the first partition that may hold each code."""
         found, counts, met = (np.empty(len(codes), np.int32) for _ in range(3))
         _, n = kernels.find(codes, firsts, *span, self._share, self.head, self.key, self.link,
                             self.flags, found, counts, met)
         return FoundKeys(found, counts, met[:n])
 
     def pairs(self, found: FoundKeys) -> Pairs:
-        """(master rows, slots) of the matches."""
+        """Yield the matches as (master rows, slots)."""
         for first, last, total in portions(found.counts):
             rows, slots = np.empty(total, np.int64), np.empty(total, np.int64)
             kernels.pairs(first, last, found.first, self.link, rows, slots)
@@ -171,8 +172,8 @@ class ByKey(StreamTable):
     # Leaving
 
     def within(self, span: Span) -> np.ndarray:
-        """The leaders whose partitions are all in the span, int32[n]: once these were read, they
-        are through, with a match or without."""
+        """Return the leaders whose partitions all lie in the span, int32[n]. Once these partitions
+        were read, their tuples are finished, with a match or without."""
         place = *span, self._share, self.head, self.link
         out = np.empty(kernels.within(*place, np.empty(0, np.int32)), np.int32)
         if len(out):
@@ -180,7 +181,7 @@ class ByKey(StreamTable):
         return out
 
     def remove(self, leaders: np.ndarray) -> Removed:
-        """Remove all tuples of the keys of these leaders, int32[n]."""
+        """Remove all tuples of these leaders' keys, int32[n]."""
         if not len(leaders):
             return Removed.none()
         slots = np.empty(kernels.count(leaders, self.link), np.int64)
@@ -201,39 +202,41 @@ class ByKey(StreamTable):
         return Ages.of(longest * TICK, total * TICK, self.live)
 
     def age_by(self, ages: Ages) -> None:
-        """The oldest tuple came in a batch of its own."""
+        """Shift the arrival of the waiting tuples back. The oldest tuple came in a batch of its
+        own."""
         if self.live:
             oldest, others = (min(age, MOST_AGE) for age in ages)
             self._opened_at -= others
             arrived = int(self.link[self.oldest, kernels.ARRIVED]) - int((oldest - others) / TICK)
             self.link[self.oldest, kernels.ARRIVED] = _wrapped(arrived)
 
-    # What waits
+    # Waiting tuples
 
     def in_age_order(self) -> np.ndarray:
-        """The slots of all waiting tuples, oldest first, int64[n]."""
+        """Return the slots of all waiting tuples, oldest first, int64[n]."""
         slots = np.empty(self.live, np.int64)
         if self.live:
             kernels.in_age_order(self.oldest, False, self.link, slots)
         return slots
 
     def most_frequent(self, most: int) -> np.ndarray:
-        """The keys with the most waiting tuples, at most so many; most frequent first, int64[n]."""
+        """Return at most `most` keys with the most waiting tuples, the most frequent first,
+        int64[n]."""
         histogram, nothing = np.zeros(65_536, np.int64), np.empty(0, np.int32)
         kernels.frequent(self.link, self.q, 1, NO_LIMIT, histogram, nothing)
         above = np.cumsum(histogram[::-1])[::-1]  # above[n]: keys with at least n waiting tuples
-        # those with at least so many are no more than asked, save where the histogram ends
+        # the least number of tuples that at most `most` keys reach, as far as the histogram tells
         least = int(np.argmax(above <= most)) if above[-1] <= most else len(above) - 1
         least = max(least, 1)
         leaders = np.empty(max(min(int(above[max(least - 1, 1)]), most), above[least]), np.int32)
         n = kernels.frequent(self.link, self.q, least, NO_LIMIT, histogram, leaders)
-        if least > 1:  # with as many as fit of those that have one tuple less
+        if least > 1:  # add as many as fit of the keys with one tuple less
             kernels.frequent(self.link, self.q, least - 1, least, histogram, leaders[n:])
         order = np.argsort(-self.link[leaders, kernels.COUNT], kind="stable")
         return self.key[leaders[order[:most]]]
 
     def waiting(self, partitions: int) -> np.ndarray:
-        """How many tuples wait for each of so many partitions, and no other, int64[partitions]."""
+        """Return the tuples that wait for each partition and no other, int64[partitions]."""
         counts = np.zeros(partitions, np.int64)
         kernels.waiting(self.link, self.q, counts)
         return counts
@@ -244,7 +247,7 @@ class ByKey(StreamTable):
     # Strings
 
     def _compact(self) -> None:
-        """Close the gaps of the heap: batch by batch in the order of age, which is the order of
+        """Close the gaps of the heap, batch by batch in the order of age, which is the order of
         addresses."""
         slots, slot, at = np.empty(APPEND_ROWS, np.int64), self.oldest, 0
         while slot >= 0:
@@ -255,8 +258,7 @@ class ByKey(StreamTable):
         self.heap_at = at
 
     def _divide_anew(self, strings: float) -> None:
-        """Where strings are longer than expected, let the heap have the bytes of slots that were
-        never used."""
+        """Give the bytes of never-used slots to the heap, if strings are longer than expected."""
         if not self.live:
             self.q[[FREE, HIGH]], self.q[[OLDEST, NEWEST]] = (-1, 0), -1
             self.heap_at = 0
@@ -270,14 +272,15 @@ class ByKey(StreamTable):
     # State
 
     def tables(self) -> dict[str, pa.RecordBatchReader]:
-        """The waiting tuples in the order of age."""
+        """Return the state to save: the waiting tuples in the order of age."""
         return {"waiting": self.saved(self.in_age_order())} if self.opened else {}
 
     def values(self) -> dict[str, Any]:
         return {"strings": self.strings} | ({"capacity": self.capacity} if self.opened else {})
 
     def restore(self, waiting: pa.Table, values: dict[str, Any], spec: JoinSpec) -> None:
-        """Take up waiting tuples; it is open. Raises ConfigError when they do not fit."""
+        """Restore waiting tuples. The table must be open. Raises ConfigError when they do not
+        fit."""
         self.divide(min(values["capacity"], self.most))
         for parts in (waiting[:1], waiting[1:]):  # the oldest has an age of its own
             for part in parts.to_batches(max_chunksize=APPEND_ROWS):
@@ -285,5 +288,5 @@ class ByKey(StreamTable):
 
 
 def _wrapped(tick: int) -> int:
-    """The int32 that stands for a tick."""
+    """Return a tick as an int32, which wraps around."""
     return (tick + 2**31) % 2**32 - 2**31

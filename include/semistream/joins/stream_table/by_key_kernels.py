@@ -1,14 +1,14 @@
 """Numba kernels of H_S by key (`ByKey`).
 
-Each disk partition has a part of the hash table, as large as the others': ``share`` buckets. A
-key's bucket is in the part of the first partition that may hold it. So those that wait for a
-partition are found without a look at the others.
+Each disk partition has a part of the hash table of the same size, ``share`` buckets. A key's bucket
+is in the part of the first partition that may hold it. So the tuples that wait for a partition are
+found without examining the others.
 
-A waiting tuple has a slot. The *leader* of a key is its oldest tuple; ``head`` and CHAIN hash the
-leaders, SAME links a leader to the other tuples of its key, COUNT is how many they are together (0:
-not a leader). PREV and NEXT are Q, the tuples in the order of age. FIRST and LAST are the disk
-partitions that may hold the key, [FIRST, LAST). ARRIVED numbers the batch that it came with. Free
-slots below the high-water mark are linked by SAME.
+A waiting tuple has a slot. The *leader* of a key is its oldest tuple. ``head`` and CHAIN hash the
+leaders, SAME links a leader to the other tuples of its key, and COUNT is the number of the key's
+tuples (0: not a leader). PREV and NEXT are Q, the tuples in the order of age. FIRST and LAST are
+the disk partitions that may hold the key, [FIRST, LAST). ARRIVED is the number of the tuple's
+batch. Free slots below the high-water mark are linked by SAME.
 
 Arrays: key int64[slots], key codes; link int32[slots, 8], with the columns just named; flags
 uint8[slots], MATCHED and MET; head int32[buckets], a leader or -1; share float64; q int64[5], the
@@ -26,19 +26,19 @@ from semistream.joins.key_table import GROUP, mix, scale
 CHAIN, SAME, PREV, NEXT, FIRST, LAST, ARRIVED, COUNT = range(8)  # columns of link, int32[n, 8]
 # of q, int64[5]: ends of Q, first free slot, high-water mark, tuples
 OLDEST, NEWEST, FREE, HIGH, LIVE = range(5)
-MET = 2  # beside MATCHED in flags: (of a leader) was found, and leaves in this iteration
+MET = 2  # in flags, beside MATCHED: the leader was found, and leaves in this iteration
 
 
 @njit(inline="always")
 def _bucket(code, first, share):
-    """The bucket of a key that partition `first` may hold, and none before it."""
+    """Return the bucket of a key whose first possible partition is `first`."""
     part = np.int64(first * share)
     return part + scale(mix(code), np.int64((first + 1) * share) - part)
 
 
 @njit(inline="always")
 def _leader(code, b, head, key, link):
-    """The leader of the code's key, in bucket b, or -1.
+    """Return the leader of the code's key, in bucket b, or -1.
 
     in      head int32[buckets], key int64[slots], link int32[slots, 8]
     """
@@ -50,7 +50,7 @@ def _leader(code, b, head, key, link):
 
 @njit(inline="always")
 def _fetch(buckets, head, key, link):
-    """Have fetched what these buckets lead to.
+    """Prefetch the heads of these buckets and the slots that they lead to.
 
     in      buckets int64[n], head int32[buckets], key int64[slots], link int32[slots, 8]
     """
@@ -105,9 +105,9 @@ def append(codes, spans, arrived, share, head, key, link, flags, q, slots):
 
 @njit(cache=True)
 def find(codes, firsts, first, last, share, head, key, link, flags, found, counts, met):
-    """The leader of each code, or -1, and its key's tuples, of keys whose partitions are all in
-    [first, last); and the leaders found for the first time in this iteration, which get MET.
-    Returns (sum of counts, leaders met).
+    """Find the leader of each code, or -1, and the number of its key's tuples, for keys whose
+    partitions all lie in [first, last). Leaders found for the first time in this iteration get MET.
+    Return (sum of counts, leaders met).
 
     firsts: the first partition that may hold each code.
 
@@ -138,7 +138,7 @@ def find(codes, firsts, first, last, share, head, key, link, flags, found, count
 
 @njit(cache=True)
 def pairs(first, last, found, link, out_row, out_slot):
-    """The (master row, slot) pairs of master rows first..last-1, as `find` found them.
+    """Write the (master row, slot) pairs of master rows first..last-1, as found by `find`.
 
     in      found int32[n], link int32[slots, 8]
     out     out_row int64[pairs], out_slot int64[pairs]
@@ -154,13 +154,13 @@ def pairs(first, last, found, link, out_row, out_slot):
 
 @njit(cache=True)
 def within(first, last, share, head, link, out):
-    """Leaders whose partitions are all in [first, last). Returns how many they are.
+    """Find the leaders whose partitions all lie in [first, last). Return their number.
 
     in      head int32[buckets], link int32[slots, 8]
     out     out int32[k], the first k of them
     """
     n = 0
-    # where there are more partitions than buckets, neighbours have one together
+    # if there are more partitions than buckets, neighbours share one
     end = max(np.int64(last * share), np.int64((last - 1) * share) + 1)
     for b in range(np.int64(first * share), end):
         s = head[b]
@@ -175,7 +175,7 @@ def within(first, last, share, head, link, out):
 
 @njit(cache=True)
 def count(leaders, link):
-    """Tuples of the keys of these leaders.
+    """Return the number of tuples of these leaders' keys.
 
     in      leaders int32[n], link int32[slots, 8]
     """
@@ -187,8 +187,8 @@ def count(leaders, link):
 
 @njit(cache=True)
 def remove(leaders, share, head, key, link, q, out):
-    """Remove all tuples of the keys of these leaders from H_S and Q. The contents of their slots
-    stay until the next `append`.
+    """Remove all tuples of these leaders' keys from H_S and Q. The contents of their slots remain
+    until the next `append`.
 
     in      leaders int32[n], key int64[slots]
     in/out  head int32[buckets], link int32[slots, 8], q int64[5]
@@ -226,8 +226,8 @@ def remove(leaders, share, head, key, link, q, out):
 
 @njit(cache=True)
 def in_age_order(slot, one_batch, link, out):
-    """Slots of Q from `slot` on, as many as out takes, or those of its batch. Returns (how many,
-    the slot behind them).
+    """Write slots of Q from `slot` on, as many as out takes, or only those of the slot's batch.
+    Return (their number, the slot behind them).
 
     in      link int32[slots, 8]
     out     out int64[k]
@@ -242,7 +242,8 @@ def in_age_order(slot, one_batch, link, out):
 
 @njit(cache=True)
 def outside(slot, first, last, link):
-    """The first slot of Q, from `slot` on, whose partitions are not all in [first, last), or -1.
+    """Return the first slot of Q, from `slot` on, whose partitions do not all lie in [first, last),
+    or -1.
 
     in      link int32[slots, 8]
     """
@@ -253,8 +254,8 @@ def outside(slot, first, last, link):
 
 @njit(cache=True)
 def frequent(link, q, least, below, histogram, out):
-    """Leaders of at least `least` tuples and fewer than `below`. Returns how many they are;
-    histogram[min(n, len - 1)] counts those of n tuples.
+    """Find leaders with at least `least` and fewer than `below` tuples. Return their number;
+    histogram[min(n, len - 1)] counts the leaders with n tuples.
 
     in      link int32[slots, 8], q int64[5]
     in/out  histogram int64[h]
@@ -284,14 +285,15 @@ def waiting(link, q, counts):
 
 @njit(cache=True)
 def ages(slots, link, now):
-    """(sum, maximum) of the ticks since the arrival of the tuples in slots; ticks wrap at 2^32.
+    """Return (sum, maximum) of the ticks since the arrival of the tuples in slots. Ticks wrap at
+    2^32.
 
     in      slots int64[n], link int32[slots, 8]
     """
     total, most = np.int64(0), np.int64(0)
     for i in range(len(slots)):
         age = np.int64(np.uint32(np.int64(now) - np.int64(link[slots[i], ARRIVED])))
-        # a batch that came within the last one's tick was given the next
+        # a batch that came within the tick of the last one was given the next tick
         if age > np.int64(0xFFFF0000):
             age = np.int64(0)
         total += age

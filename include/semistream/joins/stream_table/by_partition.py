@@ -19,23 +19,23 @@ from semistream.joins.stream_table.by_partition_kernels import HIGH, LIVE, MOST,
 from semistream.joins.stream_table.interface import NO_LIMIT, SAVED_ROWS, Ages, Found, StreamTable
 from semistream.joins.tuple_store import rows_in
 
-# tuples of a block; half a block of each partition is empty on average
+# possible tuples per block; half a block of each partition is empty on average
 WIDTHS = (32, 16, 8, 4, 2, 1)
-SHIFTS = (12, 11, 10, 9, 8, 7, 6)  # a page of strings has 2**shift bytes; half a one is empty too
-# that each partition can have at least, of the widest blocks and the largest pages that allow it
+SHIFTS = (12, 11, 10, 9, 8, 7, 6)  # 2**shift bytes of strings per page; half a page is empty too
+# the widest blocks and largest pages are chosen that give each partition at least this many
 BLOCKS = 8
-HALF_PAGES = 1 + 1 / (2 * BLOCKS)  # what strings take with the pages that are half empty
-# head, tuples, saved ones, reach, arrivals; of strings, the first page and the end
+HALF_PAGES = 1 + 1 / (2 * BLOCKS)  # bytes per byte of strings, with pages that are half empty
+# head, tuples, saved tuples, reach, arrivals; first page and end of the strings
 PARTITION_BYTES = 4 + 4 + 4 + 4 + 8 + 8 + 4 + 8
-VISITED = 65_536  # tuples of a partition that are grouped at a time, which takes some 50 bytes each
-SAMPLED = 1000  # coming tuples whose strings are looked at to divide the bytes anew
+VISITED = 65_536  # tuples of a partition that are grouped at a time, at some 50 bytes each
+SAMPLED = 1000  # incoming tuples whose strings are measured to divide the bytes anew
 
 
 class Visit:
     """Tuples that wait for one partition, grouped by key.
 
-    slots: int64[n]; keys: int64[n]; number: int32[n], the tuples of the key at its leader, else 0;
-    met: bool[n], of leaders: found in R; matched: bool[n].
+    slots, keys: int64[n]; number: int32[n], at the leader of a key the number of its tuples, else
+    0; met: bool[n], whether a leader's key was found in R; matched: bool[n].
     """
 
     def __init__(self, h_s: ByPartition, slots: np.ndarray):
@@ -48,11 +48,11 @@ class Visit:
 
     @property
     def removed(self) -> Removed:
-        """Its tuples, whose waiting `ByPartition.remove` tells."""
+        """The tuples of the visit. Their waiting times are part of `ByPartition.remove`."""
         return Removed(self.slots, self.matched, 0.0, 0.0, 0)
 
     def get(self, tuples: np.ndarray) -> list[pa.Array]:
-        """All columns of the stream of these tuples of the visit, int64[n]."""
+        """Return all stream columns of these tuples of the visit, int64[n]."""
         return self._h_s.get(self.slots[tuples])
 
     def mark(self, tuples: np.ndarray) -> int:
@@ -61,7 +61,7 @@ class Visit:
         return int(np.count_nonzero(self.matched) - before)
 
     def pairs(self, found: Found) -> Pairs:
-        """(master rows, tuples of the visit) of the matches."""
+        """Yield the matches as (master rows, tuples of the visit)."""
         for first, last, total in portions(found.counts):
             rows, tuples = np.empty(total, np.int64), np.empty(total, np.int64)
             kernels.pairs(first, last, found.first, self.same, rows, tuples)
@@ -69,12 +69,12 @@ class Visit:
 
 
 class ByPartition(StreamTable):
-    """Waiting tuples in blocks, the blocks of a partition linked; a partition's tuples leave
-    together. Their strings lie in pages, those of a partition linked too: what leaves, leaves no
-    gaps.
+    """Waiting tuples in blocks. The blocks of a partition are linked, and a partition's tuples
+    leave together. Strings lie in pages, which are linked per partition too, so that leaving tuples
+    leave no gaps.
 
-    No hash table and no links between tuples: beside its payload a tuple takes 9 bytes, and its
-    share of a block's 16. partitions: N of R.
+    There is no hash table and there are no links between tuples: beside its payload a tuple takes 9
+    bytes, and its share of a block's 16. partitions: N, the partitions of R.
     """
 
     store: PagedStore
@@ -84,21 +84,22 @@ class ByPartition(StreamTable):
         self.partitions, self.width = partitions, 1
         self._slot = 8 + PagedStore.slot_bytes(layout.held)
         self.head, self.waiting = np.full(partitions, -1, np.int32), np.zeros(partitions, np.int32)
-        # of waiting, in the last snapshot; -1: there were some, and they left
+        # `waiting` at the last snapshot; -1: its tuples have left since
         self.snapped = np.zeros(partitions, np.int32)
-        # behind the last partition that may hold a waiting key
+        # for each partition, one past the last partition that may hold a waiting key
         self.reach = np.zeros(partitions, np.int32)
-        # s: sum of arrivals, and the oldest one
+        # in s: the sum of arrival times, and the oldest
         self.arrived, self.first = np.zeros(partitions), np.zeros(partitions)
         self.q = np.array([-1, 0, 0, 0, 0], np.int64)
-        # of strings: the first page, and where the last string ends; as q of the pages
+        # for strings: the first page, and where the last string ends; `pages` counts pages as q
+        # counts blocks
         self.page, self.end = np.full(partitions, -1, np.int32), np.zeros(partitions, np.int64)
         self.pages = np.array([-1, 0, 0, 0], np.int64)
-        self.blocks = self.page_count = 0  # that it has memory for
+        self.blocks = self.page_count = 0  # numbers that the memory suffices for
 
     def open(self, strings: float, most: int, width: int = 0, shift: int = 0) -> None:
-        """width: tuples of a block, shift: 2**shift bytes of a page; 0: as is best for so many
-        bytes."""
+        """Reserve memory. width: tuples per block, shift: 2**shift bytes per page; 0: the best for
+        `most` bytes."""
         self.strings, room = strings, max(most - self._fixed, 0)
         tuples = room / (self._slot + strings)
         self.width = width or next((w for w in WIDTHS if tuples >= BLOCKS * w * self.partitions), 1)
@@ -115,7 +116,7 @@ class ByPartition(StreamTable):
 
     @property
     def least_bytes(self) -> int:
-        """What it has with a single block."""
+        """Bytes with a single block."""
         return self._fixed + self.block_bytes
 
     @property
@@ -124,7 +125,8 @@ class ByPartition(StreamTable):
 
     @classmethod
     def bytes_per_tuple(cls, schema: pa.Schema, strings: float, width: int = 16) -> float:
-        """v_S as held, with `strings` bytes of strings, in blocks of so many tuples."""
+        """Return v_S in H_S: the bytes of a tuple with `strings` bytes of strings, in blocks of
+        `width` tuples."""
         return 8 + PagedStore.slot_bytes(schema) + 16 / width + strings * HALF_PAGES
 
     @property
@@ -144,8 +146,8 @@ class ByPartition(StreamTable):
         return self.divide(blocks, min(left // self.store.page_bytes, len(self.store.link)))
 
     def divide(self, blocks: int, pages: int) -> int:
-        """Have so many blocks, and so many pages for strings. Returns the bytes that it has: more,
-        while more waits."""
+        """Set the number of blocks, and of pages for strings. Return the bytes in use, which stay
+        larger while waiting tuples need more."""
         if self.q[USED] > blocks or self.pages[USED] > pages:
             self.q[MOST] = min(blocks, self.blocks)
             self.pages[MOST] = min(pages, self.page_count)
@@ -162,19 +164,19 @@ class ByPartition(StreamTable):
     # Entering
 
     def fits(self, sizes: np.ndarray, most: int = NO_LIMIT) -> int:
-        return min(len(sizes), most)  # where each one goes decides, in `append`
+        return min(len(sizes), most)  # `append` decides, as it depends on each tuple's partition
 
     def admit(self, buffer: StreamBuffer, most: int = NO_LIMIT) -> int:
         count = super().admit(buffer, most)
-        # pages are what is missing, for the blocks are not used up
+        # pages are missing, as there are free blocks
         if not count and len(buffer) and self.q[USED] < self.q[MOST] and self._divide_anew(
                 buffer.sizes[:SAMPLED]):
             count = super().admit(buffer, most)
         return count
 
     def _divide_anew(self, sizes: np.ndarray) -> bool:
-        """Where strings are longer than assumed, divide the bytes anew between tuples and strings.
-        False: nothing changed."""
+        """Divide the bytes anew between tuples and strings, if strings are longer than assumed.
+        Return whether anything changed."""
         used = int(self.pages[USED]) << self.store.shift
         mean = max(float(sizes.mean()), used / HALF_PAGES / max(self.live, 1))
         if mean <= 1.1 * self.strings and self.live:
@@ -200,22 +202,22 @@ class ByPartition(StreamTable):
         return self.layout.columns(self.key[tuples], self.store.get(tuples))
 
     def next(self, position: int) -> int:
-        """The first partition from `position` on for which tuples wait, or -1."""
+        """Return the first partition from `position` on for which tuples wait, or -1."""
         return kernels.next_waiting(self.waiting, position)
 
     @property
     def oldest(self) -> int:
-        """The partition for which the oldest tuple waits; some tuple must wait."""
+        """The partition for which the oldest tuple waits. Some tuple must wait."""
         return int(np.argmin(np.where(self.waiting > 0, self.first, np.inf)))
 
     @property
     def age(self) -> float:
-        """Seconds that the oldest tuple has waited; some tuple must wait."""
+        """Seconds that the oldest tuple has waited. Some tuple must wait."""
         return float(time.perf_counter() - self.first[self.oldest])
 
     def upcoming(self, partition: int, number: int) -> list[int]:
-        """This partition and those for which tuples wait behind it, so many in all, around the end
-        of R."""
+        """Return this partition and the next ones with waiting tuples, `number` in all. After the
+        last partition of R the search continues at the first."""
         out = [partition]
         while len(out) < number:
             behind = self.next(out[-1] + 1)
@@ -223,8 +225,8 @@ class ByPartition(StreamTable):
         return out
 
     def visits(self, partition: int) -> Iterator[Visit]:
-        """The tuples that wait for this partition, what the elevator finishes at one stop, VISITED
-        at a time. They stay until `remove`."""
+        """Yield the tuples that wait for this partition, VISITED at a time. They stay until
+        `remove`."""
         block, at, left = int(self.head[partition]), 0, int(self.waiting[partition])
         while left:
             slots = np.empty(min(left, VISITED), np.int64)
@@ -233,7 +235,7 @@ class ByPartition(StreamTable):
             yield Visit(self, slots)
 
     def find(self, codes: np.ndarray, visit: Visit) -> Found:
-        """The tuples of a visit with these key codes, int64[n]."""
+        """Find the tuples of a visit with these key codes, int64[n]."""
         found, counts = np.empty(len(codes), np.int32), np.empty(len(codes), np.int32)
         total = kernels.find(codes, visit.keys, visit.table, visit.number, visit.met, found, counts)
         return Found(found, counts, total)
@@ -241,8 +243,8 @@ class ByPartition(StreamTable):
     # Leaving
 
     def remove(self, p: int) -> Removed:
-        """Remove partition p's tuples. Tells how long they waited; which they are, its visits
-        do."""
+        """Remove partition p's tuples. Return how long they waited; the tuples themselves are in
+        its visits."""
         now, n = time.perf_counter(), int(self.waiting[p])
         removed = Removed.none()._replace(seconds=float(n * now - self.arrived[p]),
                                           longest=float(now - self.first[p]) if n else 0.0,
@@ -264,7 +266,8 @@ class ByPartition(StreamTable):
                        float(self.live * now - self.arrived[somewhere].sum()), self.live)
 
     def age_by(self, ages: Ages) -> None:
-        """The oldest tuple is one of the first partition's."""
+        """Shift the arrival of the waiting tuples back. The oldest age is given to a tuple of the
+        first partition."""
         somewhere = np.flatnonzero(self.waiting)
         if len(somewhere):
             came = time.perf_counter() - ages.others
@@ -272,17 +275,17 @@ class ByPartition(StreamTable):
             self.first[somewhere[0]] -= ages.oldest - ages.others
             self.arrived[somewhere[0]] -= ages.oldest - ages.others
 
-    # What waits
+    # Waiting tuples
 
     def slots(self, first: int, number: np.ndarray) -> np.ndarray:
-        """The slots of the newest number[i] tuples of each partition first + i, int64[sum of
+        """Return the slots of the newest number[i] tuples of each partition first + i, int64[sum of
         number]."""
         out = np.empty(int(number.sum()), np.int64)
         kernels.slots_of(first, number, self.width, self.head, self.block, out)
         return out
 
     def newest(self, number: np.ndarray) -> pa.RecordBatchReader:
-        """The newest number[i] tuples of each partition i, for a state."""
+        """Return the newest number[i] tuples of each partition i, for a state."""
         ends = np.cumsum(number, dtype=np.int64)
         cuts = np.unique([0, *np.searchsorted(ends, np.arange(SAVED_ROWS, ends[-1], SAVED_ROWS)),
                           len(number)])
@@ -290,15 +293,15 @@ class ByPartition(StreamTable):
 
     @property
     def not_snapped(self) -> np.ndarray:
-        """How many tuples of each partition the last snapshot does not have, int32[partitions]."""
+        """Tuples of each partition that the last snapshot lacks, int32[partitions]."""
         return self.waiting - np.maximum(self.snapped, 0)
 
     def snap(self) -> None:
-        """A snapshot has what is here."""
+        """Record that a snapshot holds the tuples that wait now."""
         self.snapped[:] = self.waiting
 
     def _shrink(self, blocks: int) -> None:
-        """Move the blocks down so that none lies behind so many."""
+        """Move the blocks down so that their numbers are below `blocks`."""
         above = max(int(self.q[HIGH]) - blocks, 0)
         source, target = np.empty(above, np.int32), np.empty(above, np.int32)
         n = kernels.shrink(blocks, self.head, self.block, self.q, source, target)
@@ -313,7 +316,7 @@ class ByPartition(StreamTable):
         release(self.block, blocks)
 
     def _shrink_pages(self, pages: int) -> None:
-        """Move the pages down so that none lies behind so many."""
+        """Move the pages down so that their numbers are below `pages`."""
         if pages < self.pages[HIGH]:
             moved, touched = np.empty(self.pages[HIGH], np.int32), np.empty(self.partitions, bool)
             kernels.shrink_pages(pages, self.store.shift, self.page, self.end, self.store.link,

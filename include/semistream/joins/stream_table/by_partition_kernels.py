@@ -20,13 +20,13 @@ from semistream.joins.intrinsics import move
 from semistream.joins.key_table import bucket
 
 NEXT, PREV, OWNER, COUNT = range(4)  # columns of block; OWNER is a partition, or -1
-# of q, int64[5]: first free block, high-water mark, blocks, as many as may be; tuples
+# of q, int64[5]: first free block, high-water mark, blocks used, most blocks; tuples
 FREE, HIGH, USED, MOST, LIVE = range(5)
 
 
 @njit(inline="always")
 def taken(number, next_free):
-    """A free block or page, the number of which is counted as used.
+    """Return a free block or page, and count it as used.
 
     in      next_free int32[n], where the free ones are linked
     in/out  number int64[4]
@@ -44,9 +44,9 @@ def taken(number, next_free):
 @njit(cache=True)
 def append(codes, rows, partition, sizes, width, shift, head, waiting, key, block, q, page, end,
            link, pages, slots, at):
-    """Put the tuples codes[rows], the i-th into partition[i]'s blocks, in slots[i], and give it
-    pages for its strings of sizes[i] bytes, the first of which goes to at[i]. Returns how many
-    there was room for.
+    """Put the tuples codes[rows] into blocks: the i-th into partition[i]'s, in slots[i]. Add pages
+    to the partition for its strings of sizes[i] bytes, the first of which goes to at[i]. Return how
+    many tuples fitted.
 
     in      codes int64[m], rows int64[n], partition int32[n], sizes int64[n]
     in/out  head int32[partitions], waiting int32[partitions], block int32[blocks, 4], q int64[5],
@@ -90,7 +90,8 @@ def append(codes, rows, partition, sizes, width, shift, head, waiting, key, bloc
 
 @njit(cache=True)
 def note(spans, now, reach, arrived, first):
-    """Note of tuples just appended how far their keys reach and that they came `now`, in seconds.
+    """Record for tuples just appended how far their keys reach, and that they arrived at `now`, in
+    seconds.
 
     in      spans int32[n, 2]
     in/out  reach int32[partitions], arrived float64[partitions], first float64[partitions]
@@ -105,7 +106,7 @@ def note(spans, now, reach, arrived, first):
 
 @njit(cache=True)
 def slots_of(first, number, width, head, block, slots):
-    """The slots of the newest number[i] tuples of each partition first + i.
+    """Write the slots of the newest number[i] tuples of each partition first + i.
 
     in      number int32[n], head int32[partitions], block int32[blocks, 4]
     out     slots int64[sum of number]
@@ -124,8 +125,8 @@ def slots_of(first, number, width, head, block, slots):
 
 @njit(cache=True)
 def slots_from(b, at, width, block, slots):
-    """The slots of a partition's tuples, from the at-th of block b on. Returns block and place
-    behind them.
+    """Write the slots of a partition's tuples, from the at-th of block b on. Return block and place
+    behind the last one.
 
     in      block int32[blocks, 4]
     out     slots int64[n]
@@ -140,7 +141,7 @@ def slots_from(b, at, width, block, slots):
 
 @njit(cache=True)
 def release(p, shift, head, waiting, block, q, page, end, link, pages):
-    """Free the blocks and the pages of partition p. The latter stay linked, so that its strings can
+    """Free the blocks and the pages of partition p. The pages stay linked, so that its strings can
     be read until others are put there.
 
     in/out  head int32[partitions], waiting int32[partitions], block int32[blocks, 4], q int64[5],
@@ -166,7 +167,7 @@ def release(p, shift, head, waiting, block, q, page, end, link, pages):
 
 @njit(cache=True)
 def shrink(most, head, block, q, source, target):
-    """Move blocks so that all lie below `most` >= q[USED]. Returns how many were moved.
+    """Move blocks so that their numbers are below `most` >= q[USED]. Return how many were moved.
 
     in/out  head int32[partitions], block int32[blocks, 4], q int64[5]
     out     source int32[k], target int32[k], the old and new number of each moved block
@@ -197,7 +198,7 @@ def shrink(most, head, block, q, source, target):
 
 @njit(cache=True)
 def shrink_pages(most, shift, page, end, link, pages, heap, moved, touched):
-    """Move pages so that all lie below `most` >= pages[USED].
+    """Move pages so that their numbers are below `most` >= pages[USED].
 
     in/out  page int32[partitions], end int64[partitions], link int32[pages], pages int64[4], heap
             uint8[pages << shift]
@@ -240,7 +241,7 @@ def shrink_pages(most, shift, page, end, link, pages, heap, moved, touched):
 
 @njit(cache=True)
 def next_waiting(waiting, first):
-    """The first partition from `first` on for which tuples wait, or -1.
+    """Return the first partition from `first` on for which tuples wait, or -1.
 
     in      waiting int32[partitions]
     """
@@ -252,9 +253,9 @@ def next_waiting(waiting, first):
 
 @njit(cache=True)
 def group(keys, table, same, number):
-    """Group a visit's tuples by key: number is the key's tuples if the tuple is the first of its
-    key, its leader, else 0; same links a leader to the others; table has the leaders, by open
-    addressing.
+    """Group a visit's tuples by key. number: for the first tuple of a key, its leader, the key's
+    tuples, else 0; same: links from a leader to the other tuples of its key; table: the leaders, by
+    open addressing.
 
     in      keys int64[n]
     out     table int32[m], m > n, same int32[n], number int32[n]
@@ -274,8 +275,8 @@ def group(keys, table, same, number):
 
 @njit(cache=True)
 def find(codes, keys, table, number, met, found, counts):
-    """The leader of each code, or -1, and its key's tuples; leaders that are found are met. Returns
-    the sum of counts.
+    """Find the leader of each code, or -1, and the number of its key's tuples. Mark the leaders
+    found as met. Return the sum of counts.
 
     in      codes int64[k], keys int64[n], table int32[m], number int32[n]
     in/out  met bool[n]
@@ -298,8 +299,8 @@ def find(codes, keys, table, number, met, found, counts):
 
 @njit(cache=True)
 def pairs(first, last, found, same, out_row, out_tuple):
-    """The (master row, tuple of the visit) pairs of master rows first..last-1, as `find` found
-    them.
+    """Write the (master row, tuple of the visit) pairs of master rows first..last-1, as found by
+    `find`.
 
     in      found int32[m], same int32[n]
     out     out_row int64[pairs], out_tuple int64[pairs]

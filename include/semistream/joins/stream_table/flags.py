@@ -1,4 +1,4 @@
-"""The flag that the layouts share: a waiting tuple has had a match."""
+"""The flag that all layouts share: a waiting tuple has had a match."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ MATCHED = 1
 
 @njit(cache=True)
 def mark(flags, slots, bit):
-    """Set a bit of the flags at slots. Returns how many of them did not have it.
+    """Set a bit of the flags at slots. Return how many did not have it.
 
     in      slots int64[n]
     in/out  flags uint8[capacity]

@@ -1,4 +1,4 @@
-"""What every layout of H_S is to the parts that use it."""
+"""The interface of every layout of H_S."""
 
 from __future__ import annotations
 
@@ -16,41 +16,43 @@ from semistream.joins.stream_buffer import StreamBuffer, StreamLayout
 from semistream.joins.tuple_store import rows_in
 
 NO_LIMIT = 2**62
-SAVED_ROWS = 65_536  # tuples that are copied for a state at a time
+SAVED_ROWS = 65_536  # tuples copied for a state at a time
 
 
 class Found(NamedTuple):
-    """What of H_S has the key codes of a partition's tuples."""
+    """The waiting tuples that have the key codes of a partition's tuples."""
 
-    # int32[n], a tuple with each code, from which links lead to the others; -1: none
+    # int32[n], for each code a tuple that has it and is linked to the others; -1: none
     first: np.ndarray
     counts: np.ndarray  # int32[n], the tuples with each code
-    total: int  # all together
+    total: int  # the sum of counts
 
 
 class Ages(NamedTuple):
-    """Seconds since the arrival of tuples: of the oldest one, and the mean of the others."""
+    """Seconds since the arrival of waiting tuples: of the oldest one, and the mean of the
+    others."""
 
     oldest: float = 0.0
     others: float = 0.0
 
     @classmethod
     def of(cls, oldest: float, total: float, tuples: int) -> Ages:
-        """total: of so many tuples, the oldest included."""
+        """Return the ages, given the sum of all ages. total: sum over so many tuples, the oldest
+        included."""
         return cls(oldest, (total - oldest) / (tuples - 1) if tuples > 1 else oldest)
 
 
 class StreamTable(ABC):
     """H_S and Q. A waiting tuple is known by its slot, an integer.
 
-    Beside this, each layout has ``find``, which gives `Found`; ``pairs``, the (rows of R, slots) of
-    what was found, in portions of bounded size; and ``remove``, which gives `output.Removed`. What
-    they find and remove differs.
+    Each layout also has ``find``, which returns `Found`; ``pairs``, which yields the (rows of R,
+    slots) of found tuples in portions of bounded size; and ``remove``, which returns
+    `output.Removed`. Their arguments differ by layout.
     """
 
     opened = False
-    strings = 0.0  # bytes of strings to expect of a tuple
-    size = 0  # bytes that it has
+    strings = 0.0  # expected bytes of strings in a tuple
+    size = 0  # bytes of the table
 
     def __init__(self, layout: StreamLayout):
         self.layout = layout
@@ -58,50 +60,52 @@ class StreamTable(ABC):
     @property
     @abstractmethod
     def live(self) -> int:
-        """Tuples that wait."""
+        """Number of waiting tuples."""
 
     @abstractmethod
     def open(self, strings: float, most: int) -> None:
-        """Make it, for at most so many bytes, with `strings` bytes of strings expected of a
-        tuple."""
+        """Reserve memory for the table, at most `most` bytes. strings: expected bytes of strings in
+        a tuple."""
 
     @abstractmethod
     def resize(self, size: int) -> int:
-        """Have so many bytes from now on. Returns the bytes that it has: fewer than allowed where
-        it has no use for more, more while more waits."""
+        """Change the table's size to `size` bytes. Return its size afterwards: less if more is of
+        no use, more while waiting tuples need more."""
 
     @abstractmethod
     def fits(self, sizes: np.ndarray, most: int) -> int:
-        """How many of the coming tuples, with these bytes of strings each, int64[n], can enter now,
-        at most `most`."""
+        """Return how many of the next tuples can enter now, at most `most`. sizes: int64[n], bytes
+        of each tuple's strings."""
 
     @abstractmethod
     def append(self, buffer: StreamBuffer, count: int) -> int:
-        """Add the first `count` tuples of the buffer, which `fits` has let in. Returns how many
-        there was room for."""
+        """Add the first `count` tuples of the buffer, which `fits` has allowed. Return how many
+        fitted."""
 
     @abstractmethod
     def ages(self) -> Ages:
-        """How long what waits has waited."""
+        """Return how long the waiting tuples have waited."""
 
     @abstractmethod
     def age_by(self, ages: Ages) -> None:
-        """What waits came out of a saved state: it has waited so long."""
+        """Shift the arrival of the waiting tuples back: they come from a saved state, and have
+        already waited for these times."""
 
     @abstractmethod
     def get(self, tuples: np.ndarray) -> list[pa.Array]:
-        """All columns of the stream of the tuples in these slots, int64[n]."""
+        """Return all stream columns of the tuples in these slots, int64[n]."""
 
     def admit(self, buffer: StreamBuffer, most: int = NO_LIMIT) -> int:
-        """Let in the first tuples of the buffer, as many as fit and at most `most`. Returns how
-        many: none of them, when it is empty and the first one is too long."""
+        """Move the first tuples of the buffer in, as many as fit and at most `most`. Return their
+        number: 0 if the table is empty and the first tuple is too long."""
         count = self.fits(buffer.sizes, most)
         return self.append(buffer, count) if count > 0 else 0
 
     def saved(self, slots: np.ndarray | Iterable[np.ndarray],
               matched: Callable[[np.ndarray], np.ndarray] | None = None) -> pa.RecordBatchReader:
-        """The tuples in these slots, int64[n], or in portions of such, for a state: to be read
-        before the table changes, a portion at a time. matched: gives a further column, bool[n]."""
+        """Return the tuples in these slots, int64[n] or portions of such, for a state. The reader
+        yields a portion at a time, and must be read before the table changes. matched: a function
+        that gives a further column, bool[n]."""
         fields = [(f"s{i}", f.type) for i, f in enumerate(self.layout.schema)]
         most = min(SAVED_ROWS, rows_in(self.layout.schema, OUTPUT_BYTES, self.strings))
         portions = (part[first:first + most]
@@ -119,7 +123,7 @@ class StreamTable(ABC):
         return pa.RecordBatchReader.from_batches(schema, batches())
 
     def admit_saved(self, batch: pa.RecordBatch, spec: JoinSpec, by_index: bool = True) -> None:
-        """Let tuples of a saved state in again. by_index: with their spans of R. Raises ConfigError
+        """Add tuples of a saved state again. by_index: look up their spans in R. Raises ConfigError
         when they do not fit."""
         codes, _ = spec.keys.stream_codes(batch)
         buffer = StreamBuffer(self.layout, batch, codes)

@@ -1,4 +1,4 @@
-"""Snapshots of an H_S by partition: a whole one, and then what has changed since the one before."""
+"""Snapshots of an H_S by partition: a whole one, then the changes since the one before."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from semistream.joins.state_file import JoinState
 from semistream.joins.stream_probing import PROBE_ROWS
 from semistream.joins.stream_table.by_partition import ByPartition
 
-MOST_CHANGES = 100  # snapshots that tell changes, between two whole ones
+MOST_CHANGES = 100  # snapshots of changes between two whole ones
 
 
 class Snapshots:
-    """Takes them, and repeats them in a new H_S."""
+    """The snapshots of one H_S, which can be restored into a new one."""
 
     def __init__(self, h_s: ByPartition):
         self.h_s = h_s
-        self.count = 0  # since and with the last whole one
-        # tuples that they told since then, and what else the caller counts that is in the whole
+        self.count = 0  # snapshots since the last whole one, which is included
+        # tuples saved as changes since then, and whatever else of the whole the caller adds
         self.changed = 0
 
     def whole(self) -> dict[str, pa.RecordBatchReader]:
-        """Return all that waits."""
+        """Return all waiting tuples."""
         self.changed = 0
         if not self.h_s.opened:
             return {}
@@ -35,8 +35,9 @@ class Snapshots:
 
     def changes(self, others: int = 0) -> dict[str, pa.Table | pa.RecordBatchReader] | None:
         """Return the tuples that came since the last snapshot and still wait, and the partitions
-        that were visited. None: take the whole, which with so many others is less than the changes
-        since the last one. So a tuple is kept twice, however many others wait."""
+        that were visited. Return None if a whole snapshot is needed: when the changes since the
+        last one exceed the waiting tuples and `others`. So a tuple is saved about twice, however
+        many tuples wait."""
         if not self.count or self.count > MOST_CHANGES:
             return None
         came = self.h_s.not_snapped
@@ -48,7 +49,7 @@ class Snapshots:
         return {"left": left, "waiting": self._newest(came)}
 
     def values(self) -> dict[str, Any]:
-        """Return how H_S is laid out."""
+        """Return the layout of H_S."""
         h_s, values = self.h_s, {"strings": self.h_s.strings, "changed": self.changed}
         if h_s.opened:
             values |= {"width": h_s.width, "blocks": h_s.blocks, "shift": h_s.store.shift,
@@ -56,7 +57,7 @@ class Snapshots:
         return values
 
     def restore(self, states: list[JoinState], arena: Arena, spec: JoinSpec) -> None:
-        """Repeat in an opened H_S a whole snapshot and those after it."""
+        """Restore a whole snapshot and the changes after it into an opened H_S."""
         h_s = self.h_s
         self.count, self.changed = len(states), states[-1].values["changed"]
         for state in states:
@@ -69,8 +70,8 @@ class Snapshots:
             h_s.snap()
 
     def _newest(self, number: np.ndarray) -> pa.RecordBatchReader:
-        """The newest number[p] tuples of each partition p, int32[N], which the snapshot has from
-        now on."""
+        """Return the newest number[p] tuples of each partition p, int32[N]. They count as saved
+        from now on."""
         tuples = self.h_s.newest(number)
         self.h_s.snap()
         return tuples
