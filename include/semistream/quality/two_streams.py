@@ -84,7 +84,7 @@ def scope_of(connection: sa.Connection, app: str, job: AnyJob, commits: list[sa.
 
 
 def closed_table(engine: sa.Engine, job: AnyJob, fact: str) -> sa.Table | None:
-    """Return the table of totals of a fact table's keys; None if the job has none, or it is gone."""
+    """Return the table with the totals of a fact table's keys, or None without such a table."""
     name = closed_name(fact)
     if closing_of(job) is None or not sa.inspect(engine).has_table(name):
         return None
