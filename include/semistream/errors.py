@@ -28,6 +28,19 @@ class NotEnoughMemory(ConfigError):
         super().__init__("memory", f"must be at least {least:,} bytes for {what}", value, remedy)
 
 
+class TooMuchMemory(ConfigError):
+    """The system refuses an array of an operator. size: its bytes; most: those that a process may
+    have here; before: those that it has without arrays; enough: an M for one operator that will
+    do."""
+
+    def __init__(self, size: int, most: int, before: int, enough: int):
+        super().__init__(
+            "memory", f"must be less: the system refuses an array of {size:,} bytes, as a process "
+            f"may have {most:,} bytes here, and takes {before:,} of them without any array", None,
+            f"Give each operator at most {enough:,} bytes, or allow more (ulimit -v, "
+            "vm.overcommit_memory).")
+
+
 class TooManyRows(SemistreamError):
     """A join that is estimated to exceed the limit of rows. estimate, bound: rows, and the error
     that is exceeded only with probability 1 - ``confidence``; what: the join's description."""

@@ -8,19 +8,26 @@ or a `Region` that another process can map too. `release` gives an array's last 
 from __future__ import annotations
 
 import ctypes
+import errno
 import mmap
 import os
+import resource
 from contextlib import suppress
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from semistream.errors import ConfigError
+from semistream.errors import ConfigError, TooMuchMemory
 
 _MAP_NORESERVE, _PAGE = 0x4000, mmap.PAGESIZE  # Linux; the first is not in Python 3.11
 # bytes from which an array gets huge pages, where the system has them: the unused part of a page
 # of 2 MB is small beside so large an array
 LARGE = 32 << 20
+# an operator's arrays are mapped for the most that each may ever hold: H_S and H_R, tuples and
+# their strings, together for 4 M; and those of one that was tried before it may be there still
+MAPPED = 8
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
@@ -80,20 +87,43 @@ def mapped(count: int, dtype: np.dtype | type, width: int = 1) -> np.ndarray:
     """Return a zeroed array whose pages become resident when first written.
 
     Large arrays get huge pages: a look-up by a random key touches a page of its own, and the
-    processor translates addresses faster where pages are few.
+    processor translates addresses faster where pages are few. Raises TooMuchMemory if the system
+    refuses the array.
     """
     dtype = np.dtype(dtype)
     size = max(count, 1) * width * dtype.itemsize
-    if Region.wanted:
-        region: mmap.mmap = Region(size)
-    else:
-        region = mmap.mmap(-1, size,
-                           flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE)
-        if size >= LARGE:
-            with suppress(OSError):  # a system without them
-                region.madvise(mmap.MADV_HUGEPAGE)
+    before = _mapped_before()
+    try:
+        region = Region(size) if Region.wanted else mmap.mmap(
+            -1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE)
+    except OSError as e:
+        if e.errno != errno.ENOMEM:
+            raise
+        most = _most_mapped()
+        raise TooMuchMemory(size, most, before, max(most - before, 0) // MAPPED) from None
+    if not Region.wanted and size >= LARGE:
+        with suppress(OSError):  # a system without them
+            region.madvise(mmap.MADV_HUGEPAGE)
     array = np.frombuffer(region, dtype, count * width)
     return array.reshape(count, width) if width > 1 else array
+
+
+@cache
+def _mapped_before() -> int:
+    """Bytes that the process had mapped before its first array."""
+    return int(Path("/proc/self/statm").read_text().split()[0]) * _PAGE
+
+
+def _most_mapped() -> int:
+    """Bytes that a process may have: of the machine's memory, of what the kernel promises to all
+    processes, where it keeps to that, and of the process's own limit."""
+    most = os.sysconf("SC_PHYS_PAGES") * _PAGE
+    if Path("/proc/sys/vm/overcommit_memory").read_text().strip() == "2":
+        limit, = (line.split()[1] for line in Path("/proc/meminfo").read_text().splitlines()
+                  if line.startswith("CommitLimit:"))
+        most = min(most, int(limit) * 1024)
+    own, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return most if own == resource.RLIM_INFINITY else min(most, own)
 
 
 def release(array: np.ndarray, first: int) -> None:

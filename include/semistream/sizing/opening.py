@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from semistream.config import Settings
 from semistream.cost_models import MODELS, TYPICAL, Costs
-from semistream.errors import ConfigError, NotEnoughMemory
+from semistream.errors import ConfigError, NotEnoughMemory, TooMuchMemory
 from semistream.joins.contract import SemiStreamJoin
 from semistream.joins.registry import Algorithm, find_algorithm
 from semistream.joins.spec import JoinSpec, join_spec
@@ -43,6 +43,8 @@ def open_join(algorithm: str, *, memory: int, stream: pa.Schema, master: MasterR
     for settings in _from_best_to_smallest(entry, spec, asked, still_open, costs, sample, tuples):
         try:
             return entry.make(spec, settings)
+        except TooMuchMemory:
+            raise
         except ConfigError as e:
             refusal = e
     if refusal.parameter != "memory" and refusal.parameter not in still_open:
