@@ -534,7 +534,11 @@ def test_what_is_compiled_at_set_up_is_all_that_a_join_needs(tmp_path):
             "for algorithm, kind in itertools.product(sys.argv[1:], ('csv', 'parquet')):\n"
             "    assert main(['join', '--algorithm', algorithm, '--stream', 's.' + kind,\n"
             "                 '--master', 'm.' + kind, '--on', 'k', '--out', 'o.parquet',\n"
-            "                 '--memory', '200KB', '--unmatched', 'u.csv']) == 0")
+            "                 '--memory', '200KB', '--unmatched', 'u.csv']) == 0\n"
+            "for algorithm, kind in itertools.product(('pjoin', 'xjoin'), ('csv', 'parquet')):\n"
+            "    assert main(['join-streams', '--algorithm', algorithm, '--left', 's.' + kind,\n"
+            "                 '--right', 'm.' + kind, '--on', 'k', '--out', 'o.parquet',\n"
+            "                 '--memory', '2MB']) == 0")
     done = subprocess.run([sys.executable, "-c", code, *REGISTRY], capture_output=True, text=True,
                           env=environment | {"NUMBA_DEBUG_CACHE": "1"}, cwd=tmp_path)
     assert done.returncode == 0 and "data loaded" in done.stdout

@@ -41,7 +41,9 @@ class Loaded:
         return self.load.settings().directory(self.load.places)
 
     def run(self, **settings):
-        return self.load.run(self.spark, sink=self.sink, partitions=1, **settings)
+        """Let tuples wait until the drain: with little R, ELEVATORJOIN would answer all at once."""
+        return self.load.run(self.spark, sink=self.sink, partitions=1, algorithm="meshjoin",
+                             **settings)
 
     def bring_back(self) -> None:
         shutil.rmtree(self.load.places.home)

@@ -34,7 +34,8 @@ from semistream.joins.scan_phase import largest_chunk
 from semistream.joins.stream_table.by_partition import BLOCKS, PARTITION_BYTES, WIDTHS
 
 FILTER_BITS = (4, 8, 12)  # 16, 3 and 1 of 100 absent keys pass
-FILL = 4e-9  # seconds to cache a byte of R in H_R; measured with tuples of 13 columns
+# seconds to cache a tuple of R in H_R, and a byte of it; measured with tuples of 4 and 14 columns
+FILL_TUPLE, FILL = 3e-7, 4e-9
 # sweeps of a run that are computed one by one; the relative change of their tuples that counts as
 # none
 MOST_SWEEPS, EVEN_SWEEPS = 12, 0.05
@@ -212,7 +213,7 @@ def _course(work: Workload, sweep: _Sweep, cut: Cut, costs: Costs, whole: bool) 
                     s.c_o + s.c_e + s.c_s + s.c_a + s.c_r, first)
     if not math.isfinite(work.tuples):
         return course
-    hit_cost, fill = s.c_r + s.c_n + sweep.c_s_hit, work.cached_tuple_bytes * FILL
+    hit_cost, fill = s.c_r + s.c_n + sweep.c_s_hit, FILL_TUPLE + work.cached_tuple_bytes * FILL
     stages: list[Stage] = []
     t, hit, cached, came = (math.e - 1) * first, 0.0, 0.0, 0.0
     while len(stages) < MOST_SWEEPS and came < work.tuples:

@@ -1,5 +1,5 @@
-"""``python -m semistream.files.precompile [NAME …]``: compile the kernels of `semistream join` into
-Numba's cache, for all algorithms by default, so that no run waits for compilation."""
+"""``python -m semistream.files.precompile [NAME …]``: compile the kernels of `semistream join` and
+`join-streams` into Numba's cache, for all algorithms by default, so that no run waits for it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from typing import Any
 import pyarrow as pa
 
 from semistream.files.join import join_files
+from semistream.files.join_streams import JoinStreams, join_streams
 from semistream.files.settings import JoinFiles
 from semistream.files.sink import OutputFile
 from semistream.joins import REGISTRY
+from semistream.stream_joins import REGISTRY as STREAM_JOINS
 
 MASTER, STREAM = 12_000, 30_000  # rows; more than the memory holds
 DAY = datetime.date(2024, 1, 1)
@@ -40,6 +42,19 @@ def precompile(names: Sequence[str]) -> None:
                 _join(directory, given | {"parameters": {"filter_bits": 8}})
         _join(directory, cases[0])  # with the algorithm that the cost models choose
         _join(directory, _written_otherwise(directory))
+        for case in cases:
+            _join_both(directory, case)
+
+
+def _join_both(directory: Path, case: dict[str, Any]) -> None:
+    """Join the two files as streams, in memory and with a state on disk."""
+    sides = {"on": case.get("on", "k"), "left": case["stream"], "right": case["master"],
+             "out": directory / "both.parquet"}
+    for algorithm, promise, memory in itertools.product(
+            STREAM_JOINS, ({}, {"clustered": "left", "join_type": "full"}), ("64MB", "2MB")):
+        if algorithm == "pjoin" or not promise:
+            join_streams(JoinStreams.load(sides | promise
+                                          | {"algorithm": algorithm, "memory": memory}))
 
 
 def _join(directory: Path, case: dict[str, Any]) -> None:
