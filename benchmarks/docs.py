@@ -221,7 +221,7 @@ def _claim(claim: Mapping[str, Any]) -> str:
     if full := claim.get("full"):
         there = shown(full["measured"], claim["unit"], full["interval"])
         verdict = "not settled" if "not settled" in full["told"] else full["verdict"]
-        measured += f"; at the paper's size {there}, {verdict}"
+        measured += f"; paper's size: {there}, {verdict}"
     return f"{measured} | {claim['verdict']} | {claim['brief']}"
 
 

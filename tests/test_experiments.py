@@ -531,7 +531,7 @@ def test_changes_over_a_parameter():
     assert falls.verdict(Number(0.9)) is Verdict.REPRODUCED
     told = Finding(grows, grows.find(made), Verdict.NOT_REPRODUCED, [])
     assert told.reason == "Models at the sizes and costs here: 0.70."
-    assert told.brief == "models at the sizes and costs here: 0.70"
+    assert told.brief == "models here 0.70"
     assert falls.verdict(Number(0.5)) is falls.verdict(Number(2)) is Verdict.NOT_REPRODUCED
 
 

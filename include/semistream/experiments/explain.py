@@ -283,10 +283,10 @@ def brief(claim: Claim, settings: Sequence[Setting]) -> str:
     if not settings or settings[0].name != PAPERS:
         return ""
     paper, bound = settings[0].ratio, settings[0].bound
-    told = f"models with a hard disk: {paper:.2f}"
+    told = f"models {paper:.2f}"
     if claim.low <= paper <= claim.high:
         return f"{told}, as claimed"
-    return (f"{told}, at most {bound.ratio:.2f} whatever the sizes and costs"
+    return (f"{told}, at most {bound.ratio:.2f}"
             if paper < claim.low and bound else told)
 
 

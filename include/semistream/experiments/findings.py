@@ -63,7 +63,8 @@ class Finding:
         if self.failed:
             if others := against(self.paper, self.claim):
                 told.append(f"the paper also states {', '.join(map(str, others))}")
-            told.append(brief(self.claim, self.why) or self.claim.note or self.by_models)
+            told.append(brief(self.claim, self.why) or self.claim.note
+                        or self.by_models.replace(" at the sizes and costs here:", " here"))
         if self.elsewhere:
             told.append("of another |R|")
         if self.no_slices:
