@@ -39,8 +39,8 @@ NEAR, STOPPED = 4 / 3, 1.5  # of the fastest time: up to there a run is repeated
 LEAST = 0.3  # seconds before which no run is stopped
 DEALT = 56  # random points of the grid, some of them equal
 # names of points at which another algorithm is faster than the choice, with the reason
-DRIFT = ("The models do not know that keys drift: they expect of a cache what it answers in a stream "
-         "without drift.")
+DRIFT = ("The models do not know that keys drift: they expect of a cache what it answers in a "
+         "stream without drift.")
 EXCEPTIONS = {
     "R 50k x 4 M 2.6 MB zipf 0 absent 40% 4 drifts S 800k": DRIFT,
     "R 50k x 4 M 1.2 MB zipf 1.3 absent 5% 4 drifts S 200k": DRIFT,
