@@ -170,10 +170,15 @@ def test_a_stop_while_files_rest_is_told_as_no_failure(tmp_path):
 
 
 @pytest.mark.parametrize("module, quiet", [("pyspark.daemon", False), (faults.DAEMON, True)])
-def test_a_worker_whose_connection_is_closed_leaves_no_traceback(tmp_path, module, quiet):
+def test_a_worker_whose_connection_is_closed_leaves_no_traceback(module, quiet):
     """As at Spark's end, by Spark's protocol."""
+    with tempfile.TemporaryDirectory() as sockets:  # their paths must be short
+        check_closed_connection(module, quiet, sockets)
+
+
+def check_closed_connection(module: str, quiet: bool, sockets: str) -> None:
     environment = {**os.environ, "PYTHON_UNIX_DOMAIN_ENABLED": "true", "SPARK_REUSE_WORKER": "1",
-                   "PYTHON_WORKER_FACTORY_SOCK_DIR": str(tmp_path),
+                   "PYTHON_WORKER_FACTORY_SOCK_DIR": sockets,
                    "PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE": "1"}
     process = subprocess.Popen([sys.executable, "-m", module, "pyspark.worker"], env=environment,
                                stdin=subprocess.PIPE, stdout=subprocess.PIPE,
