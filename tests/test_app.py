@@ -127,7 +127,7 @@ def test_sigterm_and_ctrl_c_to_spark_submit_or_its_process_group_drain_and_end_w
     finally:
         app.close()
     assert read_status(app.checkpoint).state == "stopped", app.output()
-    told = app.output()
+    told = app.output(10**6)
     assert "rows read" in told and "Traceback" not in told
     assert "INFO semistream: max_wait: a tuple waits for its master data for at most" in told
     assert "INFO semistream: asked to stop: finishing what waits" in told

@@ -156,8 +156,7 @@ class Loader:
             cache_hits=0, disk_tuples_read=0, bytes_read=0, r_cycles=0, service_rate=0, seconds=0,
             memory_budget=0, memory_peak=0, memory="{}", rejected=json.dumps(reasons),
             state_file="", committed_at=now(),
-            facts_checksum=checksum(as_stored(written.drop_columns(list(ROW_KEY)),
-                                              connection.dialect.name)),
+            facts_checksum=checksum(as_stored(written.drop_columns(list(ROW_KEY)), connection)),
             unmatched_checksum=checksum(put_aside),
             key_sketch=self._sketch((batch, drain, partition), rows)))
 

@@ -58,7 +58,7 @@ def _plots(points: Sequence[Point], case: Case, costs: Costs) -> list[dict[str, 
     algorithms = list(dict.fromkeys(p.algorithm for p in points))
     colour = dict(zip(algorithms, COLOURS * (1 + len(algorithms) // len(COLOURS)), strict=False))
     plots = []
-    if any(p.state == MEASURED and p.predicted_rate for p in points):
+    if any(settled(p) and p.predicted_rate for p in points):
         plots.append({"title": "Predicted beside measured", "svg": _beside(points, colour),
                       "caption": "Service rate of every point; on the line the model is right, in "
                                  "the band within 10%."})

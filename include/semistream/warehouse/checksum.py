@@ -15,7 +15,7 @@ from functools import lru_cache
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine
 
 from semistream.compiled import njit
 from semistream.keys import canonical_type, codes, hash_long
@@ -43,7 +43,7 @@ def signed(total: int | np.uint64) -> int:
     return (int(total) + 2**63) % 2**64 - 2**63
 
 
-def as_stored(rows: pa.RecordBatch | pa.Table, of: Engine) -> pa.Table:
+def as_stored(rows: pa.RecordBatch | pa.Table, of: Engine | Connection) -> pa.Table:
     """Return the rows with the values that the database returns for them; some differ from those
     written."""
     table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows

@@ -20,9 +20,10 @@ SYSTEMS: list[System] = [Sqlite(), Mysql()]
 
 
 def system_of(of: Engine | Connection | Dialect) -> System:
-    """Return the system of an engine, a connection or a dialect."""
+    """Return the system of an engine, a connection or a dialect. The dialect of no database, with
+    which SQLAlchemy shows types, has SQLite's."""
     dialect = of if isinstance(of, Dialect) else of.dialect
-    return next(s for s in SYSTEMS if dialect.name in s.names)
+    return next((s for s in SYSTEMS if dialect.name in s.names), SYSTEMS[0])
 
 
 def connect(url: str) -> Engine:
