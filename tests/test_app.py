@@ -145,7 +145,7 @@ def test_a_refusal_is_one_line_and_no_stack_of_spark(tmp_path):
         assert app.end() == 2
     finally:
         app.close()
-    said = app.output()
+    said = app.output(10**6)
     assert "semi_stream_join.py: 'on' must" in said, said
     assert "\tat org.apache" not in said and "SparkException" not in said, said
 

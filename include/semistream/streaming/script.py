@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from semistream import interrupts
 from semistream.config import AnyJob, Places
 from semistream.errors import ConfigError, SemistreamError
-from semistream.streaming.session import start_session
+from semistream.streaming.session import silence, start_session
 from semistream.streaming.settings import AppSettings
 from semistream.streaming.status import StatusFile, checkpoint_lock, forget_former_stop
 
@@ -45,6 +45,7 @@ def load(program: str, about: str, kind: type[AppSettings], job_of: Callable[[st
         return 0
     except SemistreamError as e:
         print(f"{parser.prog}: {e}", file=sys.stderr)
+        silence()
         return 2 if isinstance(e, ConfigError) else 1
 
 

@@ -80,6 +80,15 @@ def open_session(app: str) -> SparkSession:
     return session
 
 
+def silence() -> None:
+    """Let Spark log nothing any more. Its JVM ends with this process, and logs a stack if a session
+    is being opened then."""
+    if SparkContext._jvm is not None:
+        with suppress(Exception):  # the JVM has ended
+            log4j = SparkContext._jvm.org.apache.logging.log4j
+            log4j.core.config.Configurator.setRootLevel(log4j.Level.OFF)
+
+
 class StopHandler:
     """A handler of signals to the driver's JVM, which is the process of spark-submit, until `end`.
 
