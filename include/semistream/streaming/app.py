@@ -76,6 +76,7 @@ from semistream.streaming.waiting import SAMPLED
 from semistream.warehouse.ledger import parts_of, retrying
 
 log = logging.getLogger(__name__)
+STOPPING = "asked to stop: finishing what waits"
 SCHEMAS = "streams.json"  # file of a checkpoint: the columns of each stream, as Arrow schemas
 HISTORY = 200  # loads whose sketches tell which keys are frequent
 WORKERS_READY = 30  # s
@@ -306,7 +307,7 @@ class Load:
             while not query.awaitTermination(POLL):
                 self.commits.check()
                 if self._stopping or (self._stop_asked() and self._stop_at_border()):
-                    log.info("asked to stop: finishing what waits")
+                    log.info(STOPPING)
                     query.stop()
                 elif self._drain_due():
                     with self._border:
@@ -318,6 +319,7 @@ class Load:
             # a signal to all processes ends Spark's helper processes, too
             if not self._stopping and not self._signalled.is_set():
                 raise
+            log.info(STOPPING)
         finally:
             query.stop()
             py4j.removeFilter(self._is_failure)
