@@ -26,9 +26,8 @@ from semistream.cost_models.costs import Costs, Prediction, Workload, infeasible
 from semistream.cost_models.course import Course
 from semistream.cost_models.frequencies import Frequencies
 from semistream.cost_models.solve import crossing
-from semistream.cost_models.ssij import c_loop, memory
+from semistream.cost_models.ssij import c_loop, cached_blocks
 from semistream.cost_models.ssj import in_memory
-from semistream.joins.block_cache import BlockCache
 from semistream.joins.stream_table.by_partition import PARTITION_BYTES
 
 
@@ -53,13 +52,7 @@ def predict(work: Workload, m: float, costs: Costs, disk_tuples: float,
     share of the memory beside the disk buffer and the counters that holds partitions."""
     sizes = {"disk_tuples": disk_tuples, "cache_share": cache_share}
     cut = work.partitions(disk_tuples)
-    layout = {"m": m, "d": cut.most_tuples, "v_r": cut.tuple_bytes, "n": cut.number,
-              "v_h": work.cached_tuple_bytes, "v_e": work.cached_key_bytes + BlockCache.ENTRY}
-    left = memory(places=0, **layout)["H_S"]
-    places = min(cache_share * left / memory(places=1, **layout)["block cache"], cut.number)
-    if work.cut is not None:
-        places = int(places)
-    parts = memory(places=places, **layout)
+    places, parts = cached_blocks(work, m, cut, cache_share)
     h_s = (parts["H_S"] - cut.number * PARTITION_BYTES) / work.elevator_tuple_bytes
     if not cut.fits(m) or h_s < 1:
         return infeasible("partition-join", sizes)

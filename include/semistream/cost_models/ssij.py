@@ -22,7 +22,7 @@ import math
 
 import numpy as np
 
-from semistream.cost_models.costs import Costs, Prediction, Workload, infeasible
+from semistream.cost_models.costs import Costs, Cut, Prediction, Workload, infeasible
 from semistream.cost_models.course import Course
 from semistream.cost_models.frequencies import Frequencies
 from semistream.cost_models.solve import crossing
@@ -64,19 +64,26 @@ def finished(blocks: Frequencies, h_s: float) -> float:
     return 1 / float(many @ (blocks.p / np.maximum(np.maximum(c + gain / 2, gain), 1.0)))
 
 
+def cached_blocks(work: Workload, m: float, cut: Cut,
+                  share: float) -> tuple[float, dict[str, float]]:
+    """Return (places, the terms of M) where a share of the memory beside the disk buffer and the
+    counters caches blocks."""
+    layout = {"m": m, "d": cut.most_tuples, "v_r": cut.tuple_bytes, "n": cut.number,
+              "v_h": work.cached_tuple_bytes, "v_e": work.cached_key_bytes + BlockCache.ENTRY}
+    left = memory(places=0, **layout)["H_S"]
+    places = min(share * left / memory(places=1, **layout)["block cache"], cut.number)
+    if work.cut is not None:
+        places = int(places)
+    return places, memory(places=places, **layout)
+
+
 def predict(work: Workload, m: float, costs: Costs, disk_tuples: float,
             cache_share: float) -> Prediction:
     """Predict SSIJ's performance. m: M, bytes; disk_tuples: d; cache_share: share of the memory
     beside the disk buffer and the counters that caches blocks."""
     sizes = {"disk_tuples": disk_tuples, "cache_share": cache_share}
     cut = work.partitions(disk_tuples)
-    layout = {"m": m, "d": cut.most_tuples, "v_r": cut.tuple_bytes, "n": cut.number,
-              "v_h": work.cached_tuple_bytes, "v_e": work.cached_key_bytes + BlockCache.ENTRY}
-    left = memory(places=0, **layout)["H_S"]
-    places = min(cache_share * left / memory(places=1, **layout)["block cache"], cut.number)
-    if work.cut is not None:
-        places = int(places)
-    parts = memory(places=places, **layout)
+    places, parts = cached_blocks(work, m, cut, cache_share)
     h_s = parts["H_S"] / work.indexed_tuple_bytes
     if not cut.fits(m) or h_s < 1:
         return infeasible("ssij", sizes)

@@ -13,6 +13,7 @@ from semistream.joins.master_cache import MasterCache, cached_bytes
 from semistream.joins.output import NO_MATCH, JoinOutput, Output
 from semistream.joins.spec import JoinSpec
 from semistream.joins.stored_types import has_strings
+from semistream.joins.stream_buffer import StreamBuffer, StreamLayout
 from semistream.joins.stream_probing import probe
 
 FADE = 0.9  # the share of a block's utility that remains when blocks are chosen anew
@@ -44,10 +45,11 @@ class BlockCache:
         self._entering: set[int] = set()
         self._staged: list[tuple[int, int]] = []  # blocks, and the keys of each
 
-    def online(self, batch: pa.RecordBatch, codes: np.ndarray,
-               output: Output) -> Generator[JoinOutput, None, np.ndarray]:
+    def online(self, layout: StreamLayout, batch: pa.RecordBatch, codes: np.ndarray,
+               arrived: float, output: Output) -> Generator[JoinOutput, None, StreamBuffer]:
         """Join the tuples whose blocks are cached, and count the utility of all blocks. codes:
-        int64[n]. Return the rows that have to wait, int64[n]."""
+        int64[n]; arrived: the time at which the tuples came. Return the tuples that have to wait
+        for a block; a tuple whose key is in none is unmatched at once."""
         spans = self.master.partitions_of(codes)
         home = np.where(spans[:, 1] - spans[:, 0] == 1, spans[:, 0], -1)
         self.utility += np.bincount(home[home >= 0],
@@ -58,7 +60,11 @@ class BlockCache:
         if len(absent):
             output.statistics.cache_hits += len(absent)
             yield from output.unmatched(batch.take(pa.array(absent)).columns, NO_MATCH)
-        return misses[~here]
+        buffer = StreamBuffer(layout, batch, codes, misses[~here], arrived)
+        absent = buffer.look_up(self.master)
+        if len(absent):
+            yield from output.unmatched(batch.take(pa.array(absent)).columns, NO_MATCH)
+        return buffer
 
     def replace(self, plan: np.ndarray) -> None:
         """Evict the cached blocks that are less useful than blocks of the plan, int64[n]. ``see``

@@ -47,10 +47,9 @@ from semistream.joins.admission import fill
 from semistream.joins.block_cache import FADE, BlockCache
 from semistream.joins.contract import SemiStreamJoin, State
 from semistream.joins.index_phase import IndexReader
-from semistream.joins.output import NO_MATCH, JoinOutput
+from semistream.joins.output import JoinOutput
 from semistream.joins.spec import JoinSpec
 from semistream.joins.state_file import JoinState
-from semistream.joins.stream_buffer import StreamBuffer
 from semistream.joins.stream_probing import steps
 from semistream.joins.stream_table.by_partition import ByPartition
 from semistream.joins.stream_table.snapshots import Snapshots
@@ -90,11 +89,7 @@ class PartitionJoin(SemiStreamJoin):
     def _take(self, batch: pa.RecordBatch, codes: np.ndarray) -> Iterator[JoinOutput]:
         arrived = time.perf_counter()
         for tuples, keys in steps(batch, codes, self.h_s.size / self.h_s.tuple_bytes):
-            waiting = yield from self.blocks.online(tuples, keys, self.output)
-            buffer = StreamBuffer(self.layout, tuples, keys, waiting, arrived)
-            absent = buffer.look_up(self.master)
-            if len(absent):
-                yield from self.output.unmatched(tuples.take(pa.array(absent)).columns, NO_MATCH)
+            buffer = yield from self.blocks.online(self.layout, tuples, keys, arrived, self.output)
             while (yield from fill(self.h_s, buffer, self.output)):  # ADD to the waiting area
                 yield from self.iterate()
 

@@ -303,11 +303,14 @@ class Load:
         query = writer.queryName(f"semistream {self.app}").trigger(**trigger).start()
         py4j = logging.getLogger("py4j.clientserver")
         py4j.addFilter(self._is_failure)
+        told = False
         try:
             while not query.awaitTermination(POLL):
                 self.commits.check()
                 if self._stopping or (self._stop_asked() and self._stop_at_border()):
-                    log.info(STOPPING)
+                    if not told:
+                        log.info(STOPPING)
+                    told = True
                     query.stop()
                 elif self._drain_due():
                     with self._border:
@@ -319,7 +322,8 @@ class Load:
             # a signal to all processes ends Spark's helper processes, too
             if not self._stopping and not self._signalled.is_set():
                 raise
-            log.info(STOPPING)
+            if not told:
+                log.info(STOPPING)
         finally:
             query.stop()
             py4j.removeFilter(self._is_failure)
