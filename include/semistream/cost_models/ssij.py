@@ -66,8 +66,8 @@ def finished(blocks: Frequencies, h_s: float) -> float:
 
 def cached_blocks(work: Workload, m: float, cut: Cut,
                   share: float) -> tuple[float, dict[str, float]]:
-    """Return (places, the terms of M) where a share of the memory beside the disk buffer and the
-    counters caches blocks."""
+    """Return the places of the block cache and how M is divided, bytes. share: of the memory beside
+    the disk buffer and the counters, what caches blocks."""
     layout = {"m": m, "d": cut.most_tuples, "v_r": cut.tuple_bytes, "n": cut.number,
               "v_h": work.cached_tuple_bytes, "v_e": work.cached_key_bytes + BlockCache.ENTRY}
     left = memory(places=0, **layout)["H_S"]
