@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from semistream.files import open_source
-from semistream.files.convert import parse_type
-from semistream.files.opening import SOURCES
+from semistream.files.inference import parse_type
+from semistream.files.opening import SOURCES, open_source
 from semistream.files.source import Reading
 
 VALUES = st.recursive(

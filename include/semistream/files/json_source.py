@@ -15,13 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from semistream.column_format import ColumnFormat
-from semistream.files.convert import (
-    NO_UTF8,
-    found_type,
-    infer_time,
-    infer_type,
-    prepared_cells,
-)
+from semistream.files.convert import NO_UTF8, prepared_cells
+from semistream.files.inference import infer_formatted_type, infer_time, infer_type
 from semistream.files.json_kernels import (
     ESCAPED,
     MISSING,
@@ -33,15 +28,8 @@ from semistream.files.json_kernels import (
     scan,
 )
 from semistream.files.records import line_numbers
-from semistream.files.source import (
-    BOM,
-    Chunk,
-    FileSource,
-    Raw,
-    Rejected,
-    check_columns,
-    decode,
-)
+from semistream.files.source import Chunk, Raw, Rejected, check_columns
+from semistream.files.text_source import BOM, TextSource, decode
 
 CELLS = 1_000_000  # values found at a time
 LEAST_ROWS = 64  # least objects at a time
@@ -51,7 +39,7 @@ NO_OBJECT = "not one JSON object"
 UNBOUNDED = np.zeros(0, np.int64)
 
 
-class JsonSource(FileSource):
+class JsonSource(TextSource):
     """JSON objects. Types are inferred from a sample. Fields that the sample lacks are ignored, and
     counted."""
 
@@ -61,13 +49,13 @@ class JsonSource(FileSource):
             pass
         return keys.names or None
 
-    def read_as(self, schema: pa.Schema, told: Iterable[str] = ()) -> None:
+    def read_as(self, schema: pa.Schema, declared: Iterable[str] = ()) -> None:
         """Use the types of another schema, with its columns that the sample lacks."""
         more = [f for f in schema if f.name not in self.schema.names]
-        super().read_as(schema, told)
+        super().read_as(schema, declared)
         self.schema = pa.schema([*self.schema, *more])
 
-    def _found(self) -> pa.Schema:
+    def _infer_schema(self) -> pa.Schema:
         keys, samples = _Keys([]), list[_Objects]()
         for path, most in self._samples():
             size = 0
@@ -84,7 +72,8 @@ class JsonSource(FileSource):
         texts = pa.concat_arrays([c.texts.filter(pa.array(c.present)) for c in columns])
         form = self.reading.formats.get(name)
         if form is not None and form.notation:
-            return found_type(texts.filter(pa.array(np.isin(kinds, (STRING, ESCAPED)))), form)
+            strings = pa.array(np.isin(kinds, (STRING, ESCAPED)))
+            return infer_formatted_type(texts.filter(strings), form)
         if not len(kinds):
             return pa.null()
         texts = prepared_cells(name, texts, form)[0]
@@ -92,7 +81,7 @@ class JsonSource(FileSource):
             return infer_time(texts)
         kind = kinds[0]
         if not (kinds == kind).all():
-            if name not in self.told:
+            if name not in self.declared:
                 self.notes.append(f"{self.side} column {name} is read as string, for values of "
                                   f"different kinds")
             return pa.string()
@@ -103,7 +92,7 @@ class JsonSource(FileSource):
     def _read(self, path: Path, done: int) -> Iterator[Raw]:
         keys, wanted = _Keys(self.schema.names), self.schema.names
         # columns that no object of the file has had so far
-        lacking = set(wanted) - self.told if len(self.paths) > 1 else set()
+        lacking = set(wanted) - self.declared if len(self.paths) > 1 else set()
         rows = 0
         for objects, lines in self._objects(path, done, keys):
             raw = self._raw(objects, lines, str(path))
@@ -178,6 +167,7 @@ class JsonSource(FileSource):
         unlike = {f.name: _unlike(kinds[f.name][keep], f.type, self.reading.formats.get(f.name))
                   for f in self.schema}
         return Raw(rows, rejected, lambda i: decode(objects.text(kept[i])), lines[keep], unlike)
+
 
 def _unlike(kinds: np.ndarray, kind: pa.DataType, form: ColumnFormat | None) -> np.ndarray:
     """Return the positions, int64[k], of values of another kind than the column's type: with a

@@ -9,9 +9,9 @@ import pyarrow as pa
 
 from semistream.column_format import ColumnFormat
 from semistream.errors import ConfigError
-from semistream.files.convert import parse_type
 from semistream.files.csv_source import CsvSource
 from semistream.files.formats import check_formats
+from semistream.files.inference import parse_type
 from semistream.files.json_source import JsonSource
 from semistream.files.parquet_source import ParquetSource
 from semistream.files.source import FileSource, Reading
@@ -44,18 +44,18 @@ def open_source(side: str, path: Path, *, kind: str = "", types: Mapping[str, st
         raise ConfigError(f"{side}_format", "must be csv, json or parquet, the same for all files",
                           str(path), "Name them .csv, .tsv, .jsonl or .parquet, or tell it where "
                                      f"it can be told: --{side}-format csv.")
-    asked = {c: parse_type(c, t) for c, t in (types or {}).items()}
-    source = SOURCES[kinds.pop()](side, paths, asked,
+    declared = {c: parse_type(c, t) for c, t in (types or {}).items()}
+    source = SOURCES[kinds.pop()](side, paths, declared,
                                   Reading(tuple(null_values), delimiter, formats=formats or {}))
     check_formats(source.schema, formats or {}, side)
     return source
 
 
 def read_files(side: str, paths: Sequence[Path], kind: str, reading: Reading,
-               schema: pa.Schema | None = None, told: Sequence[str] = ()) -> FileSource:
-    """Open files of a known format. schema: theirs, if known; told: its columns whose types were
-    declared, not inferred. Raises ConfigError as ``open_source`` does."""
-    types = {} if schema is None else {name: schema.field(name).type for name in told}
+               schema: pa.Schema | None = None, declared: Sequence[str] = ()) -> FileSource:
+    """Open files of a known format. schema: of their columns, if known; declared: columns of it
+    whose types were not inferred. Raises ConfigError as ``open_source`` does."""
+    types = {} if schema is None else {name: schema.field(name).type for name in declared}
     return SOURCES[kind](side, paths, types, reading, schema)
 
 

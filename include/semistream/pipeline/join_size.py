@@ -27,6 +27,7 @@ from semistream.config import SIDES, Places
 from semistream.errors import ConfigError, TooManyRows
 from semistream.files.convert import cast_rows
 from semistream.files.formats import check_formats, implied_schema
+from semistream.files.inputs import assign_types
 from semistream.files.opening import open_source
 from semistream.files.source import FileSource
 from semistream.keys import codes, resolve_keys
@@ -334,12 +335,8 @@ def _key_types(inputs: list[Any], pairs: list[tuple[str, str]]) -> tuple[pa.Data
     type."""
     for i, given in enumerate(inputs):
         if isinstance(given, _FileInput):
-            names, other = [pair[i] for pair in pairs], inputs[1 - i].schema
-            if not given.schema.names:  # an empty file of JSON lines
-                given.source.add_columns(names)
-            partner = {pair[i]: other.field(pair[1 - i]).type for pair in pairs
-                       if pair[1 - i] in other.names}
-            given.source.settle({n: k for n, k in partner.items() if not pa.types.is_null(k)})
+            assign_types(given.source, [pair[i] for pair in pairs], inputs[1 - i].schema,
+                         [pair[1 - i] for pair in pairs])
     left, right = (given.schema for given in inputs)
     try:
         return resolve_keys(left, right, pairs).types
