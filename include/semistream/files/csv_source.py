@@ -22,8 +22,15 @@ from semistream.files.inference import (
 )
 from semistream.files.records import LF, Records, line_numbers, split_records
 from semistream.files.source import Raw, Reading, Rejected, check_columns
-from semistream.files.text_source import BLOCK, BOM, TextSource, check_start, decode, open_text
-from semistream.source_files import PACKED_ENDINGS
+from semistream.files.text_source import (
+    BLOCK,
+    BOM,
+    TextSource,
+    check_start,
+    decode,
+    open_text,
+    plain_suffix,
+)
 
 CR = b"\r"
 QUOTES = "Its quotes do not match."
@@ -119,7 +126,7 @@ class CsvSource(TextSource):
             data, final = blocks.send(consumed)
 
     def _delimiter(self, path: Path) -> str:
-        return self.reading.delimiter or ("\t" if _plain_suffix(path) == ".tsv" else ",")
+        return self.reading.delimiter or ("\t" if plain_suffix(path) == ".tsv" else ",")
 
     def _header(self, path: Path, data: bytes, final: bool) -> tuple[list[str], int, str]:
         """Return (the names of the file's columns, bytes of its header line, the delimiter). The
@@ -218,11 +225,6 @@ class CsvSource(TextSource):
         columns = [pc.if_else(pc.is_in(c, self._null_words), pa.scalar(None, c.type), c)
                    for c in batch.columns]
         return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def _plain_suffix(path: Path) -> str:
-    packed = path.suffix.lower() in PACKED_ENDINGS[1:]
-    return (Path(path.stem).suffix if packed else path.suffix).lower()
 
 
 def _check_header(side: str, path: Path, text: str) -> None:

@@ -15,7 +15,8 @@ from semistream.files.inference import parse_type
 from semistream.files.json_source import JsonSource
 from semistream.files.parquet_source import ParquetSource
 from semistream.files.source import FileSource, Reading
-from semistream.source_files import ENDINGS, PACKED_ENDINGS
+from semistream.files.text_source import plain_suffix
+from semistream.source_files import ENDINGS
 
 FORMATS = {ending: kind for kind, endings in ENDINGS.items() for ending in endings}
 SOURCES: dict[str, type[FileSource]] = {"csv": CsvSource, "json": JsonSource,
@@ -71,5 +72,4 @@ def check_partitions(parameter: str, path: Path, files: Sequence[Path]) -> None:
 
 
 def _format(path: Path) -> str:
-    packed = path.suffix.lower() in PACKED_ENDINGS[1:]
-    return FORMATS.get((Path(path.stem).suffix if packed else path.suffix).lower(), "")
+    return FORMATS.get(plain_suffix(path), "")

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from semistream.errors import ConfigError, SemistreamError
 from semistream.files.source import FileSource
+from semistream.source_files import PACKED_ENDINGS
 
 BLOCK = 4 << 20  # bytes of text parsed at a time
 PACKED = {b"\x1f\x8b": ("gzip", ".gz"), b"BZh": ("bzip2", ".bz2"),
@@ -70,6 +71,12 @@ def open_text(path: Path) -> Iterator[tuple[Any, Any]]:
             return
         with pa.CompressedInputStream(raw, codec) as stream:
             yield raw, stream
+
+
+def plain_suffix(path: Path) -> str:
+    """Return the ending of a file's name in lower case, without that of its compression."""
+    packed = path.suffix.lower() in PACKED_ENDINGS[1:]
+    return (Path(path.stem).suffix if packed else path.suffix).lower()
 
 
 def check_start(side: str, path: Path, block: bytes) -> None:

@@ -48,8 +48,8 @@ MOST_TOTAL = 2.0**62  # the most that a column's absolute values, as whole numbe
 
 @dataclass(frozen=True)
 class Side:
-    """The input of a side: its rows, and how many of them match nothing because they have no key or
-    could not be parsed."""
+    """The counts of one input: its rows, and those of them that can match nothing, as they have no
+    key or could not be parsed."""
 
     name: str
     rows: int
@@ -222,8 +222,8 @@ def estimate_join_size(settings: JoinSizeSettings, places: Places,
 
 
 class Measure:
-    """The column of A that is summed. one: the whole number that stands for 1, because values are
-    counted as whole numbers."""
+    """The column of A that is summed. Its values are added up as whole numbers, in units of
+    1/``one``."""
 
     def __init__(self, column: str, left: pa.Schema, right: pa.Schema):
         """Choose the unit. Raises ConfigError for a column that A does not have, or that is not
@@ -276,9 +276,10 @@ def grouped(number: float) -> str:
 
 
 def enough(memory: int, estimate: float, bound: float) -> tuple[int, int]:
-    """Return (memory, to two digits, rows) with which the bound would not exceed these rows: as
-    many as estimated, or a quarter of the present bound if that is more. Return (0, 0) if the
-    present bound does not exceed the estimate.
+    """Return (bytes of memory, rows): with that memory, the bound of a join of that many rows would
+    not exceed the rows. They are the rows estimated, or a quarter of the present bound if that is
+    more; the memory is rounded up to two digits. Return (0, 0) if the present bound does not exceed
+    the estimate.
 
     A bound falls with the square root of s1 (``sketches/bounds.py``), which grows with the memory.
     """
