@@ -414,11 +414,12 @@ def test_lines_of_tables_end_without_blanks(run):
     for command in (("algorithms",), ("experiments", "--list"),
                     ("estimate-join-size", "s.csv", "m.csv", "--on", "k"),
                     ("join", "--stream", "s.csv", "--master", "m.csv", "--on", "k", "--out",
-                     "o.csv", "--memory", "1MB")):
+                     "o[red]:x:.csv", "--memory", "1MB")):
         code, out, err = run(*command)
         assert code == 0 and out.count("\n") > 5, err
         assert [line for line in out.split("\n") if line != line.rstrip()] == []
     assert "rows/s" not in out and out.count("tuples/s") == 2
+    assert "o[red]:x:.csv" in out  # neither a style nor a cross
 
 
 def test_an_interrupt_within_a_finaliser_is_no_traceback():

@@ -104,8 +104,8 @@ class JsonSource(TextSource):
                           "Name the types of columns that a file may lack.")
 
     def parse(self, values: pa.Array) -> Chunk:
-        """Read a binary array whose values are one object each. Lines are the values' numbers, from
-        1."""
+        """Read a binary array, each of whose values is one object, such as a column of Kafka. The
+        chunk's lines are the numbers of the values, from 1."""
         keys, values = _Keys(self.schema.names), values.fill_null(b"")
         offsets = np.frombuffer(values.buffers()[1], np.int32, len(values) + 1, values.offset * 4)
         data = np.frombuffer(values.buffers()[2] or b"", np.uint8)[offsets[0]:offsets[-1]]
@@ -116,7 +116,7 @@ class JsonSource(TextSource):
 
     def _objects(self, path: Path, done: int,
                  keys: _Keys) -> Iterator[tuple[_Objects, np.ndarray]]:
-        """Yield the objects of a file, a piece at a time, and the line of each, int64[r]."""
+        """Yield (some objects of a file, the line on which each begins, int64[r]), in order."""
         blocks = self._blocks(path, done)
         data, final = next(blocks)
         start, lines, listed = True, 0, False
@@ -170,8 +170,8 @@ class JsonSource(TextSource):
 
 
 def _unlike(kinds: np.ndarray, kind: pa.DataType, form: ColumnFormat | None) -> np.ndarray:
-    """Return the positions, int64[k], of values of another kind than the column's type: with a
-    format of times or numbers, of values other than strings."""
+    """Return the positions, int64[k], of JSON values that are not of the column's type, such as a
+    string among numbers. With a declared format of times or numbers only strings fit."""
     if form is not None and form.notation:
         return np.flatnonzero(~np.isin(kinds, (MISSING, NOTHING, STRING, ESCAPED)))
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
@@ -182,8 +182,9 @@ def _unlike(kinds: np.ndarray, kind: pa.DataType, form: ColumnFormat | None) -> 
 
 
 class _Column(NamedTuple):
-    """The values of a key. kind: uint8[r]; texts: strings of length r, null for no value; present:
-    bool[r]; broken: positions of strings with invalid escapes."""
+    """The values of one key in r objects. kind: uint8[r], a constant of ``json_kernels``; texts:
+    strings of length r, null for no value; present: bool[r], whether there is a value; broken:
+    positions of strings with invalid escapes."""
 
     kind: np.ndarray
     texts: pa.Array
@@ -192,7 +193,8 @@ class _Column(NamedTuple):
 
 
 class _Keys:
-    """The known keys by their spelling. A name may have several spellings."""
+    """The known keys, by how they are written in the file: a name may be written with and without
+    escape sequences."""
 
     def __init__(self, names: Sequence[str]):
         self.spellings: dict[bytes, str] = {
@@ -205,7 +207,7 @@ class _Keys:
 
     def scan(self, data: np.ndarray, bounds: np.ndarray, final: bool, listed: bool,
              most: int) -> _Objects:
-        """Find at most `most` objects. New keys are learned."""
+        """Find at most `most` objects. Keys that were not known are added to the known ones."""
         while True:
             keys, count = list(self.spellings), len(self.spellings)
             ends = np.cumsum([len(k) for k in keys], dtype=np.int64)
@@ -256,7 +258,7 @@ class _Objects(NamedTuple):
         return self.data[self.starts[i]:self.ends[i]].tobytes()
 
     def malformed(self) -> dict[int, str]:
-        """Return the reason why each malformed object is none, by position."""
+        """Return the position of each text that is no JSON object, and the reason."""
         return {i: _why(self.text(i)) for i in np.flatnonzero(~self.good).tolist()}
 
     def has(self, name: str) -> bool:
@@ -291,8 +293,8 @@ class _Objects(NamedTuple):
 
 
 def _texts(data: np.ndarray, at: np.ndarray, until: np.ndarray, present: np.ndarray) -> pa.Array:
-    """Return pieces of data, uint8[n], as a binary array, with null where a piece is not
-    present."""
+    """Return the pieces data[at:until] of data, uint8[n], as a binary array, with null where no
+    value is present."""
     offsets = np.zeros(len(at) + 1, np.int32)
     np.cumsum(np.where(present, until - at, 0), out=offsets[1:])
     out = np.empty(offsets[-1], np.uint8)

@@ -28,8 +28,8 @@ def open_source(side: str, path: Path, *, kind: str = "", types: Mapping[str, st
                 formats: Mapping[str, ColumnFormat] | None = None) -> FileSource:
     """Open a data file or directory, and find its schema.
 
-    side: the name used in errors; kind: csv, json or parquet, by the file's name if empty; types:
-    column to type name, in the place of inferred ones; formats: of columns with a declared format.
+    side: the input's name in errors; kind: csv, json or parquet, if empty by the file's name;
+    types: names of types by column, in the place of inferred ones; formats: by column.
     Raises ConfigError for a file that cannot be read in this way.
     """
     paths = [path]
@@ -61,8 +61,8 @@ def read_files(side: str, paths: Sequence[Path], kind: str, reading: Reading,
 
 
 def check_partitions(parameter: str, path: Path, files: Sequence[Path]) -> None:
-    """Check that files are not in Hive-style directories (year=2026/…), whose column is missing in
-    the files. Raises ConfigError if they are."""
+    """Check that no file is in a Hive-style directory such as year=2026, whose column is not in the
+    file. Raises ConfigError otherwise."""
     for file in files:
         if hive := [part for part in file.relative_to(path).parts[:-1] if "=" in part]:
             raise ConfigError(parameter, "must be a directory whose files have all columns",
