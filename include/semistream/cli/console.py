@@ -1,31 +1,55 @@
-"""What commands show on the console: tables, remarks, progress."""
+"""What commands show on the console: tables, remarks, progress. Rich is imported on first use."""
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
-
-from rich.console import Console
-from rich.table import Table
+from typing import TYPE_CHECKING, Any
 
 from semistream import interrupts
 from semistream.progress import Progress, silent
 
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
 
 def text_console() -> Console:
     """Return a console that prints texts as they are, however long."""
+    from rich.console import Console
+
     return Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
 
 
 def wide_console(width: int) -> Console:
     """Return a console for wide tables: as wide as the terminal, else of this many characters."""
+    from rich.console import Console
+
     console = Console(highlight=False)
     return console if console.is_terminal else Console(highlight=False, width=width)
+
+
+def key_value_table() -> Table:
+    """Return an empty table for names, values, and what the values mean."""
+    from rich.table import Table
+
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_column(style="bold")
+    table.add_column(justify="right")
+    table.add_column(style="dim")
+    return table
+
+
+def list_table(*columns: str) -> Table:
+    """Return an empty table with these columns, whose texts may take several lines."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, show_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
 
 
 def print_table(console: Console, table: Table) -> None:
@@ -36,6 +60,8 @@ def print_table(console: Console, table: Table) -> None:
 
 
 def print_json(value: Any) -> None:
+    import json
+
     print(json.dumps(value, indent=2, default=str))
 
 
@@ -46,20 +72,12 @@ def print_remarks(console: Console, **remarks: Iterable[str]) -> None:
             console.print(f"{kind}: {text}")
 
 
-def three_columns() -> Table:
-    """Return an empty table for names, values, and what the values mean."""
-    table = Table(show_header=False, box=None, pad_edge=False)
-    table.add_column(style="bold")
-    table.add_column(justify="right")
-    table.add_column(style="dim")
-    return table
-
-
 def seconds(summary: Any) -> tuple[str, str]:
     """Return the seconds for which this process has run, and a description of them, for the summary
     of a join of files."""
     try:
-        started = Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]  # ticks
+        with open("/proc/self/stat") as stat:
+            started = stat.read().rpartition(")")[2].split()[19]  # ticks
     except OSError:  # not Linux
         return f"{summary.seconds:.1f}", f"without the program's start, with {summary.algorithm}"
     whole = time.clock_gettime(time.CLOCK_BOOTTIME) - int(started) / os.sysconf("SC_CLK_TCK")
@@ -75,6 +93,7 @@ def progress(shown: bool) -> Iterator[Progress]:
     if not shown:
         yield interrupts.interruptible(silent)
         return
+    from rich.console import Console
     from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bar
 

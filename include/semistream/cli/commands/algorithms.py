@@ -5,14 +5,12 @@ from __future__ import annotations
 from argparse import Namespace
 from typing import Any
 
+from semistream.cli import console
 from semistream.cli.command import Command
 from semistream.cli.options import add_json
 
 
 def run(arguments: Namespace) -> int:
-    from rich.table import Table
-
-    from semistream.cli.console import print_json, print_table, wide_console
     from semistream.joins.registry import REGISTRY
 
     entries: list[dict[str, Any]] = [
@@ -21,17 +19,15 @@ def run(arguments: Namespace) -> int:
                             "description": f.description}
                         for n, f in a.parameters.model_fields.items()}} for a in REGISTRY.values()]
     if arguments.json:
-        print_json(entries)
+        console.print_json(entries)
         return 0
-    table = Table(box=None, pad_edge=False, show_edge=False)
-    for column in ("name", "needs index", r"parameters \[default]", "paper"):
-        table.add_column(column, overflow="fold")
+    table = console.list_table("name", "needs index", r"parameters \[default]", "paper")
     for e in entries:
         parameters = "\n".join(f"{n} [{p['default']}]: {p['description']}"
                                for n, p in e["parameters"].items())
         table.add_row(e["name"], "yes" if e["needs_index"] else "no",
                       parameters.replace("[", r"\["), e["paper"])
-    print_table(wide_console(160), table)
+    console.print_table(console.wide_console(160), table)
     return 0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import SUPPRESS, ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
+from semistream.cli import console
 from semistream.cli.command import Command
 from semistream.cli.options import add_json, add_progress, add_settings, read_settings
 
@@ -24,26 +25,24 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    from semistream.cli.console import print_json, progress
     from semistream.config import Places
     from semistream.pipeline.join_size import estimate_join_size
     from semistream.pipeline.settings import JoinSizeSettings
 
     settings = read_settings(JoinSizeSettings, arguments)
-    with progress(arguments.progress) as tell:
+    with console.progress(arguments.progress) as tell:
         found = estimate_join_size(settings, Places.from_environment(), tell)
     if arguments.json:
-        print_json(found.as_dict())
+        console.print_json(found.as_dict())
     else:
         _print_estimate(found)
     return 0
 
 
 def _print_estimate(found: JoinSize) -> None:
-    from semistream.cli.console import print_remarks, print_table, text_console, three_columns
     from semistream.pipeline.join_size import grouped
 
-    table, what = three_columns(), "sum" if found.sum else "join size"
+    table, what = console.key_value_table(), "sum" if found.sum else "join size"
     if found.doubt:
         table.add_row(f"estimated {what}", "cannot tell", "")
     else:
@@ -58,11 +57,11 @@ def _print_estimate(found: JoinSize) -> None:
     table.add_row("memory", f"{found.memory_bytes:,}", f"bytes, of both sketches ({found.method})")
     table.add_row("seconds", f"{found.seconds:.1f}",
                   f"in all; {found.ns_per_key:.0f} ns a key in the sketches")
-    console = text_console()
-    print_table(console, table)
+    screen = console.text_console()
+    console.print_table(screen, table)
     if found.doubt:
-        console.print(found.doubt)
-    print_remarks(console, note=found.notes)
+        screen.print(found.doubt)
+    console.print_remarks(screen, note=found.notes)
 
 
 COMMAND = Command(

@@ -7,6 +7,7 @@ import sys
 from argparse import ArgumentParser, Namespace
 
 from semistream import interrupts
+from semistream.cli import console
 from semistream.cli.command import Command
 from semistream.cli.options import add_settings, read_settings
 
@@ -22,9 +23,6 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    from rich.table import Table
-
-    from semistream.cli.console import print_table, wide_console
     from semistream.config import Places
     from semistream.experiments import EXPERIMENTS
     from semistream.experiments.findings import claims
@@ -32,14 +30,12 @@ def run(arguments: Namespace) -> int:
     from semistream.experiments.run import chosen, run
     from semistream.experiments.settings import ExperimentSettings
 
-    console = wide_console(150)
+    screen = console.wide_console(150)
     if arguments.list or not arguments.names:
-        table = Table(box=None, pad_edge=False, show_edge=False)
-        for column in ("name", "paper", "figure", "default scale", "what"):
-            table.add_column(column, overflow="fold")
+        table = console.list_table("name", "paper", "figure", "default scale", "what")
         for e in EXPERIMENTS.values():
             table.add_row(e.name, e.paper, e.figure, f"{e.scale:g}", e.about)
-        print_table(console, table)
+        console.print_table(screen, table)
         return 0
     settings, places = read_settings(ExperimentSettings, arguments), Places.from_environment()
     command = shlex.join(["semistream", "experiments", *arguments.names, *settings.to_arguments()])
@@ -55,10 +51,10 @@ def run(arguments: Namespace) -> int:
                   "there.", file=sys.stderr)
             return 130
         if result.findings:
-            print_table(console, claims_table(result.about, claims(result.findings)))
+            console.print_table(screen, claims_table(result.about, claims(result.findings)))
         for line in result.wrong:
-            console.print(f"Different answers to the same stream: {line}", style="red",
-                          markup=False)
+            screen.print(f"Different answers to the same stream: {line}", style="red",
+                         markup=False)
         print(f"Report: {result.report}")
         if result.wrong or not result.measured:
             return 1

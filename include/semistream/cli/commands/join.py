@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
+from semistream.cli import console
 from semistream.cli.command import Command
 from semistream.cli.options import add_progress, add_settings, read_settings
 
@@ -21,27 +22,18 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    from semistream.cli.console import progress
     from semistream.files.join import join_files
     from semistream.files.settings import JoinFiles
 
     settings = read_settings(JoinFiles, arguments)
-    with progress(arguments.progress) as tell:
+    with console.progress(arguments.progress) as tell:
         summary = join_files(settings, tell)
     _print_summary(summary, settings)
     return 0
 
 
 def _print_summary(summary: Summary, settings: JoinFiles) -> None:
-    from semistream.cli.console import (
-        print_remarks,
-        print_table,
-        seconds,
-        text_console,
-        three_columns,
-    )
-
-    table = three_columns()
+    table = console.key_value_table()
     for row in (
             ("rows read", f"{summary.rows_read:,}", ""),
             ("matched", f"{summary.matched:,}", ""),
@@ -62,14 +54,14 @@ def _print_summary(summary: Summary, settings: JoinFiles) -> None:
               for reason, n in sorted(summary.master_rejected.items())),
             *((f"field ignored: {name}", f"{n:,}", "values; the first rows lack it")
               for name, n in summary.ignored_fields.items()),
-            ("seconds", *seconds(summary))):
+            ("seconds", *console.seconds(summary))):
         table.add_row(*row)
-    console = text_console()
-    print_table(console, table)
-    print_remarks(console, auto=filter(None, [summary.reason]), note=summary.notes,
-                  unparsable=summary.examples)
+    screen = console.text_console()
+    console.print_table(screen, table)
+    console.print_remarks(screen, auto=filter(None, [summary.reason]), note=summary.notes,
+                          unparsable=summary.examples)
     if summary.examples:
-        console.print("A column's type can be set: --types COLUMN=TYPE, for instance string.")
+        screen.print("A column's type can be set: --types COLUMN=TYPE, for instance string.")
 
 
 COMMAND = Command(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 from typing import TYPE_CHECKING
 
+from semistream.cli import console
 from semistream.cli.command import Command
 from semistream.cli.options import add_progress, add_settings, read_settings
 
@@ -25,12 +26,11 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    from semistream.cli.console import progress
     from semistream.files.join_streams import join_streams
     from semistream.files.settings import JoinStreams
 
     settings = read_settings(JoinStreams, arguments)
-    with progress(arguments.progress) as tell:
+    with console.progress(arguments.progress) as tell:
         summary = join_streams(settings, tell)
     _print_summary(summary, settings)
     return 0
@@ -38,8 +38,6 @@ def run(arguments: Namespace) -> int:
 
 def _print_summary(summary: StreamsSummary, settings: JoinStreams) -> None:
     from rich.table import Table
-
-    from semistream.cli.console import print_remarks, print_table, seconds, text_console
 
     table = Table(box=None, pad_edge=False)
     table.add_column("", style="bold")
@@ -54,18 +52,18 @@ def _print_summary(summary: StreamsSummary, settings: JoinStreams) -> None:
             for reason in sorted({*sides[0].unmatched, *sides[1].unmatched}):
                 table.add_row(f"unmatched: {reason}",
                               *(f"{s.unmatched.get(reason, 0):,}" for s in sides))
-    console = text_console()
-    print_table(console, table)
-    console.print(f"output rows: {summary.output_rows:,} in {settings.out}")
-    console.print(f"relocated to disk: {summary.relocated:,} tuples; disk joins: "
-                  f"{summary.disk_joins:,}")
-    console.print(f"peak memory: {summary.memory_peak:,} bytes, of {summary.memory_budget:,} "
-                  "allowed")
-    console.print(f"{summary.service_rate:,.0f} tuples/s inside the join, "
-                  f"{summary.rate:,.0f} end to end, {' s '.join(seconds(summary))}")
+    screen = console.text_console()
+    console.print_table(screen, table)
+    screen.print(f"output rows: {summary.output_rows:,} in {settings.out}")
+    screen.print(f"relocated to disk: {summary.relocated:,} tuples; disk joins: "
+                 f"{summary.disk_joins:,}")
+    screen.print(f"peak memory: {summary.memory_peak:,} bytes, of {summary.memory_budget:,} "
+                 "allowed")
+    screen.print(f"{summary.service_rate:,.0f} tuples/s inside the join, "
+                 f"{summary.rate:,.0f} end to end, {' s '.join(console.seconds(summary))}")
     ignored = (f"{name}, {count:,} values" for name, count in summary.ignored_fields.items())
-    print_remarks(console, **{"field ignored": ignored, "note": summary.notes,
-                              "unparsable": summary.examples})
+    console.print_remarks(screen, **{"field ignored": ignored, "note": summary.notes,
+                                     "unparsable": summary.examples})
 
 
 COMMAND = Command(

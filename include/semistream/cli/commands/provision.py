@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
+from semistream.cli import console
 from semistream.cli.command import Command
 from semistream.cli.options import add_progress
 
@@ -19,14 +20,14 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     from semistream import workloads
-    from semistream.cli.console import progress
     from semistream.config import Places, Publishing
     from semistream.provisioning import dimensions
     from semistream.warehouse import open_warehouse
 
     places, memory = Places.from_environment(), Publishing.from_arguments(arguments).memory
     job = workloads.load_job(arguments.job, places)
-    with open_warehouse(places.warehouse_url) as engine, progress(arguments.progress) as tell:
+    with (open_warehouse(places.warehouse_url) as engine,
+          console.progress(arguments.progress) as tell):
         workloads.prepare(job, places, tell)
         result = dimensions.provision(job, engine, tell, url=arguments.url)
         manifest, changed = dimensions.publish(job, engine, places.snapshots, tell,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
+from semistream.cli import console
 from semistream.cli.command import Command
 from semistream.cli.options import add_progress, add_settings, read_settings
 
@@ -16,7 +17,6 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    from semistream.cli.console import progress
     from semistream.files.master_file import publish_file
     from semistream.files.opening import open_source
     from semistream.files.settings import MasterFile
@@ -26,7 +26,7 @@ def run(arguments: Namespace) -> int:
                          null_values=settings.null_values, delimiter=settings.delimiter,
                          formats=settings.formats)
     source.assign_types()
-    with progress(arguments.progress) as tell:
+    with console.progress(arguments.progress) as tell:
         manifest, rejected = publish_file(settings.master, list(settings.on), settings.out, source,
                                           tell, settings.name, int(settings.memory))
     left_out = "".join(f", {n:,} left out ({reason})" for reason, n in rejected.items())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace
 
+from semistream.cli import console
 from semistream.cli.command import Command
 from semistream.cli.options import add_json, add_progress, add_settings, read_settings
 
@@ -32,7 +33,6 @@ def _numbers(text: str) -> tuple[int, ...]:
 def run(arguments: Namespace) -> int:
     from dataclasses import asdict  # takes a while to import
 
-    from semistream.cli.console import print_json, print_table, progress, wide_console
     from semistream.config import Places
     from semistream.sizing import known_costs, scale_out
     from semistream.tuning import advice
@@ -40,17 +40,17 @@ def run(arguments: Namespace) -> int:
     from semistream.tuning.settings import TuneSettings
 
     settings, places = read_settings(TuneSettings, arguments), Places.from_environment()
-    with progress(arguments.progress) as tell, open_case(settings, places, tell) as case:
+    with console.progress(arguments.progress) as tell, open_case(settings, places, tell) as case:
         found = advice.advise(case, settings, places, arguments.measure, tell)
         plans = scale_out.scale_out(case, settings.memory, arguments.scale_out, settings.algorithms,
                                     known_costs(places.home))
     if arguments.json:
-        print_json(found.as_dict()
-                   | ({"scale_out": [asdict(p) for p in plans]} if plans else {}))
+        console.print_json(found.as_dict()
+                           | ({"scale_out": [asdict(p) for p in plans]} if plans else {}))
         return 0
-    console = wide_console(150)
+    screen = console.wide_console(150)
     for table in (*found.tables(), *scale_out.tables(plans)):
-        print_table(console, table)
+        console.print_table(screen, table)
     return 0
 
 
