@@ -43,6 +43,9 @@ def open_inputs(settings: Any, stack: ExitStack, progress: Progress,
         raise ConfigError("master",
                           "must be given, or --snapshot with a directory published before", None,
                           "Give --master FILE.")
+    if not settings.on:
+        raise ConfigError("on", "must name at least one pair of columns", None,
+                          "For instance --on product=sku.")
     pairs, known = list(settings.on.items()), settings.master_formats
     if settings.master is None and (manifest := current_manifest(settings.snapshot)) is not None:
         if known:

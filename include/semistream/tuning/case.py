@@ -77,9 +77,6 @@ def _of_job(settings: TuneSettings, places: Places, progress: Progress) -> Case:
 def _own(settings: TuneSettings, stack: ExitStack, progress: Progress) -> Case:
     from semistream.files.inputs import open_inputs
 
-    if not settings.on:
-        raise ConfigError("on", "must name at least one pair of columns", None,
-                          "For instance --on product=sku.")
     stream, relation, *_ = open_inputs(settings, stack, progress)
     rows = _first((c.rows for c in stream.chunks()), stream.schema, settings.rows)
     job = Job.load({"name": "sample", "stream": {"path": str(settings.stream)},
