@@ -464,11 +464,11 @@ sink = sink.prepare(stream, pa.schema(list(schema)[len(stream):]), ("id",))
 work = Work("wide", 0, 0, plan, {}, str(checkpoint), (stream,), (("id",),), sink,
             files=((str(home / "s.parquet"),),),
             readers=(find_reader(StreamSpec(), schema=stream),))
-entries = [work.join_partition(0, iter(()))]
-drain = Work("wide", 0, 1, plan, {0: entries[0]["state_file"]}, str(checkpoint), (stream,),
+loads = [work.join_partition(0, iter(()))]
+drain = Work("wide", 0, 1, plan, {0: loads[0].state_file}, str(checkpoint), (stream,),
              (("id",),), sink)
-entries.append(drain.join_partition(0, iter(())))
-print(sum(e["matched"] for e in entries), sum(e["unmatched"] for e in entries))
+loads.append(drain.join_partition(0, iter(())))
+print(sum(load.matched for load in loads), sum(load.unmatched for load in loads))
 """
 
 

@@ -17,7 +17,9 @@ import pyarrow as pa
 
 from semistream.config import SIDES
 from semistream.joins import JoinState, SemiStreamJoin
+from semistream.reasons import Reason
 from semistream.warehouse.closing import Final
+from semistream.warehouse.records import InputCounts
 
 if TYPE_CHECKING:
     from semistream.sketches import SampledSketch
@@ -25,9 +27,7 @@ if TYPE_CHECKING:
     from semistream.streaming.promises import Promise
     from semistream.streaming.waiting import Pace
 
-SUMMED = ("rows_read", "matched", "unmatched", "output_rows", "cache_hits", "disk_tuples_read",
-          "bytes_read", "seconds")
-Refused = Counter[tuple[int, str]]  # tuples rejected before the operator, by side and reason
+Refused = Counter[tuple[int, Reason]]  # tuples rejected before the operator, by side and reason
 
 
 class Finished(NamedTuple):
@@ -41,6 +41,14 @@ class Finished(NamedTuple):
     side: int = 0
     propagated: list[str] | None = None
     final: Final | None = None
+
+
+class Worked(NamedTuple):
+    """What an operator has done in a load: the counts of its inputs, and further fields of
+    ``LoadRecord`` by name."""
+
+    inputs: tuple[InputCounts, ...]
+    fields: dict[str, Any]
 
 
 class Joining(Protocol):
@@ -76,11 +84,10 @@ class Joining(Protocol):
         """The number of tuples that wait for the disk."""
 
     def count(self) -> Any:
-        """Return the operator's counts so far, for ``entry``."""
+        """Return the operator's counts so far, for ``worked``."""
 
-    def entry(self, before: Any, refused: Refused) -> dict[str, Any]:
-        """Return the ledger's fields for the work since ``before``. sides: the counts of each of
-        two streams."""
+    def worked(self, before: Any, refused: Refused, state_file: str) -> Worked:
+        """Return the counts of the work since ``before``. state_file: of the state after it."""
 
     def save(self, path: Path, before: str) -> None:
         """Write the state. before: name of the file with the former state, if any."""
@@ -129,21 +136,24 @@ class WithMaster:
     def count(self) -> dict[str, Any]:
         return deepcopy(self.join.stats.as_dict())
 
-    def entry(self, before: dict[str, Any], refused: Refused) -> dict[str, Any]:
+    def worked(self, before: dict[str, Any], refused: Refused, state_file: str) -> Worked:
         now, master = self.join.stats.as_dict(), self.join.master
-        entry = {name: now[name] - before[name] for name in SUMMED}
-        rejected = _since(now["rejected"], before["rejected"])
-        rejected |= {reason: n for (_, reason), n in refused.items()}
-        waits, finished = now["waits"].since(before["waits"]), entry["matched"] + entry["unmatched"]
-        entry["rows_read"] += refused.total()
-        entry["unmatched"] += refused.total()
-        entry |= {"wait_median": waits.median(finished) if finished else None,
-                  "wait_longest": waits.longest if finished else None}
-        return entry | {"master": master.name, "master_version": master.version,
-                        "waiting_before": before["waiting"], "waiting": now["waiting"],
-                        "r_cycles": entry["disk_tuples_read"] / max(master.tuple_count, 1),
-                        "memory_peak": now["memory_peak"], "memory": now["memory"],
-                        "rejected": rejected}
+        done = {name: now[name] - before[name] for name in (
+            "rows_read", "matched", "unmatched", "output_rows", "cache_hits", "disk_tuples_read",
+            "bytes_read", "seconds")}
+        waits, finished = now["waits"].since(before["waits"]), done["matched"] + done["unmatched"]
+        counts = InputCounts(
+            master.name, before["waiting"], done["rows_read"] + refused.total(), done["matched"],
+            _rejected(0, now["rejected"], before["rejected"], refused), now["waiting"],
+            state_file, master.name, master.version, cache_hits=done["cache_hits"],
+            bytes_read=done["bytes_read"])
+        return Worked((counts,), {
+            **{name: done[name] for name in ("output_rows", "cache_hits", "disk_tuples_read",
+                                             "bytes_read", "seconds")},
+            "r_cycles": done["disk_tuples_read"] / max(master.tuple_count, 1),
+            "wait_median": waits.median(finished) if finished else None,
+            "wait_longest": waits.longest if finished else None,
+            "memory_peak": now["memory_peak"], "memory": now["memory"]})
 
     def save(self, path: Path, before: str) -> None:
         self.join.save(path, before)
@@ -241,27 +251,19 @@ class OfTwoStreams:
     def count(self) -> dict[str, Any]:
         return deepcopy(self.join.stats.as_dict())
 
-    def entry(self, before: dict[str, Any], refused: Refused) -> dict[str, Any]:
-        now = self.join.stats.as_dict()
-        sides = {}
+    def worked(self, before: dict[str, Any], refused: Refused, state_file: str) -> Worked:
+        now, sides = self.join.stats.as_dict(), list[InputCounts]()
         for side, name in enumerate(SIDES):
             a, b = before[name], now[name]
-            rejected = _since(b["unmatched"], a["unmatched"])
-            rejected |= {reason: n for (of, reason), n in refused.items() if of == side}
             outside = sum(n for (of, _), n in refused.items() if of == side)
-            sides[name] = {"waiting_before": a["held"],
-                           "rows_read": b["rows_read"] - a["rows_read"] + outside,
-                           "matched": b["matched"] - a["matched"], "rejected": rejected,
-                           "waiting": b["held"], "on_disk": b["on_disk"]}
-        total = {name: sum(s[name] for s in sides.values())
-                 for name in ("waiting_before", "rows_read", "matched", "waiting")}
-        rejected = sum((Counter(s["rejected"]) for s in sides.values()), Counter())
-        return total | {
-            "unmatched": rejected.total(), "rejected": dict(rejected), "sides": sides,
+            sides.append(InputCounts(
+                name, a["held"], b["rows_read"] - a["rows_read"] + outside,
+                b["matched"] - a["matched"],
+                _rejected(side, b["unmatched"], a["unmatched"], refused), b["held"], state_file,
+                on_disk=b["on_disk"]))
+        return Worked(tuple(sides), {
             **{name: now[name] - before[name] for name in ("output_rows", "bytes_read", "seconds")},
-            "cache_hits": 0, "disk_tuples_read": 0, "r_cycles": 0.0, "master": "",
-            "wait_median": None, "wait_longest": None,
-            "master_version": "", "memory_peak": now["memory_peak"], "memory": now["memory"]}
+            "memory_peak": now["memory_peak"], "memory": now["memory"]})
 
     def save(self, path: Path, before: str) -> None:
         self.join.save(path, before,
@@ -285,6 +287,9 @@ def _texts(propagated: Propagated, patterns: bool) -> list[str]:
     return [json.dumps(pattern, default=str) for pattern in [*constants, *others]]
 
 
-def _since(now: dict[str, int], before: dict[str, int]) -> dict[str, int]:
-    """Return by reason how many were added."""
-    return {reason: n for reason in now if (n := now[reason] - before.get(reason, 0))}
+def _rejected(side: int, now: dict[str, int], before: dict[str, int],
+              refused: Refused) -> dict[Reason, int]:
+    """Return by reason how many tuples of a side the operator has not matched since ``before``, and
+    how many were rejected before it."""
+    since = {Reason(reason): n for reason in now if (n := now[reason] - before.get(reason, 0))}
+    return since | {reason: n for (of, reason), n in refused.items() if of == side}
