@@ -382,7 +382,7 @@ BREAKS: dict[str, tuple[Break, dict[str, dict], dict]] = {
         "input_arithmetic": {"batch": 1, "partition": 0, "role": "(all)"}}, {}),
     "more than the limit were unparsable": (sql(
         "UPDATE load_rejections SET reason = 'unparsable' WHERE reason = 'no_match' AND "
-        f"load_id = {load_id(1, 1, 0, 0)}"), {
+        f"load_id = {load_id(1, 1, 0, 1)}"), {
         "unparsable": {"rows_read": 180}, "unmatched_rows": {"batch": 1}}, {}),
     "the reasons do not add up": (sql(
         f"DELETE FROM load_rejections WHERE load_id = {load_id(1, 1, 0, 0)}"),
