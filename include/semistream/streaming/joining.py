@@ -10,6 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
@@ -19,7 +20,7 @@ from semistream.config import SIDES
 from semistream.joins import JoinState, SemiStreamJoin
 from semistream.reasons import Reason
 from semistream.warehouse.closing import Final
-from semistream.warehouse.records import InputCounts
+from semistream.warehouse.records import InputCounts, LoadRecord
 
 if TYPE_CHECKING:
     from semistream.sketches import SampledSketch
@@ -41,14 +42,6 @@ class Finished(NamedTuple):
     side: int = 0
     propagated: list[str] | None = None
     final: Final | None = None
-
-
-class Worked(NamedTuple):
-    """What an operator has done in a load: the counts of its inputs, and further fields of
-    ``LoadRecord`` by name."""
-
-    inputs: tuple[InputCounts, ...]
-    fields: dict[str, Any]
 
 
 class Joining(Protocol):
@@ -84,10 +77,12 @@ class Joining(Protocol):
         """The number of tuples that wait for the disk."""
 
     def count(self) -> Any:
-        """Return the operator's counts so far, for ``worked``."""
+        """Return the operator's counts so far, for ``counted``."""
 
-    def worked(self, before: Any, refused: Refused, state_file: str) -> Worked:
-        """Return the counts of the work since ``before``. state_file: of the state after it."""
+    def counted(self, load: LoadRecord, before: Any, refused: Refused,
+                state_file: str) -> LoadRecord:
+        """Return the record with the counts of the work since ``before``. state_file: of the state
+        after it."""
 
     def save(self, path: Path, before: str) -> None:
         """Write the state. before: name of the file with the former state, if any."""
@@ -136,7 +131,8 @@ class WithMaster:
     def count(self) -> dict[str, Any]:
         return deepcopy(self.join.stats.as_dict())
 
-    def worked(self, before: dict[str, Any], refused: Refused, state_file: str) -> Worked:
+    def counted(self, load: LoadRecord, before: dict[str, Any], refused: Refused,
+                state_file: str) -> LoadRecord:
         now, master = self.join.stats.as_dict(), self.join.master
         done = {name: now[name] - before[name] for name in (
             "rows_read", "matched", "unmatched", "output_rows", "cache_hits", "disk_tuples_read",
@@ -147,13 +143,14 @@ class WithMaster:
             _rejected(0, now["rejected"], before["rejected"], refused), now["waiting"],
             state_file, master.name, master.version, cache_hits=done["cache_hits"],
             bytes_read=done["bytes_read"])
-        return Worked((counts,), {
-            **{name: done[name] for name in ("output_rows", "cache_hits", "disk_tuples_read",
-                                             "bytes_read", "seconds")},
-            "r_cycles": done["disk_tuples_read"] / max(master.tuple_count, 1),
-            "wait_median": waits.median(finished) if finished else None,
-            "wait_longest": waits.longest if finished else None,
-            "memory_peak": now["memory_peak"], "memory": now["memory"]})
+        return replace(
+            load, inputs=(counts,), rows_read=counts.rows_read, matched=counts.matched,
+            output_rows=done["output_rows"], cache_hits=done["cache_hits"],
+            disk_tuples_read=done["disk_tuples_read"], bytes_read=done["bytes_read"],
+            r_cycles=done["disk_tuples_read"] / max(master.tuple_count, 1), seconds=done["seconds"],
+            wait_median=waits.median(finished) if finished else None,
+            wait_longest=waits.longest if finished else None,
+            memory_peak=now["memory_peak"], memory=now["memory"])
 
     def save(self, path: Path, before: str) -> None:
         self.join.save(path, before)
@@ -251,7 +248,8 @@ class OfTwoStreams:
     def count(self) -> dict[str, Any]:
         return deepcopy(self.join.stats.as_dict())
 
-    def worked(self, before: dict[str, Any], refused: Refused, state_file: str) -> Worked:
+    def counted(self, load: LoadRecord, before: dict[str, Any], refused: Refused,
+                state_file: str) -> LoadRecord:
         now, sides = self.join.stats.as_dict(), list[InputCounts]()
         for side, name in enumerate(SIDES):
             a, b = before[name], now[name]
@@ -261,9 +259,13 @@ class OfTwoStreams:
                 b["matched"] - a["matched"],
                 _rejected(side, b["unmatched"], a["unmatched"], refused), b["held"], state_file,
                 on_disk=b["on_disk"]))
-        return Worked(tuple(sides), {
-            **{name: now[name] - before[name] for name in ("output_rows", "bytes_read", "seconds")},
-            "memory_peak": now["memory_peak"], "memory": now["memory"]})
+        return replace(
+            load, inputs=tuple(sides), rows_read=sum(side.rows_read for side in sides),
+            matched=sum(side.matched for side in sides),
+            output_rows=now["output_rows"] - before["output_rows"],
+            bytes_read=now["bytes_read"] - before["bytes_read"],
+            seconds=now["seconds"] - before["seconds"],
+            memory_peak=now["memory_peak"], memory=now["memory"])
 
     def save(self, path: Path, before: str) -> None:
         self.join.save(path, before,

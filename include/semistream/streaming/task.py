@@ -26,7 +26,7 @@ from semistream.sizing.stream_stream_plan import StreamStreamPlan
 from semistream.sketches import SampledSketch
 from semistream.source_files import SourceFile, check_unchanged
 from semistream.streaming.exchange import Input, Side, TaskFailed, inputs
-from semistream.streaming.joining import Joining, OfTwoStreams, Refused, WithMaster, Worked
+from semistream.streaming.joining import Joining, OfTwoStreams, Refused, WithMaster
 from semistream.streaming.sinks.base import Sink
 from semistream.streaming.sources.reader import Reader
 from semistream.streaming.spool import Spool
@@ -145,7 +145,7 @@ class Work:
                    join.first, closes=self.sink.closing is not None) as spool:
             refused, changed = self._run(join, self._tuples(partition, batches), spool, sketch)
             name, former = self._state_file(partition, changed), self.states.get(partition, "")
-            record = self._record(partition, join.worked(before, refused, name))
+            record = self._checked(join.counted(self._load(partition), before, refused, name))
             if sketch is not None and record.rows_read:
                 record = replace(record, key_sketch=sketch.sketch.to_bytes())
             state = Path(self.checkpoint) / "state" / name
@@ -207,16 +207,18 @@ class Work:
             spool.write(*output)
         return refused, goes_on or bool(self.drain)
 
-    def _record(self, partition: int, worked: Worked) -> LoadRecord:
-        """Return the partition's record. Raises StateError if its tuples do not add up; then
-        nothing is loaded."""
-        record = LoadRecord(
-            self.app, self.batch, self.drain, partition, self.plan.algorithm, worked.inputs,
-            sum(i.rows_read for i in worked.inputs), sum(i.matched for i in worked.inputs),
-            **worked.fields, memory_budget=self.plan.memory, resident_peak=process_peak().read(),
-            reason=self.plan.reason or None)
+    def _load(self, partition: int) -> LoadRecord:
+        """Return the partition's record, without counts."""
+        return LoadRecord(
+            self.app, self.batch, self.drain, partition, self.plan.algorithm, inputs=(),
+            rows_read=0, matched=0, output_rows=0, memory_budget=self.plan.memory,
+            resident_peak=process_peak().read(), reason=self.plan.reason or None)
+
+    def _checked(self, record: LoadRecord) -> LoadRecord:
+        """Return the record with its service rate. Raises StateError if its tuples do not add up;
+        then nothing is loaded."""
         if any(map(unaccounted, (record, *record.inputs))):
-            raise StateError(f"partition {partition} of batch {self.batch} does not add up: "
+            raise StateError(f"partition {record.partition} of batch {self.batch} does not add up: "
                              f"{record}; {self.plan.algorithm} lost or doubled tuples. Not loaded.")
         finished = record.matched + record.unmatched
         return replace(record, service_rate=finished / record.seconds if record.seconds else 0.0)
