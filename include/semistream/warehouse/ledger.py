@@ -383,19 +383,21 @@ def _records(connection: Connection, which: ColumnElement[bool]) -> list[LoadRec
     """Return the records of the loads that a condition over ``load_batches`` selects, ordered by
     load_id, without key sketches."""
     b, i, r = load_batches.c, load_inputs.c, load_rejections.c
+    rows = connection.execute(select(*(c for c in b if c.name != "key_sketch")).where(
+        which).order_by(b.load_id)).all()
+    keys = [row.load_id for row in rows]
     rejected: dict[tuple[int, str], dict[Reason, int]] = defaultdict(dict)
     inputs: dict[int, list[InputCounts]] = defaultdict(list)
-    for row in connection.execute(select(load_rejections).where(
-            r.load_id.in_(select(b.load_id).where(which)))):
-        rejected[row.load_id, row.role][Reason(row.reason)] = row.tuples
-    for row in connection.execute(select(load_inputs).where(
-            i.load_id.in_(select(b.load_id).where(which))).order_by(i.load_id, i.number)):
-        inputs[row.load_id].append(InputCounts(
-            rejected=rejected[row.load_id, row.role], **_fields_of(InputCounts, row)))
-    kept = select(*(c for c in b if c.name != "key_sketch")).where(which).order_by(b.load_id)
+    if keys:
+        for row in connection.execute(select(load_rejections).where(r.load_id.in_(keys))):
+            rejected[row.load_id, row.role][Reason(row.reason)] = row.tuples
+        for row in connection.execute(select(load_inputs).where(i.load_id.in_(keys)).order_by(
+                i.load_id, i.number)):
+            inputs[row.load_id].append(InputCounts(
+                rejected=rejected[row.load_id, row.role], **_fields_of(InputCounts, row)))
     return [LoadRecord(**_fields_of(LoadRecord, row) | {
         "inputs": tuple(inputs[row.load_id]), "memory": json.loads(row.memory),
-        "nulled": json.loads(row.nulled or "{}")}) for row in connection.execute(kept)]
+        "nulled": json.loads(row.nulled or "{}")}) for row in rows]
 
 
 def _fields_of(kind: type[LoadRecord | InputCounts], row: Row[Any]) -> dict[str, Any]:
