@@ -23,12 +23,8 @@ from semistream.stream_joins.base import (
 from semistream.stream_joins.disk import Block
 from semistream.stream_joins.events import Component, Event, Monitor, Registry
 from semistream.stream_joins.kernels import BUCKETS, BUFFERED, CHANGED, DEAD
-from semistream.stream_joins.punctuation_set import (
-    NONE,
-    Closed,
-    PunctuationSet,
-    forget_closed_by_both,
-)
+from semistream.stream_joins.punctuation_set import Closed, PunctuationSet, forget_closed_by_both
+from semistream.stream_joins.punctuation_tables import NONE
 from semistream.stream_joins.punctuations import MOST, Keys, Punctuation, parse, values_of
 from semistream.stream_joins.spec import StreamJoinSpec, equal_keys
 from semistream.stream_joins.state import FREED_SHARE
