@@ -108,6 +108,17 @@ class ArrowList(StreamTable):
         self.__init__(self.layout)
         self.opened = True
 
+    def tables(self):
+        return {"waiting": self.saved(np.arange(self.live))} if self.live else {}
+
+    def values(self):
+        return {"strings": self.strings}
+
+    def restore(self, waiting, values, spec):
+        for part in waiting.combine_chunks().to_batches():
+            self.admit_saved(pa.RecordBatch.from_arrays(part.columns, schema=spec.stream), spec,
+                             by_index=False)
+
 
 class NestedLoopParameters(Settings):
     disk_tuples: int = Field(0, ge=0)
@@ -142,17 +153,6 @@ class NestedLoop(SemiStreamJoin):
             h_s.clear()
             h_s.resize(size)
         self._end(begun, len(removed.slots), read, self.scan.cycles)
-
-    def _state(self):
-        return {"waiting": self.h_s.saved(np.arange(self.h_s.live))} if self.h_s.live else {}, {}
-
-    def _restore(self, state):
-        if "waiting" in state.tables:
-            self._open(0.0)
-            for part in state.tables["waiting"].combine_chunks().to_batches():
-                self.h_s.admit_saved(
-                    pa.RecordBatch.from_arrays(part.columns, schema=self.spec.stream), self.spec,
-                    by_index=False)
 
 
 def predict(work, m, costs, disk_tuples):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -111,13 +112,16 @@ class BlockCache:
             self.cached[blocks] = True
         self._entering, self._staged = set(), []
 
-    def saved(self) -> pa.Table:
-        """Return the state to save: utility and flag of each block. The cached tuples can be read
-        from R."""
-        return pa.table({"utility": self.utility, "cached": self.cached})
+    def tables(self) -> dict[str, pa.Table]:
+        """Return the utility and the flag of each block. The cached tuples can be read from R."""
+        return {"blocks": pa.table({"utility": self.utility, "cached": self.cached})}
 
-    def restore(self, blocks: pa.Table) -> None:
-        """Restore a state that `saved` returned, and read the cached blocks from R."""
+    def values(self) -> dict[str, Any]:
+        return {}
+
+    def restore(self, tables: dict[str, pa.Table], values: dict[str, Any]) -> None:
+        """Restore the blocks' utility, and read the cached blocks from R."""
+        blocks = tables["blocks"]
         self.utility[:] = blocks["utility"].to_numpy()
         numbers = np.flatnonzero(blocks["cached"].to_numpy()).tolist()
         self._entering = set(numbers)

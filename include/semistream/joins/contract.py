@@ -6,7 +6,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -23,8 +23,21 @@ from semistream.joins.stored_types import as_stored
 from semistream.joins.stream_buffer import StreamLayout
 from semistream.joins.stream_table import Ages, StreamTable
 
-# tables and values of a ``JoinState``
-State = tuple[Mapping[str, pa.Table | pa.RecordBatchReader], dict[str, Any]]
+Tables = Mapping[str, pa.Table | pa.RecordBatchReader]
+State = tuple[Tables, dict[str, Any]]  # tables and values of a ``JoinState``
+
+
+class Part(Protocol):
+    """A part of a join, beside H_S, whose state is saved."""
+
+    def tables(self) -> Tables:
+        """Return the tables to save, by names that no other part has."""
+
+    def values(self) -> dict[str, Any]:
+        """Return the values to save, likewise."""
+
+    def restore(self, tables: dict[str, pa.Table], values: dict[str, Any]) -> None:
+        """Restore the part, given the tables and values of the whole join."""
 
 
 class Begun(NamedTuple):
@@ -38,12 +51,13 @@ class Begun(NamedTuple):
 class SemiStreamJoin(ABC):
     """A single-threaded join of a stream with R in at most M bytes.
 
-    A subclass creates ``h_s``, and implements ``_take``, ``iterate``, ``_drain``, ``_state`` and
-    ``_restore``. Null keys, output, time and totals are handled here. H_S gets its memory when the
-    first tuples come (``_open``), as these show how long strings are.
+    A subclass creates ``h_s`` and ``parts``, and implements ``_take``, ``iterate`` and ``passes``.
+    Null keys, output, time, totals and the saved state are handled here. H_S gets its memory when
+    the first tuples come (``_open``), as these show how long strings are.
     """
 
     h_s: StreamTable
+    parts: tuple[Part, ...] = ()  # in the order in which they are restored
 
     def __init__(self, spec: JoinSpec, parameters: Settings):
         self.spec, self.parameters, self.master = spec, parameters, spec.master
@@ -157,6 +171,7 @@ class SemiStreamJoin(ABC):
     def _drain(self) -> Iterator[JoinOutput]:
         while self._waiting():
             yield from self.iterate()
+        self.h_s.drained()
 
     @property
     @abstractmethod
@@ -187,16 +202,27 @@ class SemiStreamJoin(ABC):
         """Record how far R has been passed over. passes: the passes that were due."""
         self._kept_up = self.passes
 
-    @abstractmethod
-    def _state(self) -> State: ...
+    def _state(self) -> State:
+        """Return the whole state."""
+        tables, values = {**self.h_s.tables()}, {"H_S": self.h_s.values()}
+        for part in self.parts:
+            tables |= part.tables()
+            values |= part.values()
+        return tables, values
 
     def _changes(self) -> State | None:
         """Return the changes of the state since the last snapshot; None: the whole state must be
         saved."""
         return None
 
-    @abstractmethod
-    def _restore(self, state: JoinState) -> None: ...
+    def _restore(self, state: JoinState, *changes: JoinState) -> None:
+        """Restore a whole state and, in a join that saves changes, the changes after it."""
+        for part in self.parts:
+            part.restore(state.tables, state.values)
+        if "waiting" in state.tables:
+            values = state.values["H_S"]
+            self._open(values["strings"])
+            self.h_s.restore(state.tables["waiting"], values, self.spec)
 
     def _waiting(self) -> int:
         return self.h_s.live

@@ -30,7 +30,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from pydantic import Field
 
+from semistream.config import Settings
 from semistream.errors import ConfigError
 from semistream.joins.arena import Arena
 from semistream.joins.disk_partition import DiskPartition
@@ -56,6 +58,15 @@ class Frequent(NamedTuple):
     def of(self, which: np.ndarray) -> Frequent:
         """Return the values that the mask `which`, bool[n], selects."""
         return Frequent(*(numbers[which] for numbers in self))
+
+
+class FrequencyParameters(Settings):
+    """The parameters of a join with a frequency recorder."""
+
+    cache_tuples: int = Field(0, ge=0, description="h_R, master tuples that H_R has places for; 0: "
+                                                   "chosen from M")
+    threshold: int = Field(2, ge=1, description="matches in H_S from which a master tuple is "
+                                                "frequent, at first; it adapts")
 
 
 NONE = Frequent(*(np.zeros(0, np.int64) for _ in range(3)))
@@ -197,16 +208,17 @@ class FrequentTuples:
 
         return most_frequent(n + len(new.keys), told, self.places, self.bytes)
 
-    def table(self) -> pa.RecordBatchReader:
-        """Return the state to save: join values and frequencies of H_R and of the switching buffer.
-        Their tuples can be read from R."""
-        return self.cache.saved()
+    def tables(self) -> dict[str, pa.RecordBatchReader]:
+        """Return the join values and frequencies of H_R and of the switching buffer. Their tuples
+        can be read from R."""
+        return {"cache": self.cache.saved()}
 
     def values(self) -> dict[str, Any]:
-        return {"threshold": self.threshold, "evictions": self.evictions}
+        return {"frequency recorder": {"threshold": self.threshold, "evictions": self.evictions}}
 
-    def restore(self, table: pa.Table, values: dict[str, Any]) -> None:
+    def restore(self, tables: dict[str, pa.Table], values: dict[str, Any]) -> None:
         """Fetch the saved join values from R, the most frequent first, as many as fit."""
-        self.threshold, self.evictions = values["threshold"], values["evictions"]
-        self.cache.take_up(self.spec, table, self.size, self.places)
+        recorder = values["frequency recorder"]
+        self.threshold, self.evictions = recorder["threshold"], recorder["evictions"]
+        self.cache.take_up(self.spec, tables["cache"], self.size, self.places)
         self._measure_least(self._full)

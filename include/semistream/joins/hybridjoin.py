@@ -28,22 +28,14 @@ from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
-from pydantic import Field
 
-from semistream.config import Settings
 from semistream.joins.admission import fill
-from semistream.joins.contract import SemiStreamJoin, State
-from semistream.joins.index_phase import IndexReader
+from semistream.joins.contract import SemiStreamJoin
+from semistream.joins.index_phase import IndexParameters, IndexReader
 from semistream.joins.output import NO_MATCH, JoinOutput
 from semistream.joins.spec import JoinSpec
-from semistream.joins.state_file import JoinState
 from semistream.joins.stream_buffer import StreamBuffer
 from semistream.joins.stream_table.by_key import APPEND_ROWS, ByKey
-
-
-class HybridjoinParameters(Settings):
-    disk_tuples: int = Field(0, ge=0, description="d, master tuples read per iteration; 0: chosen "
-                                                  "from M by the cost model")
 
 
 class Hybridjoin(SemiStreamJoin):
@@ -52,9 +44,10 @@ class Hybridjoin(SemiStreamJoin):
 
     h_s: ByKey
 
-    def __init__(self, spec: JoinSpec, parameters: HybridjoinParameters):
+    def __init__(self, spec: JoinSpec, parameters: IndexParameters):
         super().__init__(spec.with_disk_buffer(parameters.disk_tuples), parameters)
         self.index = IndexReader(self.spec)
+        self.parts = (self.index,)
         self.h_s = ByKey(self.layout, self.master.partition_count)
         self.arena.reserve("disk buffer", self.master.partition_bytes)
         self._require(self.h_s.least_bytes, self.arena.free)
@@ -88,13 +81,3 @@ class Hybridjoin(SemiStreamJoin):
 
     def _is_due(self, passes: float, age: float) -> bool:
         return self.h_s.age >= age
-
-    def _state(self) -> State:
-        return self.h_s.tables(), {"disk buffer": self.index.values(), "H_S": self.h_s.values()}
-
-    def _restore(self, state: JoinState) -> None:
-        self.index.restore(state.values["disk buffer"])
-        if "waiting" in state.tables:
-            values = state.values["H_S"]
-            self._open(values["strings"])
-            self.h_s.restore(state.tables["waiting"], values, self.spec)

@@ -6,9 +6,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import pyarrow as pa
+from pydantic import Field
+
+from semistream.config import Settings
 from semistream.joins.disk_partition import DiskPartition
 from semistream.joins.spec import JoinSpec
 from semistream.joins.stream_table.by_key import Span
+
+
+class IndexParameters(Settings):
+    """The parameters of a join that reads R through its index."""
+
+    disk_tuples: int = Field(0, ge=0, description="d, master tuples read per iteration; 0: chosen "
+                                                  "from M by the cost model")
 
 
 class IndexReader:
@@ -36,9 +47,11 @@ class IndexReader:
         """Full multiples of R's number of partitions that have been read."""
         return self.partitions // max(self.master.partition_count, 1)
 
-    def values(self) -> dict[str, Any]:
-        """Return the state to save."""
-        return {"partitions": self.partitions}
+    def tables(self) -> dict[str, pa.Table]:
+        return {}
 
-    def restore(self, values: dict[str, Any]) -> None:
-        self.partitions = values["partitions"]
+    def values(self) -> dict[str, Any]:
+        return {"disk buffer": {"partitions": self.partitions}}
+
+    def restore(self, tables: dict[str, pa.Table], values: dict[str, Any]) -> None:
+        self.partitions = values["disk buffer"]["partitions"]

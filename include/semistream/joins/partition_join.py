@@ -75,6 +75,7 @@ class PartitionJoin(SemiStreamJoin):
         self.arena.reserve("disk buffer", self.master.partition_bytes)
         self.blocks = BlockCache(self.spec, self.arena, parameters.cache_share)
         self.index = IndexReader(self.spec)
+        self.parts = (self.blocks, self.index)
         self.h_s = ByPartition(self.layout, max(self.master.partition_count, 1))
         self.snapshots = Snapshots(self.h_s)
         self._chosen = 0.0  # passes over R at the last choice of partitions
@@ -144,20 +145,20 @@ class PartitionJoin(SemiStreamJoin):
     # State
 
     def _state(self) -> State:
-        return {**self.snapshots.whole(), "blocks": self.blocks.saved()}, self._values()
+        return {**self.snapshots.whole(), **self.blocks.tables()}, self._values()
 
     def _changes(self) -> State | None:
         tables = self.snapshots.changes()
-        return (tables | {"blocks": self.blocks.saved()}, self._values()) if tables else None
+        return (tables | self.blocks.tables(), self._values()) if tables else None
 
     def _values(self) -> dict[str, Any]:
-        return {"disk buffer": self.index.values()} | self.snapshots.values()
+        return self.index.values() | self.snapshots.values()
 
     def _restore(self, state: JoinState, *changes: JoinState) -> None:
         states = [state, *changes]
-        values = states[-1].values
-        self.blocks.restore(states[-1].tables["blocks"])
-        self.index.restore(values["disk buffer"])
+        tables, values = states[-1].tables, states[-1].values
+        for part in self.parts:
+            part.restore(tables, values)
         self._chosen = self.passes
         if "waiting" in state.tables:
             self.h_s.open(values["strings"], self.arena.free, values["width"], values["shift"])

@@ -45,7 +45,7 @@ def _import(name: str) -> Any:
 
 
 REGISTRY: dict[str, Algorithm] = {a.name: a for a in (
-    Algorithm("meshjoin", "MESHJOIN", "meshjoin.Meshjoin", "meshjoin.MeshjoinParameters",
+    Algorithm("meshjoin", "MESHJOIN", "meshjoin.Meshjoin", "scan_phase.ScanParameters",
               "Polyzotis, Skiadopoulos, Vassiliadis, Simitsis, Frantzell: "
               "Meshing Streaming Updates with Persistent Data in an Active Data Warehouse (2008)"),
     Algorithm("r-meshjoin", "R-MESHJOIN", "r_meshjoin.RMeshjoin", "r_meshjoin.RMeshjoinParameters",
@@ -53,13 +53,13 @@ REGISTRY: dict[str, Algorithm] = {a.name: a for a in (
     Algorithm("cmeshjoin", "CMESHJOIN", "cmeshjoin.Cmeshjoin", "cmeshjoin.CmeshjoinParameters",
               "Naeem, Weber, Lutteroth: A Memory-Optimal Many-To-Many Semi-Stream Join, section "
               "2.2"),
-    Algorithm("ssj", "SSJ", "ssj.Ssj", "ssj.SsjParameters",
+    Algorithm("ssj", "SSJ", "ssj.Ssj", "cmeshjoin.CmeshjoinParameters",
               "Naeem, Jamil: An Efficient Stream-based Join to Process End User Transactions in "
               "Real-Time Data Warehousing (2014)"),
     Algorithm("ssbj", "SSBJ", "ssbj.Ssbj", "ssbj.SsbjParameters",
               "Naeem, Weber, Lutteroth: A Memory-Optimal Many-To-Many Semi-Stream Join"),
     Algorithm("hybridjoin",
-              "HYBRIDJOIN", "hybridjoin.Hybridjoin", "hybridjoin.HybridjoinParameters",
+              "HYBRIDJOIN", "hybridjoin.Hybridjoin", "index_phase.IndexParameters",
               "Naeem, Dobbie, Weber: HYBRIDJOIN for Near-Real-Time Data Warehousing (2011)",
               needs_index=True),
     Algorithm("x-hybridjoin",

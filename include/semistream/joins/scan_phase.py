@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from pydantic import Field
 
+from semistream.config import Settings
 from semistream.joins.disk_partition import DiskPartition
 from semistream.joins.spec import JoinSpec
 
@@ -21,6 +23,13 @@ def largest_chunk(disk_tuples: float) -> float:
     With this many, the iteration's own cost is a fifth of theirs; waiting for more would gain
     little."""
     return 5 * (ITERATION_COST + disk_tuples * TUPLE_COST) / STREAM_COST
+
+
+class ScanParameters(Settings):
+    """The parameters of a join that scans R."""
+
+    disk_tuples: int = Field(0, ge=0, description="b, master tuples read per iteration; 0: chosen "
+                                                  "from M by the cost model")
 
 
 class Slice:
@@ -92,9 +101,11 @@ class Scan:
         return Slice(partition, count * piece // self.slices,
                      count * (piece + 1) // self.slices), read
 
-    def values(self) -> dict[str, Any]:
-        """Return the state to save."""
-        return {"position": self.position, "cycles": self.cycles}
+    def tables(self) -> dict[str, pa.Table]:
+        return {}
 
-    def restore(self, values: dict[str, Any]) -> None:
-        self.position, self.cycles = values["position"], values["cycles"]
+    def values(self) -> dict[str, Any]:
+        return {"disk buffer": {"position": self.position, "cycles": self.cycles}}
+
+    def restore(self, tables: dict[str, pa.Table], values: dict[str, Any]) -> None:
+        self.position, self.cycles = (values["disk buffer"][n] for n in ("position", "cycles"))

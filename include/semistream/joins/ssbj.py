@@ -113,6 +113,7 @@ class Ssbj(SemiStreamJoin):
     def __init__(self, spec: JoinSpec, parameters: SsbjParameters):
         super().__init__(spec.with_disk_buffer(parameters.disk_tuples), parameters)
         self.scan = Scan(self.spec)
+        self.parts = (self.scan,)
         self.h_s = ByChunk(self.layout, self.scan.chunks, self.scan.largest_w)
         self.rc = 2
         self.candidates = Candidates.none()
@@ -176,10 +177,6 @@ class Ssbj(SemiStreamJoin):
     @property
     def passes(self) -> float:
         return self.scan.passes
-
-    def _drain(self) -> Iterator[JoinOutput]:
-        yield from super()._drain()
-        self.h_s.queue.clear()
 
     # Cache migration and eviction
 
@@ -330,15 +327,13 @@ class Ssbj(SemiStreamJoin):
     def _state(self) -> State:
         """Return the state to save. For H_R and the switching buffer these are join values and
         counts only, as their tuples can be read from R."""
-        c = self.candidates
-        tables = self.h_s.tables() | {
-            "cache": self.h_r.saved(staged=False),
-            "candidates": pa.table({"key": c.keys, "s_count": c.s_count, "waiting": c.waiting})}
+        (tables, values), c = super()._state(), self.candidates
         sizes = {"H_S": self.h_s.size, "H_R": self.arena.components["H_R"]}
-        return tables, {"disk buffer": self.scan.values(), "H_S": self.h_s.values(), "rc": self.rc,
-                        "planned": self.planned, "sizes": sizes}
+        return {**tables, "cache": self.h_r.saved(staged=False), "candidates": pa.table(
+            {"key": c.keys, "s_count": c.s_count, "waiting": c.waiting})}, {
+                **values, "rc": self.rc, "planned": self.planned, "sizes": sizes}
 
-    def _restore(self, state: JoinState) -> None:
+    def _restore(self, state: JoinState, *changes: JoinState) -> None:
         if "waiting" not in state.tables:
             return
         values, tables = state.values, state.tables
@@ -353,5 +348,5 @@ class Ssbj(SemiStreamJoin):
         if self.rc % 3 == SWITCHING and len(self.candidates.keys):
             self.h_r.stage_from(self.spec, self.candidates.keys, self.candidates.waiting, budget)
             self.staged_all = True
-        self.scan.restore(values["disk buffer"])
+        self.scan.restore(tables, values)
         self.h_s.restore(tables["waiting"], values["H_S"], self.spec)

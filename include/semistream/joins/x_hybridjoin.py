@@ -44,12 +44,11 @@ from pydantic import Field
 
 from semistream.config import Settings
 from semistream.joins.admission import fill
-from semistream.joins.contract import SemiStreamJoin, State
+from semistream.joins.contract import SemiStreamJoin
 from semistream.joins.index_phase import IndexReader
 from semistream.joins.non_swappable import NonSwappablePart
 from semistream.joins.output import NO_MATCH, JoinOutput
 from semistream.joins.spec import JoinSpec
-from semistream.joins.state_file import JoinState
 from semistream.joins.stream_buffer import StreamBuffer
 from semistream.joins.stream_table.by_key import APPEND_ROWS, EVERYWHERE, ByKey, Span
 
@@ -73,6 +72,7 @@ class XHybridjoin(SemiStreamJoin):
         self.arena.reserve("swappable part", self.master.partition_bytes)
         self.non_swappable = NonSwappablePart(
             self.spec, self.arena, self.master.partition_tuples if d_n is None else d_n)
+        self.parts = (self.index, self.non_swappable)
         self._require(self.h_s.least_bytes, self.arena.free)
 
     @property
@@ -151,15 +151,3 @@ class XHybridjoin(SemiStreamJoin):
             return self.iterate()
         return self._load(h_s.most_frequent(part.places) if h_s.live >= part.places
                           else part.most_frequent())
-
-    def _state(self) -> State:
-        tables = self.h_s.tables() | self.non_swappable.tables()
-        return tables, {"disk buffer": self.index.values(), "H_S": self.h_s.values()}
-
-    def _restore(self, state: JoinState) -> None:
-        self.index.restore(state.values["disk buffer"])
-        if "waiting" in state.tables:
-            values = state.values["H_S"]
-            self._open(values["strings"])
-            self.h_s.restore(state.tables["waiting"], values, self.spec)
-        self.non_swappable.restore(state.tables)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +14,9 @@ import pyarrow as pa
 from semistream.joins.arena import mapped, release
 from semistream.joins.output import OUTPUT_BYTES, OUTPUT_ROWS, Pairs, Removed, portions
 from semistream.joins.paged_store import PagedStore
+from semistream.joins.spec import JoinSpec
 from semistream.joins.stream_buffer import StreamBuffer, StreamLayout
+from semistream.joins.stream_probing import PROBE_ROWS
 from semistream.joins.stream_table import by_partition_kernels as kernels
 from semistream.joins.stream_table.by_partition_kernels import HIGH, LIVE, MOST, USED
 from semistream.joins.stream_table.interface import NO_LIMIT, SAVED_ROWS, Ages, Found, StreamTable
@@ -254,6 +257,21 @@ class ByPartition(StreamTable):
         self.reach[p] = self.arrived[p] = self.first[p] = 0
         self.snapped[p] = -1 if self.snapped[p] else 0
         return removed
+
+    # State
+
+    def tables(self) -> dict[str, pa.RecordBatchReader]:
+        return {"waiting": self.newest(self.waiting)} if self.opened else {}
+
+    def values(self) -> dict[str, Any]:
+        sizes = {"width": self.width, "blocks": self.blocks, "shift": self.store.shift,
+                 "pages": self.page_count} if self.opened else {}
+        return {"strings": self.strings} | sizes
+
+    def restore(self, waiting: pa.Table, values: dict[str, Any], spec: JoinSpec) -> None:
+        self.divide(values["blocks"], values["pages"])
+        for part in waiting.to_batches(max_chunksize=PROBE_ROWS):
+            self.admit_saved(pa.RecordBatch.from_arrays(part.columns, schema=spec.stream), spec)
 
     # Ages
 
