@@ -17,8 +17,9 @@ from pydantic import Field
 import oracle
 import test_joins
 from semistream.config import Settings
-from semistream.cost_models import MODELS, Model, Prediction
+from semistream.cost_models import MODELS, Model, Prediction, Size
 from semistream.cost_models.costs import infeasible
+from semistream.cost_models.sizes import DISK_TUPLES
 from semistream.errors import NotEnoughMemory
 from semistream.joins import REGISTRY, Algorithm
 from semistream.joins.admission import fill
@@ -33,14 +34,16 @@ from semistream.master.snapshot import open_snapshot
 from semistream.sizing import open_join
 
 NAME = "block-nested-loop"
+BLOCK_TUPLES = Size(lambda work, memory: (1.0, memory / work.stream_tuple_bytes))
 CODE_AND_FLAG = 8 + 1  # bytes of a waiting tuple beside its columns
 
 
 class ArrowList(StreamTable):
     """H_S as a list of Arrow batches, all of which leave together."""
 
-    def __init__(self, layout):
+    def __init__(self, layout, most):
         super().__init__(layout)
+        self.most = most
         self.batches, self.codes, self.matched = [], np.empty(0, np.int64), np.empty(0, bool)
         self.used = 0
         self.entered = np.empty(0)
@@ -64,6 +67,7 @@ class ArrowList(StreamTable):
         return size
 
     def fits(self, sizes, most=NO_LIMIT):
+        most = min(most, self.most - self.live)
         return int(np.searchsorted(np.cumsum(sizes[:most] + self.tuple_bytes),
                                    self.size - self.used, side="right"))
 
@@ -105,7 +109,7 @@ class ArrowList(StreamTable):
                        float(ages.max(initial=0.0)), self.live)
 
     def clear(self):
-        self.__init__(self.layout)
+        self.__init__(self.layout, self.most)
         self.opened = True
 
     def tables(self):
@@ -122,6 +126,7 @@ class ArrowList(StreamTable):
 
 class NestedLoopParameters(Settings):
     disk_tuples: int = Field(0, ge=0)
+    block_tuples: int = Field(0, ge=0)  # stream tuples that a pass over R is made for
 
 
 class NestedLoop(SemiStreamJoin):
@@ -129,7 +134,7 @@ class NestedLoop(SemiStreamJoin):
 
     def __init__(self, spec, parameters):
         super().__init__(spec.with_disk_buffer(parameters.disk_tuples), parameters)
-        self.scan, self.h_s = Scan(self.spec), ArrowList(self.layout)
+        self.scan, self.h_s = Scan(self.spec), ArrowList(self.layout, parameters.block_tuples)
         self.arena.reserve("disk buffer", self.master.partition_bytes)
         self._require(self.h_s.tuple_bytes, self.arena.free)
 
@@ -155,10 +160,11 @@ class NestedLoop(SemiStreamJoin):
         self._end(begun, len(removed.slots), read, self.scan.cycles)
 
 
-def predict(work, m, costs, disk_tuples):
+def predict(work, m, costs, disk_tuples, block_tuples):
     """An R-cycle finishes h_S tuples, and compares each with each tuple of R."""
-    sizes, cut = {"disk_tuples": disk_tuples}, work.partitions(disk_tuples)
-    h_s = (m - cut.most_bytes) / work.stream_tuple_bytes
+    sizes = {"disk_tuples": disk_tuples, "block_tuples": block_tuples}
+    cut = work.partitions(disk_tuples)
+    h_s = min((m - cut.most_bytes) / work.stream_tuple_bytes, block_tuples)
     if 2 * cut.most_bytes > m or h_s < 1:
         return infeasible(NAME, sizes)
     s = work.symbols(costs, h_s, cut.tuples)
@@ -173,7 +179,8 @@ def registered(monkeypatch):
     monkeypatch.setitem(REGISTRY, NAME,
                         Algorithm(NAME, "BLOCK NESTED LOOP", "nested_loop.NestedLoop",
                                   "nested_loop.NestedLoopParameters", "a test"))
-    monkeypatch.setitem(MODELS, NAME, Model(predict, ("disk_tuples",)))
+    monkeypatch.setitem(MODELS, NAME, Model(
+        predict, {"disk_tuples": DISK_TUPLES, "block_tuples": BLOCK_TUPLES}))
 
 
 CHECKS = [name for name, check in inspect.getmembers(test_joins, inspect.isfunction)
@@ -204,7 +211,7 @@ def test_it_is_opened_with_the_sizes_of_its_cost_model_and_restarted(join_type, 
                              master=open_snapshot(tmp_path),
                              on=[("k", "k")], join_type=join_type)
     join, outputs = make(), []
-    assert join.parameters.disk_tuples > 64
+    assert join.parameters.disk_tuples > 64 and join.parameters.block_tuples > 100
     for batch in stream.to_batches(max_chunksize=1000):
         outputs += join.process(batch)
         state, join = join.snapshot(), make()

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from semistream.config import Settings
 from semistream.errors import ConfigError
@@ -15,15 +16,31 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Algorithm:
-    """An algorithm's entry. operator, settings: ``module.Class`` of this package, imported on first
-    use, so that a form that only lists names does not import Numba."""
+class Entry:
+    """An algorithm's entry in a registry. operator, settings: ``module.Class`` of the registry's
+    package, imported on first use, so that a form that only lists names does not import Numba."""
 
+    package: ClassVar[str]
     name: str
     title: str
     operator: str
     settings: str
     paper: str
+
+    @property
+    def parameters(self) -> type[Settings]:
+        return self._imported(self.settings)
+
+    def _imported(self, name: str) -> Any:
+        module, kind = name.split(".")
+        return getattr(import_module(f"{self.package}.{module}"), kind)
+
+
+@dataclass(frozen=True)
+class Algorithm(Entry):
+    """The entry of a semi-stream join."""
+
+    package = "semistream.joins"
     needs_index: bool = False  # reads the partition of a given key
     own: bool = False  # ours, from no paper
     # reaches its rate after one pass over R, and again when the keys drift; other caches need many
@@ -32,16 +49,7 @@ class Algorithm:
 
     @property
     def make(self) -> type[SemiStreamJoin]:
-        return _import(self.operator)
-
-    @property
-    def parameters(self) -> type[Settings]:
-        return _import(self.settings)
-
-
-def _import(name: str) -> Any:
-    module, kind = name.split(".")
-    return getattr(import_module(f"{__package__}.{module}"), kind)
+        return self._imported(self.operator)
 
 
 REGISTRY: dict[str, Algorithm] = {a.name: a for a in (
@@ -85,10 +93,18 @@ REGISTRY: dict[str, Algorithm] = {a.name: a for a in (
               "our own", needs_index=True, own=True, soon=True),)}
 
 
+E = TypeVar("E", bound=Entry)
+
+
 def find_algorithm(name: str) -> Algorithm:
-    """Return the algorithm with this name. Raises ConfigError for an unknown name."""
-    if name.lower() not in REGISTRY:
-        near = difflib.get_close_matches(name.lower(), REGISTRY, 1)
-        raise ConfigError("algorithm", f"must be one of {', '.join(REGISTRY)}", name,
+    """Return the semi-stream join with this name. Raises ConfigError for an unknown name."""
+    return find_entry(REGISTRY, name)
+
+
+def find_entry(registry: Mapping[str, E], name: str) -> E:
+    """Return a registry's entry with this name. Raises ConfigError for an unknown name."""
+    if name.lower() not in registry:
+        near = difflib.get_close_matches(name.lower(), registry, 1)
+        raise ConfigError("algorithm", f"must be one of {', '.join(registry)}", name,
                           f"Did you mean {near[0]!r}?" if near else "See `semistream algorithms`.")
-    return REGISTRY[name.lower()]
+    return registry[name.lower()]

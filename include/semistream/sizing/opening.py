@@ -57,7 +57,7 @@ def open_join(algorithm: str, *, memory: int, stream: pa.Schema, master: MasterR
 
 def open_sizes(entry: Algorithm, parameters: Settings) -> list[str]:
     """Return the names of the sizes that are to be chosen."""
-    sizes = MODELS[entry.name].sizes if entry.name in MODELS else ()
+    sizes = MODELS[entry.name].sizes if entry.name in MODELS else {}
     return [n for n in sizes if getattr(parameters,
                                         n) == entry.parameters.model_fields[n].default == 0]
 

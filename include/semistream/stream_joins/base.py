@@ -106,7 +106,7 @@ class StreamStreamJoin(ABC):
     a function that returns seconds, for the time propagation threshold.
 
     An algorithm implements ``_take``, which is its loop, and the components that the registry
-    names.
+    names. Its constructor takes the spec and its parameters.
     """
 
     def __init__(self, spec: StreamJoinSpec, monitor: Monitor, registry: Registry,

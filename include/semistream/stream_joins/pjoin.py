@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import chain
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
+from pydantic import Field, model_validator
 
 from semistream.errors import ConfigError, NotEnoughMemory
 from semistream.joins.output import OUTPUT_ROWS
@@ -28,11 +31,43 @@ from semistream.stream_joins.punctuation_tables import NONE
 from semistream.stream_joins.punctuations import MOST, Keys, Punctuation, parse, values_of
 from semistream.stream_joins.spec import StreamJoinSpec, equal_keys
 from semistream.stream_joins.state import FREED_SHARE
+from semistream.stream_joins.xjoin import XJoinParameters
 
 NO_WATERMARK = int(np.iinfo(np.int64).min)
 PUNCTUATION_SHARE = 2  # part of M that punctuations may take
 # bytes of M per constant that is taken in at a time; least constants at a time
 PIECE_SHARE, LEAST_PIECE = 2048, 64
+
+
+class PJoinParameters(XJoinParameters):
+    purge_threshold: int = Field(1, ge=0, description="Punctuations between two purges of the "
+                                                      "state; 1: eager purge")
+    propagate: Literal["push", "pull"] = Field(
+        "push", description="push: punctuations are propagated by propagate_count and "
+                            "propagate_seconds; pull: on request (section 3.5)")
+    propagate_count: int = Field(1, ge=0, description="Punctuations between two propagations; 0: "
+                                                      "not by their count")
+    propagate_seconds: float | None = Field(None, ge=0, description="Seconds between two "
+                                                                    "propagations; default: not "
+                                                                    "by time")
+    index: Literal["lazy", "eager"] = Field(
+        "lazy", description="When tuples are indexed by their own stream's punctuations: lazy: at "
+                            "a propagation; eager: at each punctuation")
+
+    @model_validator(mode="after")
+    def _pulled(self) -> PJoinParameters:
+        pushed = sorted({"propagate_count", "propagate_seconds"} & self.model_fields_set)
+        if self.propagate == "pull" and pushed:
+            raise ConfigError(pushed[0], "must be left out where propagation is pulled",
+                              getattr(self, pushed[0]), "Leave it out, or give propagate push.")
+        return self
+
+    def monitor(self) -> Monitor:
+        pull = self.propagate == "pull"
+        return replace(super().monitor(), purge_threshold=self.purge_threshold, pull=pull,
+                       propagate_count=0 if pull else self.propagate_count,
+                       propagate_seconds=math.inf if self.propagate_seconds is None
+                       else self.propagate_seconds)
 
 
 class PJoin(StreamStreamJoin):
@@ -54,9 +89,11 @@ class PJoin(StreamStreamJoin):
     propagation by count.
     """
 
-    def __init__(self, spec: StreamJoinSpec, monitor: Monitor | None = None,
+    def __init__(self, spec: StreamJoinSpec, parameters: PJoinParameters,
                  clock: Callable[[], float] = time.monotonic):
-        super().__init__(spec, monitor or Monitor(), registry(), clock)
+        super().__init__(spec, parameters.monitor(), registry(), clock)
+        if parameters.index == "eager":
+            self.registry.set(Event.NEW_PUNCT_READY, [Component.INDEX_BUILD])
         self.punctuations = PunctuationSet(spec, 0), PunctuationSet(spec, 1)
         # watermarks of event time, if the spec has ``within``
         self.watermarks = [NO_WATERMARK, NO_WATERMARK]

@@ -16,7 +16,7 @@ from semistream.errors import ConfigError, SemistreamError
 from semistream.joins.registry import REGISTRY
 from semistream.sizing import open_join
 from semistream.sizing.case import Case
-from semistream.sizing.search import bounds, fastest, predict, tune
+from semistream.sizing.search import fastest, predict, tune
 
 CHUNK = 16_384  # stream tuples that an operator processes at a time
 TURNOVERS = 2  # turnovers of H_S to warm up, and again to measure
@@ -77,9 +77,8 @@ def around(case: Case, best: Prediction, memory: int, count: int) -> list[dict[s
     twice the one before and one of them the best."""
     axes = []
     for name, size in best.sizes.items():
-        low, high = bounds(name, case.workload, memory)
-        unit = (case.workload.page_tuples if name == "disk_tuples" else 0.001
-                if name.endswith("share") else 1.0)
+        kind = MODELS[best.algorithm].sizes[name]
+        (low, high), unit = kind.bounds(case.workload, memory), kind.unit(case.workload)
         steps = (size * 2.0 ** (i - (count - 1) // 2) for i in range(count))
         axes.append(sorted({size if s == size else max(round(min(max(s, low), high) / unit), 1)
                             * unit for s in steps}))

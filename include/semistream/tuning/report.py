@@ -16,12 +16,12 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from semistream.cost_models import MODELS, Costs, Frequencies, Workload
+from semistream.cost_models import MODELS, Costs, Frequencies, Size, Workload
 from semistream.durable import write_text
 from semistream.errors import ConfigError
 from semistream.joins.registry import REGISTRY
 from semistream.sizing.case import Case
-from semistream.sizing.search import bounds, predict, spelled, tune
+from semistream.sizing.search import predict, spelled, tune
 from semistream.tuning.measure import FAILED, MEASURED, Point, error, settled
 
 SURFACE, CURVE = 17, 49  # predictions along each of two sizes, and along a single one
@@ -150,21 +150,22 @@ def _over_workload(case: Case, costs: Costs, memory: int, colour: Mapping[str, s
 def _sizes(points: Sequence[Point], case: Case, costs: Costs) -> str:
     """Plot the curve over one size, or the surface over two."""
     algorithm, each = points[0].algorithm, points[0].memory / case.partitions
-    names = MODELS[algorithm].sizes
+    kinds = MODELS[algorithm].sizes
+    names = list(kinds)
     work = case.workload.smooth()
 
     def rate(*sizes: float) -> float:
         return predict(algorithm, work, each, costs,
                        **dict(zip(names, sizes, strict=True))).mu / case.share
 
-    axes = [_axis(n, [p.parameters[n] for p in points], work, each,
+    axes = [_axis(kinds[n], [p.parameters[n] for p in points], work, each,
                   CURVE if len(names) == 1 else SURFACE) for n in names]
     return (_curve if len(names) == 1 else _surface)(points, names, axes, rate)
 
 
-def _axis(name: str, measured: Sequence[float], work: Workload, memory: float,
+def _axis(kind: Size, measured: Sequence[float], work: Workload, memory: float,
           count: int) -> np.ndarray:
-    low, high = bounds(name, work, memory)
+    low, high = kind.bounds(work, memory)
     return np.geomspace(max(low, min(measured) / 4),
                         max(min(high, max(measured) * 4), max(measured)), count)
 
