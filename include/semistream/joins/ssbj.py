@@ -181,8 +181,7 @@ class Ssbj(SemiStreamJoin):
     # Cache migration and eviction
 
     def _new_cycle(self) -> None:
-        """Begin a new R-cycle (lines 3-14 and 42-51). H_S still holds all tuples that came in the
-        cycle that ends."""
+        """Begin a new R-cycle. H_S still holds all tuples that came in the cycle that ends."""
         self.rc += 1
         if self.rc % 3 == PHASE_OUT:
             self._phase_out()
@@ -206,9 +205,8 @@ class Ssbj(SemiStreamJoin):
         self.planned = min(space, int((counts >= least).sum() * self.v_r + len(keys) * v_e))
 
     def _choose(self) -> None:
-        """Evaluate the cache inequality (Theorem 2), m v_R < n v_S. By now s_count is complete and
-        H_S(j)| covers a full R-cycle.
-        """
+        """Choose the candidates that satisfy the cache inequality (Theorem 2), m v_R < n v_S. By now
+        s_count is complete, and |H_S(j)| covers a full R-cycle."""
         c = self.candidates
         waiting = self.h_s.find(c.keys).counts
         m_cache = c.s_count * self.v_r + MasterCache.ENTRY
@@ -229,8 +227,8 @@ class Ssbj(SemiStreamJoin):
 
     def _migrate(self, partition: Slice) -> None:
         """Count the candidates' master tuples, or put those of the chosen values into the switching
-        buffer (lines 28-36). If strings are longer than average, only the tuples of the best
-        candidates fit."""
+        buffer. If strings are longer than average, only the tuples of the best candidates
+        fit."""
         c = self.candidates
         if not len(c.keys) or self.staged_all:
             return
@@ -244,8 +242,8 @@ class Ssbj(SemiStreamJoin):
                                   self.arena.components["H_R"])
 
     def _phase_out(self) -> None:
-        """MOVE the switching buffer to H_R and adapt w (lines 9-13). Values whose tuples did not
-        all fit are dropped."""
+        """MOVE the switching buffer to H_R and adapt w. Values whose tuples did not all fit are
+        dropped."""
         staged = self.h_r.staged
         if len(staged):
             # scaled to the cycles since the last eviction; the next one follows this phase-out
@@ -255,8 +253,7 @@ class Ssbj(SemiStreamJoin):
         self._rebalance()
 
     def _evict(self) -> None:
-        """Drop the values that have become too infrequent for the memory that they take (lines
-        42-51)."""
+        """Drop the values that have become too infrequent for the memory that they take."""
         def worth(f_count: np.ndarray, tuples: np.ndarray) -> np.ndarray:
             m_cache = tuples * self.v_r + MasterCache.ENTRY
             m_disk = f_count / EVICTION_CYCLES * self.h_s.tuple_bytes
