@@ -111,7 +111,7 @@ def predict(work: Workload, m: float, costs: Costs, disk_tuples: float) -> Predi
                      c_a=s.c_a)
     at_once = w * waits.at_once
     plain = printed + s.c_i + at_once * s.c_s - w * (1 - waits.present) * s.c_o
-    return Prediction("hybridjoin", sizes, 0.0, w + at_once, work.beside(plain, s), printed, parts,
+    return Prediction("hybridjoin", sizes, 0.0, w + at_once, work.overlap(plain, s), printed, parts,
                       h_s, course=course(work, cut, s, h_s))
 
 

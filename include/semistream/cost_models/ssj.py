@@ -172,7 +172,7 @@ def predict(work: Workload, m: float, costs: Costs, disk_tuples: float, cache_tu
     found = matched(work, cut, missed, disk * cut.number, 1 / cut.number)
     corrected = (printed + disk * s.c_r + s.c_i + s.c_d + found * s.c_m
                  - s.c_p * meshjoin.unread(matches))
-    return Prediction(algorithm, sizes, front, disk, work.beside(corrected, s), printed, parts,
+    return Prediction(algorithm, sizes, front, disk, work.overlap(corrected, s), printed, parts,
                       disk * cut.number, cache_tuples,
                       course=course(work, cut, s, disk * cut.number))
 

@@ -23,7 +23,7 @@ HYSTERESIS = 2.0  # a value stays while its worth is at least half of that neede
 ABSENT_VALUES = True  # whether H_R holds values without master tuples
 # staged values move to H_R before the end of a sweep once this part of the waiting tuples has
 # waited for them
-SOON = 16
+MOVED_SHARE = 16
 INDEXED = 64  # join values of H_R that can be indexed anew in the time of one miss
 
 
@@ -92,7 +92,7 @@ class CostBalance:
 
     def worth_keeping(self, phi: float) -> np.ndarray:
         """Return which values of H_R are still worth their memory, bool[entries]."""
-        return self.h_r.entries_that(lambda n, m: HYSTERESIS * self.worth(n, m, phi) > 1)
+        return self.h_r.entries_where(lambda n, m: HYSTERESIS * self.worth(n, m, phi) > 1)
 
     def switch(self, visit: Visit, partition: DiskPartition, counts: np.ndarray, phi: float,
                budget: int) -> bool:
@@ -122,7 +122,7 @@ class CostBalance:
         full = self._stage(partition, values, best, budget)
         absent = absent[:max(int(h_r.room(budget) // h_r.ENTRY), 0)]
         h_r.stage(visit.keys[absent], visit.number[absent])
-        soon = max(self.h_s.live // SOON, h_r.entries // INDEXED)
+        soon = max(self.h_s.live // MOVED_SHARE, h_r.entries // INDEXED)
         return bool(full or len(h_r.staged) > max(h_r.entries // 8, 256)
                     or h_r.staged.frequencies.sum() > soon)
 

@@ -198,7 +198,7 @@ class FrequentTuples:
                 and cache.used + size.sum() <= self.bytes):
             return np.ones(n + len(new.keys), bool)
 
-        def told(part: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        def numbers_of(part: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
             old = slice(part.start, min(part.stop, n))
             more = slice(max(part.start - n, 0), max(part.stop - n, 0))
             here = (cache.frequencies[old], cache.counts[old], cache.sizes(old))
@@ -206,7 +206,7 @@ class FrequentTuples:
             frequencies, tuples, sizes = map(np.append, here, there)
             return frequencies, tuples, sizes
 
-        return most_frequent(n + len(new.keys), told, self.places, self.bytes)
+        return most_frequent(n + len(new.keys), numbers_of, self.places, self.bytes)
 
     def tables(self) -> dict[str, pa.RecordBatchReader]:
         """Return the join values and frequencies of H_R and of the switching buffer. Their tuples

@@ -271,12 +271,13 @@ class MasterCache:
 
     # Eviction
 
-    def entries_that(self, told: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> np.ndarray:
+    def entries_where(self,
+                      predicate: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> np.ndarray:
         """Return which entries satisfy a predicate of frequencies and counts, bool[entries]. The
         predicate is evaluated in portions, as arrays over all entries would be large beside H_R."""
         out = np.empty(self.entries, bool)
         for part in slices(self.entries):
-            out[part] = told(self.frequencies[part], self.counts[part])
+            out[part] = predicate(self.frequencies[part], self.counts[part])
         return out
 
     def sizes(self, part: slice) -> np.ndarray:

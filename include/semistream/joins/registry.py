@@ -45,7 +45,7 @@ class Algorithm(Entry):
     own: bool = False  # ours, from no paper
     # reaches its rate after one pass over R, and again when the keys drift; other caches need many
     # passes to fill
-    soon: bool = False
+    warms_up_fast: bool = False
 
     @property
     def make(self) -> type[SemiStreamJoin]:
@@ -90,7 +90,7 @@ REGISTRY: dict[str, Algorithm] = {a.name: a for a in (
               "Persistent Data in an Active Data Warehouse (2009)", needs_index=True),
     Algorithm("elevatorjoin",
               "ELEVATORJOIN", "elevatorjoin.Elevatorjoin", "elevatorjoin.ElevatorjoinParameters",
-              "our own", needs_index=True, own=True, soon=True),)}
+              "our own", needs_index=True, own=True, warms_up_fast=True),)}
 
 
 E = TypeVar("E", bound=Entry)

@@ -205,8 +205,8 @@ class Ssbj(SemiStreamJoin):
         self.planned = min(space, int((counts >= least).sum() * self.v_r + len(keys) * v_e))
 
     def _choose(self) -> None:
-        """Choose the candidates that satisfy the cache inequality (Theorem 2), m v_R < n v_S. By now
-        s_count is complete, and |H_S(j)| covers a full R-cycle."""
+        """Choose the candidates that satisfy the cache inequality (Theorem 2), m v_R < n v_S. By
+        now s_count is complete, and |H_S(j)| covers a full R-cycle."""
         c = self.candidates
         waiting = self.h_s.find(c.keys).counts
         m_cache = c.s_count * self.v_r + MasterCache.ENTRY
@@ -259,7 +259,7 @@ class Ssbj(SemiStreamJoin):
             m_disk = f_count / EVICTION_CYCLES * self.h_s.tuple_bytes
             return m_cache < self.parameters.switching_factor * m_disk
 
-        keep = self.h_r.entries_that(worth)
+        keep = self.h_r.entries_where(worth)
         if not keep.all():
             self.h_r.keep(keep)
             self._rebalance()

@@ -114,14 +114,14 @@ def link(file: Path, to: Path) -> None:
     is on disk completely afterwards. Does nothing if the name exists."""
     if to.exists():
         return
-    beside = to.with_name(f".{to.name}.{uuid.uuid4().hex}")
+    temporary = to.with_name(f".{to.name}.{uuid.uuid4().hex}")
     try:
-        os.link(file, beside)
+        os.link(file, temporary)
     except OSError:
         with naming(to):
-            shutil.copyfile(file, beside)
-    sync(beside)
-    os.replace(beside, to)
+            shutil.copyfile(file, temporary)
+    sync(temporary)
+    os.replace(temporary, to)
 
 
 def _foot(path: str | Path) -> tuple[dict[str, Any], pa.Buffer]:

@@ -103,11 +103,13 @@ def fastest(candidates: Sequence[Any], rate: Callable[[Any], float]) -> Any:
     """Return the candidate with the highest predicted rate. Of candidates with about equal rates,
     prefer one that reaches its rate soon."""
     best = max(candidates, key=rate)
-    soonest = max((c for c in candidates if REGISTRY[c.algorithm].soon), key=rate, default=best)
-    return soonest if rate(soonest) >= (1 - EVEN) * rate(best) else best
+    warm = max((c for c in candidates if REGISTRY[c.algorithm].warms_up_fast), key=rate,
+               default=best)
+    return warm if rate(warm) >= (1 - EVEN) * rate(best) else best
 
 
-def spelled(parameters: Mapping[str, Any]) -> str:
+def format_sizes(parameters: Mapping[str, Any]) -> str:
+    """Format sizes for a reader: ``disk_tuples 1,000, cache_tuples 500``."""
     return ", ".join(f"{k} {v:,}" for k, v in parameters.items())
 
 

@@ -344,7 +344,7 @@ class PJoin(StreamStreamJoin):
             self.stats.sides[side].purged += before - int(self.state.disk[side].tuples[bucket])
             self._index_disk(side, bucket)
         self._joined_at[bucket] = self._news
-        self.state.settle(bucket)
+        self.state.compact_disk(bucket)
 
     def _empty_purge_buffer(self) -> Iterator[StreamJoinOutput]:
         """Remove the tuples of the purge buffer that wait for no disk portion any more."""
@@ -443,22 +443,22 @@ class PJoin(StreamStreamJoin):
     # Snapshots
 
     def _state(self, changes: bool) -> tuple[dict[str, pa.Table], dict[str, Any]]:
-        (left, left_told), (right, right_told) = (p.saved(changes) for p in self.punctuations)
-        told = {"punctuations": [left_told, right_told], "watermarks": self.watermarks,
+        (left, left_values), (right, right_values) = (p.saved(changes) for p in self.punctuations)
+        saved = {"punctuations": [left_values, right_values], "watermarks": self.watermarks,
                 "purged_until": self._purged_until,
                 "levels": [one.tolist() for one in self._levels], "news": self._news,
                 "joined_at": self._joined_at.tolist(),
                 "since": [self.monitor.since_purge, self.monitor.since_propagation]}
-        return left | right, {"pjoin": told}
+        return left | right, {"pjoin": saved}
 
     def _restore(self, states: Sequence[JoinState]) -> None:
-        told = states[-1].values["pjoin"]
-        for own, values in zip(self.punctuations, told["punctuations"], strict=True):
+        saved = states[-1].values["pjoin"]
+        for own, values in zip(self.punctuations, saved["punctuations"], strict=True):
             own.restore([s.tables for s in states], values)
-        self.watermarks, self._purged_until = list(told["watermarks"]), list(told["purged_until"])
-        self._levels = [np.array(one, np.int64) for one in told["levels"]]
-        self._news, self._joined_at = told["news"], np.array(told["joined_at"], np.int64)
-        self.monitor.since_purge, self.monitor.since_propagation = told["since"]
+        self.watermarks, self._purged_until = list(saved["watermarks"]), list(saved["purged_until"])
+        self._levels = [np.array(one, np.int64) for one in saved["levels"]]
+        self._news, self._joined_at = saved["news"], np.array(saved["joined_at"], np.int64)
+        self.monitor.since_purge, self.monitor.since_propagation = saved["since"]
         self._account_punctuations()
 
     def _restored(self) -> None:

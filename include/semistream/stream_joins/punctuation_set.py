@@ -402,9 +402,9 @@ class PunctuationSet:
             found = np.concatenate([np.empty(0, np.int32), *these]) if changes else pids[:0]
             tables[f"{name} {what}"] = pa.table({"pid": found})
         self._saved_until, self._gone, self._shut = self.sequence, [], []
-        shown = [*self.boxes, *((p, pid) for pid, p in self.forms.items())]
+        written = [*self.boxes, *((p, pid) for pid, p in self.forms.items())]
         for column, kind in enumerate(self.kinds):
-            rows = [(i, low, high) for i, (p, _) in enumerate(shown)
+            rows = [(i, low, high) for i, (p, _) in enumerate(written)
                     for low, high in p.patterns[column].intervals]
             arrays = [pa.array([r[k] for r in rows], t)
                       for k, t in enumerate((pa.int64(), kind, kind))]
@@ -412,7 +412,7 @@ class PunctuationSet:
                 arrays, ["form", "low", "high"])
         return tables, {"sequence": self.sequence, "indexed": self.indexed, "purged": self.purged,
                         "closed_early": self.closed_early, "boxes": len(self.boxes),
-                        "pids": [pid for _, pid in shown]}
+                        "pids": [pid for _, pid in written]}
 
     def restore(self, snapshots: Sequence[dict[str, pa.Table]], values: dict[str, Any]) -> None:
         """Restore a snapshot. snapshots: tables of a whole snapshot and of the changes after it;
@@ -441,11 +441,11 @@ class PunctuationSet:
             self.open.insert(self.index["code"][pids], pids)
         self._free = np.flatnonzero(self.index["state"] == FREE).astype(np.int32)
         tables, patterns = snapshots[-1], values["pids"]
-        shown: list[list[list[tuple[Any, Any]]]] = [[[] for _ in self.kinds] for _ in patterns]
+        written: list[list[list[tuple[Any, Any]]]] = [[[] for _ in self.kinds] for _ in patterns]
         for column in range(len(self.kinds)):
             for row in tables[f"{name} patterns {column}"].to_pylist():
-                shown[row["form"]][column].append((row["low"], row["high"]))
-        forms = [Punctuation(tuple(Pattern(tuple(i)) for i in one)) for one in shown]
+                written[row["form"]][column].append((row["low"], row["high"]))
+        forms = [Punctuation(tuple(Pattern(tuple(i)) for i in one)) for one in written]
         self.boxes = list(zip(forms, patterns, strict=True))[:values["boxes"]]
         self.forms = dict(zip(patterns[values["boxes"]:], forms[values["boxes"]:], strict=True))
         self.sequence = self._saved_until = values["sequence"]

@@ -206,7 +206,7 @@ class State:
 
     # Disk join
 
-    def few_blocks(self) -> Blocks:
+    def empty_blocks(self) -> Blocks:
         """Return an empty collection of blocks."""
         return Blocks(self._together)
 
@@ -246,7 +246,7 @@ class State:
         kernels.buckets(codes, of)
         return (ats > left[of]) & (ats >= met[of])
 
-    def settle(self, bucket: int) -> None:
+    def compact_disk(self, bucket: int) -> None:
         """Free the disk space of dead tuples, after `finish`."""
         for disk in self.disk:
             runs = disk.runs[bucket]
@@ -276,7 +276,7 @@ class State:
         histories = self.disk[side].probes(bucket), self.disk[1 - side].probes(bucket)
         done, held = int(self.done[bucket]), self._held
         for _ in held.fill(blocks, self._together):
-            met, pairs, count = self.few_blocks(), np.empty((2, OUTPUT_ROWS), np.int64), 0
+            met, pairs, count = self.empty_blocks(), np.empty((2, OUTPUT_ROWS), np.int64), 0
 
             for block in others():
                 if held.newest < done and block.newest < done:
@@ -287,7 +287,7 @@ class State:
                                                row, x, count, *pairs)
                     if count == OUTPUT_ROWS:
                         yield Leftover.of(side, held, met, pairs[:, :count])
-                        met, count = self.few_blocks(), 0
+                        met, count = self.empty_blocks(), 0
                         number = met.add(block)
             if count:
                 yield Leftover.of(side, held, met, pairs[:, :count])
