@@ -83,8 +83,9 @@ def due(phase: str, number: float, misses: float, bound: float) -> float:
 
 def highest_rate(found: Prediction, work: Workload, costs: Costs, phase: str,
                  demand: Demand) -> float:
-    """Return the highest rate, tuples/s, at which the bound is kept; the demand's own rate is
-    ignored. It is mu, unless reads for few tuples take too much of the time."""
+    """Return the highest arrival rate, tuples/s, at which the bound on waiting can be kept; the
+    rate in `demand` is ignored. It is the service rate mu, unless reads that serve few tuples take
+    too much time."""
     low, high = 0.0, found.mu
     if high <= 0 or price(found, work, costs, phase, demand._replace(rate=high)).busy <= 1 + 1e-6:
         return high

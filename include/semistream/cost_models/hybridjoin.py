@@ -88,8 +88,9 @@ class Waiting(NamedTuple):
 
 
 def waiting(work: Workload, stream: Frequencies, number: float) -> Waiting:
-    """Return the waiting part of a stream, for R in `number` partitions. An absent key that the
-    index does not recognise waits for a partition as others do, with equal probability for each."""
+    """Return the stream tuples that have to wait, for R in `number` partitions. A tuple whose key R
+    lacks, but whose absence the index does not recognise, waits for one of the partitions, each
+    with the same probability."""
     in_gaps, present = stream.absent * work.gaps, 1 - stream.absent
     of = stream.partitions(number)
     share = max(present + in_gaps, 1e-9)

@@ -55,8 +55,9 @@ def finished(blocks: Frequencies, h_s: float) -> float:
     gain, many = blocks.p * h_s * FREED, blocks.keys
 
     def surplus(log_c: float) -> float:
-        """Return ln of the ratio of the waiting tuples to h_S, if a plan reads the blocks with at
-        least c = e^log_c tuples."""
+        """Return ln(n / h_S), where n is the number of waiting tuples in the steady state of a join
+        whose plans read each block for which at least c = e^log_c tuples wait. It is 0 for the
+        right c."""
         c = math.exp(log_c)
         return math.log(float(many @ np.where(gain < c, (c + gain) / 2, gain)) / h_s)
 

@@ -140,8 +140,9 @@ def behind(work: Workload, cut: Cut, h_r: float) -> tuple[float, Frequencies]:
 
 
 def matched(work: Workload, cut: Cut, waiting: Frequencies, h_s: float, share: float) -> float:
-    """Return the join values of a disk partition that have a match, in an iteration that finishes
-    this share of h_s waiting tuples. waiting: the frequencies of values among these."""
+    """Return how many join values of a disk partition have a match, in an iteration that finishes
+    this share of the h_s waiting tuples. waiting: frequencies of the values among the waiting
+    tuples."""
     return min(waiting.different(h_s) * share, cut.tuples / work.fan_out)
 
 

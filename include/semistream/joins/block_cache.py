@@ -84,8 +84,8 @@ class BlockCache:
             self.cached &= stays
 
     def see(self, partition: DiskPartition) -> None:
-        """Stage a block that was read, if it was chosen and fits. Only keys that occur in no other
-        block are cached."""
+        """Stage the tuples of a block that was read, if the block was chosen for the cache and
+        fits. Keys that also occur in other blocks are left out."""
         if partition.number not in self._entering:
             return
         self._entering.remove(partition.number)

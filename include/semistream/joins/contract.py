@@ -104,9 +104,9 @@ class SemiStreamJoin(ABC):
         return self.clock.timed(self._drain(), self._account)
 
     def keep_up(self, seconds: float, bound: float) -> Iterator[JoinOutput]:
-        """Run the disk-probing phase just as often as is needed for no tuple to wait longer than
-        `bound` seconds. seconds: time since the last call. Call this after every batch, while the
-        stream buffer is empty, so that the reads are spread over time."""
+        """Run the disk-probing phase as often as is needed for no tuple to wait longer than `bound`
+        seconds. seconds: time since the last call. Call this after every batch, while the stream
+        buffer is empty, so that the reads are spread over time."""
         return self.clock.timed(self._keep_up(seconds / bound, bound), self._account)
 
     def snapshot(self, *, changes: bool = False) -> JoinState:
@@ -163,9 +163,9 @@ class SemiStreamJoin(ABC):
         """Run the outer loop once, without input."""
 
     def _stream_buffer_empty(self, iterated: bool) -> Iterator[JoinOutput]:
-        """Run the phase that an empty stream buffer starts. By default nothing runs, as an
-        iteration waits for w tuples or for a full H_S. iterated: whether this call has already run
-        an iteration."""
+        """Run what an empty stream buffer starts: by default nothing, as an iteration waits for w
+        tuples or for a full H_S. iterated: whether this call of `process` has already run an
+        iteration."""
         return iter(())
 
     def _drain(self) -> Iterator[JoinOutput]:
@@ -195,7 +195,8 @@ class SemiStreamJoin(ABC):
         self._pass_over(passes)
 
     def _go_on(self) -> Iterator[JoinOutput]:
-        """Advance in R before H_S is full, as a bound on waiting requires."""
+        """Run one step of the disk-probing phase although H_S is not full, as a bound on waiting
+        requires it."""
         return self.iterate()
 
     def _pass_over(self, passes: float) -> None:

@@ -237,15 +237,16 @@ class Elevatorjoin(SemiStreamJoin):
         return math.ceil(passes * self.master.partition_count)
 
     def _is_due(self, passes: float, age: float) -> bool:
-        """Return whether the next partition with waiting tuples is among those that must have been
-        passed."""
+        """Return whether the elevator must go on to its next stop so that R is passed over `passes`
+        times."""
         at, sweeps = self.h_s.next(self.position), self.sweeps
         if at < 0:
             at, sweeps = self.h_s.next(0), sweeps + 1
         return sweeps * self.master.partition_count + at < self._stops(passes)
 
     def _pass_over(self, passes: float) -> None:
-        """Pass the partitions up to the one that is due; no tuples wait for them."""
+        """Move the elevator past the partitions before the one that is due; no tuples wait for
+        them."""
         if self.h_s.live and self.passes < passes:
             sweeps, position = divmod(self._stops(passes), self.master.partition_count)
             if sweeps > self.sweeps:
@@ -305,8 +306,8 @@ class Elevatorjoin(SemiStreamJoin):
 
     @property
     def _useful(self) -> int:
-        """Bytes of H_S beyond which more memory saves nothing, as an iteration's own cost is less
-        than a fifth of its tuples'."""
+        """The size of H_S, in bytes, beyond which more waiting tuples save nothing: an iteration's
+        own cost is then less than a fifth of its tuples' cost."""
         h_s = largest_chunk(self.master.partition_tuples) * self.h_s.partitions / 2
         h_s = self.parameters.waiting_tuples or h_s
         return int(h_s * self.h_s.tuple_bytes) + PARTITION_BYTES * self.h_s.partitions

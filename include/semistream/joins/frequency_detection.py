@@ -191,8 +191,9 @@ class FrequentTuples:
         return n > 0 and (cache.tuples >= self.places or cache.used + cache.used / n > self.bytes)
 
     def _most_frequent(self, new: Frequent, size: np.ndarray) -> np.ndarray:
-        """Return which entries, and which new values behind them, are the most frequent that fit
-        into h_R places and their bytes, bool[n]. Of equals the older one is kept."""
+        """Choose the most frequent of the entries and of the new values that fit into h_R places
+        and their bytes. Return which are chosen, bool[n], the entries first. Of equally frequent
+        values the older one is kept."""
         cache, n = self.cache, self.cache.entries
         if (cache.tuples + new.tuples.sum() <= self.places
                 and cache.used + size.sum() <= self.bytes):

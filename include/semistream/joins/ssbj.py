@@ -193,8 +193,8 @@ class Ssbj(SemiStreamJoin):
             self._choose()
 
     def _nominate(self) -> None:
-        """Choose the candidates: the most frequent values of H_S that could satisfy the inequality
-        with the fewest possible master tuples."""
+        """Choose the candidates: the most frequent values of H_S. A value is considered only if it
+        would satisfy the inequality with the fewest possible master tuples."""
         sf, v_s, v_e = self.parameters.switching_factor, self.h_s.tuple_bytes, MasterCache.ENTRY
         space = self._space()
         present, absent = int(sf * (self.v_r + v_e) / v_s) + 1, int(sf * v_e / v_s) + 1
@@ -298,7 +298,8 @@ class Ssbj(SemiStreamJoin):
         return max(self.pool - self.h_r.used - self._least_h_s, 0)
 
     def _limit_h_s(self, size: int) -> bool:
-        """Shrink H_S to this size. Return False if its tuples need more."""
+        """Shrink H_S to this size. Return whether it shrank so far; it does not while its tuples
+        need more."""
         return self.h_s.size <= size or self._resize(size) <= size
 
     def _grow(self) -> bool:

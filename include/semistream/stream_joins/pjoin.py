@@ -175,8 +175,8 @@ class PJoin(StreamStreamJoin):
         yield from self._check_time()
 
     def _advanced(self, side: int, times: list[tuple[int, int]]) -> int:
-        """Return the watermark after these ranges of time. Raises ConfigError for a range that
-        leaves a gap."""
+        """Return the watermark that these ranges of time lead to. Raises ConfigError if a range
+        would leave a gap behind the watermark."""
         mark = self.watermarks[side]
         for low, high in sorted(times):
             if low > mark + 1:
@@ -371,8 +371,8 @@ class PJoin(StreamStreamJoin):
     # Punctuation index (section 3.5, Fig. 3)
 
     def index_build(self) -> Iterator[StreamJoinOutput]:
-        """Give tuples in memory the pids of new punctuations of their own stream. The counts of
-        punctuations fall as tuples leave."""
+        """Build the punctuation index: assign to each tuple in memory the pid of the first new
+        punctuation of its own stream that matches it, and count it there."""
         for side, own in enumerate(self.punctuations):
             if own.indexed == own.sequence:
                 continue

@@ -114,8 +114,8 @@ class PunctuationSet:
                     or any(len(t.low) for t in self.intervals.values()))
 
     def match(self, keys: Keys) -> np.ndarray:
-        """Return the pid of the first punctuation that matches each key, CLOSED or NONE,
-        int32[n]."""
+        """Return for each key the pid of the earliest punctuation that matches it, int32[n]: CLOSED
+        if that one is closed, NONE if no punctuation matches."""
         out = self._match_others(keys)
         if self.exact and len(out):
             self.open.match(keys.codes, out)
@@ -125,8 +125,8 @@ class PunctuationSet:
         return out
 
     def _match_others(self, keys: Keys) -> np.ndarray:
-        """Return the same as `match`, for punctuations other than constants and for closed exact
-        constants."""
+        """Return what `match` does, without the open constants, and without closed constants of
+        hashed keys."""
         out, met = np.full(len(keys.codes), NONE, np.int32), False
         for column, table in self.intervals.items() if len(out) else ():
             if len(table.low):
@@ -182,7 +182,7 @@ class PunctuationSet:
         return keys.values or [values_of(keys.codes, self.kinds[0])]
 
     def add(self, constants: Keys, others: Sequence[Punctuation]) -> None:
-        """Add punctuations that `new` returned."""
+        """Add punctuations to the set. `new` must have filtered them."""
         n = len(constants.codes)
         pids = self._allocate(n + len(others))
         mine, arrived = pids[:n], self.sequence + np.arange(len(pids))

@@ -45,8 +45,9 @@ class Intervals:
         return _subtract(low, high, self.low, self.high, open_ends=False)
 
     def add(self, low: np.ndarray, high: np.ndarray, pid: int) -> None:
-        """Insert a new punctuation, without the parts that earlier ones cover. It replaces closed
-        intervals that it contains, so that containing punctuations take no more memory."""
+        """Insert a new punctuation, except for the parts that earlier punctuations cover. Remove
+        the closed intervals that it contains, so that a containing punctuation takes no additional
+        memory."""
         at = np.maximum(np.searchsorted(low, self.low, "right") - 1, 0)
         inside = (self.pid == CLOSED) & (low[at] <= self.low) & (self.high <= high[at])
         self.keep(~inside)

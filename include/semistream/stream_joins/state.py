@@ -271,8 +271,8 @@ class State:
 
     def _left_over(self, bucket: int, side: int, blocks: Iterable[Block],
                    others: Callable[[], Iterable[Block]]) -> Iterator[Leftover]:
-        """Run a block nested loop: hold as many tuples of a side as fit, join them with all blocks
-        of the other side, and repeat."""
+        """Run a block nested loop: hold as many tuples of one side as fit into memory, join them
+        with all blocks of the other side, and repeat with the next tuples."""
         histories = self.disk[side].probes(bucket), self.disk[1 - side].probes(bucket)
         done, held = int(self.done[bucket]), self._held
         for _ in held.fill(blocks, self._together):
@@ -355,7 +355,8 @@ class State:
 
     @staticmethod
     def _in_pieces(log: TupleLog, which: np.ndarray) -> pa.RecordBatchReader:
-        """Return the tuples with which[slot], in pieces."""
+        """Yield the tuples of the slots that `which`, bool[slots], selects, as a reader of batches
+        of bounded size."""
         schema = pa.schema([*log.schema, *((name, pa.from_numpy_dtype(kind)) for name, kind in (
             (CODE, np.int64), (ATS, np.int64), (PID, np.int32), (FLAGS, np.uint8)))])
 
@@ -422,7 +423,8 @@ class _Since:
         self._ats = ats[self._order]
 
     def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the tuples of a snapshot that still exist, with their present marks."""
+        """Return the tuples of a snapshot that have not been removed since, with their newest flags
+        and pids."""
         ats = batch.column(ATS).to_numpy()
         at = np.searchsorted(self._ats, ats, "right") - 1
         known = np.flatnonzero(at >= 0)

@@ -78,7 +78,8 @@ class ByChunk(StreamTable):
 
     @property
     def missing(self) -> int:
-        """Tuples that the open chunk, the newest of Q, lacks to reach w tuples."""
+        """The number of tuples that the open chunk, the newest one of Q, needs to reach w
+        tuples."""
         return self.w(self.capacity) - self.open_count
 
     @property

@@ -303,7 +303,8 @@ class ByPartition(StreamTable):
         return out
 
     def newest(self, number: np.ndarray) -> pa.RecordBatchReader:
-        """Return the newest number[i] tuples of each partition i, for a state."""
+        """Return the tuples that came last, number[i] of each partition i, as a reader for a
+        state."""
         ends = np.cumsum(number, dtype=np.int64)
         cuts = np.unique([0, *np.searchsorted(ends, np.arange(SAVED_ROWS, ends[-1], SAVED_ROWS)),
                           len(number)])

@@ -84,11 +84,11 @@ class StreamTable(ABC):
 
     @abstractmethod
     def ages(self) -> Ages:
-        """Return how long the waiting tuples have waited."""
+        """Return the ages of the waiting tuples."""
 
     @abstractmethod
     def age_by(self, ages: Ages) -> None:
-        """Shift the arrival of the waiting tuples back: they come from a saved state, and have
+        """Set the arrival times of waiting tuples back: they were restored from a state and had
         already waited for these times."""
 
     @abstractmethod
