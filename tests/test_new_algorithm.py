@@ -6,6 +6,7 @@ package: this module stands for the file that it would be there.
 """
 
 import inspect
+import json
 import sys
 import time
 
@@ -16,11 +17,12 @@ from pydantic import Field
 
 import oracle
 import test_joins
+from semistream.cli import main
 from semistream.config import Settings
 from semistream.cost_models import MODELS, Model, Prediction, Size
 from semistream.cost_models.costs import infeasible
 from semistream.cost_models.sizes import DISK_TUPLES
-from semistream.errors import NotEnoughMemory
+from semistream.errors import ConfigError, NotEnoughMemory
 from semistream.joins import REGISTRY, Algorithm
 from semistream.joins.admission import fill
 from semistream.joins.contract import SemiStreamJoin
@@ -32,6 +34,16 @@ from semistream.master.memory import MemoryRelation
 from semistream.master.publish import publish_snapshot
 from semistream.master.snapshot import open_snapshot
 from semistream.sizing import open_join
+from semistream.stream_joins import (
+    LEFT,
+    RIGHT,
+    Monitor,
+    Registry,
+    StreamStreamJoin,
+    open_stream_join,
+)
+from semistream.stream_joins.registry import REGISTRY as STREAM_JOINS
+from semistream.stream_joins.registry import StreamJoinAlgorithm
 
 NAME = "block-nested-loop"
 BLOCK_TUPLES = Size(lambda work, memory: (1.0, memory / work.stream_tuple_bytes))
@@ -234,3 +246,37 @@ def test_a_memory_that_is_too_small_is_refused_with_an_amount_that_works():
         start(20)
     outputs = test_joins.run(start(refused.value.least), stream)
     assert sum(o.joined.num_rows for o in outputs) == 3
+
+
+class InMemoryParameters(Settings):
+    kept: bool = Field(True, description="whether tuples are held")
+
+
+class InMemory(StreamStreamJoin):
+    """A symmetric hash join in memory."""
+
+    def __init__(self, spec, parameters):
+        super().__init__(spec, Monitor(), Registry())
+        self.kept = parameters.kept
+
+    def _take(self, side, batch, codes):
+        yield from self.memory_join(side, batch, codes, np.full(len(codes), self.kept))
+
+
+def test_a_join_of_two_streams_is_a_class_and_an_entry(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "semistream.stream_joins.in_memory", sys.modules[__name__])
+    monkeypatch.setitem(STREAM_JOINS, "in-memory",
+                        StreamJoinAlgorithm("in-memory", "IN MEMORY", "in_memory.InMemory",
+                                            "in_memory.InMemoryParameters", "a test"))
+    keys = pa.record_batch({"k": [1, 2, 2, 3]})
+    start = lambda **parameters: open_stream_join(  # noqa: E731
+        "in-memory", memory=1_000_000, left=keys.schema, right=keys.schema, on=[("k", "k")],
+        parameters=parameters)
+    for kept, pairs in ((True, [1, 2, 2, 2, 2, 3]), (False, [])):
+        join = start(kept=kept)
+        outputs = [*join.process(LEFT, keys), *join.process(RIGHT, keys), *join.drain()]
+        assert sorted(k for o in outputs if o.joined for k in o.joined["k"].to_pylist()) == pairs
+    with pytest.raises(ConfigError, match="InMemoryParameters"):
+        start(other=1)
+    assert main(["algorithms", "--json"]) == 0
+    assert "in-memory" in {a["name"] for a in json.loads(capsys.readouterr().out)}

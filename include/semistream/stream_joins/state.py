@@ -355,8 +355,7 @@ class State:
 
     @staticmethod
     def _in_pieces(log: TupleLog, which: np.ndarray) -> pa.RecordBatchReader:
-        """Yield the tuples of the slots that `which`, bool[slots], selects, as a reader of batches
-        of bounded size."""
+        """Return a reader of the tuples that `which`, bool[slots], selects."""
         schema = pa.schema([*log.schema, *((name, pa.from_numpy_dtype(kind)) for name, kind in (
             (CODE, np.int64), (ATS, np.int64), (PID, np.int32), (FLAGS, np.uint8)))])
 
