@@ -13,6 +13,7 @@ from semistream.joins.disk_partition import DiskPartition
 from semistream.joins.master_cache import MasterCache, cached_bytes
 from semistream.joins.output import NO_MATCH, JoinOutput, Output
 from semistream.joins.spec import JoinSpec
+from semistream.joins.state_file import Part
 from semistream.joins.stored_types import has_strings
 from semistream.joins.stream_buffer import StreamBuffer, StreamLayout
 from semistream.joins.stream_probing import probe
@@ -20,7 +21,7 @@ from semistream.joins.stream_probing import probe
 FADE = 0.9  # the share of a block's utility that remains when blocks are chosen anew
 
 
-class BlockCache:
+class BlockCache(Part):
     """A cache of whole blocks of R, with a hash table over their keys. Utility decides at each plan
     which blocks are cached.
 
@@ -115,9 +116,6 @@ class BlockCache:
     def tables(self) -> dict[str, pa.Table]:
         """Return the utility and the flag of each block. The cached tuples can be read from R."""
         return {"blocks": pa.table({"utility": self.utility, "cached": self.cached})}
-
-    def values(self) -> dict[str, Any]:
-        return {}
 
     def restore(self, tables: dict[str, pa.Table], values: dict[str, Any]) -> None:
         """Restore the blocks' utility, and read the cached blocks from R."""

@@ -26,7 +26,7 @@ from semistream.joins.admission import fill
 from semistream.joins.contract import SemiStreamJoin
 from semistream.joins.frequency_detection import FrequencyParameters, FrequentTuples
 from semistream.joins.output import JoinOutput
-from semistream.joins.scan_phase import Scan, ScanParameters
+from semistream.joins.scan_phase import Scan, Scanning, ScanParameters
 from semistream.joins.spec import JoinSpec
 from semistream.joins.stream_buffer import StreamBuffer
 from semistream.joins.stream_probing import probe, steps
@@ -37,7 +37,7 @@ class CmeshjoinParameters(FrequencyParameters, ScanParameters):
     """The parameters of CMESHJOIN, and of SSJ."""
 
 
-class Cmeshjoin(SemiStreamJoin):
+class Cmeshjoin(Scanning, SemiStreamJoin):
     """The operator of CMESHJOIN: without an index. M = b v_R + h_R v_R + 8 h_R + w_S N (v_ptr + f
     v_S)."""
 
@@ -80,7 +80,3 @@ class Cmeshjoin(SemiStreamJoin):
         removed = h_s.remove()  # DELETE the oldest chunk
         yield from self.output.finish(h_s, removed)
         self._end(begun, len(removed.slots), read, self.scan.cycles)
-
-    @property
-    def passes(self) -> float:
-        return self.scan.passes

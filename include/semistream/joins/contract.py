@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -17,27 +17,11 @@ from semistream.errors import ConfigError, StateError
 from semistream.joins.arena import Arena
 from semistream.joins.output import NULL_KEY, JoinOutput, Output
 from semistream.joins.spec import JoinSpec
-from semistream.joins.state_file import JoinState
+from semistream.joins.state_file import JoinState, Part, State
 from semistream.joins.statistics import Clock, Iteration, JoinStatistics, PaperTimes
 from semistream.joins.stored_types import as_stored
 from semistream.joins.stream_buffer import StreamLayout
 from semistream.joins.stream_table import Ages, StreamTable
-
-Tables = Mapping[str, pa.Table | pa.RecordBatchReader]
-State = tuple[Tables, dict[str, Any]]  # tables and values of a ``JoinState``
-
-
-class Part(Protocol):
-    """A part of a join, beside H_S, whose state is saved."""
-
-    def tables(self) -> Tables:
-        """Return the tables to save, by names that no other part has."""
-
-    def values(self) -> dict[str, Any]:
-        """Return the values to save, likewise."""
-
-    def restore(self, tables: dict[str, pa.Table], values: dict[str, Any]) -> None:
-        """Restore the part, given the tables and values of the whole join."""
 
 
 class Begun(NamedTuple):

@@ -62,7 +62,7 @@ import pyarrow as pa
 from pydantic import Field
 
 from semistream.joins.admission import fill
-from semistream.joins.contract import SemiStreamJoin, State
+from semistream.joins.contract import SemiStreamJoin
 from semistream.joins.cost_balance import CostBalance, MissCosts
 from semistream.joins.disk_partition import DiskPartition
 from semistream.joins.index_phase import IndexParameters
@@ -71,7 +71,7 @@ from semistream.joins.master_cache import MasterCache, cached_bytes
 from semistream.joins.output import NO_MATCH, JoinOutput
 from semistream.joins.scan_phase import largest_chunk
 from semistream.joins.spec import JoinSpec
-from semistream.joins.state_file import JoinState
+from semistream.joins.state_file import JoinState, State
 from semistream.joins.stored_types import has_strings
 from semistream.joins.stream_buffer import StreamBuffer
 from semistream.joins.stream_probing import PROBE_ROWS, probe, step_rows

@@ -41,6 +41,7 @@ from semistream.joins.master_cache import MasterCache, cached_bytes
 from semistream.joins.scan_phase import Slice
 from semistream.joins.selection import most_frequent, per_tuple, slices
 from semistream.joins.spec import JoinSpec
+from semistream.joins.state_file import Part
 from semistream.joins.stored_types import has_strings, variable_bytes
 from semistream.joins.tuple_store import MOST_HEAP
 
@@ -72,7 +73,7 @@ class FrequencyParameters(Settings):
 NONE = Frequent(*(np.zeros(0, np.int64) for _ in range(3)))
 
 
-class FrequentTuples:
+class FrequentTuples(Part):
     """H_R with places for h_R master tuples, and the frequency recorder that decides which tuples
     it holds.
 

@@ -31,14 +31,14 @@ import pyarrow as pa
 
 from semistream.joins.admission import fill
 from semistream.joins.contract import SemiStreamJoin
-from semistream.joins.index_phase import IndexParameters, IndexReader
+from semistream.joins.index_phase import Indexed, IndexParameters, IndexReader
 from semistream.joins.output import NO_MATCH, JoinOutput
 from semistream.joins.spec import JoinSpec
 from semistream.joins.stream_buffer import StreamBuffer
 from semistream.joins.stream_table.by_key import APPEND_ROWS, ByKey
 
 
-class Hybridjoin(SemiStreamJoin):
+class Hybridjoin(Indexed, SemiStreamJoin):
     """The operator of HYBRIDJOIN: many-to-many, with an index. M = d v_R + alpha (M - d v_R) + (1 -
     alpha)(M - d v_R)."""
 
@@ -74,10 +74,3 @@ class Hybridjoin(SemiStreamJoin):
         removed = h_s.remove(h_s.within(span))  # DELETE these from H_S and Q
         yield from self.output.finish(h_s, removed)
         self._end(begun, len(removed.slots), read, self.index.cycles)
-
-    @property
-    def passes(self) -> float:
-        return self.index.passes
-
-    def _is_due(self, passes: float, age: float) -> bool:
-        return self.h_s.age >= age

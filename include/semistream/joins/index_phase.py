@@ -12,7 +12,9 @@ from pydantic import Field
 from semistream.config import Settings
 from semistream.joins.disk_partition import DiskPartition
 from semistream.joins.spec import JoinSpec
-from semistream.joins.stream_table.by_key import Span
+from semistream.joins.state_file import Part
+from semistream.joins.stream_table.by_key import ByKey, Span
+from semistream.joins.stream_table.by_partition import ByPartition
 
 
 class IndexParameters(Settings):
@@ -22,7 +24,7 @@ class IndexParameters(Settings):
                                                   "from M by the cost model")
 
 
-class IndexReader:
+class IndexReader(Part):
     """A reader of R's partitions by their numbers, which the index gives for a key."""
 
     def __init__(self, spec: JoinSpec):
@@ -47,11 +49,23 @@ class IndexReader:
         """Full multiples of R's number of partitions that have been read."""
         return self.partitions // max(self.master.partition_count, 1)
 
-    def tables(self) -> dict[str, pa.Table]:
-        return {}
-
     def values(self) -> dict[str, Any]:
         return {"disk buffer": {"partitions": self.partitions}}
 
     def restore(self, tables: dict[str, pa.Table], values: dict[str, Any]) -> None:
         self.partitions = values["disk buffer"]["partitions"]
+
+
+class Indexed:
+    """What all joins with an `IndexReader` have in common. Their H_S knows the age of its oldest
+    tuple."""
+
+    index: IndexReader
+    h_s: ByKey | ByPartition
+
+    @property
+    def passes(self) -> float:
+        return self.index.passes
+
+    def _is_due(self, passes: float, age: float) -> bool:
+        return self.h_s.age >= age

@@ -31,13 +31,13 @@ import pyarrow as pa
 from semistream.joins.admission import fill
 from semistream.joins.contract import SemiStreamJoin
 from semistream.joins.output import JoinOutput
-from semistream.joins.scan_phase import Scan, ScanParameters
+from semistream.joins.scan_phase import Scan, Scanning, ScanParameters
 from semistream.joins.spec import JoinSpec
 from semistream.joins.stream_buffer import StreamBuffer
 from semistream.joins.stream_table.by_chunk import ByChunk
 
 
-class Meshjoin(SemiStreamJoin):
+class Meshjoin(Scanning, SemiStreamJoin):
     """The operator of MESHJOIN: many-to-many, without an index. M = b v_R + w N (v_ptr + f v_S)."""
 
     h_s: ByChunk
@@ -65,7 +65,3 @@ class Meshjoin(SemiStreamJoin):
         removed = h_s.remove()  # REMOVE the oldest chunk
         yield from self.output.finish(h_s, removed)
         self._end(begun, len(removed.slots), read, self.scan.cycles)
-
-    @property
-    def passes(self) -> float:
-        return self.scan.passes

@@ -14,6 +14,7 @@ from semistream.joins.disk_partition import DiskPartition, tuples_of
 from semistream.joins.master_cache import cached_bytes
 from semistream.joins.selection import slices
 from semistream.joins.spec import JoinSpec
+from semistream.joins.state_file import Part
 from semistream.joins.stored_types import variable_bytes
 from semistream.joins.tuple_store import MOST_HEAP, TupleStore
 
@@ -37,7 +38,7 @@ class Resident:
                                           schema=self._store.schema)
 
 
-class NonSwappablePart:
+class NonSwappablePart(Part):
     """Master tuples that stay in memory, in ``places`` (d_N) places. Of a key it holds all master
     tuples or none.
 
@@ -148,9 +149,6 @@ class NonSwappablePart:
         batches = (pa.record_batch([self._codes[part]], schema=schema) for part in slices(n))
         return {"resident" if self.chosen else "noted":
                 pa.RecordBatchReader.from_batches(schema, batches)}
-
-    def values(self) -> dict[str, Any]:
-        return {}
 
     def restore(self, tables: dict[str, pa.Table], values: dict[str, Any]) -> None:
         """Fetch the tuples of the saved keys from R."""

@@ -45,11 +45,11 @@ from pydantic import Field
 from semistream.config import Settings
 from semistream.joins.admission import fill
 from semistream.joins.block_cache import FADE, BlockCache
-from semistream.joins.contract import SemiStreamJoin, State
-from semistream.joins.index_phase import IndexReader
+from semistream.joins.contract import SemiStreamJoin
+from semistream.joins.index_phase import Indexed, IndexReader
 from semistream.joins.output import JoinOutput
 from semistream.joins.spec import JoinSpec
-from semistream.joins.state_file import JoinState
+from semistream.joins.state_file import JoinState, State
 from semistream.joins.stream_probing import steps
 from semistream.joins.stream_table.by_partition import ByPartition
 from semistream.joins.stream_table.snapshots import Snapshots
@@ -64,7 +64,7 @@ class PartitionJoinParameters(Settings):
                                                               "buffer that holds partitions")
 
 
-class PartitionJoin(SemiStreamJoin):
+class PartitionJoin(Indexed, SemiStreamJoin):
     """The operator of the partition-based join: many-to-many, with an index. M = disk buffer +
     partitions in memory and their counters + waiting area."""
 
@@ -129,13 +129,6 @@ class PartitionJoin(SemiStreamJoin):
         self.blocks.replace(np.arange(self.master.partition_count))
 
     # The bound on waiting
-
-    @property
-    def passes(self) -> float:
-        return self.index.passes
-
-    def _is_due(self, passes: float, age: float) -> bool:
-        return self.h_s.age >= age
 
     def _keep_up(self, share: float, age: float) -> Iterator[JoinOutput]:
         self._oldest_first = True

@@ -30,7 +30,7 @@ from pydantic import Field
 from semistream.joins.admission import fill
 from semistream.joins.contract import SemiStreamJoin
 from semistream.joins.output import JoinOutput
-from semistream.joins.scan_phase import Scan, ScanParameters
+from semistream.joins.scan_phase import Scan, Scanning, ScanParameters
 from semistream.joins.spec import JoinSpec
 from semistream.joins.stream_buffer import StreamBuffer
 from semistream.joins.stream_table.by_chunk import ByChunk
@@ -41,7 +41,7 @@ class RMeshjoinParameters(ScanParameters):
                                              "its own chunk of stream tuples")
 
 
-class RMeshjoin(SemiStreamJoin):
+class RMeshjoin(Scanning, SemiStreamJoin):
     """The operator of R-MESHJOIN: many-to-many, without an index. M = b v_R + w N q (v_ptr + f
     v_S)."""
 
@@ -70,7 +70,3 @@ class RMeshjoin(SemiStreamJoin):
         removed = h_s.remove()  # REMOVE the oldest chunk
         yield from self.output.finish(h_s, removed)
         self._end(begun, len(removed.slots), read, self.scan.cycles)
-
-    @property
-    def passes(self) -> float:
-        return self.scan.passes

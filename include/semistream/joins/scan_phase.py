@@ -12,6 +12,7 @@ from pydantic import Field
 from semistream.config import Settings
 from semistream.joins.disk_partition import DiskPartition
 from semistream.joins.spec import JoinSpec
+from semistream.joins.state_file import Part
 
 # Orders of magnitude, in seconds: the fixed cost of an iteration; the cost of a disk tuple; that of
 # a stream tuple.
@@ -51,7 +52,7 @@ class Slice:
         return self._partition.payload.slice(self._first, len(self.codes))
 
 
-class Scan:
+class Scan(Part):
     """A cyclic reader of R. slices: q, the number of slices of a partition, each joined in an
     iteration of its own."""
 
@@ -101,11 +102,18 @@ class Scan:
         return Slice(partition, count * piece // self.slices,
                      count * (piece + 1) // self.slices), read
 
-    def tables(self) -> dict[str, pa.Table]:
-        return {}
-
     def values(self) -> dict[str, Any]:
         return {"disk buffer": {"position": self.position, "cycles": self.cycles}}
 
     def restore(self, tables: dict[str, pa.Table], values: dict[str, Any]) -> None:
         self.position, self.cycles = (values["disk buffer"][n] for n in ("position", "cycles"))
+
+
+class Scanning:
+    """What all joins with a `Scan` have in common."""
+
+    scan: Scan
+
+    @property
+    def passes(self) -> float:
+        return self.scan.passes

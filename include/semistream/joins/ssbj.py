@@ -47,13 +47,13 @@ from pydantic import Field
 
 from semistream.config import Settings
 from semistream.joins.admission import enter, join_long
-from semistream.joins.contract import SemiStreamJoin, State
+from semistream.joins.contract import SemiStreamJoin
 from semistream.joins.key_table import KeyTable, count_by
 from semistream.joins.master_cache import MasterCache, cached_bytes
 from semistream.joins.output import JoinOutput
-from semistream.joins.scan_phase import Scan, Slice
+from semistream.joins.scan_phase import Scan, Scanning, Slice
 from semistream.joins.spec import JoinSpec
-from semistream.joins.state_file import JoinState
+from semistream.joins.state_file import JoinState, State
 from semistream.joins.stored_types import has_strings
 from semistream.joins.stream_buffer import StreamBuffer
 from semistream.joins.stream_probing import probe, steps
@@ -99,7 +99,7 @@ class Candidates:
         return cls(np.zeros(0, np.int64))
 
 
-class Ssbj(SemiStreamJoin):
+class Ssbj(Scanning, SemiStreamJoin):
     """The operator of SSBJ: many-to-many, without an index. M = (b + h_R f) v_R + w_S (R_t / b)(v_P
     + f v_S), Eq. 1.
 
@@ -173,10 +173,6 @@ class Ssbj(SemiStreamJoin):
         removed = h_s.remove()
         yield from self.output.finish(h_s, removed)
         self._end(begun, len(removed.slots), read, self.scan.cycles)
-
-    @property
-    def passes(self) -> float:
-        return self.scan.passes
 
     # Cache migration and eviction
 

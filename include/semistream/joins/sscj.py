@@ -36,7 +36,7 @@ import pyarrow as pa
 from semistream.joins.admission import fill
 from semistream.joins.contract import SemiStreamJoin
 from semistream.joins.frequency_detection import FrequencyParameters, FrequentTuples
-from semistream.joins.index_phase import IndexParameters, IndexReader
+from semistream.joins.index_phase import Indexed, IndexParameters, IndexReader
 from semistream.joins.output import NO_MATCH, JoinOutput
 from semistream.joins.spec import JoinSpec
 from semistream.joins.stream_buffer import StreamBuffer
@@ -48,7 +48,7 @@ class SscjParameters(FrequencyParameters, IndexParameters):
     """The parameters of SSCJ."""
 
 
-class Sscj(SemiStreamJoin):
+class Sscj(Indexed, SemiStreamJoin):
     """The operator of SSCJ: many-to-many, with an index. M = d v_R + h_R v_R + 8 h_R + alpha [..] +
     (1 - alpha) [..], where [..] is the rest, Eq. 1."""
 
@@ -100,10 +100,3 @@ class Sscj(SemiStreamJoin):
         self._end(begun, len(removed.slots), read, self.index.cycles)
         if self.index.cycles > cycles:
             self.h_r.end_period()
-
-    @property
-    def passes(self) -> float:
-        return self.index.passes
-
-    def _is_due(self, passes: float, age: float) -> bool:
-        return self.h_s.age >= age

@@ -46,7 +46,7 @@ from semistream.config import Settings
 from semistream.joins.admission import fill
 from semistream.joins.block_cache import FADE, BlockCache
 from semistream.joins.contract import SemiStreamJoin
-from semistream.joins.index_phase import IndexReader
+from semistream.joins.index_phase import Indexed, IndexReader
 from semistream.joins.output import JoinOutput
 from semistream.joins.spec import JoinSpec
 from semistream.joins.stream_probing import steps
@@ -62,7 +62,7 @@ class SsijParameters(Settings):
                                                               "buffer that caches blocks")
 
 
-class Ssij(SemiStreamJoin):
+class Ssij(Indexed, SemiStreamJoin):
     """The operator of SSIJ: many-to-many, with an index. M = disk buffer + block cache and counters
     + stream buffer."""
 
@@ -119,10 +119,3 @@ class Ssij(SemiStreamJoin):
         order = np.argsort(-waiting, kind="stable")
         count = int(np.searchsorted(np.cumsum(waiting[order]), FREED * self.h_s.live)) + 1
         return np.sort(order[:count][waiting[order[:count]] > 0])
-
-    @property
-    def passes(self) -> float:
-        return self.index.passes
-
-    def _is_due(self, passes: float, age: float) -> bool:
-        return self.h_s.age >= age

@@ -45,7 +45,7 @@ from pydantic import Field
 from semistream.config import Settings
 from semistream.joins.admission import fill
 from semistream.joins.contract import SemiStreamJoin
-from semistream.joins.index_phase import IndexReader
+from semistream.joins.index_phase import Indexed, IndexReader
 from semistream.joins.non_swappable import NonSwappablePart
 from semistream.joins.output import NO_MATCH, JoinOutput
 from semistream.joins.spec import JoinSpec
@@ -58,7 +58,7 @@ class XHybridjoinParameters(Settings):
                                                   "disk buffer; 0: chosen from M")
 
 
-class XHybridjoin(SemiStreamJoin):
+class XHybridjoin(Indexed, SemiStreamJoin):
     """The operator of X-HYBRIDJOIN: many-to-many, with an index; l = k. M = 2 k v_P + alpha [M - 2
     k v_P] + (1 - alpha)[M - 2 k v_P], Eq. 1."""
 
@@ -137,13 +137,6 @@ class XHybridjoin(SemiStreamJoin):
         removed = h_s.remove(h_s.within(span))  # DELETE these from H_S and Q
         yield from self.output.finish(h_s, removed)
         return len(removed.slots), read
-
-    @property
-    def passes(self) -> float:
-        return self.index.passes
-
-    def _is_due(self, passes: float, age: float) -> bool:
-        return self.h_s.age >= age
 
     def _go_on(self) -> Iterator[JoinOutput]:
         h_s, part = self.h_s, self.non_swappable
