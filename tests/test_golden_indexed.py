@@ -12,7 +12,7 @@ import pytest
 
 import oracle
 from semistream.errors import StateError
-from semistream.joins import REGISTRY, JoinState, elevatorjoin
+from semistream.joins import REGISTRY, JoinState, cost_balance
 from semistream.joins.stream_buffer import StreamBuffer, StreamLayout
 from semistream.joins.stream_table import by_key_kernels
 from semistream.joins.stream_table.by_key import ByKey
@@ -146,7 +146,7 @@ def test_elevatorjoin_indexes_no_more_of_h_r_than_misses_pay_for(tmp_path, monke
     for first in range(0, len(keys), 1_000):
         list(join.process(chunk(first, *keys[first:first + 1_000])))
     misses = join.stats.rows_read - join.stats.cache_hits
-    assert join.cached > 2_000 and 0 < sum(indexed) < elevatorjoin.INDEXED * misses
+    assert join.cached > 2_000 and 0 < sum(indexed) < cost_balance.INDEXED * misses
 
 
 @pytest.mark.parametrize("note", [False, True])

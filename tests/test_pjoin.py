@@ -22,13 +22,13 @@ from semistream.stream_joins import (
     RIGHT,
     Component,
     Event,
-    Monitor,
     PJoin,
     Within,
     kernels,
     open_stream_join,
     stream_join_spec,
 )
+from semistream.stream_joins.pjoin import PJoinParameters
 from semistream.stream_joins.punctuation_set import FREE, OPEN
 from semistream.stream_joins.punctuations import Keys
 from semistream.stream_joins.sources import Clustered, PunctuationRows, UniqueKey, Watermark
@@ -293,10 +293,10 @@ def test_a_dropped_tuple_waits_for_the_disk_portion():
 
 def test_events_components_and_thresholds_can_be_changed_at_run_time():
     now = [0.0]
-    monitor = Monitor(purge_threshold=3, propagate_count=0, propagate_seconds=10.0)
-    join = PJoin(stream_join_spec("pjoin", 200_000, ITEM, ITEM, [("k", "k")]), monitor,
+    parameters = PJoinParameters(purge_threshold=3, propagate_count=0, propagate_seconds=10.0)
+    join = PJoin(stream_join_spec("pjoin", 200_000, ITEM, ITEM, [("k", "k")]), parameters,
                  lambda: now[0])
-    right = join.stats.sides[RIGHT]
+    monitor, right = join.monitor, join.stats.sides[RIGHT]
     list(join.process(RIGHT, rows("B1", "B2", "B3", "B4")))
     for k in (1, 2):
         assert told(join.punctuate(LEFT, [{"k": k}]))[2] == [] and right.held == 4  # lazy purge
@@ -428,11 +428,12 @@ def test_modes_of_propagation_are_parameters():
         list(join.process(LEFT, rows("A1")))
         list(join.punctuate(LEFT, [{"k": 1}]))
         assert join.punctuations[LEFT].index["count"].tolist() == [indexed]
-    for wrong, words in (({"index": "soon"}, "lazy or eager"), ({"propagate": 1}, "push or pull"),
+    for wrong, words in (({"index": "soon"}, "'lazy' or 'eager'"),
+                         ({"propagate": 1}, "'push' or 'pull'"),
                          ({"propagate": "pull", "propagate_seconds": 2}, "left out")):
         with pytest.raises(ConfigError, match=words):
             opened(parameters=wrong)
-    with pytest.raises(ConfigError, match="pjoin with index"):
+    with pytest.raises(ConfigError, match="XJoinParameters"):
         open_stream_join("xjoin", memory=200_000, left=ITEM, right=ITEM, on=[("k", "k")],
                          parameters={"index": "eager"})
 
@@ -548,7 +549,7 @@ def test_a_wrong_punctuation_is_refused(plain, words):
     with pytest.raises(ConfigError, match="pjoin"):
         list(open_stream_join("xjoin", memory=200_000, left=ITEM, right=ITEM,
                               on=[("k", "k")]).punctuate(LEFT, [{"k": 1}]))
-    with pytest.raises(ConfigError, match="parameters"):
+    with pytest.raises(ConfigError, match="purge"):
         opened(parameters={"purge": 1})
     with pytest.raises(ConfigError, match="purge_threshold"):
         opened(parameters={"purge_threshold": -1})
