@@ -52,11 +52,10 @@ def cluster(tmp_path):
               "--webui-port", str(web)]
     worker = ["org.apache.spark.deploy.worker.Worker", "--host", "127.0.0.1", "--cores", "2",
               "--memory", "1g", "--webui-port", str(worker_web), url]
-    processes = []
     with open(log, "ab") as out:
-        for command in (master, worker):
-            processes.append(subprocess.Popen([find_spark_class(), *command], stdout=out,
-                                              stderr=out, env=environment, start_new_session=True))
+        processes = [subprocess.Popen([find_spark_class(), *command], stdout=out, stderr=out,
+                                      env=environment, start_new_session=True)
+                     for command in (master, worker)]
     try:
         until(lambda: alive_workers(web) == 1, 90, "registration of the worker",
               lambda: check(processes, log))
