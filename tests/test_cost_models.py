@@ -437,7 +437,7 @@ class TestModels:
         sizes = tune(name, work, 6e6,
                      PAPER_LIKE).sizes | ({"disk_share": 0.5} if name == "elevatorjoin" else {})
         share = sizes.get("slices", 1)
-        loop = lambda work, *each: MODELS[name].predict(work, 6e6, costs(*each),  # noqa: E731
+        loop = lambda work, *each: MODELS[name].predict(work, 6e6, costs(*each),
                                                         **sizes).c_loop
         free, d = loop(work, 0), work.partitions(sizes["disk_tuples"]).tuples
         quick, slow = 0.1 * free / d, 10 * free / d

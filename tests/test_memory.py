@@ -10,9 +10,9 @@ import tracemalloc
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv as csv
 import pyarrow.parquet as pq
 import pytest
+from pyarrow import csv
 
 import faults
 from loads import SmallLoad

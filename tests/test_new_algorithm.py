@@ -219,7 +219,7 @@ def test_it_is_opened_with_the_sizes_of_its_cost_model_and_restarted(join_type, 
     stream = pa.table({"id": range(6000), "k": keys, "note": [f"n{i % 7}" for i in range(6000)]})
     table = pa.table({"k": pa.array(range(1000), pa.int64()), "v": [f"v{k}" for k in range(1000)]})
     publish_snapshot(table.to_batches(), table.schema, tmp_path, "r", ["k"], page_tuples=64)
-    make = lambda: open_join(NAME, memory=50_000, stream=stream.schema,  # noqa: E731
+    make = lambda: open_join(NAME, memory=50_000, stream=stream.schema,
                              master=open_snapshot(tmp_path),
                              on=[("k", "k")], join_type=join_type)
     join, outputs = make(), []
@@ -238,7 +238,7 @@ def test_it_is_opened_with_the_sizes_of_its_cost_model_and_restarted(join_type, 
 
 def test_a_memory_that_is_too_small_is_refused_with_an_amount_that_works():
     stream = test_joins.sales([1, 2, 3])
-    start = lambda memory: open_join(NAME, memory=memory, stream=stream.schema,  # noqa: E731
+    start = lambda memory: open_join(NAME, memory=memory, stream=stream.schema,
                                      on=[("k", "k")],
                                      master=MemoryRelation("r", test_joins.integers(1000), ["k"],
                                                            100))

@@ -636,10 +636,9 @@ def test_punctuations_are_saved_by_what_has_come_and_gone(kind, tmp_path):
 @pytest.mark.parametrize("kind", ["int", "string"])
 def test_punctuations_that_outgrow_memory_are_forgotten_and_the_answer_is_the_same(kind):
     rng = np.random.default_rng(5)
-    key = ((lambda x: pa.array(x)) if kind == "int"
-           else (lambda x: pa.array([f"order {i}" for i in x])))
+    key = pa.array if kind == "int" else lambda x: pa.array([f"order {i}" for i in x])
     orders, lines = rng.permutation(3000) * 3, rng.permutation(np.repeat(np.arange(3000) * 3, 2))
-    batch = lambda x: pa.RecordBatch.from_arrays([key(x)], ["k"])  # noqa: E731
+    batch = lambda x: pa.RecordBatch.from_arrays([key(x)], ["k"])
     join = open_stream_join("pjoin", memory=250_000, left=batch([1]).schema,
                             right=batch([1]).schema, on=[("k", "k")])
     rows = 0
@@ -663,7 +662,7 @@ def test_punctuations_that_outgrow_memory_are_forgotten_and_the_answer_is_the_sa
 
 @pytest.mark.parametrize("saved", [False, True])
 def test_many_punctuations_close_where_tuples_fill_the_memory(saved):
-    key = lambda values: pa.record_batch({"k": np.asarray(values, np.int64)})  # noqa: E731
+    key = lambda values: pa.record_batch({"k": np.asarray(values, np.int64)})
     join = open_stream_join("pjoin", memory=1_000_000, left=key([1]).schema,
                             right=key([1]).schema, on=[("k", "k")],
                             parameters={"propagate_count": 0})
@@ -680,7 +679,7 @@ def test_many_punctuations_close_where_tuples_fill_the_memory(saved):
 @pytest.mark.parametrize("relocated", [False, True])
 def test_tuples_that_have_left_do_not_hinder_forgetting(relocated):
     """They keep the numbers of punctuations that the index has no longer."""
-    key = lambda first, last: pa.record_batch({"k": np.arange(first, last)})  # noqa: E731
+    key = lambda first, last: pa.record_batch({"k": np.arange(first, last)})
     join = open_stream_join("pjoin", memory=400_000, left=key(0, 1).schema,
                             right=key(0, 1).schema, on=[("k", "k")])
     list(join.process(LEFT, key(0, 1000)))
@@ -731,8 +730,7 @@ def test_a_punctuated_state_stays_small_within_memory(memory, kind):
     later."""
     rng = np.random.default_rng(7)
     n, chunk = 6_000, 500
-    key = ((lambda x: pa.array(x)) if kind == "int"
-           else (lambda x: pa.array([f"order {i}" for i in x])))
+    key = pa.array if kind == "int" else lambda x: pa.array([f"order {i}" for i in x])
     ids = np.arange(n) * 7
     schema = pa.schema([("k", key(ids[:1]).type), ("note", pa.string())])
     join = open_stream_join("pjoin", memory=memory, left=schema, right=schema, on=[("k", "k")],
@@ -767,9 +765,8 @@ def test_a_punctuated_state_stays_small_within_memory(memory, kind):
 @pytest.mark.parametrize("kind", ["int", "string"])
 def test_punctuations_that_are_forgotten_stay_within_a_memory_that_is_full(kind, saved):
     """Whatever is free as they come: with more of M there are more of them."""
-    key = ((lambda x: pa.array(x)) if kind == "int"
-           else (lambda x: pa.array([f"order {i}" for i in x])))
-    batch = lambda k: pa.RecordBatch.from_arrays([key(k), pa.array(k)], ["k", "n"])  # noqa: E731
+    key = pa.array if kind == "int" else lambda x: pa.array([f"order {i}" for i in x])
+    batch = lambda k: pa.RecordBatch.from_arrays([key(k), pa.array(k)], ["k", "n"])
     forgotten = 0
     for memory, most in (*((m, 3000) for m in range(120_000, 300_000, 9_100)), (240_000, 6000)):
         rng, rows = np.random.default_rng(memory), 0

@@ -28,7 +28,7 @@ OUTER = ("inner", "left", "right", "full")
 def expected(left, right, on, join_type):
     """(joined, left unmatched, right unmatched) as Counters of tuples, by plain loops."""
     a, b = left.to_pylist(), right.to_pylist()
-    key = lambda row, side: tuple(row[pair[side]] for pair in on)  # noqa: E731
+    key = lambda row, side: tuple(row[pair[side]] for pair in on)
     joined, met = Counter(), (set(), set())
     for i, x in enumerate(a):
         for j, y in enumerate(b):

@@ -3,6 +3,7 @@ each memory budget."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -65,7 +66,7 @@ class Advice:
                     *(["–", "–"] if self.demand else []), "–", p.error]
         wrong = error(p)
         told = [f"{p.rate:,.0f}" if p.rate else "failed",
-                f"{wrong:+.0%}" if wrong == wrong else "–"] if self.measured else []
+                f"{wrong:+.0%}" if not math.isnan(wrong) else "–"] if self.measured else []
         parts = (p.error if p.state == FAILED
                  else ", ".join(f"{k} {v:,.0f}" for k, v in p.predicted_memory.items()))
         return [p.algorithm, format_sizes(p.parameters), f"{p.predicted_rate:,.0f}", *told,

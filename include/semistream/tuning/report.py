@@ -167,7 +167,7 @@ def _axis(kind: Size, measured: Sequence[float], work: Workload, memory: float,
           count: int) -> np.ndarray:
     low, high = kind.bounds(work, memory)
     return np.geomspace(max(low, min(measured) / 4),
-                        max(min(high, max(measured) * 4), max(measured)), count)
+                        max(min(high, max(measured) * 4), *measured), count)
 
 
 def _curve(points: Sequence[Point], names: Sequence[str], axes: Sequence[np.ndarray],
@@ -253,5 +253,5 @@ def short(value: float, _: Any = None) -> str:
 
 
 def _median(values: Iterable[float]) -> float | None:
-    known = [v for v in values if v == v]
+    known = [v for v in values if not math.isnan(v)]
     return float(np.median(known)) if known else None
