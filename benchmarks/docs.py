@@ -21,10 +21,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from semistream.experiments import EXPERIMENTS
-from semistream.experiments.contradictions import contradictions
-from semistream.experiments.findings import ONE_SLICE
-from semistream.experiments.report import shown
+from benchmarks.papers import EXPERIMENTS
+from benchmarks.papers.contradictions import contradictions
+from benchmarks.papers.findings import ONE_SLICE
+from benchmarks.papers.report import shown
 from semistream.joins import REGISTRY
 from semistream.sketches import METHODS
 from semistream.stream_joins import REGISTRY as STREAM_JOINS

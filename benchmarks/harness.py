@@ -21,9 +21,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from benchmarks.data import Answer, Files
+from benchmarks.provenance import commit, machine, versions
+from benchmarks.verdicts import half_width, ratio_of
 from semistream.errors import ConfigError
-from semistream.experiments.provenance import commit, machine, versions
-from semistream.experiments.verdicts import half_width, ratio_of
 
 ROOT = Path(__file__).parent.parent
 MB = 1_000_000

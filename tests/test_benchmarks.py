@@ -11,16 +11,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
-
-from benchmarks import anchors, caches, choice, data, docs, harness  # noqa: E402
-from benchmarks.__main__ import main  # noqa: E402
-from benchmarks.operators import HASH_JOIN, Operator  # noqa: E402
-
-from semistream.experiments.verdicts import Verdict  # noqa: E402
-from semistream.experiments.warm_up import CYCLES  # noqa: E402
-from semistream.joins import REGISTRY  # noqa: E402
+from benchmarks import anchors, caches, choice, data, docs, harness
+from benchmarks.__main__ import main
+from benchmarks.operators import HASH_JOIN, Operator
+from benchmarks.verdicts import Verdict
+from benchmarks.warm_up import CYCLES
+from semistream.joins import REGISTRY
 
 
 def test_smallest_form_of_what_runs_in_process(tmp_path):
@@ -28,7 +24,7 @@ def test_smallest_form_of_what_runs_in_process(tmp_path):
                "--scale", "smallest",
                "--set", "databases=delta", "--data", tmp_path / "data", "--output",
                tmp_path / "results"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=docs.ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     for name, baseline in (("memory", "hash join, all of R"), ("grid", "elevatorjoin"),
                            ("console", "duckdb"), ("duckdb", "duckdb, sorted"),
@@ -244,7 +240,7 @@ def test_pages_have_the_figures_of_the_result_files_and_no_others():
         except docs.NoHistory as e:
             pytest.skip(f"what has changed since the results cannot be told: {e}")
         assert docs.unmarked(text) == [], f"{page.name}: a figure outside of the result files"
-    assert "| ssbj |" in (ROOT / "docs" / "benchmarks.md").read_text()
+    assert "| ssbj |" in (docs.ROOT / "docs" / "benchmarks.md").read_text()
 
 
 def test_every_result_of_a_benchmark_stands_on_a_page():

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from semistream.experiments import provenance
+from benchmarks import provenance
 
 
 @pytest.mark.parametrize(("changed", "dirty"), [

@@ -6,7 +6,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -89,16 +88,6 @@ def _join_size_arguments(parser: argparse.ArgumentParser) -> None:
                             help=JoinSizeSettings.model_fields[name].description)
     _settings_arguments(parser, JoinSizeSettings, exclude=("left", "right"))
     parser.add_argument("--json", action="store_true", help="as JSON")
-
-
-def _experiments_arguments(parser: argparse.ArgumentParser) -> None:
-    from semistream.experiments.settings import ExperimentSettings
-
-    parser.add_argument("names", nargs="*", metavar="NAME",
-                        help="experiments, a paper's (ssj, ssbj, sscj, x-hybridjoin, pjoin, "
-                             "sketch: all of it), or all")
-    parser.add_argument("--list", action="store_true", help="list them")
-    _settings_arguments(parser, ExperimentSettings, progress=False)
 
 
 def _algorithms_arguments(parser: argparse.ArgumentParser) -> None:
@@ -372,46 +361,6 @@ def _estimate_join_size(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _experiments(arguments: argparse.Namespace) -> int:
-    from semistream.experiments import EXPERIMENTS
-    from semistream.experiments.findings import claims
-    from semistream.experiments.report import claims_table
-    from semistream.experiments.run import chosen, run
-    from semistream.experiments.settings import ExperimentSettings
-
-    screen = Console(highlight=False)
-    screen = screen if screen.is_terminal else Console(highlight=False, width=150)
-    if arguments.list or not arguments.names:
-        table = Table(box=None, pad_edge=False, show_edge=False)
-        for column in ("name", "paper", "figure", "default scale", "what"):
-            table.add_column(column, overflow="fold")
-        for e in EXPERIMENTS.values():
-            table.add_row(e.name, e.paper, e.figure, f"{e.scale:g}", e.about)
-        _print_table(screen, table)
-        return 0
-    settings, places = _settings(ExperimentSettings, arguments), Places.from_environment()
-    command = shlex.join(["semistream", "experiments", *arguments.names, *settings.to_arguments()])
-
-    def tell(line: str) -> None:
-        print(line, file=sys.stderr, flush=True)
-
-    for experiment in chosen(arguments.names):
-        try:
-            result = run(experiment, settings, places, command, interrupts.interruptible(tell))
-        except KeyboardInterrupt:
-            print("Interrupted; what was measured is kept, and the same command goes on from "
-                  "there.", file=sys.stderr)
-            return 130
-        if result.findings:
-            _print_table(screen, claims_table(result.about, claims(result.findings)))
-        for line in result.wrong:
-            screen.print(f"Different answers to the same stream: {line}", style="red", markup=False)
-        print(f"Report: {result.report}")
-        if result.wrong or not result.measured:
-            return 1
-    return 0
-
-
 def _algorithms(arguments: argparse.Namespace) -> int:
     from semistream.joins.registry import REGISTRY
 
@@ -530,7 +479,6 @@ _COMMANDS: dict[str, tuple[Callable[[argparse.ArgumentParser], None],
     "provision": (_provision_arguments, _provision), "verify": (_verify_arguments, _verify),
     "tune": (_tune_arguments, _tune),
     "estimate-join-size": (_join_size_arguments, _estimate_join_size),
-    "experiments": (_experiments_arguments, _experiments),
     "algorithms": (_algorithms_arguments, _algorithms), "status": (_status_arguments, _status),
     "stop": (_stop_arguments, _stop), "reset": (_reset_arguments, _reset),
     "remove": (_reset_arguments, _reset)}

@@ -18,7 +18,6 @@ COMMANDS = {
             "cost models",
     "estimate-join-size": "estimate how many rows a join of two inputs would have, from sketches "
                           "of their keys in a fixed memory, without joining",
-    "experiments": "repeat the papers' experiments, and judge their claims",
     "algorithms": "list the join algorithms and their parameters",
     "status": "show how a streaming app is doing",
     "stop": "ask a streaming app to drain and stop",
@@ -37,7 +36,6 @@ EPILOGS = {
             "--null-values NA --memory 200KB,1MB.",
     "estimate-join-size": "Example: semistream estimate-join-size flights.csv planes.csv --on "
                           "tailnum --null-values NA",
-    "experiments": "Example: semistream experiments ssbj-memory. Without a name: the list.",
 }
 ENVIRONMENT = ("Environment: SEMISTREAM_HOME [var], "
                "WAREHOUSE_URL [sqlite:///$SEMISTREAM_HOME/warehouse.db].")

@@ -20,10 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from semistream import workloads
-from semistream.config import Places
-from semistream.errors import SemistreamError
-from semistream.experiments.model import (
+from benchmarks.papers.model import (
     FAILED,
     MEASURED,
     Claim,
@@ -34,6 +31,9 @@ from semistream.experiments.model import (
     Study,
     having,
 )
+from semistream import workloads
+from semistream.config import Places
+from semistream.errors import SemistreamError
 from semistream.keys import codes
 from semistream.sketches import METHODS, AgmsSketch, Sketch, SkimmedSketch
 from semistream.sketches.frequent import SLOT_BYTES, FrequentItems

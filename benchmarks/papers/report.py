@@ -16,10 +16,10 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.papers.explain import SEEK, TERMS, limits, sentence
+from benchmarks.papers.findings import Finding
+from benchmarks.papers.model import FAILED, TITLES, Experiment, Plot, Row, having
 from semistream.durable import write_text
-from semistream.experiments.explain import SEEK, TERMS, limits, sentence
-from semistream.experiments.findings import Finding
-from semistream.experiments.model import FAILED, TITLES, Experiment, Plot, Row, having
 from semistream.joins import REGISTRY
 from semistream.tuning.report import COLOURS, STYLE, figure_of, short, svg
 
@@ -33,7 +33,7 @@ NAMES = {"model": "model", "printed": "as printed", "expected": "expected count"
 def write_report(path: Path, experiment: Experiment, about: Mapping[str, Any], rows: Sequence[Row],
                  findings: Sequence[Finding], wrong: Sequence[str] = ()) -> Path:
     """Write the report and return the path of its page."""
-    environment = Environment(loader=PackageLoader("semistream.experiments"),
+    environment = Environment(loader=PackageLoader("benchmarks.papers"),
                               autoescape=select_autoescape(), trim_blocks=True, lstrip_blocks=True)
     environment.globals |= {"shown": shown, "sentence": sentence, "limits": limits,
                             "terms": list(TERMS), "number": _number, "sizes": _sizes,

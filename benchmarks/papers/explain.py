@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.papers.bench import Bench
+from benchmarks.papers.model import Claim, Point
 from semistream.cost_models import MODELS, Costs, Prediction, Workload
 from semistream.cost_models.costs import PHASES
 from semistream.errors import ConfigError
-from semistream.experiments.bench import Bench
-from semistream.experiments.model import Claim, Point
 from semistream.joins import REGISTRY
 from semistream.sizing.search import bounds
 

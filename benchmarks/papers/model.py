@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from benchmarks.verdicts import Verdict
 from semistream.config import Places
 from semistream.cost_models import Prediction, Workload
-from semistream.experiments.verdicts import Verdict
 from semistream.joins import REGISTRY
 
 Row = Mapping[str, Any]  # a point with its predicted and measured values, see `bench.Bench.run`

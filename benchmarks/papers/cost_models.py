@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from semistream.experiments.common import algorithms, error
-from semistream.experiments.layouts import around
-from semistream.experiments.model import (
+from benchmarks.papers.common import algorithms, error
+from benchmarks.papers.layouts import around
+from benchmarks.papers.model import (
     MEASURED,
     Asked,
     Claim,

@@ -9,8 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from semistream.errors import ConfigError
-from semistream.experiments.model import (
+from benchmarks.papers.model import (
     TITLES,
     Asked,
     At,
@@ -22,6 +21,7 @@ from semistream.experiments.model import (
     change,
     having,
 )
+from semistream.errors import ConfigError
 from semistream.joins import REGISTRY
 from semistream.sizing.search import bounds
 

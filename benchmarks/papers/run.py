@@ -14,13 +14,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from semistream.config import Places
-from semistream.cost_models import MODELS
-from semistream.durable import write_text
-from semistream.errors import ConfigError
-from semistream.experiments import EXPERIMENTS, Experiment
-from semistream.experiments.bench import Bench, kept_costs
-from semistream.experiments.findings import (
+from benchmarks.papers import EXPERIMENTS, Experiment
+from benchmarks.papers.bench import Bench, kept_costs
+from benchmarks.papers.findings import (
     Finding,
     claims,
     judge,
@@ -28,10 +24,14 @@ from semistream.experiments.findings import (
     undecided,
     wrong_answers,
 )
-from semistream.experiments.model import FAILED
-from semistream.experiments.provenance import commit, machine, versions
-from semistream.experiments.repetitions import Run, combined, process, shuffled
-from semistream.experiments.settings import ExperimentSettings
+from benchmarks.papers.model import FAILED
+from benchmarks.papers.repetitions import Run, combined, process, shuffled
+from benchmarks.papers.settings import ExperimentSettings
+from benchmarks.provenance import commit, machine, versions
+from semistream.config import Places
+from semistream.cost_models import MODELS
+from semistream.durable import write_text
+from semistream.errors import ConfigError
 from semistream.joins import REGISTRY
 from semistream.joins.registry import find_algorithm
 
@@ -58,7 +58,7 @@ def chosen(names: Sequence[str]) -> list[Experiment]:
         if not some:
             raise ConfigError("experiment", f"must be one of {', '.join(EXPERIMENTS)}; or of "
                                             f"{', '.join(PAPERS)}, for all of a paper's; or all",
-                              name, "See semistream experiments --list.")
+                              name, "See make papers ARGS=--list.")
         found |= some
     return list(found.values())
 
@@ -114,7 +114,7 @@ def run(experiment: Experiment, settings: ExperimentSettings, places: Places, co
     finally:
         findings = judge(experiment, bench, points, runs)
         if runs:
-            from semistream.experiments.report import claims_text, write_report
+            from benchmarks.papers.report import claims_text, write_report
 
             values = _write(output, about, runs, findings)
             write_text(output / CLAIMS, claims_text(values))

@@ -12,11 +12,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from semistream.config import Places
-from semistream.cost_models import MODELS, Costs, Frequencies, Prediction, Workload
-from semistream.errors import ConfigError, SemistreamError
-from semistream.experiments.data import ELSEWHERE, Data, open_data
-from semistream.experiments.measure import (
+from benchmarks.papers.data import ELSEWHERE, Data, open_data
+from benchmarks.papers.measure import (
     BATCHES,
     Arrivals,
     Drive,
@@ -25,8 +22,11 @@ from semistream.experiments.measure import (
     measure,
     measure_arrivals,
 )
-from semistream.experiments.model import FAILED, MEASURED, Figures, Point
-from semistream.experiments.warm_up import warm_up
+from benchmarks.papers.model import FAILED, MEASURED, Figures, Point
+from benchmarks.warm_up import warm_up
+from semistream.config import Places
+from semistream.cost_models import MODELS, Costs, Frequencies, Prediction, Workload
+from semistream.errors import ConfigError, SemistreamError
 from semistream.joins import REGISTRY
 from semistream.sizing import open_join, tune
 from semistream.tuning.calibration import CLOCKS, MOST_TUPLES, Clock, Pace, calibrate

@@ -20,9 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from semistream.config import Places
-from semistream.errors import SemistreamError
-from semistream.experiments.model import (
+from benchmarks.papers.model import (
     FAILED,
     MEASURED,
     Claim,
@@ -33,7 +31,9 @@ from semistream.experiments.model import (
     Study,
     having,
 )
-from semistream.experiments.verdicts import half_width
+from benchmarks.verdicts import half_width
+from semistream.config import Places
+from semistream.errors import SemistreamError
 from semistream.stream_joins import (
     LEFT,
     RIGHT,

@@ -1,4 +1,4 @@
-"""The settings of ``semistream experiments``."""
+"""The settings of ``python -m benchmarks.papers``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from semistream.config import Names, Settings
 
 
 class ExperimentSettings(Settings):
-    """The settings of ``semistream experiments``."""
+    """The settings of a run of experiments."""
 
     scale: float | None = Field(None, gt=0, le=10,
                                 description="|R|, and M with it, as a part of the papers' own; 1 "

@@ -6,9 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from semistream.cost_models import Prediction, ssj
-from semistream.experiments.common import cost, data_sets, error, time_claims, time_points
-from semistream.experiments.layouts import (
+from benchmarks.papers.common import cost, data_sets, error, time_claims, time_points
+from benchmarks.papers.layouts import (
     FACTORS,
     LITTLE,
     MUCH,
@@ -23,7 +22,8 @@ from semistream.experiments.layouts import (
     stated,
     tuned,
 )
-from semistream.experiments.model import Asked, Claim, Experiment, Plot, Point, times
+from benchmarks.papers.model import Asked, Claim, Experiment, Plot, Point, times
+from semistream.cost_models import Prediction, ssj
 
 PAPER = "SSJ (2014)"
 BOTH = ("ssj", "meshjoin")

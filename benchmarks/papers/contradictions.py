@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from semistream.experiments import EXPERIMENTS, Experiment
-from semistream.experiments.model import At, Claim, Stated
+from benchmarks.papers import EXPERIMENTS, Experiment
+from benchmarks.papers.model import At, Claim, Stated
 from semistream.joins import REGISTRY
 
 ABOUT = 0.1  # "about 7 times" may be so much more or less

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from benchmarks.papers.answer import Answer
+from benchmarks.papers.data import Stream
 from semistream.cost_models import Prediction
 from semistream.errors import SemistreamError
-from semistream.experiments.answer import Answer
-from semistream.experiments.data import Stream
 from semistream.joins import REGISTRY, SemiStreamJoin
 from semistream.joins.output import JoinOutput
 from semistream.workloads import ArrivalTimes

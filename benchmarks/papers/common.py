@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from semistream.cost_models import MODELS
-from semistream.experiments.layouts import PERCENT, R, over_memory, over_relation
-from semistream.experiments.model import (
+from benchmarks.papers.layouts import PERCENT, R, over_memory, over_relation
+from benchmarks.papers.model import (
     Asked,
     Claim,
     Experiment,
@@ -22,6 +21,7 @@ from semistream.experiments.model import (
     having,
     ratio,
 )
+from semistream.cost_models import MODELS
 from semistream.joins import REGISTRY
 
 # TPC-H's customers at scale factor 100; the scale at which M = 1% of R holds a disk buffer

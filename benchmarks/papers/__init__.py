@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from semistream.experiments import (
+from benchmarks.papers import (
     cost_models,
     pjoin,
     sketches,
@@ -12,7 +12,7 @@ from semistream.experiments import (
     state_on_disk,
     x_hybridjoin,
 )
-from semistream.experiments.model import Experiment
+from benchmarks.papers.model import Experiment
 
 EXPERIMENTS: dict[str, Experiment] = {
     e.name: e for module in (ssj, ssbj, sscj, x_hybridjoin, pjoin, state_on_disk, sketches,

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.papers.measure import CYCLES, Drive
+from benchmarks.papers.model import Point
+from benchmarks.warm_up import warm_up
 from semistream.cost_models import Prediction
-from semistream.experiments.measure import CYCLES, Drive
-from semistream.experiments.model import Point
-from semistream.experiments.warm_up import warm_up
 from semistream.joins.output import JoinOutput
 from semistream.sizing import open_join
 

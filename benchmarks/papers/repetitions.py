@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from semistream.experiments.model import FAILED, Figures, Runner
-from semistream.experiments.verdicts import half_width
+from benchmarks.papers.model import FAILED, Figures, Runner
+from benchmarks.verdicts import half_width
 
 # figures whose intervals are plotted
 INTERVALS = ("mu", "c_loop", "needed", "processing_time", "waiting_time", "entry_time",

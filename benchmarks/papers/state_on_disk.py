@@ -19,12 +19,8 @@ import numpy as np
 import pyarrow as pa
 from scipy.optimize import nnls
 
-from semistream.config import Places
-from semistream.cost_models import xjoin
-from semistream.cost_models.xjoin import StateCosts, StreamWorkload
-from semistream.errors import SemistreamError
-from semistream.experiments.common import error
-from semistream.experiments.model import (
+from benchmarks.papers.common import error
+from benchmarks.papers.model import (
     FAILED,
     MEASURED,
     Claim,
@@ -35,7 +31,11 @@ from semistream.experiments.model import (
     Study,
     having,
 )
-from semistream.experiments.verdicts import half_width
+from benchmarks.verdicts import half_width
+from semistream.config import Places
+from semistream.cost_models import xjoin
+from semistream.cost_models.xjoin import StateCosts, StreamWorkload
+from semistream.errors import SemistreamError
 from semistream.stream_joins import LEFT, RIGHT, open_stream_join
 
 TUPLES = 2_000_000  # of each stream

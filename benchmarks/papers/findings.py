@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from semistream.experiments.contradictions import against
-from semistream.experiments.explain import Setting, brief, explain, reason
-from semistream.experiments.model import FAILED, Claim, Experiment, Find, Number, Row
-from semistream.experiments.repetitions import combined
-from semistream.experiments.verdicts import Verdict, half_width
+from benchmarks.papers.contradictions import against
+from benchmarks.papers.explain import Setting, brief, explain, reason
+from benchmarks.papers.model import FAILED, Claim, Experiment, Find, Number, Row
+from benchmarks.papers.repetitions import combined
+from benchmarks.verdicts import Verdict, half_width
 
 
 @dataclass(frozen=True)

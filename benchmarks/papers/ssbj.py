@@ -10,8 +10,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from semistream.experiments.common import cost, data_sets
-from semistream.experiments.layouts import (
+from benchmarks.papers.common import cost, data_sets
+from benchmarks.papers.layouts import (
     LITTLE,
     MUCH,
     R,
@@ -21,7 +21,7 @@ from semistream.experiments.layouts import (
     over_skew_claims,
     stated,
 )
-from semistream.experiments.model import (
+from benchmarks.papers.model import (
     Asked,
     Claim,
     Experiment,
@@ -34,7 +34,7 @@ from semistream.experiments.model import (
     ratio,
     times,
 )
-from semistream.experiments.partitions import used
+from benchmarks.papers.partitions import used
 
 PAPER = "SSBJ"
 BOTH = ("ssbj", "meshjoin")

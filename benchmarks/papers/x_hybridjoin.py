@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from semistream.cost_models import Prediction, x_hybridjoin
-from semistream.experiments.common import error
-from semistream.experiments.layouts import (
+from benchmarks.papers.common import error
+from benchmarks.papers.layouts import (
     around,
     deviation,
     everywhere,
@@ -15,7 +14,7 @@ from semistream.experiments.layouts import (
     over_memory,
     over_relation,
 )
-from semistream.experiments.model import (
+from benchmarks.papers.model import (
     Asked,
     Claim,
     Experiment,
@@ -26,6 +25,7 @@ from semistream.experiments.model import (
     change,
     times,
 )
+from semistream.cost_models import Prediction, x_hybridjoin
 from semistream.joins import REGISTRY
 
 PAPER = "Tuned X-HYBRIDJOIN (2013)"

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from semistream.experiments.common import cost, data_sets, time_claims, time_points
-from semistream.experiments.layouts import (
+from benchmarks.papers.common import cost, data_sets, time_claims, time_points
+from benchmarks.papers.layouts import (
     LITTLE,
     MUCH,
     over_memory,
@@ -15,7 +15,7 @@ from semistream.experiments.layouts import (
     over_skew_claims,
     stated,
 )
-from semistream.experiments.model import Claim, Experiment, Plot, ratio, times
+from benchmarks.papers.model import Claim, Experiment, Plot, ratio, times
 
 PAPER = "SSCJ (2013)"
 FOUR = ("sscj", "hybridjoin", "r-meshjoin", "meshjoin")
