@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from benchmarks.harness import shuffled
 from benchmarks.papers import EXPERIMENTS
 from benchmarks.papers.__main__ import main
 from benchmarks.papers.answer import Answer
@@ -49,7 +50,7 @@ from benchmarks.papers.model import (
     ratio,
 )
 from benchmarks.papers.partitions import used
-from benchmarks.papers.repetitions import combined, shuffled
+from benchmarks.papers.repetitions import combined
 from benchmarks.papers.report import draw
 from benchmarks.papers.run import _bench, chosen, run, told, wrong_answers
 from benchmarks.papers.settings import ExperimentSettings

@@ -1,52 +1,19 @@
-"""Whole repetitions of an experiment: each in a process of its own, with its points in another
-order."""
+"""The repetitions of an experiment, combined: the mean of each figure, and its interval."""
 
 from __future__ import annotations
 
 import math
-import multiprocessing
-import random
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from benchmarks.papers.model import FAILED, Figures, Runner
+from benchmarks.papers.model import FAILED
 from benchmarks.verdicts import half_width
 
 # figures whose intervals are plotted
 INTERVALS = ("mu", "c_loop", "needed", "processing_time", "waiting_time", "entry_time",
              "removal_time")
-Run = Callable[[Any, Figures | None], dict[str, Any]]
-
-
-def shuffled(name: str, repetition: int, points: Sequence[Any]) -> list[Any]:
-    """Return the points in a random order, which is always the same for one repetition of an
-    experiment."""
-    return random.Random(f"{name} {repetition}").sample(list(points), len(points))
-
-
-@contextmanager
-def process(open_runner: Callable[..., Runner], *arguments: Any) -> Iterator[Run]:
-    """Run points in a new process, with a runner that is opened there."""
-    context = multiprocessing.get_context("forkserver")
-    with ProcessPoolExecutor(1, context, _open, (open_runner, *arguments)) as pool:
-        yield lambda point, figures: pool.submit(_run, point, figures).result()
-
-
-_runner: Runner | None = None  # the runner of this process
-
-
-def _open(open_runner: Callable[..., Runner], *arguments: Any) -> None:
-    global _runner
-    _runner = open_runner(*arguments)
-
-
-def _run(point: Any, figures: Figures | None) -> dict[str, Any]:
-    assert _runner is not None
-    return _runner.run(point, figures)
 
 
 def combined(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

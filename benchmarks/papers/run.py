@@ -7,13 +7,14 @@ import csv
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks.harness import Remote, shuffled
 from benchmarks.papers import EXPERIMENTS, Experiment
 from benchmarks.papers.bench import Bench, kept_costs
 from benchmarks.papers.findings import (
@@ -25,7 +26,7 @@ from benchmarks.papers.findings import (
     wrong_answers,
 )
 from benchmarks.papers.model import FAILED
-from benchmarks.papers.repetitions import Run, combined, process, shuffled
+from benchmarks.papers.repetitions import combined
 from benchmarks.papers.settings import ExperimentSettings
 from benchmarks.provenance import commit, machine, versions
 from semistream.config import Places
@@ -124,13 +125,16 @@ def run(experiment: Experiment, settings: ExperimentSettings, places: Places, co
                    sum(r["state"] != FAILED for r in combined(runs)))
 
 
+@contextmanager
 def _runner(experiment: Experiment, bench: Any, settings: ExperimentSettings,
-            places: Places) -> AbstractContextManager[Run]:
-    """Return a context that runs the points of a repetition: in a process of its own, or for a
+            places: Places) -> Iterator[Callable[..., dict[str, Any]]]:
+    """Yield the function that runs a point of one repetition: in a process of its own, or for a
     study, whose repetitions are within its points, in this one."""
     if experiment.study:
-        return nullcontext(bench.run)
-    return process(_open, experiment.name, settings, places)
+        yield bench.run
+        return
+    with closing(Remote(partial(_open, experiment.name, settings, places))) as remote:
+        yield partial(remote.call, "run")
 
 
 def _output(experiment: Experiment, settings: ExperimentSettings, places: Places) -> Path:
