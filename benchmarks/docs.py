@@ -296,11 +296,11 @@ def _flaws_of(rows: Iterable[Mapping[str, Any]]) -> list[str]:
 
 def _made(command: str) -> str:
     """Return the make command for a recorded one, also for one by a name of then."""
-    kind, words = re.fullmatch(r"(python -m benchmarks(?:\.papers)?|semistream experiments) (.*)",
-                               command).groups()
+    papers = re.sub(r"^(python -m benchmarks\.papers|semistream experiments) ", "", command)
+    if papers != command:
+        return f'make papers ARGS="{papers}"'
+    words = command.removeprefix("python -m benchmarks ")
     scale = re.search(r" ?--scale (\S+)", words)
-    if kind != "python -m benchmarks":
-        return f'make papers ARGS="{words}"'
     rest = words.replace(scale[0], "") if scale else words
     return "make bench" + (f" SCALE={scale[1]}" if scale else "") + f' ARGS="{rest.strip()}"'
 

@@ -186,7 +186,7 @@ def shuffled(name: str, repetition: int, items: Sequence[Item]) -> list[Item]:
     return random.Random(f"{name} {repetition}").sample(items, len(items))
 
 
-def _context() -> multiprocessing.context.BaseContext:
+def _context() -> multiprocessing.context.ForkServerContext:
     """Return the context of processes that start with the modules imported and nothing else."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["benchmarks.operators"])
@@ -209,8 +209,7 @@ class Remote:
     def __init__(self, make: Callable[[], Peer]):
         context = _context()
         self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_serve,
-                                        args=(theirs, make))  # type: ignore[attr-defined]
+        self._process = context.Process(target=_serve, args=(theirs, make))
         self._process.start()
         theirs.close()
         try:

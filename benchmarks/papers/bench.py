@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import inspect
 import math
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from functools import cached_property
@@ -22,11 +21,11 @@ from benchmarks.papers.measure import (
     measure,
     measure_arrivals,
 )
-from benchmarks.papers.model import FAILED, MEASURED, Figures, Point
+from benchmarks.papers.model import FAILED, Figures, Point, Runner
 from benchmarks.warm_up import warm_up
 from semistream.config import Places
 from semistream.cost_models import MODELS, Costs, Frequencies, Prediction, Workload
-from semistream.errors import ConfigError, SemistreamError
+from semistream.errors import ConfigError
 from semistream.joins import REGISTRY
 from semistream.sizing import open_join, tune
 from semistream.tuning.calibration import CLOCKS, MOST_TUPLES, Clock, Pace, calibrate
@@ -44,7 +43,7 @@ def kept_costs(path: Path) -> list[Path]:
     return sorted(path.glob("costs-*.yaml")) if path.is_dir() else [path]
 
 
-class Bench:
+class Bench(Runner):
     """The bench. scale: of |R|, 1 is the papers' own; costs: a file with this machine's costs, or a
     directory that keeps those of each kind of data; missing costs are measured."""
 
@@ -151,23 +150,16 @@ class Bench:
             frequencies = Frequencies.zipf(n, point.skew)
         return replace(work, master_tuples=n, frequencies=frequencies), self.memory(point) * factor
 
-    def run(self, point: Point, further: Figures | None = None) -> dict[str, Any]:
-        """Return the point's row of results, with the error if the point cannot run."""
-        begun, row = time.perf_counter(), self._describe(point)
-        try:
-            row |= self._needed(point) if point.needed else self._measure(point, self.memory(point))
-            if further:
-                row |= further(self, point, self.predict(point))
-        except (SemistreamError, MemoryError, OSError) as e:
-            row |= {"state": FAILED, "error": str(e) or type(e).__name__}
-        return row | {"seconds": time.perf_counter() - begun}
+    def measured(self, point: Point, further: Figures | None) -> dict[str, Any]:
+        row = self._needed(point) if point.needed else self._measure(point, self.memory(point))
+        return row | dict(further(self, point, self.predict(point)) if further else {})
 
-    def _describe(self, point: Point) -> dict[str, Any]:
+    def describe(self, point: Point) -> dict[str, Any]:
         values = {"series": point.title, "algorithm": point.algorithm, "data": point.data,
                   "master_tuples": point.tuples, "memory_percent": round(100 * point.memory, 3),
                   "skew": point.skew, "rate": point.rate,
                   "relation_percent": round(100 * point.tuples / point.memory_of) if point.memory_of
-                  else 100, **dict(point.place), "state": MEASURED, "error": ""}
+                  else 100, **dict(point.place)}
         if point.algorithm not in REGISTRY or point.algorithm not in MODELS:
             return values | {"state": FAILED, "error": f"{point.algorithm} is not known, or has no "
                                                        f"cost model"}

@@ -4,6 +4,7 @@ the plots."""
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -11,6 +12,7 @@ from typing import Any, Protocol
 from benchmarks.verdicts import Verdict
 from semistream.config import Places
 from semistream.cost_models import Prediction, Workload
+from semistream.errors import SemistreamError
 from semistream.joins import REGISTRY
 
 Row = Mapping[str, Any]  # a point with its predicted and measured values, see `bench.Bench.run`
@@ -235,16 +237,30 @@ class Plot:
     caption: str = ""
 
 
-class Runner(Protocol):
-    """An object that measures the points of a study."""
+class Runner:
+    """An object that measures points."""
 
     scale: float
 
     def run(self, point: Any, further: Figures | None = None) -> dict[str, Any]:
-        """Return a point's row: the values for its plots, claims and page, and series, data,
-        master_tuples, skew, state, error and answer, which is the same for all points of the same
-        data. A point that cannot run has the error."""
-        ...
+        """Return a point's row: what `describe` and `measured` return, state, error and seconds. A
+        point that cannot run has the error."""
+        begun, row = time.perf_counter(), {"state": MEASURED, "error": ""} | self.describe(point)
+        if row["state"] == MEASURED:
+            try:
+                row |= self.measured(point, further)
+            except (SemistreamError, MemoryError, OSError) as e:
+                row |= {"state": FAILED, "error": str(e) or type(e).__name__}
+        return row | {"seconds": time.perf_counter() - begun}
+
+    def describe(self, point: Any) -> dict[str, Any]:
+        """Return what is known of a point before it runs: series, data, master_tuples, skew …"""
+        raise NotImplementedError
+
+    def measured(self, point: Any, further: Figures | None) -> dict[str, Any]:
+        """Return the values for a point's plots, claims and page, and its answer, which is the same
+        for all points of the same data."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ punctuations are propagated only in the experiment on propagation, in pairs.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -21,19 +20,17 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.papers.model import (
-    FAILED,
-    MEASURED,
     Claim,
     Experiment,
     Number,
     Plot,
     Row,
+    Runner,
     Study,
     having,
 )
 from benchmarks.verdicts import half_width
 from semistream.config import Places
-from semistream.errors import SemistreamError
 from semistream.stream_joins import (
     LEFT,
     RIGHT,
@@ -114,7 +111,7 @@ class PunctuatedStream:
         return pa.record_batch([n, self.keys[first:last], n * 0.5], schema=STREAM)
 
 
-class PunctuatedRunner:
+class PunctuatedRunner(Runner):
     """A runner of points. scale: factor of the number of tuples of the streams."""
 
     def __init__(self, scale: float, places: Places, tell: Callable[[str], None]):
@@ -125,23 +122,20 @@ class PunctuatedRunner:
         return [PunctuatedStream.draw(self.tuples, spacing, repeat, 10 * repeat + side + 1)
                 for side, spacing in enumerate(point.spacing)]
 
-    def run(self, point: PunctuatedPoint, further: object = None) -> dict[str, Any]:
-        begun = time.perf_counter()
-        row = {"series": point.title, **asdict(point), "spacing": list(point.spacing),
-               "data": point.spaced, "master_tuples": self.tuples, "skew": 0.0,
-               "state": MEASURED, "error": ""}
-        try:
-            runs = [self.join(point, repeat) for repeat in range(REPEATS)]
-            row |= {k: runs[0][k] for k in (*OVER_TIME, "answer", "relocated")}
-            for name in ("held_mean", "held_peak", "a_mean", "b_mean", "output_rate", "late_rate",
-                         "late_propagated"):
-                found = [r[name] for r in runs if r[name] is not None]
-                row[name] = float(np.mean(found)) if found else None
-                row[f"{name}_interval"] = half_width(found) if len(found) > 1 else None
-                row[f"{name}_runs"] = found
-        except (SemistreamError, MemoryError, OSError) as e:
-            row |= {"state": FAILED, "error": str(e) or type(e).__name__}
-        return row | {"seconds": time.perf_counter() - begun}
+    def describe(self, point: PunctuatedPoint) -> dict[str, Any]:
+        return {"series": point.title, **asdict(point), "spacing": list(point.spacing),
+                "data": point.spaced, "master_tuples": self.tuples, "skew": 0.0}
+
+    def measured(self, point: PunctuatedPoint, further: object) -> dict[str, Any]:
+        runs = [self.join(point, repeat) for repeat in range(REPEATS)]
+        row = {k: runs[0][k] for k in (*OVER_TIME, "answer", "relocated")}
+        for name in ("held_mean", "held_peak", "a_mean", "b_mean", "output_rate", "late_rate",
+                     "late_propagated"):
+            found = [r[name] for r in runs if r[name] is not None]
+            row[name] = float(np.mean(found)) if found else None
+            row[f"{name}_interval"] = half_width(found) if len(found) > 1 else None
+            row[f"{name}_runs"] = found
+        return row
 
     def join(self, point: PunctuatedPoint, repeat: int) -> dict[str, Any]:
         """Run the join to its end. Return its output over the stream's time, and the time that it

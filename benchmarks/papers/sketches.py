@@ -21,19 +21,17 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from benchmarks.papers.model import (
-    FAILED,
-    MEASURED,
     Claim,
     Experiment,
     Number,
     Plot,
     Row,
+    Runner,
     Study,
     having,
 )
 from semistream import workloads
 from semistream.config import Places
-from semistream.errors import SemistreamError
 from semistream.keys import codes
 from semistream.sketches import METHODS, AgmsSketch, Sketch, SkimmedSketch
 from semistream.sketches.frequent import SLOT_BYTES, FrequentItems
@@ -85,7 +83,7 @@ class Stream:
         return int(f[i] @ g[j])
 
 
-class SketchRunner:
+class SketchRunner(Runner):
     """A runner of points. scale: factor of the number of elements of the synthetic streams."""
 
     def __init__(self, scale: float, places: Places, tell: Callable[[str], None]):
@@ -94,20 +92,17 @@ class SketchRunner:
         self._sketches: dict[tuple[Any, ...], Sketch] = {}
         self._candidates: dict[tuple[Any, ...], FrequentItems] = {}
 
-    def run(self, point: SketchPoint, further: object = None) -> dict[str, Any]:
-        begun = time.perf_counter()
+    def describe(self, point: SketchPoint) -> dict[str, Any]:
         data = point.data + (f", shift {point.shift}" if point.shift else "")
         unknown = ("join_size", "estimate_error", "bound", "outside", "dense", "update_ns")
-        row = {"series": point.title, **asdict(point), "data": data, "master_tuples": 0,
-               "state": MEASURED, "error": "", **dict.fromkeys(unknown)}
-        try:
-            left, right = self.stream(point, 0), self.stream(point, 1)
-            exact = left.join_size(right)
-            row |= {"master_tuples": len(left.keys), "join_size": exact, "answer": str(exact)}
-            row |= self._update(point, left) if point.memory else self._estimate(point, exact)
-        except (SemistreamError, MemoryError, OSError) as e:
-            row |= {"state": FAILED, "error": str(e) or type(e).__name__}
-        return row | {"seconds": time.perf_counter() - begun}
+        return {"series": point.title, **asdict(point), "data": data, "master_tuples": 0,
+                **dict.fromkeys(unknown)}
+
+    def measured(self, point: SketchPoint, further: object) -> dict[str, Any]:
+        left, right = self.stream(point, 0), self.stream(point, 1)
+        exact = left.join_size(right)
+        found = self._update(point, left) if point.memory else self._estimate(point, exact)
+        return {"master_tuples": len(left.keys), "join_size": exact, "answer": str(exact)} | found
 
     def stream(self, point: SketchPoint, side: int) -> Stream:
         key = (point.data, point.skew, point.shift * side, side)

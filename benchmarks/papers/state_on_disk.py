@@ -9,7 +9,6 @@ M, which alternate with the measured ones, because the machine's speed changes o
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, partial
@@ -21,13 +20,12 @@ from scipy.optimize import nnls
 
 from benchmarks.papers.common import error
 from benchmarks.papers.model import (
-    FAILED,
-    MEASURED,
     Claim,
     Experiment,
     Number,
     Plot,
     Row,
+    Runner,
     Study,
     having,
 )
@@ -82,7 +80,7 @@ class Timed:
 Round = dict[tuple[float, float], Timed | Exception]  # (state over M, results): run
 
 
-class StateRunner:
+class StateRunner(Runner):
     """A runner of points. scale: factor of the number of tuples of the streams."""
 
     def __init__(self, scale: float, places: Places, tell: Callable[[str], None]):
@@ -129,28 +127,25 @@ class StateRunner:
     def costs(self) -> StateCosts:
         return fitted([one for setting in CALIBRATED for one in self.timed(*setting)])
 
-    def run(self, point: StatePoint, further: object = None) -> dict[str, Any]:
-        begun = time.perf_counter()
-        row = {"series": point.title, **asdict(point), "data": point.title,
-               "master_tuples": self.tuples, "skew": 0.0, "state": MEASURED, "error": ""}
-        try:
-            runs = self.timed(point.ratio, point.results)
-            seconds = np.array([r.seconds for r in runs])
-            enough = np.mean([[r.seconds for r in self.timed(ratio, point.results)]
-                              for ratio in IN_MEMORY], axis=0)
-            slowdowns = (seconds / enough).tolist()
-            last = runs[-1]
-            model = xjoin.predict(last.work, last.memory, self.costs)
-            row |= {"memory": last.memory, "answer": str(last.statistics.output_rows),
-                    "slowdown": float(np.mean(slowdowns)), "slowdown_runs": slowdowns,
-                    "slowdown_interval": half_width(slowdowns), "slowdown_model": model.slowdown,
-                    "relocated": last.statistics.relocated, "relocated_model": model.relocated,
-                    "bytes_read": last.statistics.bytes_read,
-                    "rate": last.work.tuples / float(np.mean(seconds)),
-                    "costs": asdict(self.costs)}
-        except (SemistreamError, MemoryError, OSError) as e:
-            row |= {"state": FAILED, "error": str(e) or type(e).__name__}
-        return row | {"seconds": time.perf_counter() - begun}
+    def describe(self, point: StatePoint) -> dict[str, Any]:
+        return {"series": point.title, **asdict(point), "data": point.title,
+                "master_tuples": self.tuples, "skew": 0.0}
+
+    def measured(self, point: StatePoint, further: object) -> dict[str, Any]:
+        runs = self.timed(point.ratio, point.results)
+        seconds = np.array([r.seconds for r in runs])
+        enough = np.mean([[r.seconds for r in self.timed(ratio, point.results)]
+                          for ratio in IN_MEMORY], axis=0)
+        slowdowns = (seconds / enough).tolist()
+        last = runs[-1]
+        model = xjoin.predict(last.work, last.memory, self.costs)
+        return {"memory": last.memory, "answer": str(last.statistics.output_rows),
+                "slowdown": float(np.mean(slowdowns)), "slowdown_runs": slowdowns,
+                "slowdown_interval": half_width(slowdowns), "slowdown_model": model.slowdown,
+                "relocated": last.statistics.relocated, "relocated_model": model.relocated,
+                "bytes_read": last.statistics.bytes_read,
+                "rate": last.work.tuples / float(np.mean(seconds)),
+                "costs": asdict(self.costs)}
 
 
 def fitted(runs: Sequence[Timed]) -> StateCosts:
