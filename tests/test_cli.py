@@ -386,8 +386,6 @@ def test_help_explains_every_flag(run):
         assert field.description and " ".join(field.description.split()[:4]) in told
     for command in ("snapshot", "provision", "verify", "algorithms", "status", "stop"):
         assert run(command, "--help")[0] == 0
-    told = " ".join(run("experiments", "--help")[1].split())
-    assert told.count("[500000,1000000]") == told.count("[0,0.5,1]") == 1
 
 
 def test_algorithms(run):
@@ -412,8 +410,7 @@ def test_progress_is_shown_when_asked_for(run):
 def test_lines_of_tables_end_without_blanks(run):
     write("s.csv", "k,a\n1,x\n2,y\n")
     write("m.csv", "k,v\n1,y\n")
-    for command in (("algorithms",), ("experiments", "--list"),
-                    ("estimate-join-size", "s.csv", "m.csv", "--on", "k"),
+    for command in (("algorithms",), ("estimate-join-size", "s.csv", "m.csv", "--on", "k"),
                     ("join", "--stream", "s.csv", "--master", "m.csv", "--on", "k", "--out",
                      "o[red]:x:.csv", "--memory", "1MB")):
         code, out, err = run(*command)
@@ -491,7 +488,7 @@ def test_an_interrupt_while_modules_are_imported_is_one_line(moment, tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["m.csv", "s.csv"]
 
 
-HEAVY = {"numba", "numpy", "pyarrow", "pandas", "scipy", "sqlalchemy", "semistream.experiments"}
+HEAVY = {"numba", "numpy", "pyarrow", "pandas", "scipy", "sqlalchemy"}
 
 
 @pytest.mark.parametrize(("command", "unused"), [

@@ -11,7 +11,6 @@ from semistream.cli.command import Command
 from semistream.cli.commands import (
     algorithms,
     estimate_join_size,
-    experiments,
     join,
     join_streams,
     provision,
@@ -25,7 +24,7 @@ from semistream.cli.commands import (
 
 COMMANDS = {command.name: command for command in (
     join.COMMAND, join_streams.COMMAND, snapshot.COMMAND, provision.COMMAND, verify.COMMAND,
-    tune.COMMAND, estimate_join_size.COMMAND, experiments.COMMAND, algorithms.COMMAND,
+    tune.COMMAND, estimate_join_size.COMMAND, algorithms.COMMAND,
     status.COMMAND, stop.COMMAND, reset.RESET, reset.REMOVE)}
 ENVIRONMENT = ("Environment: SEMISTREAM_HOME [var], "
                "WAREHOUSE_URL [sqlite:///$SEMISTREAM_HOME/warehouse.db].")
