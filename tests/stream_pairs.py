@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv as csv
 import pyarrow.parquet as pq
 import yaml
+from pyarrow import csv
 from sqlalchemy import text
 
 from loads import Running, SmallLoad, same

@@ -10,9 +10,9 @@ import tracemalloc
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv as csv
 import pyarrow.parquet as pq
 import pytest
+from pyarrow import csv
 
 import faults
 from loads import SmallLoad
@@ -344,7 +344,7 @@ def test_what_is_done_to_a_cache_takes_little_memory():
 
     def save_and_evict():
         written = sum(batch.num_rows for batch in cache.saved())
-        cache.keep(cache.entries_that(lambda served, tuples: served * 2.0 > 3 * tuples))
+        cache.keep(cache.entries_where(lambda served, tuples: served * 2.0 > 3 * tuples))
         return written
 
     written, peak = least_of(save_and_evict)

@@ -12,9 +12,9 @@ import time
 from collections import Counter
 
 import pyarrow as pa
-import pyarrow.csv as csv
 import pyarrow.parquet as pq
 import pytest
+from pyarrow import csv
 from sqlalchemy import text
 
 from loads import MASTER, SmallLoad, same, until
