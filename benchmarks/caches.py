@@ -30,9 +30,9 @@ from benchmarks.harness import Bench, Sample, Unavailable, WrongAnswer, run_once
 from benchmarks.operators import Operator, OperatorPeer
 from semistream import workloads
 from semistream.compiled import njit
-from semistream.config import Places
 from semistream.errors import SemistreamError
 from semistream.experiments.verdicts import half_width
+from semistream.paths import Paths
 
 NONE = -1  # no key
 LATER = "LRU behind a wait"
@@ -155,7 +155,7 @@ class Trace(Stream):
 
 def flights(root: Path) -> Trace:
     """Return the aircraft of the flights of 2013 from New York, in the order of the file."""
-    places = Places(home=root / "flights")
+    places = Paths(home=root / "flights")
     workloads.prepare(workloads.load_job("nycflights13", places), places)
     tail = pq.read_table(places.data / "nycflights13" / "stream", columns=["tailnum"])["tailnum"]
     return trace(tail.drop_null().to_numpy(zero_copy_only=False).astype(str))

@@ -17,7 +17,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from semistream.config import Places
 from semistream.cost_models import TYPICAL
 from semistream.experiments import EXPERIMENTS, Experiment
 from semistream.experiments.bench import Bench, kept_costs
@@ -26,6 +25,7 @@ from semistream.experiments.findings import Finding, claims
 from semistream.experiments.model import MEASURED, Claim, Number, Point
 from semistream.experiments.report import claims_text
 from semistream.experiments.verdicts import Verdict, ratio_of
+from semistream.paths import Paths
 
 RESULTS = Path(__file__).parent / "results"
 KEPT = RESULTS / "experiments"
@@ -193,6 +193,6 @@ def _bench(kept: Mapping[str, Any], work: Path) -> Bench:
     if "costs" not in kept:
         costs = costs / "typical.yaml"
         TYPICAL.save(costs)
-    return Bench(Places.from_environment(), work / "data", kept["about"]["scale"], costs=costs)
+    return Bench(Paths.from_environment(), work / "data", kept["about"]["scale"], costs=costs)
 
 

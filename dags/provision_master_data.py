@@ -6,8 +6,9 @@ from pathlib import Path
 
 from airflow.sdk import Param, dag, task
 
-from semistream.config import Job, Publishing
+from semistream.job import Job
 from semistream.pipeline import steps
+from semistream.settings import Publishing
 from semistream_operators import MASTER, PublishOperator, attempt, form, places
 
 MEMORY = {"type": "string", "default": "256MB", "minLength": 1,

@@ -14,8 +14,9 @@ from pathlib import Path
 
 from airflow.sdk import Context, dag, task
 
-from semistream.config import AUTO, Job
+from semistream.job import Job
 from semistream.joins.registry import REGISTRY
+from semistream.settings import AUTO
 from semistream.streaming.settings import LoadSettings
 from semistream_operators import FACTS, MASTER, TUNED, SemiStreamLoadOperator, form, jobs_of
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from airflow.sdk import dag, task
 
-from semistream.config import StreamStreamJob
+from semistream.job import StreamStreamJob
 from semistream.pipeline import steps
 from semistream.streaming.settings import StreamStreamSettings
 from semistream_operators import FACTS, PROPAGATED, StreamStreamLoadOperator, attempt, form, places

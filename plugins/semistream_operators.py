@@ -20,9 +20,10 @@ from airflow.sdk.exceptions import (
 )
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from semistream.config import PASSWORD, Places, Settings
 from semistream.errors import ConfigError, TooManyRows
+from semistream.paths import Paths
 from semistream.pipeline import drivers
+from semistream.settings import PASSWORD, Settings
 from semistream.streaming.settings import AppSettings, LoadSettings
 from semistream.streaming.status import request_stop
 
@@ -61,10 +62,10 @@ def warehouse_environment() -> dict[str, str]:
     return {"WAREHOUSE_URL": url.render_as_string(hide_password=False)}
 
 
-def places() -> Places:
+def places() -> Paths:
     """Return the paths and URLs that the environment and the connection ``warehouse`` give."""
     os.environ |= warehouse_environment()
-    return Places.from_environment()
+    return Paths.from_environment()
 
 
 def attempt(body: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -17,8 +17,8 @@ from semistream import interrupts
 
 def main(argv: Sequence[str] | None = None) -> int:
     interrupts.end_at_once()
-    from semistream.config import Places
     from semistream.errors import ConfigError
+    from semistream.paths import Paths
     from semistream.provisioning.spark import Publish, PublishSettings
     from semistream.streaming.session import open_session
     from semistream.workloads import load_job
@@ -28,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     PublishSettings.add_arguments(parser)
     arguments = parser.parse_args(argv)
     try:
-        settings, places = PublishSettings.from_arguments(arguments), Places.from_environment()
+        settings, places = PublishSettings.from_arguments(arguments), Paths.from_environment()
         publish = Publish(settings, load_job(settings.job, places), places)
     except ConfigError as e:
         print(f"{parser.prog}: {e}", file=sys.stderr)

@@ -24,7 +24,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semistream.config import JoinSettings
 from semistream.errors import ConfigError
 from semistream.files import JoinFiles, open_source
 from semistream.files import join as join_module
@@ -32,6 +31,7 @@ from semistream.files.records import split_records
 from semistream.files.sink import OutputFile
 from semistream.joins.registry import REGISTRY
 from semistream.master.published import current_version
+from semistream.settings import JoinSettings
 from semistream.streaming.status import checkpoint_lock
 
 # Its import needs pkg_resources, which setuptools has no more.

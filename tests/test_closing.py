@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 from sqlalchemy import select
 
-from semistream.config import StreamStreamJob
 from semistream.errors import ConfigError
+from semistream.job import StreamStreamJob
 from semistream.streaming.sinks.base import with_key
 from semistream.streaming.sinks.registry import open_sql_sink
 from semistream.warehouse import create_all

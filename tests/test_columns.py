@@ -11,8 +11,9 @@ from deltalake import DeltaTable
 from sqlalchemy import inspect, select
 
 from semistream import quality
-from semistream.config import Job, Places
 from semistream.errors import ConfigError
+from semistream.job import Job
+from semistream.paths import Paths
 from semistream.provisioning.dimensions import provision, publish
 from semistream.streaming.app import Load
 from semistream.streaming.settings import LoadSettings
@@ -27,7 +28,7 @@ from semistream.warehouse.tables import existing_table
 
 def load_and_verify(spark, home, url, stream, master, on, ids, sink="sql"):
     """A job's whole way in this process: (summary, verification)."""
-    places = Places(home=home, warehouse_url=url)
+    places = Paths(home=home, warehouse_url=url)
     (home / "s").mkdir(parents=True)
     pq.write_table(stream, home / "s" / "a.parquet")
     pq.write_table(master, home / "m.parquet")

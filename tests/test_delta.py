@@ -10,8 +10,8 @@ import pytest
 from deltalake import DeltaTable
 
 from loads import delta_facts, same
-from semistream.config import Places
 from semistream.errors import ConfigError
+from semistream.paths import Paths
 from semistream.streaming import app
 from semistream.streaming.progress import Progress
 from semistream.streaming.sinks.delta import WAREHOUSE, DeltaSink
@@ -109,7 +109,7 @@ def test_a_promised_delta_commit_is_made_whatever_sink_comes_next(
     def crashing(*_):
         raise OSError("crash")
 
-    elsewhere = Places(home=sqlite_load.places.home,
+    elsewhere = Paths(home=sqlite_load.places.home,
                        warehouse_url=f"sqlite:///{tmp_path / 'other.db'}")
     sqlite_load.add_file(300)
     sqlite_load.run(spark, sink=str(tmp_path / "delta"))

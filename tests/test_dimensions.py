@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 from sqlalchemy import inspect, select
 
-from semistream.config import Job
 from semistream.errors import ConfigError, SemistreamError
+from semistream.job import Job
 from semistream.master.snapshot import open_snapshot
 from semistream.provisioning.dimensions import ProvisionResult, open_dimension, provision, publish
 from semistream.warehouse import connect

@@ -12,10 +12,10 @@ import pytest
 from sqlalchemy import text
 
 from loads import ON, same
-from semistream.config import StreamSpec
 from semistream.durable import read_checked, write_checked
 from semistream.errors import SemistreamError
 from semistream.files.source import Rejected
+from semistream.job import StreamSpec
 from semistream.sizing.plan import Plan
 from semistream.streaming import micro_batch
 from semistream.streaming.commit import Commits

@@ -15,7 +15,6 @@ import pyarrow as pa
 import pytest
 
 from semistream.cli import main
-from semistream.config import Places
 from semistream.cost_models import MODELS, TYPICAL
 from semistream.cost_models.costs import PHASES
 from semistream.errors import ConfigError, SemistreamError
@@ -60,6 +59,7 @@ from semistream.experiments.settings import ExperimentSettings
 from semistream.experiments.verdicts import Verdict, half_width, ratio_of
 from semistream.joins import REGISTRY
 from semistream.joins.output import JoinOutput
+from semistream.paths import Paths
 from semistream.sizing import open_join
 from semistream.tuning.report import COLOURS
 from semistream.warehouse.checksum import row_hashes
@@ -69,8 +69,8 @@ R_T, BATCH = 20_000, 4096
 
 
 @pytest.fixture(scope="module")
-def places(tmp_path_factory) -> Places:
-    return Places(home=tmp_path_factory.mktemp("experiments"))
+def places(tmp_path_factory) -> Paths:
+    return Paths(home=tmp_path_factory.mktemp("experiments"))
 
 
 @pytest.fixture(scope="module")

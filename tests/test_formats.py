@@ -18,12 +18,13 @@ from sqlalchemy import text
 
 from semistream import quality
 from semistream.column_format import DIRECTIVES, ColumnFormat, declared, formats, paired
-from semistream.config import Job, StreamSpec, StreamStreamJob, read_yaml
 from semistream.errors import ConfigError, SemistreamError
 from semistream.files.convert import cast_cells, found_type, prepared_cells
 from semistream.files.opening import open_source
+from semistream.job import Job, StreamSpec, StreamStreamJob
 from semistream.master.publish import current_manifest
 from semistream.provisioning.dimensions import provision, publish
+from semistream.settings import read_yaml
 from semistream.streaming.batch import join_dataframe
 from semistream.streaming.kept_formats import check_kept
 from semistream.streaming.settings import LoadSettings

@@ -16,9 +16,9 @@ import pytest
 
 import faults
 from loads import SmallLoad
-from semistream.config import Job
 from semistream.files import open_source
 from semistream.gathering import Gathered
+from semistream.job import Job
 from semistream.joins.arena import Arena
 from semistream.joins.disk_partition import DiskPartition
 from semistream.joins.frequency_detection import FrequentTuples
@@ -193,7 +193,7 @@ def test_publishing_takes_its_memory_whatever_the_size_of_the_master_data(tmp_pa
 PUBLISH = """
 import json, sys
 from pathlib import Path
-from semistream.config import Job
+from semistream.job import Job
 from semistream.provisioning.dimensions import publish
 from semistream.warehouse import connect
 job, url, snapshots, memory = sys.argv[1:]
@@ -445,7 +445,7 @@ import numpy as np, pyarrow as pa, pyarrow.parquet as pq
 from semistream.sizing.plan import Plan
 from semistream.streaming.sinks.registry import open_sink
 from semistream.streaming.sinks.sql import SqlSink
-from semistream.config import StreamSpec
+from semistream.job import StreamSpec
 from semistream.streaming.sources.reader import find_reader
 from semistream.streaming.task import Work
 from semistream.warehouse import create_all

@@ -16,7 +16,6 @@ from pydantic import Field
 
 import oracle
 import test_joins
-from semistream.config import Settings
 from semistream.cost_models import MODELS, Model, Prediction
 from semistream.cost_models.costs import infeasible
 from semistream.errors import NotEnoughMemory
@@ -30,6 +29,7 @@ from semistream.joins.stream_table import NO_LIMIT, Ages, StreamTable
 from semistream.master.memory import MemoryRelation
 from semistream.master.publish import publish_snapshot
 from semistream.master.snapshot import open_snapshot
+from semistream.settings import Settings
 from semistream.sizing import open_join
 
 NAME = "block-nested-loop"

@@ -16,9 +16,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from loads import MASTER
-from semistream.config import Job, StreamSpec
 from semistream.errors import ConfigError, SemistreamError
 from semistream.files import JoinFiles, join_files, open_source
+from semistream.job import Job, StreamSpec
 from semistream.master.publish import publish_snapshot
 from semistream.provisioning.dimensions import provision
 from semistream.quality.sources import read_ids

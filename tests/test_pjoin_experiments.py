@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from semistream.cli import main
-from semistream.config import Places
 from semistream.experiments.model import MEASURED, TITLES
 from semistream.experiments.pjoin import (
     INTER_ARRIVAL,
@@ -22,13 +21,14 @@ from semistream.experiments.pjoin import (
     events,
 )
 from semistream.experiments.run import chosen
+from semistream.paths import Paths
 
 STUDIES = chosen(["pjoin"])
 
 
 @pytest.fixture(scope="module")
 def runner(tmp_path_factory) -> PunctuatedRunner:
-    return PunctuatedRunner(0.005, Places(home=tmp_path_factory.mktemp("pjoin")), print)
+    return PunctuatedRunner(0.005, Paths(home=tmp_path_factory.mktemp("pjoin")), print)
 
 
 @pytest.mark.parametrize("experiment", STUDIES, ids=[e.name for e in STUDIES])

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from semistream.config import Places
+from semistream.paths import Paths
 from semistream.pipeline import steps
 from semistream.provisioning import dimensions
 from semistream.quality import VerificationFailed
@@ -34,7 +34,7 @@ def sale(i: int) -> str:
 
 class CsvLoad:
     def __init__(self, home: Path, **stream):
-        self.places = Places(home=home / "var", warehouse_url=f"sqlite:///{home / 'warehouse.db'}")
+        self.places = Paths(home=home / "var", warehouse_url=f"sqlite:///{home / 'warehouse.db'}")
         self.home, self.files = home, home / "sales"
         self.files.mkdir()
         (home / "products.csv").write_text(PRODUCTS)

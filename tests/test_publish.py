@@ -9,10 +9,11 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from semistream.config import Job, Places
 from semistream.errors import ConfigError
+from semistream.job import Job
 from semistream.master.publish import current_manifest
 from semistream.master.snapshot import open_snapshot
+from semistream.paths import Paths
 from semistream.pipeline import steps
 from semistream.provisioning import dimensions
 from semistream.provisioning.dimensions import provision, publish
@@ -42,7 +43,7 @@ def values(on):
 @pytest.fixture
 def places(warehouse_url, tmp_path):
     pq.write_table(MASTER, tmp_path / "m.parquet")
-    return Places(home=tmp_path, warehouse_url=warehouse_url)
+    return Paths(home=tmp_path, warehouse_url=warehouse_url)
 
 
 def job(places, on) -> Job:

@@ -16,8 +16,8 @@ import pytest
 import sqlalchemy as sa
 
 from semistream import quality
-from semistream.config import Job, StreamSpec
 from semistream.errors import ConfigError
+from semistream.job import Job, StreamSpec
 from semistream.keys import codes
 from semistream.quality.checksums import KEPT
 from semistream.quality.scope import committed, make_scope

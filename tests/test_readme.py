@@ -4,7 +4,7 @@ import re
 from itertools import chain
 from pathlib import Path
 
-from semistream.config import Job, StreamStreamJob
+from semistream.job import Job, StreamStreamJob
 from semistream.joins.registry import REGISTRY
 from semistream.streaming.settings import LoadSettings, StreamStreamSettings
 

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from semistream.cli import main
-from semistream.config import Places
 from semistream.experiments import EXPERIMENTS
 from semistream.experiments.model import MEASURED, TITLES
 from semistream.experiments.run import chosen
@@ -23,6 +22,7 @@ from semistream.experiments.sketches import (
     estimate_error,
     sized,
 )
+from semistream.paths import Paths
 from semistream.sketches import METHODS
 
 STUDIES = chosen(["sketch"])
@@ -31,7 +31,7 @@ POINT = SketchPoint("skimmed", "zipf", 1.0, 100, 50, 11)
 
 @pytest.fixture(scope="module")
 def runner(tmp_path_factory) -> SketchRunner:
-    return SketchRunner(0.002, Places(home=tmp_path_factory.mktemp("sketches")), print)
+    return SketchRunner(0.002, Paths(home=tmp_path_factory.mktemp("sketches")), print)
 
 
 @pytest.mark.parametrize("experiment", STUDIES, ids=[e.name for e in STUDIES])

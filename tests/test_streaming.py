@@ -18,8 +18,8 @@ import pytest
 from sqlalchemy import text
 
 from loads import MASTER, SmallLoad, same, until
-from semistream.config import Job, StreamSpec
 from semistream.errors import ConfigError, TooManyRows
+from semistream.job import Job, StreamSpec
 from semistream.master.publish import publish_snapshot
 from semistream.sketches import read_sketch
 from semistream.streaming import app
@@ -519,7 +519,7 @@ def test_source_options_of_a_file_reach_the_source_and_are_kept_nowhere(
 
 @pytest.mark.parametrize("name", ["kafka.sasl.jaas.config", "connection"])
 def test_plans_that_errors_quote_do_not_show_options_of_a_file(spark, tmp_path, name):
-    from semistream.config import StreamSpec
+    from semistream.job import StreamSpec
     from semistream.streaming.sources.registry import read_streams
 
     file = tmp_path / "options.yaml"
@@ -706,7 +706,7 @@ before, stream = set(sys.modules), pa.schema([("sku", pa.string()), ("amount", p
 plan = Plan("elevatorjoin", 1_000_000, "inner", {"disk_tuples": 1024}, (("sku", "code"),), None, 1,
             sys.argv[1])
 join = plan.open(stream, 0)
-from semistream.config import StreamSpec
+from semistream.job import StreamSpec
 from semistream.streaming.exchange import Side
 from semistream.streaming.sources.reader import find_reader
 

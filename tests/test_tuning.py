@@ -13,10 +13,10 @@ import pytest
 
 from loads import STREAM, SmallLoad
 from semistream.cli import main
-from semistream.config import JoinSettings
 from semistream.errors import ConfigError, NotEnoughMemory
 from semistream.joins.registry import REGISTRY
 from semistream.master.published import current_version
+from semistream.settings import JoinSettings
 from semistream.sizing import known_costs
 from semistream.sizing.plan import Plan
 from semistream.streaming.progress import Progress

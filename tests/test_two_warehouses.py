@@ -9,10 +9,11 @@ import pytest
 import sqlalchemy as sa
 
 from loads import SmallLoad
-from semistream.config import Job, Places
 from semistream.durable import read_checked, write_checked
 from semistream.errors import ConfigError, StateError
+from semistream.job import Job
 from semistream.master.published import read_manifest
+from semistream.paths import Paths
 from semistream.streaming.app import Load
 from semistream.streaming.settings import LoadSettings
 from semistream.streaming.status import StatusFile, checkpoint_lock
@@ -30,9 +31,9 @@ class Home:
         job.file.write_text(text.replace("path: ", f"path: {job.directory}/"))
         self.products = job.directory / "products.csv"
 
-    def places(self, name: str) -> Places:
+    def places(self, name: str) -> Paths:
         self.monkeypatch.setenv("WAREHOUSE_URL", f"sqlite:///{self.directory / name}.db")
-        return Places.from_environment()
+        return Paths.from_environment()
 
     def provision(self, name: str) -> str:
         self.places(name)

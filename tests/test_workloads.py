@@ -6,10 +6,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from semistream.config import Job, Places
 from semistream.ddl import parse_ddl
 from semistream.errors import ConfigError
 from semistream.files import open_source
+from semistream.job import Job
+from semistream.paths import Paths
 from semistream.provisioning.dimensions import provision, publish
 from semistream.warehouse import connect
 from semistream.workloads import ArrivalTimes, ZipfKeys, jobs, load_job, prepare
@@ -19,7 +20,7 @@ from semistream.workloads.jobs import SHIPPED, load_stream_stream_job
 @pytest.fixture(scope="module")
 def places(tmp_path_factory):
     home = tmp_path_factory.mktemp("home")
-    return Places(home=home, warehouse_url=f"sqlite:///{home / 'warehouse.db'}")
+    return Paths(home=home, warehouse_url=f"sqlite:///{home / 'warehouse.db'}")
 
 
 @pytest.fixture(scope="module")

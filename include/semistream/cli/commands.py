@@ -19,9 +19,10 @@ from rich.console import Console
 from rich.table import Table
 
 from semistream import interrupts
-from semistream.config import Places, Publishing, Settings, read_yaml
 from semistream.errors import ConfigError
+from semistream.paths import Paths
 from semistream.progress import Progress, silent
+from semistream.settings import Publishing, Settings, read_yaml
 
 
 def add_arguments(name: str, parser: argparse.ArgumentParser) -> None:
@@ -289,7 +290,7 @@ def _provision(arguments: argparse.Namespace) -> int:
     from semistream.provisioning import dimensions
     from semistream.warehouse import open_warehouse
 
-    places, memory = Places.from_environment(), Publishing.from_arguments(arguments).memory
+    places, memory = Paths.from_environment(), Publishing.from_arguments(arguments).memory
     job = workloads.load_job(arguments.job, places)
     with open_warehouse(places.warehouse_url) as engine, _progress(arguments.progress) as progress:
         workloads.prepare(job, places, progress)
@@ -308,7 +309,7 @@ def _provision(arguments: argparse.Namespace) -> int:
 def _verify(arguments: argparse.Namespace) -> int:
     from semistream.pipeline import steps
 
-    result = steps.verify(arguments.app, Places.from_environment(), since_last=arguments.since_last,
+    result = steps.verify(arguments.app, Paths.from_environment(), since_last=arguments.since_last,
                           sample=arguments.sample, job=arguments.job)
     print(f"{result['text']}\nReport: {result['report']}")
     return 0
@@ -320,7 +321,7 @@ def _tune(arguments: argparse.Namespace) -> int:
     from semistream.tuning.case import open_case
     from semistream.tuning.settings import TuneSettings
 
-    settings, places = _settings(TuneSettings, arguments), Places.from_environment()
+    settings, places = _settings(TuneSettings, arguments), Paths.from_environment()
     with _progress(arguments.progress) as progress, open_case(settings, places, progress) as case:
         found = advice.advise(case, settings, places, arguments.measure, progress)
         plans = scale_out.scale_out(case, settings.memory, arguments.scale_out, settings.algorithms,
@@ -341,7 +342,7 @@ def _estimate_join_size(arguments: argparse.Namespace) -> int:
 
     settings = _settings(JoinSizeSettings, arguments)
     with _progress(arguments.progress) as progress:
-        found = estimate_join_size(settings, Places.from_environment(), progress)
+        found = estimate_join_size(settings, Paths.from_environment(), progress)
     if arguments.json:
         print(json.dumps(found.as_dict(), indent=2))
         return 0
@@ -389,7 +390,7 @@ def _experiments(arguments: argparse.Namespace) -> int:
             table.add_row(e.name, e.paper, e.figure, f"{e.scale:g}", e.about)
         _print_table(screen, table)
         return 0
-    settings, places = _settings(ExperimentSettings, arguments), Places.from_environment()
+    settings, places = _settings(ExperimentSettings, arguments), Paths.from_environment()
     command = shlex.join(["semistream", "experiments", *arguments.names, *settings.to_arguments()])
 
     def tell(line: str) -> None:
@@ -440,7 +441,7 @@ def _status(arguments: argparse.Namespace) -> int:
     from semistream.pipeline import drivers
     from semistream.streaming.status import read_status
 
-    checkpoints = Places.from_environment().checkpoints
+    checkpoints = Paths.from_environment().checkpoints
     names = [arguments.app] if arguments.app else drivers.app_names(checkpoints)
     for name in names:
         if name not in drivers.app_names(checkpoints):
@@ -459,7 +460,7 @@ def _stop(arguments: argparse.Namespace) -> int:
     from semistream.pipeline import drivers
     from semistream.streaming.status import read_status, request_stop
 
-    checkpoint = Places.from_environment().checkpoints / arguments.app
+    checkpoint = Paths.from_environment().checkpoints / arguments.app
     if arguments.app not in drivers.app_names(checkpoint.parent):
         raise _unknown_app(arguments.app, checkpoint.parent)
     status = read_status(checkpoint)
@@ -474,7 +475,7 @@ def _stop(arguments: argparse.Namespace) -> int:
 def _reset(arguments: argparse.Namespace) -> int:
     from semistream.pipeline import steps
 
-    places, app = Places.from_environment(), arguments.app
+    places, app = Paths.from_environment(), arguments.app
     checkpoint = (arguments.checkpoint or places.checkpoints / app).absolute()
     counts = steps.rows_of(app, places)
     if not counts and not checkpoint.is_dir():

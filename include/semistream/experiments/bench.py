@@ -12,7 +12,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from semistream.config import Places
 from semistream.cost_models import MODELS, Costs, Frequencies, Prediction, Workload
 from semistream.errors import ConfigError, SemistreamError
 from semistream.experiments.data import ELSEWHERE, Data, open_data
@@ -28,6 +27,7 @@ from semistream.experiments.measure import (
 from semistream.experiments.model import FAILED, MEASURED, Figures, Point
 from semistream.experiments.warm_up import warm_up
 from semistream.joins import REGISTRY
+from semistream.paths import Paths
 from semistream.sizing import open_join, tune
 from semistream.tuning.calibration import CLOCKS, MOST_TUPLES, Clock, Pace, calibrate
 from semistream.workloads import ArrivalTimes
@@ -48,7 +48,7 @@ class Bench:
     """The bench. scale: of |R|, 1 is the papers' own; costs: a file with this machine's costs, or a
     directory that keeps those of each kind of data; missing costs are measured."""
 
-    def __init__(self, places: Places, data: Path, scale: float, seconds: float = 1.0,
+    def __init__(self, places: Paths, data: Path, scale: float, seconds: float = 1.0,
                  clock: Clock = "wall", pace: bool = False, *,
                  costs: Path, tuples: tuple[int, ...] = (500_000, 1_000_000),
                  percent: tuple[float, ...] = (1.0, 3.0, 10.0),

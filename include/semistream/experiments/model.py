@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from semistream.config import Places
 from semistream.cost_models import Prediction, Workload
 from semistream.experiments.verdicts import Verdict
 from semistream.joins import REGISTRY
+from semistream.paths import Paths
 
 Row = Mapping[str, Any]  # a point with its predicted and measured values, see `bench.Bench.run`
 MEASURED, FAILED = "measured", "failed"
@@ -251,7 +251,7 @@ class Runner(Protocol):
 class Study:
     """The way to run experiments whose points are not settings of a semi-stream join."""
 
-    open: Callable[[float, Places, Callable[[str], None]], Runner]  # takes the scale
+    open: Callable[[float, Paths, Callable[[str], None]], Runner]  # takes the scale
     told: Callable[[Row], str]  # a line on a point that was measured
     page: str  # the report's template
     note: str  # on how it was measured

@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from semistream.config import Places
 from semistream.errors import SemistreamError
 from semistream.experiments.model import (
     FAILED,
@@ -34,6 +33,7 @@ from semistream.experiments.model import (
     having,
 )
 from semistream.experiments.verdicts import half_width
+from semistream.paths import Paths
 from semistream.stream_joins import (
     LEFT,
     RIGHT,
@@ -117,7 +117,7 @@ class PunctuatedStream:
 class PunctuatedRunner:
     """A runner of points. scale: factor of the number of tuples of the streams."""
 
-    def __init__(self, scale: float, places: Places, tell: Callable[[str], None]):
+    def __init__(self, scale: float, places: Paths, tell: Callable[[str], None]):
         self.scale = scale
         self.tuples = max(round(ELEMENTS * scale), 100)
 

@@ -14,7 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from semistream.config import Places
 from semistream.cost_models import MODELS
 from semistream.durable import write_text
 from semistream.errors import ConfigError
@@ -34,6 +33,7 @@ from semistream.experiments.repetitions import Run, combined, process, shuffled
 from semistream.experiments.settings import ExperimentSettings
 from semistream.joins import REGISTRY
 from semistream.joins.registry import find_algorithm
+from semistream.paths import Paths
 
 RESULTS, TABLE, CLAIMS, REPORT = "results.json", "results.csv", "claims.txt", "report.html"
 Tell = Callable[[str], None]
@@ -67,7 +67,7 @@ PACKAGES = ("semistream", "numpy", "numba", "pyarrow")
 PAPERS = ("ssj", "ssbj", "sscj", "x-hybridjoin", "pjoin", "sketch")
 
 
-def run(experiment: Experiment, settings: ExperimentSettings, places: Places, command: str,
+def run(experiment: Experiment, settings: ExperimentSettings, places: Paths, command: str,
         tell: Tell) -> Outcome:
     """Measure what is not measured yet, write the results, and judge the claims. A point that fails
     is reported in the results; no error is raised."""
@@ -125,7 +125,7 @@ def run(experiment: Experiment, settings: ExperimentSettings, places: Places, co
 
 
 def _runner(experiment: Experiment, bench: Any, settings: ExperimentSettings,
-            places: Places) -> AbstractContextManager[Run]:
+            places: Paths) -> AbstractContextManager[Run]:
     """Return a context that runs the points of a repetition: in a process of its own, or for a
     study, whose repetitions are within its points, in this one."""
     if experiment.study:
@@ -133,11 +133,11 @@ def _runner(experiment: Experiment, bench: Any, settings: ExperimentSettings,
     return process(_open, experiment.name, settings, places)
 
 
-def _output(experiment: Experiment, settings: ExperimentSettings, places: Places) -> Path:
+def _output(experiment: Experiment, settings: ExperimentSettings, places: Paths) -> Path:
     return (settings.output or places.home / "experiments") / experiment.name
 
 
-def _open(name: str, settings: ExperimentSettings, places: Places) -> Any:
+def _open(name: str, settings: ExperimentSettings, places: Paths) -> Any:
     return _bench(EXPERIMENTS[name], settings, places, partial(print, file=sys.stderr))
 
 
@@ -156,7 +156,7 @@ def told(row: dict[str, Any], experiment: Experiment | None = None) -> str:
             + ("" if row["settled"] else "  not settled"))
 
 
-def _bench(experiment: Experiment, settings: ExperimentSettings, places: Places, tell: Tell) -> Any:
+def _bench(experiment: Experiment, settings: ExperimentSettings, places: Paths, tell: Tell) -> Any:
     """Return a `Bench`, or a study's `Runner`."""
     wanted = settings.scale or experiment.scale
     if experiment.study:

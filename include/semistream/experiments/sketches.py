@@ -21,7 +21,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from semistream import workloads
-from semistream.config import Places
 from semistream.errors import SemistreamError
 from semistream.experiments.model import (
     FAILED,
@@ -35,6 +34,7 @@ from semistream.experiments.model import (
     having,
 )
 from semistream.keys import codes
+from semistream.paths import Paths
 from semistream.sketches import METHODS, AgmsSketch, Sketch, SkimmedSketch
 from semistream.sketches.frequent import SLOT_BYTES, FrequentItems
 from semistream.sketches.skimmed import CANDIDATES
@@ -88,7 +88,7 @@ class Stream:
 class SketchRunner:
     """A runner of points. scale: factor of the number of elements of the synthetic streams."""
 
-    def __init__(self, scale: float, places: Places, tell: Callable[[str], None]):
+    def __init__(self, scale: float, places: Paths, tell: Callable[[str], None]):
         self.scale, self.places = scale, places
         self._streams: dict[tuple[Any, ...], Stream] = {}
         self._sketches: dict[tuple[Any, ...], Sketch] = {}

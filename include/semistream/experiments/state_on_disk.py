@@ -19,7 +19,6 @@ import numpy as np
 import pyarrow as pa
 from scipy.optimize import nnls
 
-from semistream.config import Places
 from semistream.cost_models import xjoin
 from semistream.cost_models.xjoin import StateCosts, StreamWorkload
 from semistream.errors import SemistreamError
@@ -36,6 +35,7 @@ from semistream.experiments.model import (
     having,
 )
 from semistream.experiments.verdicts import half_width
+from semistream.paths import Paths
 from semistream.stream_joins import LEFT, RIGHT, open_stream_join
 
 TUPLES = 2_000_000  # of each stream
@@ -85,7 +85,7 @@ Round = dict[tuple[float, float], Timed | Exception]  # (state over M, results):
 class StateRunner:
     """A runner of points. scale: factor of the number of tuples of the streams."""
 
-    def __init__(self, scale: float, places: Places, tell: Callable[[str], None]):
+    def __init__(self, scale: float, places: Paths, tell: Callable[[str], None]):
         self.scale, self.tuples = scale, max(round(TUPLES * scale), LEAST_TUPLES)
         self.tell = tell
         join(Streams(1_000, 1.0, 0), 1e8)  # compiles the kernels

@@ -19,7 +19,6 @@ import pyarrow as pa
 
 from semistream.ahead import ahead
 from semistream.column_format import ColumnFormat, formats, key_forms, paired
-from semistream.config import Places
 from semistream.errors import ConfigError, SemistreamError
 from semistream.files.opening import open_source
 from semistream.files.settings import JoinFiles
@@ -37,6 +36,7 @@ from semistream.master.publish import (
     publish_snapshot,
 )
 from semistream.master.snapshot import SnapshotRelation, open_snapshot
+from semistream.paths import Paths
 from semistream.progress import Progress, silent
 from semistream.resident import ResidentPeak
 from semistream.scratch import scratch_directory
@@ -139,7 +139,7 @@ def _open(settings: JoinFiles, sample: pa.RecordBatch, relation: SnapshotRelatio
     sample of the stream and its number of tuples. The summary gets the algorithm's name and the
     reason."""
     memory, on, columns = int(settings.memory), list(settings.on.items()), settings.columns or None
-    costs, parameters = known_costs(Places.from_environment().home), settings.parameters
+    costs, parameters = known_costs(Paths.from_environment().home), settings.parameters
     size = relation.tuple_count * relation.tuple_bytes
     if settings.auto and size <= min(SMALL, memory // 16):  # choosing would take longer
         summary.algorithm = "elevatorjoin"

@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from semistream.column_format import Formats
-from semistream.config import JoinSettings, Names, Pairs, Publishing, Types
+from semistream.settings import JoinSettings, Names, Pairs, Publishing, Types
 
 Format = Literal["csv", "json", "parquet"]
 FORMATS = ("How columns are written that are not written as usual, COLUMN=FORMAT: a time format "

@@ -23,7 +23,6 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from semistream.config import Settings
 from semistream.joins.admission import fill
 from semistream.joins.contract import SemiStreamJoin, State
 from semistream.joins.frequency_detection import FrequentTuples
@@ -34,6 +33,7 @@ from semistream.joins.state_file import JoinState
 from semistream.joins.stream_buffer import StreamBuffer
 from semistream.joins.stream_probing import probe, steps
 from semistream.joins.stream_table.by_chunk import ByChunk
+from semistream.settings import Settings
 
 
 class CmeshjoinParameters(Settings):

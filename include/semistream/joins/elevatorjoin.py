@@ -61,7 +61,6 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from semistream.config import Settings
 from semistream.joins.admission import fill
 from semistream.joins.contract import SemiStreamJoin, State
 from semistream.joins.disk_partition import DiskPartition
@@ -76,6 +75,7 @@ from semistream.joins.stream_buffer import StreamBuffer
 from semistream.joins.stream_probing import PROBE_ROWS, probe, step_rows
 from semistream.joins.stream_table.by_partition import PARTITION_BYTES, ByPartition, Visit
 from semistream.joins.stream_table.snapshots import Snapshots
+from semistream.settings import Settings
 
 LEAST_H_S = 0.05  # least share of H_S in the memory that H_S and H_R share
 HYSTERESIS = 2.0  # a value stays while its worth is at least half of that needed to enter

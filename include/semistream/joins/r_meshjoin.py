@@ -27,7 +27,6 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from semistream.config import Settings
 from semistream.joins.admission import fill
 from semistream.joins.contract import SemiStreamJoin, State
 from semistream.joins.output import JoinOutput
@@ -36,6 +35,7 @@ from semistream.joins.spec import JoinSpec
 from semistream.joins.state_file import JoinState
 from semistream.joins.stream_buffer import StreamBuffer
 from semistream.joins.stream_table.by_chunk import ByChunk
+from semistream.settings import Settings
 
 
 class RMeshjoinParameters(Settings):

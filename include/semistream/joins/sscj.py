@@ -34,7 +34,6 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from semistream.config import Settings
 from semistream.joins.admission import fill
 from semistream.joins.contract import SemiStreamJoin, State
 from semistream.joins.frequency_detection import FrequentTuples
@@ -45,6 +44,7 @@ from semistream.joins.state_file import JoinState
 from semistream.joins.stream_buffer import StreamBuffer
 from semistream.joins.stream_probing import probe, steps
 from semistream.joins.stream_table.by_key import ByKey
+from semistream.settings import Settings
 
 
 class SscjParameters(Settings):

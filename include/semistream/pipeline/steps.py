@@ -13,11 +13,12 @@ from typing import Any
 
 from sqlalchemy import func, select
 
-from semistream.config import Places, Publishing, Settings
 from semistream.durable import write_json
 from semistream.errors import ConfigError, SemistreamError
 from semistream.master.published import pin, read_manifest
+from semistream.paths import Paths
 from semistream.pipeline.settings import JoinSizeSettings
+from semistream.settings import Publishing, Settings
 from semistream.streaming.settings import LoadSettings, StreamStreamSettings
 from semistream.streaming.status import StatusFile, checkpoint_lock
 from semistream.warehouse import open_warehouse, removal
@@ -31,14 +32,14 @@ VALUES_TOLD = 10_000  # the most values in an asset event
 log = logging.getLogger(__name__)
 
 
-def prepare(job: str, places: Places) -> None:
+def prepare(job: str, places: Paths) -> None:
     """Make the missing data files of a shipped job. A user's own files must exist."""
     from semistream import workloads
 
     workloads.prepare(workloads.load_any_job(job, places), places)
 
 
-def provision(job: str, places: Places) -> dict[str, Any]:
+def provision(job: str, places: Paths) -> dict[str, Any]:
     """Upsert the job's master data into its dimension table. Return the counts of rows."""
     from semistream import workloads
     from semistream.provisioning.dimensions import provision as upsert
@@ -47,7 +48,7 @@ def provision(job: str, places: Places) -> dict[str, Any]:
         return asdict(upsert(workloads.load_job(job, places), engine))
 
 
-def publish(job: str, memory: str, places: Places) -> bool:
+def publish(job: str, memory: str, places: Paths) -> bool:
     """Publish a job's dimension in this process if it has changed and is small. Return False for a
     large one that has changed: Spark publishes it sooner.
 
@@ -70,7 +71,7 @@ def publish(job: str, memory: str, places: Places) -> bool:
     return True
 
 
-def published(job: str, places: Places) -> dict[str, Any]:
+def published(job: str, places: Paths) -> dict[str, Any]:
     """Return the master snapshot that a load of the job reads from now on. Raises ConfigError if
     there is none."""
     from semistream import workloads
@@ -99,7 +100,7 @@ def load_settings(job: str, values: Mapping[str, Any],
     return advised(settings, recommended)
 
 
-def load_without_spark(settings: LoadSettings, places: Places) -> bool:
+def load_without_spark(settings: LoadSettings, places: Paths) -> bool:
     """Return whether a load has nothing to do, and record that as a run does. False if there is
     something to do, or an error to report."""
     from semistream import workloads
@@ -127,7 +128,7 @@ def _given(kind: type[Settings], values: Mapping[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in values.items() if k in kind.model_fields and v is not None}
 
 
-def sweep_points(values: Mapping[str, Any], run: str, places: Places) -> list[dict[str, Any]]:
+def sweep_points(values: Mapping[str, Any], run: str, places: Paths) -> list[dict[str, Any]]:
     """Begin a tuning sweep with the settings of a filled-in form, and return its points. Raises
     ConfigError."""
     from semistream.tuning import sweep
@@ -138,28 +139,28 @@ def sweep_points(values: Mapping[str, Any], run: str, places: Places) -> list[di
 
 
 def sweep_app(point: Mapping[str, Any], run: str,
-              places: Places) -> tuple[list[str], dict[str, str]]:
+              places: Paths) -> tuple[list[str], dict[str, str]]:
     """Return the arguments and the environment of the Spark app that measures a point."""
     from semistream.tuning import sweep
 
     return sweep.app(point, sweep.sweep_name(run), places)
 
 
-def sweep_record(point: Mapping[str, Any], run: str, places: Places) -> dict[str, Any]:
+def sweep_record(point: Mapping[str, Any], run: str, places: Paths) -> dict[str, Any]:
     """Record the result of a point in ``tuning_runs``."""
     from semistream.tuning import sweep
 
     return sweep.record(point, sweep.sweep_name(run), places)
 
 
-def sweep_publish(run: str, places: Places) -> dict[str, Any]:
+def sweep_publish(run: str, places: Paths) -> dict[str, Any]:
     """Publish the sweep's report, and return what the sweep recommends."""
     from semistream.tuning import sweep
 
     return sweep.publish(sweep.sweep_name(run), places)
 
 
-def estimate_join_size(values: Mapping[str, Any], places: Places) -> dict[str, Any]:
+def estimate_join_size(values: Mapping[str, Any], places: Paths) -> dict[str, Any]:
     """Estimate the size of the join that a filled-in form names, and log it. Raises ConfigError,
     and TooManyRows for an estimate above the form's limit."""
     from semistream.pipeline.join_size import estimate_join_size as estimate
@@ -174,7 +175,7 @@ def run_summary(checkpoint: Path) -> dict[str, Any]:
     return json.loads((checkpoint / "summary.json").read_text())
 
 
-def propagated(app: str, places: Places, checkpoint: Path) -> dict[str, Any]:
+def propagated(app: str, places: Paths, checkpoint: Path) -> dict[str, Any]:
     """Return the propagated patterns of an app of two streams that were not announced before: no
     later row has such values.
 
@@ -197,7 +198,7 @@ def propagated(app: str, places: Places, checkpoint: Path) -> dict[str, Any]:
     return {"app": app, "count": count, "values": values, "loads": [first, newest or told]}
 
 
-def verify(app: str, places: Places, *, since_last: bool, sample: int,
+def verify(app: str, places: Paths, *, since_last: bool, sample: int,
            job: str = "") -> dict[str, Any]:
     """Prove that everything the app has committed is complete. Raises VerificationFailed, which
     names checks and rows, if it is not.
@@ -218,21 +219,21 @@ def verify(app: str, places: Places, *, since_last: bool, sample: int,
             "text": result.describe()}
 
 
-def loaded_apps(places: Places) -> list[str]:
+def loaded_apps(places: Paths) -> list[str]:
     """Return the apps that have committed anything."""
     with open_warehouse(places.warehouse_url) as engine, engine.connect() as connection:
         return list(
             connection.scalars(select(load_commits.c.app).distinct().order_by(load_commits.c.app)))
 
 
-def rows_of(app: str, places: Places) -> dict[str, int]:
+def rows_of(app: str, places: Paths) -> dict[str, int]:
     """Count the rows of an app in the warehouse's tables. Raises ConfigError if the app has loaded
     into Delta tables."""
     with open_warehouse(places.warehouse_url) as engine, engine.connect() as connection:
         return removal.rows_of(connection, app, partial(_is_gone, app, places))
 
 
-def _is_gone(app: str, places: Places, setting: str) -> bool:
+def _is_gone(app: str, places: Paths, setting: str) -> bool:
     """Return whether the table of a sink outside the warehouse no longer exists."""
     from semistream.streaming.sinks.registry import open_sink
     from semistream.streaming.sinks.sql import SqlSink
@@ -245,7 +246,7 @@ def _is_gone(app: str, places: Places, setting: str) -> bool:
     return False
 
 
-def reset(app: str, places: Places, checkpoint: Path | None = None, *,
+def reset(app: str, places: Paths, checkpoint: Path | None = None, *,
           reports: bool = False) -> None:
     """Delete an app's rows, ledger, verifications and checkpoint, so that its next start begins
     with an empty warehouse.

@@ -33,9 +33,9 @@ from sqlalchemy import (
 )
 
 from semistream.column_format import ColumnFormat, key_forms
-from semistream.config import Job, surrogate_key
 from semistream.ddl import parse_ddl
 from semistream.errors import ConfigError, SemistreamError, StateError
+from semistream.job import Job, surrogate_key
 from semistream.keys import canonical_type
 from semistream.master.manifest import Manifest, decode_schema, encode_schema
 from semistream.master.publish import MEMORY, current_manifest, publish_snapshot

@@ -18,12 +18,13 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from sqlalchemy import func, select
 
-from semistream.config import Job, Places, Publishing
+from semistream.job import Job
 from semistream.keys import JoinKeys
 from semistream.keys_spark import bucket_expression, order_expression, quoted
 from semistream.master.bucket_writer import BUCKETS, BucketWriter, choose_page_tuples
 from semistream.master.manifest import BucketInfo, Manifest
 from semistream.master.publish import Publication
+from semistream.paths import Paths
 from semistream.provisioning.dimensions import (
     Dimension,
     check_unchanged,
@@ -31,6 +32,7 @@ from semistream.provisioning.dimensions import (
     open_dimension,
     read_dimension,
 )
+from semistream.settings import Publishing
 from semistream.warehouse.dialects import connect
 
 TASK_ROWS = 250_000  # rows read, or written, by one task
@@ -57,7 +59,7 @@ class Publish:
     """One publication: what is read, and where it is written. Raises ConfigError before any session
     is opened."""
 
-    def __init__(self, settings: PublishSettings, job: Job, places: Places):
+    def __init__(self, settings: PublishSettings, job: Job, places: Paths):
         self.settings, self.name = settings, job.master.name
         self.key_columns = tuple(job.on.values())
         self.url, self.root = places.warehouse_url, places.snapshots / self.name

@@ -9,8 +9,8 @@ import sqlalchemy as sa
 from sqlalchemy import and_, func, select
 from sqlalchemy.sql import ColumnElement, FromClause
 
-from semistream.config import Job, surrogate_key
 from semistream.errors import ConfigError
+from semistream.job import Job, surrogate_key
 from semistream.warehouse.ledger import app_number
 from semistream.warehouse.load_ids import app_loads, first_load, last_load
 from semistream.warehouse.proof import START, Position

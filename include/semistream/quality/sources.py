@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 import sqlalchemy as sa
 from sqlalchemy import BigInteger, Column, Text, select
 
-from semistream.config import SIDES, StreamSpec
 from semistream.errors import SemistreamError
+from semistream.job import SIDES, StreamSpec
 from semistream.quality.staging import Sources, Staging
 from semistream.streaming.sources.base import CannotRecount, Part
 from semistream.warehouse.bulk import bulk_insert

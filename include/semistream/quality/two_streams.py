@@ -1,7 +1,7 @@
 """The proof of a load of two streams: each stream's arithmetic, each stream's tuples, the pairs.
 
 Checks that a load of one stream shares (the ledger, counts of rows and sums) are in ``checks``.
-``config.StreamStreamJob`` defines how both streams' columns are named in the fact table.
+``job.StreamStreamJob`` defines how both streams' columns are named in the fact table.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy import BigInteger, Column, String, and_, func, literal, null, or_, select
 from sqlalchemy.sql import ColumnElement
 
-from semistream.config import SIDES, AnyJob, SideSpec, StreamStreamJob
+from semistream.job import SIDES, AnyJob, SideSpec, StreamStreamJob
 from semistream.quality.checks import (
     Check,
     arrived,

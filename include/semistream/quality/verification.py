@@ -17,10 +17,11 @@ import sqlalchemy as sa
 from sqlalchemy import and_, func, select
 
 from semistream import warehouse
-from semistream.config import SIDES, AnyJob, Job, Places, StreamStreamJob, job_of
 from semistream.errors import ConfigError, SemistreamError
+from semistream.job import SIDES, AnyJob, Job, StreamStreamJob, job_of
 from semistream.joins.waits import in_seconds
 from semistream.master.published import read_manifest
+from semistream.paths import Paths
 from semistream.quality import history, stored_rows, two_streams
 from semistream.quality.checkpoint import discard, run_checkpoint
 from semistream.quality.checks import (
@@ -148,7 +149,7 @@ def verify(url: str, app: str, *, job: AnyJob | None = None, limits: AnyJob | No
     loaded nothing. A failed check raises nothing.
     """
     started, clock = datetime.now(UTC).replace(tzinfo=None), time.monotonic()
-    places = Places.from_environment()
+    places = Paths.from_environment()
     seed = secrets.randbelow(2**31) if seed is None else seed
     reports, snapshots = (reports_dir or places.reports).absolute(), snapshots or places.snapshots
     with warehouse.open_warehouse(url) as engine:
@@ -178,7 +179,7 @@ def verify(url: str, app: str, *, job: AnyJob | None = None, limits: AnyJob | No
             return replace(result, proof=str(read_proof(connection, app)))
 
 
-def _job(commit: sa.Row, app: str, places: Places) -> AnyJob:
+def _job(commit: sa.Row, app: str, places: Paths) -> AnyJob:
     """Return the job that the ledger recorded, else the shipped one with the app's name."""
     if commit.job:
         return job_of(json.loads(commit.job))

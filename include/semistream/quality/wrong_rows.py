@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 import sqlalchemy as sa
 from sqlalchemy import BigInteger, Column, Integer, and_, func, literal, or_, select
 
-from semistream.config import StreamSpec
+from semistream.job import StreamSpec
 from semistream.quality.checks import missing
 from semistream.quality.scope import Scope
 from semistream.quality.sources import read_tuples, with_stream_id

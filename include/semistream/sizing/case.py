@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from semistream.config import AUTO, Job
 from semistream.cost_models import MODELS, Workload
+from semistream.job import Job
 from semistream.joins.registry import find_algorithm
 from semistream.joins.spec import join_spec
 from semistream.master.snapshot import SnapshotRelation
+from semistream.settings import AUTO
 from semistream.sizing.plan import Plan
 from semistream.sizing.workload import describe
 

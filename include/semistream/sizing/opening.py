@@ -11,13 +11,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from semistream.config import Settings
 from semistream.cost_models import MODELS, TYPICAL, Costs
 from semistream.errors import ConfigError, NotEnoughMemory, TooMuchMemory
 from semistream.joins.contract import SemiStreamJoin
 from semistream.joins.registry import Algorithm, find_algorithm
 from semistream.joins.spec import JoinSpec, join_spec
 from semistream.master.relation import MasterRelation
+from semistream.settings import Settings
 from semistream.sizing.search import tune
 from semistream.sizing.workload import describe
 

@@ -11,16 +11,17 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from semistream.config import AUTO, surrogate_key
 from semistream.cost_models import TYPICAL, Costs
 from semistream.cost_models.bound import Demand
 from semistream.errors import NotEnoughMemory
+from semistream.job import surrogate_key
 from semistream.joins import SemiStreamJoin
 from semistream.joins.registry import find_algorithm
 from semistream.keys import buckets, resolve_keys
 from semistream.master.manifest import Manifest
 from semistream.master.snapshot import SnapshotRelation
 from semistream.partitioning import DEALT, Placement, loads, share_out
+from semistream.settings import AUTO
 from semistream.sizing.choice import SMALLEST, choose
 from semistream.sizing.opening import open_choices, open_join, open_sizes
 from semistream.sketches import SkimmedSketch

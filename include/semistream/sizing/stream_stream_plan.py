@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from semistream.config import SIDES
 from semistream.errors import ConfigError, NotEnoughMemory
+from semistream.job import SIDES
 from semistream.keys import JoinKeys, resolve_keys
 from semistream.partitioning import Placement
 
@@ -32,9 +32,9 @@ class StreamStreamPlan:
     parameters: dict[str, Any]
     on: tuple[tuple[str, str], ...]  # (left column, right column)
     partitions: int  # P
-    # ``config.SideSpec.promises`` of each side
+    # ``job.SideSpec.promises`` of each side
     promises: tuple[dict[str, Any], ...] = ({}, {})
-    within: dict[str, Any] | None = None  # ``config.WithinSpec``
+    within: dict[str, Any] | None = None  # ``job.WithinSpec``
     reason: str = ""  # why this algorithm
     version: str = ""  # no master data
 

@@ -31,11 +31,12 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from semistream.config import AnyJob, Job, Places, StreamSpec, StreamStreamJob
 from semistream.durable import read_checked, write_checked, write_json
 from semistream.errors import SemistreamError, StateError, TooManyRows
+from semistream.job import AnyJob, Job, StreamSpec, StreamStreamJob
 from semistream.master.manifest import decode_schema, encode_schema
 from semistream.master.published import ANEW
+from semistream.paths import Paths
 from semistream.sizing import known_costs
 from semistream.sizing.plan import Plan
 from semistream.sketches.sampled import merged
@@ -107,7 +108,7 @@ LOOKED_AT_BY_DRIVER = "spark.sql.sources.parallelPartitionDiscovery.threshold"  
 class Load:
     """One app on one checkpoint. Only one may exist at a time (``status.checkpoint_lock``)."""
 
-    def __init__(self, settings: AppSettings, job: AnyJob, places: Places, status: StatusFile):
+    def __init__(self, settings: AppSettings, job: AnyJob, places: Paths, status: StatusFile):
         """Prepare the app. settings: ``LoadSettings`` for a job of one stream,
         ``StreamStreamSettings`` for a job of two."""
         self.settings, self.status = settings, status
@@ -537,7 +538,7 @@ def pinned(source: Source, checkpoint: Path, side: int) -> Reader | None:
 
 
 def make_planner(settings: AppSettings, job: AnyJob, app: str,
-                 places: Places) -> Planner | StreamStreamPlanner:
+                 places: Paths) -> Planner | StreamStreamPlanner:
     """Return the planner for the settings and the job: a stream with master data, or two
     streams."""
     if isinstance(settings, StreamStreamSettings) and isinstance(job, StreamStreamJob):

@@ -12,12 +12,13 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from semistream.column_format import ColumnFormat, declared
-from semistream.config import Places, parse_bytes
 from semistream.errors import ConfigError
 from semistream.files.convert import prepared_cells
 from semistream.keys_spark import partition_expression
 from semistream.master.manifest import Manifest
 from semistream.master.published import current_version
+from semistream.paths import Paths
+from semistream.settings import parse_bytes
 from semistream.sizing import known_costs
 from semistream.sizing.plan import Plan
 from semistream.streaming.sources.schema import stream_schema
@@ -54,7 +55,7 @@ def join_dataframe(df: DataFrame, snapshot: str | Path,
                 str(directory.absolute()), False)
     stream = stream_schema(df)
     plan = plan.choose(pa.RecordBatch.from_pylist([], stream),
-                       known_costs(Places.from_environment().home))
+                       known_costs(Paths.from_environment().home))
     join = plan.open(stream, 0)
     join.master.close()
     if forms := {s: declared(s, manifest.formats[m]) for s, m in pairs if m in manifest.formats}:

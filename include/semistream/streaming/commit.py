@@ -24,9 +24,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from semistream.config import SIDES, AnyJob, Job
 from semistream.durable import read_checked, write_checked
 from semistream.errors import ConfigError, StateError
+from semistream.job import SIDES, AnyJob, Job
 from semistream.joins import JoinState
 from semistream.source_files import same_names
 from semistream.streaming.position import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 
-from semistream.config import AnyJob, Job
+from semistream.job import AnyJob, Job
 from semistream.sizing.plan import Plan
 from semistream.source_files import Unseen, list_files
 from semistream.streaming.commit import Commits

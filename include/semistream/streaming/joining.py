@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import pyarrow as pa
 
-from semistream.config import SIDES
+from semistream.job import SIDES
 from semistream.joins import JoinState, SemiStreamJoin
 from semistream.warehouse.closing import Final
 

@@ -20,10 +20,10 @@ from pyspark import RDD
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from semistream.config import SIDES, StreamSpec
 from semistream.errors import StateError
 from semistream.files.json_source import JsonSource
 from semistream.files.source import BLOCK
+from semistream.job import SIDES, StreamSpec
 from semistream.keys_spark import quoted
 from semistream.source_files import SourceFile, is_remote, look_at
 from semistream.streaming.exchange import PLACED, shares

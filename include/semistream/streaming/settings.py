@@ -11,19 +11,19 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, ByteSize, Field
 
 from semistream.column_format import declared
-from semistream.config import (
+from semistream.errors import ConfigError
+from semistream.job import Job
+from semistream.paths import Paths
+from semistream.settings import (
     PASSWORD,
     SECRET,
     Bytes,
-    Job,
     JoinSettings,
     Pairs,
-    Places,
     Settings,
     pairs,
     read_yaml,
 )
-from semistream.errors import ConfigError
 
 AVAILABLE_NOW = "availableNow"
 NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,189}")
@@ -68,7 +68,7 @@ def _sink(value: str) -> str:
 
 def _former_name(job: str, name: str) -> str:
     """Return the file's name if an earlier version has loaded this job under it, else ""."""
-    former, checkpoints = Path(job).stem, Places.from_environment().checkpoints
+    former, checkpoints = Path(job).stem, Paths.from_environment().checkpoints
     with suppress(OSError, ValueError):
         if former != name and not (checkpoints / name).exists() \
                 and json.loads((checkpoints / former / "summary.json").read_text())["job"] == name:
@@ -128,7 +128,7 @@ class AppSettings(Settings):
         number, unit = re.findall(r"[\d.]+|[a-z]+", self.trigger)
         return float(number) * UNITS[unit.removesuffix("s") or unit]
 
-    def directory(self, places: Places) -> Path:
+    def directory(self, places: Paths) -> Path:
         """Return the absolute path of the checkpoint."""
         return (self.checkpoint or places.checkpoints / self.name()).absolute()
 

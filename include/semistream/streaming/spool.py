@@ -11,10 +11,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from semistream.config import SIDES
 from semistream.durable import naming
 from semistream.files.source import Rejected
 from semistream.gathering import Gathered
+from semistream.job import SIDES
 from semistream.joins.output import UNPARSABLE
 from semistream.scratch import task_directory
 from semistream.streaming.sinks.base import PROPAGATED, UNMATCHED

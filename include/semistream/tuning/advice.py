@@ -9,8 +9,8 @@ from typing import Any
 
 from rich.table import Table
 
-from semistream.config import Places
 from semistream.cost_models.bound import Demand, spoken
+from semistream.paths import Paths
 from semistream.progress import Progress, silent
 from semistream.sizing.case import Case
 from semistream.sizing.search import spelled
@@ -73,7 +73,7 @@ class Advice:
                 f"{1e3 * p.predicted_c_loop:.2f}", parts]
 
 
-def advise(case: Case, settings: TuneSettings, places: Places, measured: bool = False,
+def advise(case: Case, settings: TuneSettings, places: Paths, measured: bool = False,
            progress: Progress = silent) -> Advice:
     """Return the advice: by the cost models alone, which takes a moment, or with ``measured`` after
     running the grid's points one after the other."""

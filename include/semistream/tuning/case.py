@@ -9,11 +9,13 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from semistream.config import AUTO, Job, Places, StreamSpec
 from semistream.cost_models import Costs
 from semistream.errors import ConfigError
+from semistream.job import Job, StreamSpec
 from semistream.master.snapshot import open_snapshot
+from semistream.paths import Paths
 from semistream.progress import Progress, silent
+from semistream.settings import AUTO
 from semistream.sizing.case import Case
 from semistream.sizing.choice import COSTS_FILE, known_costs
 from semistream.source_files import ENDINGS
@@ -22,7 +24,7 @@ from semistream.tuning.settings import TuneSettings
 CALIBRATED_ROWS = 1024  # stream tuples that calibration repeats
 
 
-def costs_for(case: Case, places: Places, calibrate: bool) -> Costs:
+def costs_for(case: Case, places: Paths, calibrate: bool) -> Costs:
     """Return this machine's costs, measured now if ``calibrate``. If R is too small for measuring,
     ``machine`` says so."""
     from semistream.tuning import calibration
@@ -40,7 +42,7 @@ def costs_for(case: Case, places: Places, calibrate: bool) -> Costs:
 
 
 @contextmanager
-def open_case(settings: TuneSettings, places: Places,
+def open_case(settings: TuneSettings, places: Paths,
               progress: Progress = silent) -> Iterator[Case]:
     """Open the case. Raises ConfigError for a case that cannot be tuned."""
     if bool(settings.max_wait) != bool(settings.rate):
@@ -60,7 +62,7 @@ def open_case(settings: TuneSettings, places: Places,
         yield case
 
 
-def _of_job(settings: TuneSettings, places: Places, progress: Progress) -> Case:
+def _of_job(settings: TuneSettings, places: Paths, progress: Progress) -> Case:
     from semistream import workloads
 
     if not settings.job:

@@ -22,11 +22,12 @@ import pyarrow.parquet as pq
 import yaml
 from sqlalchemy import delete, func, select, update
 
-from semistream.config import Job, Places
 from semistream.cost_models import Costs
 from semistream.durable import naming, write_json
 from semistream.errors import ConfigError, SemistreamError
+from semistream.job import Job
 from semistream.master.published import read_manifest, set_current
+from semistream.paths import Paths
 from semistream.sizing.case import Case
 from semistream.sizing.choice import COSTS_FILE
 from semistream.sizing.search import fastest, spelled, tune_all
@@ -63,7 +64,7 @@ def sweep_name(run: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", run)[:120]
 
 
-def begin(settings: TuneSettings, sweep: str, places: Places) -> list[dict[str, Any]]:
+def begin(settings: TuneSettings, sweep: str, places: Paths) -> list[dict[str, Any]]:
     """Write the bounded stream and return the grid's points. Raises ConfigError for a case that
     cannot be tuned."""
     directory = places.home / "tuning" / sweep
@@ -118,7 +119,7 @@ def better(best: Mapping[int, Point], points: Iterable[Point],
             or (p.rate or 0.0) > (1 + NOISE) * (mine.rate or 0.0)]
 
 
-def app(values: Mapping[str, Any], sweep: str, places: Places) -> tuple[list[str], dict[str, str]]:
+def app(values: Mapping[str, Any], sweep: str, places: Paths) -> tuple[list[str], dict[str, str]]:
     """Return the arguments and the environment of the app that measures a point, in an empty home
     of its own."""
     point, directory = Point(**values), places.home / "tuning" / sweep
@@ -142,7 +143,7 @@ def app(values: Mapping[str, Any], sweep: str, places: Places) -> tuple[list[str
     return settings.to_arguments(), {"SEMISTREAM_HOME": str(home), "WAREHOUSE_URL": _ledger(home)}
 
 
-def record(values: Mapping[str, Any], sweep: str, places: Places) -> dict[str, Any]:
+def record(values: Mapping[str, Any], sweep: str, places: Paths) -> dict[str, Any]:
     """Record a point's result in ``tuning_runs``, also if it failed, and delete its home."""
     directory = places.home / "tuning" / sweep
     point = Point(**values)
@@ -164,7 +165,7 @@ def record(values: Mapping[str, Any], sweep: str, places: Places) -> dict[str, A
     return asdict(point)
 
 
-def publish(sweep: str, places: Places) -> dict[str, Any]:
+def publish(sweep: str, places: Paths) -> dict[str, Any]:
     """Compare the points, recommend the best and write the report. Return the data of the asset
     event. Raises SemistreamError if no point was recorded."""
     directory = places.home / "tuning" / sweep
@@ -223,7 +224,7 @@ def advised(settings: LoadSettings, events: Iterable[Mapping[str, Any]]) -> Load
     return settings
 
 
-def _job(settings: TuneSettings, case: Case, places: Places) -> str:
+def _job(settings: TuneSettings, case: Case, places: Paths) -> str:
     """Return the job for which the sweep is valid; "" if the user's own sample does not belong to
     the named job."""
     if settings.stream is None:
@@ -325,7 +326,7 @@ def _ledger(home: Path) -> str:
     return f"sqlite:///{home / 'warehouse.db'}"
 
 
-def _warehouse(places: Places) -> Any:
+def _warehouse(places: Paths) -> Any:
     engine = connect(places.warehouse_url)
     create_all(engine)
     return engine

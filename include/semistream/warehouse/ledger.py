@@ -60,7 +60,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from tenacity import Retrying, retry_if_exception, stop_before_delay, wait_random_exponential
 
-from semistream.config import SIDES
+from semistream.job import SIDES
 from semistream.source_files import SourceFile
 from semistream.warehouse.bulk import bulk_insert
 from semistream.warehouse.dialects import SYSTEMS

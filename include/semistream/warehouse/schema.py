@@ -108,7 +108,7 @@ load_commits = Table(
     Column("app", NAME, primary_key=True),
     Column("batch", BigInteger, primary_key=True, autoincrement=False),
     Column("drain", Integer, primary_key=True, autoincrement=False),
-    Column("job", Text),  # JSON: the job that was loaded (config.Job), its source as it was read
+    Column("job", Text),  # JSON: the job that was loaded (job.Job), its source as it was read
     Column("fact_table", NAME, nullable=False),
     Column("sink", NAME, nullable=False),  # "sql", or the URI of a Delta table
     Column("partitions", Integer, nullable=False),

@@ -21,8 +21,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import DBAPIError, NoSuchTableError
 
-from semistream.config import surrogate_key
 from semistream.errors import ConfigError
+from semistream.job import surrogate_key
 from semistream.warehouse.dialects import system_of
 from semistream.warehouse.limits import said
 from semistream.warehouse.schema import metadata as own

@@ -15,19 +15,12 @@ import pyarrow.compute as pc
 import pyarrow.csv as csv
 import pyarrow.parquet as pq
 
-from semistream.config import (
-    SIDES,
-    AnyJob,
-    Job,
-    Places,
-    StreamSpec,
-    StreamStreamJob,
-    job_of,
-    read_yaml,
-)
 from semistream.durable import naming
 from semistream.errors import ConfigError, SemistreamError
+from semistream.job import SIDES, AnyJob, Job, StreamSpec, StreamStreamJob, job_of
+from semistream.paths import Paths
 from semistream.progress import Progress, silent
+from semistream.settings import read_yaml
 from semistream.workloads.auctions import auctions_and_bids
 
 SHIPPED = (*Job.shipped, *StreamStreamJob.shipped)
@@ -37,7 +30,7 @@ IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}")
 COMPLETE = ".complete"  # marks a complete data directory
 
 
-def load_job(name: str | Path, places: Places | None = None) -> Job:
+def load_job(name: str | Path, places: Paths | None = None) -> Job:
     """Load a job of one stream: a shipped one by its name, or the user's own by the path of its
     YAML file.
 
@@ -53,7 +46,7 @@ def load_job(name: str | Path, places: Places | None = None) -> Job:
     return job
 
 
-def load_stream_stream_job(name: str | Path, places: Places | None = None) -> StreamStreamJob:
+def load_stream_stream_job(name: str | Path, places: Paths | None = None) -> StreamStreamJob:
     """Load a job of two streams, otherwise as ``load_job``."""
     job = load_any_job(name, places)
     if isinstance(job, Job):
@@ -63,9 +56,9 @@ def load_stream_stream_job(name: str | Path, places: Places | None = None) -> St
     return job
 
 
-def load_any_job(name: str | Path, places: Places | None = None) -> AnyJob:
+def load_any_job(name: str | Path, places: Paths | None = None) -> AnyJob:
     """Load a job of one stream or of two streams, otherwise as ``load_job``."""
-    places = places or Places.from_environment()
+    places = places or Paths.from_environment()
     path = Path(__file__).with_name(f"{name}.yaml") if str(name) in SHIPPED else Path(name)
     if not path.exists():
         raise ConfigError("job", f"must be {', '.join(SHIPPED)} or the path of a YAML file",
@@ -104,7 +97,7 @@ def _below(path: str | None, bases: list[Path]) -> str | None:
     return str(next((b / path for b in bases if (b / path).exists()), bases[-1] / path))
 
 
-def prepare(job: AnyJob, places: Places, progress: Progress = silent) -> None:
+def prepare(job: AnyJob, places: Paths, progress: Progress = silent) -> None:
     """Make the data files of a shipped job, unless they exist. The data of a user's own job is left
     alone.
 

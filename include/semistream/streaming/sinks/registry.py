@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from semistream.config import AnyJob, Job
+from semistream.job import AnyJob, Job
 from semistream.streaming.sinks.base import Sink
 from semistream.streaming.sinks.delta import DeltaSink
 from semistream.streaming.sinks.sql import SqlSink
