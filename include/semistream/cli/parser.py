@@ -12,7 +12,8 @@ COMMANDS = {
     "join": "join a stream's file with a master file",
     "join-streams": "join the files of two streams",
     "snapshot": "publish a master file as a snapshot, for joins to come",
-    "provision": "bring a job's master data into its dimension table, and publish its snapshot",
+    "provision": "bring a dimension, or those of a job, into its table, and publish its "
+                 "snapshots",
     "verify": "prove that what an app has loaded is complete; exit code 1 where it is not",
     "tune": "say which algorithm, with which sizes, suits a stream and its master data, by the "
             "cost models",

@@ -9,13 +9,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import func, select
 
 from semistream.durable import write_json
 from semistream.errors import ConfigError, SemistreamError
-from semistream.master.published import pin, read_manifest
+from semistream.master.published import pin, read_manifest, snapshot_root, snapshot_roots
 from semistream.paths import Paths
 from semistream.pipeline.settings import JoinSizeSettings
 from semistream.settings import Publishing, Settings
@@ -27,6 +27,9 @@ from semistream.warehouse.load_ids import app_loads
 from semistream.warehouse.schema import load_commits
 from semistream.warehouse.schema import propagated as warehouse_propagated
 
+if TYPE_CHECKING:
+    from semistream.workloads.jobs import JoinedDimension
+
 VALUES_TOLD = 10_000  # the most values in an asset event
 
 log = logging.getLogger(__name__)
@@ -36,53 +39,75 @@ def prepare(job: str, places: Paths) -> None:
     """Make the missing data files of a shipped job. A user's own files must exist."""
     from semistream import workloads
 
-    workloads.prepare(workloads.load_any_job(job, places), places)
+    workloads.prepare_target(job, places)
 
 
-def provision(job: str, places: Paths) -> dict[str, Any]:
-    """Upsert the job's master data into its dimension table. Return the counts of rows."""
+def dimensions(job: str, places: Paths) -> list[str]:
+    """Return the names of the dimensions of a job, or of the one that ``job`` itself names. Raises
+    ConfigError."""
     from semistream import workloads
+
+    return [joined.dimension.name for joined in workloads.load_dimensions(job, places)]
+
+
+def provision(job: str, name: str, places: Paths) -> dict[str, Any]:
+    """Upsert a dimension's rows into its table. Return the counts of rows. job: the job that uses
+    it, or the dimension itself."""
     from semistream.provisioning.dimensions import provision as upsert
 
     with open_warehouse(places.warehouse_url) as engine:
-        return asdict(upsert(workloads.load_job(job, places), engine))
+        return asdict(upsert(_joined(job, name, places), engine))
 
 
-def publish(job: str, memory: str, places: Paths) -> bool:
-    """Publish a job's dimension in this process if it has changed and is small. Return False for a
-    large one that has changed: Spark publishes it sooner.
+def publish(job: str, name: str, memory: str, places: Paths) -> bool:
+    """Publish a dimension's snapshots in this process if it has changed and is small. Return False
+    for a large one that has changed: Spark publishes it sooner.
 
     memory: bytes that publishing may use.
     """
-    from semistream import workloads
-    from semistream.provisioning import dimensions
+    from semistream.provisioning.dimensions import needs_publishing, open_dimension
+    from semistream.provisioning.dimensions import publish as publish_by
 
-    loaded, given = workloads.load_job(job, places), Publishing.load({"memory": memory})
+    keys, given = _joined(job, name, places).keys, Publishing.load({"memory": memory})
     with open_warehouse(places.warehouse_url) as engine:
-        name, keys = loaded.master.name, tuple(loaded.on.values())
-        dimension = dimensions.open_dimension(engine, name)
-        if not dimension.is_small and dimensions.needs_publishing(
-                engine, dimension, places.snapshots / name, keys):
+        table = open_dimension(engine, name)
+        if not table.is_small and any(
+                needs_publishing(engine, table, snapshot_root(places.snapshots, name, key))
+                for key in keys):
             return False
-        manifest, changed = dimensions.publish(loaded, engine, places.snapshots,
-                                               memory=int(given.memory))
-    log.info("%s %s is %s", manifest.name, manifest.version,
-             "published" if changed else "current: nothing to publish")
+        for key in keys:
+            manifest, changed = publish_by(name, key, engine, places.snapshots,
+                                           memory=int(given.memory))
+            log.info("%s by %s, %s, is %s", name, ", ".join(key), manifest.version,
+                     "published" if changed else "current: nothing to publish")
     return True
 
 
-def published(job: str, places: Paths) -> dict[str, Any]:
-    """Return the master snapshot that a load of the job reads from now on. Raises ConfigError if
-    there is none."""
+def published(job: str, name: str, places: Paths) -> dict[str, Any]:
+    """Return the snapshots of a dimension that loads read from now on, by the columns of their
+    keys. ``job`` is missing where the dimension itself was provisioned. Raises ConfigError if a key
+    of the job has none."""
+    joined = _joined(job, name, places)
+    versions, rows = {}, 0
+    for key in joined.keys:
+        root = snapshot_root(places.snapshots, name, key)
+        if (manifest := read_manifest(root)) is None:
+            raise ConfigError("snapshot", "must have been published", str(root),
+                              "Run `semistream provision JOB`.")
+        versions[",".join(key)] = manifest["version"]
+        rows = manifest["tuple_count"]
+    return {**({"job": job} if joined.roles else {}), "dimension": name, "versions": versions,
+            "tuples": rows}
+
+
+def _joined(job: str, name: str, places: Paths) -> JoinedDimension:
     from semistream import workloads
 
-    name = workloads.load_job(job, places).master.name
-    manifest = read_manifest(places.snapshots / name)
-    if manifest is None:
-        raise ConfigError("snapshot", "must have been published", str(places.snapshots / name),
-                          "Run `semistream provision JOB`.")
-    return {"job": job, "master": name, "version": manifest["version"],
-            "tuples": manifest["tuple_count"]}
+    for joined in workloads.load_dimensions(job, places):
+        if joined.dimension.name == name:
+            return joined
+    raise ConfigError("dimension", f"must be one of the job {job}", name,
+                      f"They are: {', '.join(dimensions(job, places))}.")
 
 
 def load_settings(job: str, values: Mapping[str, Any],
@@ -238,7 +263,7 @@ def _is_gone(app: str, places: Paths, setting: str) -> bool:
     from semistream.streaming.sinks.registry import open_sink
     from semistream.streaming.sinks.sql import SqlSink
 
-    warehouse = SqlSink(places.warehouse_url, "", "", 0.0)
+    warehouse = SqlSink(places.warehouse_url, "", (), 0.0)
     try:
         open_sink(setting, warehouse, Path()).stored(app)
     except ConfigError:
@@ -265,8 +290,9 @@ def reset(app: str, places: Paths, checkpoint: Path | None = None, *,
     with checkpoint_lock(checkpoint):
         with open_warehouse(places.warehouse_url) as engine, engine.begin() as connection:
             removal.remove_rows(connection, app, partial(_is_gone, app, places))
-        for pinned in places.snapshots.glob("*"):
-            pin(pinned, app, None)
+        for dimension in places.snapshots.glob("*"):
+            for root in snapshot_roots(places.snapshots, dimension.name).values():
+                pin(root, app, None)
         # renamed first: from half a checkpoint no app could tell what it has loaded
         doomed = checkpoint.with_name(f".{checkpoint.name}.reset")
         shutil.rmtree(doomed, ignore_errors=True)

@@ -10,7 +10,7 @@ from sqlalchemy import and_, func, select
 from sqlalchemy.sql import ColumnElement, FromClause
 
 from semistream.errors import ConfigError
-from semistream.job import Job, surrogate_key
+from semistream.job import Job, Role, only_role
 from semistream.warehouse.ledger import app_number
 from semistream.warehouse.load_ids import app_loads, first_load, last_load
 from semistream.warehouse.proof import START, Position
@@ -136,14 +136,15 @@ def drained_until(connection: sa.Connection, app: str, at: Position | None) -> P
     return None if found is None else (found.batch, found.drain)
 
 
-def added_columns(fact: sa.Table, dimension: sa.Table, job: Job) -> dict[str, str]:
+def added_columns(fact: sa.Table, dimension: sa.Table, role: Role) -> dict[str, str]:
     """Return the columns that the join added: fact column -> dimension column. A name that the
-    stream has too was added as MASTER_name."""
-    names = job.columns or [c.name for c in dimension.columns if c.name not in job.on.values()]
+    stream has too was added as ROLE_name."""
+    names = role.columns or {c.key: c.key for c in dimension.columns
+                             if c.key not in role.on.values()}
     out = {}
-    for m in names:
-        for a in (f"{job.master.name}_{m}", m):
-            if a in fact.columns and m in dimension.columns and a != surrogate_key(job.master.name):
+    for m, given in names.items():
+        for a in (f"{role.name}_{m}", m) if given == m else (given,):
+            if a in fact.columns and m in dimension.columns and a != role.surrogate_key:
                 out[a] = m
                 break
     return out
@@ -151,8 +152,19 @@ def added_columns(fact: sa.Table, dimension: sa.Table, job: Job) -> dict[str, st
 
 def compared_columns(connection: sa.Connection, job: Job) -> set[str]:
     """Return the columns of facts that checks may read, except the ids."""
-    dimension = existing_table(connection, dimension_name(job.master.name)).columns.keys()
-    return {*job.on, *dimension, *(f"{job.master.name}_{name}" for name in dimension)}
+    out = set[str]()
+    for role in job.roles:
+        names = _dimension(connection, role).columns.keys()
+        out |= {*role.on, *names, *(f"{role.name}_{name}" for name in names),
+                *role.columns.values()}
+    return out
+
+
+def _dimension(connection: sa.Connection, role: Role) -> sa.Table:
+    """Return a role's dimension table; ``Table.c`` has its surrogate key by the role's name of it.
+    """
+    return existing_table(connection, dimension_name(role.dimension.name),
+                          {role.dimension.surrogate_key: role.surrogate_key})
 
 
 def is_unique(connection: sa.Connection, dimension: sa.Table, columns: list[str],
@@ -170,12 +182,11 @@ def make_scope(connection: sa.Connection, app: str, job: Job, commits: list[sa.R
                first: Position | None, fact: sa.Table, version: str | None) -> Scope:
     """Return the scope of the verified `commits` (in order), with the job's tables looked up."""
     last = (commits[-1].batch, commits[-1].drain)
-    dimension = existing_table(connection, dimension_name(job.master.name))
-    surrogate = surrogate_key(job.master.name)
+    role = only_role(job)
+    dimension, surrogate = _dimension(connection, role), role.surrogate_key
     b, number = load_batches.c, app_number(connection, app) or 0
     versions = {(r.batch, r.drain): r.master_version for r in connection.execute(
         select(b.batch, b.drain, b.master_version).where(b.app == app).distinct())}
-    business_key = tuple(job.master.business_key) or tuple(job.on.values())
     waiting = connection.scalar(select(func.coalesce(func.sum(b.waiting), 0)).where(
         b.app == app, b.batch == last[0], b.drain == last[1]))
     sums = [func.coalesce(func.sum(n), 0) for n in (b.output_rows, b.matched, b.unmatched)]
@@ -186,14 +197,15 @@ def make_scope(connection: sa.Connection, app: str, job: Job, commits: list[sa.R
                                                 fact.c[surrogate].is_(None))
     left = (output > matched and kept > 0
             and connection.execute(without.limit(1)).first() is not None)
-    unique = is_unique(connection, dimension, list(job.on.values()), business_key)
+    unique = is_unique(connection, dimension, list(role.on.values()),
+                       role.dimension.business_key)
     return Scope(app=app, number=number, first=first, last=last,
                  source_first=drained_until(connection, app, first), commits=len(commits),
                  sink=commits[-1].sink, fact_name=commits[-1].fact_table, fact=fact, by_id=fact,
                  dimension=dimension, surrogate=surrogate,
-                 ids=tuple(i for i in job.stream.id if i in fact.columns), on=dict(job.on),
-                 added=added_columns(fact, dimension, job), business_key=business_key,
-                 unique=unique,
+                 ids=tuple(i for i in job.stream.id if i in fact.columns), on=dict(role.on),
+                 added=added_columns(fact, dimension, role),
+                 business_key=role.dimension.business_key, unique=unique,
                  left=left, version=versions.get(last, "") if version is None else version,
                  versions=versions, waiting=int(waiting or 0),
                  max_unparsable=job.stream.max_unparsable)

@@ -353,8 +353,11 @@ def stage_version(staging: Staging, scope: Scope, table: sa.Table, version: str,
     """Stage the master rows of a version whose column has one of these values, read from the
     version's snapshot."""
     files = ds.dataset([str(p) for p in sorted(directory.glob("bucket-*.arrow"))], format="ipc")
-    wanted = pa.array([v for v in values if v is not None]).cast(files.schema.field(column).type)
-    for batch in files.to_batches(columns=_compared(scope), filter=pc.field(column).isin(wanted)):
+    stored = {name: str(scope.dimension.c[name].name) for name in _compared(scope)}
+    wanted = pa.array([v for v in values if v is not None]).cast(
+        files.schema.field(stored[column]).type)
+    for batch in files.to_batches(columns={name: pc.field(of) for name, of in stored.items()},
+                                  filter=pc.field(stored[column]).isin(wanted)):
         rows = pa.table([pa.repeat(version, len(batch)), *batch.columns],
                         names=["quality_version", *batch.schema.names])
         with staging.engine.begin() as connection:

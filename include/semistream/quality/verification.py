@@ -18,9 +18,9 @@ from sqlalchemy import and_, func, select
 
 from semistream import warehouse
 from semistream.errors import ConfigError, SemistreamError
-from semistream.job import SIDES, AnyJob, Job, StreamStreamJob, job_of
+from semistream.job import SIDES, AnyJob, Job, StreamStreamJob, job_of, only_role
 from semistream.joins.waits import in_seconds
-from semistream.master.published import read_manifest
+from semistream.master.published import read_manifest, snapshot_root
 from semistream.paths import Paths
 from semistream.quality import history, stored_rows, two_streams
 from semistream.quality.checkpoint import discard, run_checkpoint
@@ -164,11 +164,13 @@ def verify(url: str, app: str, *, job: AnyJob | None = None, limits: AnyJob | No
             return VerificationResult(True, app, commits[-1].fact_table,
                                       index=reports / "index.html", proof=str(proof))
         while True:
-            master = job.master.name if isinstance(job, Job) else ""
+            role = only_role(job) if isinstance(job, Job) else None
+            master = role.dimension.name if role is not None else ""
+            versions = snapshots if role is None else snapshot_root(snapshots, master, role.key)
             changes = _changes(engine, master)
             with Staging(engine) as staging:
                 result, scope = _verify(staging, url, job, commits, first, (sample, seed), reports,
-                                        snapshots / master, changes,
+                                        versions, changes,
                                         reports_kept or places.reports_kept, ahead)
             if result.success or result.report is None or _changes(engine, master) == changes:
                 break

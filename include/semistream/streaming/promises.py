@@ -155,7 +155,7 @@ def promises_of(plan: StreamStreamPlan, side: int, streams: tuple[pa.Schema, ...
             raise ConfigError(f"{SIDES[side]}.punctuation", "must name a column of the stream that "
                                                             "is no join column", mark,
                               f"It has: {', '.join(streams[side].names)}.")
-        out.append(Rows(mark, on, plan.placement(side, streams), partition))
+        out.append(Rows(mark, on, plan.placement(streams, side), partition))
     if given.get("unique"):
         out.append(AtOnce(UniqueKey(on)))
     if given.get("clustered"):

@@ -11,7 +11,8 @@ import pyarrow as pa
 
 from semistream.cost_models import Costs
 from semistream.errors import ConfigError
-from semistream.job import Job, StreamSpec
+from semistream.job import Job, StreamSpec, only_role
+from semistream.master.published import snapshot_root
 from semistream.master.snapshot import open_snapshot
 from semistream.paths import Paths
 from semistream.progress import Progress, silent
@@ -70,7 +71,8 @@ def _of_job(settings: TuneSettings, places: Paths, progress: Progress) -> Case:
                           "Name a job, or give a stream and master data.")
     job = workloads.load_job(settings.job, places)
     workloads.prepare(job, places, progress)
-    relation = open_snapshot(places.snapshots / job.master.name)
+    role = only_role(job)
+    relation = open_snapshot(snapshot_root(places.snapshots, role.dimension.name, role.key))
     relation.close()
     return Case(job, as_batch(stream_sample(job.stream, settings.rows)), relation.directory,
                 settings.partitions)

@@ -25,8 +25,8 @@ from sqlalchemy import delete, func, select, update
 from semistream.cost_models import Costs
 from semistream.durable import naming, write_json
 from semistream.errors import ConfigError, SemistreamError
-from semistream.job import Job
-from semistream.master.published import read_manifest, set_current
+from semistream.job import Dimension, Job, only_role
+from semistream.master.published import read_manifest, set_current, snapshot_root
 from semistream.paths import Paths
 from semistream.sizing.case import Case
 from semistream.sizing.choice import COSTS_FILE
@@ -127,7 +127,8 @@ def app(values: Mapping[str, Any], sweep: str, places: Paths) -> tuple[list[str]
     shutil.rmtree(home, ignore_errors=True)
     snapshot = Path(_about(directory)["snapshot"]).absolute()
     job = Job.from_yaml(directory / "job.yaml")
-    master = home / "snapshots" / job.master.name
+    role = only_role(job)
+    master = snapshot_root(home / "snapshots", role.dimension.name, role.key)
     master.mkdir(parents=True)
     (master / snapshot.name).symlink_to(snapshot, target_is_directory=True)
     set_current(master, snapshot.name)
@@ -233,7 +234,9 @@ def _job(settings: TuneSettings, case: Case, places: Paths) -> str:
         job = load_job(settings.job, places)
     except ConfigError:
         return ""
-    return settings.job if (job.master.name, job.on) == (case.relation.name, case.job.on) else ""
+    mine, sampled = only_role(job), only_role(case.job)
+    return settings.job if (mine.dimension.name, mine.on) == (case.relation.name,
+                                                              sampled.on) else ""
 
 
 def _write_stream(sample: pa.RecordBatch, rows: int, directory: Path) -> None:
@@ -255,9 +258,11 @@ def _bounded_job(job: Job, directory: Path, forms: Mapping[str, Any]) -> Job:
     sample's keys already are."""
     stream = {"format": "parquet", "path": str((directory / "stream").absolute()),
               "options": {"maxFilesPerTrigger": "1"},
-              "formats": {s: forms[m] for s, m in job.on.items() if m in forms}}
-    return Job.load({"name": "sweep", "stream": stream, "master": {"name": job.master.name},
-                     "on": job.on, "columns": job.columns, "fact_table": "tuning"})
+              "formats": {s: forms[m] for s, m in only_role(job).on.items() if m in forms}}
+    roles = {role.name: role.model_copy(update={"dimension": Dimension(name=role.dimension.name)})
+             for role in job.roles}
+    return Job.load({"name": "sweep", "stream": stream, "dimensions": roles,
+                     "fact_table": "tuning"})
 
 
 def _measured(point: Point, home: Path, name: str) -> Point:
