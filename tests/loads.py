@@ -57,8 +57,8 @@ class SmallLoad:
         self.master = [{"part_sk": i + 1, "code": f"c{i}", "name": f"{prefix} {i}", "price": i % 97}
                        for i in range(self.parts)]
         table = pa.Table.from_pylist(self.master, MASTER)
-        publish_snapshot(table.to_batches(), MASTER, self.places.snapshots / "part", "part",
-                         ["code"])
+        publish_snapshot(table.to_batches(), MASTER, self.places.snapshots / "part" / "code",
+                         "part", ["code"])
 
     def sales(self, rows: int) -> pa.Table:
         """The next tuples of the stream; they are remembered."""

@@ -10,11 +10,11 @@ import pytest
 from deltalake import DeltaTable
 from sqlalchemy import inspect, select
 
+from provisioned import provision, publish
 from semistream import quality
 from semistream.errors import ConfigError
 from semistream.job import Job
 from semistream.paths import Paths
-from semistream.provisioning.dimensions import provision, publish
 from semistream.streaming.app import Load
 from semistream.streaming.settings import LoadSettings
 from semistream.streaming.sinks.delta import DeltaSink
@@ -140,7 +140,7 @@ def test_facts_too_wide_for_mysql_end_the_load_or_go_to_delta(spark, tmp_path, m
 @pytest.mark.parametrize("name", ["load_row", "LOAD_ROW", "load_id", "m_sk", "M_SK"])
 @pytest.mark.parametrize("kind", ["sql", "delta"])
 def test_columns_that_a_load_adds_itself_are_refused_in_a_stream(tmp_path, kind, name):
-    warehouse = SqlSink(f"sqlite:///{tmp_path / 'w.db'}", "facts", "m", 60.0)
+    warehouse = SqlSink(f"sqlite:///{tmp_path / 'w.db'}", "facts", ("m_sk",), 60.0)
     create_all(warehouse.engine)
     sink = warehouse if kind == "sql" else DeltaSink(str(tmp_path / "d"), str(tmp_path), warehouse)
     for stream, added in (({"id": pa.int64(), name: pa.int64()}, {}),

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import text
 
+from provisioned import provision, publish
 from semistream import quality
 from semistream.column_format import DIRECTIVES, ColumnFormat, declared, formats, paired
 from semistream.errors import ConfigError, SemistreamError
@@ -23,7 +24,6 @@ from semistream.files.convert import cast_cells, found_type, prepared_cells
 from semistream.files.opening import open_source
 from semistream.job import Job, StreamSpec, StreamStreamJob
 from semistream.master.publish import current_manifest
-from semistream.provisioning.dimensions import provision, publish
 from semistream.settings import read_yaml
 from semistream.streaming.batch import join_dataframe
 from semistream.streaming.kept_formats import check_kept
@@ -464,7 +464,7 @@ def test_a_dimension_s_keys_have_the_form_that_the_stream_declares(warehouse, tm
     manifest, _ = publish(mine, warehouse, tmp_path / "snapshots")
     assert manifest.formats == {"code": {"trim": True, "case": "fold"}}
     assert provision(mine, warehouse).unchanged == 2
-    with pytest.raises(ConfigError, match=r"master.formats.*dim_part, .*\"trim\".*another name"):
+    with pytest.raises(ConfigError, match=r"formats of .*dim_part, .*\"trim\".*another name"):
         provision(job(tmp_path, {}, master), warehouse)
 
 
@@ -491,7 +491,8 @@ def test_a_load_of_messy_files_is_proven(spark, sqlite_load, tmp_path):
     assert proof.success, [(r.name, r.rows) for r in proof.results if not r.success]
     assert not [n for n in proof.notes if "not counted again" in n]
     rows = spark.createDataFrame([(1, " STRASSE "), (2, None), (3, "x")], "id INT, sku STRING")
-    joined = join_dataframe(rows, places.snapshots / "part", [("sku", "code")], columns=["price"])
+    joined = join_dataframe(rows, places.snapshots / "part" / "code", [("sku", "code")],
+                            columns=["price"])
     assert [tuple(r) for r in joined.collect()] == [(1, "strasse", D("1234.56"))]
     # keys and ids go by their formats, from the load's beginning and in the snapshot
     with pytest.raises(SemistreamError, match=r"stream.formats.id.*must stay.*\"zeros\": 4"):

@@ -175,7 +175,7 @@ def test_a_warehouse_that_the_next_load_will_migrate_is_shown_as_it_is(make_page
     page = make_page(warehouse_url)
     page.fill()
     stream = pa.schema([("id", pa.int64()), ("amount", pa.float64())])
-    ensure(page.engine, fact_table("fact_sales", stream, "m", pa.schema([])))
+    ensure(page.engine, fact_table("fact_sales", stream, ["m_sk"], pa.schema([])))
     shown = page.get().text
     page.engine.dispose()
     make_former(warehouse_url)

@@ -89,8 +89,8 @@ class Loader:
              "stream": {"format": "parquet", "path": str(self.directory), "id": ["order_id"]},
              "master": {"name": "sales", "business_key": business}, "on": {"sku": "sku"},
              "columns": ["name", "price", "colour", "day"], "fact_table": "fact_sales"})
-        self.dimension = ensure(self.engine, dimension_table("sales", MASTER, business, ["sku"]))
-        self.fact = ensure(self.engine, fact_table("fact_sales", STREAM, "sales", ADDED,
+        self.dimension = ensure(self.engine, dimension_table("sales", MASTER, business, [["sku"]]))
+        self.fact = ensure(self.engine, fact_table("fact_sales", STREAM, ["sales_sk"], ADDED,
                                                    ["order_id"], index_ids=left))
         with self.engine.begin() as connection:
             bulk_insert(connection, self.dimension, pa.Table.from_pylist(products(many), MASTER))

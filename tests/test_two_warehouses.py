@@ -97,7 +97,7 @@ def test_a_copy_of_a_warehouse_has_its_name_but_not_its_later_rows(home):
 
 def test_what_is_said_of_a_damaged_version_helps(home):
     home.provision("one")
-    root = home.places("one").snapshots / "product"
+    root = home.places("one").snapshots / "product" / "sku"
     for number, damage in enumerate((
             lambda: flip(root / "v000001" / "manifest.json", 0.9),
             lambda: flip(root / "CURRENT", 0.8), lambda: shutil.rmtree(root / "v000003")), 2):
@@ -111,7 +111,7 @@ def test_what_is_said_of_a_damaged_version_helps(home):
 def test_a_snapshot_of_a_former_version(home):
     """It names its warehouse by the URL."""
     home.provision("one")
-    root = home.places("one").snapshots / "product"
+    root = home.places("one").snapshots / "product" / "sku"
     file = root / "v000001" / "manifest.json"
     values = read_checked(file, "")
     del values["source"]["identity"]

@@ -259,7 +259,8 @@ def _bounded_job(job: Job, directory: Path, forms: Mapping[str, Any]) -> Job:
     stream = {"format": "parquet", "path": str((directory / "stream").absolute()),
               "options": {"maxFilesPerTrigger": "1"},
               "formats": {s: forms[m] for s, m in only_role(job).on.items() if m in forms}}
-    roles = {role.name: role.model_copy(update={"dimension": Dimension(name=role.dimension.name)})
+    roles = {role.name: role.model_copy(update={"dimension": Dimension.load(
+        {"name": role.dimension.name})})
              for role in job.roles}
     return Job.load({"name": "sweep", "stream": stream, "dimensions": roles,
                      "fact_table": "tuning"})

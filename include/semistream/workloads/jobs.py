@@ -83,11 +83,12 @@ def load_any_job(name: str | Path, places: Paths | None = None) -> AnyJob:
                                   for role, given in roles.items()}}
     job = job_of(values)
     roles = () if isinstance(job, StreamStreamJob) else job.roles
-    _check_names([("fact_table", job.fact_table), *(("dimensions", role.name) for role in roles)])
-    for keyed in roles or (job,):
-        if not keyed.on:
-            raise ConfigError("on", "must name at least one pair of columns", keyed.on,
-                              "For instance on: {o_custkey: c_custkey}.")
+    _check_names([("fact_table", job.fact_table), *(("dimensions", role.name) for role in roles),
+                  *(("dimension", role.dimension.name) for role in roles)])
+    joined = [job.on] if isinstance(job, StreamStreamJob) else [role.on for role in roles]
+    if not all(joined):
+        raise ConfigError("on", "must name at least one pair of columns", {},
+                          "For instance on: {o_custkey: c_custkey}.")
     if isinstance(job, StreamStreamJob):
         return job.model_copy(update={"left": _located(job.left, bases),
                                       "right": _located(job.right, bases)})
