@@ -20,15 +20,15 @@ from semistream.pipeline import steps
 from semistream.streaming.app import Load, make_planner
 from semistream.streaming.settings import LoadSettings
 
-PRODUCTS = [("a", 11, "apple"), ("b", 12, "bread"), ("c", 13, "corn")]
-STREAM = pa.schema([("id", pa.int64()), ("sku", pa.string()), ("ean", pa.int64()),
+PRODUCTS = [("a", "e1", "apple"), ("b", "e2", "bread"), ("c", "e3", "corn")]
+STREAM = pa.schema([("id", pa.int64()), ("sku", pa.string()), ("ean", pa.string()),
                     ("name", pa.string())])
 
 
 @pytest.fixture
-def places(tmp_path, warehouse_url, monkeypatch):
+def places(tmp_path, monkeypatch):
     monkeypatch.setenv("SEMISTREAM_HOME", str(tmp_path))
-    monkeypatch.setenv("WAREHOUSE_URL", warehouse_url)
+    monkeypatch.delenv("WAREHOUSE_URL", raising=False)
     with open(tmp_path / "product.csv", "w") as file:
         csv.writer(file).writerows([("sku", "ean", "label"), *PRODUCTS])
     return Paths.from_environment()
@@ -61,15 +61,18 @@ def plan(places, job, partitions=2):
 
 
 @pytest.mark.parametrize("declared", [False, True], ids=["in both jobs", "in a file"])
-def test_two_jobs_that_join_a_dimension_on_different_columns(places, declared):
+def test_two_jobs_that_join_a_dimension_on_different_columns(places, warehouse_url, monkeypatch,
+                                                             declared):
     """One snapshot flipped between their keys, and the other job's plan failed."""
+    monkeypatch.setenv("WAREHOUSE_URL", warehouse_url)
+    places = Paths.from_environment()
     if declared:
         declare(places)
         jobs = [write(places, on, dimensions={"product": {"on": on}}) for on in ("sku", "ean")]
     else:
-        master = {"name": "product", "path": "../product.csv", "business_key": ["sku"]}
-        jobs = [write(places, on, master=master | {"path": str(places.home / "product.csv")}, on=on)
-                for on in ("sku", "ean")]
+        master = {"name": "product", "path": str(places.home / "product.csv"),
+                  "business_key": ["sku"]}
+        jobs = [write(places, on, master=master, on=on) for on in ("sku", "ean")]
     for _ in range(2):
         for job in jobs:
             assert main(["provision", job, "--no-progress"]) == 0
@@ -81,7 +84,7 @@ def test_two_jobs_that_join_a_dimension_on_different_columns(places, declared):
         str(places.snapshots / "product" / on / "v000001") for on in ("sku", "ean")]
 
     with open(places.home / "product.csv", "a") as file:
-        file.write("d,14,dates\n")
+        file.write("d,e4,dates\n")
     assert main(["provision", jobs[0], "--no-progress"]) == 0
     assert {current_version(root) for root in roots.values()} == {"v000002"}
 
@@ -99,7 +102,7 @@ def test_a_dimension_is_provisioned_by_itself(places, capsys):
     assert steps.published(job, "product", places) == {
         "job": job, "dimension": "product", "versions": {"ean": "v000001"}, "tuples": 3}
     with open(places.home / "product.csv", "a") as file:
-        file.write("d,14,dates\n")
+        file.write("d,e4,dates\n")
     steps.provision("product", "product", places)
     assert steps.publish("product", "product", "16MB", places)
     assert steps.published("product", "product", places) == {
@@ -123,6 +126,22 @@ def test_two_declarations_of_a_name_that_differ_are_refused(places, first, secon
         workloads.load_job(job, places)
     assert first in str(refused.value) and second in str(refused.value)
     assert "other.csv" in str(refused.value)
+
+
+def test_jobs_that_declare_a_dimension_in_different_ways(places):
+    """The second one is refused while the first one's file declares it so."""
+    master = {"name": "product", "path": str(places.home / "product.csv"), "business_key": ["sku"]}
+    one, two = (write(places, name, master=master | {"max_rejected": share}, on="sku")
+                for name, share in (("one", 0.1), ("two", 0.2)))
+    steps.provision(one, "product", places)
+    with pytest.raises(ConfigError, match="must be declared the same way") as refused:
+        steps.provision(two, "product", places)
+    assert one in str(refused.value) and two in str(refused.value)
+    write(places, "one", master=master | {"max_rejected": 0.2}, on="sku")
+    steps.provision(two, "product", places)
+    Path(two).unlink()
+    write(places, "one", master=master, on="sku")
+    steps.provision(one, "product", places)
 
 
 def test_roles_of_one_job_share_one_declaration(places):
@@ -172,7 +191,7 @@ def test_a_role_names_the_surrogate_key_and_prefixes_columns(places, spark):
     declare(places)
     (places.home / "stream").mkdir()
     pq.write_table(pa.Table.from_pylist(
-        [{"id": i, "sku": "x", "ean": 11 + i % 4, "name": f"n{i}"} for i in range(20)], STREAM),
+        [{"id": i, "sku": "x", "ean": f"e{i % 4}", "name": f"n{i}"} for i in range(20)], STREAM),
         places.home / "stream" / "part.parquet")
     job = write(places, "j", dimensions={"sold": {
         "dimension": "product", "on": "ean", "columns": {"sku": "sku", "label": "what"},
@@ -197,7 +216,7 @@ def test_a_role_names_the_surrogate_key_and_prefixes_columns(places, spark):
             "SELECT id, sku, ean, name, sold_sk, sold_sku, what FROM fact_j")).tuples())
     engine.dispose()
     label = {ean: (n + 1, sku, label) for n, (sku, ean, label) in enumerate(PRODUCTS)}
-    assert found == Counter((i, "x", 11 + i % 4, f"n{i}", *label.get(11 + i % 4, (None,) * 3))
+    assert found == Counter((i, "x", f"e{i % 4}", f"n{i}", *label.get(f"e{i % 4}", (None,) * 3))
                             for i in range(20))
     assert steps.verify("j", places, since_last=False, sample=10)["checks"]
 

@@ -404,7 +404,8 @@ def test_zipf_source(spark, tmp_path):
 
     load = SmallLoad(tmp_path / "home", f"sqlite:///{tmp_path / 'warehouse.db'}")
     table = pa.table({"key": pa.array(range(1, 901)), "name": [f"n{i}" for i in range(1, 901)]})
-    publish_snapshot(table.to_batches(), table.schema, load.places.snapshots / "r" / "key", "r", ["key"])
+    publish_snapshot(table.to_batches(), table.schema, load.places.snapshots / "r" / "key", "r",
+                     ["key"])
     job = Job.load({"name": "z", "stream": {"format": "zipf", "id": ["id"], "options": {
         "rows": "5000", "keys": "1000", "seed": "3", "partitions": "2"}},
         "master": {"name": "r"}, "on": {"key": "key"}, "fact_table": "fact_z"})
@@ -620,7 +621,8 @@ def provision_beside(load):
     from semistream.warehouse.tables import dimension_table, ensure
 
     engine = connect(load.places.warehouse_url)
-    table = ensure(engine, dimension_table("part", pa.schema(list(MASTER)[1:]), ["code"], [["code"]]))
+    table = ensure(engine, dimension_table("part", pa.schema(list(MASTER)[1:]), ["code"],
+                                           [["code"]]))
     with engine.begin() as connection:
         bulk_insert(connection, table, pa.Table.from_pylist(load.master, MASTER))
     engine.dispose()

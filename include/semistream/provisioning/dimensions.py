@@ -35,7 +35,7 @@ from sqlalchemy import (
 from semistream.column_format import ColumnFormat, key_forms
 from semistream.ddl import parse_ddl
 from semistream.errors import ConfigError, SemistreamError, StateError
-from semistream.job import Dimension, surrogate_key
+from semistream.job import Dimension, check_same, surrogate_key
 from semistream.keys import canonical_type
 from semistream.master.manifest import Manifest, decode_schema, encode_schema
 from semistream.master.publish import MEMORY, current_manifest, publish_snapshot
@@ -63,7 +63,7 @@ from semistream.warehouse.types import (
     sql_type,
     stored_schema,
 )
-from semistream.workloads.jobs import JoinedDimension
+from semistream.workloads.jobs import JoinedDimension, declaration
 
 log = logging.getLogger(__name__)
 
@@ -97,6 +97,7 @@ def provision(joined: JoinedDimension, engine: Engine, progress: Progress = sile
     dimension = joined.dimension
     name, keys = dimension.name, dimension.business_key
     known = _known(engine, name)
+    _check_declaration(joined, known)
     declared = parse_ddl(dimension.columns) if dimension.columns else None
     former = forms_of(known) if known is not None else {}
     keyed = list(dict.fromkeys((*keys, *former, *(c for key in joined.keys for c in key))))
@@ -113,18 +114,29 @@ def provision(joined: JoinedDimension, engine: Engine, progress: Progress = sile
     is_new = not inspect(engine).has_table(dimension_name(name))
     table = ensure(engine, dimension_table(name, rows.schema, keys, joined.keys))
     try:
-        return _provision(dimension, keyed, forms, engine, rows, table, known is None, progress)
+        return _provision(joined, keyed, forms, engine, rows, table, known is None, progress)
     except BaseException:
         if is_new:
             _take_back(engine, name, table)
         raise
 
 
-def _provision(of: Dimension, keyed: Collection[str], forms: Mapping[str, Any], engine: Engine,
-               rows: MasterRows, dimension: Table, is_new: bool,
+def _check_declaration(joined: JoinedDimension, known: pa.Schema | None) -> None:
+    """Raise ConfigError if the file from which the dimension was provisioned before still declares
+    it, in another way."""
+    former = ((known.metadata or {}).get(DECLARED, b"") if known is not None else b"").decode()
+    if joined.declared_in is None or former in ("", str(joined.declared_in)):
+        return
+    if (other := declaration(joined.dimension.name, Path(former))) is not None:
+        check_same(joined.dimension, str(joined.declared_in), other, former)
+
+
+def _provision(joined: JoinedDimension, keyed: Collection[str], forms: Mapping[str, Any],
+               engine: Engine, rows: MasterRows, dimension: Table, is_new: bool,
                progress: Progress) -> ProvisionResult:
     """Stage the rows and upsert them. keyed: columns of keys; forms: how these are normalised."""
-    name, keys, schema = of.name, of.business_key, rows.schema
+    of, schema = joined.dimension, rows.schema
+    name, keys = of.name, of.business_key
     system = system_of(engine)
     with said(engine, dimension.name), engine.begin() as connection:
         # prefixes as long as ``dim_``, so that the names are never too long
@@ -147,7 +159,8 @@ def _provision(of: Dimension, keyed: Collection[str], forms: Mapping[str, Any], 
         progress(f"upserting {dimension.name}", 0, count)
         updated, inserted = _upsert(connection, staging, dimension, keys)
         progress(f"upserting {dimension.name}", count, count)
-        _record(connection, name, dimension, schema.with_metadata({FORMS: json.dumps(forms)}), keys,
+        kept = {FORMS: json.dumps(forms), DECLARED: str(joined.declared_in or "")}
+        _record(connection, name, dimension, schema.with_metadata(kept), keys,
                 is_new or bool(updated or inserted))
         system.drop_temporary(connection, staging)
     if staged.nulled:
@@ -192,7 +205,8 @@ class Rejected(NamedTuple):
     tuple: str
 
 
-FORMS = b"semistream.formats"  # key in the metadata of a dimension's schema
+# keys in the metadata of a dimension's schema: its keys' forms, and the file that declares it
+FORMS, DECLARED = b"semistream.formats", b"semistream.declared"
 SMALL = 20_000_000  # values that one process publishes sooner than Spark starts
 EXAMPLES = 5  # rejected rows that an error shows
 

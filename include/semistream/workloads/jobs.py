@@ -72,7 +72,7 @@ def load_stream_stream_job(name: str | Path, places: Paths | None = None) -> Str
 def load_any_job(name: str | Path, places: Paths | None = None) -> AnyJob:
     """Load a job of one stream or of two streams, otherwise as ``load_job``."""
     places = places or Paths.from_environment()
-    path = Path(__file__).with_name(f"{name}.yaml") if str(name) in SHIPPED else Path(name)
+    path = _path(name)
     if not path.exists():
         raise ConfigError("job", f"must be {', '.join(SHIPPED)} or the path of a YAML file",
                           str(name), "See the README for an example.")
@@ -98,16 +98,34 @@ def load_any_job(name: str | Path, places: Paths | None = None) -> AnyJob:
     return job.model_copy(update={"stream": _located(job.stream, bases)})
 
 
+def _path(name: str | Path) -> Path:
+    """Return the YAML file of a job."""
+    return Path(__file__).with_name(f"{name}.yaml") if str(name) in SHIPPED else Path(name)
+
+
 def load_dimensions(target: str | Path, places: Paths | None = None) -> list[JoinedDimension]:
     """Load the dimensions of a job, given as for ``load_job``, or one that is declared in a file of
     its own, given by its name or by that file's path."""
     places = places or Paths.from_environment()
     if (file := dimension_file(target, places)) is not None:
-        return [_joined(_dimension(read_yaml(file), file, places), [], places)]
+        return [_joined(_dimension(read_yaml(file), file, places), [], file, places)]
     roles: dict[str, list[Role]] = {}
     for role in load_job(target, places).roles:
         roles.setdefault(role.dimension.name, []).append(role)
-    return [_joined(same[0].dimension, same, places) for same in roles.values()]
+    job = _path(target)
+    return [_joined(same[0].dimension, same,
+                    next((file for _, file in _files(name, job, places)), job), places)
+            for name, same in roles.items()]
+
+
+def declaration(name: str, file: Path) -> Dimension | None:
+    """Return the declaration of a dimension in a file of a job or of its own; None if the file has
+    none, or cannot be read."""
+    try:
+        return next((joined.dimension for joined in load_dimensions(file)
+                     if joined.dimension.name == name), None)
+    except ConfigError:
+        return None
 
 
 def dimension_file(target: str | Path, places: Paths) -> Path | None:
@@ -124,20 +142,23 @@ def dimension_file(target: str | Path, places: Paths) -> Path | None:
 
 class JoinedDimension(NamedTuple):
     """A dimension and its use: the roles in which the given job joins it, and the keys by which
-    this job joins it or it was published before. Each key has a snapshot."""
+    this job joins it or it was published before. Each key has a snapshot. declared_in: the file
+    that declares it; None if no file does."""
 
     dimension: Dimension
     roles: tuple[Role, ...]
     keys: tuple[tuple[str, ...], ...]
+    declared_in: Path | None = None
 
 
-def _joined(dimension: Dimension, roles: list[Role], places: Paths) -> JoinedDimension:
+def _joined(dimension: Dimension, roles: list[Role], file: Path,
+            places: Paths) -> JoinedDimension:
     keys: list[tuple[str, ...]] = []
     for key in (*(role.key for role in roles),
                 *snapshot_roots(places.snapshots, dimension.name)):
         if not any(same_key(key, other) for other in keys):
             keys.append(key)
-    return JoinedDimension(dimension, tuple(roles), tuple(keys))
+    return JoinedDimension(dimension, tuple(roles), tuple(keys), file.absolute())
 
 
 def _declared(role: dict[str, Any], job: Path, bases: list[Path], places: Paths) -> dict[str, Any]:
