@@ -15,9 +15,9 @@ import pyarrow as pa
 from sqlalchemy import Engine
 
 from semistream.column_format import key_forms
+from semistream.job import Job
 from semistream.cost_models.costs import Costs
 from semistream.errors import ConfigError
-from semistream.job import Job
 from semistream.joins.registry import find_algorithm
 from semistream.master.manifest import Manifest
 from semistream.master.published import current_version, pin
