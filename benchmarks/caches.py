@@ -30,9 +30,9 @@ from benchmarks.harness import Bench, Sample, Unavailable, WrongAnswer, run_once
 from benchmarks.operators import Operator, OperatorPeer
 from semistream import workloads
 from semistream.compiled import njit
+from semistream.paths import Paths
 from semistream.errors import SemistreamError
 from semistream.experiments.verdicts import half_width
-from semistream.paths import Paths
 
 NONE = -1  # no key
 LATER = "LRU behind a wait"

@@ -3,20 +3,14 @@ read. Each dimension has its own mapped tasks, and its own asset."""
 
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 from airflow.sdk import Param, dag, task
 
 from semistream.job import Job
 from semistream.pipeline import steps
 from semistream.settings import Publishing
-from semistream_operators import (
-    DIMENSIONS,
-    PublishOperator,
-    attempt,
-    dimension_asset,
-    form,
-    places,
-)
+from semistream_operators import DIMENSIONS, PublishOperator, attempt, dimension_asset, form, places
 
 MEMORY = {"type": "string", "default": "256MB", "minLength": 1,
           "pattern": r"^\d+(\.\d+)? *([kKMGT]i?)?[bB]?$"}
@@ -33,22 +27,23 @@ SPARK_APPS = Path(__file__).resolve().parents[1] / "spark_apps"
              **form(Publishing, {"Publishing": ("memory",)}, memory=MEMORY)})
 def provision_master_data() -> None:
     @task
-    def prepare(params: dict) -> None:
+    def prepare(params: dict[str, Any]) -> None:
         """Make the missing data files of a shipped job."""
         attempt(steps.prepare, params["job"], places())
 
     @task
-    def dimensions(params: dict) -> list[str]:
+    def dimensions(params: dict[str, Any]) -> list[str]:
         """Return the dimensions to provision."""
         return attempt(steps.dimensions, params["job"], places())
 
     @task(map_index_template="{{ task.op_kwargs['dimension'] }}")
-    def provision(dimension: str, params: dict) -> dict:
+    def provision(dimension: str, params: dict[str, Any]) -> dict[str, Any]:
         """Upsert the dimension table by business key."""
         return attempt(steps.provision, params["job"], dimension, places())
 
     @task(outlets=[DIMENSIONS], map_index_template="{{ task.op_kwargs['dimension'] }}")
-    def announce(dimension: str, params: dict, *, outlet_events: dict) -> dict:
+    def announce(dimension: str, params: dict[str, Any], *,
+                 outlet_events: dict[str, Any]) -> dict[str, Any]:
         """Emit an event of the dimension's asset that says which versions are current."""
         versions = attempt(steps.published, params["job"], dimension, places())
         outlet_events[DIMENSIONS].add(dimension_asset(dimension), extra=versions)
@@ -61,7 +56,6 @@ def provision_master_data() -> None:
         driver_memory="1g", map_index_template="{{ task.dimension }}").expand(dimension=names)
     prepare() >> names
     provision.expand(dimension=names) >> publish >> announce.expand(dimension=names)
-
 
 
 provision_master_data()

@@ -232,7 +232,7 @@ def test_files_of_every_kind_are_read_so(tmp_path, kind, told):
     source = open_source("stream", path, types=types, formats=formats(FORMATS))
     chunks = list(source.chunks())
     found = [r for c in chunks for r in c.rows.select(NAMES[1:]).to_pylist()]
-    midnight = (lambda *day: datetime(*day)) if told else date
+    midnight = datetime if told else date
     assert found == [{"day": midnight(2020, 12, 31), "amount": D("1234.5"), "sku": "strasse"},
                      {"day": midnight(2021, 1, 2), "amount": D(7), "sku": "d"}]
     kinds = {f.name: str(f.type) for f in source.schema}
@@ -323,9 +323,9 @@ def test_a_key_has_one_form_on_both_sides():
            "master": {"name": "m", "formats": {"price": "1,234.56"}}, "on": {"sku": "code"},
            "fact_table": "f"}
     read = Job.load(job)
-    assert read.master.formats["code"].normal_form == {"trim": True}
-    assert read.master.formats["code"].missing == ()
-    assert read.stream.formats["sku"].missing == ("-",) and "price" in read.master.formats
+    assert read.roles[0].dimension.formats["code"].normal_form == {"trim": True}
+    assert read.roles[0].dimension.formats["code"].missing == ()
+    assert read.stream.formats["sku"].missing == ("-",) and "price" in read.roles[0].dimension.formats
     assert Job.load(json.loads(read.to_ledger())) == read
     job["master"]["formats"]["code"] = "fold"
     with pytest.raises(ConfigError, match=r"formats.sku.*same form on both sides.*trim.*fold.*"

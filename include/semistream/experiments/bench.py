@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from semistream.paths import Paths
 from semistream.cost_models import MODELS, Costs, Frequencies, Prediction, Workload
 from semistream.errors import ConfigError, SemistreamError
 from semistream.experiments.data import ELSEWHERE, Data, open_data
@@ -27,7 +28,6 @@ from semistream.experiments.measure import (
 from semistream.experiments.model import FAILED, MEASURED, Figures, Point
 from semistream.experiments.warm_up import warm_up
 from semistream.joins import REGISTRY
-from semistream.paths import Paths
 from semistream.sizing import open_join, tune
 from semistream.tuning.calibration import CLOCKS, MOST_TUPLES, Clock, Pace, calibrate
 from semistream.workloads import ArrivalTimes

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from semistream.paths import Paths
 from semistream.errors import SemistreamError
 from semistream.experiments.model import (
     FAILED,
@@ -33,7 +34,6 @@ from semistream.experiments.model import (
     having,
 )
 from semistream.experiments.verdicts import half_width
-from semistream.paths import Paths
 from semistream.stream_joins import (
     LEFT,
     RIGHT,

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from semistream.paths import Paths
 from semistream.cost_models import MODELS
 from semistream.durable import write_text
 from semistream.errors import ConfigError
@@ -33,7 +34,6 @@ from semistream.experiments.repetitions import Run, combined, process, shuffled
 from semistream.experiments.settings import ExperimentSettings
 from semistream.joins import REGISTRY
 from semistream.joins.registry import find_algorithm
-from semistream.paths import Paths
 
 RESULTS, TABLE, CLAIMS, REPORT = "results.json", "results.csv", "claims.txt", "report.html"
 Tell = Callable[[str], None]

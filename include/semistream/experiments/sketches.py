@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from semistream import workloads
+from semistream.paths import Paths
 from semistream.errors import SemistreamError
 from semistream.experiments.model import (
     FAILED,
@@ -34,7 +35,6 @@ from semistream.experiments.model import (
     having,
 )
 from semistream.keys import codes
-from semistream.paths import Paths
 from semistream.sketches import METHODS, AgmsSketch, Sketch, SkimmedSketch
 from semistream.sketches.frequent import SLOT_BYTES, FrequentItems
 from semistream.sketches.skimmed import CANDIDATES

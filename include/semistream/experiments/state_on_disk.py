@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 from scipy.optimize import nnls
 
+from semistream.paths import Paths
 from semistream.cost_models import xjoin
 from semistream.cost_models.xjoin import StateCosts, StreamWorkload
 from semistream.errors import SemistreamError
@@ -35,7 +36,6 @@ from semistream.experiments.model import (
     having,
 )
 from semistream.experiments.verdicts import half_width
-from semistream.paths import Paths
 from semistream.stream_joins import LEFT, RIGHT, open_stream_join
 
 TUPLES = 2_000_000  # of each stream

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from semistream.ahead import ahead
 from semistream.column_format import ColumnFormat, formats, key_forms, paired
+from semistream.paths import Paths
 from semistream.errors import ConfigError, SemistreamError
 from semistream.files.opening import open_source
 from semistream.files.settings import JoinFiles
@@ -36,7 +37,6 @@ from semistream.master.publish import (
     publish_snapshot,
 )
 from semistream.master.snapshot import SnapshotRelation, open_snapshot
-from semistream.paths import Paths
 from semistream.progress import Progress, silent
 from semistream.resident import ResidentPeak
 from semistream.scratch import scratch_directory

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from pydantic import BeforeValidator, ByteSize, Field
 
 from semistream.column_format import Formats, paired
+from semistream.settings import Bytes, Names, Pairs, Settings, Types
 from semistream.errors import ConfigError, SemistreamError
 from semistream.files.join import EXAMPLES
 from semistream.files.opening import open_source
@@ -28,7 +29,6 @@ from semistream.files.source import Chunk, FileSource, Rejected
 from semistream.joins.output import UNPARSABLE
 from semistream.keys import resolve_keys
 from semistream.progress import Progress, silent
-from semistream.settings import Bytes, Names, Pairs, Settings, Types
 from semistream.stream_joins import (
     LEFT,
     RIGHT,

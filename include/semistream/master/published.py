@@ -28,7 +28,7 @@ def key_name(key: Sequence[str]) -> str:
     if (len(name) <= 100 and all(re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", c) for c in key)
             and not re.fullmatch(r"v[0-9].*|pins|CURRENT", name)):
         return name
-    return "key-" + hashlib.sha1(json.dumps(sorted(key)).encode()).hexdigest()[:16]
+    return "key-" + hashlib.sha256(json.dumps(sorted(key)).encode()).hexdigest()[:16]
 
 
 def snapshot_root(snapshots: Path, dimension: str, key: Sequence[str]) -> Path:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Self
@@ -50,7 +49,6 @@ class StreamStreamPlan(JoinPlan):
         from semistream.stream_joins import open_stream_join
 
         streams = self.tuples(streams)
-        parameters = {name: _number(value) for name, value in self.parameters.items()}
         if self.algorithm == "xjoin" and any(self.promises):
             raise ConfigError("algorithm", "must be pjoin where a stream makes promises", "xjoin",
                               "Choose pjoin, or leave these out: "
@@ -58,7 +56,8 @@ class StreamStreamPlan(JoinPlan):
         try:
             return open_stream_join(self.algorithm, memory=self.memory, left=streams[0],
                                     right=streams[1], on=list(self.on), join_type=self.join_type,
-                                    within=self._within(streams), parameters=parameters)
+                                    within=self._within(streams),
+                                    parameters=self.parameters)
         except NotEnoughMemory as e:
             raise self.not_enough(e) from None
 
@@ -87,15 +86,3 @@ class StreamStreamPlan(JoinPlan):
 def distance(value: float, kind: pa.DataType) -> timedelta | int:
     """Return a number as a distance between times of this type."""
     return int(value) if pa.types.is_integer(kind) else timedelta(seconds=value)
-
-
-def _number(value: Any) -> Any:
-    """Convert a parameter from a command line to a number if possible."""
-    if not isinstance(value, str):
-        return value
-    try:
-        return int(value)
-    except ValueError:
-        with suppress(ValueError):
-            return float(value)
-    return value

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
-from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, ByteSize, Field
 
 from semistream.column_format import declared
-from semistream.errors import ConfigError
 from semistream.job import Job
 from semistream.paths import Paths
 from semistream.settings import (
@@ -24,6 +21,7 @@ from semistream.settings import (
     pairs,
     read_yaml,
 )
+from semistream.errors import ConfigError
 
 AVAILABLE_NOW = "availableNow"
 NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,189}")
@@ -64,16 +62,6 @@ def _absolute(value: str) -> str:
 
 def _sink(value: str) -> str:
     return value if value == "sql" or "://" in value else _absolute(value)
-
-
-def _former_name(job: str, name: str) -> str:
-    """Return the file's name if an earlier version has loaded this job under it, else ""."""
-    former, checkpoints = Path(job).stem, Paths.from_environment().checkpoints
-    with suppress(OSError, ValueError):
-        if former != name and not (checkpoints / name).exists() \
-                and json.loads((checkpoints / former / "summary.json").read_text())["job"] == name:
-            return former
-    return ""
 
 
 class AppSettings(Settings):
@@ -117,8 +105,7 @@ class AppSettings(Settings):
             return self.app
         if not Path(self.job).is_file():  # a shipped job, or one that will be refused
             return _app(Path(self.job).stem)
-        name = str(read_yaml(self.job).get("name", ""))
-        return _former_name(self.job, name) or _app(name)
+        return _app(str(read_yaml(self.job).get("name", "")))
 
     @property
     def interval(self) -> float | None:

@@ -17,15 +17,15 @@ from semistream.master.snapshot import open_snapshot
 from semistream.paths import Paths
 from semistream.progress import Progress, silent
 from semistream.settings import AUTO
-from semistream.sizing.case import Case
 from semistream.sizing.choice import COSTS_FILE, known_costs
+from semistream.sizing.sizing_input import SizingInput
 from semistream.source_files import ENDINGS
 from semistream.tuning.settings import TuneSettings
 
 CALIBRATED_ROWS = 1024  # stream tuples that calibration repeats
 
 
-def costs_for(case: Case, places: Paths, calibrate: bool) -> Costs:
+def costs_for(case: SizingInput, places: Paths, calibrate: bool) -> Costs:
     """Return this machine's costs, measured now if ``calibrate``. If R is too small for measuring,
     ``machine`` says so."""
     from semistream.tuning import calibration
@@ -44,7 +44,7 @@ def costs_for(case: Case, places: Paths, calibrate: bool) -> Costs:
 
 @contextmanager
 def open_case(settings: TuneSettings, places: Paths,
-              progress: Progress = silent) -> Iterator[Case]:
+              progress: Progress = silent) -> Iterator[SizingInput]:
     """Open the case. Raises ConfigError for a case that cannot be tuned."""
     if bool(settings.max_wait) != bool(settings.rate):
         missing, given = (("rate", "max_wait") if settings.max_wait else ("max_wait", "rate"))
@@ -63,7 +63,7 @@ def open_case(settings: TuneSettings, places: Paths,
         yield case
 
 
-def _of_job(settings: TuneSettings, places: Paths, progress: Progress) -> Case:
+def _of_job(settings: TuneSettings, places: Paths, progress: Progress) -> SizingInput:
     from semistream import workloads
 
     if not settings.job:
@@ -74,11 +74,11 @@ def _of_job(settings: TuneSettings, places: Paths, progress: Progress) -> Case:
     role = only_role(job)
     relation = open_snapshot(snapshot_root(places.snapshots, role.dimension.name, role.key))
     relation.close()
-    return Case(job, as_batch(stream_sample(job.stream, settings.rows)), relation.directory,
+    return SizingInput(job, as_batch(stream_sample(job.stream, settings.rows)), relation.directory,
                 settings.partitions)
 
 
-def _own(settings: TuneSettings, stack: ExitStack, progress: Progress) -> Case:
+def _own(settings: TuneSettings, stack: ExitStack, progress: Progress) -> SizingInput:
     from semistream.files.join import Summary, open_master, open_stream
 
     if settings.master is None and settings.snapshot is None:
@@ -95,7 +95,7 @@ def _own(settings: TuneSettings, stack: ExitStack, progress: Progress) -> Case:
     job = Job.load({"name": "sample", "stream": {"path": str(settings.stream)},
                     "master": {"name": relation.name},
                     "on": settings.on, "columns": settings.columns, "fact_table": "tuning"})
-    return Case(job, as_batch(rows), relation.directory, settings.partitions)
+    return SizingInput(job, as_batch(rows), relation.directory, settings.partitions)
 
 
 def stream_sample(spec: StreamSpec, rows: int) -> pa.Table:

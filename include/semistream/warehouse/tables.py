@@ -68,7 +68,7 @@ def dimension_table(name: str, schema: pa.Schema, business_key: Sequence[str],
              if pa.types.is_string(f.type) or pa.types.is_binary(f.type)}
     for key in join_keys:
         if tuple(key) != tuple(business_key):
-            suffix = hashlib.sha1(",".join(key).encode()).hexdigest()[:8]
+            suffix = hashlib.sha256(",".join(key).encode()).hexdigest()[:8]
             Index(index_name(table.name, f"join_{suffix}"), *[table.c[c] for c in key],
                   **_beginnings(texts.intersection(key)))
     return table

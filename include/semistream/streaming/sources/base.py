@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pyarrow as pa
 from sqlalchemy import Engine
 
-from semistream.errors import ConfigError
 from semistream.job import StreamSpec
+from semistream.errors import ConfigError
 
 if TYPE_CHECKING:
     from pyspark.errors import PySparkException

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from semistream.job import StreamSpec
 from semistream.errors import ConfigError
 from semistream.files.formats import check_formats
 from semistream.files.opening import SOURCES, check_partitions, read_files
 from semistream.files.parquet_source import ParquetSource
 from semistream.files.source import FileSource, Reading
-from semistream.job import StreamSpec
 from semistream.source_files import (
     ENDINGS,
     GLOB_FILTER,

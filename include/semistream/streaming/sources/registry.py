@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from semistream.errors import ConfigError
 from semistream.job import StreamSpec
+from semistream.errors import ConfigError
 from semistream.streaming.sources.base import Source
 from semistream.streaming.sources.files import FileSource, SparkFiles
 from semistream.streaming.sources.kafka import KafkaSource
