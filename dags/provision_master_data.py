@@ -1,5 +1,5 @@
-"""Load master data into their dimension table, then publish them as the snapshot that loads
-read."""
+"""Load master data into their dimension tables, then publish these as the snapshots that loads
+read. Each dimension has its own mapped tasks, and its own asset."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -7,9 +7,10 @@ from typing import Any
 
 from airflow.sdk import Param, dag, task
 
-from semistream.config import Job, Publishing
+from semistream.job import Job
 from semistream.pipeline import steps
-from semistream_operators import MASTER, PublishOperator, attempt, form, places
+from semistream.settings import Publishing
+from semistream_operators import DIMENSIONS, PublishOperator, attempt, dimension_asset, form, places
 
 MEMORY = {"type": "string", "default": "256MB", "minLength": 1,
           "pattern": r"^\d+(\.\d+)? *([kKMGT]i?)?[bB]?$"}
@@ -20,8 +21,9 @@ SPARK_APPS = Path(__file__).resolve().parents[1] / "spark_apps"
      default_args={"retries": 2, "retry_delay": timedelta(seconds=10)},
      params={"job": Param("tpch", type="string", minLength=1, examples=list(Job.shipped),
                           section="Data",
-                          description="Whose master data: a shipped job, or the path of a job's "
-                                      "YAML file"),
+                          description="Whose dimensions: a shipped job, or the path of a job's "
+                                      "YAML file; or a dimension, by its name or its file's "
+                                      "path"),
              **form(Publishing, {"Publishing": ("memory",)}, memory=MEMORY)})
 def provision_master_data() -> None:
     @task
@@ -30,23 +32,30 @@ def provision_master_data() -> None:
         attempt(steps.prepare, params["job"], places())
 
     @task
-    def provision(params: dict[str, Any]) -> dict[str, Any]:
-        """Upsert the dimension table by business key."""
-        return attempt(steps.provision, params["job"], places())
+    def dimensions(params: dict[str, Any]) -> list[str]:
+        """Return the dimensions to provision."""
+        return attempt(steps.dimensions, params["job"], places())
 
-    publish = PublishOperator(
+    @task(map_index_template="{{ task.op_kwargs['dimension'] }}")
+    def provision(dimension: str, params: dict[str, Any]) -> dict[str, Any]:
+        """Upsert the dimension table by business key."""
+        return attempt(steps.provision, params["job"], dimension, places())
+
+    @task(outlets=[DIMENSIONS], map_index_template="{{ task.op_kwargs['dimension'] }}")
+    def announce(dimension: str, params: dict[str, Any], *,
+                 outlet_events: dict[str, Any]) -> dict[str, Any]:
+        """Emit an event of the dimension's asset that says which versions are current."""
+        versions = attempt(steps.published, params["job"], dimension, places())
+        outlet_events[DIMENSIONS].add(dimension_asset(dimension), extra=versions)
+        return versions
+
+    names = dimensions()
+    publish = PublishOperator.partial(
         task_id="publish", job="{{ params.job }}", memory="{{ params.memory }}",
         application=str(SPARK_APPS / "publish_snapshot.py"), name="semistream publish",
-        driver_memory="1g")
-
-    @task(outlets=[MASTER])
-    def announce(params: dict[str, Any], *, outlet_events: dict[str, Any]) -> dict[str, Any]:
-        """Emit an asset event that says which version of the master data is current."""
-        version = steps.published(params["job"], places())
-        outlet_events[MASTER].extra = version
-        return version
-
-    prepare() >> provision() >> publish >> announce()
+        driver_memory="1g", map_index_template="{{ task.dimension }}").expand(dimension=names)
+    prepare() >> names
+    provision.expand(dimension=names) >> publish >> announce.expand(dimension=names)
 
 
 provision_master_data()

@@ -1,7 +1,8 @@
 """Load a stream, enriched with master data, into the warehouse, by a Spark app that outlives
 Airflow and stops by draining.
 
-The run is started by hand for one job, or by new master data for the jobs that use them.
+The run is started by hand for one job, or by new versions of dimensions for the jobs with which
+they were provisioned.
 ``trigger`` and ``stop_after`` are the stop policy: availableNow ends when all available input is
 loaded; an interval goes on until it is stopped, from the page "Semistream", by marking the task
 failed or succeeded, or after ``stop_after`` seconds. A retry continues from the checkpoint. With
@@ -14,10 +15,11 @@ from pathlib import Path
 
 from airflow.sdk import Context, dag, task
 
-from semistream.config import AUTO, Job
+from semistream.job import Job
 from semistream.joins.registry import REGISTRY
+from semistream.settings import AUTO
 from semistream.streaming.settings import LoadSettings
-from semistream_operators import FACTS, MASTER, TUNED, SemiStreamLoadOperator, form, jobs_of
+from semistream_operators import DIMENSIONS, FACTS, TUNED, SemiStreamLoadOperator, form, jobs_of
 
 SPARK_APPS = Path(__file__).resolve().parents[1] / "spark_apps"
 PARAMS = form(
@@ -45,12 +47,12 @@ PARAMS = form(
 )
 
 
-@dag(schedule=[MASTER], catchup=False, tags=["semistream"], doc_md=__doc__, params=PARAMS,
+@dag(schedule=[DIMENSIONS], catchup=False, tags=["semistream"], doc_md=__doc__, params=PARAMS,
      default_args={"retries": 3, "retry_delay": timedelta(seconds=10)})
 def semi_stream_load() -> None:
     @task
     def jobs(**context: Context) -> list[str]:
-        """Return the jobs to load: those whose master data started this run, or the one of the
+        """Return the jobs to load: those whose dimensions started this run, or the one of the
         form."""
         return jobs_of(context)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from airflow.sdk import dag, task
 
-from semistream.config import StreamStreamJob
+from semistream.job import StreamStreamJob
 from semistream.pipeline import steps
 from semistream.streaming.settings import StreamStreamSettings
 from semistream_operators import FACTS, PROPAGATED, StreamStreamLoadOperator, attempt, form, places

@@ -11,7 +11,7 @@ from typing import Any
 
 from airflow.sdk import TriggerRule, dag, task, task_group
 
-from semistream.config import Job
+from semistream.job import Job
 from semistream.joins.registry import REGISTRY
 from semistream.pipeline import steps
 from semistream.tuning.settings import TuneSettings

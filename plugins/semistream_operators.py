@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.sdk import Asset, BaseHook, Param
+from airflow.sdk import Asset, AssetAlias, BaseHook, Param
 from airflow.sdk.exceptions import (
     AirflowException,
     AirflowFailException,
@@ -20,14 +20,15 @@ from airflow.sdk.exceptions import (
 )
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from semistream.config import PASSWORD, Places, Settings
 from semistream.errors import ConfigError, TooManyRows
+from semistream.paths import Paths
 from semistream.pipeline import drivers
+from semistream.settings import PASSWORD, Settings
 from semistream.streaming.settings import AppSettings, LoadSettings
 from semistream.streaming.status import request_stop
 
-MASTER, FACTS, VERIFIED = Asset("master_snapshot"), Asset(
-    "facts_loaded"), Asset("completeness_verified")
+DIMENSIONS = AssetAlias("dimensions")  # stands for the asset of each dimension
+FACTS, VERIFIED = Asset("facts_loaded"), Asset("completeness_verified")
 TUNED, PROPAGATED = Asset("settings_recommended"), Asset("punctuations_propagated")
 LATEST = 50  # recommendations that a load reads
 
@@ -61,10 +62,10 @@ def warehouse_environment() -> dict[str, str]:
     return {"WAREHOUSE_URL": url.render_as_string(hide_password=False)}
 
 
-def places() -> Places:
+def places() -> Paths:
     """Return the paths and URLs that the environment and the connection ``warehouse`` give."""
     os.environ |= warehouse_environment()
-    return Places.from_environment()
+    return Paths.from_environment()
 
 
 def attempt(body: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -76,9 +77,17 @@ def attempt(body: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         raise AirflowFailException(str(e)) from None
 
 
+def dimension_asset(name: str) -> Asset:
+    """Return the asset of a dimension: its table."""
+    return Asset(f"dim_{name}")
+
+
 def jobs_of(context: Mapping[str, Any]) -> list[str]:
-    """Return the jobs whose master data started this run, or else the one that the form names."""
-    return _events(context, "job") or [context["params"]["job"]]
+    """Return the jobs whose dimensions started this run, or the one that the form names if none
+    did. A dimension that was provisioned by itself names no job."""
+    if context.get("triggering_asset_events"):
+        return _events(context, "job")
+    return [context["params"]["job"]]
 
 
 def apps_of(context: Mapping[str, Any]) -> list[str]:
@@ -133,19 +142,20 @@ class SparkAppOperator(SparkSubmitOperator):
 
 
 class PublishOperator(SparkAppOperator):
-    """Publishes a job's dimension: in this process if it is small, by a Spark app if it is large,
-    not at all if nothing has changed."""
+    """Publishes one of a job's dimensions: in this process if it is small, by a Spark app if it is
+    large, not at all if nothing has changed."""
 
-    template_fields = (*SparkSubmitOperator.template_fields, "job", "memory")
+    template_fields = (*SparkSubmitOperator.template_fields, "job", "dimension", "memory")
 
-    def __init__(self, *, job: str, memory: str, **kwargs: Any):
-        super().__init__(application_args=["--job", job, "--memory", memory], **kwargs)
-        self.job, self.memory = job, memory
+    def __init__(self, *, job: str, dimension: str, memory: str, **kwargs: Any):
+        super().__init__(application_args=["--job", job, "--dimension", dimension,
+                                           "--memory", memory], **kwargs)
+        self.job, self.dimension, self.memory = job, dimension, memory
 
     def execute(self, context: Any) -> Any:
         from semistream.pipeline import steps
 
-        if not attempt(steps.publish, self.job, self.memory, places()):
+        if not attempt(steps.publish, self.job, self.dimension, self.memory, places()):
             super().execute(context)
 
 

@@ -19,8 +19,9 @@ import yaml
 from sqlalchemy import text
 
 import oracle
-from semistream.config import Job, Places
+from semistream.job import Job
 from semistream.master.publish import publish_snapshot
+from semistream.paths import Paths
 from semistream.streaming.app import Load
 from semistream.streaming.settings import LoadSettings
 from semistream.streaming.status import StatusFile, checkpoint_lock
@@ -39,7 +40,7 @@ class SmallLoad:
     script = "semi_stream_join.py"
 
     def __init__(self, home: Path, warehouse_url: str, parts: int = 3000, seed: int = 1):
-        self.places = Places(home=home, warehouse_url=warehouse_url)
+        self.places = Paths(home=home, warehouse_url=warehouse_url)
         self.parts, self.random = parts, np.random.default_rng(seed)
         self.stream_directory = home / "stream"
         self.stream_directory.mkdir(parents=True)
@@ -56,8 +57,8 @@ class SmallLoad:
         self.master = [{"part_sk": i + 1, "code": f"c{i}", "name": f"{prefix} {i}", "price": i % 97}
                        for i in range(self.parts)]
         table = pa.Table.from_pylist(self.master, MASTER)
-        publish_snapshot(table.to_batches(), MASTER, self.places.snapshots / "part", "part",
-                         ["code"])
+        publish_snapshot(table.to_batches(), MASTER, self.places.snapshots / "part" / "code",
+                         "part", ["code"])
 
     def sales(self, rows: int) -> pa.Table:
         """The next tuples of the stream; they are remembered."""

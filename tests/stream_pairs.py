@@ -18,7 +18,8 @@ from pyarrow import csv
 from sqlalchemy import text
 
 from loads import Running, SmallLoad, same
-from semistream.config import Places, StreamStreamJob
+from semistream.job import StreamStreamJob
+from semistream.paths import Paths
 from semistream.streaming.app import Load
 from semistream.streaming.settings import StreamStreamSettings
 from semistream.streaming.status import StatusFile, checkpoint_lock
@@ -37,7 +38,7 @@ class Pair:
     script = "stream_stream_join.py"
 
     def __init__(self, home: Path, warehouse_url: str, join_type: str = "inner", seed: int = 1):
-        self.places = Places(home=home, warehouse_url=warehouse_url)
+        self.places = Paths(home=home, warehouse_url=warehouse_url)
         self.random, self.join_type = np.random.default_rng(seed), join_type
         self.rows: dict[str, list[dict[str, Any]]] = {"left": [], "right": []}
         self.files = 0

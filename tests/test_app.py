@@ -18,8 +18,9 @@ import yaml
 
 import faults
 from loads import SmallLoad, until
-from semistream.config import Places, StreamSpec
 from semistream.errors import ConfigError
+from semistream.job import StreamSpec
+from semistream.paths import Paths
 from semistream.pipeline import drivers
 from semistream.scratch import PREFIX, scratch_directory
 from semistream.streaming.app import Load
@@ -475,7 +476,7 @@ def test_settings_survive_the_command_line(tmp_path):
     assert again.model_dump() | {"parameters": 0} == settings.model_dump() | {"parameters": 0}
     assert settings.trigger == "5 seconds" and settings.sink == str(Path("delta").absolute())
     assert settings.name() == "sales"
-    assert settings.directory(Places(home=tmp_path)) == tmp_path / "checkpoints" / "sales"
+    assert settings.directory(Paths(home=tmp_path)) == tmp_path / "checkpoints" / "sales"
 
 
 def free_ports(count):

@@ -258,18 +258,18 @@ def test_a_table_that_does_not_fit_is_refused(warehouse, dimension):
 def test_fact_tables(warehouse):
     stream = pa.schema([("id", pa.int64()), ("k", pa.string())])
     fact = tables.ensure(warehouse, tables.fact_table(
-        "f", stream, "m", pa.schema([("m_k", pa.string()), ("m_sk", pa.int64())]), ["id"]))
+        "f", stream, ["m_sk"], pa.schema([("m_k", pa.string()), ("m_sk", pa.int64())]), ["id"]))
     assert [c.name for c in fact.columns] == ["id", "k", "m_sk", "m_k", "load_id", "load_row"]
-    tables.ensure(warehouse,
-                  tables.fact_table("f", stream, "m", pa.schema([("m_k", pa.string())]), ["id"]))
+    tables.ensure(warehouse, tables.fact_table(
+        "f", stream, ["m_sk"], pa.schema([("m_k", pa.string())]), ["id"]))
     reflected = tables.arrow_schema(tables.existing_table(warehouse, "f"))
     assert reflected.field("id").type == pa.int64() and reflected.field("k").type == pa.string()
     for schema, message in ((stream.append(pa.field("Load_ID", pa.int64())), "Load_ID"),
                             (stream.append(pa.field("K", pa.int64())), "K")):
         with pytest.raises(ConfigError, match=message):
-            tables.fact_table("f", schema, "m", pa.schema([]), ["id"])
+            tables.fact_table("f", schema, ["m_sk"], pa.schema([]), ["id"])
     with pytest.raises(ConfigError, match="stream.id"):
-        tables.fact_table("f", stream, "m", pa.schema([]), ["nope"])
+        tables.fact_table("f", stream, ["m_sk"], pa.schema([]), ["nope"])
 
 
 @pytest.mark.parametrize("what", ["CREATE TABLE f ", "CREATE TABLE load_apps", "CREATE INDEX ix_f"])
@@ -279,7 +279,7 @@ def test_apps_that_start_at_the_same_time_make_the_same_tables(warehouse_url, wh
 
     def make(engine):
         create_all(engine)
-        tables.ensure(engine, tables.fact_table("f", pa.schema([("id", pa.int64())]), "m",
+        tables.ensure(engine, tables.fact_table("f", pa.schema([("id", pa.int64())]), ["m_sk"],
                                                 pa.schema([]), ["id"], index_ids=True))
 
     def meanwhile(_connection, _cursor, statement, *_):

@@ -24,7 +24,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from semistream.config import JoinSettings
 from semistream.errors import ConfigError
 from semistream.files import join as join_module
 from semistream.files.opening import open_source
@@ -33,6 +32,7 @@ from semistream.files.settings import JoinFiles
 from semistream.files.sink import OutputFile
 from semistream.joins.registry import REGISTRY
 from semistream.master.published import current_version
+from semistream.settings import JoinSettings
 from semistream.stream_joins import REGISTRY as STREAM_JOINS
 from semistream.streaming.status import checkpoint_lock
 

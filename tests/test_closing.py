@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 from sqlalchemy import select
 
-from semistream.config import StreamStreamJob
 from semistream.errors import ConfigError
+from semistream.job import StreamStreamJob
 from semistream.streaming.sinks.base import with_key
 from semistream.streaming.sinks.registry import open_sql_sink
 from semistream.warehouse import create_all
@@ -46,7 +46,7 @@ def test_equals_what_plain_dicts_add_up(warehouse_url, on):
     """Constants and patterns, of two partitions, over several loads; and a load that is taken back
     has closed nothing."""
     sink, rng = opened(warehouse_url, on), np.random.default_rng(3)
-    fact = fact_table("fact_j", LEFT, "", RIGHT)
+    fact = fact_table("fact_j", LEFT, (), RIGHT)
     number = sink.ledger("app").number()
     at = [LEFT.names.index(k) for k in on]
     facts, wanted = defaultdict(list), {}  # by key: rows; the batch that closes it, and its totals

@@ -10,10 +10,11 @@ import pytest
 from deltalake import DeltaTable
 from sqlalchemy import inspect, select
 
+from provisioned import provision, publish
 from semistream import quality
-from semistream.config import Job, Places
 from semistream.errors import ConfigError
-from semistream.provisioning.dimensions import provision, publish
+from semistream.job import Job
+from semistream.paths import Paths
 from semistream.streaming.app import Load
 from semistream.streaming.settings import LoadSettings
 from semistream.streaming.sinks.delta import DeltaSink
@@ -27,7 +28,7 @@ from semistream.warehouse.tables import existing_table
 
 def load_and_verify(spark, home, url, stream, master, on, ids, sink="sql"):
     """A job's whole way in this process: (summary, verification)."""
-    places = Places(home=home, warehouse_url=url)
+    places = Paths(home=home, warehouse_url=url)
     (home / "s").mkdir(parents=True)
     pq.write_table(stream, home / "s" / "a.parquet")
     pq.write_table(master, home / "m.parquet")
@@ -139,7 +140,7 @@ def test_facts_too_wide_for_mysql_end_the_load_or_go_to_delta(spark, tmp_path, m
 @pytest.mark.parametrize("name", ["load_row", "LOAD_ROW", "load_id", "m_sk", "M_SK"])
 @pytest.mark.parametrize("kind", ["sql", "delta"])
 def test_columns_that_a_load_adds_itself_are_refused_in_a_stream(tmp_path, kind, name):
-    warehouse = SqlSink(f"sqlite:///{tmp_path / 'w.db'}", "facts", "m", 60.0)
+    warehouse = SqlSink(f"sqlite:///{tmp_path / 'w.db'}", "facts", ("m_sk",), 60.0)
     create_all(warehouse.engine)
     sink = warehouse if kind == "sql" else DeltaSink(str(tmp_path / "d"), str(tmp_path), warehouse)
     for stream, added in (({"id": pa.int64(), name: pa.int64()}, {}),

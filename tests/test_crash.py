@@ -8,7 +8,7 @@ import pytest
 
 import faults
 from loads import SmallLoad, delta_facts, same
-from semistream.config import StreamStreamJob
+from semistream.job import StreamStreamJob
 from stream_pairs import TOTALS, Pair
 
 

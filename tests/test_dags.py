@@ -194,9 +194,9 @@ def test_form_defaults_are_those_of_the_settings(dags):
 
 
 def test_assets_link_them(dags):
-    assert [a.name for a in dags["semi_stream_load"].schedule] == ["master_snapshot"]
+    assert [a.name for a in dags["semi_stream_load"].schedule] == ["dimensions"]
     assert [a.name for a in dags["provision_master_data"].get_task("announce")
-            .outlets] == ["master_snapshot"]
+            .partial_kwargs["outlets"]] == ["dimensions"]
     assert [a.name for a in dags["semi_stream_load"].get_task("load")
             .partial_kwargs["outlets"]] == ["facts_loaded"]
     assert {a.name for a in dags["stream_stream_load"].get_task("load").outlets} == {

@@ -119,7 +119,7 @@ def altered_progress(load: SmallLoad) -> Path:
 
 
 def version(load: SmallLoad) -> Path:
-    return load.places.snapshots / "part" / "v000001"
+    return load.places.snapshots / "part" / "code" / "v000001"
 
 
 DAMAGES = {  # each gives what the refusal must name
@@ -129,7 +129,7 @@ DAMAGES = {  # each gives what the refusal must name
         largest(version(load).glob("*.arrow"))),
     "a bit of the manifest": lambda load: flip(version(load) / "manifest.json", 0.9),
     "a bit of the name of the current version": lambda load: flip(
-        load.places.snapshots / "part" / "CURRENT", 0.8),
+        load.places.snapshots / "part" / "code" / "CURRENT", 0.8),
     "a bit of progress.json": lambda load: flip(checkpoint(load) / "progress.json"),
     "another batch in progress.json": altered_progress,
     "progress.json is gone": lambda load: remove(checkpoint(load) / "progress.json").parent,

@@ -10,8 +10,8 @@ import pytest
 from deltalake import DeltaTable
 
 from loads import delta_facts, same
-from semistream.config import Places
 from semistream.errors import ConfigError
+from semistream.paths import Paths
 from semistream.streaming import app
 from semistream.streaming.progress import Progress
 from semistream.streaming.sinks.delta import WAREHOUSE, DeltaSink
@@ -31,7 +31,7 @@ def test_a_table_that_another_warehouse_loads_is_refused(tmp_path):
             DeltaTable.create(uri, former)
         sinks = {}
         for name in "ab":
-            warehouse = SqlSink(f"sqlite:///{tmp_path / name}.db", "fact", "m", 60.0)
+            warehouse = SqlSink(f"sqlite:///{tmp_path / name}.db", "fact", ("m_sk",), 60.0)
             create_all(warehouse.engine)
             sinks[name] = DeltaSink(uri, str(tmp_path), warehouse)
         for _ in range(2):
@@ -109,7 +109,7 @@ def test_a_promised_delta_commit_is_made_whatever_sink_comes_next(
     def crashing(*_):
         raise OSError("crash")
 
-    elsewhere = Places(home=sqlite_load.places.home,
+    elsewhere = Paths(home=sqlite_load.places.home,
                        warehouse_url=f"sqlite:///{tmp_path / 'other.db'}")
     sqlite_load.add_file(300)
     sqlite_load.run(spark, sink=str(tmp_path / "delta"))
@@ -157,8 +157,8 @@ def test_apps_that_start_at_the_same_time_make_the_same_delta_table(sqlite_load,
         together, uri = Barrier(4), str(tmp_path / f"delta{attempt}")
 
         def prepare(_, together=together, uri=uri):
-            sink = DeltaSink(uri, str(tmp_path), SqlSink(sqlite_load.places.warehouse_url, "f", "m",
-                                                         10.0))
+            warehouse = SqlSink(sqlite_load.places.warehouse_url, "f", ("m_sk",), 10.0)
+            sink = DeltaSink(uri, str(tmp_path), warehouse)
             together.wait()
             sink.prepare(schema, pa.schema([]), ("id",))
 

@@ -12,20 +12,21 @@ import pytest
 from pyarrow import csv
 from sqlalchemy import inspect, select
 
-from semistream.config import Job
+from provisioned import provision, publish
 from semistream.errors import ConfigError, SemistreamError
+from semistream.job import Job
 from semistream.master.snapshot import open_snapshot
-from semistream.provisioning.dimensions import ProvisionResult, open_dimension, provision, publish
+from semistream.provisioning.dimensions import ProvisionResult, open_dimension
 from semistream.warehouse import connect
 from semistream.warehouse.schema import rejected_master
 from semistream.warehouse.tables import existing_table
 
 
 def job(path=None, *, on=None, business_key=(), table=None, columns=(), schema=None,
-        max_rejected=1):
+        max_rejected=1, name="product"):
     return Job.load({"name": "j", "stream": {}, "on": on or {"sku": "sku"}, "columns": columns,
                      "fact_table": "fact",
-                     "master": {"name": "product", "path": path and str(path), "table": table,
+                     "master": {"name": name, "path": path and str(path), "table": table,
                                 "business_key": business_key,
                                 "columns": schema, "max_rejected": max_rejected}})
 
@@ -211,7 +212,7 @@ def test_a_snapshot_is_published_only_if_something_changed(warehouse, tmp_path):
     provision(job(path), warehouse)
     second, new = publish(job(path), warehouse, snapshots)
     assert new and second.version == "v000002"
-    relation = open_snapshot(snapshots / "product")
+    relation = open_snapshot(snapshots / "product" / "sku")
     rows = [r for i in range(relation.partition_count)
             for r in relation.read(i, relation.schema.names).to_pylist()]
     assert sorted(rows, key=lambda r: r["product_sk"]) == stored(warehouse)
@@ -228,7 +229,7 @@ def test_types_survive_the_warehouse(warehouse, tmp_path):
                       "cat": pa.array(["x", None]).dictionary_encode(), "bin": [b"\0", None]})
     provision(job(write(tmp_path / "p.parquet", table)), warehouse)
     publish(job(tmp_path / "p.parquet"), warehouse, tmp_path)
-    relation = open_snapshot(tmp_path / "product")
+    relation = open_snapshot(tmp_path / "product" / "sku")
     rows = [r for i in range(relation.partition_count)
             for r in relation.read(i, table.schema.names).to_pylist()]
     assert sorted(rows, key=lambda r: r["sku"]) == table.to_pylist()
@@ -334,13 +335,11 @@ def test_what_no_type_holds_is_rejected_or_declared_a_text(mysql, kind, value, s
     assert counts(provision(job(table="t"), engine)) == (1, 0, 0, 1)
     assert [r[:2] for r in rejects(engine)] == [("unparsable", f"v: '{shown}' is not {named}")]
     with pytest.raises(SemistreamError, match=f"v: '{shown}' is not .*") as failed:
-        provision(Job.load(job(table="t", max_rejected=0).model_dump()
-                           | {"master": {"name": "m", "table": "t", "max_rejected": 0}}), engine)
+        provision(job(name="m", table="t", max_rejected=0), engine)
     assert "declare it a STRING" in str(failed.value)
     assert not inspect(engine).has_table("dim_m")
-    as_text = job(table="t", schema="sku STRING, v STRING", max_rejected=0).model_dump()
-    as_text["master"]["name"] = "m"
-    assert counts(provision(Job.load(as_text), engine)) == (2, 0, 0, 0)
+    as_text = job(name="m", table="t", schema="sku STRING, v STRING", max_rejected=0)
+    assert counts(provision(as_text, engine)) == (2, 0, 0, 0)
     assert [r["v"] for r in stored(engine, "dim_m")] == [shown, None]
 
 
@@ -435,7 +434,7 @@ def test_dates_that_no_database_holds_are_rejected(warehouse, tmp_path):
         "day: 10000-01-01 is not within the years 1 to 9999"]
     assert json.loads(rejects(warehouse)[0][2])["valid_to"] == "20002-02-24 00:00:00.000000"
     publish(job(path, on={"k": "k"}), warehouse, tmp_path / "s")
-    relation = open_snapshot(tmp_path / "s" / "product")
+    relation = open_snapshot(tmp_path / "s" / "product" / "k")
     rows = [r for i in range(relation.partition_count)
             for r in relation.read(i, table.schema.names).to_pylist()]
     assert sorted(rows, key=lambda r: r["k"]) == table.slice(1, 2).to_pylist()
@@ -478,8 +477,6 @@ def test_rows_and_keys_that_mysql_has_no_room_for_are_refused_with_the_way_out(m
     for name, path, key, message in (
             ("wide", wide, ["sku"], "at most 1,017 columns"),
             ("keyed", master("y"), columns[:5], "a key of dim_keyed.* 3,072 bytes")):
-        spec = job(path, business_key=key).model_dump()
-        spec["master"]["name"] = name
         with pytest.raises(ConfigError, match=message):
-            provision(Job.load(spec), engine)
+            provision(job(path, name=name, business_key=key), engine)
         assert not inspect(engine).has_table(f"dim_{name}")

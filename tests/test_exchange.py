@@ -12,11 +12,11 @@ import pytest
 from sqlalchemy import text
 
 from loads import ON, same
-from semistream.config import StreamSpec
 from semistream.durable import read_checked, write_checked
 from semistream.errors import SemistreamError
 from semistream.files.source import Rejected
-from semistream.sizing.plan import Plan
+from semistream.job import StreamSpec
+from semistream.sizing.role_plan import RolePlan
 from semistream.streaming import micro_batch
 from semistream.streaming.commit import Commits
 from semistream.streaming.exchange import Input, Side, TaskFailed, inputs, shares
@@ -135,11 +135,11 @@ def test_what_a_reading_task_cannot_read_stops_the_load_in_one_sentence(
 
 @pytest.fixture
 def side(sqlite_load, tmp_path):
-    version = next((sqlite_load.places.snapshots / "part").glob("v*"))
-    plan = Plan("ssbj", 1_000_000, "inner", {}, ON, None, 3, str(version))
+    version = next((sqlite_load.places.snapshots / "part" / "code").glob("v*"))
+    plan = RolePlan("ssbj", 1_000_000, "inner", {}, ON, 3, str(version))
     spec = StreamSpec(format="csv", path=str(tmp_path), columns="sku STRING, n INT", id=["n"])
     reader = find_reader(spec)
-    return Side(0, plan.placement(reader.schema), reader)
+    return Side(0, plan.placement((reader.schema,)), reader)
 
 
 def test_messages_are_read_as_they_were_written(side, tmp_path):

@@ -55,12 +55,12 @@ from benchmarks.papers.report import draw
 from benchmarks.papers.run import _bench, chosen, run, told, wrong_answers
 from benchmarks.papers.settings import ExperimentSettings
 from benchmarks.verdicts import Verdict, half_width, ratio_of
-from semistream.config import Places
 from semistream.cost_models import MODELS, TYPICAL
 from semistream.cost_models.costs import PHASES
 from semistream.errors import ConfigError, SemistreamError
 from semistream.joins import REGISTRY
 from semistream.joins.output import JoinOutput
+from semistream.paths import Paths
 from semistream.sizing import open_join
 from semistream.tuning.report import COLOURS
 from semistream.warehouse.checksum import row_hashes
@@ -70,8 +70,8 @@ R_T, BATCH = 20_000, 4096
 
 
 @pytest.fixture(scope="module")
-def places(tmp_path_factory) -> Places:
-    return Places(home=tmp_path_factory.mktemp("experiments"))
+def places(tmp_path_factory) -> Paths:
+    return Paths(home=tmp_path_factory.mktemp("experiments"))
 
 
 @pytest.fixture(scope="module")

@@ -16,15 +16,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import text
 
+from provisioned import provision, publish
 from semistream import quality
 from semistream.column_format import DIRECTIVES, ColumnFormat, declared, formats, paired
-from semistream.config import Job, StreamSpec, StreamStreamJob, read_yaml
 from semistream.errors import ConfigError, SemistreamError
 from semistream.files.convert import cast_cells, prepared_cells
 from semistream.files.inference import infer_formatted_type
 from semistream.files.opening import open_source
+from semistream.job import Job, StreamSpec, StreamStreamJob
 from semistream.master.publish import current_manifest
-from semistream.provisioning.dimensions import provision, publish
+from semistream.settings import read_yaml
 from semistream.streaming.batch import join_dataframe
 from semistream.streaming.kept_formats import check_kept
 from semistream.streaming.settings import LoadSettings
@@ -323,9 +324,10 @@ def test_a_key_has_one_form_on_both_sides():
            "master": {"name": "m", "formats": {"price": "1,234.56"}}, "on": {"sku": "code"},
            "fact_table": "f"}
     read = Job.load(job)
-    assert read.master.formats["code"].normal_form == {"trim": True}
-    assert read.master.formats["code"].missing == ()
-    assert read.stream.formats["sku"].missing == ("-",) and "price" in read.master.formats
+    assert read.roles[0].dimension.formats["code"].normal_form == {"trim": True}
+    assert read.roles[0].dimension.formats["code"].missing == ()
+    assert read.stream.formats["sku"].missing == ("-",)
+    assert "price" in read.roles[0].dimension.formats
     assert Job.load(json.loads(read.to_ledger())) == read
     job["master"]["formats"]["code"] = "fold"
     with pytest.raises(ConfigError, match=r"formats.sku.*same form on both sides.*trim.*fold.*"
@@ -464,7 +466,7 @@ def test_a_dimension_s_keys_have_the_form_that_the_stream_declares(warehouse, tm
     manifest, _ = publish(mine, warehouse, tmp_path / "snapshots")
     assert manifest.formats == {"code": {"trim": True, "case": "fold"}}
     assert provision(mine, warehouse).unchanged == 2
-    with pytest.raises(ConfigError, match=r"master.formats.*dim_part, .*\"trim\".*another name"):
+    with pytest.raises(ConfigError, match=r"formats of .*dim_part, .*\"trim\".*another name"):
         provision(job(tmp_path, {}, master), warehouse)
 
 
@@ -491,7 +493,8 @@ def test_a_load_of_messy_files_is_proven(spark, sqlite_load, tmp_path):
     assert proof.success, [(r.name, r.rows) for r in proof.results if not r.success]
     assert not [n for n in proof.notes if "not counted again" in n]
     rows = spark.createDataFrame([(1, " STRASSE "), (2, None), (3, "x")], "id INT, sku STRING")
-    joined = join_dataframe(rows, places.snapshots / "part", [("sku", "code")], columns=["price"])
+    joined = join_dataframe(rows, places.snapshots / "part" / "code", [("sku", "code")],
+                            columns=["price"])
     assert [tuple(r) for r in joined.collect()] == [(1, "strasse", D("1234.56"))]
     # keys and ids go by their formats, from the load's beginning and in the snapshot
     with pytest.raises(SemistreamError, match=r"stream.formats.id.*must stay.*\"zeros\": 4"):

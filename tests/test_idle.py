@@ -11,6 +11,7 @@ import pytest
 from loads import SmallLoad
 from semistream.errors import SemistreamError
 from semistream.pipeline import steps
+from semistream.sizing.role_plan import RolePlan
 from semistream.streaming.app import Load
 from semistream.streaming.progress import Progress
 from semistream.streaming.status import StatusFile, checkpoint_lock, read_status
@@ -64,7 +65,7 @@ def test_it_notes_what_a_run_would_note(spark, loaded):
 
 
 def begun(load: SmallLoad) -> None:
-    at = Progress.read(checkpoint(load))
+    at = Progress.read(checkpoint(load), RolePlan)
     Progress(at.batch + 1, 0, at.plan, {}, at.source, at.sources).write(checkpoint(load))
 
 

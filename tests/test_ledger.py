@@ -22,6 +22,7 @@ from semistream.errors import StateError
 from semistream.gathering import COLUMN_OVERHEAD
 from semistream.reasons import Reason
 from semistream.sizing.plan import Plan
+from semistream.sizing.role_plan import RolePlan
 from semistream.streaming import joining, task
 from semistream.streaming.exchange import Input
 from semistream.streaming.sinks import delta as delta_sink
@@ -51,18 +52,20 @@ class Tasks:
     def __init__(self, tmp_path, url, algorithm="meshjoin"):
         self.load = SmallLoad(tmp_path / "home", url)
         self.load.publish()
-        self.plan = Plan(algorithm, 100_000, "inner", {"disk_tuples": 128}, ON, COLUMNS, 2,
-                         str(self.load.places.snapshots / "part" / "v000001"))
+        join = RolePlan(algorithm, 100_000, "inner", {"disk_tuples": 128}, ON, 2,
+                        str(self.load.places.snapshots / "part" / "code" / "v000001"),
+                        {c: c for c in COLUMNS})
+        self.plan = Plan((join,))
         self.checkpoint = tmp_path / "checkpoint"
         (self.checkpoint / "state").mkdir(parents=True)
-        self.sink = SqlSink(url, "fact_sales", "part", 30)
+        self.sink = SqlSink(url, "fact_sales", ("part_sk",), 30)
         create_all(self.sink.engine)
-        join = self.plan.open(STREAM, 0)
+        join = join.open(STREAM, 0)
         fields = list(join.output_schema)
         self.sink.prepare(pa.schema(fields[:3]), pa.schema(fields[3:]), ("id",))
         # again is harmless
         self.sink.prepare(pa.schema(fields[:3]), pa.schema(fields[3:]), ("id",))
-        self.placement = self.plan.placement(STREAM)
+        self.placement = self.plan.placement((STREAM,))
         self.states, self.batch = {}, -1
 
     def work(self, batch, drain=0):
@@ -273,7 +276,7 @@ def test_tuples_that_do_not_add_up_are_not_loaded(tasks, monkeypatch):
 def delta(tasks, tmp_path):
     """Tasks that load a Delta table."""
     tasks.sink = DeltaSink(str(tmp_path / "delta"), str(tasks.checkpoint), tasks.sink)
-    fields = list(tasks.plan.open(STREAM, 0).output_schema)
+    fields = list(tasks.plan.joins[0].open(STREAM, 0).output_schema)
     tasks.sink.prepare(pa.schema(fields[:3]), pa.schema(fields[3:]), ("id",))
     return tasks
 

@@ -16,8 +16,8 @@ from rich.console import Console
 
 from loads import until
 from semistream import local
-from semistream.config import Places
 from semistream.errors import SemistreamError
+from semistream.paths import Paths
 from semistream.pipeline import drivers
 from semistream.streaming.status import read_status
 
@@ -116,7 +116,7 @@ class Airflow:
         monkeypatch.setattr(local, "environment", lambda _: settings)
         monkeypatch.setattr(local, "_healthy", lambda _: len(self.parts) == len(local.PARTS))
         monkeypatch.setenv("SEMISTREAM_HOME", str(home))
-        self.home, self.places = home / "airflow", Places.from_environment()
+        self.home, self.places = home / "airflow", Paths.from_environment()
 
     @property
     def session(self) -> int:
@@ -134,7 +134,7 @@ class Airflow:
     def down(self) -> str:
         return self._run(local.down)
 
-    def _run(self, command: Callable[[Console, Places], int]) -> str:
+    def _run(self, command: Callable[[Console, Paths], int]) -> str:
         screen = Console(file=io.StringIO(), width=1000)
         assert command(screen, self.places) == 0
         return screen.file.getvalue()

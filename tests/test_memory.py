@@ -16,9 +16,10 @@ from pyarrow import csv
 
 import faults
 from loads import SmallLoad
-from semistream.config import Job
+from provisioned import provision
 from semistream.files.opening import open_source
 from semistream.gathering import Gathered
+from semistream.job import Job
 from semistream.joins.arena import Arena
 from semistream.joins.disk_partition import DiskPartition
 from semistream.joins.frequency_detection import FrequentTuples
@@ -29,7 +30,6 @@ from semistream.joins.spec import join_spec
 from semistream.master.memory import MemoryRelation
 from semistream.master.publish import publish_snapshot
 from semistream.master.snapshot import open_snapshot
-from semistream.provisioning.dimensions import provision
 from semistream.resident import resident
 from semistream.sizing import open_join
 from semistream.source_files import FEW_COLUMNS, open_parquet, parquet_batches
@@ -191,13 +191,12 @@ def test_publishing_takes_its_memory_whatever_the_size_of_the_master_data(tmp_pa
 
 
 PUBLISH = """
-import json, sys
+import sys
 from pathlib import Path
-from semistream.config import Job
 from semistream.provisioning.dimensions import publish
 from semistream.warehouse import connect
-job, url, snapshots, memory = sys.argv[1:]
-publish(Job.load(json.loads(job)), connect(url), Path(snapshots), memory=int(memory))
+url, snapshots, memory = sys.argv[1:]
+publish("m", ["k"], connect(url), Path(snapshots), memory=int(memory))
 """
 
 
@@ -205,9 +204,9 @@ def test_publishing_takes_its_memory_from_a_database(warehouse, warehouse_url, t
     values = {"name": "wide", "stream": {}, "on": {"k": "k"}, "fact_table": "facts",
               "master": {"name": "m", "path": str(write(tmp_path / "m.parquet", MANY))}}
     provision(Job.load(values), warehouse)
-    peak = peak_of_python("-c", PUBLISH, json.dumps(values), warehouse_url, tmp_path / "snapshots",
+    peak = peak_of_python("-c", PUBLISH, warehouse_url, tmp_path / "snapshots",
                           MEMORY)
-    assert open_snapshot(tmp_path / "snapshots" / "m").tuple_count == MANY
+    assert open_snapshot(tmp_path / "snapshots" / "m" / "k").tuple_count == MANY
     assert peak < BASE + 1.1 * MEMORY
 
 
@@ -443,24 +442,26 @@ import json, sys
 from pathlib import Path
 import numpy as np, pyarrow as pa, pyarrow.parquet as pq
 from semistream.sizing.plan import Plan
+from semistream.sizing.role_plan import RolePlan
 from semistream.streaming.sinks.registry import open_sink
 from semistream.streaming.sinks.sql import SqlSink
-from semistream.config import StreamSpec
+from semistream.job import StreamSpec
 from semistream.streaming.sources.reader import find_reader
 from semistream.streaming.task import Work
 from semistream.warehouse import create_all
 home, setting, memory = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 stream = pq.read_schema(home / "s.parquet").remove_metadata()
-warehouse = SqlSink(f"sqlite:///{home / setting}.db", "facts", "m", 30)
+warehouse = SqlSink(f"sqlite:///{home / setting}.db", "facts", ("m_sk",), 30)
 create_all(warehouse.engine)
 checkpoint = home / setting
 (checkpoint / "state").mkdir(parents=True)
-columns = tuple(c for c in pq.read_schema(home / "m.parquet").names if c not in ("k", "m_sk"))
-plan = Plan("meshjoin", memory, "inner", {}, (("k", "k"),), columns, 1,
-            str(home / "snapshots" / "m" / "v000001"))
-schema = plan.open(stream, 0).output_schema
+columns = {c: c for c in pq.read_schema(home / "m.parquet").names if c not in ("k", "m_sk")}
+join = RolePlan("meshjoin", memory, "inner", {}, (("k", "k"),), 1,
+                str(home / "snapshots" / "m" / "k" / "v000001"), columns)
+schema = join.open(stream, 0).output_schema
 sink = open_sink(setting if setting == "sql" else str(home / "table"), warehouse, checkpoint)
 sink = sink.prepare(stream, pa.schema(list(schema)[len(stream):]), ("id",))
+plan = Plan((join,))
 work = Work("wide", 0, 0, plan, {}, str(checkpoint), (stream,), (("id",),), sink,
             files=((str(home / "s.parquet"),),),
             readers=(find_reader(StreamSpec(), schema=stream),))
@@ -479,7 +480,8 @@ def test_a_task_takes_its_memory_whatever_the_number_of_columns(tmp_path, sink):
                              **columns(200, 1000, "s")}), tmp_path / "s.parquet")
     master = pa.table({"k": np.arange(1000), "m_sk": np.arange(1000), **columns(200, 1000, "m")})
     pq.write_table(master, tmp_path / "m.parquet")
-    publish_snapshot(master.to_batches(), master.schema, tmp_path / "snapshots" / "m", "m", ["k"])
+    publish_snapshot(master.to_batches(), master.schema, tmp_path / "snapshots" / "m" / "k", "m",
+                     ["k"])
     assert peak_of_python("-c", TASK, tmp_path, sink, memory) < JOIN_BASE + 1.1 * memory
 
 
@@ -495,7 +497,8 @@ class WideLoad(SmallLoad):
             "fact_table": "facts"})
         batches = (keyed(wide(min(20_000, rows - first), first))
                    for first in range(0, rows, 20_000))
-        publish_snapshot(batches, keyed(wide(1)).schema, self.places.snapshots / "m", "m", ["k"])
+        publish_snapshot(batches, keyed(wide(1)).schema, self.places.snapshots / "m" / "k", "m",
+                         ["k"])
         keys = self.random.zipf(1.3, tuples) % rows
         pq.write_table(pa.table({"id": np.arange(tuples), "k": keys, "v": keys / 8}),
                        self.stream_directory / "s.parquet", row_group_size=tuples)

@@ -18,7 +18,6 @@ from pydantic import Field
 import oracle
 import test_joins
 from semistream.cli import main
-from semistream.config import Settings
 from semistream.cost_models import MODELS, Model, Prediction, Size
 from semistream.cost_models.costs import infeasible
 from semistream.cost_models.sizes import DISK_TUPLES
@@ -33,6 +32,7 @@ from semistream.joins.stream_table import NO_LIMIT, Ages, StreamTable
 from semistream.master.memory import MemoryRelation
 from semistream.master.publish import publish_snapshot
 from semistream.master.snapshot import open_snapshot
+from semistream.settings import Settings
 from semistream.sizing import open_join
 from semistream.stream_joins import (
     LEFT,

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from semistream.config import StreamSpec
 from semistream.errors import ConfigError
+from semistream.job import StreamSpec
 from semistream.source_files import Unseen, list_files, same_names
 from semistream.streaming.sources.reader import find_reader
 from semistream.warehouse.proof import read_proof

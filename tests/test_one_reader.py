@@ -16,13 +16,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from loads import MASTER
-from semistream.config import Job, StreamSpec
+from provisioned import provision
 from semistream.errors import ConfigError, SemistreamError
 from semistream.files.join import join_files
 from semistream.files.opening import open_source
 from semistream.files.settings import JoinFiles
+from semistream.job import Job, StreamSpec
 from semistream.master.publish import publish_snapshot
-from semistream.provisioning.dimensions import provision
 from semistream.quality.sources import read_ids
 from semistream.streaming.sources.reader import find_reader
 from semistream.warehouse import connect
@@ -300,8 +300,8 @@ def test_an_empty_key_is_joined_and_quotes_are_as_told(spark, sqlite_load, tmp_p
     stream = written(tmp_path / "s", {"a.csv": "'id';'k';'x'\n1;'';'a;b'\n2;;c\n"})
     sqlite_load.master = [{"part_sk": 1, "code": "", "name": "none", "price": 1}]
     rows = pa.Table.from_pylist(sqlite_load.master, MASTER)
-    publish_snapshot(rows.to_batches(), MASTER, sqlite_load.places.snapshots / "part", "part",
-                     ["code"])
+    publish_snapshot(rows.to_batches(), MASTER, sqlite_load.places.snapshots / "part" / "code",
+                     "part", ["code"])
     job = load_job(sqlite_load, stream, options={"sep": ";", "quote": "'"})
     summary = sqlite_load.run(spark, job)
     assert (summary["matched"], summary["rejected"]) == (1, {"null_key": 1})

@@ -19,7 +19,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import delete, select, text
 
 from loads import until
-from semistream.config import Places
+from semistream.paths import Paths
 from semistream.pipeline import steps, summary
 from semistream.reasons import Reason
 from semistream.streaming.status import StatusFile, checkpoint_lock, stop_requested
@@ -45,7 +45,7 @@ class Page:
     """The page's app with a home of its own, its login left out, and ways to fill what it shows."""
 
     def __init__(self, home: Path, url: str, app):
-        self.places, self.app = Places(home=home, warehouse_url=url), app
+        self.places, self.app = Paths(home=home, warehouse_url=url), app
         self.client = TestClient(app, base_url="http://localhost:8080")
         self.engine = connect(url)
 

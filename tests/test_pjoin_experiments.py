@@ -21,14 +21,14 @@ from benchmarks.papers.pjoin import (
     events,
 )
 from benchmarks.papers.run import chosen
-from semistream.config import Places
+from semistream.paths import Paths
 
 STUDIES = chosen(["pjoin"])
 
 
 @pytest.fixture(scope="module")
 def runner(tmp_path_factory) -> PunctuatedRunner:
-    return PunctuatedRunner(0.005, Places(home=tmp_path_factory.mktemp("pjoin")), print)
+    return PunctuatedRunner(0.005, Paths(home=tmp_path_factory.mktemp("pjoin")), print)
 
 
 @pytest.mark.parametrize("experiment", STUDIES, ids=[e.name for e in STUDIES])

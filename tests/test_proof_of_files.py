@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from semistream.config import Places
+from provisioned import provision, publish
+from semistream.paths import Paths
 from semistream.pipeline import steps
-from semistream.provisioning import dimensions
 from semistream.quality import VerificationFailed
 from semistream.streaming.app import Load
 from semistream.streaming.settings import LoadSettings
@@ -34,15 +34,15 @@ def sale(i: int) -> str:
 
 class CsvLoad:
     def __init__(self, home: Path, **stream):
-        self.places = Places(home=home / "var", warehouse_url=f"sqlite:///{home / 'warehouse.db'}")
+        self.places = Paths(home=home / "var", warehouse_url=f"sqlite:///{home / 'warehouse.db'}")
         self.home, self.files = home, home / "sales"
         self.files.mkdir()
         (home / "products.csv").write_text(PRODUCTS)
         self.file = home / "job.yaml"
         self.write_job(**stream)
         with open_warehouse(self.places.warehouse_url) as engine:
-            dimensions.provision(self.job, engine)
-            dimensions.publish(self.job, engine, self.places.snapshots)
+            provision(self.job, engine)
+            publish(self.job, engine, self.places.snapshots)
 
     def write_job(self, **stream) -> None:
         self.file.write_text(yaml.safe_dump({

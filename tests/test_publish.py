@@ -9,13 +9,15 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from semistream.config import Job, Places
+from provisioned import provision, publish
 from semistream.errors import ConfigError
+from semistream.job import Job
 from semistream.master.publish import current_manifest
+from semistream.master.published import snapshot_root
 from semistream.master.snapshot import open_snapshot
+from semistream.paths import Paths
 from semistream.pipeline import steps
 from semistream.provisioning import dimensions
-from semistream.provisioning.dimensions import provision, publish
 from semistream.provisioning.spark import Publish, PublishSettings, task_count
 
 APP = Path(__file__).parents[1] / "spark_apps" / "publish_snapshot.py"
@@ -42,7 +44,7 @@ def values(on):
 @pytest.fixture
 def places(warehouse_url, tmp_path):
     pq.write_table(MASTER, tmp_path / "m.parquet")
-    return Places(home=tmp_path, warehouse_url=warehouse_url)
+    return Paths(home=tmp_path, warehouse_url=warehouse_url)
 
 
 def job(places, on) -> Job:
@@ -65,12 +67,12 @@ def test_spark_publishes_what_the_library_publishes(spark, warehouse, places, on
     spec = job(places, on)
     provision(spec, warehouse)
     publish(spec, warehouse, places.home / "library")
-    app = Publish(PublishSettings(job="j"), spec, places)
+    app = Publish(PublishSettings(job="j"), "m", spec.roles[0].key, places)
     assert app.needed
     app.run(spark)
-    assert not Publish(PublishSettings(job="j"), spec, places).needed
-    ours, rows, codes = contents(places.snapshots / "m")
-    theirs, expected, expected_codes = contents(places.home / "library" / "m")
+    assert not Publish(PublishSettings(job="j"), "m", spec.roles[0].key, places).needed
+    ours, rows, codes = contents(snapshot_root(places.snapshots, "m", on))
+    theirs, expected, expected_codes = contents(snapshot_root(places.home / "library", "m", on))
     assert rows == expected and codes == expected_codes and len(rows) == ROWS - theirs.null_keys
     for field in ("schema", "key_columns", "tuple_count", "null_keys", "unique", "bucket_count",
                   "page_tuples", "source"):
@@ -84,7 +86,7 @@ def test_no_task_of_spark_is_run_for_an_empty_bucket(spark, warehouse, places):
     group = f"publishing {places.home}"
     spark.sparkContext.setJobGroup(group, "")
     try:
-        Publish(PublishSettings(job="j"), spec, places).run(spark)
+        Publish(PublishSettings(job="j"), "m", spec.roles[0].key, places).run(spark)
     finally:
         spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)
     told = spark.sparkContext.statusTracker()
@@ -100,16 +102,16 @@ def test_a_small_dimension_is_published_in_process_and_none_that_has_not_changed
     spec = values(["code"])
     spec["master"]["path"] = str(places.home / "m.parquet")
     (places.home / "job.yaml").write_text(yaml.safe_dump(spec))
-    name, root = str(places.home / "job.yaml"), places.snapshots / "m"
+    name, root = str(places.home / "job.yaml"), places.snapshots / "m" / "code"
     provision(job(places, ["code"]), warehouse)
     monkeypatch.setattr(dimensions, "SMALL", ROWS * 10 if is_small else ROWS * 10 - 1)
-    assert steps.publish(name, "16MB", places) == is_small
+    assert steps.publish(name, "m", "16MB", places) == is_small
     assert (current_manifest(root) is not None) == is_small
     publish(job(places, ["code"]), warehouse, places.snapshots)
-    assert steps.publish(name, "16MB", places)
+    assert steps.publish(name, "m", "16MB", places)
     assert current_manifest(root).version == "v000001"
     with pytest.raises(ConfigError, match="memory"):
-        steps.publish(name, "3 bananas", places)
+        steps.publish(name, "m", "3 bananas", places)
 
 
 def test_spark_publishes_columns_of_any_name_and_date(spark, warehouse, places):
@@ -123,8 +125,8 @@ def test_spark_publishes_columns_of_any_name_and_date(spark, warehouse, places):
     values_["master"] |= {"path": str(places.home / "m.parquet"), "business_key": ["a.b`c"]}
     spec = Job.load(values_)
     provision(spec, warehouse)
-    Publish(PublishSettings(job="j"), spec, places).run(spark)
-    rows = contents(places.snapshots / "m")[1]
+    Publish(PublishSettings(job="j"), "m", spec.roles[0].key, places).run(spark)
+    rows = contents(next((places.snapshots / "m").glob("key-*")))[1]
     assert [{n: r[n] for n in table.column_names} for r in rows] == \
         sorted(table.to_pylist(), key=lambda r: r["a.b`c"])
 
@@ -133,13 +135,13 @@ def test_a_table_that_changes_while_it_is_read_is_not_published(
         spark, warehouse, places, monkeypatch):
     spec = job(places, ["id"])
     provision(spec, warehouse)
-    app = Publish(PublishSettings(job="j"), spec, places)
+    app = Publish(PublishSettings(job="j"), "m", spec.roles[0].key, places)
     pq.write_table(MASTER.slice(0, 10).set_column(3, "name", pa.array(["new"] * 10)),
                    places.home / "m.parquet")
     provision(spec, warehouse)
     with pytest.raises(Exception, match="changed while it was read"):
         app.run(spark)
-    assert current_manifest(places.snapshots / "m") is None
+    assert current_manifest(places.snapshots / "m" / "id") is None
 
 
 def test_the_app_by_command(warehouse, places, warehouse_url):

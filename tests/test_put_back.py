@@ -331,7 +331,7 @@ def test_a_drained_load_goes_on_without_what_only_waiting_tuples_need(sql):
     assert sql.run()["rows_read"] == 100
     sql.check()
     sql.load.publish("later")
-    shutil.rmtree(sql.load.places.snapshots / "part" / "v000001")
+    shutil.rmtree(sql.load.places.snapshots / "part" / "code" / "v000001")
     assert sql.run()["rows_read"] == 0
     note = sql.checkpoint / "progress.json"
     values = read_checked(note, "")

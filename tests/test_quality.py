@@ -17,9 +17,9 @@ import pytest
 import sqlalchemy as sa
 
 from semistream import quality
-from semistream.config import Job, StreamSpec
 from semistream.errors import ConfigError
 from semistream.files.source import Rejected
+from semistream.job import Job, StreamSpec
 from semistream.keys import codes
 from semistream.quality.scope import committed, make_scope, range_of
 from semistream.quality.staging import Staging, stage_sample
@@ -88,7 +88,7 @@ class Loader:
     def __init__(self, url: str, directory: Path, many: bool = False, left: bool = False):
         self.url, self.directory, self.left = url, directory / "orders", left
         self.directory.mkdir(parents=True, exist_ok=True)
-        self.engine, self.sink = connect(url), SqlSink(url, "fact_sales", "sales", 30)
+        self.engine, self.sink = connect(url), SqlSink(url, "fact_sales", ("sales_sk",), 30)
         create_all(self.engine)
         business = ["sku", "name"] if many else ["sku"]
         self.job = Job.load(
@@ -96,8 +96,8 @@ class Loader:
              "stream": {"format": "parquet", "path": str(self.directory), "id": ["order_id"]},
              "master": {"name": "sales", "business_key": business}, "on": {"sku": "sku"},
              "columns": ["name", "price", "colour", "day"], "fact_table": "fact_sales"})
-        self.dimension = ensure(self.engine, dimension_table("sales", MASTER, business, ["sku"]))
-        self.fact = ensure(self.engine, fact_table("fact_sales", STREAM, "sales", ADDED,
+        self.dimension = ensure(self.engine, dimension_table("sales", MASTER, business, [["sku"]]))
+        self.fact = ensure(self.engine, fact_table("fact_sales", STREAM, ["sales_sk"], ADDED,
                                                    ["order_id"], index_ids=left))
         with self.engine.begin() as connection:
             bulk_insert(connection, self.dimension, pa.Table.from_pylist(products(many), MASTER))
@@ -654,12 +654,12 @@ def test_rows_are_expected_version_by_version_where_all_loads_kept_a_sketch(sket
     result = check(loader, tmp_path / "reports", **places)
     assert [r["version"] for r in expected(result)] == [first]
     assert f"Some loads with version {loader.version}" in result.notes[0]
-    file = max((tmp_path / "snapshots" / "sales" / first).glob("*.codes"),
+    file = max((tmp_path / "snapshots" / "sales" / "sku" / first).glob("*.codes"),
                key=lambda path: path.stat().st_size)
     file.write_bytes(bytes(file.stat().st_size))
     result = check(loader, tmp_path / "reports", **places)
     assert "is damaged" in result.notes[1] and str(file) in result.notes[1]
-    shutil.rmtree(tmp_path / "snapshots" / "sales" / first)
+    shutil.rmtree(tmp_path / "snapshots" / "sales" / "sku" / first)
     result = check(loader, tmp_path / "reports", **places)
     assert "expected_rows" not in {r.name for r in result.results}
     assert f"Version {first} of the master data is no longer kept" in result.notes[1]
@@ -671,7 +671,7 @@ def publish(loader: Loader, snapshots: Path, changes: int | None = None) -> str:
     schema = schema.set(schema.get_field_index("price"), pa.field("price", pa.decimal128(12, 2)))
     with loader.engine.connect() as connection:
         batches = list(fetch(connection, sa.select(loader.dimension), schema))
-    return publish_snapshot(batches, schema, snapshots / "sales", "sales", ["sku"],
+    return publish_snapshot(batches, schema, snapshots / "sales" / "sku", "sales", ["sku"],
                             source={"changes": changes}).version
 
 
@@ -700,7 +700,7 @@ def test_master_data_changed(warehouse_url, tmp_path):
     assert {(r["order_id"], r["master_version"], r["joined_again"])
             for r in rows_of(result, "sample_joined")} == {
         (20, first, "Product 0 100%: 'new'"), (60, loader.version, "renamed")}
-    shutil.rmtree(snapshots / "sales" / first)
+    shutil.rmtree(snapshots / "sales" / "sku" / first)
     result = check(loader, reports, snapshots=snapshots)
     assert [r["order_id"] for r in rows_of(result, "sample_joined")] == [60]
     assert "no longer kept" in result.notes[0] and result.notes[0] in result.report.read_text()
@@ -719,7 +719,7 @@ def test_a_version_that_is_gone_is_said_to_be(tmp_path, verified):
         connection.execute(loader.dimension.update().values(name="renamed"))
     first, loader.version = loader.version, publish(loader, snapshots)
     loader.load(range(1, 2))
-    shutil.rmtree(snapshots / "sales" / first)
+    shutil.rmtree(snapshots / "sales" / "sku" / first)
     result = check(loader, reports, snapshots=snapshots)
     assert result.success
     what = (f"52 facts and 8 unmatched tuples were loaded with version {first} of the master data, "
@@ -744,7 +744,7 @@ def test_a_version_that_is_damaged_is_said_to_be(tmp_path):
         connection.execute(loader.dimension.update().values(name="renamed"))
     first, loader.version = loader.version, publish(loader, snapshots)
     loader.load(range(1, 2))
-    for file in (snapshots / "sales" / first).glob("*.arrow"):
+    for file in (snapshots / "sales" / "sku" / first).glob("*.arrow"):
         file.write_bytes(file.read_bytes()[:200])
     with loader.engine.begin() as connection:
         change(connection, "UPDATE fact_sales SET quantity = 77 WHERE order_id = 20")

@@ -4,7 +4,7 @@ import re
 from itertools import chain
 from pathlib import Path
 
-from semistream.config import Job, StreamStreamJob
+from semistream.job import Job, StreamStreamJob
 from semistream.joins.registry import REGISTRY
 from semistream.streaming.settings import LoadSettings, StreamStreamSettings
 
@@ -55,7 +55,8 @@ def test_every_page_is_linked_from_the_readme():
 def test_the_job_of_the_readme_is_one(tmp_path):
     (tmp_path / "sales.yaml").write_text(re.search(r"```yaml\n(.*?)```", README, re.S)[1])
     job = Job.from_yaml(tmp_path / "sales.yaml")
-    assert job.on == {"product": "sku"} and job.columns == ("name", "category")
+    (role,) = job.roles
+    assert role.on == {"product": "sku"} and [*role.columns] == ["name", "category"]
     assert job.stream.id == ("sale_id",)
 
 

@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSource
 from sqlalchemy import inspect
 
 from loads import STREAM, SmallLoad, same
-from semistream.config import Job
+from semistream.job import Job
 from semistream.quality.verification import verify
 from semistream.streaming.settings import LoadSettings
 from semistream.streaming.sinks import registry as sinks

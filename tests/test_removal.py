@@ -12,9 +12,9 @@ import pytest
 from sqlalchemy import inspect
 
 from semistream import cli, local
-from semistream.config import Places
 from semistream.durable import naming
 from semistream.errors import ConfigError
+from semistream.paths import Paths
 from semistream.pipeline import steps
 from semistream.streaming.settings import LoadSettings
 from semistream.streaming.status import StatusFile, checkpoint_lock, read_status
@@ -156,7 +156,7 @@ def test_a_failed_step_of_make_load_says_which_checks(tmp_path):
     log = tmp_path / "load.log"
     log.write_text("")
     screen = Console(record=True, width=200)
-    assert not local._run_dag(Fails(), "verify_completeness", "tpch", screen, Places(home=tmp_path),
+    assert not local._run_dag(Fails(), "verify_completeness", "tpch", screen, Paths(home=tmp_path),
                               log)
     shown = screen.export_text()
     assert "1 of 17 checks failed" in shown and "id=7" in shown and "Report: /r/1.html" in shown

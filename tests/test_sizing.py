@@ -22,7 +22,7 @@ from semistream.master.memory import MemoryRelation
 from semistream.master.publish import publish_snapshot
 from semistream.master.snapshot import open_snapshot
 from semistream.sizing import describe, known_costs, open_join, opening, tune
-from semistream.sizing.plan import Plan
+from semistream.sizing.role_plan import RolePlan
 from semistream.streaming.progress import Progress
 from semistream.workloads.zipf import ZipfKeys
 from test_crash import crash_at
@@ -157,8 +157,9 @@ class TestPlan:
 
     @staticmethod
     def plan(load, algorithm="tuned-x-hybridjoin", **parameters):
-        version = load.places.snapshots / "part" / "v000001"
-        return Plan(algorithm, 100_000, "inner", parameters, ON, COLUMNS, 2, str(version))
+        version = load.places.snapshots / "part" / "code" / "v000001"
+        return RolePlan(algorithm, 100_000, "inner", parameters, ON, 2, str(version),
+                        {c: c for c in COLUMNS})
 
     def test_what_was_chosen_is_told_from_what_was_given(self, load):
         sample = load.sales(3000).combine_chunks().to_batches()[0]
@@ -166,7 +167,7 @@ class TestPlan:
         plan = asked.choose(sample, TYPICAL)
         assert plan.chosen == ("resident_tuples",) and plan.parameters["resident_tuples"] > 0
         assert plan.parameters["disk_tuples"] == 128 and plan.open_questions
-        assert Plan.from_json(json.loads(json.dumps(asdict(plan)))) == plan
+        assert RolePlan.from_json(json.loads(json.dumps(asdict(plan)))) == plan
         assert replace(plan.asked(), owners=()) == asked
         given = self.plan(load, disk_tuples=128, resident_tuples=50).choose(sample, TYPICAL)
         assert given.chosen == () and not given.open_questions
@@ -200,16 +201,16 @@ class TestPlan:
             with pytest.raises(OSError, match="crash"):
                 load.run(spark, **settings)
         progress = load.places.checkpoints / "sales"
-        before = Progress.read(progress).plan
+        before = Progress.read(progress, RolePlan).plan.joins[0]
         assert before.chosen == ("disk_tuples",)
         assert load.query("SELECT sum(waiting) FROM load_batches")[0][0] > 0
         SLOW.save(load.places.home / "costs.yaml")
         load.add_file(1000)
         load.run(spark, **settings)
-        assert Progress.read(progress).plan.parameters == before.parameters
+        assert Progress.read(progress, RolePlan).plan.joins[0].parameters == before.parameters
         load.add_file(1000)
         load.run(spark, **settings)  # nothing waited
-        assert (Progress.read(progress).plan.parameters["disk_tuples"]
+        assert (Progress.read(progress, RolePlan).plan.joins[0].parameters["disk_tuples"]
                 > before.parameters["disk_tuples"])
         load.check()
 

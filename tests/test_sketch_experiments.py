@@ -22,7 +22,7 @@ from benchmarks.papers.sketches import (
     estimate_error,
     sized,
 )
-from semistream.config import Places
+from semistream.paths import Paths
 from semistream.sketches import METHODS
 
 STUDIES = chosen(["sketch"])
@@ -31,7 +31,7 @@ POINT = SketchPoint("skimmed", "zipf", 1.0, 100, 50, 11)
 
 @pytest.fixture(scope="module")
 def runner(tmp_path_factory) -> SketchRunner:
-    return SketchRunner(0.002, Places(home=tmp_path_factory.mktemp("sketches")), print)
+    return SketchRunner(0.002, Paths(home=tmp_path_factory.mktemp("sketches")), print)
 
 
 @pytest.mark.parametrize("experiment", STUDIES, ids=[e.name for e in STUDIES])

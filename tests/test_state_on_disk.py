@@ -23,9 +23,9 @@ from benchmarks.papers.state_on_disk import (
     Streams,
 )
 from benchmarks.verdicts import half_width
-from semistream.config import Places
 from semistream.cost_models import xjoin
 from semistream.cost_models.xjoin import StateCosts, StreamWorkload
+from semistream.paths import Paths
 from semistream.stream_joins import state
 from semistream.stream_joins.base import StreamStreamJoin
 
@@ -143,7 +143,7 @@ def test_the_costs_fitted_to_known_times_are_those(slower, near, monkeypatch, tm
             relocated=model.relocated, output_rows=0, bytes_read=0)
 
     calls = []
-    runner = StateRunner(0.01, Places(home=tmp_path), print)
+    runner = StateRunner(0.01, Paths(home=tmp_path), print)
     monkeypatch.setattr(state_on_disk, "join", known)
     slow = 1 + slower * np.arange(ROUNDS)
     least_squares = np.sum(1 / slow) / np.sum(1 / slow**2)  # of the errors relative to each
@@ -174,7 +174,7 @@ def test_a_setting_that_fails_is_shown(monkeypatch, tmp_path):
         return model.seconds, SimpleNamespace(relocated=model.relocated, output_rows=0,
                                               bytes_read=0)
 
-    runner = StateRunner(0.01, Places(home=tmp_path), print)
+    runner = StateRunner(0.01, Paths(home=tmp_path), print)
     monkeypatch.setattr(state_on_disk, "join", full)
     rows = [runner.run(StatePoint(ratio, 1.0)) for ratio in (20.0, 40.0)]
     assert [(r["state"], r["error"]) for r in rows] == [("measured", ""),

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from loads import same
-from semistream.config import StreamStreamJob
 from semistream.errors import ConfigError
+from semistream.job import StreamStreamJob
 from semistream.quality import verify
 from semistream.workloads import ZipfKeys
 from stream_pairs import ORDERS, TOTALS, Pair

@@ -18,8 +18,8 @@ from pyarrow import csv
 from sqlalchemy import text
 
 from loads import MASTER, SmallLoad, same, until
-from semistream.config import Job, StreamSpec
 from semistream.errors import ConfigError, TooManyRows
+from semistream.job import Job, StreamSpec
 from semistream.master.publish import publish_snapshot
 from semistream.sketches import read_sketch
 from semistream.streaming import app
@@ -404,7 +404,8 @@ def test_zipf_source(spark, tmp_path):
 
     load = SmallLoad(tmp_path / "home", f"sqlite:///{tmp_path / 'warehouse.db'}")
     table = pa.table({"key": pa.array(range(1, 901)), "name": [f"n{i}" for i in range(1, 901)]})
-    publish_snapshot(table.to_batches(), table.schema, load.places.snapshots / "r", "r", ["key"])
+    publish_snapshot(table.to_batches(), table.schema, load.places.snapshots / "r" / "key", "r",
+                     ["key"])
     job = Job.load({"name": "z", "stream": {"format": "zipf", "id": ["id"], "options": {
         "rows": "5000", "keys": "1000", "seed": "3", "partitions": "2"}},
         "master": {"name": "r"}, "on": {"key": "key"}, "fact_table": "fact_z"})
@@ -519,7 +520,7 @@ def test_source_options_of_a_file_reach_the_source_and_are_kept_nowhere(
 
 @pytest.mark.parametrize("name", ["kafka.sasl.jaas.config", "connection"])
 def test_plans_that_errors_quote_do_not_show_options_of_a_file(spark, tmp_path, name):
-    from semistream.config import StreamSpec
+    from semistream.job import StreamSpec
     from semistream.streaming.sources.registry import read_streams
 
     file = tmp_path / "options.yaml"
@@ -552,7 +553,8 @@ def test_settings_that_cannot_work_stop_before_spark(sqlite_load, values, parame
 
 def test_missing_join_column_and_missing_snapshot_stop_before_spark(sqlite_load, tmp_path):
     sqlite_load.add_file(100)
-    job = sqlite_load.job.model_copy(update={"on": {"skew": "code"}})
+    role = sqlite_load.job.roles[0].model_copy(update={"on": {"skew": "code"}})
+    job = sqlite_load.job.model_copy(update={"dimensions": {"part": role}})
     with pytest.raises(ConfigError, match="must name a column of the stream"):
         sqlite_load.run(None, job)
     with pytest.raises(ConfigError, match="published"):
@@ -565,7 +567,7 @@ def test_join_dataframe(spark, sqlite_load, join_type):
 
     table = sqlite_load.sales(4000)
     df = spark.createDataFrame(table)
-    out = join_dataframe(df, sqlite_load.places.snapshots / "part", [("sku", "code")],
+    out = join_dataframe(df, sqlite_load.places.snapshots / "part" / "code", [("sku", "code")],
                          columns=["part_sk", "name", "price"],
                          memory="2MB", join_type=join_type, partitions=3)
     same(pairs(out.toArrow()), sqlite_load.expected(join_type)[0])
@@ -619,7 +621,8 @@ def provision_beside(load):
     from semistream.warehouse.tables import dimension_table, ensure
 
     engine = connect(load.places.warehouse_url)
-    table = ensure(engine, dimension_table("part", pa.schema(list(MASTER)[1:]), ["code"], ["code"]))
+    table = ensure(engine, dimension_table("part", pa.schema(list(MASTER)[1:]), ["code"],
+                                           [["code"]]))
     with engine.begin() as connection:
         bulk_insert(connection, table, pa.Table.from_pylist(load.master, MASTER))
     engine.dispose()
@@ -669,7 +672,7 @@ def test_a_many_to_many_load_tells_its_rows_and_is_refused_above_the_limit(
     load.master = [part | {"part_sk": 3 * part["part_sk"] + i, "price": i} for part in load.master
                    for i in range(3)]
     publish_snapshot(pa.Table.from_pylist(load.master, MASTER).to_batches(), MASTER,
-                     load.places.snapshots / "part", "part", ["code"])
+                     load.places.snapshots / "part" / "code", "part", ["code"])
     load.add_file(2000)
     rows = load.expected()[0].total()
     caplog.set_level(logging.INFO)
@@ -696,22 +699,22 @@ def test_a_many_to_many_load_tells_its_rows_and_is_refused_above_the_limit(
 READY = """
 import sys
 import pyarrow as pa
-from semistream.sizing.plan import Plan
+from semistream.sizing.role_plan import RolePlan
 
 if "ready" in sys.argv:
     from semistream.streaming import task
 
     task.get_ready(iter(()))
 before, stream = set(sys.modules), pa.schema([("sku", pa.string()), ("amount", pa.float64())])
-plan = Plan("elevatorjoin", 1_000_000, "inner", {"disk_tuples": 1024}, (("sku", "code"),), None, 1,
-            sys.argv[1])
+plan = RolePlan("elevatorjoin", 1_000_000, "inner", {"disk_tuples": 1024}, (("sku", "code"),), 1,
+                sys.argv[1])
 join = plan.open(stream, 0)
-from semistream.config import StreamSpec
+from semistream.job import StreamSpec
 from semistream.streaming.exchange import Side
 from semistream.streaming.sources.reader import find_reader
 
 reader = find_reader(StreamSpec(path=sys.argv[2]), schema=stream)
-chunks = Side(0, plan.placement(stream), reader).files(sys.argv[2:3])
+chunks = Side(0, plan.placement((stream,)), reader).files(sys.argv[2:3])
 outputs = [output for n in chunks for output in join.process(n.chunk.rows)]
 outputs += join.drain()
 print(sum(output.joined.num_rows for output in outputs), len(set(sys.modules) - before))
@@ -720,7 +723,7 @@ print(sum(output.joined.num_rows for output in outputs), len(set(sys.modules) - 
 
 def test_a_worker_that_is_ready_has_hardly_anything_left_to_import(sqlite_load):
     sqlite_load.add_file(1000)
-    places = [next((sqlite_load.places.snapshots / "part").glob("v*")),
+    places = [next((sqlite_load.places.snapshots / "part" / "code").glob("v*")),
               next(sqlite_load.stream_directory.iterdir())]
     modules = []
     for ready in ([], ["ready"]):

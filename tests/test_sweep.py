@@ -17,8 +17,8 @@ from pyarrow import csv
 from sqlalchemy import create_engine, text
 
 from semistream.cli import main
-from semistream.config import Places
 from semistream.master.snapshot import open_snapshot
+from semistream.paths import Paths
 from semistream.pipeline import steps
 from semistream.streaming.settings import LoadSettings
 from semistream.tuning.advice import Advice
@@ -45,7 +45,7 @@ def airflow(airflow_environment):
     return run
 
 
-def query(places: Places, sql: str) -> list:
+def query(places: Paths, sql: str) -> list:
     engine = create_engine(places.warehouse_url)
     try:
         with engine.connect() as connection:
@@ -57,7 +57,7 @@ def query(places: Places, sql: str) -> list:
 def test_a_sweep_with_a_failing_point_and_the_load_behind_it(
         airflow, airflow_environment, small_job):
     job = str(small_job.file)
-    places = Places(home=Path(airflow_environment["SEMISTREAM_HOME"]),
+    places = Paths(home=Path(airflow_environment["SEMISTREAM_HOME"]),
                     warehouse_url=airflow_environment["WAREHOUSE_URL"])
     assert main(["provision", job]) == 0
     # by other tests on the same Airflow
@@ -85,7 +85,7 @@ def test_a_sweep_with_a_failing_point_and_the_load_behind_it(
     assert told[0].reason.startswith("recommended by the tuning sweep" if faster else "auto, by")
 
 
-def check_report(places: Places, points: list) -> None:
+def check_report(places: Paths, points: list) -> None:
     """Self-contained, with every point, the failed one's error, and plots."""
     page = next((places.reports / "tuning").glob("*.html")).read_text()
     assert not re.search(r"""(src|href)=["'](?!#)""",
@@ -137,7 +137,7 @@ def test_a_sweep_of_ones_own_sample_and_snapshot(tmp_path, warehouse_url):
                   tmp_path / "m.csv")
     assert main(["snapshot", "--master", str(tmp_path / "m.csv"), "--on", "code", "--out",
                  str(tmp_path / "snap")]) == 0
-    places = Places(home=tmp_path / "var", warehouse_url=warehouse_url, reports_kept=2)
+    places = Paths(home=tmp_path / "var", warehouse_url=warehouse_url, reports_kept=2)
     form = {"job": "tpch", "stream": str(tmp_path / "s.csv"), "snapshot": str(tmp_path / "snap"),
             "on": {"k": "code"}, "memory": "120KB", "algorithms": ["sscj", "hybridjoin"], "grid": 2,
             "columns": None, "calibrate": True}

@@ -13,12 +13,12 @@ from pyarrow import csv
 
 from loads import STREAM, SmallLoad
 from semistream.cli import main
-from semistream.config import JoinSettings
 from semistream.errors import ConfigError, NotEnoughMemory
 from semistream.joins.registry import REGISTRY
 from semistream.master.published import current_version
+from semistream.settings import JoinSettings
 from semistream.sizing import known_costs
-from semistream.sizing.plan import Plan
+from semistream.sizing.role_plan import RolePlan
 from semistream.streaming.progress import Progress
 
 AUTO = {"algorithm": "auto", "parameters": {}}
@@ -40,7 +40,7 @@ def test_auto_chooses_by_the_first_batch_and_says_why(spark, load):
     assert summary["reason"].startswith("auto, by 3,000 stream tuples")
     told = load.query("SELECT DISTINCT algorithm, reason FROM load_batches")
     assert told == [(summary["algorithm"], summary["reason"])]
-    plan = Progress.read(load.places.checkpoints / "sales").plan
+    plan = Progress.read(load.places.checkpoints / "sales", RolePlan).plan.joins[0]
     assert plan.auto and plan.algorithm == summary["algorithm"]
     assert plan.parameters == summary["parameters"]
 
@@ -62,7 +62,7 @@ def test_auto_looks_again_when_nothing_waits_and_for_a_new_master(spark, load):
 
 def test_auto_is_chosen_in_a_moment(spark, load):
     load.run(spark, **AUTO)
-    plan = Progress.read(load.places.checkpoints / "sales").plan.asked()
+    plan = Progress.read(load.places.checkpoints / "sales", RolePlan).plan.asked()
     sample = pa.RecordBatch.from_pylist(load.stream, STREAM)
     started = time.thread_time()
     assert plan.choose(sample, known_costs()).algorithm in REGISTRY
@@ -90,19 +90,19 @@ def test_the_memory_that_a_refusal_names_is_enough_for_the_app(spark, load):
 @pytest.mark.parametrize("partitions", [2, 3, 8])
 def test_the_memory_that_a_refusal_names_is_enough_in_all_partitions(load, algorithm, partitions):
     sample = load.sales(3000).combine_chunks().to_batches()[0]
-    snapshots = load.places.snapshots / "part"
+    snapshots = load.places.snapshots / "part" / "code"
 
     def plan(memory):
-        return Plan(algorithm, memory // partitions, "inner", {}, (("sku", "code"),), None,
-                    partitions,
-                    str(snapshots / current_version(snapshots)), auto=algorithm == "auto")
+        return RolePlan(algorithm, memory // partitions, "inner", {}, (("sku", "code"),),
+                        partitions, str(snapshots / current_version(snapshots)),
+                        auto=algorithm == "auto")
 
     for few in (8 * partitions, 300 * partitions):
         with pytest.raises(NotEnoughMemory) as e:
             plan(few).choose(sample.slice(0, 0), known_costs())
         assert e.value.value == few
         chosen = plan(e.value.least).choose(sample, known_costs())
-        of = chosen.placement(sample.schema).partitions(sample)
+        of = chosen.placement((sample.schema,)).partitions(sample)
         for p in range(partitions):
             join = chosen.open(sample.schema, p)
             out = [*join.process(sample.filter(pa.array(of == p))), *join.drain()]

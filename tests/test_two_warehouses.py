@@ -9,10 +9,11 @@ import pytest
 import sqlalchemy as sa
 
 from loads import SmallLoad
-from semistream.config import Job, Places
 from semistream.durable import read_checked, write_checked
 from semistream.errors import ConfigError, StateError
+from semistream.job import Job
 from semistream.master.published import read_manifest
+from semistream.paths import Paths
 from semistream.streaming.app import Load
 from semistream.streaming.settings import LoadSettings
 from semistream.streaming.status import StatusFile, checkpoint_lock
@@ -30,9 +31,9 @@ class Home:
         job.file.write_text(text.replace("path: ", f"path: {job.directory}/"))
         self.products = job.directory / "products.csv"
 
-    def places(self, name: str) -> Places:
+    def places(self, name: str) -> Paths:
         self.monkeypatch.setenv("WAREHOUSE_URL", f"sqlite:///{self.directory / name}.db")
-        return Places.from_environment()
+        return Paths.from_environment()
 
     def provision(self, name: str) -> str:
         self.places(name)
@@ -96,7 +97,7 @@ def test_a_copy_of_a_warehouse_has_its_name_but_not_its_later_rows(home):
 
 def test_what_is_said_of_a_damaged_version_helps(home):
     home.provision("one")
-    root = home.places("one").snapshots / "product"
+    root = home.places("one").snapshots / "product" / "sku"
     for number, damage in enumerate((
             lambda: flip(root / "v000001" / "manifest.json", 0.9),
             lambda: flip(root / "CURRENT", 0.8), lambda: shutil.rmtree(root / "v000003")), 2):
@@ -110,7 +111,7 @@ def test_what_is_said_of_a_damaged_version_helps(home):
 def test_a_snapshot_of_a_former_version(home):
     """It names its warehouse by the URL."""
     home.provision("one")
-    root = home.places("one").snapshots / "product"
+    root = home.places("one").snapshots / "product" / "sku"
     file = root / "v000001" / "manifest.json"
     values = read_checked(file, "")
     del values["source"]["identity"]

@@ -18,7 +18,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
 from airflow_server import wait_until
-from semistream.config import Places
+from semistream.paths import Paths
 from semistream.pipeline import steps
 from semistream.streaming.status import read_status
 from test_operator import rows_read, running
@@ -163,7 +163,7 @@ def test_page_shows_loads_ledger_and_proof_and_opens_the_report(
 def test_page_links_the_latest_tuning_report(airflow_server, browser, shot, provisioned):
     """The report itself, of points that no app has measured."""
     home = airflow_server.home
-    places = Places(home=home, warehouse_url=airflow_server.environment["WAREHOUSE_URL"])
+    places = Paths(home=home, warehouse_url=airflow_server.environment["WAREHOUSE_URL"])
     run = "manual__2026-01-01"
     form = {"job": str(provisioned.file), "memory": "500KB", "algorithms": ["meshjoin"], "grid": 1,
             "partitions": 1}

@@ -6,11 +6,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from semistream.config import Job, Places
+from provisioned import provision, publish
 from semistream.ddl import parse_ddl
 from semistream.errors import ConfigError
 from semistream.files.opening import open_source
-from semistream.provisioning.dimensions import provision, publish
+from semistream.job import Job
+from semistream.paths import Paths
 from semistream.warehouse import connect
 from semistream.workloads import ArrivalTimes, ZipfKeys, jobs, load_job, prepare
 from semistream.workloads.jobs import SHIPPED, load_stream_stream_job
@@ -19,7 +20,7 @@ from semistream.workloads.jobs import SHIPPED, load_stream_stream_job
 @pytest.fixture(scope="module")
 def places(tmp_path_factory):
     home = tmp_path_factory.mktemp("home")
-    return Places(home=home, warehouse_url=f"sqlite:///{home / 'warehouse.db'}")
+    return Paths(home=home, warehouse_url=f"sqlite:///{home / 'warehouse.db'}")
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +30,8 @@ def data(places):
     for name in Job.shipped:
         job = load_job(name, places)
         prepare(job, places)
-        out[name] = job, pq.read_table(job.stream.path), pq.read_table(job.master.path)
+        out[name] = job, pq.read_table(job.stream.path), pq.read_table(
+            job.roles[0].dimension.path)
     return out
 
 
@@ -41,7 +43,7 @@ def test_the_shipped_data_are_what_is_known_of_them(data, places, name, rows, ma
     job, stream, master = data[name]
     assert (stream.num_rows, master.num_rows) == (rows, masters)
     assert len(list(Path(job.stream.path).iterdir())) == 16
-    (s, m), = job.on.items()
+    (s, m), = job.roles[0].on.items()
     assert stream[s].null_count == none
     assert pc.sum(pc.invert(pc.is_in(stream[s].drop_null(), master[m]))).as_py() == unknown
     assert stream.schema.remove_metadata() == parse_ddl(job.stream.columns)
@@ -117,7 +119,7 @@ def test_a_users_job_is_a_yaml_file(tmp_path, places):
             "products.csv}\non: sku\nfact_table: f\n")
     path.write_text(text)
     job = load_job(path, places)
-    assert job.on == {"sku": "sku"} and job.stream.path == str(tmp_path / "sales.csv")
+    assert job.roles[0].on == {"sku": "sku"} and job.stream.path == str(tmp_path / "sales.csv")
     prepare(job, places)  # a user's data are the user's
     for wrong, message in ((text.replace("name: product", "name: a-b"), "letters, digits"),
                            (text + "colour: red\n", "colour"),

@@ -19,7 +19,7 @@ from benchmarks.papers.findings import claims
 from benchmarks.papers.report import claims_table
 from benchmarks.papers.run import chosen, run
 from benchmarks.papers.settings import ExperimentSettings
-from semistream.config import Places
+from semistream.paths import Paths
 from semistream.errors import ConfigError, SemistreamError
 
 
@@ -48,7 +48,7 @@ def _run(names: list[str], settings: ExperimentSettings) -> int:
     command = shlex.join(["python", "-m", "benchmarks.papers", *names, *settings.to_arguments()])
     screen = _screen()
     for experiment in chosen(names):
-        result = run(experiment, settings, Places.from_environment(), command, _tell)
+        result = run(experiment, settings, Paths.from_environment(), command, _tell)
         if result.findings:
             screen.print(claims_table(result.about, claims(result.findings)))
         for line in result.wrong:

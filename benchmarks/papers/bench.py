@@ -23,7 +23,7 @@ from benchmarks.papers.measure import (
 )
 from benchmarks.papers.model import FAILED, Figures, Point, Runner
 from benchmarks.warm_up import warm_up
-from semistream.config import Places
+from semistream.paths import Paths
 from semistream.cost_models import MODELS, Costs, Frequencies, Prediction, Workload
 from semistream.errors import ConfigError
 from semistream.joins import REGISTRY
@@ -47,7 +47,7 @@ class Bench(Runner):
     """The bench. scale: of |R|, 1 is the papers' own; costs: a file with this machine's costs, or a
     directory that keeps those of each kind of data; missing costs are measured."""
 
-    def __init__(self, places: Places, data: Path, scale: float, seconds: float = 1.0,
+    def __init__(self, places: Paths, data: Path, scale: float, seconds: float = 1.0,
                  clock: Clock = "wall", pace: bool = False, *,
                  costs: Path, tuples: tuple[int, ...] = (500_000, 1_000_000),
                  percent: tuple[float, ...] = (1.0, 3.0, 10.0),

@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from semistream import workloads
-from semistream.config import Places
+from semistream.paths import Paths
 from semistream.cost_models import Frequencies, Workload
 from semistream.errors import ConfigError
 from semistream.joins.spec import join_spec
@@ -87,7 +87,7 @@ class Data:
                        disk_tuple_bytes=max(work.disk_tuple_bytes, buffered))
 
 
-def open_data(kind: str, tuples: int, skew: float, places: Places, directory: Path) -> Data:
+def open_data(kind: str, tuples: int, skew: float, places: Paths, directory: Path) -> Data:
     """Open the data, which the first call makes. Raises ConfigError for an unknown kind."""
     if kind not in KINDS:
         raise ConfigError("data", f"must be one of {', '.join(KINDS)}", kind, "Choose one of them.")
@@ -98,13 +98,13 @@ def open_data(kind: str, tuples: int, skew: float, places: Places, directory: Pa
 # ---- the papers' own tuples
 
 
-def _zipf(tuples: int, skew: float, places: Places, directory: Path) -> Data:
+def _zipf(tuples: int, skew: float, places: Paths, directory: Path) -> Data:
     relation = _published(directory / f"zipf-{tuples}", lambda: _tuples(tuples, _unique))
     return Data(relation, [("key", "key")], lambda start: ZipfStream(tuples, skew, start),
                 Frequencies.zipf(tuples, skew))
 
 
-def _zipf_many(tuples: int, skew: float, places: Places, directory: Path) -> Data:
+def _zipf_many(tuples: int, skew: float, places: Paths, directory: Path) -> Data:
     relation = _published(directory / f"zipf-many-{tuples}", lambda: _tuples(tuples, _repeated))
     present = np.zeros(tuples + 1, bool)
     for first in range(0, tuples, CHUNK):
@@ -169,11 +169,11 @@ class ZipfStream:
 # ---- TPC-H
 
 
-def _tpch(tuples: int, skew: float, places: Places, directory: Path) -> Data:
+def _tpch(tuples: int, skew: float, places: Paths, directory: Path) -> Data:
     return _orders(tuples, None, directory)
 
 
-def _tpch_zipf(tuples: int, skew: float, places: Places, directory: Path) -> Data:
+def _tpch_zipf(tuples: int, skew: float, places: Paths, directory: Path) -> Data:
     return _orders(tuples, skew, directory)
 
 
@@ -242,7 +242,7 @@ def _some(of: Frequencies, keys: np.ndarray) -> Frequencies:
     return Frequencies(of.p[found], keys[found])
 
 
-def _flights(tuples: int, skew: float, places: Places, directory: Path) -> Data:
+def _flights(tuples: int, skew: float, places: Paths, directory: Path) -> Data:
     workloads.prepare(workloads.load_job("nycflights13", places), places)
     flights = pq.read_table(places.data / "nycflights13" / "stream",
                             columns=COLUMNS).combine_chunks()
@@ -277,7 +277,7 @@ class TableStream:
         return batch
 
 
-KINDS: dict[str, Callable[[int, float, Places, Path], Data]] = {
+KINDS: dict[str, Callable[[int, float, Paths, Path], Data]] = {
     "zipf": _zipf, "zipf-many": _zipf_many, "tpch": _tpch, "tpch-zipf": _tpch_zipf,
     "flights": _flights}
 

@@ -24,7 +24,7 @@ from benchmarks.papers.findings import Finding, claims
 from benchmarks.papers.model import MEASURED, Claim, Number, Point
 from benchmarks.papers.report import claims_text
 from benchmarks.verdicts import Verdict, ratio_of
-from semistream.config import Places
+from semistream.paths import Paths
 from semistream.cost_models import TYPICAL
 
 RESULTS = Path(__file__).parent.parent / "results"
@@ -193,6 +193,6 @@ def _bench(kept: Mapping[str, Any], work: Path) -> Bench:
     if "costs" not in kept:
         costs = costs / "typical.yaml"
         TYPICAL.save(costs)
-    return Bench(Places.from_environment(), work / "data", kept["about"]["scale"], costs=costs)
+    return Bench(Paths.from_environment(), work / "data", kept["about"]["scale"], costs=costs)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from benchmarks.verdicts import Verdict
-from semistream.config import Places
+from semistream.paths import Paths
 from semistream.cost_models import Prediction, Workload
 from semistream.errors import SemistreamError
 from semistream.joins import REGISTRY
@@ -267,7 +267,7 @@ class Runner:
 class Study:
     """The way to run experiments whose points are not settings of a semi-stream join."""
 
-    open: Callable[[float, Places, Callable[[str], None]], Runner]  # takes the scale
+    open: Callable[[float, Paths, Callable[[str], None]], Runner]  # takes the scale
     told: Callable[[Row], str]  # a line on a point that was measured
     page: str  # the report's template
     note: str  # on how it was measured

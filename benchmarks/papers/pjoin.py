@@ -30,7 +30,7 @@ from benchmarks.papers.model import (
     having,
 )
 from benchmarks.verdicts import half_width
-from semistream.config import Places
+from semistream.paths import Paths
 from semistream.stream_joins import (
     LEFT,
     RIGHT,
@@ -114,7 +114,7 @@ class PunctuatedStream:
 class PunctuatedRunner(Runner):
     """A runner of points. scale: factor of the number of tuples of the streams."""
 
-    def __init__(self, scale: float, places: Places, tell: Callable[[str], None]):
+    def __init__(self, scale: float, places: Paths, tell: Callable[[str], None]):
         self.scale = scale
         self.tuples = max(round(ELEMENTS * scale), 100)
 

@@ -29,7 +29,7 @@ from benchmarks.papers.model import FAILED
 from benchmarks.papers.repetitions import combined
 from benchmarks.papers.settings import ExperimentSettings
 from benchmarks.provenance import commit, machine, versions
-from semistream.config import Places
+from semistream.paths import Paths
 from semistream.cost_models import MODELS
 from semistream.durable import write_text
 from semistream.errors import ConfigError
@@ -68,7 +68,7 @@ PACKAGES = ("semistream", "numpy", "numba", "pyarrow")
 PAPERS = ("ssj", "ssbj", "sscj", "x-hybridjoin", "pjoin", "sketch")
 
 
-def run(experiment: Experiment, settings: ExperimentSettings, places: Places, command: str,
+def run(experiment: Experiment, settings: ExperimentSettings, places: Paths, command: str,
         tell: Tell) -> Outcome:
     """Measure what is not measured yet, write the results, and judge the claims. A point that fails
     is reported in the results; no error is raised."""
@@ -127,7 +127,7 @@ def run(experiment: Experiment, settings: ExperimentSettings, places: Places, co
 
 @contextmanager
 def _runner(experiment: Experiment, bench: Any, settings: ExperimentSettings,
-            places: Places) -> Iterator[Callable[..., dict[str, Any]]]:
+            places: Paths) -> Iterator[Callable[..., dict[str, Any]]]:
     """Yield the function that runs a point of one repetition: in a process of its own, or for a
     study, whose repetitions are within its points, in this one."""
     if experiment.study:
@@ -137,11 +137,11 @@ def _runner(experiment: Experiment, bench: Any, settings: ExperimentSettings,
         yield partial(remote.call, "run")
 
 
-def _output(experiment: Experiment, settings: ExperimentSettings, places: Places) -> Path:
+def _output(experiment: Experiment, settings: ExperimentSettings, places: Paths) -> Path:
     return (settings.output or places.home / "experiments") / experiment.name
 
 
-def _open(name: str, settings: ExperimentSettings, places: Places) -> Any:
+def _open(name: str, settings: ExperimentSettings, places: Paths) -> Any:
     return _bench(EXPERIMENTS[name], settings, places, partial(print, file=sys.stderr))
 
 
@@ -160,7 +160,7 @@ def told(row: dict[str, Any], experiment: Experiment | None = None) -> str:
             + ("" if row["settled"] else "  not settled"))
 
 
-def _bench(experiment: Experiment, settings: ExperimentSettings, places: Places, tell: Tell) -> Any:
+def _bench(experiment: Experiment, settings: ExperimentSettings, places: Paths, tell: Tell) -> Any:
     """Return a `Bench`, or a study's `Runner`."""
     wanted = settings.scale or experiment.scale
     if experiment.study:

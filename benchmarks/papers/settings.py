@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from semistream.config import Names, Settings
+from semistream.settings import Names, Settings
 
 
 class ExperimentSettings(Settings):

@@ -31,7 +31,7 @@ from benchmarks.papers.model import (
     having,
 )
 from semistream import workloads
-from semistream.config import Places
+from semistream.paths import Paths
 from semistream.keys import codes
 from semistream.sketches import METHODS, AgmsSketch, Sketch, SkimmedSketch
 from semistream.sketches.frequent import SLOT_BYTES, FrequentItems
@@ -86,7 +86,7 @@ class Stream:
 class SketchRunner(Runner):
     """A runner of points. scale: factor of the number of elements of the synthetic streams."""
 
-    def __init__(self, scale: float, places: Places, tell: Callable[[str], None]):
+    def __init__(self, scale: float, places: Paths, tell: Callable[[str], None]):
         self.scale, self.places = scale, places
         self._streams: dict[tuple[Any, ...], Stream] = {}
         self._sketches: dict[tuple[Any, ...], Sketch] = {}

@@ -30,7 +30,7 @@ from benchmarks.papers.model import (
     having,
 )
 from benchmarks.verdicts import half_width
-from semistream.config import Places
+from semistream.paths import Paths
 from semistream.cost_models import xjoin
 from semistream.cost_models.xjoin import StateCosts, StreamWorkload
 from semistream.errors import SemistreamError
@@ -83,7 +83,7 @@ Round = dict[tuple[float, float], Timed | Exception]  # (state over M, results):
 class StateRunner(Runner):
     """A runner of points. scale: factor of the number of tuples of the streams."""
 
-    def __init__(self, scale: float, places: Places, tell: Callable[[str], None]):
+    def __init__(self, scale: float, places: Paths, tell: Callable[[str], None]):
         self.scale, self.tuples = scale, max(round(TUPLES * scale), LEAST_TUPLES)
         self.tell = tell
         join(Streams(1_000, 1.0, 0), 1e8)  # compiles the kernels

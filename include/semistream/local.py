@@ -30,8 +30,9 @@ from typing import Any
 
 from rich.console import Console
 
-from semistream.config import Job, Places, StreamStreamJob
 from semistream.errors import ConfigError, SemistreamError
+from semistream.job import Job, StreamStreamJob
+from semistream.paths import Paths
 from semistream.pipeline import drivers
 from semistream.streaming.settings import LoadSettings
 from semistream.streaming.status import request_stop
@@ -165,7 +166,7 @@ def _serve(pipe: Connection, others: Connection, settings: Mapping[str, str], lo
             pipe.send(not failed)
 
 
-def load(jobs: Sequence[str], screen: Console, places: Places) -> int:
+def load(jobs: Sequence[str], screen: Console, places: Paths) -> int:
     """Run the DAGs for each job. Return the exit code. SIGINT and SIGTERM stop all processes that
     this function has started."""
     from sqlalchemy import make_url
@@ -219,7 +220,7 @@ def load(jobs: Sequence[str], screen: Console, places: Places) -> int:
     return 0
 
 
-def _has_two_streams(job: str, places: Places) -> bool:
+def _has_two_streams(job: str, places: Paths) -> bool:
     from semistream import workloads
 
     return isinstance(workloads.load_any_job(job, places), StreamStreamJob)
@@ -242,7 +243,7 @@ def _drain(checkpoint: Path, began: float, screen: Console) -> None:
         step.succeeded = drivers.ending(checkpoint) == ("stopped", "")
 
 
-def _run_dag(airflow: AirflowCommands, dag: str, job: str, screen: Console, places: Places,
+def _run_dag(airflow: AirflowCommands, dag: str, job: str, screen: Console, places: Paths,
              log: Path) -> bool:
     begin = log.stat().st_size
 
@@ -320,7 +321,7 @@ def _text_from(path: Path, begin: int) -> str:
         return f.read().decode(errors="replace")
 
 
-def up(screen: Console, places: Places) -> int:
+def up(screen: Console, places: Paths) -> int:
     """Start Airflow with its UI in the background, and wait until it is healthy."""
     settings = environment(places.home)
     url = settings["AIRFLOW__API__BASE_URL"]
@@ -357,7 +358,7 @@ def up(screen: Console, places: Places) -> int:
     return 0
 
 
-def down(screen: Console, places: Places) -> int:
+def down(screen: Console, places: Paths) -> int:
     """Stop the processes that ``up`` started. Spark drivers have their own sessions and keep
     running."""
     home = places.home / "airflow"
@@ -478,7 +479,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands.add_parser("down", help="stop it")
     arguments = parser.parse_args(argv)
     screen = Console(soft_wrap=True)
-    places = Places.from_environment()
+    places = Paths.from_environment()
     os.environ["SEMISTREAM_HOME"] = str(places.home)
     _keep_private(places.home)
     run: dict[str, Callable[[], int]] = {"load": lambda: load(arguments.job, screen, places),

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from semistream.config import Settings
+    from semistream.settings import Settings
 
     S = TypeVar("S", bound=Settings)
 
@@ -29,8 +29,8 @@ def add_settings(parser: argparse.ArgumentParser, settings: type[Settings],
 def read_settings(kind: type[S], arguments: argparse.Namespace) -> S:
     """Return the settings of the command line and of its configuration file. Raises ConfigError for
     settings that are missing or wrong."""
-    from semistream.config import read_yaml
     from semistream.errors import ConfigError
+    from semistream.settings import read_yaml
 
     given = {k: v for k, v in vars(arguments).items() if k in kind.model_fields}
     values = (read_yaml(arguments.config) if arguments.config else {}) | given

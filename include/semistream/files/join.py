@@ -12,7 +12,7 @@ from itertools import chain
 import pyarrow as pa
 
 from semistream.ahead import ahead
-from semistream.config import Places
+from semistream.paths import Paths
 from semistream.errors import SemistreamError
 from semistream.files.inputs import Inputs, open_inputs
 from semistream.files.outputs import JoinSummary, Outputs, Unmatched, check_paths
@@ -91,7 +91,7 @@ def _open(settings: JoinFiles, sample: pa.RecordBatch, inputs: Inputs, summary: 
     sample of the stream and its number of tuples. The summary gets the algorithm's name and the
     reason."""
     memory, on, columns = int(settings.memory), list(settings.on.items()), settings.columns or None
-    costs, parameters = known_costs(Places.from_environment().home), settings.parameters
+    costs, parameters = known_costs(Paths.from_environment().home), settings.parameters
     master = inputs.master
     size = master.tuple_count * master.tuple_bytes
     if settings.auto and size <= min(SMALL, memory // 16):  # choosing would take longer

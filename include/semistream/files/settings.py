@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, ByteSize, Field
 
 from semistream.column_format import Formats
-from semistream.config import Bytes, JoinSettings, Names, Pairs, Publishing, Settings, Types
+from semistream.settings import Bytes, JoinSettings, Names, Pairs, Publishing, Settings, Types
 
 Format = Literal["csv", "json", "parquet"]
 FORMATS = ("How columns are written that are not written as usual, COLUMN=FORMAT: a time format "

@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semistream.config import Settings
 from semistream.errors import ConfigError, StateError
 from semistream.joins.arena import Arena
 from semistream.joins.output import NULL_KEY, JoinOutput, Output
@@ -22,6 +21,7 @@ from semistream.joins.statistics import Clock, Iteration, JoinStatistics, PaperT
 from semistream.joins.stored_types import as_stored
 from semistream.joins.stream_buffer import StreamLayout
 from semistream.joins.stream_table import Ages, StreamTable
+from semistream.settings import Settings
 
 
 class Begun(NamedTuple):

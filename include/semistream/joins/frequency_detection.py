@@ -32,7 +32,6 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from semistream.config import Settings
 from semistream.errors import ConfigError
 from semistream.joins.arena import Arena
 from semistream.joins.disk_partition import DiskPartition
@@ -44,6 +43,7 @@ from semistream.joins.spec import JoinSpec
 from semistream.joins.state_file import Part
 from semistream.joins.stored_types import has_strings, variable_bytes
 from semistream.joins.tuple_store import MOST_HEAP
+from semistream.settings import Settings
 
 # the switching buffer is this part of H_R; more evictions than this part in one period are too many
 SWITCH_SHARE = 8

@@ -9,12 +9,12 @@ from typing import Any
 import pyarrow as pa
 from pydantic import Field
 
-from semistream.config import Settings
 from semistream.joins.disk_partition import DiskPartition
 from semistream.joins.spec import JoinSpec
 from semistream.joins.state_file import Part
 from semistream.joins.stream_table.by_key import ByKey, Span
 from semistream.joins.stream_table.by_partition import ByPartition
+from semistream.settings import Settings
 
 
 class IndexParameters(Settings):

@@ -42,7 +42,6 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from semistream.config import Settings
 from semistream.joins.admission import fill
 from semistream.joins.block_cache import FADE, BlockCache
 from semistream.joins.contract import SemiStreamJoin
@@ -53,6 +52,7 @@ from semistream.joins.state_file import JoinState, State
 from semistream.joins.stream_probing import steps
 from semistream.joins.stream_table.by_partition import ByPartition
 from semistream.joins.stream_table.snapshots import Snapshots
+from semistream.settings import Settings
 
 CHOICES = 8  # how often per pass over R the partitions to cache are chosen
 

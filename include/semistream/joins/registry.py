@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from semistream.config import Settings
 from semistream.errors import ConfigError
+from semistream.settings import Settings
 
 if TYPE_CHECKING:
     from semistream.joins.contract import SemiStreamJoin

@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from semistream.config import Settings
 from semistream.joins.disk_partition import DiskPartition
 from semistream.joins.spec import JoinSpec
 from semistream.joins.state_file import Part
+from semistream.settings import Settings
 
 # Orders of magnitude, in seconds: the fixed cost of an iteration; the cost of a disk tuple; that of
 # a stream tuple.

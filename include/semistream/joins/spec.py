@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -13,6 +13,9 @@ from semistream.errors import ConfigError
 from semistream.joins.stored_types import stored_schema
 from semistream.keys import JoinKeys, resolve_keys
 from semistream.master.relation import MasterRelation
+
+# master columns to add; a mapping gives their names in the output; None: all but the join columns
+Columns = Sequence[str] | Mapping[str, str] | None
 
 
 @dataclass(frozen=True)
@@ -64,13 +67,13 @@ class JoinSpec:
 
 def join_spec(algorithm: str, memory: int, stream: pa.Schema, master: MasterRelation,
               on: Sequence[tuple[str, str]],
-              columns: Sequence[str] | None = None, join_type: str = "inner") -> JoinSpec:
+              columns: Columns = None, join_type: str = "inner") -> JoinSpec:
     """Check the settings of a join and resolve them. Raises ConfigError for settings that cannot
     work.
 
     stream: schema of the chunks that ``process`` will get; on: (stream column, master column)
-    pairs; columns: master columns to add (None: all but the join columns). A master column whose
-    name the stream has too is added as ``<master>_<column>``.
+    pairs; columns: master columns to add. One whose name the stream has too is added as
+    ``<master>_<column>``, unless a mapping names it.
     """
     if join_type not in ("inner", "left"):
         raise ConfigError("join_type", "must be inner or left", join_type, "Choose one.")
@@ -87,17 +90,22 @@ def join_spec(algorithm: str, memory: int, stream: pa.Schema, master: MasterRela
         if c not in master.schema.names:
             raise ConfigError("columns", f"must be columns of {master.name}", c,
                               f"It has: {', '.join(master.schema.names)}.")
-    names = output_names(stream, master.name, added)
+    names = tuple(columns.values() if isinstance(columns, Mapping)
+                  else output_names(stream, master.name, added).values())
+    _check_names(stream, names)
     return JoinSpec(algorithm, int(memory), stored_schema(stream), master, keys, added, names,
                     join_type)
 
 
-def output_names(stream: pa.Schema, master: str, columns: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of the added master columns in the output. Raises ConfigError when a name
-    would occur twice."""
-    names = tuple(f"{master}_{c}" if c in stream.names else c for c in columns)
+def output_names(stream: pa.Schema, prefix: str, columns: Sequence[str]) -> dict[str, str]:
+    """Return the names of added master columns in the output. One that the stream has too is called
+    ``<prefix>_<column>``."""
+    return {c: f"{prefix}_{c}" if c in stream.names else c for c in columns}
+
+
+def _check_names(stream: pa.Schema, names: tuple[str, ...]) -> None:
+    """Raise ConfigError when a name would occur twice in the output."""
     doubled = [n for i, n in enumerate(names) if n in stream.names or n in names[:i]]
     if doubled:
         raise ConfigError("columns", "must have names that differ from the stream's", doubled[0],
                           "Rename it, or leave it out.")
-    return names

@@ -45,7 +45,6 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from semistream.config import Settings
 from semistream.joins.admission import enter, join_long
 from semistream.joins.contract import SemiStreamJoin
 from semistream.joins.key_table import KeyTable, count_by
@@ -58,6 +57,7 @@ from semistream.joins.stored_types import has_strings
 from semistream.joins.stream_buffer import StreamBuffer
 from semistream.joins.stream_probing import probe, steps
 from semistream.joins.stream_table.by_chunk import ByChunk
+from semistream.settings import Settings
 
 INCREMENTING, SWITCHING, PHASE_OUT = 1, 2, 0  # rc mod 3
 EVICTION_CYCLES = 10

@@ -42,7 +42,6 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from semistream.config import Settings
 from semistream.joins.admission import fill
 from semistream.joins.block_cache import FADE, BlockCache
 from semistream.joins.contract import SemiStreamJoin
@@ -51,6 +50,7 @@ from semistream.joins.output import JoinOutput
 from semistream.joins.spec import JoinSpec
 from semistream.joins.stream_probing import steps
 from semistream.joins.stream_table.by_key import ByKey, Span
+from semistream.settings import Settings
 
 FREED = 1 / 8  # share of the stream buffer that one plan frees
 

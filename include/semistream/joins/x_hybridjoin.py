@@ -42,7 +42,6 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from semistream.config import Settings
 from semistream.joins.admission import fill
 from semistream.joins.contract import SemiStreamJoin
 from semistream.joins.index_phase import Indexed, IndexReader
@@ -51,6 +50,7 @@ from semistream.joins.output import NO_MATCH, JoinOutput
 from semistream.joins.spec import JoinSpec
 from semistream.joins.stream_buffer import StreamBuffer
 from semistream.joins.stream_table.by_key import APPEND_ROWS, EVERYWHERE, ByKey, Span
+from semistream.settings import Settings
 
 
 class XHybridjoinParameters(Settings):

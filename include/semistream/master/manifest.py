@@ -3,12 +3,12 @@ format of its files.
 
 ::
 
-    <root>/<master>/CURRENT
+    <root>/<dimension>/<key>/CURRENT
         the current version's name, replaced atomically
-    <root>/<master>/v000001/manifest.json
-    <root>/<master>/v000001/bucket-00017.arrow
+    <root>/<dimension>/<key>/v000001/manifest.json
+    <root>/<dimension>/<key>/v000001/bucket-00017.arrow
         Arrow IPC file: one record batch a page, rows in the order of their key codes
-    <root>/<master>/v000001/bucket-00017.codes
+    <root>/<dimension>/<key>/v000001/bucket-00017.codes
         int64[rows] key codes
         int64[pages, 5] the zone map: first code, last code, bytes, checksum of the page, checksum
             of its codes

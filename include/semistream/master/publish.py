@@ -122,8 +122,9 @@ class Publication:
 
 
 def current_manifest(root: str | Path) -> Manifest | None:
-    """Return the manifest of the current version under ``<root>`` = snapshots/<master>. Return None
-    before the first version, and if the manifest is damaged, so that a new version is published."""
+    """Return the manifest of the current version under ``<root>`` = snapshots/<dimension>/<key>.
+    Return None before the first version, and if the manifest is damaged, so that a new version is
+    published."""
     try:
         version = current_version(root)
         return (Manifest.read(Path(root) / version) if version
@@ -138,8 +139,8 @@ def publish_snapshot(batches: Iterable[pa.RecordBatch], schema: pa.Schema, root:
                      memory: int = MEMORY, progress: Callable[[int], None] | None = None,
                      flush: bool = True,
                      formats: Mapping[str, dict[str, Any]] | None = None) -> Manifest:
-    """Write the rows as a new version under ``<root>`` = snapshots/<master>, and make it the
-    current one.
+    """Write the rows as a new version under ``<root>`` = snapshots/<dimension>/<key>, and make it
+    the current one.
 
     Rows without a key are left out and counted. page_tuples: the least that a join reads at once;
     0: by |R| and its width. memory: bytes that this may take beside what the process has: as many

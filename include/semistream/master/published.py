@@ -1,12 +1,17 @@
-"""A master's snapshots: the current version, the versions that apps hold, and the manifest; for
-code that does not read R."""
+"""A dimension's snapshots, one a join key: where they are, the current version, the versions that
+apps hold, and the manifest; for code that does not read R."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from semistream.durable import read_checked, write_checked, write_text
+from semistream.errors import StateError
 
 CURRENT, MANIFEST = "CURRENT", "manifest.json"
 # the remedy for a version that is damaged or missing
@@ -15,9 +20,54 @@ ANEW = ("Restore it from a backup. If no tuples wait for that version, its direc
         "provision_master_data.")
 
 
+def key_name(key: Sequence[str]) -> str:
+    """Return the name of the directory of a dimension's snapshot by a key, in whatever order its
+    columns are."""
+    name = "+".join(sorted(key))
+    # neither a name that versions have, nor one that the separator or a file system would spoil
+    if (len(name) <= 100 and all(re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", c) for c in key)
+            and not re.fullmatch(r"v[0-9].*|pins|CURRENT", name)):
+        return name
+    return "key-" + hashlib.sha256(json.dumps(sorted(key)).encode()).hexdigest()[:16]
+
+
+def snapshot_root(snapshots: Path, dimension: str, key: Sequence[str]) -> Path:
+    """Return the directory of the versions of a dimension's snapshot by a key:
+    ``<snapshots>/<dimension>/<key>``.
+
+    An installation in which a dimension had one snapshot goes on with that: its versions are in
+    ``<snapshots>/<dimension>``. Another key's snapshot is beside them.
+    """
+    directory = snapshots / dimension
+    if same_key(_key_of(directory), key):
+        return directory
+    return directory / key_name(key)
+
+
+def snapshot_roots(snapshots: Path, dimension: str) -> dict[tuple[str, ...], Path]:
+    """Return the directories of a dimension's snapshots that were published, by key."""
+    directory = snapshots / dimension
+    return {key: root for root in (directory, *sorted(directory.glob("*/")))
+            if not root.is_symlink() and (key := _key_of(root))}
+
+
+def same_key(one: Sequence[str], other: Sequence[str]) -> bool:
+    """Return whether two keys have the same columns, in whatever order."""
+    return set(one) == set(other)
+
+
+def _key_of(root: Path) -> tuple[str, ...]:
+    """Return the key of the current version under ``root``; empty if there is none, or if it is
+    damaged."""
+    try:
+        return tuple((read_manifest(root) or {}).get("key_columns", ()))
+    except StateError:
+        return ()
+
+
 def current_version(root: str | Path) -> str | None:
-    """Return the name of the current version under ``<root>`` = snapshots/<master>, or None before
-    the first one. Raises StateError when the file with the name is damaged."""
+    """Return the name of the current version under ``<root>`` = snapshots/<dimension>/<key>, or
+    None before the first one. Raises StateError when the file with the name is damaged."""
     current = read_checked(Path(root) / CURRENT, ANEW)
     return None if current is None else current["version"]
 

@@ -392,8 +392,8 @@ def _find(codes, place, bucket_pages, first, last, page_partition):
 
 def open_snapshot(root: str | Path, partition_tuples: int = PARTITION_TUPLES,
                   buckets: Sequence[int] | None = None, direct: bool = False) -> SnapshotRelation:
-    """Open the current version of the master data under ``<root>`` = snapshots/<master>. Raises
-    ConfigError if there is none."""
+    """Open the current version of the master data under ``<root>`` = snapshots/<dimension>/<key>.
+    Raises ConfigError if there is none."""
     version = current_version(root)
     if version is None or not (Path(root) / version / MANIFEST).exists():
         raise ConfigError("snapshot", "must have been published",

@@ -23,17 +23,18 @@ import pyarrow.compute as pc
 from sqlalchemy import select
 
 from semistream.column_format import ColumnFormat, formats, paired
-from semistream.config import SIDES, Places
 from semistream.errors import ConfigError, TooManyRows
 from semistream.files.convert import cast_rows
 from semistream.files.formats import check_formats, implied_schema
 from semistream.files.inputs import assign_types
 from semistream.files.opening import open_source
 from semistream.files.source import FileSource
+from semistream.job import SIDES
 from semistream.keys import codes, resolve_keys
 from semistream.master.publish import current_manifest
 from semistream.master.published import CURRENT
 from semistream.master.snapshot import open_snapshot
+from semistream.paths import Paths
 from semistream.pipeline.settings import INPUT, JoinSizeSettings
 from semistream.progress import Progress, silent
 from semistream.sketches import METHODS
@@ -165,7 +166,7 @@ class _TableInput:
             yield _Rows(rows, len(wrong), done, None)
 
 
-def estimate_join_size(settings: JoinSizeSettings, places: Places,
+def estimate_join_size(settings: JoinSizeSettings, places: Paths,
                        progress: Progress = silent) -> JoinSize:
     """Read the keys of both sides, one after the other, and estimate the join. Raises ConfigError
     for settings that cannot work, and TooManyRows for an estimate above ``max_output_rows``."""
@@ -312,7 +313,7 @@ def _declared(which: str, settings: JoinSizeSettings) -> dict[str, ColumnFormat]
     return found
 
 
-def _open(which: str, settings: JoinSizeSettings, places: Places, stack: ExitStack,
+def _open(which: str, settings: JoinSizeSettings, places: Paths, stack: ExitStack,
           formats: dict[str, ColumnFormat]) -> _FileInput | _SnapshotInput | _TableInput:
     """Open an input: a path if the name is one, else a table."""
     name, types = getattr(settings, which), getattr(settings, f"{which}_types")

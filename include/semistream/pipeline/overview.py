@@ -18,9 +18,9 @@ from typing import Any
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from semistream.config import Places
 from semistream.errors import SemistreamError
 from semistream.joins.waits import in_seconds
+from semistream.paths import Paths
 from semistream.pipeline import drivers, summary
 from semistream.streaming.status import read_status, stop_requested
 from semistream.warehouse import connect, create_all
@@ -55,7 +55,7 @@ class Overview:
         self._read = Reading()  # the newest
         self._ready = ""  # URL of the warehouse whose tables are known to be there
 
-    def show(self, places: Places, ended: bool = True) -> dict[str, Any]:
+    def show(self, places: Paths, ended: bool = True) -> dict[str, Any]:
         """Return the content of the page. ended: include the apps that are no longer running."""
         apps = [_app(places.checkpoints / name) for name in drivers.app_names(places.checkpoints)]
         shown = [app for app in apps if ended or app["alive"]]
@@ -65,7 +65,7 @@ class Overview:
                 "ledger": summary.ledger(read.totals.values(), read.proofs),
                 "quality": read.quality, "tuning": read.tuning}
 
-    def _look(self, places: Places) -> tuple[str, Reading]:
+    def _look(self, places: Paths) -> tuple[str, Reading]:
         """Return the reason why there is no current reading, or "", and the newest reading of this
         warehouse."""
         with self._mutex:
@@ -80,7 +80,7 @@ class Overview:
         read = self._read
         return error, read if read.url == places.warehouse_url else Reading()
 
-    def _begin(self, places: Places) -> Future[Reading]:
+    def _begin(self, places: Paths) -> Future[Reading]:
         """Read the warehouse in a daemon thread, which does not delay the end of the process."""
         reading: Future[Reading] = Future()
 
@@ -95,7 +95,7 @@ class Overview:
         threading.Thread(target=run, daemon=True, name="overview").start()
         return reading
 
-    def _read_warehouse(self, places: Places) -> Reading:
+    def _read_warehouse(self, places: Paths) -> Reading:
         url, before = places.warehouse_url, self._read
         engine = connect(url)
         system_of(engine).limit_reads(engine, READ_SECONDS)

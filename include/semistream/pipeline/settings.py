@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import ByteSize, Field
 
 from semistream.column_format import Formats
-from semistream.config import Bytes, Names, Pairs, Settings, Types
+from semistream.settings import Bytes, Names, Pairs, Settings, Types
 
 INPUT = ("a CSV, JSON lines or Parquet file, a directory of such files, a published snapshot's "
          "directory, or a table of the warehouse")

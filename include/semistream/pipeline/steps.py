@@ -9,15 +9,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import func, select
 
-from semistream.config import Places, Publishing, Settings
 from semistream.durable import write_json
 from semistream.errors import ConfigError, SemistreamError
-from semistream.master.published import pin, read_manifest
+from semistream.master.published import pin, read_manifest, snapshot_root, snapshot_roots
+from semistream.paths import Paths
 from semistream.pipeline.settings import JoinSizeSettings
+from semistream.settings import Publishing, Settings
 from semistream.streaming.settings import LoadSettings, StreamStreamSettings
 from semistream.streaming.status import StatusFile, checkpoint_lock
 from semistream.warehouse import open_warehouse, removal
@@ -26,62 +27,87 @@ from semistream.warehouse.load_ids import app_loads
 from semistream.warehouse.schema import load_commits
 from semistream.warehouse.schema import propagated as warehouse_propagated
 
+if TYPE_CHECKING:
+    from semistream.workloads.jobs import JoinedDimension
+
 VALUES_TOLD = 10_000  # the most values in an asset event
 
 log = logging.getLogger(__name__)
 
 
-def prepare(job: str, places: Places) -> None:
+def prepare(job: str, places: Paths) -> None:
     """Make the missing data files of a shipped job. A user's own files must exist."""
     from semistream import workloads
 
-    workloads.prepare(workloads.load_any_job(job, places), places)
+    workloads.prepare_target(job, places)
 
 
-def provision(job: str, places: Places) -> dict[str, Any]:
-    """Upsert the job's master data into its dimension table. Return the counts of rows."""
+def dimensions(job: str, places: Paths) -> list[str]:
+    """Return the names of the dimensions of a job, or of the one that ``job`` itself names. Raises
+    ConfigError."""
     from semistream import workloads
+
+    return [joined.dimension.name for joined in workloads.load_dimensions(job, places)]
+
+
+def provision(job: str, name: str, places: Paths) -> dict[str, Any]:
+    """Upsert a dimension's rows into its table. Return the counts of rows. job: the job that uses
+    it, or the dimension itself."""
     from semistream.provisioning.dimensions import provision as upsert
 
     with open_warehouse(places.warehouse_url) as engine:
-        return asdict(upsert(workloads.load_job(job, places), engine))
+        return asdict(upsert(_joined(job, name, places), engine))
 
 
-def publish(job: str, memory: str, places: Places) -> bool:
-    """Publish a job's dimension in this process if it has changed and is small. Return False for a
-    large one that has changed: Spark publishes it sooner.
+def publish(job: str, name: str, memory: str, places: Paths) -> bool:
+    """Publish a dimension's snapshots in this process if it has changed and is small. Return False
+    for a large one that has changed: Spark publishes it sooner.
 
     memory: bytes that publishing may use.
     """
-    from semistream import workloads
-    from semistream.provisioning import dimensions
+    from semistream.provisioning.dimensions import needs_publishing, open_dimension
+    from semistream.provisioning.dimensions import publish as publish_by
 
-    loaded, given = workloads.load_job(job, places), Publishing.load({"memory": memory})
+    keys, given = _joined(job, name, places).keys, Publishing.load({"memory": memory})
     with open_warehouse(places.warehouse_url) as engine:
-        name, keys = loaded.master.name, tuple(loaded.on.values())
-        dimension = dimensions.open_dimension(engine, name)
-        if not dimension.is_small and dimensions.needs_publishing(
-                engine, dimension, places.snapshots / name, keys):
+        table = open_dimension(engine, name)
+        if not table.is_small and any(
+                needs_publishing(engine, table, snapshot_root(places.snapshots, name, key))
+                for key in keys):
             return False
-        manifest, changed = dimensions.publish(loaded, engine, places.snapshots,
-                                               memory=int(given.memory))
-    log.info("%s %s is %s", manifest.name, manifest.version,
-             "published" if changed else "current: nothing to publish")
+        for key in keys:
+            manifest, changed = publish_by(name, key, engine, places.snapshots,
+                                           memory=int(given.memory))
+            log.info("%s by %s, %s, is %s", name, ", ".join(key), manifest.version,
+                     "published" if changed else "current: nothing to publish")
     return True
 
 
-def published(job: str, places: Places) -> dict[str, Any]:
-    """Return the master snapshot that a load of the job reads from now on. Raises ConfigError if
-    there is none."""
+def published(job: str, name: str, places: Paths) -> dict[str, Any]:
+    """Return the snapshots of a dimension that loads read from now on, by the columns of their
+    keys. ``job`` is missing where the dimension itself was provisioned. Raises ConfigError if a key
+    of the job has none."""
+    joined = _joined(job, name, places)
+    versions, rows = {}, 0
+    for key in joined.keys:
+        root = snapshot_root(places.snapshots, name, key)
+        if (manifest := read_manifest(root)) is None:
+            raise ConfigError("snapshot", "must have been published", str(root),
+                              "Run `semistream provision JOB`.")
+        versions[",".join(key)] = manifest["version"]
+        rows = manifest["tuple_count"]
+    return {**({"job": job} if joined.roles else {}), "dimension": name, "versions": versions,
+            "tuples": rows}
+
+
+def _joined(job: str, name: str, places: Paths) -> JoinedDimension:
     from semistream import workloads
 
-    name = workloads.load_job(job, places).master.name
-    manifest = read_manifest(places.snapshots / name)
-    if manifest is None:
-        raise ConfigError("snapshot", "must have been published", str(places.snapshots / name),
-                          "Run `semistream provision JOB`.")
-    return {"job": job, "master": name, "version": manifest["version"],
-            "tuples": manifest["tuple_count"]}
+    for joined in workloads.load_dimensions(job, places):
+        if joined.dimension.name == name:
+            return joined
+    raise ConfigError("dimension", f"must be one of the job {job}", name,
+                      f"They are: {', '.join(dimensions(job, places))}.")
 
 
 def load_settings(job: str, values: Mapping[str, Any],
@@ -99,7 +125,7 @@ def load_settings(job: str, values: Mapping[str, Any],
     return advised(settings, recommended)
 
 
-def load_without_spark(settings: LoadSettings, places: Places) -> bool:
+def load_without_spark(settings: LoadSettings, places: Paths) -> bool:
     """Return whether a load has nothing to do, so that Spark need not start; the app's status then
     records the run. Return False also where the load would fail, as its app reports the error."""
     from semistream import workloads
@@ -127,7 +153,7 @@ def _given(kind: type[Settings], values: Mapping[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in values.items() if k in kind.model_fields and v is not None}
 
 
-def sweep_points(values: Mapping[str, Any], run: str, places: Places) -> list[dict[str, Any]]:
+def sweep_points(values: Mapping[str, Any], run: str, places: Paths) -> list[dict[str, Any]]:
     """Begin a tuning sweep with the settings of a filled-in form, and return its points. Raises
     ConfigError."""
     from semistream.tuning import sweep
@@ -138,28 +164,28 @@ def sweep_points(values: Mapping[str, Any], run: str, places: Places) -> list[di
 
 
 def sweep_app(point: Mapping[str, Any], run: str,
-              places: Places) -> tuple[list[str], dict[str, str]]:
+              places: Paths) -> tuple[list[str], dict[str, str]]:
     """Return the arguments and the environment of the Spark app that measures a point."""
     from semistream.tuning import sweep
 
     return sweep.app(point, sweep.sweep_name(run), places)
 
 
-def sweep_record(point: Mapping[str, Any], run: str, places: Places) -> dict[str, Any]:
+def sweep_record(point: Mapping[str, Any], run: str, places: Paths) -> dict[str, Any]:
     """Record the result of a point in ``tuning_runs``."""
     from semistream.tuning import sweep
 
     return sweep.record(point, sweep.sweep_name(run), places)
 
 
-def sweep_publish(run: str, places: Places) -> dict[str, Any]:
+def sweep_publish(run: str, places: Paths) -> dict[str, Any]:
     """Publish the sweep's report, and return what the sweep recommends."""
     from semistream.tuning import sweep
 
     return sweep.publish(sweep.sweep_name(run), places)
 
 
-def estimate_join_size(values: Mapping[str, Any], places: Places) -> dict[str, Any]:
+def estimate_join_size(values: Mapping[str, Any], places: Paths) -> dict[str, Any]:
     """Estimate the size of the join that a filled-in form names, and log it. Raises ConfigError,
     and TooManyRows for an estimate above the form's limit."""
     from semistream.pipeline.join_size import estimate_join_size as estimate
@@ -174,7 +200,7 @@ def run_summary(checkpoint: Path) -> dict[str, Any]:
     return json.loads((checkpoint / "summary.json").read_text())
 
 
-def propagated(app: str, places: Places, checkpoint: Path) -> dict[str, Any]:
+def propagated(app: str, places: Paths, checkpoint: Path) -> dict[str, Any]:
     """Return the punctuations that an app of two streams has propagated since they were last
     announced. No later row of its fact table has values that match them.
 
@@ -197,7 +223,7 @@ def propagated(app: str, places: Places, checkpoint: Path) -> dict[str, Any]:
     return {"app": app, "count": count, "values": values, "loads": [first, newest or told]}
 
 
-def verify(app: str, places: Places, *, since_last: bool, sample: int,
+def verify(app: str, places: Paths, *, since_last: bool, sample: int,
            job: str = "") -> dict[str, Any]:
     """Prove that everything the app has committed is complete. Raises VerificationFailed, which
     names checks and rows, if it is not.
@@ -218,26 +244,26 @@ def verify(app: str, places: Places, *, since_last: bool, sample: int,
             "text": result.describe()}
 
 
-def loaded_apps(places: Places) -> list[str]:
+def loaded_apps(places: Paths) -> list[str]:
     """Return the apps that have committed anything."""
     with open_warehouse(places.warehouse_url) as engine, engine.connect() as connection:
         return list(
             connection.scalars(select(load_commits.c.app).distinct().order_by(load_commits.c.app)))
 
 
-def rows_of(app: str, places: Places) -> dict[str, int]:
+def rows_of(app: str, places: Paths) -> dict[str, int]:
     """Count the rows of an app in the warehouse's tables. Raises ConfigError if the app has loaded
     into Delta tables."""
     with open_warehouse(places.warehouse_url) as engine, engine.connect() as connection:
         return removal.rows_of(connection, app, partial(_is_gone, app, places))
 
 
-def _is_gone(app: str, places: Places, setting: str) -> bool:
+def _is_gone(app: str, places: Paths, setting: str) -> bool:
     """Return whether the table of a sink outside the warehouse no longer exists."""
     from semistream.streaming.sinks.registry import open_sink
     from semistream.streaming.sinks.sql import SqlSink
 
-    warehouse = SqlSink(places.warehouse_url, "", "", 0.0)
+    warehouse = SqlSink(places.warehouse_url, "", (), 0.0)
     try:
         open_sink(setting, warehouse, Path()).stored(app)
     except ConfigError:
@@ -245,7 +271,7 @@ def _is_gone(app: str, places: Places, setting: str) -> bool:
     return False
 
 
-def reset(app: str, places: Places, checkpoint: Path | None = None, *,
+def reset(app: str, places: Paths, checkpoint: Path | None = None, *,
           reports: bool = False) -> None:
     """Delete an app's rows, ledger, verifications and checkpoint, so that its next start begins
     with an empty warehouse.
@@ -264,8 +290,9 @@ def reset(app: str, places: Places, checkpoint: Path | None = None, *,
     with checkpoint_lock(checkpoint):
         with open_warehouse(places.warehouse_url) as engine, engine.begin() as connection:
             removal.remove_rows(connection, app, partial(_is_gone, app, places))
-        for pinned in places.snapshots.glob("*"):
-            pin(pinned, app, None)
+        for dimension in places.snapshots.glob("*"):
+            for root in snapshot_roots(places.snapshots, dimension.name).values():
+                pin(root, app, None)
         # renamed first: from half a checkpoint no app could tell what it has loaded
         doomed = checkpoint.with_name(f".{checkpoint.name}.reset")
         shutil.rmtree(doomed, ignore_errors=True)

@@ -13,8 +13,8 @@ from typing import Any
 from rich.table import Table
 from sqlalchemy import Connection, case, func, select, true
 
-from semistream.config import Places
 from semistream.joins.waits import in_seconds
+from semistream.paths import Paths
 from semistream.pipeline.steps import run_summary
 from semistream.streaming.summary import end_to_end
 from semistream.warehouse import open_warehouse
@@ -48,7 +48,7 @@ def ledger(totals: Iterable[Totals],
     return rows
 
 
-def quality(connection: Connection, places: Places, app: str | None = None,
+def quality(connection: Connection, places: Paths, app: str | None = None,
             limit: int = 20) -> list[dict[str, Any]]:
     """Return the latest verifications, newest first. ``report`` is relative to the reports'
     directory."""
@@ -64,7 +64,7 @@ def quality(connection: Connection, places: Places, app: str | None = None,
     return rows
 
 
-def sweeps(connection: Connection, places: Places) -> list[dict[str, Any]]:
+def sweeps(connection: Connection, places: Paths) -> list[dict[str, Any]]:
     """Return the latest tuning sweeps, newest first, with their recommendations. ``report`` is
     relative to the reports' directory."""
     t = tuning_runs.c
@@ -84,14 +84,14 @@ def sweeps(connection: Connection, places: Places) -> list[dict[str, Any]]:
             for row in rows]
 
 
-def _report(file: Path, places: Places) -> str:
+def _report(file: Path, places: Paths) -> str:
     """Return a report's path below the reports' directory; empty if the report is no longer
     kept."""
     reports, file = places.reports.resolve(), file.resolve()
     return str(file.relative_to(reports)) if file.is_relative_to(reports) and file.is_file() else ""
 
 
-def final_summary(app: str, places: Places) -> dict[str, Any]:
+def final_summary(app: str, places: Paths) -> dict[str, Any]:
     """Return the ledger's totals of an app, its unmatched tuples by reason, its last run, and its
     last verification."""
     u = unmatched.c

@@ -33,12 +33,13 @@ from sqlalchemy import (
 )
 
 from semistream.column_format import ColumnFormat, key_forms
-from semistream.config import Job, surrogate_key
 from semistream.ddl import parse_ddl
 from semistream.errors import ConfigError, SemistreamError, StateError
+from semistream.job import Dimension, check_same, surrogate_key
 from semistream.keys import canonical_type
 from semistream.master.manifest import Manifest, decode_schema, encode_schema
 from semistream.master.publish import MEMORY, current_manifest, publish_snapshot
+from semistream.master.published import snapshot_root
 from semistream.progress import Progress, silent
 from semistream.warehouse import create_all
 from semistream.warehouse.bulk import bulk_insert, fetch, fetch_texts, nulled, say_nulled
@@ -62,6 +63,7 @@ from semistream.warehouse.types import (
     sql_type,
     stored_schema,
 )
+from semistream.workloads.jobs import JoinedDimension, declaration
 
 log = logging.getLogger(__name__)
 
@@ -81,57 +83,74 @@ class ProvisionResult:
     nulled: dict[str, int] = field(default_factory=dict)
 
 
-def provision(job: Job, engine: Engine, progress: Progress = silent, *,
+def provision(joined: JoinedDimension, engine: Engine, progress: Progress = silent, *,
               url: str | None = None) -> ProvisionResult:
-    """Upsert a job's master data into ``dim_<master>`` by business key. Unchanged rows are not
+    """Upsert a dimension's rows into ``dim_<name>`` by business key. Unchanged rows are not
     rewritten.
 
-    url: the database of ``master.table``, if not the warehouse. If a business key occurs twice, the
-    last row is taken. Rows that cannot be stored go to ``rejected_master``, with the reason. All is
-    one transaction. Raises ConfigError for master data that do not fit the job or the existing
-    table.
+    url: the database of the dimension's table, if not the warehouse. If a business key occurs
+    twice, the last row is taken. Rows that cannot be stored go to ``rejected_master``, with the
+    reason. All is one transaction. Raises ConfigError for rows that do not fit the declaration, the
+    roles or the existing table.
     """
     create_all(engine)
-    name, keys = job.master.name, key_columns(job)
+    dimension = joined.dimension
+    name, keys = dimension.name, dimension.business_key
     known = _known(engine, name)
-    declared = parse_ddl(job.master.columns) if job.master.columns else None
-    forms = key_forms(dict.fromkeys((*keys, *job.on.values())), job.master.formats)
-    if known is not None and forms != (former := forms_of(known)):
-        raise ConfigError("master.formats",
+    _check_declaration(joined, known)
+    declared = parse_ddl(dimension.columns) if dimension.columns else None
+    former = forms_of(known) if known is not None else {}
+    keyed = list(dict.fromkeys((*keys, *former, *(c for key in joined.keys for c in key))))
+    forms = key_forms(keyed, dimension.formats)
+    if known is not None and any(forms.get(c) != former.get(c) for c in (*keys, *former)):
+        raise ConfigError(f"formats of the dimension {name}",
                           f"must give keys the form that they have in {dimension_name(name)}, "
                           f"{json.dumps(former)}", json.dumps(forms),
                           "Facts mean its rows by surrogate keys, which rows of other keys would "
-                          "not have. Declare them as before, or give the master another name in "
-                          "the job.")
-    rows = _open(job, engine, url, known.remove(0) if known else declared)
+                          "not have. Declare them as before, or give the dimension another name.")
+    rows = _open(dimension, keyed, engine, url, known.remove(0) if known else declared)
+    for role in joined.roles:
+        check_columns(dimension, "columns", role.columns, rows.schema)
     is_new = not inspect(engine).has_table(dimension_name(name))
-    dimension = ensure(engine,
-                       dimension_table(name, rows.schema, keys, tuple(job.on.values())))
+    table = ensure(engine, dimension_table(name, rows.schema, keys, joined.keys))
     try:
-        return _provision(job, engine, rows, dimension, known is None, progress)
+        return _provision(joined, keyed, forms, engine, rows, table, known is None, progress)
     except BaseException:
         if is_new:
-            _take_back(engine, name, dimension)
+            _take_back(engine, name, table)
         raise
 
 
-def _provision(job: Job, engine: Engine, rows: MasterRows, dimension: Table, is_new: bool,
+def _check_declaration(joined: JoinedDimension, known: pa.Schema | None) -> None:
+    """Raise ConfigError if the file from which the dimension was provisioned before still declares
+    it, in another way."""
+    former = ((known.metadata or {}).get(DECLARED, b"") if known is not None else b"").decode()
+    if joined.declared_in is None or former in ("", str(joined.declared_in)):
+        return
+    if (other := declaration(joined.dimension.name, Path(former))) is not None:
+        check_same(joined.dimension, str(joined.declared_in), other, former)
+
+
+def _provision(joined: JoinedDimension, keyed: Collection[str], forms: Mapping[str, Any],
+               engine: Engine, rows: MasterRows, dimension: Table, is_new: bool,
                progress: Progress) -> ProvisionResult:
-    name, keys, schema = job.master.name, key_columns(job), rows.schema
+    """Stage the rows and upsert them. keyed: columns of keys; forms: how these are normalised."""
+    of, schema = joined.dimension, rows.schema
+    name, keys = of.name, of.business_key
     system = system_of(engine)
     with said(engine, dimension.name), engine.begin() as connection:
         # prefixes as long as ``dim_``, so that the names are never too long
-        staging = _staging_table(f"new_{name}", schema, {*keys, *job.on.values()}, keys)
+        staging = _staging_table(f"new_{name}", schema, keyed, keys)
         # unsorted rows would be written to random places of a table with a key
         unsorted = _staging_table(f"raw_{name}", schema) if system.one_writer else staging
         # a failed provisioning leaves it: it belongs to the connection, not to the transaction
         for table in {staging, unsorted}:
             system.drop_temporary(connection, table)
             table.create(connection)
-        staged = _stage(connection, unsorted, rows, job, progress)
+        staged = _stage(connection, unsorted, rows, of, keyed, progress)
         read, reasons = staged.read, staged.reasons
-        if sum(reasons.values()) > job.master.max_rejected * read:
-            raise TooManyRejected(job, read, reasons, staged.first)
+        if sum(reasons.values()) > of.max_rejected * read:
+            raise TooManyRejected(of, read, reasons, staged.first)
         if unsorted is not staging:
             _sort(connection, unsorted, staging)
         count = connection.scalar(select(func.count()).select_from(staging)) or 0
@@ -140,8 +159,8 @@ def _provision(job: Job, engine: Engine, rows: MasterRows, dimension: Table, is_
         progress(f"upserting {dimension.name}", 0, count)
         updated, inserted = _upsert(connection, staging, dimension, keys)
         progress(f"upserting {dimension.name}", count, count)
-        forms = key_forms(dict.fromkeys((*keys, *job.on.values())), job.master.formats)
-        _record(connection, name, dimension, schema.with_metadata({FORMS: json.dumps(forms)}), keys,
+        kept = {FORMS: json.dumps(forms), DECLARED: str(joined.declared_in or "")}
+        _record(connection, name, dimension, schema.with_metadata(kept), keys,
                 is_new or bool(updated or inserted))
         system.drop_temporary(connection, staging)
     if staged.nulled:
@@ -164,24 +183,18 @@ def forms_of(schema: pa.Schema) -> dict[str, dict[str, Any]]:
     return forms
 
 
-def key_columns(job: Job) -> tuple[str, ...]:
-    """Return the business key: the one that the job declares, or the join columns."""
-    return job.master.business_key or tuple(job.on.values())
-
-
 class TooManyRejected(SemistreamError):
-    """More master rows are rejected than the job allows; the dimension is unchanged."""
+    """More rows are rejected than the dimension allows; its table is unchanged."""
 
-    def __init__(self, job: Job, read: int, reasons: dict[str, int], first: list[Rejected]):
+    def __init__(self, of: Dimension, read: int, reasons: dict[str, int], first: list[Rejected]):
         why = ", ".join(f"{reason} {n:,}" for reason, n in reasons.items())
         rows = "".join(f"\n  {r.reason}: {r.detail} in {r.tuple[:200]}" for r in first)
         super().__init__(f"{sum(reasons.values()):,} of {read:,} rows of "
-                         f"{job.master.path or job.master.table} cannot be taken ({why}), and no "
-                         f"more than {job.master.max_rejected:.4g} of them may be left out "
-                         f"(max_rejected under master: in the job). Where a column holds other "
-                         f"values than its type tells of, declare it a STRING (columns under "
-                         f"master:). "
-                         f"{dimension_name(job.master.name)} is as it was. The first:{rows}")
+                         f"{of.path or of.table} cannot be taken ({why}), and no "
+                         f"more than {of.max_rejected:.4g} of them may be left out (max_rejected "
+                         f"of the dimension {of.name}). Where a column holds other values than its "
+                         f"type tells of, declare it a STRING (columns of the dimension). "
+                         f"{dimension_name(of.name)} is as it was. The first:{rows}")
 
 
 class Rejected(NamedTuple):
@@ -192,7 +205,8 @@ class Rejected(NamedTuple):
     tuple: str
 
 
-FORMS = b"semistream.formats"  # key in the metadata of a dimension's schema
+# keys in the metadata of a dimension's schema: its keys' forms, and the file that declares it
+FORMS, DECLARED = b"semistream.formats", b"semistream.declared"
 SMALL = 20_000_000  # values that one process publishes sooner than Spark starts
 EXAMPLES = 5  # rejected rows that an error shows
 
@@ -206,25 +220,26 @@ class MasterRows:
     batches: Iterator[tuple[pa.RecordBatch, list[Rejected]]]
 
 
-def _open(job: Job, engine: Engine, url: str | None, known: pa.Schema | None) -> MasterRows:
-    """Open the master data and check them against the job and against ``known``, the dimension's
-    present columns, whose types they get."""
-    if job.master.path is not None:
-        return _open_files(job, Path(job.master.path), known)
-    if job.master.table is None:
-        raise ConfigError("master", "must have a path or a table", job.master.name,
-                          "Say where the master data come from.")
+def _open(dimension: Dimension, keyed: Collection[str], engine: Engine, url: str | None,
+          known: pa.Schema | None) -> MasterRows:
+    """Open the dimension's source and check it against the columns of keys and against ``known``,
+    the table's present columns, whose types the rows get."""
+    if dimension.path is not None:
+        return _open_files(dimension, keyed, Path(dimension.path), known)
+    if dimension.table is None:
+        raise ConfigError(f"dimension {dimension.name}", "must have a path or a table", None,
+                          "Say where its rows come from.")
     source = connect(url) if url else engine
-    table = existing_table(source, job.master.table)
-    found = pa.schema([f for f in arrow_schema(table) if f.name != surrogate_key(job.master.name)])
-    given, formats = found if known else _widened(source, table, found), job.master.formats
+    table = existing_table(source, dimension.table)
+    found = pa.schema([f for f in arrow_schema(table) if f.name != dimension.surrogate_key])
+    given, formats = found if known else _widened(source, table, found), dimension.formats
     if not formats:
-        return MasterRows(schema := _checked(job, given, known),
+        return MasterRows(schema := _checked(dimension, keyed, given, known),
                           _from_table(source, table, found, schema, {}))
     # imported only here: they import Numba, which reading a dimension does not need
     from semistream.files.formats import check_formats, implied_schema
 
-    schema = _checked(job, implied_schema(given, formats), known)
+    schema = _checked(dimension, keyed, implied_schema(given, formats), known)
     check_formats(schema, formats, "master", given)
     return MasterRows(schema, _from_table(source, table, found, schema, formats))
 
@@ -243,17 +258,20 @@ def _widened(engine: Engine, table: Table, found: pa.Schema) -> pa.Schema:
     return pa.schema([f.with_type(UNSIGNED) if f.name in wide else f for f in found])
 
 
-def _open_files(job: Job, path: Path, known: pa.Schema | None) -> MasterRows:
+def _open_files(dimension: Dimension, keyed: Collection[str], path: Path,
+                known: pa.Schema | None) -> MasterRows:
     # imported only here: they import Numba, which reading a dimension does not need
     from semistream.files.formats import check_formats
     from semistream.files.json_source import JsonSource
     from semistream.files.opening import open_source
 
-    source = open_source("master", path, formats=job.master.formats)
+    source = open_source("master", path, formats=dimension.formats)
     source.assign_types()
-    schema = _checked(job, source.schema, known, leave_out=isinstance(source, JsonSource))
-    source.read_as(schema, schema.names if job.master.columns else ())
-    check_formats(schema, job.master.formats, "master")
+    schema = _checked(dimension, keyed, source.schema, known,
+                      leave_out=isinstance(source, JsonSource))
+    source.read_as(schema, schema.names if dimension.columns else ())
+    check_formats(schema, dimension.formats, "master")
+
     def batches() -> Iterator[tuple[pa.RecordBatch, list[Rejected]]]:
         for chunk in source.chunks():
             yield chunk.rows.select(schema.names), [
@@ -282,26 +300,24 @@ def _from_table(engine: Engine, table: Table, found: pa.Schema, schema: pa.Schem
             yield rows, [Rejected("unparsable", why, _json(texts, i)) for i, why in wrong.items()]
 
 
-def _checked(job: Job, found: pa.Schema, known: pa.Schema | None,
-             leave_out: bool = False) -> pa.Schema:
+def _checked(dimension: Dimension, keyed: Collection[str], found: pa.Schema,
+             known: pa.Schema | None, leave_out: bool = False) -> pa.Schema:
     """Return the schema to store. leave_out: a known column may be missing and is null then,
     because JSON objects may omit keys."""
-    where = job.master.path or job.master.table
+    where = dimension.path or dimension.table
     different = set() if known is None else set(found.names) - set(known.names) if leave_out else \
         set(known.names) ^ set(found.names)
     if different:
-        raise ConfigError("master", f"must have the columns of {dimension_name(job.master.name)}",
+        raise ConfigError(f"dimension {dimension.name}",
+                          f"must have the columns of {dimension_name(dimension.name)}",
                           sorted(different),
-                          f"{where} and the table differ in them. Give the master data the table's "
-                          f"columns, or the master "
-                          "another name in the job. A dimension made anew would give its surrogate "
-                          "keys to other tuples than those that the facts mean.")
+                          f"{where} and the table differ in them. Give the rows the table's "
+                          f"columns, or the dimension another name. A dimension made anew would "
+                          f"give its surrogate keys to other tuples than those that the facts "
+                          f"mean.")
     schema = stored_schema(known or found)
-    for column in (*key_columns(job), *job.on.values(), *job.columns):
-        if column not in schema.names and column != surrogate_key(job.master.name):
-            raise ConfigError("on, columns, master.business_key", f"must name columns of {where}",
-                              column, f"It has: {', '.join(schema.names)}.")
-    for column in (*key_columns(job), *job.on.values()):
+    check_columns(dimension, "on, business_key", keyed, schema)
+    for column in keyed:
         canonical_type(column, schema.field(column).type)
     return schema
 
@@ -317,14 +333,24 @@ class _Staged:
     nulled: Counter[str] = field(default_factory=Counter)
 
 
-def _stage(connection: Connection, staging: Table, rows: MasterRows, job: Job,
-           progress: Progress) -> _Staged:
+def check_columns(dimension: Dimension, parameter: str, columns: Collection[str],
+                  schema: pa.Schema) -> None:
+    """Raise ConfigError if a dimension has not all of these columns."""
+    for column in columns:
+        if column not in schema.names and column != dimension.surrogate_key:
+            raise ConfigError(parameter,
+                              f"must name columns of {dimension.path or dimension.table}", column,
+                              f"It has: {', '.join(schema.names)}.")
+
+
+def _stage(connection: Connection, staging: Table, rows: MasterRows, of: Dimension,
+           keyed: Collection[str], progress: Progress) -> _Staged:
     """Write all rows to the staging table or to ``rejected_master``."""
-    name, keys, staged = job.master.name, key_columns(job), _Staged()
+    name, keys, staged = of.name, of.business_key, _Staged()
     connection.execute(rejected_master.delete().where(rejected_master.c.master == name))
     for batch, unfit in rows.batches:
         staged.read += batch.num_rows + len(unfit)
-        good, not_stored = _storable(batch, keys, tuple(job.on.values()))
+        good, not_stored = _storable(batch, keys, keyed)
         rejected = unfit + not_stored
         _reject(connection, name, rejected)
         staged.first += rejected[:EXAMPLES - len(staged.first)]
@@ -335,15 +361,15 @@ def _stage(connection: Connection, staging: Table, rows: MasterRows, job: Job,
     return staged
 
 
-def _storable(batch: pa.RecordBatch, business_key: tuple[str, ...],
-              join_key: tuple[str, ...]) -> tuple[pa.RecordBatch, list[Rejected]]:
+def _storable(batch: pa.RecordBatch, business_key: Collection[str],
+              keyed: Collection[str]) -> tuple[pa.RecordBatch, list[Rejected]]:
     """Return the rows whose keys, dates and times can be stored, and the others as rejected."""
     reasons: dict[int, tuple[str, str]] = {}
     for name, values in zip(batch.schema.names, batch.columns, strict=True):
         for i in pc.indices_nonzero(outside_years(values)).to_pylist():
             reasons[i] = "unparsable", (f"{name}: {values[i].cast(pa.string())} is not "
                                         "within the years 1 to 9999")
-    for column in dict.fromkeys((*join_key, *business_key)):
+    for column in keyed:
         values = batch.column(column)
         if pa.types.is_string(values.type) or pa.types.is_binary(values.type):
             length = (pc.utf8_length(values) if pa.types.is_string(values.type)
@@ -448,7 +474,7 @@ def _known(engine: Engine, name: str) -> pa.Schema | None:
 
 
 @dataclass(frozen=True)
-class Dimension:
+class DimensionTable:
     """A provisioned dimension table and its state."""
 
     table: Table
@@ -470,19 +496,19 @@ class Dimension:
         return snapshot_source(engine, self.table.name, self.changes)
 
 
-def open_dimension(engine: Engine, master: str) -> Dimension:
-    """Open a dimension. Raises ConfigError if the master was never provisioned."""
+def open_dimension(engine: Engine, name: str) -> DimensionTable:
+    """Open a dimension. Raises ConfigError if it was never provisioned."""
     create_all(engine)
     with engine.connect() as connection:
-        row = _row(connection, master)
+        row = _row(connection, name)
     if row is None:
-        raise ConfigError("master", "must have been provisioned", master,
+        raise ConfigError("dimension", "must have been provisioned", name,
                           "Run `semistream provision` first.")
-    return Dimension(existing_table(engine, row.table_name), decode_schema(row.arrow_schema),
-                     row.rows, row.changes)
+    return DimensionTable(existing_table(engine, row.table_name), decode_schema(row.arrow_schema),
+                          row.rows, row.changes)
 
 
-def read_dimension(connection: Connection, dimension: Dimension, keys_from: int | None = None,
+def read_dimension(connection: Connection, dimension: DimensionTable, keys_from: int | None = None,
                    keys_to: int | None = None) -> Iterator[pa.RecordBatch]:
     """Yield a dimension's rows, or those whose surrogate key is in [keys_from, keys_to)."""
     table, sk = dimension.table, dimension.table.c[dimension.schema.names[0]]
@@ -492,28 +518,25 @@ def read_dimension(connection: Connection, dimension: Dimension, keys_from: int 
     yield from fetch(connection, query, dimension.schema)
 
 
-def needs_publishing(engine: Engine, dimension: Dimension, root: Path,
-                     key_columns: tuple[str, ...]) -> bool:
+def needs_publishing(engine: Engine, dimension: DimensionTable, root: Path) -> bool:
     """Return whether the current snapshot under ``root`` differs from the dimension as it is
     now."""
     current = current_manifest(root)
-    return current is None or (current.source,
-                               current.key_columns) != (dimension.source(engine), key_columns)
+    return current is None or current.source != dimension.source(engine)
 
 
-def check_unchanged(engine: Engine, master: str, dimension: Dimension) -> None:
+def check_unchanged(engine: Engine, name: str, dimension: DimensionTable) -> None:
     """Raise StateError if the dimension was provisioned again while it was read."""
-    if open_dimension(engine, master).changes != dimension.changes:
+    if open_dimension(engine, name).changes != dimension.changes:
         raise StateError(f"{dimension.table.name} changed while it was read. Publish it again.")
 
 
-def publish(job: Job, engine: Engine, snapshots: Path,
+def publish(name: str, key: Sequence[str], engine: Engine, snapshots: Path,
             progress: Progress = silent, memory: int = MEMORY) -> tuple[Manifest, bool]:
-    """Publish a job's dimension if it has changed. Return the current snapshot, and whether it is
-    new. memory: bytes that publishing may use."""
-    name, keys = job.master.name, tuple(job.on.values())
-    dimension, root = open_dimension(engine, name), snapshots / name
-    if not needs_publishing(engine, dimension, root, keys):
+    """Publish a dimension's snapshot by a key if the dimension has changed. Return the current
+    snapshot, and whether it is new. memory: bytes that publishing may use."""
+    dimension, root = open_dimension(engine, name), snapshot_root(snapshots, name, key)
+    if not needs_publishing(engine, dimension, root):
         current = current_manifest(root)
         assert current is not None
         return current, False
@@ -529,6 +552,6 @@ def publish(job: Job, engine: Engine, snapshots: Path,
             yield from read_dimension(connection, dimension)
         check_unchanged(engine, name, dimension)
 
-    return publish_snapshot(batches(), dimension.schema, root, name, keys,
+    return publish_snapshot(batches(), dimension.schema, root, name, key,
                             source=dimension.source(engine), memory=memory, progress=count,
-                            formats=dimension.key_forms(keys)), True
+                            formats=dimension.key_forms(key)), True

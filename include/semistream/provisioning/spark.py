@@ -6,7 +6,7 @@ some batches, which ``memory`` bounds. So the size of R is not limited.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -18,20 +18,23 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from sqlalchemy import func, select
 
-from semistream.config import Job, Places, Publishing
 from semistream.keys import JoinKeys
 from semistream.keys_spark import bucket_expression, order_expression, quoted
 from semistream.master.bucket_writer import BUCKETS, BucketWriter, choose_page_tuples
 from semistream.master.manifest import BucketInfo, Manifest
 from semistream.master.publish import Publication
+from semistream.master.published import snapshot_root
+from semistream.paths import Paths
 from semistream.provisioning.dimensions import (
-    Dimension,
+    DimensionTable,
     check_unchanged,
     needs_publishing,
     open_dimension,
     read_dimension,
 )
+from semistream.settings import Publishing
 from semistream.warehouse.dialects import connect
+from semistream.workloads import load_dimensions
 
 TASK_ROWS = 250_000  # rows read, or written, by one task
 SAMPLE = 1000  # surrogate keys whose rows are read to learn how wide rows are
@@ -43,8 +46,11 @@ WRITTEN = "bucket int, rows bigint, bytes bigint, unique boolean, null_keys bigi
 class PublishSettings(Publishing):
     """The settings of the publishing app."""
 
-    job: str = Field(description="Job whose master data are published: tpch, nycflights13 or the "
-                                 "path of a YAML file")
+    job: str = Field(description="Job whose dimensions are published (tpch, nycflights13 or the "
+                                 "path of a YAML file), or a dimension, by its name or its file's "
+                                 "path")
+    dimension: str = Field("", description="The one of the job's dimensions that is published; "
+                                           "default: all")
     buckets: int = Field(BUCKETS, ge=1, le=4096, description="Buckets that rows are hashed into, "
                                                              "the most partitions of a load")
     page_tuples: int = Field(0, ge=0, le=1_000_000,
@@ -53,21 +59,27 @@ class PublishSettings(Publishing):
                                            "the current one")
 
 
-class Publish:
-    """One publication: what is read, and where it is written. Raises ConfigError before any session
-    is opened."""
+def publications(settings: PublishSettings, places: Paths) -> list[Publish]:
+    """Return the publications that the settings ask for. Raises ConfigError before any session is
+    opened."""
+    wanted = [d for d in load_dimensions(settings.job, places)
+              if settings.dimension in ("", d.dimension.name)]
+    return [Publish(settings, d.dimension.name, key, places) for d in wanted for key in d.keys]
 
-    def __init__(self, settings: PublishSettings, job: Job, places: Places):
-        self.settings, self.name = settings, job.master.name
-        self.key_columns = tuple(job.on.values())
-        self.url, self.root = places.warehouse_url, places.snapshots / self.name
+
+class Publish:
+    """The publication of a dimension's snapshot by one key: what is read, and where it is written.
+    Raises ConfigError before any session is opened."""
+
+    def __init__(self, settings: PublishSettings, name: str, key: Sequence[str], places: Paths):
+        self.settings, self.name, self.key_columns = settings, name, tuple(key)
+        self.url, self.root = places.warehouse_url, snapshot_root(places.snapshots, name, key)
         self.engine = connect(self.url)
         self.dimension = open_dimension(self.engine, self.name)
 
     @property
     def needed(self) -> bool:
-        return self.settings.force or needs_publishing(self.engine, self.dimension, self.root,
-                                                       self.key_columns)
+        return self.settings.force or needs_publishing(self.engine, self.dimension, self.root)
 
     def run(self, spark: SparkSession) -> Manifest:
         """Write the new version and make it the current one."""
@@ -101,7 +113,7 @@ def task_count(spark: SparkSession, rows: int) -> int:
     return max(min(spark.sparkContext.defaultParallelism, rows), -(-rows // TASK_ROWS), 1)
 
 
-def read_table(spark: SparkSession, url: str, dimension: Dimension, tasks: int) -> DataFrame:
+def read_table(spark: SparkSession, url: str, dimension: DimensionTable, tasks: int) -> DataFrame:
     """Return a dimension table that the tasks themselves read in ranges of the surrogate key."""
     sk = dimension.table.c[dimension.schema.names[0]]
     engine = connect(url)

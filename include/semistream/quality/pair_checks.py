@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy import Column, and_, func, literal, or_, select
 from sqlalchemy.sql import ColumnElement
 
-from semistream.config import AnyJob, StreamStreamJob
+from semistream.job import AnyJob, StreamStreamJob
 from semistream.quality.checks import Check, load_of
 from semistream.quality.scope import Scope, Stream
 from semistream.quality.staging import Staging

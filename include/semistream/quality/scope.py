@@ -11,8 +11,10 @@ import sqlalchemy as sa
 from sqlalchemy import and_, func, select
 from sqlalchemy.sql import ColumnElement, FromClause
 
-from semistream.config import SIDES, AnyJob, Job, SideSpec, StreamSpec, surrogate_key
 from semistream.errors import ConfigError
+from semistream.job import SIDES, AnyJob, Job, SideSpec, StreamSpec, only_role
+from semistream.job import Role as JobRole
+from semistream.master.published import snapshot_root
 from semistream.positions import START, Position
 from semistream.warehouse.ledger import app_number
 from semistream.warehouse.load_ids import app_loads, first_load, last_load
@@ -196,14 +198,15 @@ def drained_until(connection: sa.Connection, app: str, at: Position | None) -> P
     return None if found is None else (found.batch, found.drain)
 
 
-def added_columns(fact: sa.Table, dimension: sa.Table, job: Job) -> dict[str, str]:
+def added_columns(fact: sa.Table, dimension: sa.Table, role: JobRole) -> dict[str, str]:
     """Return the columns that the join added: fact column -> dimension column. A name that the
-    stream has too was added as MASTER_name."""
-    names = job.columns or [c.name for c in dimension.columns if c.name not in job.on.values()]
+    stream has too was added as ROLE_name."""
+    names = role.columns or {c.key: c.key for c in dimension.columns
+                             if c.key not in role.on.values()}
     out = {}
-    for m in names:
-        for a in (f"{job.master.name}_{m}", m):
-            if a in fact.columns and m in dimension.columns and a != surrogate_key(job.master.name):
+    for m, given in names.items():
+        for a in (f"{role.name}_{m}", m) if given == m else (given,):
+            if a in fact.columns and m in dimension.columns and a != role.surrogate_key:
                 out[a] = m
                 break
     return out
@@ -213,8 +216,19 @@ def compared_columns(connection: sa.Connection, job: AnyJob) -> set[str] | None:
     """Return the columns of facts that checks may read, except the ids; None: all."""
     if not isinstance(job, Job):
         return None
-    dimension = existing_table(connection, dimension_name(job.master.name)).columns.keys()
-    return {*job.on, *dimension, *(f"{job.master.name}_{name}" for name in dimension)}
+    out = set[str]()
+    for role in job.roles:
+        names = _dimension(connection, role).columns.keys()
+        out |= {*role.on, *names, *(f"{role.name}_{name}" for name in names),
+                *role.columns.values()}
+    return out
+
+
+def _dimension(connection: sa.Connection, role: JobRole) -> sa.Table:
+    """Return a role's dimension table; ``Table.c`` has its surrogate key by the role's name of it.
+    """
+    return existing_table(connection, dimension_name(role.dimension.name),
+                          {role.dimension.surrogate_key: role.surrogate_key})
 
 
 def is_unique(connection: sa.Connection, dimension: sa.Table, columns: list[str],
@@ -246,9 +260,10 @@ def make_scope(connection: sa.Connection, of: Range, job: AnyJob, commit: sa.Row
     roles: tuple[Role, ...] = ()
     streams: tuple[Stream, ...]
     if isinstance(job, Job):
-        roles = tuple(_role(connection, of, job, fact, version, snapshots)
-                      for version in versions)
-        ids, keys = ({n: n for n in names if n in fact.c} for names in (job.stream.id, job.on))
+        roles = tuple(_role(connection, of, role, fact, version, snapshots)
+                      for role, version in zip(job.roles, versions, strict=True))
+        ids, keys = ({n: n for n in names if n in fact.c}
+                     for names in (job.stream.id, only_role(job).on))
         streams = (Stream("", job.stream, ids, keys, tuple(r.surrogate for r in roles),
                           all(r.unique for r in roles), _waiting(connection, of)),)
     else:
@@ -271,16 +286,15 @@ def _waiting(connection: sa.Connection, of: Range, role: str | None = None) -> i
         sa.true() if role is None else i.role == role)) or 0)
 
 
-def _role(connection: sa.Connection, of: Range, job: Job, fact: sa.Table, version: str | None,
+def _role(connection: sa.Connection, of: Range, role: JobRole, fact: sa.Table, version: str | None,
           snapshots: Path) -> Role:
-    """Return the job's role, with its dimension table looked up."""
-    name, surrogate = job.master.name, surrogate_key(job.master.name)
-    dimension = existing_table(connection, dimension_name(name))
+    """Return a job's role, with its dimension table looked up."""
+    name, surrogate, dimension = role.name, role.surrogate_key, _dimension(connection, role)
+    business_key = role.dimension.business_key
     b, i = load_batches.c, load_inputs.c
     versions: dict[Position, str] = {(r.batch, r.drain): r.version for r in connection.execute(
         select(b.batch, b.drain, i.version).join(load_inputs, i.load_id == b.load_id).where(
             b.app == of.app, i.role == name).distinct())}
-    business_key = tuple(job.master.business_key) or tuple(job.on.values())
     sums = [func.coalesce(func.sum(n), 0) for n in (b.output_rows, b.matched, b.unmatched)]
     output, matched, kept = connection.execute(select(*sums).where(b.app == of.app)).one()
     # An inner join with unique keys writes as many facts as matched tuples; then there is no need
@@ -289,7 +303,7 @@ def _role(connection: sa.Connection, of: Range, job: Job, fact: sa.Table, versio
                                                 fact.c[surrogate].is_(None))
     left = (output > matched and kept > 0
             and connection.execute(without.limit(1)).first() is not None)
-    return Role(name, dimension, surrogate, dict(job.on), added_columns(fact, dimension, job),
-                business_key, is_unique(connection, dimension, list(job.on.values()), business_key),
-                left, versions.get(of.last, "") if version is None else version, snapshots / name,
-                versions)
+    return Role(name, dimension, surrogate, dict(role.on), added_columns(fact, dimension, role),
+                business_key, is_unique(connection, dimension, list(role.key), business_key), left,
+                versions.get(of.last, "") if version is None else version,
+                snapshot_root(snapshots, role.dimension.name, role.key), versions)

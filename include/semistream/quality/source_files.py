@@ -10,7 +10,7 @@ from pathlib import Path
 import sqlalchemy as sa
 from sqlalchemy import BigInteger, Column, func, select
 
-from semistream.config import FILE_FORMATS, StreamSpec
+from semistream.job import FILE_FORMATS, StreamSpec
 from semistream.quality.scope import Scope, Stream
 from semistream.quality.staging import Staging
 from semistream.source_files import (

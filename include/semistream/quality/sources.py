@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 import sqlalchemy as sa
 from sqlalchemy import BigInteger, Column, String, Text, select
 
-from semistream.config import StreamSpec
 from semistream.errors import SemistreamError
+from semistream.job import StreamSpec
 from semistream.positions import Kind
 from semistream.quality.scope import Scope, Stream
 from semistream.quality.staging import Sources, Staging

@@ -343,8 +343,11 @@ def stage_version(staging: Staging, role: Role, table: sa.Table, version: str, c
     version's snapshot."""
     files = ds.dataset([str(p) for p in sorted((role.snapshots / version).glob(
         "bucket-*.arrow"))], format="ipc")
-    wanted = pa.array([v for v in values if v is not None]).cast(files.schema.field(column).type)
-    for batch in files.to_batches(columns=_compared(role), filter=pc.field(column).isin(wanted)):
+    stored = {name: str(role.dimension.c[name].name) for name in _compared(role)}
+    wanted = pa.array([v for v in values if v is not None]).cast(
+        files.schema.field(stored[column]).type)
+    for batch in files.to_batches(columns={name: pc.field(of) for name, of in stored.items()},
+                                  filter=pc.field(stored[column]).isin(wanted)):
         rows = pa.table([pa.repeat(version, len(batch)), *batch.columns],
                         names=["quality_version", *batch.schema.names])
         with staging.engine.begin() as connection:

@@ -15,7 +15,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Column, func, select
 
-from semistream.config import StreamSpec
+from semistream.job import StreamSpec
 from semistream.quality.scope import Scope, Stream
 from semistream.quality.sources import ids_of_file, with_stream_id
 from semistream.quality.staging import Sources, Staging, Unparsable

@@ -17,10 +17,11 @@ import sqlalchemy as sa
 from sqlalchemy import func, select
 
 from semistream import warehouse
-from semistream.config import SIDES, AnyJob, Job, Places, StreamStreamJob, job_of
 from semistream.errors import ConfigError, SemistreamError
+from semistream.job import SIDES, AnyJob, Job, StreamStreamJob, job_of
 from semistream.joins.waits import in_seconds
-from semistream.master.published import read_manifest
+from semistream.master.published import read_manifest, snapshot_root
+from semistream.paths import Paths
 from semistream.positions import START, Position
 from semistream.quality import history, stored_rows
 from semistream.quality.checkpoint import discard, run_checkpoint
@@ -156,7 +157,7 @@ def verify(url: str, app: str, *, job: AnyJob | None = None, limits: AnyJob | No
     loaded nothing. A failed check raises nothing.
     """
     started, clock = datetime.now(UTC).replace(tzinfo=None), time.monotonic()
-    places = Places.from_environment()
+    places = Paths.from_environment()
     seed = secrets.randbelow(2**31) if seed is None else seed
     reports, snapshots = (reports_dir or places.reports).absolute(), snapshots or places.snapshots
     with warehouse.open_warehouse(url) as engine:
@@ -171,10 +172,12 @@ def verify(url: str, app: str, *, job: AnyJob | None = None, limits: AnyJob | No
             return VerificationResult(True, app, commits[-1].fact_table,
                                       index=reports / "index.html", proof=str(proof))
         while True:
-            dimensions = [job.master.name] if isinstance(job, Job) else []
+            roles = job.roles if isinstance(job, Job) else ()
+            dimensions = [role.dimension.name for role in roles]
             changes = _changes(engine, dimensions)
             with Staging(engine) as staging:
-                versions = [_version(snapshots / name, changes.get(name)) for name in dimensions]
+                versions = [_version(snapshot_root(snapshots, role.dimension.name, role.key),
+                                     changes.get(role.dimension.name)) for role in roles]
                 result, scope = _verify(staging, url, job, commits, first, (sample, seed), reports,
                                         snapshots, versions,
                                         reports_kept or places.reports_kept, ahead)

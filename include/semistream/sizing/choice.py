@@ -15,7 +15,7 @@ from semistream.cost_models import MODELS, TYPICAL, Costs, Frequencies, Predicti
 from semistream.cost_models.bound import Demand, describe_price, highest_rate, price
 from semistream.errors import NotEnoughMemory
 from semistream.joins.contract import SemiStreamJoin
-from semistream.joins.spec import join_spec
+from semistream.joins.spec import Columns, join_spec
 from semistream.master.relation import MasterRelation
 from semistream.sizing.opening import open_join
 from semistream.sizing.search import fastest, tune_all
@@ -45,7 +45,7 @@ def known_costs(home: str | Path | None = None) -> Costs:
 
 def choose(sample: pa.RecordBatch, master: MasterRelation, memory: int,
            on: Sequence[tuple[str, str]],
-           columns: Sequence[str] | None = None, *, costs: Costs = TYPICAL,
+           columns: Columns = None, *, costs: Costs = TYPICAL,
            tuples: float = math.inf, demand: Demand | None = None) -> Choice:
     """Return the algorithm and parameters with the highest predicted rate, and the reason. Of
     algorithms with about equal rates the one that reaches its rate soonest is chosen. demand: a

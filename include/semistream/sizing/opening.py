@@ -11,20 +11,20 @@ from typing import Any
 
 import pyarrow as pa
 
-from semistream.config import Settings
 from semistream.cost_models import MODELS, TYPICAL, Costs
 from semistream.errors import ConfigError, NotEnoughMemory, TooMuchMemory
 from semistream.joins.contract import SemiStreamJoin
 from semistream.joins.registry import Algorithm, find_algorithm
-from semistream.joins.spec import JoinSpec, join_spec
+from semistream.joins.spec import Columns, JoinSpec, join_spec
 from semistream.master.relation import MasterRelation
+from semistream.settings import Settings
 from semistream.sizing.search import tune
 from semistream.sizing.workload import describe
 
 
 def open_join(algorithm: str, *, memory: int, stream: pa.Schema, master: MasterRelation,
               on: Sequence[tuple[str, str]],
-              columns: Sequence[str] | None = None, join_type: str = "inner",
+              columns: Columns = None, join_type: str = "inner",
               parameters: dict[str, Any] | None = None,
               costs: Costs = TYPICAL, sample: pa.RecordBatch | None = None,
               tuples: float = math.inf) -> SemiStreamJoin:

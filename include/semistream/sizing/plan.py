@@ -1,256 +1,133 @@
-"""The plan of P operators that join a stream: the algorithm, its parameters, and each operator's
-buckets of R. Settings that the user left open are chosen by a sample of the stream."""
+"""The plan of a load: the joins that each task carries its part of a micro-batch through."""
 
 from __future__ import annotations
 
-from contextlib import suppress
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
-import numpy as np
 import pyarrow as pa
 
-from semistream.config import AUTO, surrogate_key
-from semistream.cost_models import TYPICAL, Costs
-from semistream.cost_models.bound import Demand
 from semistream.errors import NotEnoughMemory
-from semistream.joins import SemiStreamJoin
-from semistream.joins.registry import find_algorithm
-from semistream.keys import buckets, resolve_keys
-from semistream.master.manifest import Manifest
-from semistream.master.snapshot import SnapshotRelation
-from semistream.partitioning import DEALT, Placement, loads, share_out
-from semistream.sizing.choice import SMALLEST, choose
-from semistream.sizing.opening import open_choices, open_join, open_sizes
-from semistream.sketches import SkimmedSketch
+from semistream.partitioning import Placement
 
-# Simulated, 8 partitions, Zipf's law with exponent 1: the slowest has 1.04 to 1.06 times its share
-# after a first batch of 300 to 1,000 tuples, without a history 1.11 to 1.18; where other keys are
-# frequent than were before, with a sample of 100,000 1.04 with and without.
-HISTORY = 10_000
-# keep the former assignment of buckets if its maximum load is within 5% of the best
-EVEN = 1.05
+if TYPE_CHECKING:  # an app of two streams does not need them
+    from semistream.cost_models import Costs
+    from semistream.cost_models.bound import Demand
+    from semistream.sketches import SkimmedSketch
 
 
 @dataclass(frozen=True)
-class Plan:
-    """The settings that all partitions of a micro-batch share. A micro-batch that was begun with a
-    plan is finished with it."""
+class JoinPlan:
+    """The settings of a join that the operators of all partitions share."""
 
     algorithm: str
     memory: int  # bytes of one partition, M/P
     join_type: str
     parameters: dict[str, Any]
-    on: tuple[tuple[str, str], ...]  # (stream column, master column)
-    columns: tuple[str, ...] | None  # master columns to add; None: all but the join columns
+    on: tuple[tuple[str, str], ...]  # (stream column, dimension column), or (left, right)
     partitions: int  # P
-    snapshot: str  # directory of the master's version
-    surrogate_key: bool = True  # add it to the columns, where the master has one
-    reason: str = ""  # why this algorithm
-    auto: bool = False  # the cost models choose algorithm and parameters, or have chosen them
-    # the partition of each bucket of R, or DEALT; none: the bucket's number modulo P
-    owners: tuple[int, ...] = ()
-    chosen: tuple[str, ...] = ()  # the parameters that the cost models chose
+    reason: str = field(default="", kw_only=True)  # why this algorithm
 
     @classmethod
-    def from_json(cls, values: dict[str, Any]) -> Plan:
-        on = tuple((s, m) for s, m in values["on"])
-        columns = None if values["columns"] is None else tuple(values["columns"])
-        return cls(**{**values, "on": on, "columns": columns,
-                      "owners": tuple(values.get("owners", ())),
-                      "chosen": tuple(values.get("chosen", ()))})
+    def from_json(cls, values: dict[str, Any]) -> Self:
+        """Restore a plan. Values that the class does not have are ignored."""
+        known = {f.name: values[f.name] for f in fields(cls) if f.name in values}
+        return cls(**{**known, "on": tuple((a, b) for a, b in values["on"])})
 
     @property
     def version(self) -> str:
-        """Version of the master data."""
-        return Path(self.snapshot).name
-
-    def relation(self, partition: int) -> SnapshotRelation:
-        """Return the buckets of R that the operator of this partition joins with."""
-        owners = self._owners(Manifest.read(Path(self.snapshot)))
-        return SnapshotRelation(
-            self.snapshot,
-            buckets=np.flatnonzero((owners == partition) | (owners == DEALT)).tolist())
-
-    def open(self, stream: pa.Schema, partition: int) -> SemiStreamJoin:
-        """Open the operator of one partition. Raises ConfigError if it cannot be opened;
-        NotEnoughMemory names the M of all partitions together."""
-        return self._open(stream, partition)
-
-    def _open(self, stream: pa.Schema, partition: int, costs: Costs = TYPICAL,
-              sample: pa.RecordBatch | None = None) -> SemiStreamJoin:
-        relation = self.relation(partition)
-        try:
-            return open_join(self.algorithm, memory=self.memory, stream=stream, master=relation,
-                             on=self.on, columns=self.added(relation), join_type=self.join_type,
-                             parameters=self.parameters, costs=costs, sample=sample)
-        except NotEnoughMemory as e:
-            each = f"{self.algorithm}, {e.least:,} for each of {self.partitions} partitions"
-            raise NotEnoughMemory(self.partitions * e.least, self.partitions * self.memory,
-                                  each if self.partitions > 1 else self.algorithm) from None
-
-    def added(self, relation: SnapshotRelation) -> tuple[str, ...] | None:
-        """Return the master columns to add, including the surrogate key; None: all but the join
-        columns."""
-        columns, sk = self.columns, surrogate_key(relation.name)
-        if (self.surrogate_key and columns is not None and sk in relation.schema.names
-                and sk not in columns):
-            columns = (sk, *columns)
-        return columns
+        """The dimension's version; "" for two streams."""
+        return ""
 
     @property
     def open_questions(self) -> bool:
-        """Whether a sample of the stream is needed. An algorithm or sizes that the user left open
-        are chosen anew in each run."""
-        return self.auto or bool(self.chosen
-                                 or self._open_sizes) or (self.partitions > 1 and not self.owners)
+        """Whether a sample of the stream is needed to choose what the user left open."""
+        return False
 
-    @property
-    def _open_sizes(self) -> list[str]:
-        if self.algorithm == AUTO:
-            return []
-        entry = find_algorithm(self.algorithm)
-        return open_sizes(entry, entry.parameters.load(self.parameters))
-
-    @property
-    def _open_choices(self) -> list[str]:
-        entry = find_algorithm(self.algorithm)
-        return open_choices(entry, entry.parameters.load(self.parameters))
-
-    def asked(self) -> Plan:
+    def asked(self) -> Self:
         """Return the plan as the user gave it, without the choices made from a sample."""
-        given = {name: value for name, value in self.parameters.items() if name not in self.chosen}
-        asked = replace(self, owners=(), parameters=given, chosen=())
-        return replace(asked, algorithm=AUTO, parameters={}, reason="") if self.auto else asked
-
-    def choose(self, sample: pa.RecordBatch, costs: Costs, former: Plan | None = None,
-               history: SkimmedSketch | None = None, demand: Demand | None = None) -> Plan:
-        """Return the plan with an owner for each bucket of R. If the user left algorithm or sizes
-        open, they are those that the cost models find best for a sample of the stream.
-
-        They are chosen for the slowest partition, since the others wait for it. If M is too small
-        for the choice in some partition, the plan gives up the chosen sizes, then the chosen
-        algorithm, then the owners. former, history: see ``balance``; demand: see ``choose``, of all
-        partitions. Raises NotEnoughMemory if M is too small for every algorithm.
-        """
-        balanced = self.balance(sample, former, history)
-        plans = [balanced, replace(balanced, owners=self.owners)]
-        if self.auto:
-            small = replace(self, algorithm=SMALLEST, parameters={},
-                            reason=f"{SMALLEST}: what needs the least memory")
-            plans = [replace(small, owners=balanced.owners), small]
-            with suppress(NotEnoughMemory):
-                plans = [balanced._by_the_models(sample, costs, demand), *plans]
-        for plan in plans:
-            try:
-                return plan._sized(sample, costs)
-            except NotEnoughMemory as e:
-                refusal = e
-        raise refusal
-
-    def _sized(self, sample: pa.RecordBatch, costs: Costs) -> Plan:
-        """Return the plan with the open sizes that are best in the slowest partition. If M is too
-        small for them in another partition, they stay open, and each operator finds its own. Raises
-        ConfigError if an operator cannot be opened."""
-        if still_open := self._open_sizes:
-            with suppress(NotEnoughMemory):
-                slowest, tuples = self.slowest(sample)
-                join = self._open(sample.schema, slowest, costs, tuples)
-                join.master.close()
-                chosen = (*still_open,
-                          *(n for n in self._open_choices if getattr(join.parameters, n)))
-                sizes = {n: getattr(join.parameters, n) for n in chosen}
-                plan = replace(self, parameters=self.parameters | sizes, chosen=chosen)
-                plan.check(sample.schema)
-                return plan
-        self.check(sample.schema)
         return self
 
-    def check(self, stream: pa.Schema) -> None:
-        """Open the operators of all partitions, one after another. Raises ConfigError if one cannot
-        be opened."""
-        refusals = []
-        for partition in range(self.partitions):
-            try:
-                self.open(stream, partition).master.close()
-            except NotEnoughMemory as e:
-                refusals.append(e)
-        if refusals:
-            raise max(refusals, key=lambda e: e.least)
-
-    def _by_the_models(self, sample: pa.RecordBatch, costs: Costs, demand: Demand | None) -> Plan:
-        mine, tuples = self.slowest(sample)
-        if demand is not None:
-            share = max(tuples.num_rows, 1) / max(sample.num_rows, 1)
-            demand = demand._replace(rate=demand.rate * share)
-        relation = self.relation(mine)
-        try:
-            choice = choose(tuples, relation, self.memory, self.on, self.added(relation),
-                            costs=costs, demand=demand)
-        finally:
-            relation.close()
-        reason = (f"auto, by {sample.num_rows:,} stream tuples, {tuples.num_rows:,} of them in "
-                  f"partition {mine} of {self.partitions}. {choice.reason}")
-        return replace(self, algorithm=choice.algorithm, parameters=choice.parameters,
-                       reason=reason)
-
-    def balance(self, sample: pa.RecordBatch, former: Plan | None = None,
-                history: SkimmedSketch | None = None) -> Plan:
-        """Return the plan with an owner for each bucket of R, so that the partitions get about
-        equally many of the sample's tuples.
-
-        history: a sketch of the keys of earlier loads, which together count as much as HISTORY
-        tuples of the sample. A former plan's owners are kept if their maximum load is within 5% of
-        the best, so that the operators keep their caches. An empty sample changes nothing.
+    def choose(self, sample: pa.RecordBatch, costs: Costs, former: Self | None = None,
+               history: SkimmedSketch | None = None, demand: Demand | None = None) -> Self:
+        """Return the plan with what the user left open, chosen for a sample of the stream. former:
+        the plan in use; history: a sketch of the keys of earlier loads; demand: a bound on waiting.
         """
-        if self.partitions == 1 or not sample.num_rows:
-            return self
-        placement = self.placement(sample.schema)
-        of = placement.buckets(sample)
-        # each bucket counts as one tuple more, since its part of R has to be read
-        tuples = 1 + np.bincount(of[of >= 0], minlength=len(placement.owners))
-        if history is not None and history.inserted:
-            tuples += _expected(history, placement)
-        owners = share_out(tuples, self.partitions)
-        if (former is not None and former.partitions == self.partitions
-                and len(former.owners) == len(owners)):
-            before = loads(np.array(former.owners), tuples, self.partitions)
-            if before.max() <= EVEN * loads(owners, tuples, self.partitions).max():
-                return replace(self, owners=former.owners)
-        return replace(self, owners=tuple(owners.tolist()))
+        return self
 
-    def slowest(self, sample: pa.RecordBatch) -> tuple[int, pa.RecordBatch]:
-        """Return the partition with the most distinct keys in the sample, and its tuples of the
-        sample.
+    def placement(self, streams: Sequence[pa.Schema], side: int = 0) -> Placement:
+        """Return the placement of a stream's tuples on the partitions."""
+        raise NotImplementedError
 
-        Distinct keys are counted and not tuples, as tuples of a frequent key are joined through the
-        cache.
-        """
-        placement = self.placement(sample.schema)
-        codes, valid = placement.keys.stream_codes(sample)
-        of = placement.partitions(sample)
-        _, different = np.unique(codes[valid], return_index=True)
-        slowest = int(np.bincount(of[valid][different], minlength=self.partitions).argmax())
-        return slowest, sample.filter(pa.array(valid & (of == slowest)))
-
-    def placement(self, stream: pa.Schema) -> Placement:
-        manifest = Manifest.read(Path(self.snapshot))
-        of_master = {m: s for s, m in self.on}
-        keys = resolve_keys(stream, manifest.schema,
-                            [(of_master[m], m) for m in manifest.key_columns])
-        return Placement(stream, keys, self._owners(manifest), self.partitions)
-
-    def _owners(self, manifest: Manifest) -> np.ndarray:
-        return (np.array(self.owners) if self.owners
-                else np.arange(manifest.bucket_count) % self.partitions)
+    def not_enough(self, error: NotEnoughMemory) -> NotEnoughMemory:
+        """Return the refusal of one partition's operator in terms of the M of all partitions."""
+        each = f"{self.algorithm}, {error.least:,} for each of {self.partitions} partitions"
+        return NotEnoughMemory(self.partitions * error.least, self.partitions * self.memory,
+                               each if self.partitions > 1 else self.algorithm)
 
 
-def _expected(history: SkimmedSketch, placement: Placement) -> np.ndarray:
-    """Return how many of HISTORY tuples go to each bucket, int[buckets]: the tuples of frequent
-    keys to their buckets, the others evenly."""
-    dense, count = history.skim(), len(placement.owners)
-    of = buckets(dense.codes, placement.keys.exact, count)
-    frequent = np.bincount(of, dense.frequencies, minlength=count)
-    rest = max(history.inserted - dense.frequencies.sum(), 0) / count
-    return np.rint((frequent + rest) * HISTORY / history.inserted).astype(np.int64)
+J = TypeVar("J", bound=JoinPlan)
+
+
+@dataclass(frozen=True)
+class Plan(Generic[J]):
+    """The settings that all partitions of a micro-batch share. A micro-batch that was begun with a
+    plan is finished with it.
+
+    joins: one a role of the job, in their order; or the one of two streams. The first one says
+    which partition gets a tuple.
+    """
+
+    joins: tuple[J, ...]
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any], kind: type[J]) -> Self:
+        # the plan of an app that was begun by a release in which a plan was of one join
+        joins = values.get("joins", [values])
+        return cls(tuple(kind.from_json(join) for join in joins))
+
+    @property
+    def partitions(self) -> int:
+        return self.joins[0].partitions
+
+    @property
+    def memory(self) -> int:
+        """Bytes of one partition, of all joins."""
+        return sum(join.memory for join in self.joins)
+
+    @property
+    def algorithm(self) -> str:
+        return ", ".join(join.algorithm for join in self.joins)
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        return {name: value for join in self.joins for name, value in join.parameters.items()}
+
+    @property
+    def reason(self) -> str:
+        return "; ".join(filter(None, (join.reason for join in self.joins)))
+
+    @property
+    def version(self) -> str:
+        """The dimensions' versions; "" for two streams."""
+        return ", ".join(filter(None, (join.version for join in self.joins)))
+
+    @property
+    def open_questions(self) -> bool:
+        return any(join.open_questions for join in self.joins)
+
+    def asked(self) -> Plan[J]:
+        """Return the plan as the user gave it, without the choices made from a sample."""
+        return Plan(tuple(join.asked() for join in self.joins))
+
+    def choose(self, sample: pa.RecordBatch, costs: Costs, former: Plan[J] | None = None,
+               history: SkimmedSketch | None = None, demand: Demand | None = None) -> Plan[J]:
+        """Return the plan with each join as ``JoinPlan.choose`` gives it."""
+        before = former.joins if former is not None else [None] * len(self.joins)
+        return Plan(tuple(join.choose(sample, costs, was, history, demand)
+                          for join, was in zip(self.joins, before, strict=True)))
+
+    def placement(self, streams: Sequence[pa.Schema], side: int = 0) -> Placement:
+        """Return the placement of a stream's tuples on the partitions."""
+        return self.joins[0].placement(streams, side)

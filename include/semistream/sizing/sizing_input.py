@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from semistream.config import AUTO, Job
 from semistream.cost_models import MODELS, Workload
+from semistream.job import Job, only_role
 from semistream.joins.registry import find_algorithm
 from semistream.joins.spec import join_spec
 from semistream.master.snapshot import SnapshotRelation
-from semistream.sizing.plan import Plan
+from semistream.settings import AUTO
+from semistream.sizing.role_plan import RolePlan
 from semistream.sizing.workload import describe
 
 
@@ -27,14 +28,16 @@ class SizingInput:
     snapshot: Path
     partitions: int
 
-    def plan(self, memory: int) -> Plan:
+    def plan(self, memory: int) -> RolePlan:
         """Return the plan of a load with M bytes for all operators together, and with an open
         algorithm."""
-        return Plan(AUTO, int(memory) // self.partitions, "inner", {}, tuple(self.job.on.items()),
-                    self.job.columns or None, self.partitions, str(self.snapshot), auto=True)
+        role = only_role(self.job)
+        return RolePlan(AUTO, int(memory) // self.partitions, "inner", {}, tuple(role.on.items()),
+                        self.partitions, str(self.snapshot), role.columns or None, role.name,
+                        auto=True)
 
     @cached_property
-    def _balanced(self) -> Plan:
+    def _balanced(self) -> RolePlan:
         return self.plan(1).balance(self.sample)
 
     @cached_property
@@ -57,13 +60,13 @@ class SizingInput:
         return self._balanced.relation(self._slowest[0])
 
     @cached_property
-    def added(self) -> tuple[str, ...] | None:
-        """The master columns to add; None: all but the join columns."""
-        return self.plan(1).added(self.relation)
+    def added(self) -> dict[str, str]:
+        """The dimension columns to add, with their names in the output."""
+        return self.plan(1).added(self.sample.schema, self.relation)
 
     @property
     def on(self) -> list[tuple[str, str]]:
-        return list(self.job.on.items())
+        return list(only_role(self.job).on.items())
 
     @cached_property
     def workload(self) -> Workload:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import pyarrow as pa
 
-from semistream.config import SIDES
 from semistream.errors import ConfigError, NotEnoughMemory
+from semistream.job import SIDES
 from semistream.keys import JoinKeys, resolve_keys
 from semistream.partitioning import Placement
+from semistream.sizing.plan import JoinPlan
 
 if TYPE_CHECKING:  # an app of one stream does not need it
     from semistream.stream_joins import StreamStreamJoin, Within
@@ -21,26 +23,16 @@ BUCKETS = 4096  # buckets of join keys, assigned to the partitions; also the mos
 
 
 @dataclass(frozen=True)
-class StreamStreamPlan:
-    """The settings that all partitions of a batch share. A batch that was begun with a plan is
-    finished with it."""
+class StreamStreamPlan(JoinPlan):
+    """The plan of a join of two streams."""
 
-    algorithm: str
-    memory: int  # bytes of one partition, M/P
-    join_type: str
-    parameters: dict[str, Any]
-    on: tuple[tuple[str, str], ...]  # (left column, right column)
-    partitions: int  # P
-    # ``config.SideSpec.promises`` of each side
+    # ``job.SideSpec.promises`` of each side
     promises: tuple[dict[str, Any], ...] = ({}, {})
-    within: dict[str, Any] | None = None  # ``config.WithinSpec``
-    reason: str = ""  # why this algorithm
-    version: str = ""  # no master data
+    within: dict[str, Any] | None = None  # ``job.WithinSpec``
 
     @classmethod
-    def from_json(cls, values: dict[str, Any]) -> StreamStreamPlan:
-        return cls(**{**values, "on": tuple((a, b) for a, b in values["on"]),
-                      "promises": tuple(values["promises"])})
+    def from_json(cls, values: dict[str, Any]) -> Self:
+        return super().from_json({**values, "promises": tuple(values["promises"])})
 
     def mark(self, side: int) -> str | None:
         """Return the column that marks rows as punctuations. It is not a column of the tuples."""
@@ -67,8 +59,7 @@ class StreamStreamPlan:
                                     within=self._within(streams),
                                     parameters=self.parameters)
         except NotEnoughMemory as e:
-            raise NotEnoughMemory(self.partitions * e.least, self.partitions * self.memory,
-                                  f"{self.algorithm}, {self.partitions} partitions") from None
+            raise self.not_enough(e) from None
 
     def _within(self, streams: tuple[pa.Schema, ...]) -> Within | None:
         from semistream.stream_joins import Within
@@ -83,7 +74,7 @@ class StreamStreamPlan:
         kind = streams[0].field(columns[0]).type
         return Within(columns[0], columns[1], distance(self.within["distance"], kind))
 
-    def placement(self, side: int, streams: tuple[pa.Schema, ...]) -> Placement:
+    def placement(self, streams: Sequence[pa.Schema], side: int = 0) -> Placement:
         """Return the placement of a side's tuples. Tuples of one key go to the same partition on
         both sides."""
         keys = resolve_keys(streams[0], streams[1], list(self.on), SIDES)

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from semistream.config import Settings
+from semistream.settings import Settings
 from semistream.stream_joins.base import StreamJoinOutput, StreamStreamJoin
 from semistream.stream_joins.events import Component, Event, Monitor, Registry
 from semistream.stream_joins.spec import StreamJoinSpec

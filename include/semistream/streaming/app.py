@@ -6,9 +6,8 @@ lies in the buckets of R that operator p owns (``exchange``). A task joins and l
 and returns one summary row. Joined rows never enter the JVM. Tasks, not Spark, read the files of
 all formats except those that only Spark knows.
 
-``Load`` is the query's life cycle. ``commit`` has the commit protocol, ``planning`` (for two
-streams ``stream_stream_planning``) chooses the plan of the join, ``joining`` is what a task runs,
-and ``summary`` describes what the run has done.
+``Load`` is the query's life cycle. ``commit`` has the commit protocol, ``planning`` chooses the
+plan of the join, ``joining`` is what a task runs, and ``summary`` describes what the run has done.
 """
 
 from __future__ import annotations
@@ -31,7 +30,8 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from semistream.config import AnyJob, Job, Places, StreamSpec, StreamStreamJob
+from semistream.job import AnyJob, Job, StreamSpec, StreamStreamJob
+from semistream.paths import Paths
 from semistream.durable import read_checked, write_checked, write_json
 from semistream.errors import SemistreamError, StateError, TooManyRows
 from semistream.master.manifest import decode_schema, encode_schema
@@ -39,6 +39,7 @@ from semistream.master.published import ANEW
 from semistream.positions import Kind
 from semistream.sizing import known_costs
 from semistream.sizing.plan import Plan
+from semistream.sizing.role_plan import RolePlan
 from semistream.sketches.sampled import merged
 from semistream.streaming.commit import Commits
 from semistream.streaming.idle import plan_of_idle_load
@@ -55,6 +56,7 @@ from semistream.streaming.output_size import CONFIDENCE, estimate_output, many_t
 from semistream.streaming.planning import Planner
 from semistream.streaming.position import PROGRESS, RESTORE
 from semistream.streaming.progress import Progress
+from semistream.streaming.semi_stream_planning import SemiStreamPlanner
 from semistream.streaming.session import StopHandler
 from semistream.streaming.settings import (
     AVAILABLE_NOW,
@@ -72,7 +74,7 @@ from semistream.streaming.sources.schema import stream_schema
 from semistream.streaming.status import StatusFile, clear_stop, stop_requested
 from semistream.streaming.stream_stream_planning import StreamStreamPlanner
 from semistream.streaming.summary import Totals
-from semistream.streaming.task import AnyPlan, Work, get_ready
+from semistream.streaming.task import Work, get_ready
 from semistream.streaming.waiting import SAMPLED
 from semistream.warehouse.ledger import parts_of, retrying
 from semistream.warehouse.records import LoadRecord
@@ -109,7 +111,7 @@ LOOKED_AT_BY_DRIVER = "spark.sql.sources.parallelPartitionDiscovery.threshold"  
 class Load:
     """One app on one checkpoint. Only one may exist at a time (``status.checkpoint_lock``)."""
 
-    def __init__(self, settings: AppSettings, job: AnyJob, places: Places, status: StatusFile):
+    def __init__(self, settings: AppSettings, job: AnyJob, places: Paths, status: StatusFile):
         """Prepare the app. settings: ``LoadSettings`` for a job of one stream,
         ``StreamStreamSettings`` for a job of two."""
         self.settings, self.status = settings, status
@@ -272,23 +274,24 @@ class Load:
                              f"{self.commits.last[0]}, or load the source anew: semistream reset "
                              f"{self.app}.") from None
 
-    def _open(self, plan: AnyPlan) -> None:
+    def _open(self, plan: Plan[Any]) -> None:
         """Check the plan against streams, master and sink, and start using it. Raises
         ConfigError."""
         self._prepare(*self.planner.open(plan, self.schemas))
 
-    def _cannot_go_on(self, plan: AnyPlan, error: SemistreamError) -> SemistreamError:
+    def _cannot_go_on(self, plan: Plan[Any], error: SemistreamError) -> SemistreamError:
         """Return the error to raise if the plan that waiting or begun tuples need cannot be
         opened."""
-        if not isinstance(plan, Plan) or not isinstance(error, StateError):
+        snapshots = [join.snapshot for join in plan.joins if isinstance(join, RolePlan)]
+        if not snapshots or not isinstance(error, StateError):
             return error
         begun = self.commits.pending
         what = (f"batch {begun[0]} of {self.app} was begun" if begun is not None and not begun[1]
                 else f"{self.commits.waiting:,} tuples of {self.app} wait to be joined")
         return StateError(f"{str(error).removesuffix(ANEW).strip()} But {what} with that very "
                           f"version of the master data, and a newer one does not help: restore "
-                          f"{plan.snapshot} from a backup, or load the source anew: semistream "
-                          f"reset {self.app}.")
+                          f"{', '.join(snapshots)} from a backup, or load the source anew: "
+                          f"semistream reset {self.app}.")
 
     def _prepare(self, stream: pa.Schema, added: pa.Schema) -> None:
         """Prepare the sink for rows of these columns, or check it. Raises ConfigError."""
@@ -417,9 +420,9 @@ class Load:
     def _check_output(self, batch: MicroBatch) -> None:
         """Estimate how many rows the batch will write if several master rows can match a tuple. The
         first estimate is logged; a batch that would exceed max_output_rows raises TooManyRows."""
-        plan = self.planner.plan
-        if not isinstance(self.settings, LoadSettings) or not isinstance(plan, Plan):
+        if not isinstance(self.settings, LoadSettings):
             return
+        (plan,) = self.planner.plan.joins
         limit = self.settings.max_output_rows
         if (self._told and not limit) or not many_to_many(plan):
             return
@@ -540,15 +543,15 @@ def pinned(source: Source, checkpoint: Path, side: int) -> Reader | None:
 
 
 def make_planner(settings: AppSettings, job: AnyJob, app: str,
-                 places: Places) -> Planner | StreamStreamPlanner:
-    """Return the planner for the settings and the job: a stream with master data, or two
+                 places: Paths) -> Planner:
+    """Return the planner for the settings and the job: a stream with dimensions, or two
     streams."""
     if isinstance(settings, StreamStreamSettings) and isinstance(job, StreamStreamJob):
         return StreamStreamPlanner(settings, job)
     assert isinstance(settings, LoadSettings) and isinstance(job, Job)
-    return Planner(settings, settings.with_source(job), app, places.snapshots / job.master.name,
-                   known_costs(places.home),
-                   open_sql_sink(places.warehouse_url, job, settings.retry).engine)
+    return SemiStreamPlanner(settings, settings.with_source(job), app, places.snapshots,
+                             known_costs(places.home),
+                             open_sql_sink(places.warehouse_url, job, settings.retry).engine)
 
 
 def _start_workers(context: SparkContext, count: int) -> None:

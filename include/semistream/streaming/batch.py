@@ -12,14 +12,15 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from semistream.column_format import ColumnFormat, declared
-from semistream.config import Places, parse_bytes
+from semistream.paths import Paths
+from semistream.settings import parse_bytes
 from semistream.errors import ConfigError
 from semistream.files.convert import prepared_cells
 from semistream.keys_spark import partition_expression
 from semistream.master.manifest import Manifest
 from semistream.master.published import current_version
 from semistream.sizing import known_costs
-from semistream.sizing.plan import Plan
+from semistream.sizing.role_plan import RolePlan
 from semistream.streaming.sources.schema import stream_schema
 
 
@@ -49,17 +50,17 @@ def join_dataframe(df: DataFrame, snapshot: str | Path,
     if not 1 <= count <= manifest.bucket_count:
         raise ConfigError("partitions", "must be between 1 and the snapshot's number of buckets",
                           count, "Ask for fewer.")
-    plan = Plan(algorithm.lower(), parse_bytes(memory) // count, join_type, dict(parameters or {}),
-                tuple(pairs), None if columns is None else tuple(columns), count,
-                str(directory.absolute()), False)
+    plan = RolePlan(algorithm.lower(), parse_bytes(memory) // count, join_type,
+                    dict(parameters or {}), tuple(pairs), count, str(directory.absolute()),
+                    None if columns is None else {c: c for c in columns}, surrogate_key=False)
     stream = stream_schema(df)
     plan = plan.choose(pa.RecordBatch.from_pylist([], stream),
-                       known_costs(Places.from_environment().home))
+                       known_costs(Paths.from_environment().home))
     join = plan.open(stream, 0)
     join.master.close()
     if forms := {s: declared(s, manifest.formats[m]) for s, m in pairs if m in manifest.formats}:
         df = df.mapInArrow(_in_form(stream, forms), df.schema)
-    placed = df.repartitionById(count, partition_expression(plan.placement(stream)))
+    placed = df.repartitionById(count, partition_expression(plan.placement((stream,))))
     return placed.mapInArrow(_task(plan, stream), from_arrow_schema(join.output_schema))
 
 
@@ -76,7 +77,7 @@ def _in_form(stream: pa.Schema,
     return run
 
 
-def _task(plan: Plan, stream: pa.Schema) -> Callable[[Iterator[pa.RecordBatch]],
+def _task(plan: RolePlan, stream: pa.Schema) -> Callable[[Iterator[pa.RecordBatch]],
                                                      Iterator[pa.RecordBatch]]:
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext

@@ -24,10 +24,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from semistream.config import SIDES, AnyJob, Job
+from semistream.job import SIDES, AnyJob, Job
 from semistream.durable import read_checked, write_checked
 from semistream.errors import ConfigError, StateError
 from semistream.joins import JoinState
+from semistream.sizing.role_plan import RolePlan
+from semistream.sizing.stream_stream_plan import StreamStreamPlan
 from semistream.positions import Position
 from semistream.source_files import same_names
 from semistream.streaming.position import (
@@ -226,7 +228,8 @@ class Commits:
         """Continue with the batch that was processed last and return its record. Return None if
         another version wrote the record and nothing waits, so that it is not needed."""
         try:
-            progress = Progress.read(self.checkpoint)
+            kind = RolePlan if isinstance(self.job, Job) else StreamStreamPlan
+            progress = Progress.read(self.checkpoint, kind)
         except StateError as e:
             if self.last != at or not self.drained:
                 raise

@@ -4,8 +4,9 @@ listing of the source's files."""
 from __future__ import annotations
 
 import os
+from typing import Any
 
-from semistream.config import AnyJob, Job
+from semistream.job import AnyJob, Job
 from semistream.sizing.plan import Plan
 from semistream.source_files import Unseen, list_files
 from semistream.streaming.commit import Commits
@@ -14,11 +15,10 @@ from semistream.streaming.position import begun_by_spark, done_by_spark
 from semistream.streaming.settings import AVAILABLE_NOW, AppSettings
 from semistream.streaming.sources.log import SourceLog
 from semistream.streaming.sources.reader import is_local, is_read
-from semistream.streaming.stream_stream_planning import StreamStreamPlanner
 
 
 def plan_of_idle_load(settings: AppSettings, job: AnyJob, commits: Commits,
-                      planner: Planner | StreamStreamPlanner) -> Plan | None:
+                      planner: Planner) -> Plan[Any] | None:
     """Return the plan of the newest commit if there is nothing to do after it; None if there is, or
     if only Spark can tell.
 
@@ -28,7 +28,6 @@ def plan_of_idle_load(settings: AppSettings, job: AnyJob, commits: Commits,
     """
     if settings.trigger != AVAILABLE_NOW or not isinstance(job, Job) or not is_listed(job):
         return None
-    assert isinstance(planner, Planner)
     progress, last = commits.take_up(), commits.last
     if progress is None or last is None or commits.needs_plan:
         return None
@@ -43,7 +42,6 @@ def plan_of_idle_load(settings: AppSettings, job: AnyJob, commits: Commits,
             settings.sink:
         return None
     plan = progress.plan
-    assert isinstance(plan, Plan)
     wanted = planner.wanted(settings.partitions or plan.partitions)
     if wanted != plan.asked() or not all_loaded(job, commits):
         return None

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import pyarrow as pa
 
-from semistream.config import SIDES
+from semistream.job import SIDES
 from semistream.joins import JoinState, SemiStreamJoin
 from semistream.reasons import Reason
 from semistream.warehouse.closing import Final
@@ -101,8 +101,10 @@ class WithMaster:
     portable = True
     sketched: ClassVar[bool] = True
 
-    def __init__(self, join: SemiStreamJoin):
+    def __init__(self, join: SemiStreamJoin, role: str = ""):
+        """Take the operator. role: that the master data play; default: their name."""
         self.join, self.output_schema = join, join.output_schema
+        self.role = role or join.master.name
         self.first = len(join.spec.stream)
 
     def begin(self, at: float) -> None:
@@ -139,7 +141,7 @@ class WithMaster:
             "bytes_read", "seconds")}
         waits, finished = now["waits"].since(before["waits"]), done["matched"] + done["unmatched"]
         counts = InputCounts(
-            master.name, before["waiting"], done["rows_read"] + refused.total(), done["matched"],
+            self.role, before["waiting"], done["rows_read"] + refused.total(), done["matched"],
             _rejected(0, now["rejected"], before["rejected"], refused), now["waiting"],
             state_file, master.name, master.version, cache_hits=done["cache_hits"],
             bytes_read=done["bytes_read"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from semistream.column_format import ColumnFormat, formats
-from semistream.config import SIDES, AnyJob, Job
+from semistream.job import SIDES, AnyJob, Job
 from semistream.errors import ConfigError
 
 
@@ -13,7 +13,8 @@ def check_kept(job: AnyJob, former: dict[str, Any]) -> None:
     """Raise ConfigError if the texts of keys, or ids, are normalised differently than when the load
     began: waiting tuples would find no partner, and the proof no tuple. former: the job at that
     time, from the ledger."""
-    keys = [list(job.on)] if isinstance(job, Job) else [list(job.on), list(job.on.values())]
+    keys = ([[c for role in job.roles for c in role.on]] if isinstance(job, Job)
+            else [list(job.on), list(job.on.values())])
     names = ("stream",) if isinstance(job, Job) else SIDES
     plain = ColumnFormat()
     for name, spec, on in zip(names, job.streams, keys, strict=True):

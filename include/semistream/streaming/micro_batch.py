@@ -19,7 +19,7 @@ from pyspark import RDD
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from semistream.config import SIDES, StreamSpec
+from semistream.job import SIDES, StreamSpec
 from semistream.errors import StateError
 from semistream.files.json_source import JsonSource
 from semistream.files.text_source import BLOCK

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from semistream.master.frequencies import key_frequencies
 from semistream.master.manifest import Manifest
-from semistream.sizing.plan import Plan
+from semistream.sizing.role_plan import RolePlan
 from semistream.sketches import SkimmedSketch
 from semistream.sketches.bounds import FAILURE
 
@@ -26,16 +26,16 @@ class OutputSize(NamedTuple):
     bound: int
 
 
-def many_to_many(plan: Plan) -> bool:
+def many_to_many(plan: RolePlan) -> bool:
     """Return whether a tuple may match several master rows."""
     return not Manifest.read(Path(plan.snapshot)).unique
 
 
-def estimate_output(plan: Plan, sample: pa.RecordBatch, tuples: int) -> OutputSize:
+def estimate_output(plan: RolePlan, sample: pa.RecordBatch, tuples: int) -> OutputSize:
     """Estimate the output of a batch of so many tuples from a sample of them and R's key codes, all
     of which are read."""
     sketch = SkimmedSketch.for_memory(MEMORY)
-    codes, valid = plan.placement(sample.schema).keys.stream_codes(sample)
+    codes, valid = plan.placement((sample.schema,)).keys.stream_codes(sample)
     sketch.update(codes[valid])
     value, bound = sketch.join_size_with(key_frequencies(Path(plan.snapshot)))
     scale = tuples / max(sample.num_rows, 1)

@@ -8,8 +8,7 @@ from typing import Any
 
 from semistream.durable import read_checked, write_checked
 from semistream.errors import StateError
-from semistream.sizing.plan import Plan
-from semistream.sizing.stream_stream_plan import StreamStreamPlan
+from semistream.sizing.plan import JoinPlan, Plan
 from semistream.source_files import SourceFile
 from semistream.streaming.position import PROGRESS, RESTORE
 
@@ -28,20 +27,21 @@ class Progress:
 
     batch: int
     drain: int
-    plan: Plan | StreamStreamPlan
+    plan: Plan[Any]
     states: dict[int, str] = field(default_factory=dict)
     source: dict[str, Any] = field(default_factory=dict)
     sources: tuple[SourceFile, ...] = ()
 
     @classmethod
-    def read(cls, checkpoint: Path) -> Progress | None:
-        """Read the record; None if there is none. Raises StateError if it is damaged."""
+    def read(cls, checkpoint: Path, kind: type[JoinPlan]) -> Progress | None:
+        """Read the record; None if there is none. kind: of the plan's joins. Raises StateError if
+        it is damaged."""
         path = checkpoint / PROGRESS
         values = read_checked(path, RESTORE)
         if values is None:
             return None
         try:
-            return cls(values["batch"], values["drain"], _plan(values["plan"]),
+            return cls(values["batch"], values["drain"], Plan.from_json(values["plan"], kind),
                        {int(p): f for p, f in values["states"].items()}, values["source"],
                        tuple(SourceFile(*s) for s in values["sources"]))
         except (ValueError, KeyError, TypeError) as e:
@@ -49,9 +49,3 @@ class Progress:
 
     def write(self, checkpoint: Path) -> None:
         write_checked(checkpoint / PROGRESS, asdict(self))
-
-
-def _plan(values: dict[str, Any]) -> Plan | StreamStreamPlan:
-    """Restore a plan. Only a plan with master data has a snapshot."""
-    kind = Plan if "snapshot" in values else StreamStreamPlan
-    return kind.from_json(values)

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from semistream.config import SIDES
+from semistream.job import SIDES
 from semistream.errors import ConfigError
 from semistream.partitioning import Placement
 from semistream.sizing.stream_stream_plan import StreamStreamPlan, distance
@@ -155,7 +155,7 @@ def promises_of(plan: StreamStreamPlan, side: int, streams: tuple[pa.Schema, ...
             raise ConfigError(f"{SIDES[side]}.punctuation", "must name a column of the stream that "
                                                             "is no join column", mark,
                               f"It has: {', '.join(streams[side].names)}.")
-        out.append(Rows(mark, on, plan.placement(side, streams), partition))
+        out.append(Rows(mark, on, plan.placement(streams, side), partition))
     if given.get("unique"):
         out.append(AtOnce(UniqueKey(on)))
     if given.get("clustered"):

@@ -8,14 +8,15 @@ import sys
 from collections.abc import Callable, Sequence
 
 from semistream import interrupts
-from semistream.config import AnyJob, Places
+from semistream.job import AnyJob
+from semistream.paths import Paths
 from semistream.errors import ConfigError, SemistreamError
 from semistream.streaming.session import silence, start_session
 from semistream.streaming.settings import AppSettings
 from semistream.streaming.status import StatusFile, checkpoint_lock, forget_former_stop
 
 
-def load(program: str, about: str, kind: type[AppSettings], job_of: Callable[[str, Places], AnyJob],
+def load(program: str, about: str, kind: type[AppSettings], job_of: Callable[[str, Paths], AnyJob],
          argv: Sequence[str] | None) -> int:
     """Run the app as its command line says and return the exit code. about: the help's text; kind:
     of settings; job_of: returns the job for a name or file."""
@@ -26,7 +27,7 @@ def load(program: str, about: str, kind: type[AppSettings], job_of: Callable[[st
     _tell()
     try:
         settings = kind.from_arguments(arguments)
-        places = Places.from_environment()
+        places = Paths.from_environment()
         with checkpoint_lock(settings.directory(places)), StatusFile(
             settings.directory(places), settings.name()) as status:
             forget_former_stop(settings.directory(places))

@@ -16,7 +16,7 @@ from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
 
 from semistream import ARROW_POOL
-from semistream.config import SECRET
+from semistream.settings import SECRET
 from semistream.scratch import scratch_directory
 
 LOOPBACK = "127.0.0.1"

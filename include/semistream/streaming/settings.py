@@ -9,14 +9,14 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, ByteSize, Field
 
 from semistream.column_format import declared
-from semistream.config import (
+from semistream.job import Job
+from semistream.paths import Paths
+from semistream.settings import (
     PASSWORD,
     SECRET,
     Bytes,
-    Job,
     JoinSettings,
     Pairs,
-    Places,
     Settings,
     pairs,
     read_yaml,
@@ -115,7 +115,7 @@ class AppSettings(Settings):
         number, unit = re.findall(r"[\d.]+|[a-z]+", self.trigger)
         return float(number) * UNITS[unit.removesuffix("s") or unit]
 
-    def directory(self, places: Places) -> Path:
+    def directory(self, places: Paths) -> Path:
         """Return the absolute path of the checkpoint."""
         return (self.checkpoint or places.checkpoints / self.name()).absolute()
 

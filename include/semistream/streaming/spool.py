@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from semistream.config import SIDES
+from semistream.job import SIDES
 from semistream.durable import naming
 from semistream.files.source import Rejected
 from semistream.gathering import Gathered

@@ -9,7 +9,6 @@ from typing import Any
 
 from semistream.joins.waits import Waits, in_seconds
 from semistream.sizing.plan import Plan
-from semistream.sizing.stream_stream_plan import StreamStreamPlan
 from semistream.warehouse.records import LoadRecord
 
 SUMMED = ("rows_read", "matched", "unmatched", "output_rows", "cache_hits", "bytes_read")
@@ -72,7 +71,7 @@ class Totals:
                 "resident_peak": self.resident_peak, "median_wait": self.median_wait,
                 "longest_wait": self.longest_wait}
 
-    def summary(self, plan: Plan | StreamStreamPlan) -> dict[str, Any]:
+    def summary(self, plan: Plan[Any]) -> dict[str, Any]:
         """Return the totals for ``summary.json``. plan: the one that the run ended with."""
         return {
             "algorithm": plan.algorithm, "reason": plan.reason, "parameters": plan.parameters,

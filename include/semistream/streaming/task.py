@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +19,6 @@ import pyarrow.compute as pc
 
 from semistream.errors import SemistreamError, StateError
 from semistream.keys import buckets
-from semistream.partitioning import Placement
 from semistream.reasons import Reason
 from semistream.resident import process_peak
 from semistream.sizing.plan import Plan
@@ -36,7 +36,6 @@ from semistream.warehouse.ids import has_long_id
 from semistream.warehouse.records import LoadRecord, unaccounted
 
 SUMMARY = "summary STRING"  # schema of the row that a task returns to mapInArrow
-AnyPlan = Plan | StreamStreamPlan
 Placing = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 REFUSED = "refused"  # key of a result that says why the partition was not loaded
 
@@ -57,7 +56,7 @@ class Work:
     app: str
     batch: int
     drain: int
-    plan: AnyPlan
+    plan: Plan[Any]
     states: dict[int, str]
     checkpoint: str
     streams: tuple[pa.Schema, ...]
@@ -74,7 +73,7 @@ class Work:
 
     def side(self, number: int) -> Side:
         reader = self.readers[number] if self.readers else None
-        return Side(number, placement_of(self.plan, self.streams, number), reader)
+        return Side(number, self.plan.placement(self.streams, number), reader)
 
     def place_files(self, shares: Sequence[Sequence[Sequence[str]]]) -> Placing:
         """Return the function for ``mapInArrow`` of the tasks that read files. Each input row is
@@ -242,22 +241,16 @@ def records_of(summaries: Iterable[str]) -> list[LoadRecord]:
     return sorted(records, key=lambda record: record.partition)
 
 
-def open_joining(plan: AnyPlan, streams: tuple[pa.Schema, ...], partition: int) -> Joining:
+def open_joining(plan: Plan[Any], streams: tuple[pa.Schema, ...], partition: int) -> Joining:
     """Return a new operator of a partition. Raises ConfigError for a plan that cannot work."""
-    if isinstance(plan, StreamStreamPlan):
+    (join,) = plan.joins
+    if isinstance(join, StreamStreamPlan):
         from semistream.streaming.promises import promises_of  # one stream does not need it
 
-        promises = tuple(promises_of(plan, side, streams, partition)
+        promises = tuple(promises_of(join, side, streams, partition)
                          for side in range(len(streams)))
-        return OfTwoStreams(plan.open(streams), promises, plan.partitions == 1)
-    return WithMaster(plan.open(streams[0], partition))
-
-
-def placement_of(plan: AnyPlan, streams: tuple[pa.Schema, ...], side: int) -> Placement:
-    """Return the placement that says which partition a tuple of a side belongs to."""
-    if isinstance(plan, StreamStreamPlan):
-        return plan.placement(side, streams)
-    return plan.placement(streams[0])
+        return OfTwoStreams(join.open(streams), promises, join.partitions == 1)
+    return WithMaster(join.open(streams[0], partition), join.role)
 
 
 @cache

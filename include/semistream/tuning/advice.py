@@ -10,8 +10,8 @@ from typing import Any
 
 from rich.table import Table
 
-from semistream.config import Places
 from semistream.cost_models.bound import Demand, describe_price
+from semistream.paths import Paths
 from semistream.progress import Progress, silent
 from semistream.sizing.search import format_sizes
 from semistream.sizing.sizing_input import SizingInput
@@ -74,7 +74,7 @@ class Advice:
                 f"{1e3 * p.predicted_c_loop:.2f}", parts]
 
 
-def advise(case: SizingInput, settings: TuneSettings, places: Places, measured: bool = False,
+def advise(case: SizingInput, settings: TuneSettings, places: Paths, measured: bool = False,
            progress: Progress = silent) -> Advice:
     """Return the advice: by the cost models alone, which takes a moment, or with ``measured`` after
     running the grid's points one after the other."""

@@ -33,6 +33,7 @@ from semistream.joins.disk_partition import DiskPartition
 from semistream.joins.key_table import KeyTable, count_by
 from semistream.joins.master_cache import MasterCache
 from semistream.joins.registry import REGISTRY
+from semistream.joins.spec import Columns
 from semistream.joins.stored_types import variable_bytes
 from semistream.joins.stream_probing import probe
 from semistream.master.relation import MasterRelation
@@ -152,7 +153,7 @@ class Head:
 
 
 def calibrate(sample: pa.RecordBatch, master: MasterRelation, on: Sequence[tuple[str, str]],
-              columns: Sequence[str] | None = None,
+              columns: Columns = None,
               *, clock: Clock = "wall", memory: float = math.inf, seconds: float = 0.2,
               pace: Callable[[], float] = lambda: 1.0) -> Costs:
     """Measure the costs for stream tuples like the sample's and for this master relation.
@@ -203,7 +204,7 @@ class Setting(NamedTuple):
     keys: pa.Table  # R's join columns
     master: Head
     on: Sequence[tuple[str, str]]
-    columns: Sequence[str] | None
+    columns: Columns
     clock: Callable[[], float]
     seconds: float
     pace: Callable[[], float]

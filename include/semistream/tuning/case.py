@@ -9,10 +9,12 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from semistream.config import Job, Places, StreamSpec
 from semistream.cost_models import Costs
 from semistream.errors import ConfigError
+from semistream.job import Job, StreamSpec, only_role
+from semistream.master.published import snapshot_root
 from semistream.master.snapshot import open_snapshot
+from semistream.paths import Paths
 from semistream.progress import Progress, silent
 from semistream.sizing.choice import COSTS_FILE, known_costs
 from semistream.sizing.sizing_input import SizingInput
@@ -22,7 +24,7 @@ from semistream.tuning.settings import TuneSettings
 CALIBRATED_ROWS = 1024  # stream tuples that calibration repeats
 
 
-def costs_for(case: SizingInput, places: Places, calibrate: bool) -> Costs:
+def costs_for(case: SizingInput, places: Paths, calibrate: bool) -> Costs:
     """Return this machine's costs, measured now if ``calibrate``. If R is too small for measuring,
     ``machine`` says so."""
     from semistream.tuning import calibration
@@ -40,7 +42,7 @@ def costs_for(case: SizingInput, places: Places, calibrate: bool) -> Costs:
 
 
 @contextmanager
-def open_case(settings: TuneSettings, places: Places,
+def open_case(settings: TuneSettings, places: Paths,
               progress: Progress = silent) -> Iterator[SizingInput]:
     """Open the case. Raises ConfigError for a case that cannot be tuned."""
     if bool(settings.max_wait) != bool(settings.rate):
@@ -60,7 +62,7 @@ def open_case(settings: TuneSettings, places: Places,
         yield case
 
 
-def _of_job(settings: TuneSettings, places: Places, progress: Progress) -> SizingInput:
+def _of_job(settings: TuneSettings, places: Paths, progress: Progress) -> SizingInput:
     from semistream import workloads
 
     if not settings.job:
@@ -68,7 +70,8 @@ def _of_job(settings: TuneSettings, places: Places, progress: Progress) -> Sizin
                           "Name a job, or give a stream and master data.")
     job = workloads.load_job(settings.job, places)
     workloads.prepare(job, places, progress)
-    relation = open_snapshot(places.snapshots / job.master.name)
+    role = only_role(job)
+    relation = open_snapshot(snapshot_root(places.snapshots, role.dimension.name, role.key))
     relation.close()
     return SizingInput(job, as_batch(stream_sample(job.stream, settings.rows)), relation.directory,
                 settings.partitions)

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, ByteSize, Field
 
 from semistream.column_format import Formats
-from semistream.config import Bytes, Names, Pairs, Settings, names
+from semistream.settings import Bytes, Names, Pairs, Settings, names
 
 Format = Literal["csv", "json", "parquet"]
 Budgets = Annotated[tuple[Bytes, ...], BeforeValidator(names)]

@@ -22,11 +22,12 @@ import pyarrow.parquet as pq
 import yaml
 from sqlalchemy import delete, func, select, update
 
-from semistream.config import Job, Places
 from semistream.cost_models import Costs
 from semistream.durable import naming, write_json
 from semistream.errors import ConfigError, SemistreamError
-from semistream.master.published import read_manifest, set_current
+from semistream.job import Dimension, Job, only_role
+from semistream.master.published import read_manifest, set_current, snapshot_root
+from semistream.paths import Paths
 from semistream.sizing.choice import COSTS_FILE
 from semistream.sizing.search import fastest, format_sizes, tune_all
 from semistream.sizing.sizing_input import SizingInput
@@ -63,7 +64,7 @@ def sweep_name(run: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", run)[:120]
 
 
-def begin(settings: TuneSettings, sweep: str, places: Places) -> list[dict[str, Any]]:
+def begin(settings: TuneSettings, sweep: str, places: Paths) -> list[dict[str, Any]]:
     """Write the bounded stream and return the grid's points. Raises ConfigError for a case that
     cannot be tuned."""
     directory = places.home / "tuning" / sweep
@@ -118,7 +119,7 @@ def better(best: Mapping[int, Point], points: Iterable[Point],
             or (p.rate or 0.0) > (1 + NOISE) * (mine.rate or 0.0)]
 
 
-def app(values: Mapping[str, Any], sweep: str, places: Places) -> tuple[list[str], dict[str, str]]:
+def app(values: Mapping[str, Any], sweep: str, places: Paths) -> tuple[list[str], dict[str, str]]:
     """Return the arguments and the environment of the app that measures a point, in an empty home
     of its own."""
     point, directory = Point(**values), places.home / "tuning" / sweep
@@ -126,7 +127,8 @@ def app(values: Mapping[str, Any], sweep: str, places: Places) -> tuple[list[str
     shutil.rmtree(home, ignore_errors=True)
     snapshot = Path(_about(directory)["snapshot"]).absolute()
     job = Job.from_yaml(directory / "job.yaml")
-    master = home / "snapshots" / job.master.name
+    role = only_role(job)
+    master = snapshot_root(home / "snapshots", role.dimension.name, role.key)
     master.mkdir(parents=True)
     (master / snapshot.name).symlink_to(snapshot, target_is_directory=True)
     set_current(master, snapshot.name)
@@ -142,7 +144,7 @@ def app(values: Mapping[str, Any], sweep: str, places: Places) -> tuple[list[str
     return settings.to_arguments(), {"SEMISTREAM_HOME": str(home), "WAREHOUSE_URL": _ledger(home)}
 
 
-def record(values: Mapping[str, Any], sweep: str, places: Places) -> dict[str, Any]:
+def record(values: Mapping[str, Any], sweep: str, places: Paths) -> dict[str, Any]:
     """Record a point's result in ``tuning_runs``, also if it failed, and delete its home."""
     directory = places.home / "tuning" / sweep
     point = Point(**values)
@@ -164,7 +166,7 @@ def record(values: Mapping[str, Any], sweep: str, places: Places) -> dict[str, A
     return asdict(point)
 
 
-def publish(sweep: str, places: Places) -> dict[str, Any]:
+def publish(sweep: str, places: Paths) -> dict[str, Any]:
     """Compare the points, recommend the best and write the report. Return the data of the asset
     event. Raises SemistreamError if no point was recorded."""
     directory = places.home / "tuning" / sweep
@@ -223,7 +225,7 @@ def advised(settings: LoadSettings, events: Iterable[Mapping[str, Any]]) -> Load
     return settings
 
 
-def _job(settings: TuneSettings, case: SizingInput, places: Places) -> str:
+def _job(settings: TuneSettings, case: SizingInput, places: Paths) -> str:
     """Return the job for which the sweep is valid; "" if the user's own sample does not belong to
     the named job."""
     if settings.stream is None:
@@ -232,7 +234,9 @@ def _job(settings: TuneSettings, case: SizingInput, places: Places) -> str:
         job = load_job(settings.job, places)
     except ConfigError:
         return ""
-    return settings.job if (job.master.name, job.on) == (case.relation.name, case.job.on) else ""
+    mine, sampled = only_role(job), only_role(case.job)
+    return settings.job if (mine.dimension.name, mine.on) == (case.relation.name,
+                                                              sampled.on) else ""
 
 
 def _write_stream(sample: pa.RecordBatch, rows: int, directory: Path) -> None:
@@ -254,9 +258,12 @@ def _bounded_job(job: Job, directory: Path, forms: Mapping[str, Any]) -> Job:
     sample's keys already are."""
     stream = {"format": "parquet", "path": str((directory / "stream").absolute()),
               "options": {"maxFilesPerTrigger": "1"},
-              "formats": {s: forms[m] for s, m in job.on.items() if m in forms}}
-    return Job.load({"name": "sweep", "stream": stream, "master": {"name": job.master.name},
-                     "on": job.on, "columns": job.columns, "fact_table": "tuning"})
+              "formats": {s: forms[m] for s, m in only_role(job).on.items() if m in forms}}
+    roles = {role.name: role.model_copy(update={"dimension": Dimension.load(
+        {"name": role.dimension.name})})
+             for role in job.roles}
+    return Job.load({"name": "sweep", "stream": stream, "dimensions": roles,
+                     "fact_table": "tuning"})
 
 
 def _measured(point: Point, home: Path, name: str) -> Point:
@@ -325,7 +332,7 @@ def _ledger(home: Path) -> str:
     return f"sqlite:///{home / 'warehouse.db'}"
 
 
-def _warehouse(places: Places) -> Any:
+def _warehouse(places: Paths) -> Any:
     engine = connect(places.warehouse_url)
     create_all(engine)
     return engine

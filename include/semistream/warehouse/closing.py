@@ -32,8 +32,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.sql import ColumnElement
 
-from semistream.config import AnyJob, StreamStreamJob, parse_total
 from semistream.errors import ConfigError
+from semistream.job import AnyJob, StreamStreamJob, parse_total
 from semistream.warehouse.dialects import System
 from semistream.warehouse.load_ids import partition_of
 from semistream.warehouse.schema import row_key

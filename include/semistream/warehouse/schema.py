@@ -132,7 +132,7 @@ load_commits = Table(
     Column("app", NAME, primary_key=True),
     Column("batch", BigInteger, primary_key=True, autoincrement=False),
     Column("drain", Integer, primary_key=True, autoincrement=False),
-    # JSON: the job that was loaded (config.Job), its source as it was read
+    # JSON: the job that was loaded (job.Job), its source as it was read
     Column("job", Text, nullable=False),
     Column("fact_table", NAME, nullable=False),
     Column("sink", NAME, nullable=False),  # "sql", or the URI of a Delta table

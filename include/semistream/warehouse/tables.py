@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -21,8 +21,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import DBAPIError, NoSuchTableError
 
-from semistream.config import surrogate_key
 from semistream.errors import ConfigError
+from semistream.job import surrogate_key
 from semistream.warehouse.dialects import system_of
 from semistream.warehouse.limits import said
 from semistream.warehouse.schema import metadata as own
@@ -40,55 +40,61 @@ from semistream.warehouse.types import (
 ROW_KEY = ("load_id", "load_row")  # the primary key of loaded rows
 
 
-def dimension_name(master: str) -> str:
-    return f"dim_{master}"
+def dimension_name(name: str) -> str:
+    return f"dim_{name}"
 
 
-def dimension_table(master: str, schema: pa.Schema, business_key: Sequence[str],
-                    join_key: Sequence[str] = (), metadata: MetaData | None = None) -> Table:
-    """Return ``dim_<master>``: a surrogate key, then the columns of ``schema``; unique on the
-    business key, indexed on the join key.
+def dimension_table(name: str, schema: pa.Schema, business_key: Sequence[str],
+                    join_keys: Collection[Sequence[str]] = (),
+                    metadata: MetaData | None = None) -> Table:
+    """Return ``dim_<name>``: a surrogate key, then the columns of ``schema``; unique on the
+    business key, indexed on each join key.
 
     Raises ConfigError for a missing key column, or a column named like the surrogate key.
     """
-    keys = {*business_key, *join_key}
+    keys = {*business_key, *(c for key in join_keys for c in key)}
     _need("business_key", keys, schema)
-    _avoid((surrogate_key(master),), schema)
-    name = dimension_name(master)
-    table = Table(name, metadata or MetaData(),
-                  Column(surrogate_key(master), big_integer(), primary_key=True,
+    _avoid((surrogate_key(name),), schema)
+    stored = stored_schema(schema)
+    table = Table(dimension_name(name), metadata or MetaData(),
+                  Column(surrogate_key(name), big_integer(), primary_key=True,
                          autoincrement=True),
                   *[Column(quoted(f.name), sql_type(f, f.name in keys),
-                           nullable=f.name not in business_key) for f in stored_schema(schema)],
+                           nullable=f.name not in business_key) for f in stored],
                   mysql_engine="InnoDB", mysql_charset="utf8mb4", sqlite_autoincrement=True)
-    Index(index_name(name, "key"), *[table.c[c] for c in business_key], unique=True)
-    if join_key and tuple(join_key) != tuple(business_key):
-        Index(index_name(name, "join"), *[table.c[c] for c in join_key])
+    Index(index_name(table.name, "key"), *[table.c[c] for c in business_key], unique=True)
+    # a column that was no key when the table was made has long texts
+    texts = {f.name for f in stored
+             if pa.types.is_string(f.type) or pa.types.is_binary(f.type)}
+    for key in join_keys:
+        if tuple(key) != tuple(business_key):
+            suffix = hashlib.sha256(",".join(key).encode()).hexdigest()[:8]
+            Index(index_name(table.name, f"join_{suffix}"), *[table.c[c] for c in key],
+                  **_beginnings(texts.intersection(key)))
     return table
 
 
-def fact_table(name: str, stream: pa.Schema, master: str, added: pa.Schema,
+def fact_table(name: str, stream: pa.Schema, surrogates: Sequence[str], added: pa.Schema,
                id_columns: Sequence[str] = (),
                metadata: MetaData | None = None, *, index_ids: bool = False,
                keys: Sequence[str] = ()) -> Table:
-    """Return a job's fact table: the stream's columns, the surrogate key, the added master columns,
-    and the row's key.
+    """Return a job's fact table: the stream's columns, the surrogate keys of its roles, the added
+    columns of their dimensions, and the row's key.
 
-    added: the master columns, named as in the join's output. For a join of two streams, master is
-    empty, there is no surrogate key, and added are the right stream's columns. The primary key is
+    added: the dimensions' columns, named as in the join's output. For a join of two streams there
+    are no surrogate keys, and added are the right stream's columns. The primary key is
     ``schema.row_key``. index_ids: add an index on the id columns; keys: columns to index, because
     rows are looked up by them. Raises ConfigError for a missing id column, or for a name that
     occurs twice.
     """
-    surrogate = (surrogate_key(master),) if master else ()
-    _avoid((*ROW_KEY, *surrogate), stream)
-    added = pa.schema([f for f in added if f.name not in surrogate])
+    _avoid((*ROW_KEY, *surrogates), stream)
+    added = pa.schema([f for f in added if f.name not in surrogates])
     _avoid((*ROW_KEY, *stream.names), added)
-    _need("stream.id", id_columns, stream if master else pa.schema([*stream, *added]))
+    _need("stream.id", id_columns, stream if surrogates else pa.schema([*stream, *added]))
     table = Table(name, metadata or MetaData(),
                   *[Column(quoted(f.name), sql_type(f, f.name in id_columns))
                     for f in stored_schema(stream)],
-                  *(Column(name, BigInteger) for name in surrogate),
+                  *(Column(name, BigInteger) for name in surrogates),
                   *[Column(quoted(f.name), sql_type(f, f.name in id_columns))
                     for f in stored_schema(added)],
                   *row_key(), mysql_engine="InnoDB", mysql_charset="utf8mb4",
@@ -161,11 +167,17 @@ def fact_tables(inspector: Inspector) -> list[str]:
                   if key["constrained_columns"] == list(ROW_KEY) and name not in own.tables)
 
 
-def existing_table(bind: Engine | Connection, name: str) -> Table:
-    """Return an existing table or view. Raises ConfigError if there is none."""
+def existing_table(bind: Engine | Connection, name: str,
+                   keys: Mapping[str, str] | None = None) -> Table:
+    """Return an existing table or view. keys: names by which ``Table.c`` has some of its columns.
+    Raises ConfigError if there is none."""
+    def reflected(inspector: Any, _table: Table, column: Any) -> None:
+        column["name"] = quoted(system_of(inspector.dialect).reflected(column["name"]))
+        column["key"] = (keys or {}).get(column["name"], column["name"])
+
     try:
         return Table(name, MetaData(), autoload_with=bind,
-                     listeners=[("column_reflect", _quote_reflected)])
+                     listeners=[("column_reflect", reflected)])
     except NoSuchTableError:
         found = sorted(inspect(bind).get_table_names() + inspect(bind).get_view_names())
         raise ConfigError("table", "must be a table of the database", name,
@@ -176,10 +188,6 @@ def quoted(name: str) -> quoted_name:
     """Return a column's name that is always quoted: SQLAlchemy does not know every reserved word of
     every version."""
     return quoted_name(name, True)
-
-
-def _quote_reflected(inspector: Any, _table: Table, column: Any) -> None:
-    column["name"] = quoted(system_of(inspector.dialect).reflected(column["name"]))
 
 
 def arrow_schema(table: Table) -> pa.Schema:
@@ -216,7 +224,11 @@ def _avoid(reserved: Sequence[str], schema: pa.Schema) -> None:
 def index_options(columns: Sequence[Column]) -> dict[str, Any]:
     """Return the options of an index over these columns. Of long texts, MySQL indexes only the
     beginning."""
-    lengths = {c.name: KEY_CHARACTERS for c in columns if isinstance(c.type, LongString)}
+    return _beginnings({c.name for c in columns if isinstance(c.type, LongString)})
+
+
+def _beginnings(columns: Collection[str]) -> dict[str, Any]:
+    lengths = dict.fromkeys(columns, KEY_CHARACTERS)
     return {f"{dialect}_length": lengths for dialect in ("mysql", "mariadb")} if lengths else {}
 
 

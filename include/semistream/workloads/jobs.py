@@ -9,25 +9,31 @@ import subprocess
 import sysconfig
 import zipfile
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import csv
 
-from semistream.config import (
-    SIDES,
-    AnyJob,
-    Job,
-    Places,
-    StreamSpec,
-    StreamStreamJob,
-    job_of,
-    read_yaml,
-)
 from semistream.durable import naming
 from semistream.errors import ConfigError, SemistreamError
+from semistream.job import (
+    SIDES,
+    AnyJob,
+    Dimension,
+    Job,
+    Role,
+    StreamSpec,
+    StreamStreamJob,
+    check_same,
+    job_of,
+    with_roles,
+)
+from semistream.master.published import same_key, snapshot_roots
+from semistream.paths import Paths
 from semistream.progress import Progress, silent
+from semistream.settings import read_yaml
 from semistream.workloads.auctions import auctions_and_bids
 
 SHIPPED = (*Job.shipped, *StreamStreamJob.shipped)
@@ -37,7 +43,7 @@ IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}")
 COMPLETE = ".complete"  # marks a complete data directory
 
 
-def load_job(name: str | Path, places: Places | None = None) -> Job:
+def load_job(name: str | Path, places: Paths | None = None) -> Job:
     """Load a job of one stream: a shipped one by its name, or the user's own by the path of its
     YAML file.
 
@@ -53,7 +59,7 @@ def load_job(name: str | Path, places: Places | None = None) -> Job:
     return job
 
 
-def load_stream_stream_job(name: str | Path, places: Places | None = None) -> StreamStreamJob:
+def load_stream_stream_job(name: str | Path, places: Paths | None = None) -> StreamStreamJob:
     """Load a job of two streams, otherwise as ``load_job``."""
     job = load_any_job(name, places)
     if isinstance(job, Job):
@@ -63,34 +69,154 @@ def load_stream_stream_job(name: str | Path, places: Places | None = None) -> St
     return job
 
 
-def load_any_job(name: str | Path, places: Places | None = None) -> AnyJob:
+def load_any_job(name: str | Path, places: Paths | None = None) -> AnyJob:
     """Load a job of one stream or of two streams, otherwise as ``load_job``."""
-    places = places or Places.from_environment()
-    path = Path(__file__).with_name(f"{name}.yaml") if str(name) in SHIPPED else Path(name)
+    places = places or Paths.from_environment()
+    path = _path(name)
     if not path.exists():
         raise ConfigError("job", f"must be {', '.join(SHIPPED)} or the path of a YAML file",
                           str(name), "See the README for an example.")
-    job = job_of(read_yaml(path))
-    named = [("fact_table", job.fact_table)]
-    if isinstance(job, Job):
-        named.insert(0, ("master.name", job.master.name))
+    bases = [places.data] if str(name) in SHIPPED else [places.data, path.absolute().parent]
+    values = with_roles(read_yaml(path))
+    if isinstance(roles := values.get("dimensions"), dict):
+        values |= {"dimensions": {role: _declared(given, path, bases, places)
+                                  for role, given in roles.items()}}
+    job = job_of(values)
+    roles = () if isinstance(job, StreamStreamJob) else job.roles
+    _check_names([("fact_table", job.fact_table), *(("dimensions", role.name) for role in roles),
+                  *(("dimension", role.dimension.name) for role in roles)])
+    joined = [job.on] if isinstance(job, StreamStreamJob) else [role.on for role in roles]
+    if not all(joined):
+        raise ConfigError("on", "must name at least one pair of columns", {},
+                          "For instance on: {o_custkey: c_custkey}.")
+    if isinstance(job, StreamStreamJob):
+        return job.model_copy(update={"left": _located(job.left, bases),
+                                      "right": _located(job.right, bases)})
+    for role in roles:
+        for found, file in _files(role.dimension.name, path, places):
+            check_same(role.dimension, str(path), found, str(file))
+    return job.model_copy(update={"stream": _located(job.stream, bases)})
+
+
+def _path(name: str | Path) -> Path:
+    """Return the YAML file of a job."""
+    return Path(__file__).with_name(f"{name}.yaml") if str(name) in SHIPPED else Path(name)
+
+
+def load_dimensions(target: str | Path, places: Paths | None = None) -> list[JoinedDimension]:
+    """Load the dimensions of a job, given as for ``load_job``, or one that is declared in a file of
+    its own, given by its name or by that file's path."""
+    places = places or Paths.from_environment()
+    if (file := dimension_file(target, places)) is not None:
+        return [_joined(_dimension(read_yaml(file), file, places), [], file, places)]
+    roles: dict[str, list[Role]] = {}
+    for role in load_job(target, places).roles:
+        roles.setdefault(role.dimension.name, []).append(role)
+    job = _path(target)
+    return [_joined(same[0].dimension, same,
+                    next((file for _, file in _files(name, job, places)), job), places)
+            for name, same in roles.items()]
+
+
+def declaration(name: str, file: Path) -> Dimension | None:
+    """Return the declaration of a dimension in a file of a job or of its own; None if the file has
+    none, or cannot be read."""
+    try:
+        return next((joined.dimension for joined in load_dimensions(file)
+                     if joined.dimension.name == name), None)
+    except ConfigError:
+        return None
+
+
+def dimension_file(target: str | Path, places: Paths) -> Path | None:
+    """Return the file that declares the dimension with this name or path; None for a job."""
+    named = places.dimensions / f"{target}.yaml"
+    if str(target) in SHIPPED:
+        return None
+    if not Path(target).exists() and named.exists():
+        return named
+    has_streams = not Path(target).exists() or {"stream", "left", "right"} & read_yaml(
+        target).keys()
+    return None if has_streams else Path(target)
+
+
+class JoinedDimension(NamedTuple):
+    """A dimension and its use: the roles in which the given job joins it, and the keys by which
+    this job joins it or it was published before. Each key has a snapshot. declared_in: the file
+    that declares it; None if no file does."""
+
+    dimension: Dimension
+    roles: tuple[Role, ...]
+    keys: tuple[tuple[str, ...], ...]
+    declared_in: Path | None = None
+
+
+def _joined(dimension: Dimension, roles: list[Role], file: Path,
+            places: Paths) -> JoinedDimension:
+    keys: list[tuple[str, ...]] = []
+    for key in (*(role.key for role in roles),
+                *snapshot_roots(places.snapshots, dimension.name)):
+        if not any(same_key(key, other) for other in keys):
+            keys.append(key)
+    return JoinedDimension(dimension, tuple(roles), tuple(keys), file.absolute())
+
+
+def _declared(role: dict[str, Any], job: Path, bases: list[Path], places: Paths) -> dict[str, Any]:
+    """Return a role with its dimension's declaration, which stands in the job or in a file."""
+    given = role["dimension"]
+    if isinstance(given, dict) and (given.get("path") or given.get("table")):
+        path = given.get("path")
+        return role | {"dimension": given | {"path": _below(path, bases)}}
+    name = given["name"] if isinstance(given, dict) else str(given)
+    found = _files(name, job, places)
+    if not found and not isinstance(given, dict):
+        raise ConfigError(f"dimensions.{role['name']}", "must name a dimension that is declared in "
+                          "a file", name, "Looked for: "
+                          f"{', '.join(map(str, _places(name, job, places)))}.")
+    if not found:
+        return role
+    (dimension, file), *others = found
+    for other, elsewhere in others:
+        check_same(dimension, str(file), other, str(elsewhere))
+    if isinstance(given, dict) and (more := {*given} - {"name"}):
+        raise ConfigError(f"dimension {name}", "must be declared once", sorted(more),
+                          f"It is declared in {file}: leave these out in {job}.")
+    return role | {"dimension": dimension.model_dump()}
+
+
+def _places(name: str, job: Path, places: Paths) -> list[Path]:
+    """Return the files that may declare a dimension of a job."""
+    return list(dict.fromkeys(directory / f"{name}.yaml" for directory in (
+        job.absolute().parent / "dimensions", places.dimensions.absolute())))
+
+
+def _files(name: str, job: Path, places: Paths) -> list[tuple[Dimension, Path]]:
+    """Return the declarations of a dimension in files of its own."""
+    return [(_dimension(read_yaml(file), file, places), file)
+            for file in _places(name, job, places) if file.exists()]
+
+
+def _dimension(values: dict[str, Any], file: Path, places: Paths) -> Dimension:
+    """Return the dimension that a file declares. A relative path is below ``places.data`` if it
+    exists there, else beside the file."""
+    dimension = Dimension.load({"name": file.stem, **values})
+    if dimension.name != file.stem:
+        raise ConfigError("name", "must be the name of the dimension's file", dimension.name,
+                          f"Rename it, or the file {file}.")
+    _check_names([("name", dimension.name)])
+    if not dimension.business_key:
+        raise ConfigError("business_key", f"must be given in {file}", None,
+                          "Name the columns that identify a row.")
+    bases = [places.data, file.absolute().parent]
+    return dimension.model_copy(update={"path": _below(dimension.path, bases)})
+
+
+def _check_names(named: list[tuple[str, str]]) -> None:
     for parameter, value in named:
         if not IDENTIFIER.fullmatch(value):
             raise ConfigError(parameter,
                               "must be a name of at most 40 letters, digits and underscores", value,
                               "Rename it.")
-    if not job.on:
-        raise ConfigError("on", "must name at least one pair of columns", job.on,
-                          "For instance on: {o_custkey: c_custkey}.")
-    bases = [places.data] if str(name) in SHIPPED else [places.data, path.absolute().parent]
-    if isinstance(job, StreamStreamJob):
-        return job.model_copy(update={"left": _located(job.left, bases),
-                                      "right": _located(job.right, bases)})
-    if job.master.path and job.master.table:
-        raise ConfigError("master", "must have a path or a table, not both", job.master.path,
-                          "Leave one out.")
-    master = job.master.model_copy(update={"path": _below(job.master.path, bases)})
-    return job.model_copy(update={"stream": _located(job.stream, bases), "master": master})
 
 
 def _located(stream: StreamSpec, bases: list[Path]) -> StreamSpec:
@@ -104,7 +230,7 @@ def _below(path: str | None, bases: list[Path]) -> str | None:
     return str(next((b / path for b in bases if (b / path).exists()), bases[-1] / path))
 
 
-def prepare(job: AnyJob, places: Places, progress: Progress = silent) -> None:
+def prepare(job: AnyJob, places: Paths, progress: Progress = silent) -> None:
     """Make the data files of a shipped job, unless they exist. The data of a user's own job is left
     alone.
 
@@ -124,6 +250,12 @@ def prepare(job: AnyJob, places: Places, progress: Progress = silent) -> None:
         (making / COMPLETE).touch()
     shutil.rmtree(target, ignore_errors=True)
     making.rename(target)
+
+
+def prepare_target(target: str | Path, places: Paths, progress: Progress = silent) -> None:
+    """Make the missing data files of a job as ``prepare`` does. A dimension's are its user's."""
+    if dimension_file(target, places) is None:
+        prepare(load_any_job(target, places), places, progress)
 
 
 def _make_tpch(directory: Path, progress: Progress) -> None:

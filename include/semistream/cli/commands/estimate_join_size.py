@@ -25,13 +25,13 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    from semistream.config import Places
+    from semistream.paths import Paths
     from semistream.pipeline.join_size import estimate_join_size
     from semistream.pipeline.settings import JoinSizeSettings
 
     settings = read_settings(JoinSizeSettings, arguments)
     with console.progress(arguments.progress) as tell:
-        found = estimate_join_size(settings, Places.from_environment(), tell)
+        found = estimate_join_size(settings, Paths.from_environment(), tell)
     if arguments.json:
         console.print_json(found.as_dict())
     else:

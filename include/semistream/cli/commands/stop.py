@@ -10,11 +10,11 @@ from semistream.cli.options import add_app
 
 def run(arguments: Namespace) -> int:
     from semistream.cli.apps import unknown_app
-    from semistream.config import Places
+    from semistream.paths import Paths
     from semistream.pipeline import drivers
     from semistream.streaming.status import read_status, request_stop
 
-    checkpoint = Places.from_environment().checkpoints / arguments.app
+    checkpoint = Paths.from_environment().checkpoints / arguments.app
     if arguments.app not in drivers.app_names(checkpoint.parent):
         raise unknown_app(arguments.app, checkpoint.parent)
     status = read_status(checkpoint)

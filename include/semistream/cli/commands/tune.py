@@ -33,13 +33,13 @@ def _numbers(text: str) -> tuple[int, ...]:
 def run(arguments: Namespace) -> int:
     from dataclasses import asdict  # takes a while to import
 
-    from semistream.config import Places
+    from semistream.paths import Paths
     from semistream.sizing import known_costs, scale_out
     from semistream.tuning import advice
     from semistream.tuning.case import open_case
     from semistream.tuning.settings import TuneSettings
 
-    settings, places = read_settings(TuneSettings, arguments), Places.from_environment()
+    settings, places = read_settings(TuneSettings, arguments), Paths.from_environment()
     with console.progress(arguments.progress) as tell, open_case(settings, places, tell) as case:
         found = advice.advise(case, settings, places, arguments.measure, tell)
         plans = scale_out.scale_out(case, settings.memory, arguments.scale_out, settings.algorithms,

@@ -20,10 +20,10 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    from semistream.config import Places
+    from semistream.paths import Paths
     from semistream.pipeline import steps
 
-    result = steps.verify(arguments.app, Places.from_environment(), since_last=arguments.since_last,
+    result = steps.verify(arguments.app, Paths.from_environment(), since_last=arguments.since_last,
                           sample=arguments.sample, job=arguments.job)
     print(f"{result['text']}\nReport: {result['report']}")
     return 0

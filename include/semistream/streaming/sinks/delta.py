@@ -135,7 +135,7 @@ class DeltaSink:
         from deltalake.exceptions import DeltaError
 
         # checks for repeated names: the proof copies the rows to a table of the warehouse
-        fact_table(self.warehouse.fact, stream, self.warehouse.master, added, id_columns)
+        fact_table(self.warehouse.fact, stream, self.warehouse.surrogates, added, id_columns)
         schema = pa.schema([*stream, *added, pa.field("load_id", pa.int64())])
         _delta_table.cache_clear()  # another table may have been made at the same place
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from semistream.config import AnyJob, Job
+from semistream.job import AnyJob, Job
 from semistream.streaming.sinks.base import Sink
 from semistream.streaming.sinks.delta import DeltaSink
 from semistream.streaming.sinks.sql import SqlSink
@@ -16,8 +16,8 @@ SINKS: list[type[Sink]] = [SqlSink, DeltaSink]  # the first one that accepts the
 def open_sql_sink(url: str, job: AnyJob, retry: float = 60.0) -> SqlSink:
     """Return the sink of the warehouse's own tables, which every other sink also needs. retry:
     seconds for which an unreachable database is tried again."""
-    master = job.master.name if isinstance(job, Job) else ""
-    return SqlSink(url, job.fact_table, master, retry, job.index_ids, closing_of(job))
+    surrogates = tuple(r.surrogate_key for r in job.roles) if isinstance(job, Job) else ()
+    return SqlSink(url, job.fact_table, surrogates, retry, job.index_ids, closing_of(job))
 
 
 def open_sink(setting: str, warehouse: SqlSink, checkpoint: Path) -> Sink:

@@ -49,7 +49,7 @@ class SqlSink:
 
     url: str = field(repr=False)
     fact: str
-    master: str  # empty for a join of two streams
+    surrogates: tuple[str, ...]  # the fact table's surrogate keys, of each role
     retry: float
     index_ids: bool = False  # the fact table has an index on the stream's id columns
     closing: Closing | None = None
@@ -93,7 +93,7 @@ class SqlSink:
         record = replace(record, facts_checksum=stored_checksum(joined, self.engine),
                          nulled=dict(lost),
                          unmatched_checksum=stored_checksum(rejected, self.engine))
-        table = fact_table(self.fact, spool.stream_schema, self.master, spool.added_schema)
+        table = fact_table(self.fact, spool.stream_schema, self.surrogates, spool.added_schema)
 
         def insert(connection: Connection) -> int | None:
             for first, part in parts(joined):
@@ -108,7 +108,7 @@ class SqlSink:
             return ledger.load(record, insert)
 
     def prepare(self, stream: pa.Schema, added: pa.Schema, id_columns: tuple[str, ...]) -> SqlSink:
-        table = fact_table(self.fact, stream, self.master, added, id_columns,
+        table = fact_table(self.fact, stream, self.surrogates, added, id_columns,
                            index_ids=self.index_ids,
                            keys=self.closing.keys if self.closing is not None else ())
         try:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pyarrow as pa
 from sqlalchemy import Engine
 
-from semistream.config import StreamSpec
+from semistream.job import StreamSpec
 from semistream.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StringType, StructField, StructType
 
-from semistream.config import FILE_FORMATS
+from semistream.job import FILE_FORMATS
 from semistream.errors import ConfigError
 from semistream.scratch import scratch_directory
 from semistream.source_files import data_filter, is_pattern, is_remote

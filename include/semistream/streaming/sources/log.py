@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlparse
 
-from semistream.config import FILE_FORMATS
+from semistream.job import FILE_FORMATS
 from semistream.durable import sync
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from semistream.config import StreamSpec
+from semistream.job import StreamSpec
 from semistream.errors import ConfigError
 from semistream.files.formats import check_formats
 from semistream.files.opening import SOURCES, check_partitions, read_files

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from semistream.config import StreamSpec
+from semistream.job import StreamSpec
 from semistream.errors import ConfigError
 from semistream.streaming.sources.base import Source
 from semistream.streaming.sources.files import FileSource, SparkFiles

@@ -7,7 +7,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from semistream.config import StreamSpec
+from semistream.job import StreamSpec
 
 
 def stream_schema(df: DataFrame) -> pa.Schema:

@@ -1,0 +1,354 @@
+"""Frozen, validated settings; to and from command-line arguments, YAML and Airflow params.
+
+A field's ``description``, constraints and default are written once, where its class is, and appear
+in ``--help``, in the trigger form and in error messages. Every settings class is a frozen pydantic
+model that refuses unknown names.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import os
+import re
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ByteSize,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
+
+from semistream.errors import ConfigError
+
+
+class Settings(BaseModel):
+    """Base of every settings class."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True,
+                              allow_inf_nan=False, protected_namespaces=(), defer_build=True)
+
+    @classmethod
+    def load(cls, values: dict[str, Any]) -> Self:
+        """Validate a mapping. Raises ConfigError that names the first wrong parameter."""
+        try:
+            return cls.model_validate(values)
+        except ValidationError as e:
+            raise _config_error(cls, e) from None
+
+    @classmethod
+    def from_yaml(cls, path: str | Path) -> Self:
+        """Read a YAML file. Raises ConfigError when the file is missing or wrong."""
+        return cls.load(read_yaml(path))
+
+    @classmethod
+    def add_arguments(cls, parser: argparse.ArgumentParser, *, exclude: Sequence[str] = ()) -> None:
+        """Add one ``--flag`` per field to a parser. The help is the field's description and
+        default."""
+        for name, field in cls.model_fields.items():
+            if name in exclude:
+                continue
+            kind, many = _argument_kind(field.annotation)
+            default = ("" if field.is_required()
+                       or field.get_default(call_default_factory=True) in (None, (), {}, "")
+                       else f" [{_default(field.get_default(call_default_factory=True))}]")
+            options: dict[str, Any] = {
+                "help": f"{field.description or name}{default}".replace("%", "%%"), "dest": name,
+                "default": argparse.SUPPRESS, "required": field.is_required()}
+            if kind is bool:
+                options["action"] = argparse.BooleanOptionalAction
+            else:
+                options["metavar"] = name.split("_")[-1].upper()
+                if many:
+                    options["action"] = "append"
+                if field.annotation is not None and names in _validators(field):
+                    options |= {"action": "extend", "type": _split_names}
+                if (choices := typing.get_args(kind)) and typing.get_origin(kind) is Literal:
+                    options["choices"] = choices
+                    del options["metavar"]
+            parser.add_argument("--" + name.replace("_", "-"), **options)
+
+    @classmethod
+    def from_arguments(cls, arguments: argparse.Namespace) -> Self:
+        """Return the settings given on the command line. Others have their defaults."""
+        return cls.load({k: v for k, v in vars(arguments).items() if k in cls.model_fields})
+
+    def to_arguments(self) -> list[str]:
+        """Return a command line (``--flag value …``) that gives these settings again, without
+        defaults."""
+        out: list[str] = []
+        for name, field in type(self).model_fields.items():
+            value = getattr(self, name)
+            if value == field.get_default(call_default_factory=True) and not field.is_required():
+                continue
+            flag = "--" + name.replace("_", "-")
+            if isinstance(value, bool):
+                out.append(flag if value else "--no-" + flag[2:])
+            elif isinstance(value, dict):
+                out += [f for k, v in value.items() for f in (flag, f"{k}={v}")]
+            elif isinstance(value, (tuple, list)):
+                quoted = names in _validators(field)
+                out += [f for v in value for f in (flag, _quoted(v) if quoted else _plain(v))]
+            elif value is not None:
+                out += [flag, _plain(value)]
+        return out
+
+    @classmethod
+    def airflow_params(cls, overrides: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        """Return keyword arguments for ``airflow.sdk.Param``, one entry per field: default,
+        description, JSON-schema type and range.
+
+        overrides: keyword arguments by field that replace or extend those.
+        """
+        schema = cls.model_json_schema()
+        out = {}
+        for name, field in cls.model_fields.items():
+            keywords = _inline(schema["properties"][name], schema.get("$defs", {}))
+            default = None if field.is_required() else _json_default(
+                field.get_default(call_default_factory=True))
+            keywords |= {"default": default, "description": field.description or name}
+            keywords.pop("title", None)
+            out[name] = keywords | overrides.get(name, {})
+        return out
+
+
+def read_yaml(path: str | Path) -> dict[str, Any]:
+    """Read a YAML mapping. Raises ConfigError when the file is missing, unreadable or not a
+    mapping."""
+    try:
+        values = _yaml(Path(path).read_text())
+    except (OSError, ValueError) as e:
+        raise ConfigError("config", "must be a readable YAML file", str(path), str(e)) from None
+    if not isinstance(values, dict):
+        raise ConfigError("config", "must be a YAML mapping of parameter to value", str(path),
+                          "See the README for an example.")
+    return values
+
+
+def read_secrets(parameter: str, path: str | Path) -> dict[str, str]:
+    """Read a YAML mapping from a file that only its owner may read. Raises ConfigError otherwise,
+    without revealing the content."""
+    remedy = "Write lines of the form NAME: 'VALUE', and chmod 600 it."
+    try:
+        mode, text = os.stat(path).st_mode, Path(path).read_text(errors="replace")
+    except OSError as e:
+        raise ConfigError(parameter, f"must be a file that can be read ({e.strerror})", str(path),
+                          remedy) from None
+    if mode & 0o077:
+        raise ConfigError(parameter, "must be a file that its owner alone may read", str(path),
+                          f"chmod 600 {path}")
+    try:
+        values = _yaml(text)
+    except ValueError:
+        values = None
+    if not isinstance(values,
+                      dict) or not all(isinstance(v, (str, int, float)) for v in values.values()):
+        raise ConfigError(parameter, "must be a YAML mapping of names to texts", str(path), remedy)
+    return {str(name): json.dumps(v) if isinstance(v, bool) else str(v)
+            for name, v in values.items()}
+
+
+def _yaml(text: str) -> Any:
+    """Parse a YAML text with the booleans of YAML 1.2, true and false only, as ``on:`` is a job's
+    key and not True. Raises ValueError for malformed YAML."""
+    import yaml  # takes a while, and many commands read none
+
+    class Loader(yaml.SafeLoader):
+        yaml_implicit_resolvers: ClassVar = {  # type: ignore[misc]
+            first: [(tag, pattern) for tag, pattern in resolvers
+                    if tag != "tag:yaml.org,2002:bool"]
+            for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()}
+
+    Loader.add_implicit_resolver("tag:yaml.org,2002:bool",
+                                 re.compile("^(true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
+    try:
+        return yaml.load(text, Loader)
+    except yaml.YAMLError as e:
+        raise ValueError(str(e)) from None
+
+
+def _inline(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
+    """Replace "$ref" and "anyOf" of plain types in a schema by "type", which Airflow's form
+    reads."""
+    schema = dict(schema)
+    if "$ref" in schema:
+        schema |= definitions[schema.pop("$ref").rsplit("/", 1)[-1]]
+    if "anyOf" in schema:
+        options = [_inline(s, definitions) for s in schema.pop("anyOf")]
+        kinds = [k for s in options
+                 for k in ([s["type"]] if isinstance(s.get("type"), str) else s.get("type", []))]
+        for s in options:
+            schema |= {k: v for k, v in s.items() if k != "type"}
+        schema["type"] = list(dict.fromkeys(kinds))
+    return schema
+
+
+def _argument_kind(annotation: Any) -> tuple[Any, bool]:
+    """Return (scalar type, whether the flag repeats) for a field's annotation."""
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is Annotated:
+        return _argument_kind(arguments[0])
+    if origin in (typing.Union, types.UnionType):
+        return _argument_kind(next(a for a in arguments if a is not type(None)))
+    if origin in (tuple, list, dict):
+        return arguments[0], True
+    return annotation, False
+
+
+def _default(value: Any) -> str:
+    """Format a default as it would be given on a command line, several values separated by
+    commas."""
+    return ",".join(map(_plain, value)) if isinstance(value, tuple) else _plain(value)
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, (tuple, list)):
+        return "=".join(map(str, value)) if isinstance(value, tuple) else json.dumps(value)
+    return (json.dumps(value) if isinstance(value, (dict, bool))
+            else str(int(value) if isinstance(value, ByteSize) else value))
+
+
+def _json_default(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_json_default(v) for v in value]
+    return str(value) if isinstance(value, Path) else value
+
+
+def _config_error(cls: type[Settings], e: ValidationError) -> ConfigError:
+    errors = e.errors()
+    # a name that is mistyped is also missing
+    first = next((one for one in errors if one["type"] == "extra_forbidden"), errors[0])
+    where = ".".join(str(p) for p in first["loc"]) or cls.__name__
+    name = str(first["loc"][0]) if first["loc"] else ""
+    field = cls.model_fields.get(name)
+    if first["type"] == "extra_forbidden":
+        return ConfigError(where, f"is not a setting of {cls.__name__}", first["input"],
+                           f"Settings: {', '.join(cls.model_fields)}.")
+    remedy = (f"It means: {field.description}" if field is not None and field.description
+              else "See --help.")
+    if first["type"] == "missing":
+        return ConfigError(where, "must be given", None, remedy)
+    cause = first.get("ctx", {}).get("error")
+    if isinstance(cause, ConfigError):
+        return cause
+    return ConfigError(where, f"is wrong: {first['msg']}", first["input"], remedy)
+
+
+def pairs(value: Any) -> Any:
+    """Convert {'a': 'b'}, ['a=b', 'c'] or 'a=b' to a mapping. A lone name maps to itself."""
+    if isinstance(value, str):
+        value = [value]
+    if isinstance(value, (list, tuple)):
+        pairs = [tuple((v.split("=", 1) if "=" in v else (v, v)) if isinstance(v, str) else v)
+                 for v in value]
+        if len(dict(pairs)) < len(set(pairs)):
+            raise ValueError(f"a name is given twice with different values in {value}")
+        return dict(pairs)
+    return value
+
+
+def names(value: Any) -> Any:
+    """Convert 'a, "b, c"' or ['a', 'b, c'] to a tuple of names. Each element of a list is one
+    name."""
+    return tuple(_split_names(value)) if isinstance(value, str) else \
+        tuple(str(v) for v in value) if isinstance(value, (list, tuple)) else value
+
+
+def _split_names(text: str) -> list[str]:
+    """Split names at commas. Names that contain commas are in quotes."""
+    return [n.strip() for n in next(csv.reader([text], skipinitialspace=True), []) if n.strip()]
+
+
+def _quoted(name: Any) -> str:
+    text = str(name)
+    return '"' + text.replace('"', '""') + '"' if "," in text or '"' in text else text
+
+
+def _types(value: Any) -> Any:
+    """Convert as ``pairs`` does. One text may hold several: 'a=string,b, c=decimal(12,2)' names the
+    columns a, and 'b, c'."""
+    if isinstance(value, str):
+        value = [value]
+    if isinstance(value, (list, tuple)):
+        value = [part for v in value for part in ([v] if TYPED.sub("", v) else TYPED.findall(v))]
+    return pairs(value)
+
+
+def _validators(field: Any) -> list[Any]:
+    return [getattr(m, "func", None) for m in field.metadata]
+
+
+def _positive(value: ByteSize) -> ByteSize:
+    if value <= 0:
+        raise ConfigError("memory", "must be positive", int(value),
+                          "Give for instance 64MB or 1GiB.")
+    if value > MOST_MEMORY:
+        raise ConfigError("memory", f"must be at most {MOST_MEMORY:,} bytes", int(value),
+                          "Give what this machine has.")
+    return value
+
+
+Pairs = Annotated[dict[str, str], BeforeValidator(pairs)]
+Types = Annotated[dict[str, str], BeforeValidator(_types)]
+Names = Annotated[tuple[str, ...], BeforeValidator(names)]
+Bytes = Annotated[ByteSize, AfterValidator(_positive)]
+JoinType = Literal["inner", "left"]
+MOST_MEMORY = 2**47  # bytes, the address space of a process
+SECRET = "pass|secret|jaas|token|key$"  # in the name of an option, in upper or lower case
+PASSWORD = "://[^/@]*:[^/@]+@"  # in the value of an option
+# COLUMN=TYPE, whose column may have commas
+TYPED = re.compile(r"\s*(.+?)=([^=,()]*(?:\([^()]*\))?)\s*(?:,|$)")
+AUTO = "auto"  # in the place of an algorithm's name: the cost models choose
+
+
+def parse_bytes(text: str | int) -> int:
+    """Convert '64MB' or 64000000 to bytes."""
+    return int(TypeAdapter(ByteSize).validate_python(text))
+
+
+class JoinSettings(Settings):
+    """The settings of a semi-stream join, common to all ways to run it."""
+
+    algorithm: str = Field(
+        AUTO, description="Join algorithm, a name of the registry (see `semistream algorithms`), "
+                          "or auto: the one that the cost models find fastest for the first "
+                          "tuples, at its best sizes")
+    memory: Bytes = Field(ByteSize(64_000_000),
+                          description="M, bytes that one job's join may hold, shared by its "
+                                      "partitions; for instance 64MB")
+    join_type: JoinType = Field("inner", description="inner: matched tuples only; left: unmatched "
+                                                     "ones too, with nulls")
+    parameters: Annotated[dict[str, Any], BeforeValidator(pairs)] = Field(
+        {}, description="Further parameters of the algorithm, NAME=VALUE (see `semistream "
+                        "algorithms`)")
+
+    @property
+    def auto(self) -> bool:
+        return self.algorithm.lower() == AUTO
+
+    @model_validator(mode="after")
+    def _auto_chooses(self) -> Self:
+        if self.auto and self.parameters:
+            raise ConfigError("parameters", "must not be given with the algorithm auto, the "
+                                            "default: it chooses them",
+                              self.parameters, "Name the algorithm, or leave them out.")
+        return self
+
+
+class Publishing(Settings):
+    """The settings for publishing a snapshot."""
+
+    memory: Bytes = Field(ByteSize(256_000_000), ge=1_000_000, description="Bytes that publishing "
+                          "may take in each process beside what the process itself needs, however "
+                          "large the master data are; for instance 256MB")

@@ -1,0 +1,160 @@
+"""The plan with which an app joins a stream with dimensions. It changes with their versions and
+with the settings."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+from sqlalchemy import Engine
+
+from semistream.column_format import key_forms
+from semistream.cost_models.costs import Costs
+from semistream.errors import ConfigError
+from semistream.job import Job, Role, only_role
+from semistream.joins.registry import find_algorithm
+from semistream.master.manifest import Manifest
+from semistream.master.published import current_version, pin, snapshot_root
+from semistream.sizing.plan import Plan
+from semistream.sizing.role_plan import RolePlan
+from semistream.sketches import SkimmedSketch
+from semistream.streaming.planning import split
+from semistream.streaming.settings import LoadSettings
+from semistream.streaming.waiting import WaitingBound, pass_seconds
+from semistream.warehouse.identity import check_snapshot
+
+log = logging.getLogger(__name__)
+PUBLISH = "Run `semistream provision JOB`, or the DAG provision_master_data, first."
+
+
+class SemiStreamPlanner:
+    """The planner of a join of one stream with a dimension."""
+
+    def __init__(self, settings: LoadSettings, job: Job, app: str, snapshots: Path, costs: Costs,
+                 warehouse: Engine):
+        """Prepare the planner. snapshots: the directory of all snapshots. Raises ConfigError for a
+        job of several roles."""
+        self.settings, self.job, self.app = settings, job, app
+        self.costs, self.warehouse = costs, warehouse
+        only_role(job)
+        self._roots = {role.name: snapshot_root(snapshots, role.dimension.name, role.key)
+                       for role in job.roles}
+        self._of_warehouse = set[str]()  # directories that are known to be of this warehouse
+        self._cores = 1
+        self.bound = WaitingBound(settings.max_wait, settings.interval)
+        self.chosen = False
+        self.plan: Plan[RolePlan]
+
+    def check(self, streams: tuple[pa.Schema, ...] | None) -> None:
+        if not self.settings.auto:
+            find_algorithm(self.settings.algorithm)
+        for role in self.job.roles:
+            self._current(role)
+        if streams is not None:
+            self.without_sample(streams, max(self.settings.partitions, 1))
+
+    def partitions(self, cores: int) -> int:
+        self._cores = cores
+        return self.settings.partitions or min(
+            cores, *(Manifest.read(self._current(role)).bucket_count for role in self.job.roles))
+
+    def ends(self, exhausted: bool) -> bool:
+        return True  # all of R is known
+
+    def check_open(self, last: tuple[int, int] | None) -> None:
+        """Do nothing: a load can continue after a drain."""
+
+    def wanted(self, partitions: int) -> Plan[RolePlan]:
+        return Plan(tuple(self._join(role, partitions) for role in self.job.roles))
+
+    def _join(self, role: Role, partitions: int) -> RolePlan:
+        """Return the plan of the join with a role, as the settings and the dimension's current
+        version ask for it. Raises ConfigError."""
+        directory = self._current(role)
+        manifest = Manifest.read(directory)
+        if partitions > (buckets := manifest.bucket_count):
+            raise ConfigError("partitions",
+                              f"must be at most {buckets}, the buckets of the master snapshot",
+                              partitions,
+                              "Ask for fewer, or publish the snapshot with more buckets.")
+        self._check_forms(role, manifest)
+        s = self.settings
+        return RolePlan(s.algorithm.lower(), int(s.memory) // partitions,
+                        role.join_type or s.join_type, dict(s.parameters), tuple(role.on.items()),
+                        partitions, str(directory), role.columns or None, role.name,
+                        reason=s.reason, auto=s.auto)
+
+    def _current(self, role: Role) -> Path:
+        """Return the directory of the current version of a role's dimension. Raises ConfigError if
+        there is none, or if it was published from another warehouse than the loaded one."""
+        root = self._roots[role.name]
+        if (version := current_version(root)) is None:
+            raise ConfigError("snapshot", "must have been published", str(root), PUBLISH)
+        directory = root / version
+        if str(directory) not in self._of_warehouse:
+            check_snapshot(self.warehouse, Manifest.read(directory).source, str(directory),
+                           role.dimension.name, self.settings.retry)
+            self._of_warehouse = {str(directory)}
+        return directory
+
+    def _check_forms(self, role: Role, manifest: Manifest) -> None:
+        """Raise ConfigError if the stream's key texts are normalised differently than the
+        snapshot's were."""
+        for column, key in role.on.items():
+            form = key_forms([column], self.job.stream.formats).get(column, {})
+            if form != (known := manifest.formats.get(key, {})):
+                raise ConfigError(
+                    f"stream.formats.{column}", "must give keys the form that they have in the "
+                    f"master's snapshot {manifest.name} {manifest.version}, {json.dumps(known)}",
+                    json.dumps(form), "Declare it so in the job, or provision the master data "
+                                      "with the job as it is now, under another name.")
+
+    def without_sample(self, streams: tuple[pa.Schema, ...], partitions: int) -> Plan[RolePlan]:
+        nothing = pa.RecordBatch.from_pylist([], streams[0])
+        return self.wanted(partitions).choose(nothing, self.costs)
+
+    def change(self, sample: Callable[[], pa.RecordBatch],
+               history: Callable[[], SkimmedSketch | None],
+               partitions: int) -> Plan[RolePlan] | None:
+        """Return a new plan, or None. Questions that a sample of the stream decides are decided in
+        the first batch of a run before which nothing waits."""
+        wanted = self.wanted(partitions)
+        if wanted == self.plan.asked() and (self.chosen or not self.plan.open_questions):
+            return None
+        if wanted.open_questions:
+            tuples = sample()
+            known = history() if partitions > 1 and tuples.num_rows else None
+            wanted = wanted.choose(tuples, self.costs, self.plan, known,
+                                   self.bound.demand(tuples.num_rows))
+            self.chosen = tuples.num_rows > 0
+            for join in wanted.joins:
+                if join.auto:
+                    log.info("%s", join.reason)
+        if _unexplained(wanted) == _unexplained(self.plan):
+            self.plan = wanted
+            return None
+        return wanted
+
+    def open(self, plan: Plan[RolePlan],
+             streams: tuple[pa.Schema, ...]) -> tuple[pa.Schema, pa.Schema]:
+        """Start using a plan, and pin its dimensions' versions."""
+        joined, seconds = streams[0], 0.0
+        for each in plan.joins:
+            join = each.open(joined, 0)
+            joined, seconds = join.output_schema, seconds + pass_seconds(join, self.costs)
+            join.master.close()
+        plan.placement(streams)
+        self.bound.choose(math.ceil(plan.partitions / self._cores) * seconds)
+        for each in plan.joins:
+            pin(Path(each.snapshot).parent, self.app, each.version)
+        self.plan = plan
+        return split(joined, len(streams[0]))
+
+
+def _unexplained(plan: Plan[RolePlan]) -> Plan[RolePlan]:
+    return Plan(tuple(replace(join, reason="") for join in plan.joins))

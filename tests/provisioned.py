@@ -1,0 +1,24 @@
+"""Provisioning the dimension of a job of one role."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Engine
+
+from semistream.job import Job, only_role
+from semistream.master.manifest import Manifest
+from semistream.provisioning import dimensions
+from semistream.workloads.jobs import JoinedDimension
+
+
+def provision(job: Job, engine: Engine, **options: Any) -> dimensions.ProvisionResult:
+    role = only_role(job)
+    joined = JoinedDimension(role.dimension, (role,), (role.key,))
+    return dimensions.provision(joined, engine, **options)
+
+
+def publish(job: Job, engine: Engine, snapshots: Path, **options: Any) -> tuple[Manifest, bool]:
+    role = only_role(job)
+    return dimensions.publish(role.dimension.name, role.key, engine, snapshots, **options)

@@ -1,0 +1,244 @@
+"""Dimensions and the roles that they play in jobs: where they are declared, and the snapshots by
+the keys that jobs join on."""
+
+import csv
+from collections import Counter
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from semistream import workloads
+from semistream.cli import main
+from semistream.errors import ConfigError
+from semistream.job import Job
+from semistream.master.published import current_version, key_name, snapshot_root, snapshot_roots
+from semistream.paths import Paths
+from semistream.pipeline import steps
+from semistream.streaming.app import Load, make_planner
+from semistream.streaming.settings import LoadSettings
+
+PRODUCTS = [("a", "e1", "apple"), ("b", "e2", "bread"), ("c", "e3", "corn")]
+STREAM = pa.schema([("id", pa.int64()), ("sku", pa.string()), ("ean", pa.string()),
+                    ("name", pa.string())])
+
+
+@pytest.fixture
+def places(tmp_path, monkeypatch):
+    monkeypatch.setenv("SEMISTREAM_HOME", str(tmp_path))
+    monkeypatch.delenv("WAREHOUSE_URL", raising=False)
+    with open(tmp_path / "product.csv", "w") as file:
+        csv.writer(file).writerows([("sku", "ean", "label"), *PRODUCTS])
+    return Paths.from_environment()
+
+
+def declare(places, values=None, directory="dimensions"):
+    file = places.home / directory / "product.yaml"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(yaml.safe_dump(values or {"path": str(places.home / "product.csv"),
+                                              "business_key": ["sku"]}))
+    return file
+
+
+def write(places, name, **values) -> str:
+    """A job's file."""
+    file = places.home / "jobs" / f"{name}.yaml"
+    file.parent.mkdir(exist_ok=True)
+    (places.home / "stream").mkdir(exist_ok=True)
+    file.write_text(yaml.safe_dump(
+        {"name": name, "stream": {"path": str(places.home / "stream"), "id": ["id"]},
+         "fact_table": f"fact_{name}", **values}))
+    return str(file)
+
+
+def plan(places, job, partitions=2):
+    loaded = workloads.load_job(job, places)
+    planner = make_planner(LoadSettings.load({"job": job, "algorithm": "ssbj"}), loaded, "app",
+                           places)
+    return planner.without_sample((STREAM,), partitions)
+
+
+@pytest.mark.parametrize("declared", [False, True], ids=["in both jobs", "in a file"])
+def test_two_jobs_that_join_a_dimension_on_different_columns(places, warehouse_url, monkeypatch,
+                                                             declared):
+    """One snapshot flipped between their keys, and the other job's plan failed."""
+    monkeypatch.setenv("WAREHOUSE_URL", warehouse_url)
+    places = Paths.from_environment()
+    if declared:
+        declare(places)
+        jobs = [write(places, on, dimensions={"product": {"on": on}}) for on in ("sku", "ean")]
+    else:
+        master = {"name": "product", "path": str(places.home / "product.csv"),
+                  "business_key": ["sku"]}
+        jobs = [write(places, on, master=master, on=on) for on in ("sku", "ean")]
+    for _ in range(2):
+        for job in jobs:
+            assert main(["provision", job, "--no-progress"]) == 0
+    roots = snapshot_roots(places.snapshots, "product")
+    assert roots == {(on,): places.snapshots / "product" / on for on in ("sku", "ean")}
+    assert {current_version(root) for root in roots.values()} == {"v000001"}
+    plans = [plan(places, job) for job in jobs]
+    assert [p.joins[0].snapshot for p in plans] == [
+        str(places.snapshots / "product" / on / "v000001") for on in ("sku", "ean")]
+
+    with open(places.home / "product.csv", "a") as file:
+        file.write("d,e4,dates\n")
+    assert main(["provision", jobs[0], "--no-progress"]) == 0
+    assert {current_version(root) for root in roots.values()} == {"v000002"}
+
+
+def test_a_dimension_is_provisioned_by_itself(places, capsys):
+    file = declare(places)
+    for target in ("product", str(file)):
+        assert main(["provision", target, "--no-progress"]) == 0
+        assert "dim_product: read 3" in (out := capsys.readouterr().out) and "No job" in out
+    assert steps.dimensions("product", places) == ["product"]
+    assert snapshot_roots(places.snapshots, "product") == {}
+    job = write(places, "j", dimensions={"product": {"on": "ean"}})
+    steps.provision(job, "product", places)
+    assert steps.publish(job, "product", "16MB", places)
+    assert steps.published(job, "product", places) == {
+        "job": job, "dimension": "product", "versions": {"ean": "v000001"}, "tuples": 3}
+    with open(places.home / "product.csv", "a") as file:
+        file.write("d,e4,dates\n")
+    steps.provision("product", "product", places)
+    assert steps.publish("product", "product", "16MB", places)
+    assert steps.published("product", "product", places) == {
+        "dimension": "product", "versions": {"ean": "v000002"}, "tuples": 4}
+    with pytest.raises(ConfigError, match="must be one of the job"):
+        steps.provision(job, "customer", places)
+
+
+@pytest.mark.parametrize("first, second", [
+    ("jobs/dimensions/product.yaml", "/dimensions/product.yaml"),
+    ("/dimensions/product.yaml", "jobs/j.yaml")])
+def test_two_declarations_of_a_name_that_differ_are_refused(places, first, second):
+    declare(places)
+    if "jobs/dim" in first:
+        declare(places, {"path": str(places.home / "other.csv"), "business_key": ["sku"]},
+                "jobs/dimensions")
+        job = write(places, "j", dimensions={"product": {"on": "sku"}})
+    else:
+        job = write(places, "j", master={"name": "product", "path": "other.csv"}, on="sku")
+    with pytest.raises(ConfigError, match="must be declared the same way") as refused:
+        workloads.load_job(job, places)
+    assert first in str(refused.value) and second in str(refused.value)
+    assert "other.csv" in str(refused.value)
+
+
+def test_jobs_that_declare_a_dimension_in_different_ways(places):
+    """The second one is refused while the first one's file declares it so."""
+    master = {"name": "product", "path": str(places.home / "product.csv"), "business_key": ["sku"]}
+    one, two = (write(places, name, master=master | {"max_rejected": share}, on="sku")
+                for name, share in (("one", 0.1), ("two", 0.2)))
+    steps.provision(one, "product", places)
+    with pytest.raises(ConfigError, match="must be declared the same way") as refused:
+        steps.provision(two, "product", places)
+    assert one in str(refused.value) and two in str(refused.value)
+    write(places, "one", master=master | {"max_rejected": 0.2}, on="sku")
+    steps.provision(two, "product", places)
+    Path(two).unlink()
+    write(places, "one", master=master, on="sku")
+    steps.provision(one, "product", places)
+
+
+def test_roles_of_one_job_share_one_declaration(places):
+    here = {"path": "product.csv", "name": "product"}
+    with pytest.raises(ConfigError, match=r"the role one .*the role two|the role two .*one"):
+        Job.load({"name": "j", "stream": {}, "fact_table": "f", "dimensions": {
+            "one": {"dimension": here, "on": "sku"},
+            "two": {"dimension": here | {"path": "other.csv"}, "on": "sku"}}})
+    with pytest.raises(ConfigError, match="declared in a file"):
+        workloads.load_job(write(places, "j", dimensions={"product": {"on": "sku"}}), places)
+    with pytest.raises(ConfigError, match="must not be given with dimensions"):
+        Job.load({"name": "j", "stream": {}, "fact_table": "f", "on": "sku",
+                  "dimensions": {"product": {"path": "p.csv", "on": "sku"}}})
+
+
+def test_a_job_of_several_roles_provisions_all_and_is_not_loaded_yet(places):
+    declare(places)
+    job = write(places, "j", dimensions={
+        "sold": {"dimension": "product", "on": {"sku": "sku"}},
+        "returned": {"dimension": "product", "on": {"ean": "ean"}, "columns": {"label": "back"}},
+        "shop": {"path": str(places.home / "product.csv"), "on": "sku"}})
+    assert steps.dimensions(job, places) == ["product", "shop"]
+    assert main(["provision", job, "--no-progress"]) == 0
+    assert sorted(map(str, places.snapshots.glob("*/*/CURRENT"))) == [
+        str(places.snapshots / at / "CURRENT")
+        for at in ("product/ean", "product/sku", "shop/sku")]
+    with pytest.raises(ConfigError, match="several dimensions yet"):
+        plan(places, job)
+
+
+def test_the_short_form_is_one_role(places):
+    short = {"name": "j", "stream": {}, "fact_table": "f", "on": {"item": "sku"},
+             "master": {"name": "product", "path": "p.csv"}, "columns": ["label"]}
+    long = {"name": "j", "stream": {}, "fact_table": "f", "dimensions": {
+        "product": {"dimension": {"name": "product", "path": "p.csv"}, "on": {"item": "sku"},
+                    "columns": {"label": "label"}}}}
+    in_place = {"name": "j", "stream": {}, "fact_table": "f", "dimensions": {
+        "product": {"path": "p.csv", "on": ["item=sku"], "columns": ["label"]}}}
+    job = Job.load(short)
+    assert job == Job.load(long) == Job.load(in_place)
+    assert job.roles[0].dimension.business_key == ("sku",)
+    assert Job.load(yaml.safe_load(job.to_ledger())) == job
+
+
+def test_a_role_names_the_surrogate_key_and_prefixes_columns(places, spark):
+    """From provisioning to the proof."""
+    declare(places)
+    (places.home / "stream").mkdir()
+    pq.write_table(pa.Table.from_pylist(
+        [{"id": i, "sku": "x", "ean": f"e{i % 4}", "name": f"n{i}"} for i in range(20)], STREAM),
+        places.home / "stream" / "part.parquet")
+    job = write(places, "j", dimensions={"sold": {
+        "dimension": "product", "on": "ean", "columns": {"sku": "sku", "label": "what"},
+        "join_type": "left"}})
+    assert main(["provision", job, "--no-progress"]) == 0
+    from semistream.streaming.status import StatusFile, checkpoint_lock
+
+    settings = LoadSettings.load({"job": job, "app": "j", "algorithm": "ssbj", "memory": "1MB",
+                                  "partitions": 2})
+    directory = settings.directory(places)
+    with checkpoint_lock(directory), StatusFile(directory, "j") as status:
+        load = Load(settings, workloads.load_job(job, places), places, status)
+        load.check()
+        load.run(spark)
+    from sqlalchemy import text
+
+    from semistream.warehouse import connect
+
+    engine = connect(places.warehouse_url)
+    with engine.connect() as connection:
+        found = Counter(connection.execute(text(
+            "SELECT id, sku, ean, name, sold_sk, sold_sku, what FROM fact_j")).tuples())
+    engine.dispose()
+    label = {ean: (n + 1, sku, label) for n, (sku, ean, label) in enumerate(PRODUCTS)}
+    assert found == Counter((i, "x", f"e{i % 4}", f"n{i}", *label.get(f"e{i % 4}", (None,) * 3))
+                            for i in range(20))
+    assert steps.verify("j", places, since_last=False, sample=10)["checks"]
+
+
+def test_an_installation_whose_dimensions_had_one_snapshot_goes_on(places, tmp_path):
+    """Its versions are directly in the dimension's directory."""
+    from semistream.master.publish import publish_snapshot
+
+    root = places.snapshots / "product"
+    rows = pa.record_batch({"sku": ["a", "b"], "ean": [1, 2]})
+    publish_snapshot([rows], rows.schema, root, "product", ["sku"])
+    job = write(places, "j", master={"name": "product", "business_key": "sku"}, on="sku")
+    assert plan(places, job).joins[0].snapshot == str(root / "v000001")
+    assert snapshot_root(places.snapshots, "product", ["ean"]) == root / "ean"
+    publish_snapshot([rows], rows.schema, root / "ean", "product", ["ean"])
+    assert snapshot_roots(places.snapshots, "product") == {("sku",): root, ("ean",): root / "ean"}
+    assert plan(places, job).joins[0].version == "v000001"
+
+
+def test_the_name_of_a_key():
+    assert key_name(["sku"]) == "sku" and key_name(["b", "a"]) == key_name(["a", "b"]) == "a+b"
+    odd = [["v1"], ["pins"], ["CURRENT"], ["a+b"], ["ä/b"], ["x" * 200], [""]]
+    names = [key_name(key) for key in odd]
+    assert len({*names, key_name(["a", "b"])}) == 8
+    assert all(name.startswith("key-") and Path(name).name == name for name in names)
