@@ -325,7 +325,8 @@ def test_a_key_has_one_form_on_both_sides():
     read = Job.load(job)
     assert read.roles[0].dimension.formats["code"].normal_form == {"trim": True}
     assert read.roles[0].dimension.formats["code"].missing == ()
-    assert read.stream.formats["sku"].missing == ("-",) and "price" in read.roles[0].dimension.formats
+    assert read.stream.formats["sku"].missing == ("-",)
+    assert "price" in read.roles[0].dimension.formats
     assert Job.load(json.loads(read.to_ledger())) == read
     job["master"]["formats"]["code"] = "fold"
     with pytest.raises(ConfigError, match=r"formats.sku.*same form on both sides.*trim.*fold.*"
