@@ -20,12 +20,7 @@ from semistream.config import Job
 from semistream.quality.verification import verify
 from semistream.streaming.settings import LoadSettings
 from semistream.streaming.sinks import registry as sinks
-from semistream.streaming.sinks.base import (
-    StoredRows,
-    rejected_rows,
-    stored_checksum,
-    with_key,
-)
+from semistream.streaming.sinks.base import StoredRows, rejected_rows, stored_checksum, with_key
 from semistream.streaming.sinks.sql import SqlSink
 from semistream.streaming.sources import registry as sources
 from semistream.streaming.sources.ranges import NumberedSource, Range, RangeReader
