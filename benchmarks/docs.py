@@ -42,7 +42,7 @@ APP = "include/semistream/streaming"  # what benchmarks of the whole app also ru
 FILES = {"sinks": [f"{APP}/sinks", "include/semistream/warehouse/dialects"],
          **{name: [APP] for name in ("spark", "scale-out", "workers", "budget", "start",
                                     "latency")},
-         "console": ["include/semistream/files/join.py", "include/semistream/files/sink.py",
+         "console": ["include/semistream/files",
                      "include/semistream/master", "include/semistream/parquet_encoding.py"],
          **{name: [APP, "include/semistream/files"] for name in ("flink", "nexmark")},
          "pathway": ["include/semistream/files"],
