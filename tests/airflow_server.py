@@ -32,6 +32,8 @@ class AirflowServer:
         self.environment = {**os.environ, "SEMISTREAM_HOME": str(home),
                             "AIRFLOW__API__PORT": str(port),
                             "WAREHOUSE_URL": f"sqlite:///{home / 'warehouse.db'}",
+                            # by default every 30 s, which takes most of a processor
+                            "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "3600",
                             # how soon a new triggerer takes over from one that was killed; 30 s and
                             # 5 s by default
                             "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "10",

@@ -151,6 +151,53 @@ class SmallLoad:
         assert int(last[0][0]) == 0
 
 
+class SmallJob:
+    """A job of the user's own: orders of known and unknown products, and some of none, in Parquet
+    files."""
+
+    def __init__(self, directory: Path):
+        self.directory, self.orders = directory, 0
+        self.file = directory / "small.yaml"
+        self.expected = Counter(rows_read=0, matched=0, unmatched=0, facts=0, ids=0)
+        (directory / "orders").mkdir(parents=True)
+        (directory / "products.csv").write_text(
+            "sku,title,price\n" + "".join(f"p{i},Product {i},{i}.50\n" for i in range(300)))
+        self.file.write_text("""
+name: small
+stream:
+  format: parquet
+  path: orders
+  columns: order_id BIGINT, sku STRING, n INT
+  id: [order_id]
+  options: {maxFilesPerTrigger: "1"}
+master: {name: product, path: products.csv}
+on: {sku: sku}
+columns: [title, price]
+fact_table: fact_small
+""")
+
+    def add(self, count: int) -> None:
+        """A further file of orders: every tenth of an unknown product, every 97th of none."""
+        ids = range(self.orders, self.orders + count)
+        skus = [None if i % 97 == 0 else f"p{i * 7 % 300}" if i % 10 else f"x{i}" for i in ids]
+        table = pa.table({"order_id": pa.array(ids, pa.int64()), "sku": pa.array(skus, pa.string()),
+                          "n": pa.array([1] * count, pa.int32())})
+        beside = self.directory / f".{self.orders}.parquet"
+        pq.write_table(table, beside)
+        beside.rename(self.directory / "orders" / f"orders-{self.orders:08d}.parquet")
+        known = sum(s is not None and s.startswith("p") for s in skus)
+        self.orders += count
+        self.expected.update(rows_read=count, matched=known, unmatched=count - known, facts=known,
+                             ids=known)
+
+
+def small_load(place: Path, warehouse_url: str) -> SmallLoad:
+    """A small load with a home in this directory, its master data published."""
+    load = SmallLoad(place / "home", warehouse_url)
+    load.publish()
+    return load
+
+
 class Running:
     """An app running in a thread."""
 
