@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -20,15 +21,45 @@ vars(sys.modules["__main__"]).setdefault("__file__", pytest.__file__)
 MARIADBD = shutil.which("mariadbd") or shutil.which("mariadbd", path="/usr/sbin:/usr/local/sbin")
 
 
+SERVERS = ("airflow", "spark", "mariadb", "browser", "make_app")  # how their fixtures' names begin
+CASES = 2  # of a test's parameters, in a fast run
+
+
+def pytest_addoption(parser):
+    parser.addoption("--fast", action="store_true", help=f"no test that needs a server or is "
+                     f"marked slow, and no more than {CASES} cases of one")
+
+
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
     """Tests that share a Spark session or an Airflow server go to the same one of the two
     processes."""
+    if config.getoption("--fast"):
+        fast = chosen(items)
+        config.hook.pytest_deselected(items=[item for item in items if item not in fast])
+        items[:] = fast
     for item in items:
-        group = next((name for name in ("airflow", "spark")
-                      if any(f.startswith(name) for f in item.fixturenames)), None)
-        if group:
+        if group := next((s for s in SERVERS[:2] if s in servers(item)), None):
             item.add_marker(pytest.mark.xdist_group(group))
+
+
+def servers(item) -> set[str]:
+    """The kinds of servers that a test's fixtures start."""
+    params = item.callspec.params if hasattr(item, "callspec") else {}
+    names = [*item.fixturenames, params.get("warehouse_url", "")]
+    return {server for server in SERVERS if any(name.startswith(server) for name in names)}
+
+
+def chosen(items) -> list:
+    """The tests of a fast run."""
+    cases = Counter()
+    fast = []
+    for item in items:
+        if not servers(item) and not item.get_closest_marker("slow"):
+            cases[test := (item.parent.nodeid, item.originalname)] += 1
+            if cases[test] <= CASES:
+                fast.append(item)
+    return fast
 
 
 class MariaDB:

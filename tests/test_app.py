@@ -454,6 +454,7 @@ def check(processes, log):
 
 
 
+@pytest.mark.slow
 def test_the_users_spark_configuration_wins_over_the_defaults():
     from semistream.streaming.session import DEFAULTS
 

@@ -162,6 +162,7 @@ def test_image_holds_what_the_commands_need():
             "spark_apps"} <= {p for line in copied for p in line.split()}
 
 
+@pytest.mark.slow
 def test_spark_cluster_comes_up_by_its_commands(tmp_path):
     """The commands of master and worker, their host names and ports replaced by local ones."""
     with ExitStack() as stack:
