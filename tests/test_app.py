@@ -50,11 +50,10 @@ def cluster(tmp_path):
               "--webui-port", str(web)]
     worker = ["org.apache.spark.deploy.worker.Worker", "--host", "127.0.0.1", "--cores", "2",
               "--memory", "1g", "--webui-port", str(worker_web), url]
-    processes = []
     with open(log, "ab") as out:
-        for command in (master, worker):
-            processes.append(subprocess.Popen([find_spark_class(), *command], stdout=out,
-                                              stderr=out, env=environment, start_new_session=True))
+        processes = [subprocess.Popen([find_spark_class(), *command], stdout=out, stderr=out,
+                                      env=environment, start_new_session=True)
+                     for command in (master, worker)]
     try:
         until(lambda: alive_workers(web) == 1, 90, "registration of the worker",
               lambda: check(processes, log))
@@ -293,7 +292,7 @@ def test_an_interrupt_while_modules_are_imported_is_one_line(script, moment, tmp
         return bool(caught >> (signal.SIGTERM - 1) & 1) and (moment == "its first line"
                                                              or moment in maps.read_text())
 
-    ended = lambda: pytest.fail("it ended") if process.poll() is not None else None  # noqa: E731
+    ended = lambda: pytest.fail("it ended") if process.poll() is not None else None
     until(there, 60, moment, ended)
     process.send_signal(signal.SIGINT)
     _, told = process.communicate(timeout=60)

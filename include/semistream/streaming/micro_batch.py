@@ -3,7 +3,6 @@ that joins them."""
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import time
@@ -31,7 +30,8 @@ from semistream.streaming.progress import Progress
 from semistream.streaming.sources.log import SourceLog
 from semistream.streaming.sources.reader import Reader, is_read
 from semistream.streaming.sources.registry import find_source
-from semistream.streaming.task import SUMMARY, Work, raise_refusal
+from semistream.streaming.task import SUMMARY, Work, records_of
+from semistream.warehouse.records import LoadRecord
 
 log = logging.getLogger(__name__)
 POLL = 0.25  # s between checks for a stop request
@@ -107,9 +107,9 @@ class MicroBatch:
 
     def has_changed(self, begun: Progress) -> bool:
         """Return whether this is no longer the part of the source that was begun: a file has
-        changed since, Spark's log was lost, or another release read the files differently."""
+        changed since, or Spark's log was lost."""
         return begun.source != self.offsets or [s.path for s in begun.sources] != self.paths \
-            or not begun.same_reader or any(s.known and s.now() != s for s in begun.sources)
+            or any(s.known and s.now() != s for s in begun.sources)
 
     def has_tuples(self) -> bool:
         """Return False if tasks read all of the batch's files and these are empty."""
@@ -233,8 +233,8 @@ def of_both(df: DataFrame, streams: Sequence[Stream]) -> list[DataFrame]:
     return out
 
 
-def run_tasks(spark: SparkSession, work: Work, batch: MicroBatch | None) -> list[dict[str, Any]]:
-    """Run the Spark job of a micro-batch, or of a drain (None). Return the ledger rows of all
+def run_tasks(spark: SparkSession, work: Work, batch: MicroBatch | None) -> list[LoadRecord]:
+    """Run the Spark job of a micro-batch, or of a drain (None). Return the records of all
     partitions, in order."""
     count = work.plan.partitions
     parts: list[DataFrame] = []
@@ -262,12 +262,10 @@ def run_tasks(spark: SparkSession, work: Work, batch: MicroBatch | None) -> list
         placed = reduce(DataFrame.unionAll, parts)
         job = placed.repartitionById(count, F.col("partition")).mapInArrow(work.of_batches,
                                                                          SUMMARY)
-    entries = _collect(job, work.batch)
-    entries.sort(key=lambda e: e["partition"])
-    if [e["partition"] for e in entries] != list(range(count)):
-        raise StateError(f"batch {work.batch} ran partitions {[e['partition'] for e in entries]}, "
-                         f"not 0 to {count - 1}")
-    return entries
+    records = _collect(job, work.batch)
+    if (ran := [record.partition for record in records]) != list(range(count)):
+        raise StateError(f"batch {work.batch} ran partitions {ran}, not 0 to {count - 1}")
+    return records
 
 
 def _own(work: Work, batch: MicroBatch) -> list[bool]:
@@ -288,15 +286,14 @@ def _own(work: Work, batch: MicroBatch) -> list[bool]:
             for stream, files in zip(batch.streams, batch.read_by_tasks, strict=True)]
 
 
-def _collect(job: RDD[tuple[str]] | DataFrame, batch: int) -> list[dict[str, Any]]:
+def _collect(job: RDD[tuple[str]] | DataFrame, batch: int) -> list[LoadRecord]:
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            entries = [json.loads(summary) for (summary,) in job.collect()]
+            summaries = [summary for (summary,) in job.collect()]
         except Exception as e:
             if attempt == ATTEMPTS or not any(sign in str(e) for sign in WORKER_DIED):
                 raise
             log.warning("a Python worker died in batch %d; trying again", batch)
             continue
-        raise_refusal(entries)
-        return entries
+        return records_of(summaries)
     raise AssertionError

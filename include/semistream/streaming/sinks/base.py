@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from semistream.streaming.sinks.sql import SqlSink
     from semistream.streaming.spool import Spool
     from semistream.warehouse.closing import Closing
+    from semistream.warehouse.records import Commit, LoadRecord
 
 # unmatched tuples and propagated patterns, as tasks keep them
 UNMATCHED = pa.schema([("reason", pa.string()), ("side", pa.string()), ("stream_id", pa.string()),
@@ -65,28 +66,28 @@ class Sink(Protocol):
         """Return the sink that the setting names. warehouse: has the ledger, unmatched tuples and
         the dimension."""
 
-    def loaded(self, app: str, batch: int, drain: int, partition: int) -> dict[str, Any] | None:
-        """Return the ledger row of a partition that is already loaded, else None."""
+    def loaded(self, app: str, batch: int, drain: int, partition: int) -> LoadRecord | None:
+        """Return the record of a partition that is already loaded, else None."""
 
     def take_back(self, app: str, batch: int, drain: int) -> None:
         """Delete what partitions have written of a batch that is not committed."""
 
-    def data_files(self, schema: pa.Schema, load: dict[str, Any]) -> DataFiles | None:
-        """Return the files to which joined rows are written at once; None: they go to the spool.
-        load: app, batch, drain and partition."""
+    def data_files(self, schema: pa.Schema, app: str, batch: int, drain: int,
+                   partition: int) -> DataFiles | None:
+        """Return the files to which joined rows are written at once; None: they go to the
+        spool."""
 
-    def write(self, entry: dict[str, Any], spool: Spool) -> dict[str, Any]:
-        """Write a partition, or prepare it for ``commit``. Return the ledger row that is valid."""
+    def write(self, record: LoadRecord, spool: Spool) -> LoadRecord:
+        """Write a partition, or prepare it for ``commit``. Return the record that is valid."""
 
     def prepare(self, stream: pa.Schema, added: pa.Schema, id_columns: tuple[str, ...]) -> Sink:
         """Create or check the target. Return the sink to use from then on. Raises ConfigError if
         the target does not fit."""
 
-    def commit(self, commit: dict[str, Any], entries: list[dict[str, Any]]) -> None:
+    def commit(self, commit: Commit, loads: Sequence[LoadRecord]) -> None:
         """Commit a batch, all of whose partitions are written. A repeated call is harmless.
 
-        commit: a row of ``load_commits`` and its files; entries: the result of ``write`` for each
-        partition.
+        loads: the result of ``write`` for each partition.
         """
 
     def clean_up(self) -> None:
@@ -103,13 +104,6 @@ class Sink(Protocol):
     def stored(self, app: str) -> StoredRows | None:
         """Return the app's rows, for the proof; None if they are in the warehouse's fact table.
         Raises ConfigError if the target is gone."""
-
-
-def ledger_row(entry: dict[str, Any]) -> dict[str, Any]:
-    """Return the entry without the fields that only a Delta table's commit needs, and without
-    ``nulled``, which only an SQL sink records."""
-    own = ("data", "staged", "unmatched_file", "nulled")
-    return {name: value for name, value in entry.items() if name not in own}
 
 
 def with_key(rows: pa.Table, load_id: int, first: int = 0) -> pa.Table:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import unquote
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs
@@ -27,14 +26,14 @@ from semistream.streaming.sinks.base import (
     INSERT_ROWS,
     Rows,
     StoredRows,
-    ledger_row,
     rejected_rows,
     stored_checksum,
 )
 from semistream.streaming.sinks.sql import SqlSink
 from semistream.warehouse.checksum import checksum, signed
 from semistream.warehouse.identity import warehouse_identity
-from semistream.warehouse.load_ids import app_loads, key_of
+from semistream.warehouse.load_ids import app_loads
+from semistream.warehouse.records import Commit, LoadRecord
 from semistream.warehouse.schema import metadata, propagated, unmatched
 from semistream.warehouse.tables import fact_table
 
@@ -46,7 +45,6 @@ if TYPE_CHECKING:
     from semistream.streaming.spool import Spool
 
 WAREHOUSE = "semistream.warehouse"  # property of the table: the identity of its warehouse
-FORMER_KEY = {"app": pa.string(), "batch": pa.int64(), "drain": pa.int32(), "partition": pa.int32()}
 RESTORE = ("Restore it from a backup of the same time as the ledger; or delete the table, and load "
            "the source anew: semistream reset APP.")
 CLAIMS = 10  # attempts to claim a table that others write to at the same time
@@ -77,14 +75,12 @@ class DeltaSink:
     and writes unmatched tuples and ledger rows in one transaction of the warehouse. After a crash
     both steps are repeated, which is harmless.
 
-    Rows have their load's ``load_id`` but no number, because it is no primary key here. A table
-    that a former version made has the columns of ``FORMER_KEY`` instead, and keeps them.
+    Rows have their load's ``load_id`` but no number, because it is no primary key here.
     """
 
     uri: str
     checkpoint: str
     warehouse: SqlSink
-    former: bool = False  # the table has the columns of ``FORMER_KEY``
     two_phase: ClassVar[bool] = True
     closing: ClassVar[None] = None
 
@@ -100,31 +96,30 @@ class DeltaSink:
                               "Load into the warehouse, or leave totals out.")
         return cls(setting, str(checkpoint), warehouse)
 
-    def loaded(self, app: str, batch: int, drain: int, partition: int) -> dict[str, Any] | None:
+    def loaded(self, app: str, batch: int, drain: int, partition: int) -> LoadRecord | None:
         return None  # the driver starts no task for a committed batch
 
     def take_back(self, app: str, batch: int, drain: int) -> None:
         return None  # nothing refers to the written files
 
-    def data_files(self, schema: pa.Schema, load: dict[str, Any]) -> DataFiles:
-        if self.former:
-            return DataFiles(self.uri, schema, load, {name: pa.scalar(load[name], kind)
-                                                     for name, kind in FORMER_KEY.items()})
-        key = self.warehouse.ledger(load["app"]).load_id(load)
-        return DataFiles(self.uri, schema, load, {"load_id": pa.scalar(key, pa.int64())})
+    def data_files(self, schema: pa.Schema, app: str, batch: int, drain: int,
+                   partition: int) -> DataFiles:
+        key = self.warehouse.ledger(app).load_id(batch, drain, partition)
+        return DataFiles(self.uri, schema, f"{batch:09d}-{drain}-{partition:04d}",
+                         {"load_id": pa.scalar(key, pa.int64())})
 
-    def write(self, entry: dict[str, Any], spool: Spool) -> dict[str, Any]:
+    def write(self, record: LoadRecord, spool: Spool) -> LoadRecord:
         assert spool.data is not None
-        name, data = f"{entry['state_file']}.parquet", spool.data.close()
+        name, data = f"{record.state_file}.parquet", spool.data.close()
         rejected, staged = spool.unmatched(), {}
         unmatched_checksum = stored_checksum(rejected, self.warehouse.engine)
         for table, rows in ((unmatched, rejected), (propagated, spool.propagated())):
             if rows.num_rows:
                 staged[table.name] = f"{table.name}-{name}"
                 self._stage(staged[table.name], rows)
-        return entry | {"data": data, "staged": staged,
-                        "facts_checksum": signed(spool.data.total),
-                        "unmatched_checksum": unmatched_checksum}
+        return replace(record, prepared={"data": data, "staged": staged},
+                       facts_checksum=signed(spool.data.total),
+                       unmatched_checksum=unmatched_checksum)
 
     def _stage(self, name: str, rows: pa.Table) -> None:
         """Keep rows for the warehouse in a file until the commit."""
@@ -151,13 +146,11 @@ class DeltaSink:
         except DeltaError as e:
             raise ConfigError("sink", "must be a Delta table, or a place for one", self.uri,
                               str(e)) from None
-        former = found[-len(FORMER_KEY):] == list(FORMER_KEY)
-        wanted = [*schema.names[:-1], *FORMER_KEY] if former else schema.names
-        if found != wanted:
+        if found != schema.names:
             raise ConfigError("sink", "must be a Delta table of the job's columns", found,
-                              f"They are: {', '.join(wanted)}. Name another table.")
+                              f"They are: {', '.join(schema.names)}. Name another table.")
         self._claim(table)
-        return replace(self, former=former)
+        return self
 
     def _create(self, schema: pa.Schema) -> None:
         from deltalake import DeltaTable
@@ -191,29 +184,29 @@ class DeltaSink:
                               f"warehouse's identity {mine}. Name another table, or set "
                               "WAREHOUSE_URL to the warehouse that has its ledger.")
 
-    def commit(self, commit: dict[str, Any], entries: list[dict[str, Any]]) -> None:
+    def commit(self, commit: Commit, loads: Sequence[LoadRecord]) -> None:
         from deltalake import CommitProperties, Transaction
         from deltalake.transaction import AddAction, RemoveAction
 
-        table, version = _delta_table(self.uri), 2 * commit["batch"] + commit["drain"]
+        table, version = _delta_table(self.uri), 2 * commit.batch + commit.drain
         table.update_incremental()
-        newest = table.transaction_version(commit["app"])
+        newest = table.transaction_version(commit.app)
         if newest is None or newest < version:
-            files = [file for e in entries for file in _data_files(e)]
+            files = [file for load in loads for file in load.prepared["data"]]
             actions: list[AddAction | RemoveAction] = [
                 AddAction(f["path"], f["size"], {}, 0, True, json.dumps({"numRecords": f["rows"]}))
                 for f in files]
-            once = CommitProperties(app_transactions=[Transaction(commit["app"], version)])
+            once = CommitProperties(app_transactions=[Transaction(commit.app, version)])
             table.create_write_transaction(actions, "append", table.schema(),
                                            commit_properties=once)
         self._flush(table.version())
         staging = Path(self.checkpoint) / "staging"
-        rows, ledger = [ledger_row(e) for e in entries], self.warehouse.ledger(commit["app"])
+        ledger = self.warehouse.ledger(commit.app)
 
         def kept() -> Iterator[tuple[Table, pa.Table]]:
-            for e in entries:
-                for table, name in _staged(e).items():
-                    key, first = ledger.load_id(e), 0
+            for load in loads:
+                for table, name in load.prepared["staged"].items():
+                    key, first = ledger.load_id(load.batch, load.drain, load.partition), 0
                     with open_parquet(staging / name) as file:
                         columns = file.schema_arrow.names
                         for part in parquet_batches(file, columns, INSERT_ROWS, GROUP_BYTES):
@@ -222,7 +215,7 @@ class DeltaSink:
                                                                         self.warehouse.fact, first)
                             first += part.num_rows
 
-        ledger.commit(commit, rows, kept)
+        ledger.commit(commit, loads, kept)
 
     def clean_up(self) -> None:
         for left_over in (Path(self.checkpoint) / "staging").glob("*.parquet"):
@@ -264,11 +257,8 @@ class DeltaSink:
             raise ConfigError("sink", "must be a Delta table that exists", self.uri,
                               "It was written by this app and is gone.")
         data, number = table.to_pyarrow_dataset(), self.warehouse.ledger(app).number()
-        schema = pa.schema(data.schema)
-        former = "load_id" not in schema.names
-        first, last = app_loads(number)
-        mine = (pc.field("app") == app if former
-                else (pc.field("load_id") >= first) & (pc.field("load_id") <= last))
+        schema, (first, last) = pa.schema(data.schema), app_loads(number)
+        mine = (pc.field("load_id") >= first) & (pc.field("load_id") <= last)
         log = pa.table(table.get_add_actions(flatten=True)).to_pydict()
         sizes = {unquote(path): size
                  for path, size in zip(log["path"], log["size_bytes"], strict=True)}
@@ -280,8 +270,7 @@ class DeltaSink:
                 raise OSError("it is gone" if found is None
                               else f"it has {found:,} bytes in place of {wanted:,}")
             rows = max(min(READ_ROWS, READ_VALUES // len(schema)), 1)
-            batches = fragment.to_batches(schema=data.schema, filter=mine, batch_size=rows)
-            yield from (_with_load_id(batch, number) for batch in batches) if former else batches
+            yield from fragment.to_batches(schema=data.schema, filter=mine, batch_size=rows)
 
         def others(fragment: ds.Fragment) -> Iterator[pa.RecordBatch]:
             key = pc.field("load_id")
@@ -291,9 +280,6 @@ class DeltaSink:
         def files(of: Callable[[ds.Fragment], Iterator[pa.RecordBatch]]) -> Iterator[Rows]:
             return ((f"{self.uri}/{f.path}", partial(of, f)) for f in data.get_fragments())
 
-        if former:  # its rows have a column with their app
-            schema = _with_load_id(pa.RecordBatch.from_pylist([], schema), number).schema
-            return StoredRows(schema, files(read))
         return StoredRows(schema, files(read), files(others))
 
     def _flush(self, version: int) -> None:
@@ -309,19 +295,6 @@ class DeltaSink:
         sync(log)
 
 
-def _data_files(entry: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the data files of an entry. A former version had a single file, or None."""
-    found = entry["data"] or []
-    return [found] if isinstance(found, dict) else found
-
-
-def _staged(entry: dict[str, Any]) -> dict[str, str]:
-    """Return the staged file for each table of the warehouse. A former version had only one of
-    unmatched tuples."""
-    former = entry.get("unmatched_file")
-    return entry.get("staged") or ({unmatched.name: former} if former else {})
-
-
 class DataFiles:
     """A partition's joined rows as Parquet files of a Delta table, written (and on a local disk
     flushed) during the join. Nothing refers to them until the driver's commit.
@@ -329,14 +302,13 @@ class DataFiles:
     There is one file, unless a column has its first null in a later row group: the file before
     declares the column as not nullable, which saves a definition level for each value.
 
-    load: batch, drain and partition; key: further columns, each with one value in all rows.
+    name: the beginning of the files' names; key: further columns, each with one value in all rows.
     """
 
-    def __init__(self, uri: str, schema: pa.Schema, load: dict[str, Any],
-                 key: dict[str, pa.Scalar]):
+    def __init__(self, uri: str, schema: pa.Schema, name: str, key: dict[str, pa.Scalar]):
         self._files, self._directory = pyarrow.fs.FileSystem.from_uri(uri)
         self._local = isinstance(self._files, pyarrow.fs.LocalFileSystem)
-        self._names = f"{load['batch']:09d}-{load['drain']}-{load['partition']:04d}"
+        self._names = name
         self._schema, self._key = schema, key
         self._written: list[dict[str, Any]] = []
         self._path = ""  # of the newest file
@@ -406,13 +378,6 @@ class DataFiles:
         finally:
             if self._file is not None:
                 self._file.close()
-
-
-def _with_load_id(batch: pa.RecordBatch, number: int) -> pa.RecordBatch:
-    """Return rows of a former table with the load_id in place of its four key columns."""
-    keys = key_of(number, *(batch.column(name).to_numpy().astype(np.int64)
-                            for name in ("batch", "drain", "partition")))
-    return batch.drop_columns(list(FORMER_KEY)).append_column("load_id", pa.array(keys, pa.int64()))
 
 
 def data_writer(where: Any, first: pa.Table, key: Collection[str],
