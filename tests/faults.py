@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import random
 import signal
@@ -14,6 +15,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
+
+import pytest
 
 from loads import SmallLoad, until
 from semistream.streaming.session import DEFAULTS
@@ -241,3 +244,21 @@ def batches(load: SmallLoad) -> int:
         return int(load.query("SELECT count(DISTINCT 2 * batch + drain) FROM load_batches")[0][0])
     except Exception:  # no table yet, or no server
         return -1
+
+
+def crash_at(patch: pytest.MonkeyPatch, name: str, when: str, nth: int) -> None:
+    """The n-th call ends in an OSError, before or after it did its work."""
+    module, kind, method = name.rsplit(".", 2)
+    owner = getattr(importlib.import_module(module), kind)
+    original, calls = getattr(owner, method), iter(range(1, 100))
+
+    def crashing(*args: Any, **kwargs: Any) -> Any:
+        number = next(calls)
+        if number == nth and when == "before":
+            raise OSError("crash")
+        result = original(*args, **kwargs)
+        if number == nth:
+            raise OSError("crash")
+        return result
+
+    patch.setattr(owner, method, crashing)

@@ -16,15 +16,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
-from sqlalchemy import text
+from sqlalchemy import inspect, text
 
 import oracle
+from semistream import quality
 from semistream.config import Job, Places
 from semistream.master.publish import publish_snapshot
+from semistream.quality.verification import VerificationResult
 from semistream.streaming.app import Load
 from semistream.streaming.settings import LoadSettings
 from semistream.streaming.status import StatusFile, checkpoint_lock
 from semistream.warehouse import connect
+from semistream.warehouse.bulk import bulk_insert
+from semistream.warehouse.tables import dimension_table, ensure
 
 ON, COLUMNS = (("sku", "code"),), ("name", "price")
 MASTER = pa.schema(
@@ -196,6 +200,25 @@ def small_load(place: Path, warehouse_url: str) -> SmallLoad:
     load = SmallLoad(place / "home", warehouse_url)
     load.publish()
     return load
+
+
+def provision_beside(load: SmallLoad) -> None:
+    """The dimension table of the snapshot that was published without one."""
+
+    engine = connect(load.places.warehouse_url)
+    table = ensure(engine, dimension_table("part", pa.schema(list(MASTER)[1:]), ["code"], ["code"]))
+    with engine.begin() as connection:
+        bulk_insert(connection, table, pa.Table.from_pylist(load.master, MASTER))
+    engine.dispose()
+
+
+def verify(load: SmallLoad, job: Job | None = None, **options: Any) -> VerificationResult:
+    """Prove what was loaded, the dimension provisioned."""
+    if not inspect(connect(load.places.warehouse_url)).has_table("dim_part"):
+        provision_beside(load)
+    return quality.verify(load.places.warehouse_url, "sales", job=job or load.job,
+                          reports_dir=load.places.home / "reports",
+                          snapshots=load.places.snapshots, **options)
 
 
 class Running:

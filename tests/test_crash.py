@@ -95,7 +95,7 @@ def test_driver_dies_at_every_step_of_batches_and_drains(spark, tmp_path, monkey
             if number == 3:
                 load.publish(f"part {nth}")  # the next batch drains first and takes it up
             with monkeypatch.context() as patch:
-                crash_at(patch, name, when, nth)
+                faults.crash_at(patch, name, when, nth)
                 with pytest.raises(OSError, match="crash"):
                     load.run(spark, sink=target)
     load.run(spark, sink=target)
@@ -122,13 +122,13 @@ def test_driver_dies_at_every_step_with_two_streams(spark, tmp_path, monkeypatch
     for name, when in points:
         pair.add(60, 60)
         with monkeypatch.context() as patch:
-            crash_at(patch, name, when, 1)
+            faults.crash_at(patch, name, when, 1)
             with pytest.raises(OSError, match="crash"):
                 pair.run(spark, sink=target)
     pair.run(spark, sink=target)
     for name, when in points[:4]:  # at the end of both streams
         with monkeypatch.context() as patch:
-            crash_at(patch, name, when, 1)
+            faults.crash_at(patch, name, when, 1)
             with pytest.raises(OSError, match="crash"):
                 pair.run(spark, sink=target, end=True)
     pair.run(spark, sink=target, end=True)
@@ -136,23 +136,3 @@ def test_driver_dies_at_every_step_with_two_streams(spark, tmp_path, monkeypatch
     same(pair.facts() if sink == "sql" else pair.delta_facts(target), joined)
     same(pair.unmatched(), unmatched)
     pair.check_ledger()
-
-
-def crash_at(patch, name, when, nth):
-    """The n-th call ends in an OSError, before or after it did its work."""
-    import importlib
-
-    module, kind, method = name.rsplit(".", 2)
-    owner = getattr(importlib.import_module(module), kind)
-    original, calls = getattr(owner, method), iter(range(1, 100))
-
-    def crashing(*args, **kwargs):
-        number = next(calls)
-        if number == nth and when == "before":
-            raise OSError("crash")
-        result = original(*args, **kwargs)
-        if number == nth:
-            raise OSError("crash")
-        return result
-
-    patch.setattr(owner, method, crashing)

@@ -12,13 +12,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from loads import verify
 from semistream.config import Job
 from semistream.errors import ConfigError
 from semistream.files import JoinFiles, open_source
 from semistream.files.convert import cast_cells, deciding_cells, infer_type
 from semistream.files.opening import SOURCES
 from semistream.files.source import Reading
-from test_source import verify
 
 NASTY = ('id,k,note\r\n1,c1,"says ""hi"", ok"\r\n2,c2,"two\nlines"\r\n3,c3,\'\r\n4,c4,"a,b"\r\n'
          '5,c5,back\\slash\r\n6,c6,""\r\n7,c7,"ends with \\"\r\n8,c8,"ü\n漢字 😀"\r\n'

@@ -269,7 +269,7 @@ def test_a_join_of_two_streams_is_a_class_and_an_entry(monkeypatch, capsys):
                         StreamJoinAlgorithm("in-memory", "IN MEMORY", "in_memory.InMemory",
                                             "in_memory.InMemoryParameters", "a test"))
     keys = pa.record_batch({"k": [1, 2, 2, 3]})
-    start = lambda **parameters: open_stream_join(  # noqa: E731
+    start = lambda **parameters: open_stream_join(
         "in-memory", memory=1_000_000, left=keys.schema, right=keys.schema, on=[("k", "k")],
         parameters=parameters)
     for kept, pairs in ((True, [1, 2, 2, 2, 2, 3]), (False, [])):

@@ -15,23 +15,17 @@ from pyspark import cloudpickle
 from pyspark.sql.datasource import DataSource
 from sqlalchemy import inspect
 
-from loads import STREAM, SmallLoad, same
+from loads import STREAM, SmallLoad, provision_beside, same
 from semistream.config import Job
 from semistream.quality.verification import verify
 from semistream.streaming.settings import LoadSettings
 from semistream.streaming.sinks import registry as sinks
-from semistream.streaming.sinks.base import (
-    StoredRows,
-    rejected_rows,
-    stored_checksum,
-    with_key,
-)
+from semistream.streaming.sinks.base import StoredRows, rejected_rows, stored_checksum, with_key
 from semistream.streaming.sinks.sql import SqlSink
 from semistream.streaming.sources import registry as sources
 from semistream.streaming.sources.ranges import NumberedSource, Range, RangeReader
 from semistream.warehouse import connect
 from semistream.warehouse.schema import unmatched
-from test_streaming import provision_beside
 
 ROWS = 500
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from damage import flip
 from loads import SmallLoad
 from semistream.config import Job, Places
 from semistream.durable import read_checked, write_checked
@@ -18,7 +19,6 @@ from semistream.streaming.settings import LoadSettings
 from semistream.streaming.status import StatusFile, checkpoint_lock
 from semistream.warehouse import connect
 from semistream.workloads import load_job
-from test_damage import flip
 
 
 class Home:
