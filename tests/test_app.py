@@ -40,24 +40,31 @@ from semistream.streaming.status import (
 
 @pytest.fixture
 def cluster(tmp_path):
-    """A standalone master and one worker of two cores; gives the master's URL."""
-    port, web, worker_web = free_ports(3)
+    """A standalone master and one worker of two cores, by the commands of docker-compose.yaml,
+    whose host names and ports are replaced by local ones; gives the master's URL."""
+    services = yaml.safe_load((faults.ROOT / "docker-compose.yaml").read_text())["services"]
+    ports = dict(zip(("7077", "8081", "8082"), map(str, free_ports(3)), strict=True))
+
+    def local(name: str) -> list[str]:
+        command = [re.sub("7077|8081|8082", lambda m: ports[m[0]], a)
+                   for a in services[name]["command"]]
+        return [a.replace("spark-master", "127.0.0.1").replace("/tmp/spark-work", str(tmp_path))
+                for a in command]
+
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable,
+                   "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
                    "SPARK_LOCAL_DIRS": str(tmp_path / "scratch"), "SPARK_DAEMON_MEMORY": "256m",
-                   "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_WORKER_DIR": str(tmp_path / "work")}
-    url, log = f"spark://127.0.0.1:{port}", tmp_path / "cluster.log"
-    master = ["org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", str(port),
-              "--webui-port", str(web)]
-    worker = ["org.apache.spark.deploy.worker.Worker", "--host", "127.0.0.1", "--cores", "2",
-              "--memory", "1g", "--webui-port", str(worker_web), url]
+                   "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_WORKER_CORES": "2",
+                   "SPARK_WORKER_MEMORY": "1g"}
+    log = tmp_path / "cluster.log"
     with open(log, "ab") as out:
-        processes = [subprocess.Popen([find_spark_class(), *command], stdout=out, stderr=out,
-                                      env=environment, start_new_session=True)
-                     for command in (master, worker)]
+        processes = [subprocess.Popen(local(name), stdout=out, stderr=out, env=environment,
+                                      start_new_session=True)
+                     for name in ("spark-master", "spark-worker")]
     try:
-        until(lambda: alive_workers(web) == 1, 90, "registration of the worker",
+        until(lambda: alive_workers(ports["8081"]) == 1, 90, "registration of the worker",
               lambda: check(processes, log))
-        yield url
+        yield f"spark://127.0.0.1:{ports['7077']}"
     finally:
         for process in reversed(processes):
             for pid in [*faults.descendants(process.pid), process.pid]:
@@ -439,12 +446,6 @@ def alive_workers(port):
             return json.load(page)["aliveworkers"]
     except (OSError, ValueError):  # not up yet
         return 0
-
-
-def find_spark_class():
-    import pyspark
-
-    return str(Path(pyspark.__file__).parent / "bin" / "spark-class")
 
 
 def check(processes, log):
