@@ -20,11 +20,11 @@ from sqlalchemy import inspect, text
 
 import oracle
 from semistream import quality
-from semistream.config import Job, Places
+from semistream.config import AnyJob, Job, Places
 from semistream.master.publish import publish_snapshot
 from semistream.quality.verification import VerificationResult
 from semistream.streaming.app import Load
-from semistream.streaming.settings import LoadSettings
+from semistream.streaming.settings import AppSettings, LoadSettings
 from semistream.streaming.status import StatusFile, checkpoint_lock
 from semistream.warehouse import connect
 from semistream.warehouse.bulk import bulk_insert
@@ -36,7 +36,64 @@ MASTER = pa.schema(
 STREAM = pa.schema([("id", pa.int64()), ("sku", pa.string()), ("amount", pa.float64())])
 
 
-class SmallLoad:
+class AnyLoad:
+    """A job with a home and a warehouse of its own, and files that come one after the other."""
+
+    places: Places
+    job: AnyJob
+    files = 0
+
+    def settings(self, **values: Any) -> AppSettings:
+        raise NotImplementedError
+
+    def put_file(self, directory: Path, table: pa.Table) -> None:
+        """A file, complete when it appears, and newer than those before by more than a clock's
+        tick."""
+        beside = self.places.home / "next.parquet"
+        pq.write_table(table, beside)
+        self.appear(directory, beside)
+
+    def appear(self, directory: Path, beside: Path) -> None:
+        last = max((f.stat().st_mtime_ns for f in directory.iterdir()), default=0)
+        if beside.stat().st_mtime_ns < last + 2_000_000:
+            os.utime(beside, ns=(last + 2_000_000,) * 2)
+        beside.rename(directory / f"part-{self.files:05d}{beside.suffix}")
+        self.files += 1
+
+    def yaml(self) -> Path:
+        """The job as a file, for an app in a process of its own."""
+        path = self.places.home / f"{self.job.name}.yaml"
+        path.write_text(yaml.safe_dump(self.job.model_dump(mode="json", exclude_defaults=True)))
+        return path
+
+    def run(self, spark: Any, job: AnyJob | None = None, **values: Any) -> dict[str, Any]:
+        """The whole app in this process."""
+        settings = self.settings(**values)
+        directory = settings.directory(self.places)
+        with checkpoint_lock(directory), StatusFile(directory, settings.name()) as status:
+            load = Load(settings, job or self.job, self.places, status)
+            load.check()
+            return load.run(spark)
+
+    def start(self, spark: Any, **values: Any) -> Running:
+        return Running(lambda: self.run(spark, **values))
+
+    def query(self, sql: str) -> list[tuple[Any, ...]]:
+        engine = connect(self.places.warehouse_url)
+        try:
+            with engine.connect() as connection:
+                return [tuple(row) for row in connection.execute(text(sql))]
+        finally:
+            engine.dispose()
+
+    def execute(self, sql: str) -> None:
+        engine = connect(self.places.warehouse_url)
+        with engine.begin() as connection:
+            connection.execute(text(sql))
+        engine.dispose()
+
+
+class SmallLoad(AnyLoad):
     """A stream of sales joined with parts on a string key. Some sales have no part, some no key;
     hot keys are hot."""
 
@@ -53,7 +110,6 @@ class SmallLoad:
                              "stream": {"format": "parquet", "path": str(self.stream_directory),
                                         "id": ["id"]}, "master": {"name": "part"}, "on": dict(ON),
                              "columns": list(COLUMNS), "fact_table": "fact_sales"})
-        self.files = 0
 
     def publish(self, prefix: str = "part") -> None:
         """A new version of the master data."""
@@ -75,46 +131,14 @@ class SmallLoad:
     def add_file(self, rows: int) -> None:
         """One more file of the stream, complete when it appears, and newer than the one before by
         more than a clock's tick."""
-        beside = self.places.home / "next.parquet"
-        pq.write_table(self.sales(rows), beside)
-        last = max((f.stat().st_mtime_ns for f in self.stream_directory.iterdir()), default=0)
-        if beside.stat().st_mtime_ns < last + 2_000_000:
-            os.utime(beside, ns=(last + 2_000_000,) * 2)
-        beside.rename(self.stream_directory / f"part-{self.files:05d}.parquet")
-        self.files += 1
+        self.put_file(self.stream_directory, self.sales(rows))
 
     def settings(self, **values: Any) -> LoadSettings:
         return LoadSettings.load({"job": "sales", "algorithm": "elevatorjoin", "partitions": 2,
                                   "memory": "200KB", "max_files": 1,
                                   "parameters": {"disk_tuples": 128}, **values})
 
-    def yaml(self) -> Path:
-        """The job as a file, for an app in a process of its own."""
-        path = self.places.home / "sales.yaml"
-        path.write_text(yaml.safe_dump(self.job.model_dump(mode="json", exclude_defaults=True)))
-        return path
-
-    def run(self, spark: Any, job: Job | None = None, **values: Any) -> dict[str, Any]:
-        """The whole app in this process."""
-        settings = self.settings(**values)
-        directory = settings.directory(self.places)
-        with checkpoint_lock(directory), StatusFile(directory, settings.name()) as status:
-            load = Load(settings, job or self.job, self.places, status)
-            load.check()
-            return load.run(spark)
-
-    def start(self, spark: Any, **values: Any) -> Running:
-        return Running(lambda: self.run(spark, **values))
-
     # ---- what came out
-
-    def query(self, sql: str) -> list[tuple[Any, ...]]:
-        engine = connect(self.places.warehouse_url)
-        try:
-            with engine.connect() as connection:
-                return [tuple(row) for row in connection.execute(text(sql))]
-        finally:
-            engine.dispose()
 
     def expected(self, join_type: str = "inner") -> tuple[Counter, Counter]:
         return oracle.join(self.stream, self.master, ON, ("part_sk", *COLUMNS), join_type)
