@@ -18,11 +18,12 @@ from semistream.local import group_lives
 DEADLINE = 180.0  # s
 
 
-def wait_until(true: Callable[[], Any], what: str, seconds: float = DEADLINE) -> Any:
+def wait_until(true: Callable[[], Any], what: str, seconds: float = DEADLINE,
+               every: float = 0.2) -> Any:
     end = time.monotonic() + seconds
     while not (result := true()):
         assert time.monotonic() < end, f"{what}: not within {seconds:.0f} s"
-        time.sleep(0.2)
+        time.sleep(every)
     return result
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import signal
@@ -15,8 +16,9 @@ import pytest
 from selenium.webdriver.common.by import By
 from sqlalchemy import create_engine, text
 
+import airflow_server as servers
 import faults
-from airflow_server import AirflowServer, wait_until
+from airflow_server import AirflowServer
 from browser import find, forbidden, unfold
 from loads import SmallJob
 from semistream.config import Places
@@ -24,6 +26,8 @@ from semistream.pipeline import drivers, steps
 from semistream.streaming.status import read_status
 
 pytestmark = pytest.mark.timeout(600)
+# each question takes some of the server's time
+wait_until = functools.partial(servers.wait_until, every=1.0)
 
 
 @pytest.fixture(scope="module")
