@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 from semistream.config import SIDES, StreamSpec
 from semistream.errors import StateError
 from semistream.files.json_source import JsonSource
-from semistream.files.source import BLOCK
+from semistream.files.text_source import BLOCK
 from semistream.keys_spark import quoted
 from semistream.source_files import SourceFile, is_remote, look_at
 from semistream.streaming.exchange import PLACED, shares

@@ -194,7 +194,7 @@ def find_reader(spec: StreamSpec, files: Sequence[Path] | None = None,
         raise ConfigError("stream.path", f"must hold {spec.format} files that can be read",
                           spec.path, f"{e} Where columns vary, stream.columns says which ones to "
                                      f"read (a schema as DDL).") from None
-    source.settle({})
+    source.assign_types()
     check_formats(source.schema, spec.formats, "stream")
     for note in source.notes:
         log.warning("%s", note)
