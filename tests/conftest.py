@@ -10,8 +10,6 @@ import time
 from collections import Counter
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 # For the many JVMs that the tests start: nothing here runs long enough for the second compiler to
@@ -23,15 +21,45 @@ vars(sys.modules["__main__"]).setdefault("__file__", pytest.__file__)
 MARIADBD = shutil.which("mariadbd") or shutil.which("mariadbd", path="/usr/sbin:/usr/local/sbin")
 
 
+SERVERS = ("airflow", "spark", "mariadb", "browser", "make_app")  # how their fixtures' names begin
+CASES = 2  # of a test's parameters, in a fast run
+
+
+def pytest_addoption(parser):
+    parser.addoption("--fast", action="store_true", help=f"no test that needs a server or is "
+                     f"marked slow, and no more than {CASES} cases of one")
+
+
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
     """Tests that share a Spark session or an Airflow server go to the same one of the two
     processes."""
+    if config.getoption("--fast"):
+        fast = chosen(items)
+        config.hook.pytest_deselected(items=[item for item in items if item not in fast])
+        items[:] = fast
     for item in items:
-        group = next((name for name in ("airflow", "spark")
-                      if any(f.startswith(name) for f in item.fixturenames)), None)
-        if group:
+        if group := next((s for s in SERVERS[:2] if s in servers(item)), None):
             item.add_marker(pytest.mark.xdist_group(group))
+
+
+def servers(item) -> set[str]:
+    """The kinds of servers that a test's fixtures start."""
+    params = item.callspec.params if hasattr(item, "callspec") else {}
+    names = [*item.fixturenames, params.get("warehouse_url", "")]
+    return {server for server in SERVERS if any(name.startswith(server) for name in names)}
+
+
+def chosen(items) -> list:
+    """The tests of a fast run."""
+    cases = Counter()
+    fast = []
+    for item in items:
+        if not servers(item) and not item.get_closest_marker("slow"):
+            cases[test := (item.parent.nodeid, item.originalname)] += 1
+            if cases[test] <= CASES:
+                fast.append(item)
+    return fast
 
 
 class MariaDB:
@@ -63,8 +91,9 @@ class MariaDB:
                  # in a common one, a server that starts removes the others' tables
                  f"--tmpdir={self.directory / 'data'}",
                  "--local-infile=1", "--innodb-buffer-pool-size=128M",
-                 "--innodb-flush-log-at-trx-commit=1", "--skip-log-bin",
-                 "--skip-name-resolve", "--innodb-flush-method=fsync"], stdout=log, stderr=log,
+                 "--innodb-flush-log-at-trx-commit=1", "--skip-log-bin", "--skip-name-resolve",
+                 # what was written outlives the server, if not the machine
+                 "--innodb-flush-method=nosync", "--debug-no-sync"], stdout=log, stderr=log,
                 start_new_session=True)
         deadline = time.monotonic() + timeout
         while not self._answers():
@@ -180,46 +209,6 @@ def airflow_environment(airflow_home) -> dict[str, str]:
     return settings
 
 
-class SmallJob:
-    """A job of the user's own: orders of known and unknown products, and some of none, in Parquet
-    files."""
-
-    def __init__(self, directory: Path):
-        self.directory, self.orders = directory, 0
-        self.file = directory / "small.yaml"
-        self.expected = Counter(rows_read=0, matched=0, unmatched=0, facts=0, ids=0)
-        (directory / "orders").mkdir(parents=True)
-        (directory / "products.csv").write_text(
-            "sku,title,price\n" + "".join(f"p{i},Product {i},{i}.50\n" for i in range(300)))
-        self.file.write_text("""
-name: small
-stream:
-  format: parquet
-  path: orders
-  columns: order_id BIGINT, sku STRING, n INT
-  id: [order_id]
-  options: {maxFilesPerTrigger: "1"}
-master: {name: product, path: products.csv}
-on: {sku: sku}
-columns: [title, price]
-fact_table: fact_small
-""")
-
-    def add(self, count: int) -> None:
-        """A further file of orders: every tenth of an unknown product, every 97th of none."""
-        ids = range(self.orders, self.orders + count)
-        skus = [None if i % 97 == 0 else f"p{i * 7 % 300}" if i % 10 else f"x{i}" for i in ids]
-        table = pa.table({"order_id": pa.array(ids, pa.int64()), "sku": pa.array(skus, pa.string()),
-                          "n": pa.array([1] * count, pa.int32())})
-        beside = self.directory / f".{self.orders}.parquet"
-        pq.write_table(table, beside)
-        beside.rename(self.directory / "orders" / f"orders-{self.orders:08d}.parquet")
-        known = sum(s is not None and s.startswith("p") for s in skus)
-        self.orders += count
-        self.expected.update(rows_read=count, matched=known, unmatched=count - known, facts=known,
-                             ids=known)
-
-
 @pytest.fixture
 def run(tmp_path, monkeypatch, capsys):
     """Run the console command in a directory of its own: (exit code, standard output, standard
@@ -241,7 +230,9 @@ def run(tmp_path, monkeypatch, capsys):
 
 
 @pytest.fixture
-def small_job(tmp_path) -> SmallJob:
+def small_job(tmp_path):
+    from loads import SmallJob
+
     job = SmallJob(tmp_path / "job")
     for _ in range(3):
         job.add(1000)
@@ -256,50 +247,43 @@ def airflow_plugins(airflow_environment) -> None:
 
 
 @pytest.fixture(scope="session")
-def airflow_server(tmp_path_factory):
-    """Airflow with scheduler, triggerer and UI, as `make up` starts it."""
-    from airflow_server import AirflowServer
+def browser(tmp_path_factory):
+    """Chromium, without a window."""
+    from browser import chromium
 
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    server = AirflowServer(tmp_path_factory.mktemp("up"), port)
-    server.up()
-    yield server
-    server.down()
+    driver = chromium(tmp_path_factory.mktemp("browser"))
+    yield driver
+    driver.quit()
 
 
-@pytest.fixture(scope="session")
-def provisioned(airflow_server, tmp_path_factory):
-    """A small job, provisioned by its DAG; the load and the verification that follow by assets have
-    ended."""
-    from airflow_server import wait_until
+@pytest.fixture
+def make_app():
+    """Make an app that is a process of its own (`faults.App`); what is left of it ends with the
+    test."""
+    import faults
 
-    job = SmallJob(tmp_path_factory.mktemp("job") / "small")
-    for _ in range(3):
-        job.add(1000)
-    airflow_server.trigger("provision_master_data", job=str(job.file))
-    wait_until(lambda: {"success", "failed"} & set(airflow_server.runs("verify_completeness"))
-               or "failed" in airflow_server.runs("semi_stream_load")
-               + airflow_server.runs("provision_master_data"), "provisioned, loaded, verified", 400)
-    return job
+    made = []
+
+    def make(load, *master, **settings):
+        made.append(faults.App(load, *master, **settings))
+        return made[-1]
+
+    yield make
+    for app in made:
+        app.close()
 
 
 @pytest.fixture
 def load(tmp_path, warehouse_url):
     """A small load into each kind of warehouse, its master data published."""
+    from loads import small_load
+
     return small_load(tmp_path, warehouse_url)
 
 
 @pytest.fixture
 def sqlite_load(tmp_path):
     """A small load into SQLite only."""
+    from loads import small_load
+
     return small_load(tmp_path, f"sqlite:///{tmp_path / 'warehouse.db'}")
-
-
-def small_load(tmp_path, url):
-    from loads import SmallLoad
-
-    load = SmallLoad(tmp_path / "home", url)
-    load.publish()
-    return load

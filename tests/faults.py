@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import random
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import pytest
+
 from loads import SmallLoad, until
 from semistream.streaming.session import DEFAULTS
+from semistream.streaming.status import Status, read_status
 from stream_pairs import Pair
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -38,15 +43,16 @@ class Fault:
     later: float  # s
 
 
-def plan(seed: int, kills: Sequence[What]) -> list[Fault]:
-    """The kills in random order at random moments."""
-    order, chance = list(kills), random.Random(seed)
+def plan(seed: int, kills: Mapping[What, int]) -> list[Fault]:
+    """So many kills of each, in random order at random moments."""
+    order, chance = list(Counter(kills).elements()), random.Random(seed)
     chance.shuffle(order)
     return [Fault(what, chance.randint(0, 2), chance.uniform(0, 0.5)) for what in order]
 
 
 class App:
-    """The streaming app as its own process, started again and again on one checkpoint."""
+    """The streaming app as its own process, started again and again on one checkpoint. The fixture
+    `make_app` makes one, and ends what is left of its processes."""
 
     def __init__(self, load: SmallLoad | Pair, master: str = "local[2,4]", **settings: Any):
         self.load, self.master, self.script = load, master, APPS / load.script
@@ -73,6 +79,28 @@ class App:
                                             stdin=subprocess.DEVNULL, env=environment,
                                             start_new_session=True)
         self._groups.append(self.process.pid)
+
+    def submit(self, *options: str, **how: Any) -> None:
+        """Start it by spark-submit, as from Airflow: on this machine, or with these options."""
+        self.start([str(Path(sys.executable).with_name("spark-submit")),
+                    *(options or ("--master", "local[2]", "--driver-memory", "512m"))], **how)
+
+    def wait(self, reached: Callable[[Status], object], what: str) -> Status:
+        """Wait until its status, of this run, is so; gives it."""
+        assert self.process is not None
+        begun = self.process.pid
+
+        def status() -> Status | None:
+            assert self.running, self.output()
+            found = read_status(self.checkpoint)
+            mine = found is not None and begun in (found.pid, *ancestors(found.pid))
+            return found if found is not None and mine and reached(found) else None
+
+        return until(status, 120, what)
+
+    def read(self, rows: int) -> Status:
+        """Wait until it has read so many rows; gives its status."""
+        return self.wait(lambda status: status.rows_read == rows, f"{rows} rows")
 
     @property
     def code(self) -> int | None:
@@ -123,6 +151,13 @@ def descendants(root: int) -> list[int]:
     return found
 
 
+def ancestors(pid: int) -> list[int]:
+    found = []
+    while pid := parent_of(pid):
+        found.append(pid)
+    return found
+
+
 def parent_of(pid: int) -> int:
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
@@ -155,12 +190,12 @@ def is_loopback(address: str) -> bool:
                                      "00000000000000000000000001000000")
 
 
-def run_through(app: App, faults: Sequence[Fault], seed: int, database: Any = None) -> list[str]:
-    """Run the app to its end through all the faults; gives what happened.
+def run_through(app: App, seed: int, kills: Mapping[What, int], database: Any = None) -> None:
+    """Run the app to its end through all the kills.
 
     A run that ends by itself with a failure is started again, as an orchestrator would.
     """
-    chance, history = random.Random(seed), []
+    chance, history, faults = random.Random(seed), [], plan(seed, kills)
     for fault in faults:
         target = batches(app.load) + fault.batches
         while not app.running or batches(app.load) < target:
@@ -182,7 +217,8 @@ def run_through(app: App, faults: Sequence[Fault], seed: int, database: Any = No
                 faults) + 6, f"it does not recover: {history}\n{app.output()}"
             history += [f"exit {app.code}"] if app.code is not None else []
             app.start()
-    return history
+    struck = Counter(what for what in history if what in kills)
+    assert struck == Counter(kills), history
 
 
 def strike(app: App, fault: Fault, chance: random.Random, database: Any) -> str:
@@ -208,3 +244,21 @@ def batches(load: SmallLoad) -> int:
         return int(load.query("SELECT count(DISTINCT 2 * batch + drain) FROM load_batches")[0][0])
     except Exception:  # no table yet, or no server
         return -1
+
+
+def crash_at(patch: pytest.MonkeyPatch, name: str, when: str, nth: int) -> None:
+    """The n-th call ends in an OSError, before or after it did its work."""
+    module, kind, method = name.rsplit(".", 2)
+    owner = getattr(importlib.import_module(module), kind)
+    original, calls = getattr(owner, method), iter(range(1, 100))
+
+    def crashing(*args: Any, **kwargs: Any) -> Any:
+        number = next(calls)
+        if number == nth and when == "before":
+            raise OSError("crash")
+        result = original(*args, **kwargs)
+        if number == nth:
+            raise OSError("crash")
+        return result
+
+    patch.setattr(owner, method, crashing)

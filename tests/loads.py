@@ -16,16 +16,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
-from sqlalchemy import text
+from sqlalchemy import inspect, text
 
 import oracle
-from semistream.job import Job
+from semistream import quality
+from semistream.job import AnyJob, Job
 from semistream.master.publish import publish_snapshot
 from semistream.paths import Paths
+from semistream.quality.verification import VerificationResult
 from semistream.streaming.app import Load
-from semistream.streaming.settings import LoadSettings
+from semistream.streaming.settings import AppSettings, LoadSettings
 from semistream.streaming.status import StatusFile, checkpoint_lock
 from semistream.warehouse import connect
+from semistream.warehouse.bulk import bulk_insert
+from semistream.warehouse.tables import dimension_table, ensure
 
 ON, COLUMNS = (("sku", "code"),), ("name", "price")
 MASTER = pa.schema(
@@ -33,7 +37,64 @@ MASTER = pa.schema(
 STREAM = pa.schema([("id", pa.int64()), ("sku", pa.string()), ("amount", pa.float64())])
 
 
-class SmallLoad:
+class AnyLoad:
+    """A job with a home and a warehouse of its own, and files that come one after the other."""
+
+    places: Paths
+    job: AnyJob
+    files = 0
+
+    def settings(self, **values: Any) -> AppSettings:
+        raise NotImplementedError
+
+    def put_file(self, directory: Path, table: pa.Table) -> None:
+        """A file, complete when it appears, and newer than those before by more than a clock's
+        tick."""
+        beside = self.places.home / "next.parquet"
+        pq.write_table(table, beside)
+        self.appear(directory, beside)
+
+    def appear(self, directory: Path, beside: Path) -> None:
+        last = max((f.stat().st_mtime_ns for f in directory.iterdir()), default=0)
+        if beside.stat().st_mtime_ns < last + 2_000_000:
+            os.utime(beside, ns=(last + 2_000_000,) * 2)
+        beside.rename(directory / f"part-{self.files:05d}{beside.suffix}")
+        self.files += 1
+
+    def yaml(self) -> Path:
+        """The job as a file, for an app in a process of its own."""
+        path = self.places.home / f"{self.job.name}.yaml"
+        path.write_text(yaml.safe_dump(self.job.model_dump(mode="json", exclude_defaults=True)))
+        return path
+
+    def run(self, spark: Any, job: AnyJob | None = None, **values: Any) -> dict[str, Any]:
+        """The whole app in this process."""
+        settings = self.settings(**values)
+        directory = settings.directory(self.places)
+        with checkpoint_lock(directory), StatusFile(directory, settings.name()) as status:
+            load = Load(settings, job or self.job, self.places, status)
+            load.check()
+            return load.run(spark)
+
+    def start(self, spark: Any, **values: Any) -> Running:
+        return Running(lambda: self.run(spark, **values))
+
+    def query(self, sql: str) -> list[tuple[Any, ...]]:
+        engine = connect(self.places.warehouse_url)
+        try:
+            with engine.connect() as connection:
+                return [tuple(row) for row in connection.execute(text(sql))]
+        finally:
+            engine.dispose()
+
+    def execute(self, sql: str) -> None:
+        engine = connect(self.places.warehouse_url)
+        with engine.begin() as connection:
+            connection.execute(text(sql))
+        engine.dispose()
+
+
+class SmallLoad(AnyLoad):
     """A stream of sales joined with parts on a string key. Some sales have no part, some no key;
     hot keys are hot."""
 
@@ -50,7 +111,6 @@ class SmallLoad:
                              "stream": {"format": "parquet", "path": str(self.stream_directory),
                                         "id": ["id"]}, "master": {"name": "part"}, "on": dict(ON),
                              "columns": list(COLUMNS), "fact_table": "fact_sales"})
-        self.files = 0
 
     def publish(self, prefix: str = "part") -> None:
         """A new version of the master data."""
@@ -72,46 +132,14 @@ class SmallLoad:
     def add_file(self, rows: int) -> None:
         """One more file of the stream, complete when it appears, and newer than the one before by
         more than a clock's tick."""
-        beside = self.places.home / "next.parquet"
-        pq.write_table(self.sales(rows), beside)
-        last = max((f.stat().st_mtime_ns for f in self.stream_directory.iterdir()), default=0)
-        if beside.stat().st_mtime_ns < last + 2_000_000:
-            os.utime(beside, ns=(last + 2_000_000,) * 2)
-        beside.rename(self.stream_directory / f"part-{self.files:05d}.parquet")
-        self.files += 1
+        self.put_file(self.stream_directory, self.sales(rows))
 
     def settings(self, **values: Any) -> LoadSettings:
         return LoadSettings.load({"job": "sales", "algorithm": "elevatorjoin", "partitions": 2,
                                   "memory": "200KB", "max_files": 1,
                                   "parameters": {"disk_tuples": 128}, **values})
 
-    def yaml(self) -> Path:
-        """The job as a file, for an app in a process of its own."""
-        path = self.places.home / "sales.yaml"
-        path.write_text(yaml.safe_dump(self.job.model_dump(mode="json", exclude_defaults=True)))
-        return path
-
-    def run(self, spark: Any, job: Job | None = None, **values: Any) -> dict[str, Any]:
-        """The whole app in this process."""
-        settings = self.settings(**values)
-        directory = settings.directory(self.places)
-        with checkpoint_lock(directory), StatusFile(directory, settings.name()) as status:
-            load = Load(settings, job or self.job, self.places, status)
-            load.check()
-            return load.run(spark)
-
-    def start(self, spark: Any, **values: Any) -> Running:
-        return Running(lambda: self.run(spark, **values))
-
     # ---- what came out
-
-    def query(self, sql: str) -> list[tuple[Any, ...]]:
-        engine = connect(self.places.warehouse_url)
-        try:
-            with engine.connect() as connection:
-                return [tuple(row) for row in connection.execute(text(sql))]
-        finally:
-            engine.dispose()
 
     def expected(self, join_type: str = "inner") -> tuple[Counter, Counter]:
         return oracle.join(self.stream, self.master, ON, ("part_sk", *COLUMNS), join_type)
@@ -150,6 +178,72 @@ class SmallLoad:
         last = self.query("SELECT sum(waiting) FROM load_batches WHERE 2 * batch + drain = (SELECT "
                           "max(2 * batch + drain) FROM load_batches)")
         assert int(last[0][0]) == 0
+
+
+class SmallJob:
+    """A job of the user's own: orders of known and unknown products, and some of none, in Parquet
+    files."""
+
+    def __init__(self, directory: Path):
+        self.directory, self.orders = directory, 0
+        self.file = directory / "small.yaml"
+        self.expected = Counter(rows_read=0, matched=0, unmatched=0, facts=0, ids=0)
+        (directory / "orders").mkdir(parents=True)
+        (directory / "products.csv").write_text(
+            "sku,title,price\n" + "".join(f"p{i},Product {i},{i}.50\n" for i in range(300)))
+        self.file.write_text("""
+name: small
+stream:
+  format: parquet
+  path: orders
+  columns: order_id BIGINT, sku STRING, n INT
+  id: [order_id]
+  options: {maxFilesPerTrigger: "1"}
+master: {name: product, path: products.csv}
+on: {sku: sku}
+columns: [title, price]
+fact_table: fact_small
+""")
+
+    def add(self, count: int) -> None:
+        """A further file of orders: every tenth of an unknown product, every 97th of none."""
+        ids = range(self.orders, self.orders + count)
+        skus = [None if i % 97 == 0 else f"p{i * 7 % 300}" if i % 10 else f"x{i}" for i in ids]
+        table = pa.table({"order_id": pa.array(ids, pa.int64()), "sku": pa.array(skus, pa.string()),
+                          "n": pa.array([1] * count, pa.int32())})
+        beside = self.directory / f".{self.orders}.parquet"
+        pq.write_table(table, beside)
+        beside.rename(self.directory / "orders" / f"orders-{self.orders:08d}.parquet")
+        known = sum(s is not None and s.startswith("p") for s in skus)
+        self.orders += count
+        self.expected.update(rows_read=count, matched=known, unmatched=count - known, facts=known,
+                             ids=known)
+
+
+def small_load(place: Path, warehouse_url: str) -> SmallLoad:
+    """A small load with a home in this directory, its master data published."""
+    load = SmallLoad(place / "home", warehouse_url)
+    load.publish()
+    return load
+
+
+def provision_beside(load: SmallLoad) -> None:
+    """The dimension table of the snapshot that was published without one."""
+
+    engine = connect(load.places.warehouse_url)
+    table = ensure(engine, dimension_table("part", pa.schema(list(MASTER)[1:]), ["code"], ["code"]))
+    with engine.begin() as connection:
+        bulk_insert(connection, table, pa.Table.from_pylist(load.master, MASTER))
+    engine.dispose()
+
+
+def verify(load: SmallLoad, job: Job | None = None, **options: Any) -> VerificationResult:
+    """Prove what was loaded, the dimension provisioned."""
+    if not inspect(connect(load.places.warehouse_url)).has_table("dim_part"):
+        provision_beside(load)
+    return quality.verify(load.places.warehouse_url, "sales", job=job or load.job,
+                          reports_dir=load.places.home / "reports",
+                          snapshots=load.places.snapshots, **options)
 
 
 class Running:

@@ -4,7 +4,6 @@ warehouse must hold afterwards."""
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from collections.abc import Collection
 from pathlib import Path
@@ -12,18 +11,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
-import yaml
 from pyarrow import csv
-from sqlalchemy import text
 
-from loads import Running, SmallLoad, same
+from loads import AnyLoad, same
 from semistream.job import StreamStreamJob
 from semistream.paths import Paths
-from semistream.streaming.app import Load
 from semistream.streaming.settings import StreamStreamSettings
-from semistream.streaming.status import StatusFile, checkpoint_lock
-from semistream.warehouse import connect
 
 ORDERS = pa.schema([("id", pa.int64()), ("order_no", pa.string()), ("customer", pa.int64())])
 LINES = pa.schema([("line", pa.int64()), ("order_no", pa.string()), ("amount", pa.float64())])
@@ -31,7 +24,7 @@ TOTALS = {"n": "count", "pairs": "count(line)", "paid": "sum(amount)", "most": "
 COLUMNS = ("id", "order_no", "customer", "line", "right_order_no", "amount")
 
 
-class Pair:
+class Pair(AnyLoad):
     """Two streams that are joined on order_no, many-to-many. Some tuples have no partner, some no
     key."""
 
@@ -41,7 +34,6 @@ class Pair:
         self.places = Paths(home=home, warehouse_url=warehouse_url)
         self.random, self.join_type = np.random.default_rng(seed), join_type
         self.rows: dict[str, list[dict[str, Any]]] = {"left": [], "right": []}
-        self.files = 0
         streams = {}
         for side, key in (("left", "id"), ("right", "line")):
             (home / side).mkdir(parents=True)
@@ -76,10 +68,7 @@ class Pair:
                 self.put(side, self.tuples(side, rows))
 
     def put(self, side: str, table: pa.Table) -> None:
-        """A file, complete when it appears, and newer than those before."""
-        beside = self.places.home / "next.parquet"
-        pq.write_table(table, beside)
-        self._appear(side, beside)
+        self.put_file(self.places.home / side, table)
 
     def put_csv(self, side: str, table: pa.Table, more: str = "") -> None:
         """The same as CSV, with more lines."""
@@ -87,44 +76,11 @@ class Pair:
         csv.write_csv(table, beside)
         with open(beside, "a") as file:
             file.write(more)
-        self._appear(side, beside)
-
-    def _appear(self, side: str, beside: Path) -> None:
-        target = self.places.home / side
-        last = max((f.stat().st_mtime_ns for f in target.iterdir()), default=0)
-        if beside.stat().st_mtime_ns < last + 2_000_000:
-            os.utime(beside, ns=(last + 2_000_000,) * 2)
-        beside.rename(target / f"part-{self.files:05d}{beside.suffix}")
-        self.files += 1
+        self.appear(self.places.home / side, beside)
 
     def settings(self, **values: Any) -> StreamStreamSettings:
         return StreamStreamSettings.load({"job": "orders", "partitions": 2, "memory": "400KB",
                                           "max_files": 1, **values})
-
-    def yaml(self) -> Path:
-        """The job as a file, for an app in a process of its own."""
-        path = self.places.home / "orders.yaml"
-        path.write_text(yaml.safe_dump(self.job.model_dump(mode="json", exclude_defaults=True)))
-        return path
-
-    def run(self, spark: Any, **values: Any) -> dict[str, Any]:
-        settings = self.settings(**values)
-        directory = settings.directory(self.places)
-        with checkpoint_lock(directory), StatusFile(directory, settings.name()) as status:
-            load = Load(settings, self.job, self.places, status)
-            load.check()
-            return load.run(spark)
-
-    def start(self, spark: Any, **values: Any) -> Running:
-        return Running(lambda: self.run(spark, **values))
-
-    query = SmallLoad.query
-
-    def execute(self, sql: str) -> None:
-        engine = connect(self.places.warehouse_url)
-        with engine.begin() as connection:
-            connection.execute(text(sql))
-        engine.dispose()
 
     def expected(self) -> tuple[Counter, Counter]:
         """(joined rows, unmatched tuples with their side and reason), where both streams have

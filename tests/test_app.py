@@ -38,29 +38,34 @@ from semistream.streaming.status import (
     stop_requested,
 )
 
-BIN = Path(sys.executable).parent
-
 
 @pytest.fixture
 def cluster(tmp_path):
-    """A standalone master and one worker of two cores; gives the master's URL."""
-    port, web, worker_web = free_ports(3)
+    """A standalone master and one worker of two cores, by the commands of docker-compose.yaml,
+    whose host names and ports are replaced by local ones; gives the master's URL."""
+    services = yaml.safe_load((faults.ROOT / "docker-compose.yaml").read_text())["services"]
+    ports = dict(zip(("7077", "8081", "8082"), map(str, free_ports(3)), strict=True))
+
+    def local(name: str) -> list[str]:
+        command = [re.sub("7077|8081|8082", lambda m: ports[m[0]], a)
+                   for a in services[name]["command"]]
+        return [a.replace("spark-master", "127.0.0.1").replace("/tmp/spark-work", str(tmp_path))
+                for a in command]
+
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable,
+                   "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
                    "SPARK_LOCAL_DIRS": str(tmp_path / "scratch"), "SPARK_DAEMON_MEMORY": "256m",
-                   "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_WORKER_DIR": str(tmp_path / "work")}
-    url, log = f"spark://127.0.0.1:{port}", tmp_path / "cluster.log"
-    master = ["org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", str(port),
-              "--webui-port", str(web)]
-    worker = ["org.apache.spark.deploy.worker.Worker", "--host", "127.0.0.1", "--cores", "2",
-              "--memory", "1g", "--webui-port", str(worker_web), url]
+                   "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_WORKER_CORES": "2",
+                   "SPARK_WORKER_MEMORY": "1g"}
+    log = tmp_path / "cluster.log"
     with open(log, "ab") as out:
-        processes = [subprocess.Popen([find_spark_class(), *command], stdout=out, stderr=out,
-                                      env=environment, start_new_session=True)
-                     for command in (master, worker)]
+        processes = [subprocess.Popen(local(name), stdout=out, stderr=out, env=environment,
+                                      start_new_session=True)
+                     for name in ("spark-master", "spark-worker")]
     try:
-        until(lambda: alive_workers(web) == 1, 90, "registration of the worker",
+        until(lambda: alive_workers(ports["8081"]) == 1, 90, "registration of the worker",
               lambda: check(processes, log))
-        yield url
+        yield f"spark://127.0.0.1:{ports['7077']}"
     finally:
         for process in reversed(processes):
             for pid in [*faults.descendants(process.pid), process.pid]:
@@ -68,102 +73,92 @@ def cluster(tmp_path):
             process.wait(30)
 
 
-def test_standalone_cluster_and_sigterm_to_the_driver(cluster, tmp_path):
+def test_standalone_cluster_and_sigterm_to_the_driver(cluster, sqlite_load, make_app):
     """spark-submit, as from Airflow; SIGTERM to the driver's Python process drains, and
     spark-submit ends with 0."""
-    load = SmallLoad(tmp_path / "home", f"sqlite:///{tmp_path / 'warehouse.db'}")
-    load.publish()
     for rows in (2000, 1500):
-        load.add_file(rows)
-    app = faults.App(load, trigger="1 second")
-    try:
-        app.start([str(BIN / "spark-submit"), "--master", cluster, *faults.CONF, "--conf",
-                   "spark.executor.memory=512m"])
-        failed = lambda: pytest.fail(app.output()) if not app.running else None
-        until(lambda: (s := read_status(app.checkpoint)) and s.rows_read == 3500, 120, "the load",
-              failed)
-        pid = read_status(app.checkpoint).pid
-        assert pid != app.process.pid and "semi_stream_join.py" in faults.command_of(pid)
-        os.kill(pid, signal.SIGTERM)
-        assert app.end() == 0, app.output()
-    finally:
-        app.close()
+        sqlite_load.add_file(rows)
+    app = make_app(sqlite_load, trigger="100 milliseconds")
+    app.submit("--master", cluster, *faults.CONF, "--conf", "spark.executor.memory=512m")
+    pid = app.read(3500).pid
+    assert pid != app.process.pid and "semi_stream_join.py" in faults.command_of(pid)
+    os.kill(pid, signal.SIGTERM)
+    assert app.end() == 0, app.output()
     assert read_status(app.checkpoint).state == "stopped"
     summary = json.loads((app.checkpoint / "summary.json").read_text())
     assert summary["rows_read"] == 3500 and summary["waiting"] == 0
     assert "rows read" in app.output() and "peak memory" in app.output()
-    load.check()
+    sqlite_load.check()
 
 
-@pytest.mark.parametrize(("number", "group"), [(signal.SIGTERM, False), (signal.SIGTERM, True),
-                                              (signal.SIGINT, True)])
+@pytest.mark.parametrize(("number", "group", "address"), [
+    (signal.SIGTERM, False, ""), (signal.SIGTERM, True, "127.0.0.1"), (signal.SIGINT, True, "")])
 def test_sigterm_and_ctrl_c_to_spark_submit_or_its_process_group_drain_and_end_with_0(
-        tmp_path, number, group):
+        sqlite_load, make_app, monkeypatch, number, group, address):
+    """Before that, the driver is reached from this machine only: by itself, and with its UI where
+    the environment has the address, as Airflow's tasks set it."""
     # a shell lets what runs in the background ignore it, and what that starts
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    load = SmallLoad(tmp_path / "home", f"sqlite:///{tmp_path / 'warehouse.db'}")
-    load.publish()
-    load.add_file(1000)
+    monkeypatch.delenv("SPARK_LOCAL_IP", raising=False)
+    if address:
+        monkeypatch.setenv("SPARK_LOCAL_IP", address)
+    sqlite_load.add_file(1000)
     for _ in range(FEW_FILES):
-        load.add_file(1)
-    rows = 1000 + FEW_FILES
-    app = faults.App(load, trigger="1 second", max_wait=3600, memory="100KB", max_files=0)
-    try:
-        app.start([str(BIN / "spark-submit"), "--master", "local[2]", "--driver-memory", "512m"])
-        failed = lambda: pytest.fail(app.output()) if not app.running else None
-        until(lambda: (s := read_status(app.checkpoint)) and s.rows_read == rows, 120, "the load",
-              failed)
-        status = read_status(app.checkpoint)
-        assert status.waiting, "nothing is left to be drained"
-        assert "max_wait: a tuple waits for its master data for at most 3.6e+03 s" in app.output()
-        # tasks that read and tasks that join have the workers that were made ready
-        assert len(app.workers()) == 2
-        if group:
-            os.killpg(os.getpgid(app.process.pid), number)
-        else:
-            app.process.send_signal(number)
-        assert app.end() == 0, app.output()
-        until(lambda: not Path(f"/proc/{status.pid}").exists(), 60, "the driver's end")
-    finally:
-        app.close()
+        sqlite_load.add_file(1)
+    app = make_app(sqlite_load, trigger="100 milliseconds", max_wait=3600, memory="100KB",
+                   max_files=0)
+    app.submit()
+    status = app.read(1000 + FEW_FILES)
+    assert status.waiting, "nothing is left to be drained"
+    assert "max_wait: a tuple waits for its master data for at most 3.6e+03 s" in app.output()
+    # tasks that read and tasks that join have the workers that were made ready
+    assert len(app.workers()) == 2
+    check_addresses(app, bool(address))
+    if group:
+        os.killpg(os.getpgid(app.process.pid), number)
+    else:
+        app.process.send_signal(number)
+    assert app.end() == 0, app.output()
+    until(lambda: not Path(f"/proc/{status.pid}").exists(), 60, "the driver's end")
     assert read_status(app.checkpoint).state == "stopped", app.output()
     told = app.output(10**6)
     assert "rows read" in told and "Traceback" not in told
     assert "INFO semistream: max_wait: a tuple waits for its master data for at most" in told
     assert "INFO semistream: asked to stop: finishing what waits" in told
-    load.check()
+    sqlite_load.check()
 
 
-def test_a_refusal_is_one_line_and_no_stack_of_spark(tmp_path):
-    load = SmallLoad(tmp_path / "home", f"sqlite:///{tmp_path / 'warehouse.db'}")
-    load.publish()
-    load.add_file(1000)
-    app = faults.App(load, source_format="csv", source_columns="x INT",
-                     source_path=str(load.stream_directory))
-    try:
-        app.start([str(BIN / "spark-submit"), "--master", "local[2]", "--driver-memory", "512m"])
-        assert app.end() == 2
-    finally:
-        app.close()
+def check_addresses(app: faults.App, has_ui: bool) -> None:
+    found = faults.listening([app.process.pid, *faults.descendants(app.process.pid)])
+    # PySpark's gateway, RPC, block manager
+    assert len(found) >= 3 and all(map(faults.is_loopback, found)), found
+    ui = [a for a in found if 4040 <= int(a.rpartition(":")[2], 16) < 4060]
+    assert bool(ui) == has_ui
+    for port in (int(a.rpartition(":")[2], 16) for a in ui):
+        properties = spark_properties(f"http://127.0.0.1:{port}/api/v1/applications")
+        assert properties["spark.authenticate"] == "true"
+        assert "spark.authenticate.secret" not in properties
+
+
+def test_a_refusal_is_one_line_and_no_stack_of_spark(sqlite_load, make_app):
+    sqlite_load.add_file(1000)
+    app = make_app(sqlite_load, source_format="csv", source_columns="x INT",
+                   source_path=str(sqlite_load.stream_directory))
+    app.submit()
+    assert app.end() == 2
     said = app.output(10**6)
     assert "semi_stream_join.py: 'on' must" in said, said
     assert "\tat org.apache" not in said and "SparkException" not in said, said
 
 
-def test_a_stop_while_files_rest_is_told_as_no_failure(tmp_path):
+def test_a_stop_while_files_rest_is_told_as_no_failure(sqlite_load, make_app):
     """Spark has given a micro-batch that is not to be loaded."""
-    load = SmallLoad(tmp_path / "home", f"sqlite:///{tmp_path / 'warehouse.db'}")
-    load.publish()
-    load.add_file(1000)
-    app = faults.App(load, trigger="1 second", min_age=3600)
-    try:
-        app.start([str(BIN / "spark-submit"), "--master", "local[2]", "--driver-memory", "512m"])
-        failed = lambda: pytest.fail(app.output()) if not app.running else None
-        until(lambda: "(min_age)" in app.output(), 120, "the micro-batch", failed)
-        request_stop(app.checkpoint)
-        assert app.end() == 0, app.output()
-    finally:
-        app.close()
+    sqlite_load.add_file(1000)
+    app = make_app(sqlite_load, trigger="100 milliseconds", min_age=3600)
+    app.submit()
+    app.wait(lambda _: "(min_age)" in app.output(), "the micro-batch")
+    request_stop(app.checkpoint)
+    assert app.end() == 0, app.output()
     told = app.output(10**6)
     assert "asked to stop" in told and "rows read" in told
     assert "Traceback" not in told and " ERROR " not in told and "ERROR:" not in told, told
@@ -219,72 +214,30 @@ def test_scratch_directories_without_a_living_process_are_swept(tmp_path, monkey
     shutil.rmtree(own)
 
 
-def test_what_a_killed_driver_leaves_is_swept(tmp_path, monkeypatch):
+def test_what_a_killed_driver_leaves_is_swept(sqlite_load, make_app, tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     (tmp_path / "tmp").mkdir()
-    load = SmallLoad(tmp_path / "home", f"sqlite:///{tmp_path / 'warehouse.db'}")
-    load.publish()
-    load.add_file(1000)
-    app = faults.App(load, trigger="1 second")
-    try:
-        app.start([str(BIN / "spark-submit"), "--master", "local[2]", "--driver-memory", "512m"],
-                  local_directories=False)
-        failed = lambda: pytest.fail(app.output()) if not app.running else None
-        until(lambda: (s := read_status(app.checkpoint)) and s.rows_read == 1000, 120, "the load",
-              failed)
-        (left,) = (tmp_path / "tmp").glob("semistream-scratch-*")
-        assert any(left.glob("blockmgr-*"))
-        for pid in [app.process.pid, *faults.descendants(app.process.pid)]:
-            os.kill(pid, signal.SIGKILL)
-        app.end()
-        (app.checkpoint / "state" / ".half.1").touch()
-        (app.checkpoint / ".progress.json.2").touch()
-        assert left.exists()
-        app.start([str(BIN / "spark-submit"), "--master", "local[2]", "--driver-memory", "512m"],
-                  local_directories=False)
-        until(lambda: not left.exists(), 60, "the sweep", failed)
-        until(lambda: (s := read_status(app.checkpoint)) and s.state == "running", 120, "the start",
-              failed)
-        assert not (app.checkpoint / "state" / ".half.1").exists()
-        assert not (app.checkpoint / ".progress.json.2").exists()
-        request_stop(app.checkpoint)
-        assert app.end() == 0, app.output()
-        assert not list((tmp_path / "tmp").glob("semistream-scratch-*"))
-    finally:
-        app.close()
-    load.check()
-
-
-@pytest.mark.parametrize("address", ["", "127.0.0.1"])
-def test_a_local_driver_is_reached_from_this_machine_only(tmp_path, monkeypatch, address):
-    """By itself, and with its UI where the environment has the address, as Airflow's tasks set
-    it."""
-    monkeypatch.delenv("SPARK_LOCAL_IP", raising=False)
-    if address:
-        monkeypatch.setenv("SPARK_LOCAL_IP", address)
-    load = SmallLoad(tmp_path / "home", f"sqlite:///{tmp_path / 'warehouse.db'}")
-    load.publish()
-    load.add_file(1000)
-    app = faults.App(load, trigger="1 second")
-    try:
-        app.start([str(BIN / "spark-submit"), "--master", "local[2]", "--driver-memory", "512m"])
-        failed = lambda: pytest.fail(app.output()) if not app.running else None
-        until(lambda: (s := read_status(app.checkpoint)) and s.rows_read == 1000, 120, "the load",
-              failed)
-        found = faults.listening([app.process.pid, *faults.descendants(app.process.pid)])
-        # PySpark's gateway, RPC, block manager
-        assert len(found) >= 3 and all(map(faults.is_loopback, found)), found
-        ui = [a for a in found if 4040 <= int(a.rpartition(":")[2], 16) < 4060]
-        assert bool(ui) == bool(address)
-        for port in (int(a.rpartition(":")[2], 16) for a in ui):
-            properties = spark_properties(f"http://127.0.0.1:{port}/api/v1/applications")
-            assert properties["spark.authenticate"] == "true"
-            assert "spark.authenticate.secret" not in properties
-        request_stop(app.checkpoint)
-        assert app.end() == 0, app.output()
-    finally:
-        app.close()
-    load.check()
+    sqlite_load.add_file(1000)
+    app = make_app(sqlite_load, trigger="100 milliseconds")
+    app.submit(local_directories=False)
+    app.read(1000)
+    (left,) = (tmp_path / "tmp").glob("semistream-scratch-*")
+    assert any(left.glob("blockmgr-*"))
+    for pid in [app.process.pid, *faults.descendants(app.process.pid)]:
+        os.kill(pid, signal.SIGKILL)
+    app.end()
+    (app.checkpoint / "state" / ".half.1").touch()
+    (app.checkpoint / ".progress.json.2").touch()
+    assert left.exists()
+    app.submit(local_directories=False)
+    app.wait(lambda status: status.state == "running", "the start")
+    assert not left.exists()
+    assert not (app.checkpoint / "state" / ".half.1").exists()
+    assert not (app.checkpoint / ".progress.json.2").exists()
+    request_stop(app.checkpoint)
+    assert app.end() == 0, app.output()
+    assert not list((tmp_path / "tmp").glob("semistream-scratch-*"))
+    sqlite_load.check()
 
 
 @pytest.mark.parametrize("master, local",
@@ -317,11 +270,9 @@ def test_help_tells_every_setting_and_unknown_flags_are_errors():
     assert wrong.returncode == 2 and "--memroy" in wrong.stderr
 
 
-def test_settings_that_cannot_work_exit_with_2_and_a_second_app_is_refused(tmp_path):
-    load = SmallLoad(tmp_path / "home", f"sqlite:///{tmp_path / 'warehouse.db'}")
-    load.publish()
-    load.add_file(10)
-    app = faults.App(load, memory="1KB")
+def test_settings_that_cannot_work_exit_with_2_and_a_second_app_is_refused(sqlite_load, make_app):
+    sqlite_load.add_file(10)
+    app = make_app(sqlite_load, memory="1KB")
     app.start()
     assert app.end() == 2
     assert "'memory'" in app.output() and "Give more memory" in app.output()
@@ -498,18 +449,13 @@ def alive_workers(port):
         return 0
 
 
-def find_spark_class():
-    import pyspark
-
-    return str(Path(pyspark.__file__).parent / "bin" / "spark-class")
-
-
 def check(processes, log):
     assert all(p.poll() is None for p in processes), log.read_text()[-3000:]
 
 
 
 
+@pytest.mark.slow
 def test_the_users_spark_configuration_wins_over_the_defaults():
     from semistream.streaming.session import DEFAULTS
 

@@ -7,44 +7,35 @@ import numpy as np
 import pytest
 
 import faults
-from loads import SmallLoad, delta_facts, same
+from loads import SmallLoad, delta_facts, same, small_load
 from semistream.job import StreamStreamJob
 from stream_pairs import TOTALS, Pair
 
 
-def crashed(load, kills, seed, database=None, files=8, master="local[2,4]", **settings):
-    load.publish()
-    for rows in range(files):
-        load.add_file(300 + 40 * rows)
-    app = faults.App(load, master, **settings)
-    try:
-        return faults.run_through(app, faults.plan(seed, kills), seed, database)
-    finally:
-        app.close()
+def put_files(load: SmallLoad) -> SmallLoad:
+    for rows in range(200, 440, 40):
+        load.add_file(rows)
+    return load
 
 
-def test_sqlite_warehouse(tmp_path):
-    load = SmallLoad(tmp_path / "home", f"sqlite:///{tmp_path / 'warehouse.db'}")
-    history = crashed(load, ["driver"] * 3 + ["worker"] * 3, seed=1, algorithm="ssbj")
-    assert Counter(history)["driver"] == 3, history
-    load.check()
+def test_sqlite_warehouse(sqlite_load, make_app):
+    app = make_app(put_files(sqlite_load), algorithm="ssbj")
+    faults.run_through(app, 1, {"driver": 2, "worker": 2})
+    sqlite_load.check()
 
 
-def test_mariadb_warehouse(tmp_path, mariadb_to_kill):
-    load = SmallLoad(tmp_path / "home", mariadb_to_kill.fresh())
-    history = crashed(load, ["driver"] * 2 + ["worker"] * 2 + ["database"] * 3, seed=2,
-                      database=mariadb_to_kill, algorithm="meshjoin", join_type="left")
-    assert Counter(history)["database"] == 3, history
+def test_mariadb_warehouse(tmp_path, mariadb_to_kill, make_app):
+    load = put_files(small_load(tmp_path, mariadb_to_kill.fresh()))
+    app = make_app(load, algorithm="meshjoin", join_type="left")
+    faults.run_through(app, 2, {"driver": 1, "worker": 1, "database": 2}, mariadb_to_kill)
     load.check("left")
 
 
-def test_delta_table(tmp_path):
-    load = SmallLoad(tmp_path / "home", f"sqlite:///{tmp_path / 'warehouse.db'}")
-    sink = tmp_path / "delta"
+def test_delta_table(sqlite_load, tmp_path, make_app):
+    load, sink = put_files(sqlite_load), tmp_path / "delta"
     # On local[2], unlike local[2,4], Spark itself tries no task twice.
-    history = crashed(load, ["driver"] * 2 + ["worker"] * 2, seed=3, sink=str(sink),
-                      master="local[2]")
-    assert Counter(history)["driver"] == 2, history
+    app = make_app(load, "local[2]", sink=str(sink))
+    faults.run_through(app, 3, {"driver": 1, "worker": 1})
     joined, unmatched = load.expected()
     same(delta_facts(sink), joined)
     same(load.unmatched(), unmatched)
@@ -61,22 +52,17 @@ def mariadb_to_kill(tmp_path_factory, mariadb):
     server.stop()
 
 
-def test_two_streams(tmp_path):
+def test_two_streams(tmp_path, make_app):
     """Their state is restored by other processes, with what their promises have come to. Keys are
     closed once."""
     pair = Pair(tmp_path / "home", f"sqlite:///{tmp_path / 'warehouse.db'}", "left")
     pair.change(left={"unique": True}, right={"clustered": True})
     pair.job = StreamStreamJob.load(pair.job.model_dump() | {"totals": TOTALS})
-    for first in range(0, 1200, 200):
-        pair.put("left", pair.tuples("left", 200, np.arange(first, first + 200)))
-        lines = np.repeat(np.arange(first, first + 200), 2)
-        pair.put("right", pair.tuples("right", 400, lines))
-    app = faults.App(pair, end=True)
-    try:
-        history = faults.run_through(app, faults.plan(4, ["driver"] * 2 + ["worker"] * 2), 4, None)
-    finally:
-        app.close()
-    assert Counter(history)["driver"] == 2, history
+    for first in range(0, 600, 100):
+        pair.put("left", pair.tuples("left", 100, np.arange(first, first + 100)))
+        lines = np.repeat(np.arange(first, first + 100), 2)
+        pair.put("right", pair.tuples("right", 200, lines))
+    faults.run_through(make_app(pair, end=True), 4, {"driver": 1, "worker": 1})
     pair.check()
     same(pair.closed(), pair.expected_closed())
 
@@ -109,7 +95,7 @@ def test_driver_dies_at_every_step_of_batches_and_drains(spark, tmp_path, monkey
             if number == 3:
                 load.publish(f"part {nth}")  # the next batch drains first and takes it up
             with monkeypatch.context() as patch:
-                crash_at(patch, name, when, nth)
+                faults.crash_at(patch, name, when, nth)
                 with pytest.raises(OSError, match="crash"):
                     load.run(spark, sink=target)
     load.run(spark, sink=target)
@@ -136,13 +122,13 @@ def test_driver_dies_at_every_step_with_two_streams(spark, tmp_path, monkeypatch
     for name, when in points:
         pair.add(60, 60)
         with monkeypatch.context() as patch:
-            crash_at(patch, name, when, 1)
+            faults.crash_at(patch, name, when, 1)
             with pytest.raises(OSError, match="crash"):
                 pair.run(spark, sink=target)
     pair.run(spark, sink=target)
     for name, when in points[:4]:  # at the end of both streams
         with monkeypatch.context() as patch:
-            crash_at(patch, name, when, 1)
+            faults.crash_at(patch, name, when, 1)
             with pytest.raises(OSError, match="crash"):
                 pair.run(spark, sink=target, end=True)
     pair.run(spark, sink=target, end=True)
@@ -150,23 +136,3 @@ def test_driver_dies_at_every_step_with_two_streams(spark, tmp_path, monkeypatch
     same(pair.facts() if sink == "sql" else pair.delta_facts(target), joined)
     same(pair.unmatched(), unmatched)
     pair.check_ledger()
-
-
-def crash_at(patch, name, when, nth):
-    """The n-th call ends in an OSError, before or after it did its work."""
-    import importlib
-
-    module, kind, method = name.rsplit(".", 2)
-    owner = getattr(importlib.import_module(module), kind)
-    original, calls = getattr(owner, method), iter(range(1, 100))
-
-    def crashing(*args, **kwargs):
-        number = next(calls)
-        if number == nth and when == "before":
-            raise OSError("crash")
-        result = original(*args, **kwargs)
-        if number == nth:
-            raise OSError("crash")
-        return result
-
-    patch.setattr(owner, method, crashing)

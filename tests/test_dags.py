@@ -3,6 +3,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import json
+import os
 import re
 import subprocess
 import sys
@@ -13,6 +14,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from sqlalchemy import create_engine, text
+
+from loads import SmallJob
+from stream_pairs import Pair
 
 ROOT = Path(__file__).parents[1]
 DAGS = ("provision_master_data", "semi_stream_load", "stream_stream_load", "verify_completeness",
@@ -241,33 +245,71 @@ def counts(url: str, app: str) -> Counter:
     return Counter(rows._asdict()) + Counter(facts=facts[0], ids=facts[1])
 
 
-@pytest.fixture
-def submitted(tmp_path, monkeypatch) -> Path:
-    """A file with a line for each process of spark-submit, which runs this script once."""
-    started = tmp_path / "started"
-    (tmp_path / "conf").mkdir()
-    (tmp_path / "conf" / "spark-env.sh").write_text(f"echo $$ >> '{started}'\n")
-    started.touch()
-    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path / "conf"))
-    return started
+class Made:
+    """A job of one stream and one of two, which the same `make load` loads."""
+
+    def __init__(self, directory: Path, settings: dict[str, str]):
+        self.url, self.app = settings["WAREHOUSE_URL"], "small"
+        self.job, self.pair = SmallJob(directory / "job"), Pair(directory / "pair", self.url)
+        for _ in range(3):
+            self.job.add(1000)
+        self.pair.change(left={"unique": True}, right={"clustered": True})
+        for first in (0, 100):
+            orders = np.arange(first, first + 100)
+            self.pair.put("left", self.pair.tuples("left", 100, orders))
+            self.pair.put("right", self.pair.tuples("right", 200, np.repeat(orders, 2)))
+        self.conf, self._started = directory / "conf", directory / "started"
+        self.conf.mkdir()
+        # each process of spark-submit runs this script once
+        (self.conf / "spark-env.sh").write_text(f"echo $$ >> '{self._started}'\n")
+        self._started.touch()
+
+    def make_load(self, *jobs: Path) -> str:
+        made = subprocess.run(
+            [sys.executable, "-m", "semistream.local", "load", *map(str, jobs)],
+            env={**os.environ, "SPARK_CONF_DIR": str(self.conf)}, capture_output=True, text=True)
+        assert made.returncode == 0, made.stdout + made.stderr
+        return made.stdout
+
+    @property
+    def submitted(self) -> int:
+        """How often spark-submit was started."""
+        return len(self._started.read_text().splitlines())
 
 
-def test_provision_load_verify_end_to_end(airflow, airflow_environment, small_job, submitted):
+@pytest.fixture(scope="module")
+def made(airflow_environment, tmp_path_factory) -> Made:
+    return Made(tmp_path_factory.mktemp("made"), airflow_environment)
+
+
+@pytest.fixture(scope="module")
+def told(made) -> str:
+    """What `make load` of both has printed."""
+    return made.make_load(made.job.file, made.pair.yaml())
+
+
+def table_of(told: str, app: str) -> str:
+    """An app's table of those that `make load` prints."""
+    return re.search(rf"{app} → .*?(?=\w+ → |Done in)", told, re.DOTALL)[0]
+
+
+def test_provision_load_verify_end_to_end(airflow, made, told, monkeypatch):
     """By `make load`, with its summary; a second one starts no Spark, a second run of a DAG adds
     only what is new, and a lost row fails the proof."""
-    job, app, url = str(small_job.file), small_job.file.stem, airflow_environment["WAREHOUSE_URL"]
+    job, app, url = str(made.job.file), made.app, made.url
     for rows_read in (3000, 0):
-        made = subprocess.run([sys.executable, "-m", "semistream.local", "load", job],
-                              capture_output=True, text=True)
-        assert made.returncode == 0, made.stdout + made.stderr
-        assert re.search(rf"rows read .* {rows_read:,} │ .* 3,000 │\n", made.stdout), made.stdout
-        assert re.search(r"complete .* yes │\n", made.stdout), made.stdout
-        assert counts(url, app) == small_job.expected
-        assert len(submitted.read_text().splitlines()) == 1  # the load; small masters need none
-    small_job.add(500)
+        if not rows_read:
+            told = made.make_load(made.job.file)
+        table = table_of(told, app)
+        assert re.search(rf"rows read .* {rows_read:,} │ .* 3,000 │\n", table), told
+        assert re.search(r"complete .* yes │\n", table), told
+        assert counts(url, app) == made.job.expected
+        assert made.submitted == 2  # the loads; small masters need none
+    made.job.add(500)
+    monkeypatch.setenv("SPARK_CONF_DIR", str(made.conf))
     run(airflow, "semi_stream_load", job=job, memory="1MB")
-    assert len(submitted.read_text().splitlines()) == 2
-    assert counts(url, app) == small_job.expected
+    assert made.submitted == 3
+    assert counts(url, app) == made.job.expected
     engine = create_engine(url)
     with engine.begin() as connection:  # a row is lost, of what was proven already
         connection.execute(
@@ -276,32 +318,24 @@ def test_provision_load_verify_end_to_end(airflow, airflow_environment, small_jo
         run(airflow, "verify_completeness", app=app)
     with engine.connect() as connection:
         assert connection.execute(
-            text("SELECT success FROM quality_runs ORDER BY id")).scalars().all() == [1, 0]
+            text("SELECT success FROM quality_runs WHERE app = 'small' ORDER BY id")
+            ).scalars().all() == [1, 0]
 
 
-def test_two_streams_end_to_end(airflow, airflow_environment, tmp_path):
+def test_two_streams_end_to_end(airflow, airflow_environment, made, told):
     """By `make load`; what is closed is told to those who wait for it."""
     from airflow.models.asset import AssetEvent, AssetModel
     from airflow.utils.session import create_session
 
     from semistream.streaming.status import read_status
-    from stream_pairs import Pair
 
-    pair = Pair(tmp_path / "pair", airflow_environment["WAREHOUSE_URL"])
-    pair.change(left={"unique": True}, right={"clustered": True})
-    for first in (0, 100):
-        pair.put("left", pair.tuples("left", 100, np.arange(first, first + 100)))
-        pair.put("right", pair.tuples("right", 200, np.repeat(np.arange(first, first + 100), 2)))
-    job = str(pair.yaml())
-    made = subprocess.run([sys.executable, "-m", "semistream.local", "load", job],
-                          capture_output=True, text=True)
-    assert made.returncode == 0, made.stdout + made.stderr
-    assert re.search(r"rows read .* 600 │\n", made.stdout) and re.search(
-        r"complete .* yes │\n", made.stdout), made.stdout
+    table, pair = table_of(told, "orders"), made.pair
+    assert re.search(r"rows read .* 600 │\n", table) and re.search(
+        r"complete .* yes │\n", table), told
     assert pair.facts() == pair.expected()[0]
     checkpoint = Path(airflow_environment["SEMISTREAM_HOME"]) / "checkpoints" / "orders"
     assert read_status(checkpoint).sides["right"] == 0
-    run(airflow, "stream_stream_load", job=job, end=True)
+    run(airflow, "stream_stream_load", job=str(pair.yaml()), end=True)
     with create_session() as session:
         events = session.query(AssetEvent).join(AssetModel, AssetModel.id == AssetEvent.asset_id) \
             .filter(AssetModel.name == "punctuations_propagated").all()

@@ -5,22 +5,19 @@ from __future__ import annotations
 
 import re
 import shutil
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 from sqlalchemy import text
 
-from loads import SmallLoad, delta_facts, same
+from damage import copy, flip, of_former_version
+from loads import SmallLoad, delta_facts, provision_beside, same
 from semistream import quality
 from semistream.errors import SemistreamError, StateError
-from semistream.joins.state_file import FORMAT, HEADER, MAGIC
 from semistream.pipeline import steps
 from semistream.streaming.app import Load
 from semistream.streaming.sinks.delta import DeltaSink
 from semistream.warehouse import connect
-from test_streaming import provision_beside
 
 SETTINGS = {"algorithm": "meshjoin", "parameters": {}, "memory": "400KB"}
 
@@ -59,27 +56,6 @@ def bring_back(load: SmallLoad) -> None:
     shutil.rmtree(home)
     shutil.copytree(home.parent / "before", home, symlinks=True)
     copy(home.parent / "before.db", home.parent / "warehouse.db")
-
-
-def copy(source: Path, target: Path) -> None:
-    """Into the very file, which workers have open."""
-    with closing(sqlite3.connect(source)) as a, closing(sqlite3.connect(target)) as b:
-        a.backup(b)
-
-
-def flip(path: Path, share: float = 0.5) -> Path:
-    data = bytearray(path.read_bytes())
-    data[int(len(data) * share)] ^= 4
-    path.write_bytes(data)
-    return path
-
-
-def of_former_version(state: Path) -> Path:
-    """A join state, in the format before the present one: its header is all that is read of it."""
-    data = state.read_bytes()
-    assert data.startswith(HEADER)
-    state.write_bytes(b"%s%d\n" % (MAGIC, FORMAT - 1) + data[len(HEADER):])
-    return state
 
 
 def remove(path: Path) -> Path:

@@ -90,6 +90,7 @@ def test_make_help_lists_every_target():
     assert all(f"make {t} " in shown for t in targets if t != "setup")
 
 
+@pytest.mark.slow
 def test_spark_has_its_classes_from_the_archive(tmp_path):
     """As bootstrap.sh made it: .venv/spark.jsa.log says why there is none."""
     program = "from semistream.streaming.session import open_session as s; s('x').range(1).count()"

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from loads import verify
 from semistream.errors import ConfigError
 from semistream.files.convert import cast_cells
 from semistream.files.inference import deciding_cells, infer_type
@@ -19,7 +20,6 @@ from semistream.files.opening import SOURCES, open_source
 from semistream.files.settings import JoinFiles
 from semistream.files.source import Reading
 from semistream.job import Job
-from test_source import verify
 
 NASTY = ('id,k,note\r\n1,c1,"says ""hi"", ok"\r\n2,c2,"two\nlines"\r\n3,c3,\'\r\n4,c4,"a,b"\r\n'
          '5,c5,back\\slash\r\n6,c6,""\r\n7,c7,"ends with \\"\r\n8,c8,"ü\n漢字 😀"\r\n'

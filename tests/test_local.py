@@ -78,6 +78,7 @@ def make(tmp_path, small_job):
             pass
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_an_interrupted_load_stops_all_that_it_started_and_can_be_started_again(make):
     make.start()

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from loads import MASTER
+from loads import MASTER, verify
 from provisioned import provision
 from semistream.errors import ConfigError, SemistreamError
 from semistream.files.join import join_files
@@ -26,7 +26,6 @@ from semistream.master.publish import publish_snapshot
 from semistream.quality.sources import read_ids
 from semistream.streaming.sources.reader import find_reader
 from semistream.warehouse import connect
-from test_source import verify
 
 FAR = dt.datetime(9999, 12, 31)
 OLD = dt.datetime(1500, 1, 1)

@@ -8,17 +8,13 @@ import json
 import os
 import signal
 import socket
-import stat
 import sys
 import time
-import urllib.error
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from sqlalchemy import create_engine, text
 
-import faults
 from airflow_server import wait_until
 from semistream.pipeline import drivers
 from semistream.streaming.status import read_status, request_stop, stop_requested
@@ -236,91 +232,3 @@ def test_a_cluster_is_to_reach_the_driver(airflow_plugins, monkeypatch):
     operator = SparkAppOperator(task_id="x", application="x.py")
     operator.use_connections()
     assert "SPARK_LOCAL_IP" not in operator.env_vars
-
-
-@pytest.mark.timeout(600)
-def test_airflow_and_its_drivers_are_reached_from_this_machine_only_and_read_by_their_owner_only(
-        airflow_server, provisioned):
-    home = airflow_server.home
-    group = int((home / "airflow" / "standalone.pid").read_text())
-    found = faults.listening([group, *faults.descendants(group)])
-    assert found and all(map(faults.is_loopback, found)), found
-    assert stat.S_IMODE(home.stat().st_mode) == 0o700
-    # Spark's own logs are readable to all, in a directory that is not.
-    files = [p for p in home.rglob("*") if not p.is_symlink()
-             and "query" not in p.relative_to(home).parts]
-    assert [p for p in files if stat.S_IMODE(p.stat().st_mode) & 0o077] == []
-    assert {"warehouse.db", "airflow.db", "driver.log",
-            "simple_auth_manager_passwords.json.generated"} <= {p.name for p in files}
-    assert any(p.name.startswith("attempt=") for p in files)  # logs of tasks
-
-
-def test_a_secret_in_the_form_is_refused_before_airflow_keeps_it(airflow_server):
-    airflow_server.call("/api/v2/dags")
-    runs = airflow_server.runs("semi_stream_load")
-    for options in ({"kafka.sasl.jaas.config": "hush-hush"}, {"url": "mysql://u:hush-hush@h/d"}):
-        with pytest.raises(urllib.error.HTTPError, match="400"):
-            airflow_server.trigger("semi_stream_load", job="tpch", source_options=options)
-    assert airflow_server.runs("semi_stream_load") == runs
-
-
-@pytest.mark.timeout(600)
-def test_new_master_data_are_loaded_and_verified_by_themselves(airflow_server, provisioned):
-    for dag in ("provision_master_data", "semi_stream_load", "verify_completeness"):
-        assert set(airflow_server.runs(dag)) == {"success"}, dag
-    assert read_status(airflow_server.home / "checkpoints" / "small").rows_read == 3000
-
-
-@pytest.mark.timeout(600)
-def test_driver_outlives_airflow_and_drains_when_stopped(airflow_server, provisioned):
-    """A run without end: everything of Airflow is killed, started again, follows the same driver,
-    and a stop ends it well."""
-    server, checkpoint = airflow_server, airflow_server.home / "checkpoints" / "endless"
-    load = server.trigger("semi_stream_load", job=str(provisioned.file), app="endless",
-                          memory="1MB", trigger="1 second")
-    wait_until(lambda: server.tasks("semi_stream_load", load).get("load") == "deferred"
-               and rows_read(checkpoint) == 3000, "loading", 300)
-    driver = drivers.last_launch(checkpoint)
-    found = faults.listening([driver.pid, *faults.descendants(driver.pid)])
-    assert len(found) >= 3 and all(map(faults.is_loopback, found)), found
-    server.kill()
-    assert drivers.is_alive(checkpoint)
-    provisioned.add(500)
-    wait_until(lambda: rows_read(checkpoint) == 3500, "it goes on without Airflow")
-    server.up()
-    request_stop(checkpoint)
-    wait_until(lambda: server.state("semi_stream_load", load) in ("success", "failed"),
-               "the run ends", 300)
-    assert server.state("semi_stream_load", load) == "success"
-    assert drivers.last_launch(checkpoint) == driver  # never started twice
-    assert read_status(checkpoint).state == "stopped" and read_status(checkpoint).waiting == 0
-
-
-@pytest.mark.timeout(600)
-def test_retry_goes_on_from_the_checkpoint(airflow_server, provisioned):
-    """SIGKILL of the driver fails the attempt; the next one goes on where it was, and nothing comes
-    twice."""
-    server, checkpoint = airflow_server, airflow_server.home / "checkpoints" / "again"
-    load = server.trigger("semi_stream_load", job=str(provisioned.file), app="again", memory="1MB",
-                          trigger="1 second")
-    wait_until(lambda: rows_read(checkpoint) >= 1000, "loading", 300)
-    first = drivers.last_launch(checkpoint)
-    os.kill(read_status(checkpoint).pid, signal.SIGKILL)
-    wait_until(lambda: drivers.last_launch(checkpoint) != first and running(checkpoint),
-               "it was started again", 300)
-    engine, whole = create_engine(server.environment["WAREHOUSE_URL"]), provisioned.expected
-    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as c:
-        read = text("SELECT sum(rows_read) FROM load_batches WHERE app = 'again'")
-        wait_until(lambda: c.scalar(read) == whole["rows_read"], "it has read the rest", 300)
-        request_stop(checkpoint)
-        wait_until(lambda: server.state("semi_stream_load", load) in ("success", "failed"),
-                   "the run ends", 300)
-        assert server.state("semi_stream_load", load) == "success"
-        facts = c.execute(text("SELECT count(*), count(DISTINCT order_id) FROM fact_small "
-                               "JOIN load_batches USING (load_id) WHERE app = 'again'")).one()
-    assert tuple(facts) == (whole["facts"], whole["ids"])
-
-
-def rows_read(checkpoint: Path) -> int:
-    status = read_status(checkpoint)
-    return status.rows_read if status else 0

@@ -394,41 +394,37 @@ class Served:
         self._thread.join()
 
 
-def test_a_browser_tells_how_old_the_page_is_when_airflow_is_gone(page, tmp_path):
+def test_a_browser_tells_how_old_the_page_is_when_airflow_is_gone(page, browser, tmp_path):
     """In the states that are shown worst: a damaged status, a dead app, a warehouse that is away;
     then nobody answers at all."""
-    from test_ui import chromium, find, forbidden
+    from browser import find, forbidden
 
     (page.status("broken") / "status.json").write_bytes(b"")
     page.status("dead")
-    served, driver = Served(page.app), chromium(tmp_path / "profile")
-    try:
-        with served as url:
-            driver.get(url)
-            assert "8,003" in find(driver,
-                                   "#ledger").text and "unknown" in find(driver, "#apps").text
-            driver.set_window_size(1400, 900)  # at which no table is cut off
-            for element in driver.find_elements("css selector", ".table"):
-                scrolled, room = (int(element.get_property(p)) for p in ("scrollWidth",
-                                                                         "clientWidth"))
-                assert scrolled <= room < 1400, element.text
-            # its style is let in
-            assert find(driver, "h1").value_of_css_property("font-size") == "20px"
-            page.engine.dispose()
-            for file in tmp_path.glob("warehouse.db*"):
-                file.rename(tmp_path / f"away-{file.name}")
-            (tmp_path / "warehouse.db").write_bytes(b"no database" * 1000)
-            assert "read" in find(driver, "#error",
-                                  20).text and "8,003" in find(driver, "#ledger").text
-            driver.save_screenshot(str(tmp_path / "warehouse-gone.png"))
-            assert forbidden(driver) == []
-        assert "Airflow does not answer. What is shown here is" in find(driver, "#stale", 20).text
-        assert "8,003" in find(driver, "#ledger").text
-        driver.save_screenshot(str(tmp_path / "airflow-gone.png"))
-        with served:
-            until(lambda: not driver.find_element("id", "stale").is_displayed(), 20, "an answer")
-            find(driver, "#ended").click()
-            assert "dead" not in find(driver, "main").text
-            assert "None runs" in find(driver, "main").text
-    finally:
-        driver.quit()
+    served = Served(page.app)
+    with served as url:
+        browser.get(url)
+        assert "8,003" in find(browser, "#ledger").text
+        assert "unknown" in find(browser, "#apps").text
+        browser.set_window_size(1400, 900)  # at which no table is cut off
+        for element in browser.find_elements("css selector", ".table"):
+            scrolled, room = (int(element.get_property(p)) for p in ("scrollWidth", "clientWidth"))
+            assert scrolled <= room < 1400, element.text
+        # its style is let in
+        assert find(browser, "h1").value_of_css_property("font-size") == "20px"
+        page.engine.dispose()
+        for file in tmp_path.glob("warehouse.db*"):
+            file.rename(tmp_path / f"away-{file.name}")
+        (tmp_path / "warehouse.db").write_bytes(b"no database" * 1000)
+        assert "read" in find(browser, "#error", 20).text
+        assert "8,003" in find(browser, "#ledger").text
+        browser.save_screenshot(str(tmp_path / "warehouse-gone.png"))
+        assert forbidden(browser) == []
+    assert "Airflow does not answer. What is shown here is" in find(browser, "#stale", 20).text
+    assert "8,003" in find(browser, "#ledger").text
+    browser.save_screenshot(str(tmp_path / "airflow-gone.png"))
+    with served:
+        until(lambda: not browser.find_element("id", "stale").is_displayed(), 20, "an answer")
+        find(browser, "#ended").click()
+        assert "dead" not in find(browser, "main").text
+        assert "None runs" in find(browser, "main").text

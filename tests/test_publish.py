@@ -144,6 +144,7 @@ def test_a_table_that_changes_while_it_is_read_is_not_published(
     assert current_manifest(places.snapshots / "m" / "id") is None
 
 
+@pytest.mark.slow
 def test_the_app_by_command(warehouse, places, warehouse_url):
     spec = values(["code"])
     (places.home / "job.yaml").write_text(yaml.safe_dump(spec))

@@ -9,15 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from loads import SmallLoad, delta_facts, same
+from damage import copy, of_former_version
+from loads import SmallLoad, delta_facts, provision_beside, same, verify
 from semistream import cli, quality
 from semistream.durable import read_checked, write_checked
 from semistream.errors import SemistreamError
 from semistream.pipeline import steps
 from stream_pairs import Pair
-from test_damage import copy, of_former_version
-from test_source import verify
-from test_streaming import provision_beside
 
 
 class Loaded:

@@ -15,7 +15,7 @@ from pyspark import cloudpickle
 from pyspark.sql.datasource import DataSource
 from sqlalchemy import inspect
 
-from loads import STREAM, SmallLoad, same
+from loads import STREAM, SmallLoad, provision_beside, same
 from semistream.job import Job
 from semistream.quality.verification import verify
 from semistream.streaming.settings import LoadSettings
@@ -26,7 +26,6 @@ from semistream.streaming.sources import registry as sources
 from semistream.streaming.sources.ranges import NumberedSource, Range, RangeReader
 from semistream.warehouse import connect
 from semistream.warehouse.schema import unmatched
-from test_streaming import provision_beside
 
 ROWS = 500
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import inspect
 
+from loads import verify
 from semistream import cli, local
 from semistream.durable import naming
 from semistream.errors import ConfigError
@@ -19,7 +20,6 @@ from semistream.pipeline import steps
 from semistream.streaming.settings import LoadSettings
 from semistream.streaming.status import StatusFile, checkpoint_lock, read_status
 from semistream.warehouse import connect
-from test_source import verify
 
 
 def tables(load):

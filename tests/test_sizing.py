@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from faults import crash_at
 from loads import COLUMNS, ON, STREAM, SmallLoad
 from semistream.cli import main
 from semistream.cost_models import MODELS, TYPICAL
@@ -25,7 +26,6 @@ from semistream.sizing import describe, known_costs, open_join, opening, tune
 from semistream.sizing.role_plan import RolePlan
 from semistream.streaming.progress import Progress
 from semistream.workloads.zipf import ZipfKeys
-from test_crash import crash_at
 
 TUPLES, PAGE = 20_000, 64
 SAMPLE = pa.RecordBatch.from_pydict(

@@ -10,10 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
-from sqlalchemy import inspect
 
-from loads import SmallLoad
-from semistream import quality
+from loads import SmallLoad, verify
 from semistream.errors import StateError
 from semistream.quality.verification import VerificationResult
 from semistream.source_files import list_files
@@ -22,7 +20,6 @@ from semistream.streaming.micro_batch import MicroBatch
 from semistream.streaming.sinks.sql import SqlSink
 from semistream.warehouse import connect
 from semistream.warehouse.ledger import Ledger
-from test_streaming import provision_beside
 
 YEAR = 365 * 86_400
 
@@ -46,14 +43,6 @@ def add_csv(load: SmallLoad, name: str, rows: int) -> Path:
     path = load.stream_directory / name
     path.write_text("id,sku,amount\n" + csv_text(load, rows))
     return path
-
-
-def verify(load: SmallLoad, job=None, **options) -> VerificationResult:
-    if not inspect(connect(load.places.warehouse_url)).has_table("dim_part"):
-        provision_beside(load)
-    return quality.verify(load.places.warehouse_url, "sales", job=job or load.job,
-                          reports_dir=load.places.home / "reports",
-                          snapshots=load.places.snapshots, **options)
 
 
 def found(result: VerificationResult, name: str = "source_files") -> list[dict]:

@@ -17,7 +17,7 @@ import pytest
 from pyarrow import csv
 from sqlalchemy import text
 
-from loads import MASTER, SmallLoad, same, until
+from loads import MASTER, SmallLoad, provision_beside, same, until, verify
 from semistream.errors import ConfigError, TooManyRows
 from semistream.job import Job, StreamSpec
 from semistream.master.publish import publish_snapshot
@@ -614,20 +614,6 @@ def test_ids_and_keys_too_long_for_an_index_are_kept_and_verified(spark, load, t
     assert missing["ref"].startswith("a" * 125 + "#") and missing["line"] == "x"
 
 
-def provision_beside(load):
-    """The dimension table of the snapshot that was published without one."""
-    from loads import MASTER
-    from semistream.warehouse.bulk import bulk_insert
-    from semistream.warehouse.tables import dimension_table, ensure
-
-    engine = connect(load.places.warehouse_url)
-    table = ensure(engine, dimension_table("part", pa.schema(list(MASTER)[1:]), ["code"],
-                                           [["code"]]))
-    with engine.begin() as connection:
-        bulk_insert(connection, table, pa.Table.from_pylist(load.master, MASTER))
-    engine.dispose()
-
-
 def pairs(table):
     return Counter(tuple(r.values()) for r in table.to_pylist())
 
@@ -645,8 +631,6 @@ def test_a_crash_while_the_first_batch_was_planned_leaves_nothing_in_the_way(spa
 @pytest.mark.parametrize("sink", ["sql", "delta"])
 def test_each_load_keeps_a_sketch_of_its_keys_and_the_proof_expects_as_many_rows(
         spark, sqlite_load, sink, tmp_path):
-    from test_source import verify
-
     load, sink = sqlite_load, "sql" if sink == "sql" else str(tmp_path / "facts")
     for _ in range(2):
         load.add_file(3000)

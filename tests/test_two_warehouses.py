@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+from damage import flip
 from loads import SmallLoad
 from semistream.durable import read_checked, write_checked
 from semistream.errors import ConfigError, StateError
@@ -19,7 +20,6 @@ from semistream.streaming.settings import LoadSettings
 from semistream.streaming.status import StatusFile, checkpoint_lock
 from semistream.warehouse import connect
 from semistream.workloads import load_job
-from test_damage import flip
 
 
 class Home:
