@@ -23,9 +23,9 @@ from semistream.errors import ConfigError
 from semistream.pipeline import drivers
 from semistream.scratch import PREFIX, scratch_directory
 from semistream.streaming.app import Load
-from semistream.streaming.micro_batch import FEW_FILES
 from semistream.streaming.session import is_local, local_environment
 from semistream.streaming.settings import LoadSettings
+from semistream.streaming.sources.reader import FEW_FILES
 from semistream.streaming.sources.registry import find_source
 from semistream.streaming.status import (
     Status,

@@ -15,7 +15,7 @@ from semistream.errors import ConfigError
 from semistream.streaming import app
 from semistream.streaming.progress import Progress
 from semistream.streaming.sinks.delta import WAREHOUSE, DeltaSink
-from semistream.streaming.sinks.sql import SqlSink
+from semistream.streaming.sinks.warehouse import Warehouse
 from semistream.warehouse import connect, create_all
 from semistream.warehouse.identity import warehouse_identity
 from semistream.warehouse.ledger import Ledger
@@ -31,7 +31,7 @@ def test_a_table_that_another_warehouse_loads_is_refused(tmp_path):
             DeltaTable.create(uri, former)
         sinks = {}
         for name in "ab":
-            warehouse = SqlSink(f"sqlite:///{tmp_path / name}.db", "fact", "m", 60.0)
+            warehouse = Warehouse(f"sqlite:///{tmp_path / name}.db", "fact", "m", 60.0)
             create_all(warehouse.engine)
             sinks[name] = DeltaSink(uri, str(tmp_path), warehouse)
         for _ in range(2):
@@ -157,8 +157,8 @@ def test_apps_that_start_at_the_same_time_make_the_same_delta_table(sqlite_load,
         together, uri = Barrier(4), str(tmp_path / f"delta{attempt}")
 
         def prepare(_, together=together, uri=uri):
-            sink = DeltaSink(uri, str(tmp_path), SqlSink(sqlite_load.places.warehouse_url, "f", "m",
-                                                         10.0))
+            sink = DeltaSink(uri, str(tmp_path),
+                             Warehouse(sqlite_load.places.warehouse_url, "f", "m", 10.0))
             together.wait()
             sink.prepare(schema, pa.schema([]), ("id",))
 

@@ -27,6 +27,7 @@ from semistream.streaming.sinks import delta as delta_sink
 from semistream.streaming.sinks import sql as sql_sink
 from semistream.streaming.sinks.delta import DataFiles, DeltaSink
 from semistream.streaming.sinks.sql import SqlSink
+from semistream.streaming.sinks.warehouse import Warehouse
 from semistream.warehouse import connect, create_all
 from semistream.warehouse.ledger import Ledger, retrying
 from semistream.warehouse.schema import load_batches
@@ -53,8 +54,9 @@ class Tasks:
                          str(self.load.places.snapshots / "part" / "v000001"))
         self.checkpoint = tmp_path / "checkpoint"
         (self.checkpoint / "state").mkdir(parents=True)
-        self.sink = SqlSink(url, "fact_sales", "part", 30)
-        create_all(self.sink.engine)
+        self.warehouse = Warehouse(url, "fact_sales", "part", 30)
+        self.sink = SqlSink(self.warehouse)
+        create_all(self.warehouse.engine)
         join = self.plan.open(STREAM, 0)
         fields = list(join.output_schema)
         self.sink.prepare(pa.schema(fields[:3]), pa.schema(fields[3:]), ("id",))
@@ -270,7 +272,7 @@ def test_tuples_that_do_not_add_up_are_not_loaded(tasks, monkeypatch):
 @pytest.fixture
 def delta(tasks, tmp_path):
     """Tasks that load a Delta table."""
-    tasks.sink = DeltaSink(str(tmp_path / "delta"), str(tasks.checkpoint), tasks.sink)
+    tasks.sink = DeltaSink(str(tmp_path / "delta"), str(tasks.checkpoint), tasks.warehouse)
     fields = list(tasks.plan.open(STREAM, 0).output_schema)
     tasks.sink.prepare(pa.schema(fields[:3]), pa.schema(fields[3:]), ("id",))
     return tasks

@@ -5,13 +5,10 @@ import os
 import signal
 import sqlite3
 
-import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy import event, text
 
-from loads import delta_facts, same
 from semistream.pipeline import steps
-from semistream.streaming.sinks.delta import FORMER_KEY as FORMER_DELTA_KEY
 from semistream.warehouse import connect, create_all, migrate
 from semistream.warehouse.migration import FORMER_KEY
 from semistream.warehouse.types import KeyString, big_integer
@@ -159,27 +156,3 @@ def test_a_load_that_is_committed_while_the_table_is_copied_is_kept(spark, load)
     engine.dispose()
     assert load.query("SELECT count(*) FROM fact_sales WHERE id = -1") == [(len(late),)]
     assert len(late) == (not url.startswith("sqlite"))
-
-
-def test_a_former_delta_table_keeps_its_columns(spark, sqlite_load, tmp_path):
-    from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
-
-    sink = str(tmp_path / "delta")
-    sqlite_load.add_file(900)
-    sqlite_load.run(spark, sink=sink)
-    table = DeltaTable(sink)
-    rows, version = table.to_pyarrow_table(), table.transaction_version("sales")
-    found = {row[4]: row[:4] for row in sqlite_load.query(
-        "SELECT app, batch, drain, b.partition, load_id FROM load_batches b")}
-    columns = list(zip(*(found[k] for k in rows.column("load_id").to_pylist()), strict=True))
-    rows = rows.drop_columns(["load_id"])
-    for (name, kind), values in zip(FORMER_DELTA_KEY.items(), columns, strict=True):
-        rows = rows.append_column(name, pa.array(values, kind))
-    write_deltalake(
-        sink, rows, mode="overwrite", schema_mode="overwrite",
-        commit_properties=CommitProperties(app_transactions=[Transaction("sales", version)]))
-    sqlite_load.add_file(700)
-    sqlite_load.run(spark, sink=sink)
-    assert [f.name for f in DeltaTable(sink).schema().fields][-4:] == list(FORMER_KEY)
-    same(delta_facts(sink), sqlite_load.expected()[0])
-    assert verify(sqlite_load).success

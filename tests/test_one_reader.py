@@ -127,10 +127,10 @@ def of_console(directory):
 def of_load(directory):
     reader = find_reader(StreamSpec(format=kind_of(directory), path=str(directory)))
     source = reader.open()
-    from semistream.source_files import list_files
+    from semistream.source_files import SourceFile, list_files
 
     files = sorted(e.path for e in list_files(str(directory), {}, reader.kind))
-    reader.check(StreamSpec(), files)
+    reader.check(list(map(SourceFile, files)))
     return [chunk for file in files for chunk in source.read(directory / file)]
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -17,18 +18,22 @@ from sqlalchemy import inspect
 
 from loads import STREAM, SmallLoad, same
 from semistream.config import Job
+from semistream.files.source import Chunk
 from semistream.quality.verification import verify
 from semistream.streaming.settings import LoadSettings
 from semistream.streaming.sinks import registry as sinks
 from semistream.streaming.sinks.base import (
+    PREPARED,
     StoredRows,
     ledger_row,
     rejected_rows,
     stored_checksum,
     with_key,
 )
-from semistream.streaming.sinks.sql import SqlSink
+from semistream.streaming.sinks.warehouse import Warehouse
 from semistream.streaming.sources import registry as sources
+from semistream.streaming.sources.contract import SplitReader, Splits
+from semistream.streaming.sources.numbered import NOTHING, Numbered
 from semistream.streaming.sources.ranges import NumberedSource, Range, RangeReader
 from semistream.warehouse import connect
 from semistream.warehouse.schema import unmatched
@@ -42,7 +47,7 @@ class FileSink:
     """A Parquet file a partition; those count that a directory's commit has named."""
 
     directory: Path
-    warehouse: SqlSink
+    warehouse: Warehouse
     two_phase: ClassVar[bool] = True
 
     @staticmethod
@@ -61,7 +66,7 @@ class FileSink:
     def take_back(self, app, batch, drain):
         return None
 
-    def data_files(self, schema, load):
+    def writer(self, schema, load):
         return None
 
     def prepare(self, stream, added, id_columns):
@@ -76,14 +81,14 @@ class FileSink:
         pq.write_table(with_key(spool.joined(), key), self.directory / f"{name}.joined")
         pq.write_table(rejected_rows(spool.unmatched(), key, self.warehouse.fact),
                        self.directory / f"{name}.unmatched")
-        return entry | {"data": name, "facts_checksum": stored_checksum(spool.joined(), engine),
+        return entry | {PREPARED: name, "facts_checksum": stored_checksum(spool.joined(), engine),
                         "unmatched_checksum": stored_checksum(spool.unmatched(), engine)}
 
     def commit(self, commit, entries):
         for entry in entries:
-            if (made := self.directory / f"{entry['data']}.joined").exists():
+            if (made := self.directory / f"{entry[PREPARED]}.joined").exists():
                 made.rename(made.with_suffix(".parquet"))
-        kept = [(unmatched, pq.read_table(self.directory / f"{e['data']}.unmatched"))
+        kept = [(unmatched, pq.read_table(self.directory / f"{e[PREPARED]}.unmatched"))
                 for e in entries]
         self.warehouse.ledger(commit["app"]).commit(commit, [ledger_row(e) for e in entries],
                                                     lambda: kept)
@@ -127,8 +132,29 @@ class CountingData(DataSource):
 
 
 class Counting(NumberedSource):
-    formats = ("counting",)
     data_source = CountingData
+
+
+class RangeSplits(SplitReader):
+    schema = STREAM
+
+    def read(self, splits):
+        for split in splits:
+            numbers = np.arange(split.start + 1, split.end + 1)
+            rows = pa.RecordBatch.from_pylist([a_tuple(int(n)) for n in numbers], STREAM)
+            yield Numbered(Chunk(rows, []), numbers, NOTHING)
+
+
+class CountingInRanges(Counting):
+    """The same tuples, which tasks read in ranges of numbers."""
+
+    def splits(self, part):
+        (whole,) = super().splits(part)
+        return [Range(first, min(first + 30, whole.end))
+                for first in range(whole.start, whole.end, 30)]
+
+    def input(self, df, part):
+        return Splits(RangeSplits(), self.splits(part))
 
 
 def a_tuple(n):
@@ -140,7 +166,7 @@ def registered(monkeypatch):
     """In Spark's workers, which cannot import the tests, too."""
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
     monkeypatch.setattr(sinks, "SINKS", [FileSink, *sinks.SINKS])
-    monkeypatch.setattr(sources, "SOURCES", [*sources.SOURCES, Counting])
+    monkeypatch.setitem(sys.modules, f"{sources.__package__}.counting", sys.modules[__name__])
     yield
     cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
 
@@ -169,7 +195,10 @@ def test_a_sink_is_a_class_and_a_line(spark, sqlite_load, tmp_path, registered):
     assert "table_files" in [r.name for r in proven(sqlite_load, sqlite_load.job).failed]
 
 
-def test_a_source_is_a_class_and_a_line(spark, sqlite_load, registered):
+@pytest.mark.parametrize("kind", [Counting, CountingInRanges])
+def test_a_source_is_a_class_and_a_line(spark, sqlite_load, registered, monkeypatch, kind):
+    """Spark brings its tuples, or tasks read its splits."""
+    monkeypatch.setitem(sources.SOURCES, "counting", f"counting.{kind.__name__}")
     job = sqlite_load.job.model_copy(update={"stream": sqlite_load.job.stream.model_copy(
         update={"format": "counting", "path": None, "options": {}})})
     sqlite_load.stream = [a_tuple(n) for n in range(1, ROWS + 1)]

@@ -24,10 +24,9 @@ from semistream.master.publish import publish_snapshot
 from semistream.sketches import read_sketch
 from semistream.streaming import app
 from semistream.streaming.commit import Commits
-from semistream.streaming.micro_batch import FEW_FILES
 from semistream.streaming.sinks.sql import SqlSink
 from semistream.streaming.sources.kafka import KafkaSource
-from semistream.streaming.sources.reader import loaded_type
+from semistream.streaming.sources.reader import FEW_FILES, loaded_type
 from semistream.streaming.status import read_status, request_stop
 from semistream.streaming.task import Work
 from semistream.streaming.waiting import WaitingBound
@@ -520,12 +519,13 @@ def test_source_options_of_a_file_reach_the_source_and_are_kept_nowhere(
 @pytest.mark.parametrize("name", ["kafka.sasl.jaas.config", "connection"])
 def test_plans_that_errors_quote_do_not_show_options_of_a_file(spark, tmp_path, name):
     from semistream.config import StreamSpec
-    from semistream.streaming.sources.registry import read_streams
+    from semistream.streaming.sources.registry import find_source, read_streams
 
     file = tmp_path / "options.yaml"
     file.write_text(f"{name}: hush-hush")
     file.chmod(0o600)
-    (stream,) = read_streams(spark, [StreamSpec(format="zipf", options_file=str(file))])
+    (stream,) = read_streams(spark, [find_source(StreamSpec(format="zipf",
+                                                           options_file=str(file)))])
     plan = stream._jdf.queryExecution().toString()
     spark.conf.unset("spark.sql.redaction.options.regex")
     assert name in plan and "hush-hush" not in plan
@@ -707,11 +707,11 @@ plan = Plan("elevatorjoin", 1_000_000, "inner", {"disk_tuples": 1024}, (("sku", 
             sys.argv[1])
 join = plan.open(stream, 0)
 from semistream.config import StreamSpec
-from semistream.streaming.exchange import Side
+from semistream.source_files import SourceFile
 from semistream.streaming.sources.reader import find_reader
 
 reader = find_reader(StreamSpec(path=sys.argv[2]), schema=stream)
-chunks = Side(0, plan.placement(stream), reader).files(sys.argv[2:3])
+chunks = reader.read([SourceFile(sys.argv[2])])
 outputs = [output for n in chunks for output in join.process(n.chunk.rows)]
 outputs += join.drain()
 print(sum(output.joined.num_rows for output in outputs), len(set(sys.modules) - before))

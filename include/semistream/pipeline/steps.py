@@ -235,11 +235,11 @@ def rows_of(app: str, places: Places) -> dict[str, int]:
 def _is_gone(app: str, places: Places, setting: str) -> bool:
     """Return whether the table of a sink outside the warehouse no longer exists."""
     from semistream.streaming.sinks.registry import open_sink
-    from semistream.streaming.sinks.sql import SqlSink
+    from semistream.streaming.sinks.warehouse import Warehouse
 
-    warehouse = SqlSink(places.warehouse_url, "", "", 0.0)
+    warehouse = Warehouse(places.warehouse_url, "", "", 0.0)
     try:
-        open_sink(setting, warehouse, Path()).stored(app)
+        open_sink(setting, warehouse).stored(app)
     except ConfigError:
         return True
     return False

@@ -19,7 +19,7 @@ from semistream.config import StreamSpec
 from semistream.quality.scope import Scope
 from semistream.quality.sources import ids_of_file, with_stream_id
 from semistream.quality.staging import Sources, Staging, Unparsable
-from semistream.streaming.sources.base import CannotRecount
+from semistream.streaming.sources.contract import CannotRecount
 from semistream.streaming.spool import TEXT
 from semistream.warehouse.bulk import bulk_insert
 from semistream.warehouse.schema import unmatched

@@ -50,7 +50,8 @@ from semistream.quality.staging import (
 from semistream.quality.unparsable_ids import stage_unparsable, with_lost
 from semistream.quality.wrong_rows import find_wrong_rows, stage_wrong_rows
 from semistream.streaming.sinks.base import StoredRows
-from semistream.streaming.sinks.registry import open_sink, open_sql_sink
+from semistream.streaming.sinks.registry import open_sink
+from semistream.streaming.sinks.warehouse import Warehouse
 from semistream.warehouse.bulk import say_nulled
 from semistream.warehouse.proof import START, Position, read_proof
 from semistream.warehouse.schema import load_batches, load_commits, masters, quality_runs
@@ -227,7 +228,7 @@ def _verify(staging: Staging, url: str, job: AnyJob, commits: list[sa.Row], firs
     stored: StoredRows | None = None
     gone = ""
     try:
-        stored = open_sink(sink, open_sql_sink(url, job), Path()).stored(app)
+        stored = open_sink(sink, Warehouse.of(url, job)).stored(app)
         if stored is None:
             fact = existing_table(engine, name)
         else:

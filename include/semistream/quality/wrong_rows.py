@@ -35,7 +35,7 @@ from semistream.quality.staging import (
     stage_version,
     typed,
 )
-from semistream.streaming.sources.base import CannotRecount
+from semistream.streaming.sources.contract import CannotRecount
 from semistream.warehouse.bulk import bulk_insert, fetch
 from semistream.warehouse.checksum import row_hashes, signed
 from semistream.warehouse.ids import stream_ids

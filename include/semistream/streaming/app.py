@@ -31,7 +31,7 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from semistream.config import AnyJob, Job, Places, StreamSpec, StreamStreamJob
+from semistream.config import AnyJob, Job, Places, StreamStreamJob
 from semistream.durable import read_checked, write_checked, write_json
 from semistream.errors import SemistreamError, StateError, TooManyRows
 from semistream.master.manifest import decode_schema, encode_schema
@@ -61,13 +61,11 @@ from semistream.streaming.settings import (
     LoadSettings,
     StreamStreamSettings,
 )
-from semistream.streaming.sinks.registry import open_sql_sink
+from semistream.streaming.sinks.warehouse import Warehouse
 from semistream.streaming.sources.base import Source
-from semistream.streaming.sources.files import FileSource
 from semistream.streaming.sources.log import SourceLog
-from semistream.streaming.sources.reader import Reader, find_reader, is_local, is_read
+from semistream.streaming.sources.reader import is_local
 from semistream.streaming.sources.registry import find_source, read_streams
-from semistream.streaming.sources.schema import stream_schema
 from semistream.streaming.status import StatusFile, clear_stop, stop_requested
 from semistream.streaming.stream_stream_planning import StreamStreamPlanner
 from semistream.streaming.summary import Totals
@@ -114,7 +112,7 @@ class Load:
         self.app, self.checkpoint = settings.name(), settings.directory(places)
         self.planner = make_planner(settings, job, self.app, places)
         self.job = self.planner.job
-        warehouse = open_sql_sink(places.warehouse_url, self.job, settings.retry)
+        warehouse = Warehouse.of(places.warehouse_url, self.job, settings.retry)
         self.commits = Commits(self.app, self.job, self.checkpoint, settings.sink, warehouse)
         self.totals, self.started = Totals(), time.monotonic()
         self.failure: BaseException | None = None
@@ -129,17 +127,16 @@ class Load:
 
     def check(self) -> None:
         """Check everything that can be checked without Spark. Raises ConfigError."""
-        for spec in self.job.streams:
-            find_source(spec).check(self.settings.max_files, self.settings.max_rows)
+        for source in self.sources:
+            source.check(self.settings.max_files, self.settings.max_rows)
         self.planner.check(None)
-        schemas = tuple(r.schema for r in self.readers if r is not None)
-        self.planner.check(schemas if len(schemas) == len(self.readers) else None)
+        schemas = tuple(source.schema for source in self.sources if source.schema is not None)
+        self.planner.check(schemas if len(schemas) == len(self.sources) else None)
 
     @cached_property
-    def readers(self) -> tuple[Reader | None, ...]:
-        """The reader of each stream; None where Spark brings the rows or is needed to find the
-        schema. Raises ConfigError."""
-        return tuple(pinned(find_source(spec), self.checkpoint, side)
+    def sources(self) -> tuple[Source, ...]:
+        """The source of each stream. Raises ConfigError."""
+        return tuple(find_source(spec, former_schema(self.checkpoint, side))
                      for side, spec in enumerate(self.job.streams))
 
     # ---- the query's life
@@ -167,11 +164,12 @@ class Load:
         self._starting = threading.Thread(target=_start_workers,
                                           args=(spark.sparkContext, self.partitions), daemon=True)
         self._starting.start()
-        frames = read_streams(self.spark, self.job.streams, self.settings.max_files,
+        frames = read_streams(self.spark, self.sources, self.settings.max_files,
                               self.settings.max_rows)
         self.streams = tuple(
-            self._stream(number, spec, df)
-            for number, (spec, df) in enumerate(zip(self.job.streams, frames, strict=True)))
+            Stream(source, source.open(df), tuple(df.columns),
+                   SourceLog(self.checkpoint / "query", source.spec.format, side))
+            for side, (source, df) in enumerate(zip(self.sources, frames, strict=True)))
         self.schemas = tuple(stream.schema for stream in self.streams)
         self._take_up()
         self.status.update(state="running", master_version=self.planner.plan.version,
@@ -208,15 +206,6 @@ class Load:
         clear_stop(self.checkpoint)
         self.status.update(state="stopped")
         return summary
-
-    def _stream(self, side: int, spec: StreamSpec, df: DataFrame) -> Stream:
-        reader = self.readers[side]
-        if reader is None and is_read(spec) and not is_local(spec):
-            source = find_source(spec)
-            assert isinstance(source, FileSource)
-            reader = source.remote_reader(self.spark)
-        return Stream(spec, stream_schema(df) if reader is None else reader.schema, reader,
-                      SourceLog(self.checkpoint / "query", spec.format, side))
 
     def _take_up(self) -> None:
         """Continue from the checkpoint. A drain that a crash interrupted is finished here; a batch
@@ -377,7 +366,7 @@ class Load:
             self._check_output(batch)
             commits.begin(Progress(batch.number, 0, self.planner.plan, commits.states, **source))
             bound = self.planner.bound.seconds is not None and commits.waiting
-            if commits.entries and not bound and not batch.has_tuples():
+            if commits.entries and not bound and batch.is_empty():
                 self._committed(commits.finish_without_tuples(self._listed(commits.progress)))
             else:
                 self._finish(batch)
@@ -450,7 +439,7 @@ class Load:
         at = self.commits.progress
         work = Work(self.app, at.batch, at.drain, at.plan, at.states, str(self.checkpoint),
                     self.schemas, tuple(spec.id for spec in self.job.streams), self.commits.sink,
-                    sources=at.sources, readers=tuple(stream.reader for stream in self.streams),
+                    sources=at.sources,
                     sketched=(isinstance(self.settings, LoadSettings)
                               and self.settings.key_sketch),
                     pace=None if batch is None else self.planner.bound.pace())
@@ -525,15 +514,13 @@ class Load:
         return summary
 
 
-def pinned(source: Source, checkpoint: Path, side: int) -> Reader | None:
-    """Return a source's reader with the types that were found when the app's first batch began,
-    because later files might suggest others."""
-    if not is_read(source.spec) or not is_local(source.spec) or source.spec.columns:
-        return source.reader()
-    begun = (checkpoint / PROGRESS).exists()
-    if begun and (known := read_checked(checkpoint / SCHEMAS, RESTORE)) is not None:
-        return find_reader(source.spec, schema=decode_schema(known["streams"][side]))
-    return source.reader()
+def former_schema(checkpoint: Path, side: int) -> pa.Schema | None:
+    """Return the schema that a stream had when the app's first batch began, None before that. A
+    source that infers types keeps them, because later files might suggest others."""
+    if not (checkpoint / PROGRESS).exists():
+        return None
+    known = read_checked(checkpoint / SCHEMAS, RESTORE)
+    return None if known is None else decode_schema(known["streams"][side])
 
 
 def make_planner(settings: AppSettings, job: AnyJob, app: str,
@@ -545,7 +532,7 @@ def make_planner(settings: AppSettings, job: AnyJob, app: str,
     assert isinstance(settings, LoadSettings) and isinstance(job, Job)
     return Planner(settings, settings.with_source(job), app, places.snapshots / job.master.name,
                    known_costs(places.home),
-                   open_sql_sink(places.warehouse_url, job, settings.retry).engine)
+                   Warehouse.of(places.warehouse_url, job, settings.retry).engine)
 
 
 def _start_workers(context: SparkContext, count: int) -> None:

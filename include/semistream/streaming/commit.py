@@ -40,7 +40,7 @@ from semistream.streaming.position import (
 from semistream.streaming.progress import Progress
 from semistream.streaming.sinks.base import Sink
 from semistream.streaming.sinks.registry import open_sink
-from semistream.streaming.sinks.sql import SqlSink
+from semistream.streaming.sinks.warehouse import Warehouse
 from semistream.streaming.task import without_tuples
 from semistream.warehouse import create_all, migrate
 from semistream.warehouse.ledger import parts_of, retrying
@@ -53,7 +53,7 @@ class Commits:
     plan; pending: what was begun and is not committed; committed_at: the time of the newest commit,
     by ``time.monotonic``."""
 
-    def __init__(self, app: str, job: AnyJob, checkpoint: Path, sink: str, warehouse: SqlSink):
+    def __init__(self, app: str, job: AnyJob, checkpoint: Path, sink: str, warehouse: Warehouse):
         """Open the sink. sink: the setting, see ``sinks.registry``."""
         self.app, self.job, self.checkpoint, self.warehouse = app, job, checkpoint, warehouse
         self.sink, self.ledger = open_sink(sink, warehouse, checkpoint), warehouse.ledger(app)

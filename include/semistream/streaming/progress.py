@@ -23,8 +23,7 @@ class Progress:
     as its successor, and the ledger keeps one of both. states: the join state files after the batch
     before, by partition; empty if nothing is taken over. source: the micro-batch's part of the
     source, as in ``load_commits.source_offsets``; sources: its files as they were when it began,
-    those of a left stream before those of the right one; same_reader: it was begun by a release
-    whose tasks read files as today's do.
+    those of a left stream before those of the right one.
     """
 
     batch: int
@@ -33,7 +32,6 @@ class Progress:
     states: dict[int, str] = field(default_factory=dict)
     source: dict[str, Any] = field(default_factory=dict)
     sources: tuple[SourceFile, ...] = ()
-    same_reader: bool = True
 
     @classmethod
     def read(cls, checkpoint: Path) -> Progress | None:
@@ -45,8 +43,7 @@ class Progress:
         try:
             return cls(values["batch"], values["drain"], _plan(values["plan"]),
                        {int(p): f for p, f in values["states"].items()}, values["source"],
-                       tuple(SourceFile(*s) for s in values["sources"]),
-                       values.get("same_reader", values.get("own", False)))
+                       tuple(SourceFile(*s) for s in values["sources"]))
         except (ValueError, KeyError, TypeError) as e:
             raise StateError(f"{path} is of another version: {e!r}. {RESTORE}") from None
 

@@ -9,7 +9,7 @@ import time
 import uuid
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -27,10 +27,10 @@ from semistream.sizing.plan import Plan
 from semistream.sizing.stream_stream_plan import StreamStreamPlan
 from semistream.sketches import SampledSketch
 from semistream.source_files import SourceFile, check_unchanged
-from semistream.streaming.exchange import Input, Side, TaskFailed, inputs
+from semistream.streaming.exchange import Input, Side, TaskFailed, read_messages
 from semistream.streaming.joining import SUMMED, Joining, OfTwoStreams, Refused, WithMaster
 from semistream.streaming.sinks.base import Sink, ledger_row
-from semistream.streaming.sources.reader import Reader
+from semistream.streaming.sources.contract import Decoder, Splits
 from semistream.streaming.spool import Spool
 from semistream.streaming.waiting import Pace
 from semistream.streaming.workers.operators import OperatorCache, use_memory_files
@@ -50,9 +50,9 @@ class Work:
     """The input of all tasks of a micro-batch, or of the drain after it.
 
     states: name of the state file by partition; checkpoint: directory of the join states, shared by
-    all workers; streams: schemas of the tuples; ids: each stream's id columns; readers: of each
-    stream, None if Spark brings rows; files: each stream's paths that every task reads, keeping its
-    own tuples; sources: all files of the micro-batch.
+    all workers; streams: schemas of the tuples; ids: each stream's id columns; replicated: the
+    splits that every task reads, keeping the tuples of its partition, each with its side; sources:
+    all files of the micro-batch.
     """
 
     app: str
@@ -64,45 +64,36 @@ class Work:
     streams: tuple[pa.Schema, ...]
     ids: tuple[tuple[str, ...], ...]
     sink: Sink = field(repr=False)  # not shown: it has the warehouse's password
-    files: tuple[tuple[str, ...], ...] = ()
+    replicated: tuple[tuple[int, Splits[Any]], ...] = ()
     sources: tuple[SourceFile, ...] = ()
-    readers: tuple[Reader | None, ...] = ()
     sketched: bool = True  # whether the ledger keeps a sketch of the load's keys
     pace: Pace | None = None  # see ``Joining.settle``
 
-    def reading(self, files: Sequence[Sequence[str]]) -> Work:
-        return replace(self, files=tuple(map(tuple, files)))
-
     def side(self, number: int) -> Side:
-        reader = self.readers[number] if self.readers else None
-        return Side(number, placement_of(self.plan, self.streams, number), reader)
+        return Side(number, placement_of(self.plan, self.streams, number))
 
-    def place_files(self, shares: Sequence[Sequence[Sequence[str]]]) -> Placing:
-        """Return the function for ``mapInArrow`` of the tasks that read files. Each input row is
-        the number of a share, [share][side] paths."""
+    def place_splits(self, shares: Sequence[Sequence[tuple[int, Splits[Any]]]]) -> Placing:
+        """Return the function for ``mapInArrow`` of the tasks that read splits for others. Each
+        input row is the number of a share: splits, each with their side."""
         def place(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:
                 for number in batch.column(0).to_pylist():
-                    for side, paths in enumerate(shares[number]):
-                        if paths:
-                            yield from self.side(side).place_files(paths)
+                    for side, of in shares[number]:
+                        yield from self.side(side).messages(of.reader.read(of.splits))
 
         return place
 
-    def place_frame(self, number: int, contents: bool) -> Placing:
-        """Return the function for ``mapInArrow`` over what Spark brings of a side: rows, messages,
-        or files with their contents."""
+    def place_records(self, number: int, decoder: Decoder) -> Placing:
+        """Return the function for ``mapInArrow`` over the records that Spark brings of a side."""
         def place(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            side = self.side(number)
-            return (side.place_rows if side.reader is None else side.place_contents if contents
-                    else side.place_values)(batches)
+            return self.side(number).messages(decoder.decode(batches))
 
         return place
 
     def of_batches(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Join the messages of a partition, see ``exchange``; the function for ``mapInArrow``.
         Yields one row: the partition's ledger row as JSON."""
-        yield pa.record_batch([pa.array([self._summary(inputs(batches, self.streams))])],
+        yield pa.record_batch([pa.array([self._summary(read_messages(batches, self.streams))])],
                               names=["summary"])
 
     def of_nothing(self, _: Iterator[object]) -> Iterator[tuple[str]]:
@@ -142,7 +133,7 @@ class Work:
         sketch = (SampledSketch((self.batch, self.drain, partition))
                   if self.sketched and join.sketched else None)
         with Spool(join.output_schema, self.streams, self.ids,
-                   self.sink.data_files(join.output_schema, load), join.first,
+                   self.sink.writer(join.output_schema, load), join.first,
                    closes=self.sink.closing is not None) as spool:
             refused, changed = self._run(join, self._tuples(partition, batches), spool, sketch)
             entry = self._entry(partition, join.entry(before, refused), changed)
@@ -163,14 +154,12 @@ class Work:
 
     def _tuples(self, partition: int, batches: Iterator[Input]) -> Iterator[Input]:
         yield from batches
-        for number, files in enumerate(self.files):
-            if not files:
-                continue
+        for number, of in self.replicated:
             side = self.side(number)
-            for numbered in side.files(files):
-                own = side.of_partition(partition, numbered)
-                if own.tuples.num_rows or own.rejected:
-                    yield own
+            for numbered in of.reader.read(of.splits):
+                mine = side.of_partition(partition, numbered)
+                if mine.tuples.num_rows or mine.rejected:
+                    yield mine
 
     def _operator(self, partition: int) -> Joining:
         """Return the operator in its state after the previous batch: the cached one, or a new one
@@ -291,7 +280,7 @@ def without_tuples(entry: dict[str, Any], batch: int) -> dict[str, Any]:
     """Return a partition's ledger row for a batch without tuples, made from the row of the previous
     commit."""
     nothing: dict[str, Any] = dict.fromkeys((*SUMMED, "facts_checksum", "unmatched_checksum"), 0)
-    nothing |= {"wait_median": None, "wait_longest": None}
+    nothing |= {"wait_median": None, "wait_longest": None, "nulled": None}
     if entry.get("sides"):
         nothing["sides"] = {side: {"waiting_before": of["waiting"], "rows_read": 0, "matched": 0,
                                    "rejected": {}, "waiting": of["waiting"],

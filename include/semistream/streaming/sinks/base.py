@@ -4,25 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
 from sqlalchemy import Engine
 
+from semistream.streaming.sinks.warehouse import Warehouse
+from semistream.streaming.spool import RowWriter, Spool
 from semistream.warehouse.checksum import as_stored, checksum, signed
+from semistream.warehouse.closing import Closing
 
-if TYPE_CHECKING:
-    from semistream.streaming.sinks.delta import DataFiles
-    from semistream.streaming.sinks.sql import SqlSink
-    from semistream.streaming.spool import Spool
-    from semistream.warehouse.closing import Closing
-
-# unmatched tuples and propagated patterns, as tasks keep them
-UNMATCHED = pa.schema([("reason", pa.string()), ("side", pa.string()), ("stream_id", pa.string()),
-                       ("tuple", pa.string())])
-PROPAGATED = pa.schema([("side", pa.string()), ("pattern", pa.string())])
 INSERT_ROWS = 100_000  # rows given to the bulk writer at a time
+PREPARED = "prepared"  # the field of an entry that only the sink's own commit reads
 
 
 Rows = tuple[str, Callable[[], Iterator[pa.RecordBatch]]]  # a file's name, its rows
@@ -42,7 +36,7 @@ class StoredRows(NamedTuple):
 
 
 class Sink(Protocol):
-    """A sink. ``loaded``, ``data_files`` and ``write`` run in tasks, the rest in the driver; a sink
+    """A sink. ``loaded``, ``writer`` and ``write`` run in tasks, the rest in the driver; a sink
     is sent to the tasks pickled.
 
     two_phase: ``commit`` has several steps and needs a durable record before it; all steps, and
@@ -61,9 +55,8 @@ class Sink(Protocol):
         """Return whether the app's setting ``sink`` names a sink of this kind."""
 
     @classmethod
-    def open(cls, setting: str, warehouse: SqlSink, checkpoint: Path) -> Sink:
-        """Return the sink that the setting names. warehouse: has the ledger, unmatched tuples and
-        the dimension."""
+    def open(cls, setting: str, warehouse: Warehouse, checkpoint: Path) -> Sink:
+        """Return the sink that the setting names. Raises ConfigError."""
 
     def loaded(self, app: str, batch: int, drain: int, partition: int) -> dict[str, Any] | None:
         """Return the ledger row of a partition that is already loaded, else None."""
@@ -71,12 +64,13 @@ class Sink(Protocol):
     def take_back(self, app: str, batch: int, drain: int) -> None:
         """Delete what partitions have written of a batch that is not committed."""
 
-    def data_files(self, schema: pa.Schema, load: dict[str, Any]) -> DataFiles | None:
-        """Return the files to which joined rows are written at once; None: they go to the spool.
-        load: app, batch, drain and partition."""
+    def writer(self, schema: pa.Schema, load: dict[str, Any]) -> RowWriter | None:
+        """Return the writer that takes joined rows as they come; None: they go to the spool. load:
+        app, batch, drain and partition."""
 
     def write(self, entry: dict[str, Any], spool: Spool) -> dict[str, Any]:
-        """Write a partition, or prepare it for ``commit``. Return the ledger row that is valid."""
+        """Write a partition, or prepare it for ``commit``. Return the ledger row that is valid, in
+        `PREPARED` with what ``commit`` needs to know."""
 
     def prepare(self, stream: pa.Schema, added: pa.Schema, id_columns: tuple[str, ...]) -> Sink:
         """Create or check the target. Return the sink to use from then on. Raises ConfigError if
@@ -106,10 +100,8 @@ class Sink(Protocol):
 
 
 def ledger_row(entry: dict[str, Any]) -> dict[str, Any]:
-    """Return the entry without the fields that only a Delta table's commit needs, and without
-    ``nulled``, which only an SQL sink records."""
-    own = ("data", "staged", "unmatched_file", "nulled")
-    return {name: value for name, value in entry.items() if name not in own}
+    """Return the entry without what only the sink's commit needs."""
+    return {name: value for name, value in entry.items() if name != PREPARED}
 
 
 def with_key(rows: pa.Table, load_id: int, first: int = 0) -> pa.Table:

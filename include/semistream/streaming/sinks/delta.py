@@ -6,13 +6,12 @@ import json
 import uuid
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import unquote
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs
@@ -21,20 +20,22 @@ import pyarrow.parquet as pq
 from semistream.durable import DirectFile, naming, sync
 from semistream.errors import ConfigError, StateError
 from semistream.gathering import Gathered
+from semistream.parquet_decoding import open_parquet, parquet_batches
 from semistream.parquet_encoding import encoding
-from semistream.source_files import open_parquet, parquet_batches
 from semistream.streaming.sinks.base import (
     INSERT_ROWS,
+    PREPARED,
     Rows,
     StoredRows,
     ledger_row,
     rejected_rows,
     stored_checksum,
 )
-from semistream.streaming.sinks.sql import SqlSink
+from semistream.streaming.sinks.warehouse import Warehouse
+from semistream.streaming.spool import Spool
 from semistream.warehouse.checksum import checksum, signed
 from semistream.warehouse.identity import warehouse_identity
-from semistream.warehouse.load_ids import app_loads, key_of
+from semistream.warehouse.load_ids import app_loads
 from semistream.warehouse.schema import metadata, propagated, unmatched
 from semistream.warehouse.tables import fact_table
 
@@ -43,10 +44,7 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
     from sqlalchemy import Table
 
-    from semistream.streaming.spool import Spool
-
 WAREHOUSE = "semistream.warehouse"  # property of the table: the identity of its warehouse
-FORMER_KEY = {"app": pa.string(), "batch": pa.int64(), "drain": pa.int32(), "partition": pa.int32()}
 RESTORE = ("Restore it from a backup of the same time as the ledger; or delete the table, and load "
            "the source anew: semistream reset APP.")
 CLAIMS = 10  # attempts to claim a table that others write to at the same time
@@ -77,14 +75,12 @@ class DeltaSink:
     and writes unmatched tuples and ledger rows in one transaction of the warehouse. After a crash
     both steps are repeated, which is harmless.
 
-    Rows have their load's ``load_id`` but no number, because it is no primary key here. A table
-    that a former version made has the columns of ``FORMER_KEY`` instead, and keeps them.
+    Rows have their load's ``load_id`` but no number, because it is no primary key here.
     """
 
     uri: str
     checkpoint: str
-    warehouse: SqlSink
-    former: bool = False  # the table has the columns of ``FORMER_KEY``
+    warehouse: Warehouse
     two_phase: ClassVar[bool] = True
     closing: ClassVar[None] = None
 
@@ -93,7 +89,7 @@ class DeltaSink:
         return True  # every other setting is a directory or a URI
 
     @classmethod
-    def open(cls, setting: str, warehouse: SqlSink, checkpoint: Path) -> DeltaSink:
+    def open(cls, setting: str, warehouse: Warehouse, checkpoint: Path) -> DeltaSink:
         if warehouse.closing is not None:
             raise ConfigError("sink", "must be sql where a job has totals, which are computed in "
                                       "the transaction that loads their rows", setting,
@@ -106,24 +102,21 @@ class DeltaSink:
     def take_back(self, app: str, batch: int, drain: int) -> None:
         return None  # nothing refers to the written files
 
-    def data_files(self, schema: pa.Schema, load: dict[str, Any]) -> DataFiles:
-        if self.former:
-            return DataFiles(self.uri, schema, load, {name: pa.scalar(load[name], kind)
-                                                     for name, kind in FORMER_KEY.items()})
+    def writer(self, schema: pa.Schema, load: dict[str, Any]) -> DataFiles:
         key = self.warehouse.ledger(load["app"]).load_id(load)
         return DataFiles(self.uri, schema, load, {"load_id": pa.scalar(key, pa.int64())})
 
     def write(self, entry: dict[str, Any], spool: Spool) -> dict[str, Any]:
-        assert spool.data is not None
-        name, data = f"{entry['state_file']}.parquet", spool.data.close()
+        assert isinstance(spool.writer, DataFiles)
+        name, files = f"{entry['state_file']}.parquet", spool.writer.close()
         rejected, staged = spool.unmatched(), {}
         unmatched_checksum = stored_checksum(rejected, self.warehouse.engine)
         for table, rows in ((unmatched, rejected), (propagated, spool.propagated())):
             if rows.num_rows:
                 staged[table.name] = f"{table.name}-{name}"
                 self._stage(staged[table.name], rows)
-        return entry | {"data": data, "staged": staged,
-                        "facts_checksum": signed(spool.data.total),
+        return entry | {PREPARED: {"files": files, "staged": staged},
+                        "facts_checksum": signed(spool.writer.total),
                         "unmatched_checksum": unmatched_checksum}
 
     def _stage(self, name: str, rows: pa.Table) -> None:
@@ -151,13 +144,11 @@ class DeltaSink:
         except DeltaError as e:
             raise ConfigError("sink", "must be a Delta table, or a place for one", self.uri,
                               str(e)) from None
-        former = found[-len(FORMER_KEY):] == list(FORMER_KEY)
-        wanted = [*schema.names[:-1], *FORMER_KEY] if former else schema.names
-        if found != wanted:
+        if found != schema.names:
             raise ConfigError("sink", "must be a Delta table of the job's columns", found,
-                              f"They are: {', '.join(wanted)}. Name another table.")
+                              f"They are: {', '.join(schema.names)}. Name another table.")
         self._claim(table)
-        return replace(self, former=former)
+        return self
 
     def _create(self, schema: pa.Schema) -> None:
         from deltalake import DeltaTable
@@ -199,7 +190,7 @@ class DeltaSink:
         table.update_incremental()
         newest = table.transaction_version(commit["app"])
         if newest is None or newest < version:
-            files = [file for e in entries for file in _data_files(e)]
+            files = [file for e in entries for file in e[PREPARED]["files"]]
             actions: list[AddAction | RemoveAction] = [
                 AddAction(f["path"], f["size"], {}, 0, True, json.dumps({"numRecords": f["rows"]}))
                 for f in files]
@@ -212,7 +203,7 @@ class DeltaSink:
 
         def kept() -> Iterator[tuple[Table, pa.Table]]:
             for e in entries:
-                for table, name in _staged(e).items():
+                for table, name in e[PREPARED]["staged"].items():
                     key, first = ledger.load_id(e), 0
                     with open_parquet(staging / name) as file:
                         columns = file.schema_arrow.names
@@ -265,10 +256,8 @@ class DeltaSink:
                               "It was written by this app and is gone.")
         data, number = table.to_pyarrow_dataset(), self.warehouse.ledger(app).number()
         schema = pa.schema(data.schema)
-        former = "load_id" not in schema.names
         first, last = app_loads(number)
-        mine = (pc.field("app") == app if former
-                else (pc.field("load_id") >= first) & (pc.field("load_id") <= last))
+        mine = (pc.field("load_id") >= first) & (pc.field("load_id") <= last)
         log = pa.table(table.get_add_actions(flatten=True)).to_pydict()
         sizes = {unquote(path): size
                  for path, size in zip(log["path"], log["size_bytes"], strict=True)}
@@ -280,8 +269,7 @@ class DeltaSink:
                 raise OSError("it is gone" if found is None
                               else f"it has {found:,} bytes in place of {wanted:,}")
             rows = max(min(READ_ROWS, READ_VALUES // len(schema)), 1)
-            batches = fragment.to_batches(schema=data.schema, filter=mine, batch_size=rows)
-            yield from (_with_load_id(batch, number) for batch in batches) if former else batches
+            yield from fragment.to_batches(schema=data.schema, filter=mine, batch_size=rows)
 
         def others(fragment: ds.Fragment) -> Iterator[pa.RecordBatch]:
             key = pc.field("load_id")
@@ -291,9 +279,6 @@ class DeltaSink:
         def files(of: Callable[[ds.Fragment], Iterator[pa.RecordBatch]]) -> Iterator[Rows]:
             return ((f"{self.uri}/{f.path}", partial(of, f)) for f in data.get_fragments())
 
-        if former:  # its rows have a column with their app
-            schema = _with_load_id(pa.RecordBatch.from_pylist([], schema), number).schema
-            return StoredRows(schema, files(read))
         return StoredRows(schema, files(read), files(others))
 
     def _flush(self, version: int) -> None:
@@ -307,19 +292,6 @@ class DeltaSink:
             sync(entry)
             version += 1
         sync(log)
-
-
-def _data_files(entry: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the data files of an entry. A former version had a single file, or None."""
-    found = entry["data"] or []
-    return [found] if isinstance(found, dict) else found
-
-
-def _staged(entry: dict[str, Any]) -> dict[str, str]:
-    """Return the staged file for each table of the warehouse. A former version had only one of
-    unmatched tuples."""
-    former = entry.get("unmatched_file")
-    return entry.get("staged") or ({unmatched.name: former} if former else {})
 
 
 class DataFiles:
@@ -406,13 +378,6 @@ class DataFiles:
         finally:
             if self._file is not None:
                 self._file.close()
-
-
-def _with_load_id(batch: pa.RecordBatch, number: int) -> pa.RecordBatch:
-    """Return rows of a former table with the load_id in place of its four key columns."""
-    keys = key_of(number, *(batch.column(name).to_numpy().astype(np.int64)
-                            for name in ("batch", "drain", "partition")))
-    return batch.drop_columns(list(FORMER_KEY)).append_column("load_id", pa.array(keys, pa.int64()))
 
 
 def data_writer(where: Any, first: pa.Table, key: Collection[str],
