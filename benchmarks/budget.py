@@ -38,7 +38,7 @@ from semistream.config import StreamSpec
 from semistream.cost_models.costs import TYPICAL
 from semistream.durable import DirectFile
 from semistream.experiments.warm_up import warm_up
-from semistream.files.source import Chunk
+from semistream.files.dataset import Chunk
 from semistream.joins.contract import SemiStreamJoin
 from semistream.joins.spec import join_spec
 from semistream.master.published import current_version
@@ -46,8 +46,8 @@ from semistream.partitioning import Placement
 from semistream.sizing import open_join
 from semistream.sizing.plan import Plan
 from semistream.streaming.sinks.delta import GROUP_ROWS, DataFiles, data_writer
-from semistream.streaming.sources.reader import TASK_ROWS as ROWS
-from semistream.streaming.sources.reader import find_reader
+from semistream.streaming.sources.file_reader import TASK_ROWS as ROWS
+from semistream.streaming.sources.file_reader import find_reader
 from semistream.warehouse.checksum import checksum
 
 NANOSECONDS = "ns of a core"

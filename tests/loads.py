@@ -21,7 +21,7 @@ from sqlalchemy import text
 import oracle
 from semistream.config import Job, Places
 from semistream.master.publish import publish_snapshot
-from semistream.streaming.app import Load
+from semistream.streaming.app import App
 from semistream.streaming.settings import LoadSettings
 from semistream.streaming.status import StatusFile, checkpoint_lock
 from semistream.warehouse import connect
@@ -95,7 +95,7 @@ class SmallLoad:
         settings = self.settings(**values)
         directory = settings.directory(self.places)
         with checkpoint_lock(directory), StatusFile(directory, settings.name()) as status:
-            load = Load(settings, job or self.job, self.places, status)
+            load = App(settings, job or self.job, self.places, status)
             load.check()
             return load.run(spark)
 

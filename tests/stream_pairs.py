@@ -19,7 +19,7 @@ from sqlalchemy import text
 
 from loads import Running, SmallLoad, same
 from semistream.config import Places, StreamStreamJob
-from semistream.streaming.app import Load
+from semistream.streaming.app import App
 from semistream.streaming.settings import StreamStreamSettings
 from semistream.streaming.status import StatusFile, checkpoint_lock
 from semistream.warehouse import connect
@@ -110,7 +110,7 @@ class Pair:
         settings = self.settings(**values)
         directory = settings.directory(self.places)
         with checkpoint_lock(directory), StatusFile(directory, settings.name()) as status:
-            load = Load(settings, self.job, self.places, status)
+            load = App(settings, self.job, self.places, status)
             load.check()
             return load.run(spark)
 

@@ -14,7 +14,7 @@ from semistream import quality
 from semistream.config import Job, Places
 from semistream.errors import ConfigError
 from semistream.provisioning.dimensions import provision, publish
-from semistream.streaming.app import Load
+from semistream.streaming.app import App
 from semistream.streaming.settings import LoadSettings
 from semistream.streaming.sinks.delta import DeltaSink
 from semistream.streaming.sinks.sql import SqlSink
@@ -43,7 +43,7 @@ def load_and_verify(spark, home, url, stream, master, on, ids, sink="sql"):
                                   "memory": "200KB"})
     directory = settings.directory(places)
     with checkpoint_lock(directory), StatusFile(directory, settings.name()) as status:
-        load = Load(settings, job, places, status)
+        load = App(settings, job, places, status)
         load.check()
         summary = load.run(spark)
     result = quality.verify(url, "j", job=job, reports_dir=home / "reports",

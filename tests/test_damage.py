@@ -17,7 +17,7 @@ from semistream import quality
 from semistream.errors import SemistreamError, StateError
 from semistream.joins.state_file import FORMAT, HEADER, MAGIC
 from semistream.pipeline import steps
-from semistream.streaming.app import Load
+from semistream.streaming.app import App
 from semistream.streaming.sinks.delta import DeltaSink
 from semistream.warehouse import connect
 from test_streaming import provision_beside
@@ -42,9 +42,9 @@ def killed(spark, tmp_path_factory):
     load.publish()
     for rows in (2500, 2500):
         load.add_file(rows)
-    drain = Load._drain
+    drain = App._drain
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Lost):
-        patch.setattr(Load, "_drain",
+        patch.setattr(App, "_drain",
                       lambda self: lost() if self.commits.last == (1, 0) else drain(self))
         load.run(spark, **SETTINGS)
     assert load.query("SELECT sum(waiting) FROM load_batches WHERE batch = 1")[0][0] > 0

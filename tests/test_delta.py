@@ -134,7 +134,7 @@ def test_delta_commit_goes_on_while_the_next_batch_is_planned_and_not_longer(
         spark, sqlite_load, tmp_path, monkeypatch):
     for _ in range(3):
         sqlite_load.add_file(400)
-    commit, write, committed, happened = DeltaSink.commit, Progress.write, app.Load._committed, []
+    commit, write, committed, happened = DeltaSink.commit, Progress.write, app.App._committed, []
 
     def slow(*args):
         time.sleep(0.3)
@@ -143,7 +143,7 @@ def test_delta_commit_goes_on_while_the_next_batch_is_planned_and_not_longer(
 
     monkeypatch.setattr(DeltaSink, "commit", slow)
     monkeypatch.setattr(Progress, "write", lambda *args: (happened.append("begun"), write(*args)))
-    monkeypatch.setattr(app.Load, "_committed",
+    monkeypatch.setattr(app.App, "_committed",
                         lambda *args: (committed(*args), happened.append("promised")))
     sqlite_load.run(spark, sink=str(tmp_path / "delta"))
     assert len(happened) >= 9 and happened == ["begun", "promised", "made"] * (len(happened) // 3)

@@ -14,15 +14,15 @@ from sqlalchemy import text
 
 from loads import ON, same
 from semistream.config import StreamSpec
+from semistream.data_files import DataFile
 from semistream.errors import SemistreamError
-from semistream.files.source import Rejected
+from semistream.files.dataset import Rejected
 from semistream.sizing.plan import Plan
-from semistream.source_files import SourceFile
 from semistream.streaming.exchange import Input, Side, TaskFailed, read_messages, shares
 from semistream.streaming.sinks.sql import SqlSink
 from semistream.streaming.sources.contract import Splits
 from semistream.streaming.sources.decoders import ContentDecoder, MessageDecoder, RowDecoder
-from semistream.streaming.sources.reader import FileReader, find_reader
+from semistream.streaming.sources.file_reader import FileReader, find_reader
 from semistream.warehouse import connect
 
 OF = "JOIN load_batches USING (load_id) WHERE app"
@@ -127,7 +127,7 @@ def side(sqlite_load, reader):
 
 
 def files(directory, pattern="*"):
-    return [SourceFile(str(path)) for path in sorted(directory.glob(pattern))]
+    return [DataFile(str(path)) for path in sorted(directory.glob(pattern))]
 
 
 def test_messages_are_read_as_they_were_written(side, reader, tmp_path):
@@ -188,7 +188,7 @@ def test_a_failure_is_said_to_every_partition(side, reader, tmp_path):
 
 def test_files_are_shared_out_by_their_size(reader):
     sizes = {"a": 100, "b": 60, "c": 50, "d": 1}
-    found = shares({side: Splits(reader, [SourceFile(p, sizes[p]) for p in paths])
+    found = shares({side: Splits(reader, [DataFile(p, sizes[p]) for p in paths])
                     for side, paths in enumerate(("ab", "cd"))}, 2)
     assert sorted(sum(f.size for _, of in share for f in of.splits) for share in found) == [
         101, 110]
@@ -197,7 +197,7 @@ def test_files_are_shared_out_by_their_size(reader):
 
 
 def test_wide_tuples_are_decoded_fewer_at_a_time(tmp_path, side, monkeypatch):
-    monkeypatch.setattr("semistream.streaming.sources.reader.TASK_BYTES", 100_000)
+    monkeypatch.setattr("semistream.streaming.sources.file_reader.TASK_BYTES", 100_000)
     monkeypatch.setattr("semistream.streaming.sources.numbered.GATHERED_BYTES", 100_000)
     stream = pa.schema([("sku", pa.string()), ("text", pa.string())])
     rows = pa.table({"sku": [f"c{i}" if i % 10 else None for i in range(1000)],
@@ -205,10 +205,10 @@ def test_wide_tuples_are_decoded_fewer_at_a_time(tmp_path, side, monkeypatch):
     pq.write_table(rows, tmp_path / "wide.parquet", use_dictionary=False)
     reader = find_reader(StreamSpec(format="parquet", path=str(tmp_path)))
     of = Side(0, side.placement.__class__(stream, side.placement.keys, side.placement.owners, 3))
-    pieces = [n.chunk.rows for n in reader.read(files(tmp_path))]
+    pieces = [n.chunk.rows for n in reader.read(files(tmp_path, "*.parquet"))]
     assert max(piece.nbytes for piece in pieces) < 110_000 and len(pieces) >= 10
     parts = [[of.of_partition(p, numbered).tuples.num_rows
-              for numbered in reader.read(files(tmp_path))] for p in range(3)]
+              for numbered in reader.read(files(tmp_path, "*.parquet"))] for p in range(3)]
     assert np.sum(parts) == 1000 and min(map(sum, parts)) > 200
 
 

@@ -11,7 +11,7 @@ import pytest
 from loads import SmallLoad
 from semistream.errors import SemistreamError
 from semistream.pipeline import steps
-from semistream.streaming.app import Load
+from semistream.streaming.app import App
 from semistream.streaming.progress import Progress
 from semistream.streaming.status import StatusFile, checkpoint_lock, read_status
 from semistream.warehouse import connect
@@ -30,7 +30,7 @@ def idle(load: SmallLoad, **values):
     settings = load.settings(**values)
     directory = settings.directory(load.places)
     with checkpoint_lock(directory):
-        return Load(settings, load.job, load.places, StatusFile(directory, "sales")).idle()
+        return App(settings, load.job, load.places, StatusFile(directory, "sales")).idle()
 
 
 def change(load: SmallLoad, sql: str) -> None:
@@ -119,7 +119,7 @@ def test_changed_settings_are_left_to_a_run(loaded, tmp_path, settings):
     found = type(loaded.settings()).load(loaded_settings)
     directory = found.directory(loaded.places)
     with checkpoint_lock(directory):
-        assert Load(found, loaded.job, loaded.places,
+        assert App(found, loaded.job, loaded.places,
                     StatusFile(directory, "sales")).idle() is None
 
 

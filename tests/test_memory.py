@@ -17,7 +17,7 @@ import pytest
 import faults
 from loads import SmallLoad
 from semistream.config import Job
-from semistream.files import open_source
+from semistream.files import open_dataset
 from semistream.gathering import Gathered
 from semistream.joins.arena import Arena
 from semistream.joins.disk_partition import DiskPartition
@@ -47,7 +47,7 @@ def test_reading_parquet_takes_memory_neither_by_the_file_nor_by_its_row_groups(
                    use_dictionary=False)
     assert (tmp_path / "m.parquet").stat().st_size > 60 * MEGABYTE
     before, peak, seen = pa.total_allocated_bytes(), 0, 0
-    for chunk in open_source("stream", tmp_path / "m.parquet").chunks():
+    for chunk in open_dataset("stream", tmp_path / "m.parquet").chunks():
         seen += chunk.rows.num_rows
         peak = max(peak, pa.total_allocated_bytes() - before)
     assert seen == rows and peak < 20 * MEGABYTE
@@ -446,9 +446,9 @@ from semistream.sizing.plan import Plan
 from semistream.streaming.sinks.registry import open_sink
 from semistream.streaming.sinks.warehouse import Warehouse
 from semistream.config import StreamSpec
-from semistream.source_files import SourceFile
+from semistream.data_files import DataFile
 from semistream.streaming.sources.contract import Splits
-from semistream.streaming.sources.reader import find_reader
+from semistream.streaming.sources.file_reader import find_reader
 from semistream.streaming.task import Work
 from semistream.warehouse import create_all
 home, setting, memory = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
@@ -465,7 +465,7 @@ sink = open_sink(setting if setting == "sql" else str(home / "table"), warehouse
 sink = sink.prepare(stream, pa.schema(list(schema)[len(stream):]), ("id",))
 work = Work("wide", 0, 0, plan, {}, str(checkpoint), (stream,), (("id",),), sink,
             replicated=((0, Splits(find_reader(StreamSpec(), schema=stream),
-                                   [SourceFile(str(home / "s.parquet"))])),))
+                                   [DataFile(str(home / "s.parquet"))])),))
 entries = [work.join_partition(0, iter(()))]
 drain = Work("wide", 0, 1, plan, {0: entries[0]["state_file"]}, str(checkpoint), (stream,),
              (("id",),), sink)

@@ -14,8 +14,8 @@ from semistream.master.snapshot import open_snapshot
 from semistream.sizing import open_join
 from semistream.stream_joins import open_stream_join
 from semistream.stream_joins.sources import UniqueKey
-from semistream.streaming.joining import OfTwoStreams, WithMaster
-from semistream.streaming.promises import AtOnce
+from semistream.streaming.join_operator import SemiStreamOperator, StreamStreamOperator
+from semistream.streaming.punctuating import Immediate
 from semistream.streaming.workers import operators
 
 STREAM = pa.schema([("id", pa.int64()), ("k", pa.int64()), ("note", pa.string())])
@@ -40,7 +40,7 @@ def chunks(first, count):
 
 
 def operator(root, name):
-    return WithMaster(open_join(name, memory=400_000, stream=STREAM,
+    return SemiStreamOperator(open_join(name, memory=400_000, stream=STREAM,
                                 master=open_snapshot(root, partition_tuples=256), on=ON))
 
 
@@ -122,8 +122,8 @@ def work_on_two_streams(memory, queue, key):
     operators.use_memory_files()
     join = open_stream_join("pjoin", memory=memory, left=STREAM, right=STREAM, on=ON,
                             join_type="left")
-    promises = [AtOnce(UniqueKey(["k"]))], []
-    two = OfTwoStreams(join, promises, alone=True)
+    promises = [Immediate(UniqueKey(["k"]))], []
+    two = StreamStreamOperator(join, promises, alone=True)
     rows = sum(o.joined.num_rows for s, n in ((0, 1000), (1, 1500))
                for o in two.process(s, side(s, 0, n)) if o.joined is not None)
     cache = operators.OperatorCache()

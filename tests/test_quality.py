@@ -886,7 +886,7 @@ SOURCES = {
 
 @pytest.mark.parametrize("name", SOURCES)
 def test_text_sources(name, tmp_path):
-    from semistream.quality.sources import ids_of_file, with_stream_id
+    from semistream.quality.recount import ids_of_file, with_stream_id
 
     text, options, rows, ids = SOURCES[name]
     kind, file = name.split()[0], tmp_path / "part 1.txt"
@@ -903,7 +903,7 @@ def test_text_sources(name, tmp_path):
 
 
 def test_options_of_a_file_hold_when_a_source_is_counted_again(tmp_path):
-    from semistream.quality.sources import ids_of_file
+    from semistream.quality.recount import ids_of_file
 
     (options := tmp_path / "options.yaml").write_text('{header: "false", sep: ;}')
     options.chmod(0o600)

@@ -25,8 +25,8 @@ from semistream.sketches import read_sketch
 from semistream.streaming import app
 from semistream.streaming.commit import Commits
 from semistream.streaming.sinks.sql import SqlSink
+from semistream.streaming.sources.file_reader import FEW_FILES, loaded_type
 from semistream.streaming.sources.kafka import KafkaSource
-from semistream.streaming.sources.reader import FEW_FILES, loaded_type
 from semistream.streaming.status import read_status, request_stop
 from semistream.streaming.task import Work
 from semistream.streaming.waiting import WaitingBound
@@ -149,7 +149,7 @@ def finished_tasks(spark) -> int:
 def test_files_that_a_state_adds_to_stay_as_long_as_it_does(spark, sqlite_load, monkeypatch):
     from semistream.joins import JoinState
 
-    monkeypatch.setattr(app.Load, "_drain", lambda self: None)
+    monkeypatch.setattr(app.App, "_drain", lambda self: None)
     for rows in (300, 100, 100):
         sqlite_load.add_file(rows)
     sqlite_load.run(spark)
@@ -321,13 +321,13 @@ def test_files_without_rows_keep_nobody_waiting(spark, sqlite_load, monkeypatch)
 
 
 def test_no_drain_is_due_because_nothing_waited_for_long(spark, sqlite_load, monkeypatch):
-    begin = app.Load.__init__
+    begin = app.App.__init__
 
     def idle_before(load, *args):
         begin(load, *args)
         load.commits.committed_at = time.monotonic() - 7200
 
-    monkeypatch.setattr(app.Load, "__init__", idle_before)
+    monkeypatch.setattr(app.App, "__init__", idle_before)
     monkeypatch.setattr(app, "POLL", 0.005)
     for rows in (800, 900, 700):
         sqlite_load.add_file(rows)
@@ -339,7 +339,7 @@ def test_no_drain_is_due_because_nothing_waited_for_long(spark, sqlite_load, mon
 
 def test_a_batch_that_fails_while_a_drain_is_due_is_finished_first(spark, sqlite_load, monkeypatch):
     begun, looked = threading.Event(), threading.Event()
-    commit, due = SqlSink.commit, app.Load._drain_due
+    commit, due = SqlSink.commit, app.App._drain_due
 
     def fails(sink, row, entries):
         if row["batch"] == 1:
@@ -366,7 +366,7 @@ def test_a_batch_that_fails_while_a_drain_is_due_is_finished_first(spark, sqlite
         def __exit__(self, *_):
             self.lock.release()
 
-    begin = app.Load.__init__
+    begin = app.App.__init__
 
     def with_border(load, *args):
         begin(load, *args)
@@ -377,8 +377,8 @@ def test_a_batch_that_fails_while_a_drain_is_due_is_finished_first(spark, sqlite
     settings = {"memory": "64MB"}
     with monkeypatch.context() as patch:
         patch.setattr(SqlSink, "commit", fails)
-        patch.setattr(app.Load, "_drain_due", only_meanwhile)
-        patch.setattr(app.Load, "__init__", with_border)
+        patch.setattr(app.App, "_drain_due", only_meanwhile)
+        patch.setattr(app.App, "__init__", with_border)
         with pytest.raises(Exception, match="the driver dies"):
             sqlite_load.run(spark, **settings)
     sqlite_load.run(spark, **settings)
@@ -701,17 +701,17 @@ from semistream.sizing.plan import Plan
 if "ready" in sys.argv:
     from semistream.streaming import task
 
-    task.get_ready(iter(()))
+    task.warm_up(iter(()))
 before, stream = set(sys.modules), pa.schema([("sku", pa.string()), ("amount", pa.float64())])
 plan = Plan("elevatorjoin", 1_000_000, "inner", {"disk_tuples": 1024}, (("sku", "code"),), None, 1,
             sys.argv[1])
 join = plan.open(stream, 0)
 from semistream.config import StreamSpec
-from semistream.source_files import SourceFile
-from semistream.streaming.sources.reader import find_reader
+from semistream.data_files import DataFile
+from semistream.streaming.sources.file_reader import find_reader
 
 reader = find_reader(StreamSpec(path=sys.argv[2]), schema=stream)
-chunks = reader.read([SourceFile(sys.argv[2])])
+chunks = reader.read([DataFile(sys.argv[2])])
 outputs = [output for n in chunks for output in join.process(n.chunk.rows)]
 outputs += join.drain()
 print(sum(output.joined.num_rows for output in outputs), len(set(sys.modules) - before))

@@ -13,7 +13,7 @@ from semistream.config import Job, Places
 from semistream.durable import read_checked, write_checked
 from semistream.errors import ConfigError, StateError
 from semistream.master.published import read_manifest
-from semistream.streaming.app import Load
+from semistream.streaming.app import App
 from semistream.streaming.settings import LoadSettings
 from semistream.streaming.status import StatusFile, checkpoint_lock
 from semistream.warehouse import connect
@@ -47,7 +47,7 @@ class Home:
                                       "memory": "400KB", "partitions": 1})
         directory = settings.directory(places)
         with checkpoint_lock(directory), StatusFile(directory, name) as status:
-            load = Load(settings, load_job(settings.job, places), places, status)
+            load = App(settings, load_job(settings.job, places), places, status)
             load.check()
             return None if spark is None else load.run(spark)
 
@@ -133,4 +133,4 @@ def test_a_snapshot_without_a_warehouse(tmp_path):
         settings = load.settings()
         job = Job.load(load.job.model_dump(mode="json"))
         with StatusFile(tmp_path, "sales") as status:
-            Load(settings, job, load.places, status).check()
+            App(settings, job, load.places, status).check()

@@ -103,7 +103,7 @@ def load_without_spark(settings: LoadSettings, places: Places) -> bool:
     """Return whether a load has nothing to do, and record that as a run does. False if there is
     something to do, or an error to report."""
     from semistream import workloads
-    from semistream.streaming.app import Load
+    from semistream.streaming.app import App
 
     directory = settings.directory(places)
     if not (directory / "status.json").exists():  # the app was never started
@@ -112,7 +112,7 @@ def load_without_spark(settings: LoadSettings, places: Places) -> bool:
     try:
         with checkpoint_lock(directory):
             status = StatusFile(directory, settings.name())
-            return Load(settings, job, places, status).idle() is not None
+            return App(settings, job, places, status).idle() is not None
     except SemistreamError as e:
         log.info("left to the load itself: %s", e)
         return False

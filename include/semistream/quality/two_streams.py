@@ -29,10 +29,10 @@ from semistream.quality.checks import (
     unparsable,
     unsure,
 )
+from semistream.quality.file_audit import stage_file_audit
+from semistream.quality.recount import stage_sources
 from semistream.quality.repeated_ids import Tuples, unique_ids
 from semistream.quality.scope import Scope, drained_until
-from semistream.quality.source_files import stage_source_files
-from semistream.quality.sources import stage_sources
 from semistream.quality.staging import Sources, Staging, copy_facts
 from semistream.quality.unparsable_ids import stage_unparsable, with_lost
 from semistream.quality.wrong_rows import WrongRows, stage_wrong_rows
@@ -201,7 +201,7 @@ def _side(staging: Staging, scope: Scope, job: StreamStreamJob, side: int,
                  for names in (spec.id, [pair[side] for pair in job.on.items()]))
     columns = {name: _indexable(fact.c[of].type) for name, of in (ids | keys).items()}
     sources = stage_sources(staging, spec, commits, columns, len(ids), side)
-    files = stage_source_files(staging, scope, spec, SIDES[side])
+    files = stage_file_audit(staging, scope, spec, SIDES[side])
     covered = list(ids)[:len(keys)] == list(keys)  # the index on the ids covers the keys
     if sources is not None and sources.ids is not None and not covered:
         staging.index(sources.ids, *keys)

@@ -16,8 +16,8 @@ import sqlalchemy as sa
 from sqlalchemy import Column, func, select
 
 from semistream.config import StreamSpec
+from semistream.quality.recount import ids_of_file, with_stream_id
 from semistream.quality.scope import Scope
-from semistream.quality.sources import ids_of_file, with_stream_id
 from semistream.quality.staging import Sources, Staging, Unparsable
 from semistream.streaming.sources.contract import CannotRecount
 from semistream.streaming.spool import TEXT

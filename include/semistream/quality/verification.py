@@ -32,13 +32,13 @@ from semistream.quality.checks import (
     with_remedy,
 )
 from semistream.quality.checksums import Sums, stage_checksums
+from semistream.quality.file_audit import stage_file_audit
 from semistream.quality.history import Ahead, lost_batches
 from semistream.quality.join_size import stage_join_sizes
 from semistream.quality.older_versions import stage_older
+from semistream.quality.recount import stage_sources
 from semistream.quality.repeated_ids import Tuples, unique_ids
 from semistream.quality.scope import UNPUBLISHED, Scope, committed, compared_columns, make_scope
-from semistream.quality.source_files import stage_source_files
-from semistream.quality.sources import stage_sources
 from semistream.quality.staging import (
     Sources,
     Staging,
@@ -257,7 +257,7 @@ def _verify(staging: Staging, url: str, job: AnyJob, commits: list[sa.Row], firs
         columns = {name: scope.fact.c[name].type for name in scope.ids}
         recent = [c for c in commits if _later(c, scope.source_first)]
         sources = stage_sources(staging, job.stream, recent, columns, len(columns))
-        files = stage_source_files(staging, scope, job.stream)
+        files = stage_file_audit(staging, scope, job.stream)
         repeated = _repeated_ids(staging, scope, job, sources)
         unparsable_ids = _unparsable_ids(staging, scope, job, sources)
         join_sizes = stage_join_sizes(staging, scope, snapshots)

@@ -24,8 +24,8 @@ from sqlalchemy import BigInteger, Column, Integer, and_, func, literal, or_, se
 
 from semistream.config import StreamSpec
 from semistream.quality.checks import missing
+from semistream.quality.recount import read_tuples, with_stream_id
 from semistream.quality.scope import Scope
-from semistream.quality.sources import read_tuples, with_stream_id
 from semistream.quality.staging import (
     NO_MATCH,
     Sources,

@@ -6,7 +6,7 @@ lies in the buckets of R that operator p owns (``exchange``). A task joins and l
 and returns one summary row. Joined rows never enter the JVM. Tasks, not Spark, read the files of
 all formats except those that only Spark knows.
 
-``Load`` is the query's life cycle. ``commit`` has the commit protocol, ``planning`` (for two
+``App`` is the query's life cycle. ``commit`` has the commit protocol, ``planning`` (for two
 streams ``stream_stream_planning``) chooses the plan of the join, ``joining`` is what a task runs,
 and ``summary`` describes what the run has done.
 """
@@ -47,8 +47,8 @@ from semistream.streaming.micro_batch import (
     MicroBatch,
     Stopped,
     Stream,
-    one_frame,
     run_tasks,
+    union_frame,
 )
 from semistream.streaming.output_size import CONFIDENCE, estimate_output, many_to_many
 from semistream.streaming.planning import Planner
@@ -63,20 +63,20 @@ from semistream.streaming.settings import (
 )
 from semistream.streaming.sinks.warehouse import Warehouse
 from semistream.streaming.sources.base import Source
+from semistream.streaming.sources.file_reader import is_local
 from semistream.streaming.sources.log import SourceLog
-from semistream.streaming.sources.reader import is_local
 from semistream.streaming.sources.registry import find_source, read_streams
 from semistream.streaming.status import StatusFile, clear_stop, stop_requested
 from semistream.streaming.stream_stream_planning import StreamStreamPlanner
 from semistream.streaming.summary import Totals
-from semistream.streaming.task import AnyPlan, Work, get_ready
+from semistream.streaming.task import AnyPlan, Work, warm_up
 from semistream.streaming.waiting import SAMPLED
 from semistream.warehouse.ledger import parts_of, retrying
 
 log = logging.getLogger(__name__)
 STOPPING = "asked to stop: finishing what waits"
 SCHEMAS = "streams.json"  # file of a checkpoint: the columns of each stream, as Arrow schemas
-HISTORY = 200  # loads whose sketches tell which keys are frequent
+HISTORY = 200  # partition commits whose sketches tell which keys are frequent
 WORKERS_READY = 30  # s
 INTERRUPTED = 10_000  # ms after which a query that is to stop has been interrupted
 SESSION = {
@@ -102,7 +102,7 @@ SESSION = {
 LOOKED_AT_BY_DRIVER = "spark.sql.sources.parallelPartitionDiscovery.threshold"  # most files
 
 
-class Load:
+class App:
     """One app on one checkpoint. Only one may exist at a time (``status.checkpoint_lock``)."""
 
     def __init__(self, settings: AppSettings, job: AnyJob, places: Places, status: StatusFile):
@@ -118,7 +118,7 @@ class Load:
         self.failure: BaseException | None = None
         self._interrupt: BaseException | None = None  # of the query, by a stop
         self._border = threading.Lock()  # held while a batch or a drain is processed
-        self._told = False  # an estimate of a batch's output was logged in this run
+        self._estimated = False  # an estimate of a batch's output was logged in this run
         self._stopping, self._signalled = False, threading.Event()
         self._taken: dict[signal.Signals, Any] = {}  # signals, with their former handlers
         self._of_jvm: StopHandler | None = None
@@ -177,12 +177,12 @@ class Load:
                            waiting=self.commits.waiting, sides=self.commits.waiting_by_side)
         self.commits.ledger.forget_files()
         self._called = listed = time.time()
-        self._consume(frames[0] if len(frames) == 1 else one_frame(frames))
+        self._consume(frames[0] if len(frames) == 1 else union_frame(frames))
         self.status.update(state="draining")
         with self._border:
             if self.planner.ends(self.settings.trigger == AVAILABLE_NOW and not self._stopping):
                 self._drain()
-            self.commits.settle()
+            self.commits.wait_for_commit()
         return self._ended(listed)
 
     def idle(self) -> dict[str, Any] | None:
@@ -284,7 +284,7 @@ class Load:
                                      self.settings.retry)
 
     def _consume(self, stream: DataFrame) -> None:
-        forget_unbegun(self.checkpoint / "query")
+        remove_unbegun(self.checkpoint / "query")
         writer = stream.writeStream.foreachBatch(self._on_batch).option(
             "checkpointLocation", str(self.checkpoint / "query"))
         trigger = ({"availableNow": True} if self.settings.trigger == AVAILABLE_NOW
@@ -292,14 +292,14 @@ class Load:
         query = writer.queryName(f"semistream {self.app}").trigger(**trigger).start()
         py4j = logging.getLogger("py4j.clientserver")
         py4j.addFilter(self._is_failure)
-        told = False
+        logged = False
         try:
             while not query.awaitTermination(POLL):
                 self.commits.check()
                 if self._stopping or (self._stop_asked() and self._stop_at_border()):
-                    if not told:
+                    if not logged:
                         log.info(STOPPING)
-                    told = True
+                    logged = True
                     query.stop()
                 elif self._drain_due():
                     with self._border:
@@ -311,7 +311,7 @@ class Load:
             # a signal to all processes ends Spark's helper processes, too
             if not self._stopping and not self._signalled.is_set():
                 raise
-            if not told:
+            if not logged:
                 log.info(STOPPING)
         finally:
             query.stop()
@@ -335,7 +335,8 @@ class Load:
 
     def _leave_batch(self, df: DataFrame) -> None:
         """Do not finish a micro-batch that comes at a stop: wait in the query's own thread for the
-        interrupt by which Spark stops it. Any other error would be told as the query's failure."""
+        interrupt by which Spark stops it. Spark would report any other error as the query's
+        failure."""
         jvm = df.sparkSession._jvm
         assert jvm is not None
         try:
@@ -407,20 +408,20 @@ class Load:
         if not isinstance(self.settings, LoadSettings) or not isinstance(plan, Plan):
             return
         limit = self.settings.max_output_rows
-        if (self._told and not limit) or not many_to_many(plan):
+        if (self._estimated and not limit) or not many_to_many(plan):
             return
         tuples = batch.sample(SAMPLED)
         if not tuples.num_rows:
             return
         count = batch.tuple_count() if tuples.num_rows == SAMPLED else tuples.num_rows
-        found, self._told = estimate_output(plan, tuples, count), True
+        found, self._estimated = estimate_output(plan, tuples, count), True
         log.info("batch %d will have %s joined rows of %s tuples, off by at most %s with a "
                  "probability of %.0f%%, if all of it is like the first %s", batch.number,
                  f"{found.rows:,}", f"{count:,}", f"{found.bound:,}", 100 * CONFIDENCE,
                  f"{tuples.num_rows:,}")
         if not limit:
             return
-        self.commits.settle()
+        self.commits.wait_for_commit()
         if (loaded := self.commits.ledger.output_rows()) + found.rows > limit:
             raise TooManyRows(limit, loaded + found.rows, found.bound, CONFIDENCE,
                               f"{self.app} with batch {batch.number}, of {count:,} tuples,")
@@ -539,10 +540,10 @@ def _start_workers(context: SparkContext, count: int) -> None:
     """Start Python workers, and let them import what tasks need, while the driver prepares the
     first micro-batch."""
     with suppress(Exception):  # the micro-batch's tasks will report it, or the session has ended
-        context.range(count, numSlices=count).foreachPartition(get_ready)
+        context.range(count, numSlices=count).foreachPartition(warm_up)
 
 
-def forget_unbegun(query: Path) -> None:
+def remove_unbegun(query: Path) -> None:
     """Delete a query's checkpoint that has no batch: Spark refuses to start from what a crash
     before the first batch leaves there."""
     if query.exists() and not any(path.name.isdigit() for path in (query / "offsets").glob("*")):

@@ -6,7 +6,7 @@ A micro-batch, or a drain, passes these steps::
     (tasks)   join their partitions, write their states and hand their rows to the sink
     finish    the sink commits in one step; or the commit is recorded in intent.json, and made
               while Spark plans the next batch
-    settle    the next step waits until that commit is made
+    wait      the next step waits until that commit is made
 
 A crash leaves the checkpoint between two steps. ``take_up`` makes a commit that was recorded, and
 says what was begun and not committed: that is finished with the same plan, from the same states,
@@ -25,10 +25,10 @@ from pathlib import Path
 from typing import Any
 
 from semistream.config import SIDES, AnyJob, Job
+from semistream.data_files import same_names
 from semistream.durable import read_checked, write_checked
 from semistream.errors import ConfigError, StateError
 from semistream.joins import JoinState
-from semistream.source_files import same_names
 from semistream.streaming.position import (
     INTENT,
     RESTORE,
@@ -97,7 +97,7 @@ class Commits:
     def begin(self, progress: Progress) -> None:
         """Record what is processed from now on. Raises the error of the previous commit if it
         failed."""
-        self.settle()
+        self.wait_for_commit()
         progress.write(self.checkpoint)
         self.progress, self.pending = progress, (progress.batch, progress.drain)
 
@@ -106,8 +106,8 @@ class Commits:
         ``load_commits.source_listed``, s since 1970."""
         row = self._row(entries, listed)
         if self.sink.two_phase:
-            self.promise(row, entries)
-            self._newest = self._executor.submit(self._keep_promise, self.sink, row, entries)
+            self.prepare(row, entries)
+            self._newest = self._executor.submit(self._commit_prepared, self.sink, row, entries)
         else:
             self.sink.commit(row, entries)
         self._committed(entries, self._at)
@@ -120,11 +120,11 @@ class Commits:
         self._committed(entries, self._at)
         return entries
 
-    def promise(self, row: dict[str, Any], entries: list[dict[str, Any]]) -> None:
+    def prepare(self, row: dict[str, Any], entries: list[dict[str, Any]]) -> None:
         """Record a commit durably, so that it is made even after a crash."""
         write_checked(self.checkpoint / INTENT, {"commit": row, "entries": entries})
 
-    def settle(self) -> None:
+    def wait_for_commit(self) -> None:
         """Wait for the newest commit. Raises its error if it failed; then nothing more may
         begin."""
         if self._newest is not None:
@@ -219,7 +219,7 @@ class Commits:
         self._check_same_job()
         self._check_same_history(at)
         self._check_rows(self.sink)
-        self._keep_former_promise()
+        self._commit_former_intent()
         self.last = self.ledger.last()
         self._check_spark()
         self.ledger.note_checkpoint(str(self.checkpoint.absolute()))
@@ -267,21 +267,22 @@ class Commits:
     @property
     def drained(self) -> bool:
         """Return whether all loaded tuples are finished, so that no join state is needed. The state
-        of two streams is needed until they have ended, because it has their promises about later
+        of two streams is needed until they have ended, because it has their guarantees about later
         tuples."""
         return self.last is not None and not self.waiting and (isinstance(self.job, Job)
                                                                or bool(self.last[1]))
 
-    def _keep_former_promise(self) -> None:
+    def _commit_former_intent(self) -> None:
         """Make a commit that a crash left half-way, through the sink it was begun with."""
         intent = read_checked(self.checkpoint / INTENT, RESTORE)
         if intent is not None:
             row = intent["commit"]
             sink = open_sink(row["sink"], self.warehouse, self.checkpoint)
             self._check_rows(sink)
-            self._keep_promise(sink, row, intent["entries"])
+            self._commit_prepared(sink, row, intent["entries"])
 
-    def _keep_promise(self, sink: Sink, row: dict[str, Any], entries: list[dict[str, Any]]) -> None:
+    def _commit_prepared(self, sink: Sink, row: dict[str, Any],
+                         entries: list[dict[str, Any]]) -> None:
         sink.commit(row, entries)
         (self.checkpoint / INTENT).unlink(missing_ok=True)
         sink.clean_up()

@@ -7,8 +7,8 @@ import os
 from collections.abc import Iterable
 
 from semistream.config import AnyJob, Job
+from semistream.data_files import Unreadable
 from semistream.sizing.plan import Plan
-from semistream.source_files import Unseen
 from semistream.streaming.commit import Commits
 from semistream.streaming.planning import Planner
 from semistream.streaming.position import begun_by_spark, done_by_spark
@@ -54,8 +54,8 @@ def plan_of_idle_load(settings: AppSettings, job: AnyJob, commits: Commits,
     return plan
 
 
-def all_loaded(entries: Iterable[os.DirEntry[str] | Unseen], commits: Commits) -> bool:
+def all_loaded(entries: Iterable[os.DirEntry[str] | Unreadable], commits: Commits) -> bool:
     """Return whether the ledger has every file that the source has now. An entry that cannot be
     read may be, or hide, an unloaded file."""
     loaded = commits.ledger.file_paths()
-    return all(not isinstance(entry, Unseen) and entry.path in loaded for entry in entries)
+    return all(not isinstance(entry, Unreadable) and entry.path in loaded for entry in entries)

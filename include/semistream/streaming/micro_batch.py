@@ -17,9 +17,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from semistream.config import SIDES
+from semistream.data_files import DataFile, examine
 from semistream.errors import StateError
 from semistream.keys_spark import quoted
-from semistream.source_files import SourceFile, look_at
 from semistream.streaming.exchange import PLACED, shares
 from semistream.streaming.progress import Progress
 from semistream.streaming.sources.base import Source
@@ -79,11 +79,11 @@ class MicroBatch:
     @cached_property
     def inputs(self) -> list[Splits[Any] | Records]:
         """How the tuples of each stream come to the tasks."""
-        given = [self.df] if len(self.streams) == 1 else of_both(self.df, self.streams)
+        given = [self.df] if len(self.streams) == 1 else split_frame(self.df, self.streams)
         return [stream.source.input(df, Part.of(offsets, files)) for df, stream, offsets, files
                 in zip(given, self.streams, self._offsets, self.files, strict=True)]
 
-    def part_of_source(self, min_age: float, stop_asked: Callable[[], bool]) -> dict[str, Any]:
+    def part_of_source(self, min_age: float, stop_requested: Callable[[], bool]) -> dict[str, Any]:
         """Return the batch's part of the source, as ``Progress`` has it: source, sources.
 
         Raises ConfigError for a file whose columns are not the stream's, StateError for a file that
@@ -92,10 +92,10 @@ class MicroBatch:
         """
         for stream in self.streams:
             stream.log.flush(self.number)
-        rested = self._rested(min_age, stop_asked)
+        files = self._complete_files(min_age, stop_requested)
         for each in self.inputs:
             each.check()
-        return {"source": self.offsets, "sources": rested}
+        return {"source": self.offsets, "sources": files}
 
     def has_changed(self, begun: Progress) -> bool:
         """Return whether this is no longer the part of the source that was begun: a file has
@@ -122,10 +122,11 @@ class MicroBatch:
         """Count the batch's tuples, unparsable ones included."""
         return sum(each.count() for each in self.inputs)
 
-    def _rested(self, min_age: float, stop_asked: Callable[[], bool]) -> tuple[SourceFile, ...]:
+    def _complete_files(self, min_age: float,
+                        stop_requested: Callable[[], bool]) -> tuple[DataFile, ...]:
         """Wait until no file has changed for ``min_age`` seconds; return the files as they are
         then."""
-        files = look_at(self.paths)
+        files = examine(self.paths)
         while (newest := max((f.modified / 1e9 for f in files), default=0.0)) > 0:
             until = min(newest, time.time()) + min_age  # a file may be dated in the future
             if until <= time.time():
@@ -133,30 +134,30 @@ class MicroBatch:
             log.info("waiting %.0f s for the newest of %d files to be complete (min_age)",
                      until - time.time(), len(files))
             while time.time() < until:
-                if stop_asked():
+                if stop_requested():
                     raise Stopped
                 time.sleep(POLL)
-            before, files = files, look_at(self.paths)
+            before, files = files, examine(self.paths)
             if files == before:
                 return files
         return files
 
 
-def one_frame(frames: Sequence[DataFrame]) -> DataFrame:
+def union_frame(frames: Sequence[DataFrame]) -> DataFrame:
     """Combine two streams in one DataFrame: side, the left columns, the right columns. A row has
     nulls for the other side's columns."""
     parts = []
     for side, df in enumerate(frames):
-        own = [F.lit(side)]
+        columns = [F.lit(side)]
         for of, other in enumerate(frames):
-            own += [quoted(f.name) if of == side else F.lit(None).cast(f.dataType)
-                    for f in other.schema]
-        parts.append(df.select(*(c.alias(f"column_{i}") for i, c in enumerate(own))))
+            columns += [quoted(f.name) if of == side else F.lit(None).cast(f.dataType)
+                        for f in other.schema]
+        parts.append(df.select(*(c.alias(f"column_{i}") for i, c in enumerate(columns))))
     return parts[0].unionAll(parts[1])
 
 
-def of_both(df: DataFrame, streams: Sequence[Stream]) -> list[DataFrame]:
-    """Separate the two streams that ``one_frame`` has combined."""
+def split_frame(df: DataFrame, streams: Sequence[Stream]) -> list[DataFrame]:
+    """Separate the two streams that ``union_frame`` has combined."""
     side, *columns = df.columns
     out, first = [], 0
     for number, stream in enumerate(streams):
@@ -197,9 +198,9 @@ def run_tasks(spark: SparkSession, work: Work, batch: MicroBatch | None) -> list
     job: RDD[tuple[str]] | DataFrame
     if messages is None:
         # no query to plan, which would be half the time of an empty micro-batch
-        job = spark.sparkContext.range(count, numSlices=count).mapPartitions(work.of_nothing)
+        job = spark.sparkContext.range(count, numSlices=count).mapPartitions(work.join_nothing)
     else:
-        job = messages.repartitionById(count, F.col("partition")).mapInArrow(work.of_batches,
+        job = messages.repartitionById(count, F.col("partition")).mapInArrow(work.join_messages,
                                                                            SUMMARY)
     entries = _collect(job, work.batch)
     entries.sort(key=lambda e: e["partition"])

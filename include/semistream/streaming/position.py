@@ -19,7 +19,7 @@ def position(checkpoint: Path) -> Position | None:
     return None if values is None else (values["batch"], values["drain"])
 
 
-def promised(checkpoint: Path) -> Position | None:
+def prepared(checkpoint: Path) -> Position | None:
     """Return the position of a commit that is recorded, and made even after a crash; None if there
     is none. Raises StateError if the record is damaged."""
     values = read_checked(checkpoint / INTENT, RESTORE)

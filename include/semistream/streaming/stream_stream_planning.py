@@ -13,7 +13,7 @@ from semistream.config import StreamStreamJob
 from semistream.errors import ConfigError
 from semistream.sizing.stream_stream_plan import BUCKETS, StreamStreamPlan
 from semistream.streaming.planning import split
-from semistream.streaming.promises import promises_of
+from semistream.streaming.punctuating import punctuation_sources
 from semistream.streaming.settings import StreamStreamSettings
 from semistream.streaming.waiting import WaitingBound
 from semistream.warehouse.closing import closing_of
@@ -95,5 +95,5 @@ class StreamStreamPlanner:
     @staticmethod
     def _check(plan: StreamStreamPlan, streams: tuple[pa.Schema, ...]) -> pa.Schema:
         for side in range(len(streams)):
-            promises_of(plan, side, streams, 0)
+            punctuation_sources(plan, side, streams, 0)
         return plan.open(streams).output_schema

@@ -8,7 +8,7 @@ import json
 import time
 import uuid
 from base64 import b64encode
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from semistream.data_files import DataFile, check_unchanged
 from semistream.errors import SemistreamError, StateError
 from semistream.joins.output import UNPARSABLE
 from semistream.keys import buckets
@@ -26,9 +27,15 @@ from semistream.resident import process_peak
 from semistream.sizing.plan import Plan
 from semistream.sizing.stream_stream_plan import StreamStreamPlan
 from semistream.sketches import SampledSketch
-from semistream.source_files import SourceFile, check_unchanged
 from semistream.streaming.exchange import Input, Side, TaskFailed, read_messages
-from semistream.streaming.joining import SUMMED, Joining, OfTwoStreams, Refused, WithMaster
+from semistream.streaming.join_operator import (
+    SUMMED,
+    Finished,
+    JoinOperator,
+    Refused,
+    SemiStreamOperator,
+    StreamStreamOperator,
+)
 from semistream.streaming.sinks.base import Sink, ledger_row
 from semistream.streaming.sources.contract import Decoder, Splits
 from semistream.streaming.spool import Spool
@@ -65,9 +72,9 @@ class Work:
     ids: tuple[tuple[str, ...], ...]
     sink: Sink = field(repr=False)  # not shown: it has the warehouse's password
     replicated: tuple[tuple[int, Splits[Any]], ...] = ()
-    sources: tuple[SourceFile, ...] = ()
+    sources: tuple[DataFile, ...] = ()
     sketched: bool = True  # whether the ledger keeps a sketch of the load's keys
-    pace: Pace | None = None  # see ``Joining.settle``
+    pace: Pace | None = None  # see ``JoinOperator.end_batch``
 
     def side(self, number: int) -> Side:
         return Side(number, placement_of(self.plan, self.streams, number))
@@ -90,15 +97,15 @@ class Work:
 
         return place
 
-    def of_batches(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def join_messages(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Join the messages of a partition, see ``exchange``; the function for ``mapInArrow``.
         Yields one row: the partition's ledger row as JSON."""
         yield pa.record_batch([pa.array([self._summary(read_messages(batches, self.streams))])],
                               names=["summary"])
 
-    def of_nothing(self, _: Iterator[object]) -> Iterator[tuple[str]]:
+    def join_nothing(self, _: Iterator[object]) -> Iterator[tuple[str]]:
         """Join a partition that gets no messages; the function for ``mapPartitions``. Yields the
-        same row as ``of_batches``."""
+        same row as ``join_messages``."""
         yield (self._summary(iter(())),)
 
     def _summary(self, batches: Iterator[Input]) -> str:
@@ -110,7 +117,7 @@ class Work:
         assert context is not None
         try:
             entry = self.join_partition(context.partitionId(), batches)
-        except SemistreamError as e:  # another attempt would fail alike
+        except SemistreamError as e:  # another attempt would fail, too
             for _ in batches:
                 pass
             return json.dumps({"partition": context.partitionId(), REFUSED: str(e)})
@@ -126,30 +133,30 @@ class Work:
             for _ in batches:  # Spark does not reuse a worker that leaves input unread
                 pass
             return done
-        join = self._operator(partition)
-        join.begin(began)
-        before = join.count()
+        operator = self._operator(partition)
+        operator.begin(began)
+        before = operator.count()
         load = {"app": self.app, "batch": self.batch, "drain": self.drain, "partition": partition}
         sketch = (SampledSketch((self.batch, self.drain, partition))
-                  if self.sketched and join.sketched else None)
-        with Spool(join.output_schema, self.streams, self.ids,
-                   self.sink.writer(join.output_schema, load), join.first,
+                  if self.sketched and operator.sketched else None)
+        with Spool(operator.output_schema, self.streams, self.ids,
+                   self.sink.writer(operator.output_schema, load), operator.first,
                    closes=self.sink.closing is not None) as spool:
-            refused, changed = self._run(join, self._tuples(partition, batches), spool, sketch)
-            entry = self._entry(partition, join.entry(before, refused), changed)
+            refused, changed = self._run(operator, self._tuples(partition, batches), spool, sketch)
+            entry = self._entry(partition, operator.entry(before, refused), changed)
             if sketch is not None and entry["rows_read"]:
                 entry["key_sketch"] = b64encode(sketch.sketch.to_bytes()).decode()
             name = entry["state_file"]
             state, former = Path(self.checkpoint) / "state" / name, self.states.get(partition, "")
             if name != former:
-                join.save(state, former)
+                operator.save(state, former)
             check_unchanged(self.sources)
             entry = self.sink.write(entry, spool)
         if entry["state_file"] == name:
-            operators.put((self.checkpoint, partition, name), join)
+            operators.put((self.checkpoint, partition, name), operator)
         else:  # another attempt was first
             state.unlink(missing_ok=True)
-            join.close()
+            operator.close()
         return entry
 
     def _tuples(self, partition: int, batches: Iterator[Input]) -> Iterator[Input]:
@@ -161,7 +168,7 @@ class Work:
                 if mine.tuples.num_rows or mine.rejected:
                     yield mine
 
-    def _operator(self, partition: int) -> Joining:
+    def _operator(self, partition: int) -> JoinOperator:
         """Return the operator in its state after the previous batch: the cached one, or a new one
         that restores the state."""
         before = self.states.get(partition, "")
@@ -169,12 +176,12 @@ class Work:
         if cached is not None:
             return cached
         operators.clear()  # frees its memory before the next one is allocated
-        join = open_joining(self.plan, self.streams, partition)
+        operator = open_operator(self.plan, self.streams, partition)
         if before:
-            join.restore(Path(self.checkpoint) / "state" / before)
-        return join
+            operator.restore(Path(self.checkpoint) / "state" / before)
+        return operator
 
-    def _run(self, join: Joining, batches: Iterator[Input], spool: Spool,
+    def _run(self, operator: JoinOperator, batches: Iterator[Input], spool: Spool,
              sketch: SampledSketch | None) -> tuple[Refused, bool]:
         """Feed the operator with the input, and the sketch with its keys. Return the counts of
         tuples rejected before the operator, and whether the operator's state may have changed."""
@@ -189,13 +196,18 @@ class Work:
                 refused[side, LONG_ID] += rejected.num_rows
                 spool.keep(rejected, pa.repeat(LONG_ID, rejected.num_rows), side)
             if sketch is not None:
-                join.sketch(sketch, batch)
-            for output in join.process(side, batch):
+                operator.sketch(sketch, batch)
+            for output in operator.process(side, batch):
                 spool.write(*output)
-        goes_on = read or (self.pace is not None and join.waiting > 0)
-        for output in (join.drain() if self.drain else join.settle(self.pace) if goes_on else ()):
+        continues = read or (self.pace is not None and operator.waiting > 0)
+        rest: Iterable[Finished] = ()
+        if self.drain:
+            rest = operator.drain()
+        elif continues:
+            rest = operator.end_batch(self.pace)
+        for output in rest:
             spool.write(*output)
-        return refused, goes_on or bool(self.drain)
+        return refused, continues or bool(self.drain)
 
     def _entry(self, partition: int, entry: dict[str, Any], changed: bool) -> dict[str, Any]:
         """Return the partition's ledger row. Raises StateError if its tuples do not add up; then
@@ -236,15 +248,16 @@ def raise_refusal(entries: list[dict[str, Any]]) -> None:
             raise TaskFailed(entry[REFUSED])
 
 
-def open_joining(plan: AnyPlan, streams: tuple[pa.Schema, ...], partition: int) -> Joining:
+def open_operator(plan: AnyPlan, streams: tuple[pa.Schema, ...], partition: int) -> JoinOperator:
     """Return a new operator of a partition. Raises ConfigError for a plan that cannot work."""
     if isinstance(plan, StreamStreamPlan):
-        from semistream.streaming.promises import promises_of  # one stream does not need it
+        # imported only here: one stream does not need it
+        from semistream.streaming.punctuating import punctuation_sources
 
-        promises = tuple(promises_of(plan, side, streams, partition)
-                         for side in range(len(streams)))
-        return OfTwoStreams(plan.open(streams), promises, plan.partitions == 1)
-    return WithMaster(plan.open(streams[0], partition))
+        sources = tuple(punctuation_sources(plan, side, streams, partition)
+                        for side in range(len(streams)))
+        return StreamStreamOperator(plan.open(streams), sources, plan.partitions == 1)
+    return SemiStreamOperator(plan.open(streams[0], partition))
 
 
 def placement_of(plan: AnyPlan, streams: tuple[pa.Schema, ...], side: int) -> Placement:
@@ -261,7 +274,7 @@ def keep_modules() -> None:
     gc.freeze()
 
 
-def get_ready(_: Iterator[object]) -> None:
+def warm_up(_: Iterator[object]) -> None:
     """Let a worker import what a micro-batch's tasks need; the function of a task. PyArrow and
     Numba import and compile at their first calls."""
     buckets(pa.array([0]).to_numpy(), True, 1)

@@ -11,12 +11,12 @@ import pyarrow as pa
 
 from semistream.config import AUTO, Job, Places, StreamSpec
 from semistream.cost_models import Costs
+from semistream.data_files import ENDINGS
 from semistream.errors import ConfigError
 from semistream.master.snapshot import open_snapshot
 from semistream.progress import Progress, silent
 from semistream.sizing.case import Case
 from semistream.sizing.choice import COSTS_FILE, known_costs
-from semistream.source_files import ENDINGS
 from semistream.tuning.settings import TuneSettings
 
 CALIBRATED_ROWS = 1024  # stream tuples that calibration repeats
@@ -97,7 +97,7 @@ def _own(settings: TuneSettings, stack: ExitStack, progress: Progress) -> Case:
 def stream_sample(spec: StreamSpec, rows: int) -> pa.Table:
     """Return the first tuples of a job's stream. Raises ConfigError for a source that cannot be
     sampled here."""
-    from semistream.streaming.sources.reader import find_reader, listed
+    from semistream.streaming.sources.file_reader import find_reader, listed
 
     if spec.format == "zipf":
         from semistream.streaming.sources.zipf import ZipfReader, zipf_tuples

@@ -61,7 +61,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from tenacity import Retrying, retry_if_exception, stop_before_delay, wait_random_exponential
 
 from semistream.config import SIDES
-from semistream.source_files import SourceFile
+from semistream.data_files import DataFile
 from semistream.warehouse.bulk import bulk_insert
 from semistream.warehouse.dialects import SYSTEMS
 from semistream.warehouse.load_ids import first_load, last_load, load_id
@@ -268,7 +268,7 @@ class Ledger:
         warehouse; each attempt calls it anew.
         """
         files = [{"app": self.app, "batch": commit["batch"], "number": n,
-                  **SourceFile(*file)._asdict()} for n, file in enumerate(commit.get("files", ()))]
+                  **DataFile(*file)._asdict()} for n, file in enumerate(commit.get("files", ()))]
         number = self.number() if entries else 0
 
         def work(connection: Connection) -> None:
@@ -327,7 +327,7 @@ class Ledger:
                 f.batch, f.number).limit(FILES_AT_ONCE)
             rows = self.run(partial(_all, page))
             gone = [{"b": row.batch, "n": row.number} for row in rows
-                    if SourceFile(row.path).now() is None]
+                    if DataFile(row.path).now() is None]
             if gone:
                 there = and_(f.app == self.app, f.batch == bindparam("b"),
                              f.number == bindparam("n"))

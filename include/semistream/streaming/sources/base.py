@@ -11,8 +11,8 @@ import pyarrow as pa
 from sqlalchemy import Engine
 
 from semistream.config import StreamSpec
+from semistream.data_files import Unreadable
 from semistream.errors import ConfigError
-from semistream.source_files import Unseen
 from semistream.streaming.sources.contract import (
     CannotRecount,
     Decoder,
@@ -57,7 +57,7 @@ class Source:
         """The schema of the tuples; None if only Spark can find it. Raises ConfigError."""
         return None
 
-    def entries(self) -> Iterator[os.DirEntry[str] | Unseen] | None:
+    def entries(self) -> Iterator[os.DirEntry[str] | Unreadable] | None:
         """List the files that the source has now; None if only Spark can."""
         return None
 

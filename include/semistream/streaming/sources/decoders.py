@@ -10,12 +10,12 @@ from typing import ClassVar
 
 import pyarrow as pa
 
-from semistream.files.json_source import JsonSource
-from semistream.files.source import Chunk
+from semistream.files.dataset import Chunk
+from semistream.files.json_dataset import JsonDataset
 from semistream.scratch import task_directory
+from semistream.streaming.sources.file_reader import FileReader
 from semistream.streaming.sources.log import plain_path
 from semistream.streaming.sources.numbered import NOTHING, Numbered, by_line, hashes
-from semistream.streaming.sources.reader import FileReader
 
 MANY = 2**31 - 1
 
@@ -49,7 +49,7 @@ class MessageDecoder:
 
     def decode(self, records: Iterator[pa.RecordBatch]) -> Iterator[Numbered]:
         source = self.reader.open()
-        assert isinstance(source, JsonSource)
+        assert isinstance(source, JsonDataset)
         for batch in records:
             numbers, chunk = hashes(batch), source.parse(batch.column(0))
             yield Numbered(chunk, numbers[chunk.lines - 1],

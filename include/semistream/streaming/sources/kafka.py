@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from semistream.errors import ConfigError
+from semistream.files.dataset import Reading
 from semistream.files.formats import check_formats
-from semistream.files.source import Reading
 from semistream.streaming.sources.base import Source
 from semistream.streaming.sources.decoders import MessageDecoder
-from semistream.streaming.sources.reader import FileReader
+from semistream.streaming.sources.file_reader import FileReader
 
 if TYPE_CHECKING:
     from pyspark.errors import PySparkException

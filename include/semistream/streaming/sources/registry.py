@@ -13,15 +13,15 @@ import pyarrow as pa
 from semistream.config import FILE_FORMATS, StreamSpec
 from semistream.errors import ConfigError
 from semistream.streaming.sources.base import Source
-from semistream.streaming.sources.reader import READ
+from semistream.streaming.sources.file_reader import READ
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 # ``module.Class`` of this package by format, imported on first use: the proof needs no Spark
 SOURCES: dict[str, str] = {
-    **dict.fromkeys(FILE_FORMATS, "files.SparkFileStream"),
-    **dict.fromkeys(READ, "files.FileStream"),
+    **dict.fromkeys(FILE_FORMATS, "file_streams.SparkFileStream"),
+    **dict.fromkeys(READ, "file_streams.FileStream"),
     "kafka": "kafka.KafkaSource", "outbox": "outbox.Outbox", "zipf": "zipf.Zipf",
 }
 

@@ -14,21 +14,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from semistream.config import StreamSpec
-from semistream.errors import ConfigError
-from semistream.files.formats import check_formats
-from semistream.files.opening import SOURCES, check_partitions, read_files
-from semistream.files.parquet_source import ParquetSource
-from semistream.files.source import BLOCK, FileSource, Reading
-from semistream.source_files import (
+from semistream.data_files import (
     ENDINGS,
     GLOB_FILTER,
-    SourceFile,
-    Unseen,
+    DataFile,
+    Unreadable,
+    escaped,
     is_remote,
     is_utf8,
     list_files,
-    plainly,
 )
+from semistream.errors import ConfigError
+from semistream.files.dataset import BLOCK, Dataset, Reading
+from semistream.files.formats import check_formats
+from semistream.files.opening import SOURCES, check_partitions, read_files
+from semistream.files.parquet_dataset import ParquetDataset
 from semistream.streaming.sources.contract import SplitReader
 from semistream.streaming.sources.numbered import Numbered, by_line, combined
 from semistream.warehouse.ids import stream_ids
@@ -55,7 +55,7 @@ SMALL_FILE, FEW_FILES = 256_000, 64
 
 
 @dataclass(frozen=True)
-class FileReader(SplitReader[SourceFile]):
+class FileReader(SplitReader[DataFile]):
     """The reader of a stream's local files. A tuple's number is its line in its file.
 
     kind: csv, json or parquet; declared: columns whose types the job declares; ids: the columns
@@ -69,21 +69,21 @@ class FileReader(SplitReader[SourceFile]):
     ids: tuple[str, ...]
     path: str | None = None
 
-    def open(self, paths: Sequence[Path] = ()) -> FileSource:
+    def open(self, paths: Sequence[Path] = ()) -> Dataset:
         source = read_files("stream", paths, self.kind, self.reading, self.schema, self.declared)
         source.loaded = True
         source.identify = lambda rows: stream_ids(rows, self.ids)
         source.id_columns = [c for c in self.ids if c in self.schema.names]
-        if isinstance(source, ParquetSource):
+        if isinstance(source, ParquetDataset):
             source.rows, source.size, source.threads = TASK_ROWS, TASK_BYTES, False
         return source
 
-    def read(self, splits: Sequence[SourceFile]) -> Iterator[Numbered]:
+    def read(self, splits: Sequence[DataFile]) -> Iterator[Numbered]:
         source = self.open()
         yield from combined((by_line(chunk) for file in splits
                              for chunk in source.read(Path(file.path))), self.schema)
 
-    def check(self, splits: Sequence[SourceFile]) -> None:
+    def check(self, splits: Sequence[DataFile]) -> None:
         """Raise ConfigError for a file whose columns are not the stream's. With ``stream.columns``,
         a JSON file may lack some of them, and any file but CSV may have more."""
         source, wanted = self.open(), self.schema.names
@@ -107,20 +107,20 @@ class FileReader(SplitReader[SourceFile]):
                     "loaded: mend the file and start the app again. Where columns vary, "
                     "stream.columns says which ones to read (a schema as DDL).")
 
-    def is_empty(self, split: SourceFile) -> bool:
+    def is_empty(self, split: DataFile) -> bool:
         if self.kind == "parquet":
             with suppress(OSError, pa.ArrowException):
                 return bool(pq.read_metadata(split.path).num_rows == 0)
             return False  # the task that reads it will report the error
         return super().is_empty(split)
 
-    def count(self, splits: Sequence[SourceFile]) -> int:
+    def count(self, splits: Sequence[DataFile]) -> int:
         """Count the tuples. Everything except Parquet is read for that."""
         if self.kind == "parquet":
             return sum(pq.read_metadata(file.path).num_rows for file in splits)
         return super().count(splits)
 
-    def replicated(self, splits: Sequence[SourceFile], tasks: int) -> bool:
+    def replicated(self, splits: Sequence[DataFile], tasks: int) -> bool:
         size = sum(max(file.size, 0) for file in splits)
         if len(splits) > FEW_FILES and size < SMALL_FILE * len(splits):
             return False
@@ -177,7 +177,7 @@ def listed(spec: StreamSpec) -> list[Path]:
                           "Give the directory of the stream's files.")
     files = _paths(spec)
     others = [Path(entry.path).name for entry in list_files(spec.path, {GLOB_FILTER: "*"})
-              if Path(entry.path) not in set(files) and not isinstance(entry, Unseen)]
+              if Path(entry.path) not in set(files) and not isinstance(entry, Unreadable)]
     if others:
         log.warning("%d files of %s are not read, as their names do not end as those of %s files "
                     "do, or as pathGlobFilter says: %s", len(others), spec.path, spec.format,
@@ -196,11 +196,11 @@ def _paths(spec: StreamSpec) -> list[Path]:
     them. Raises ConfigError for a name that Spark would skip."""
     found = []
     for entry in list_files(spec.path or "", spec.options, spec.format):
-        if isinstance(entry, Unseen):
+        if isinstance(entry, Unreadable):
             log.warning("%s could not be looked at: %s", entry.path, entry.why)
         elif not is_utf8(entry.path):
             raise ConfigError("stream.path", "must hold files whose names are in UTF-8",
-                              plainly(entry.path), "Rename the file.")
+                              escaped(entry.path), "Rename the file.")
         else:
             found.append(Path(entry.path))
     return sorted(found)

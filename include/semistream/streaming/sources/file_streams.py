@@ -15,16 +15,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from sqlalchemy import Engine
 
-from semistream.errors import ConfigError, SemistreamError
-from semistream.scratch import scratch_directory
-from semistream.source_files import (
-    SourceFile,
-    Unseen,
+from semistream.data_files import (
+    DataFile,
+    Unreadable,
     data_filter,
     is_pattern,
     is_remote,
     list_files,
 )
+from semistream.errors import ConfigError, SemistreamError
+from semistream.scratch import scratch_directory
 from semistream.streaming.sources.base import Source
 from semistream.streaming.sources.contract import (
     INFERRED,
@@ -34,7 +34,7 @@ from semistream.streaming.sources.contract import (
     Recount,
     Splits,
 )
-from semistream.streaming.sources.reader import (
+from semistream.streaming.sources.file_reader import (
     LISTING,
     READ,
     FileReader,
@@ -65,10 +65,10 @@ class PathSource(Source):
             raise ConfigError("stream.path", "must be a directory that is there", path,
                               "Make it, if the stream's files are still to come, or mend the path.")
 
-    def splits(self, part: Part) -> list[SourceFile]:
-        return [SourceFile(path) for path in part.files]
+    def splits(self, part: Part) -> list[DataFile]:
+        return [DataFile(path) for path in part.files]
 
-    def recount(self, split: SourceFile, warehouse: Engine) -> Recount:
+    def recount(self, split: DataFile, warehouse: Engine) -> Recount:
         raise CannotRecount(f"files of the format {self.spec.format} cannot be read again; those "
                             f"that can are {', '.join(READ)}")
 
@@ -90,7 +90,7 @@ class FileStream(PathSource):
     def schema(self) -> pa.Schema | None:
         return None if self.reader is None else self.reader.schema
 
-    def entries(self) -> Iterator[os.DirEntry[str] | Unseen] | None:
+    def entries(self) -> Iterator[os.DirEntry[str] | Unreadable] | None:
         if not is_local(self.spec) or not self.spec.path:
             return None
         return list_files(os.path.abspath(self.spec.path), self.spec.options, self.spec.format)
@@ -140,7 +140,7 @@ class FileStream(PathSource):
             "__globPaths__", "false").load(list(part.files)).select("path", "content"),
             ContentDecoder(self.reader))
 
-    def recount(self, split: SourceFile, warehouse: Engine) -> Recount:
+    def recount(self, split: DataFile, warehouse: Engine) -> Recount:
         """Return a file to be read again as the load reads it. A line that is no row, or whose
         columns cannot be read, is only counted. The columns of text files are texts."""
         file = _local(split.path)
@@ -222,7 +222,7 @@ def listing_options(max_files: int) -> dict[str, str]:
     return options
 
 
-def _now(file: SourceFile) -> SourceFile:
+def _now(file: DataFile) -> DataFile:
     """Return a file with its present size, unknown if it cannot be examined: the task that reads it
     will report the error."""
     with suppress(OSError):

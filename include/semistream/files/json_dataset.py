@@ -22,6 +22,15 @@ from semistream.files.convert import (
     infer_type,
     prepared_cells,
 )
+from semistream.files.dataset import (
+    BOM,
+    Chunk,
+    Dataset,
+    Raw,
+    Rejected,
+    check_columns,
+    decode,
+)
 from semistream.files.json_kernels import (
     ESCAPED,
     MISSING,
@@ -33,15 +42,6 @@ from semistream.files.json_kernels import (
     scan,
 )
 from semistream.files.records import line_numbers
-from semistream.files.source import (
-    BOM,
-    Chunk,
-    FileSource,
-    Raw,
-    Rejected,
-    check_columns,
-    decode,
-)
 
 CELLS = 1_000_000  # values found at a time
 LEAST_ROWS = 64  # least objects at a time
@@ -51,7 +51,7 @@ NO_OBJECT = "not one JSON object"
 UNBOUNDED = np.zeros(0, np.int64)
 
 
-class JsonSource(FileSource):
+class JsonDataset(Dataset):
     """JSON objects. Types are inferred from a sample. Fields that the sample lacks are ignored, and
     counted."""
 

@@ -25,7 +25,7 @@ PACKED_ENDINGS = ("", ".gz", ".bz2", ".zst", ".lz4", ".xz")
 GLOB_FILTER = "pathGlobFilter"
 
 
-class SourceFile(NamedTuple):
+class DataFile(NamedTuple):
     """A file of a source. path: plain if it is local, else a URI; size in bytes and modified in ns
     since 1970, -1 if unknown."""
 
@@ -41,15 +41,15 @@ class SourceFile(NamedTuple):
     def known(self) -> bool:
         return self.size >= 0
 
-    def now(self) -> SourceFile | None:
+    def now(self) -> DataFile | None:
         """Return the same file as it is at present; None when it is gone."""
         if is_remote(self.path):
-            return SourceFile(self.path)
+            return DataFile(self.path)
         try:
             status = os.stat(self.path)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        return SourceFile(self.path, status.st_size, status.st_mtime_ns)
+        return DataFile(self.path, status.st_size, status.st_mtime_ns)
 
 
 def is_remote(path: str) -> bool:
@@ -58,10 +58,10 @@ def is_remote(path: str) -> bool:
 
 def is_utf8(path: str) -> bool:
     """Return whether a file's name is UTF-8. Python represents other names with surrogates."""
-    return plainly(path) == path
+    return escaped(path) == path
 
 
-def plainly(path: str) -> str:
+def escaped(path: str) -> str:
     """Return a path with backslash escapes for bytes that are not UTF-8, for databases and
     pages."""
     return os.fsencode(path).decode(errors="backslashreplace")
@@ -88,12 +88,12 @@ def same_names(path: str, former: str) -> bool:
                for now, then in both)
 
 
-def look_at(paths: Iterable[str]) -> tuple[SourceFile, ...]:
+def examine(paths: Iterable[str]) -> tuple[DataFile, ...]:
     """Return files with their present size and time of modification. Raises StateError for one that
     is gone."""
     found = []
     for path in paths:
-        file = SourceFile(path).now()
+        file = DataFile(path).now()
         if file is None:
             raise StateError(f"The stream's file {path} is gone, and has not been loaded. Put it "
                              "back and start the app again; if its tuples are not to be loaded, "
@@ -102,7 +102,7 @@ def look_at(paths: Iterable[str]) -> tuple[SourceFile, ...]:
     return tuple(found)
 
 
-def check_unchanged(files: Iterable[SourceFile]) -> None:
+def check_unchanged(files: Iterable[DataFile]) -> None:
     """Check files. Raises StateError for a file that has changed since it was first examined."""
     for file in files:
         now = file.now() if file.known else file
@@ -129,7 +129,7 @@ def data_filter(kind: str, path: str, options: Mapping[str, str]) -> dict[str, s
     return {GLOB_FILTER: f"*{{{','.join(alternatives)}}}"}
 
 
-class Unseen(NamedTuple):
+class Unreadable(NamedTuple):
     """An entry of a source that could not be examined, and the reason."""
 
     path: str
@@ -137,14 +137,14 @@ class Unseen(NamedTuple):
 
 
 def list_files(path: str, options: Mapping[str, str],
-               kind: str = "") -> Iterator[os.DirEntry[str] | Unseen]:
+               kind: str = "") -> Iterator[os.DirEntry[str] | Unreadable]:
     """Yield the files that Spark's file source takes from a local directory or pattern. Names that
     begin with "_" or ".", and files below such directories, are skipped.
 
     options: of the source; kind: csv, json or parquet, see ``data_filter``.
 
     Files that disappear meanwhile are left out. An entry that cannot be examined for another reason
-    is yielded as `Unseen`, and all others are still listed. The ``stat`` of each file is known.
+    is yielded as `Unreadable`, and all others are still listed. The ``stat`` of each file is known.
     """
     options = {**data_filter(kind, path, options), **options}
     pattern = next((v for k, v in options.items() if k.lower() == GLOB_FILTER.lower()), "*")
@@ -163,7 +163,7 @@ def _without_braces(path: str) -> Iterator[str]:
 
 
 def _matching(place: str, parts: Sequence[str],
-              pattern: str) -> Iterator[os.DirEntry[str] | Unseen]:
+              pattern: str) -> Iterator[os.DirEntry[str] | Unreadable]:
     """Yield the files below a directory that match the remaining parts of a pattern."""
     try:
         if not parts:
@@ -190,14 +190,14 @@ def _matching(place: str, parts: Sequence[str],
 
 
 def _below(directory: str, pattern: str,
-           above: tuple[tuple[int, int], ...]) -> Iterator[os.DirEntry[str] | Unseen]:
+           above: tuple[tuple[int, int], ...]) -> Iterator[os.DirEntry[str] | Unreadable]:
     """Yield the files below a directory. above: device and inode of the directories on the way to
     it."""
     try:
         status = os.stat(directory)
         here = status.st_dev, status.st_ino
         if here in above:
-            yield Unseen(directory, "it leads to a directory above it")
+            yield Unreadable(directory, "it leads to a directory above it")
             return
         with os.scandir(directory) as found:
             entries = [entry for entry in found if _is_visible(entry.name)]
@@ -217,13 +217,13 @@ def _below(directory: str, pattern: str,
             yield entry
 
 
-def _unreadable(path: str, error: OSError) -> Iterator[Unseen]:
+def _unreadable(path: str, error: OSError) -> Iterator[Unreadable]:
     """Yield nothing if the path is gone, but yield a broken link, and any other error, as
-    `Unseen`."""
+    `Unreadable`."""
     if not isinstance(error, FileNotFoundError):
-        yield Unseen(path, error.strerror or str(error))
+        yield Unreadable(path, error.strerror or str(error))
     elif os.path.islink(path):
-        yield Unseen(path, f"a link to {os.readlink(path)}, which is not there")
+        yield Unreadable(path, f"a link to {os.readlink(path)}, which is not there")
 
 
 def _is_visible(name: str) -> bool:

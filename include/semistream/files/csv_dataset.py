@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as arrow_csv
 
+from semistream.data_files import PACKED_ENDINGS
 from semistream.errors import ConfigError, SemistreamError
 from semistream.files.convert import (
     cast_cells,
@@ -21,11 +22,10 @@ from semistream.files.convert import (
     infer_type,
     prepared_cells,
 )
-from semistream.files.records import LF, Records, line_numbers, split_records
-from semistream.files.source import (
+from semistream.files.dataset import (
     BLOCK,
     BOM,
-    FileSource,
+    Dataset,
     Raw,
     Reading,
     Rejected,
@@ -34,7 +34,7 @@ from semistream.files.source import (
     decode,
     open_text,
 )
-from semistream.source_files import PACKED_ENDINGS
+from semistream.files.records import LF, Records, line_numbers, split_records
 
 CR = b"\r"
 QUOTES = "Its quotes do not match."
@@ -42,7 +42,7 @@ HEADER = 64 << 10  # bytes that contain most header lines and one more record
 SEPARATOR = b"sep="  # the first line that Excel writes; the delimiter follows
 
 
-class CsvSource(FileSource):
+class CsvDataset(Dataset):
     """CSV text with a header line. Types are inferred from a sample. A row with a cell that does
     not fit its column's type is rejected."""
 
