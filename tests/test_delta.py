@@ -104,7 +104,7 @@ def test_delta_commit_is_not_repeated_when_the_ledger_was_not_reached(
     sqlite_load.check_ledger()
 
 
-def test_a_promised_delta_commit_is_made_whatever_sink_comes_next(
+def test_a_prepared_delta_commit_is_made_whatever_sink_comes_next(
         spark, sqlite_load, tmp_path, monkeypatch):
     def crashing(*_):
         raise OSError("crash")
@@ -144,9 +144,9 @@ def test_delta_commit_goes_on_while_the_next_batch_is_planned_and_not_longer(
     monkeypatch.setattr(DeltaSink, "commit", slow)
     monkeypatch.setattr(Progress, "write", lambda *args: (happened.append("begun"), write(*args)))
     monkeypatch.setattr(app.App, "_committed",
-                        lambda *args: (committed(*args), happened.append("promised")))
+                        lambda *args: (committed(*args), happened.append("prepared")))
     sqlite_load.run(spark, sink=str(tmp_path / "delta"))
-    assert len(happened) >= 9 and happened == ["begun", "promised", "made"] * (len(happened) // 3)
+    assert len(happened) >= 9 and happened == ["begun", "prepared", "made"] * (len(happened) // 3)
     sqlite_load.check_ledger()
 
 

@@ -21,7 +21,7 @@ from loads import COLUMNS, ON, STREAM, SmallLoad, same
 from semistream.errors import StateError
 from semistream.gathering import COLUMN_OVERHEAD
 from semistream.sizing.plan import Plan
-from semistream.streaming import joining, task
+from semistream.streaming import join_operator, task
 from semistream.streaming.exchange import Input
 from semistream.streaming.sinks import delta as delta_sink
 from semistream.streaming.sinks import sql as sql_sink
@@ -158,7 +158,8 @@ def test_another_workers_operator_is_taken_and_its_state_not_read(tmp_path, monk
         tasks.committed(entries)
         tasks.batch = 0
         with monkeypatch.context() as patch:  # partition 0's operator is the one that it holds
-            patch.setattr(joining.JoinState, "read", lambda path: pytest.fail("the state was read"))
+            patch.setattr(join_operator.JoinState, "read",
+                          lambda path: pytest.fail("the state was read"))
             tasks.work(1).join_partition(0, iter([Input(0, chunks[0].slice(0, 0))]))
     finally:
         os.kill(pid, signal.SIGKILL)

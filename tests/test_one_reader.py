@@ -21,7 +21,7 @@ from semistream.errors import ConfigError, SemistreamError
 from semistream.files import JoinFiles, join_files, open_dataset
 from semistream.master.publish import publish_snapshot
 from semistream.provisioning.dimensions import provision
-from semistream.quality.recount import read_ids
+from semistream.quality.recount import ids_of_file
 from semistream.streaming.sources.file_reader import find_reader
 from semistream.warehouse import connect
 from test_source import verify
@@ -200,7 +200,7 @@ def test_a_file_without_a_byte_has_no_rows_to_count(tmp_path):
         (tmp_path / name).touch()
         kind = name.partition(".")[2]
         spec = StreamSpec(format=kind, id=["id"])
-        assert list(read_ids(tmp_path / name, kind, spec, ("id",))) == []
+        assert list(ids_of_file(tmp_path / name, spec, None)) == []
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.jsonl"])

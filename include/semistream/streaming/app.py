@@ -3,12 +3,12 @@ once, drains, stops.
 
 A micro-batch is partitioned by the key's bucket, so that partition p of P has every tuple whose key
 lies in the buckets of R that operator p owns (``exchange``). A task joins and loads its partition
-and returns one summary row. Joined rows never enter the JVM. Tasks, not Spark, read the files of
-all formats except those that only Spark knows.
+and returns one summary row. Joined rows never enter the JVM. A source says whether tasks read its
+tuples themselves or Spark brings them (``sources``).
 
 ``App`` is the query's life cycle. ``commit`` has the commit protocol, ``planning`` (for two
-streams ``stream_stream_planning``) chooses the plan of the join, ``joining`` is what a task runs,
-and ``summary`` describes what the run has done.
+streams ``stream_stream_planning``) chooses the plan of the join, ``join_operator`` is what a task
+runs, and ``summary`` describes what the run has done.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ SESSION = {
 }
 
 
-LOOKED_AT_BY_DRIVER = "spark.sql.sources.parallelPartitionDiscovery.threshold"  # most files
+LISTED_BY_DRIVER = "spark.sql.sources.parallelPartitionDiscovery.threshold"  # most files
 
 
 class App:
@@ -157,7 +157,7 @@ class App:
         for name, value in SESSION.items():
             self.spark.conf.set(name, value)
         if all(map(is_local, self.job.streams)):  # listing a local file takes microseconds
-            self.spark.conf.set(LOOKED_AT_BY_DRIVER, str(2**31 - 1))
+            self.spark.conf.set(LISTED_BY_DRIVER, str(2**31 - 1))
         self.partitions = self.planner.partitions(spark.sparkContext.defaultParallelism)
         if self._taken:
             self._of_jvm = StopHandler(spark.sparkContext, self._taken, self._signalled.set)
@@ -296,7 +296,7 @@ class App:
         try:
             while not query.awaitTermination(POLL):
                 self.commits.check()
-                if self._stopping or (self._stop_asked() and self._stop_at_border()):
+                if self._stopping or (self._stop_requested() and self._stop_at_border()):
                     if not logged:
                         log.info(STOPPING)
                     logged = True
@@ -384,7 +384,7 @@ class App:
         self._finish(batch)
 
     def _source(self, batch: MicroBatch) -> dict[str, Any]:
-        return batch.part_of_source(self.settings.min_age, self._stop_asked)
+        return batch.part_of_source(self.settings.min_age, self._stop_requested)
 
     def _change_plan(self, batch: MicroBatch) -> None:
         """Start using a new master version, or changed settings, after draining what waits under
@@ -467,7 +467,7 @@ class App:
 
     # ---- stop
 
-    def _stop_asked(self) -> bool:
+    def _stop_requested(self) -> bool:
         after = self.settings.stop_after
         over = bool(after) and time.monotonic() - self.started > after
         return over or self._signalled.is_set() or stop_requested(self.checkpoint)

@@ -27,7 +27,7 @@ def prepared(checkpoint: Path) -> Position | None:
 
 
 def follows(at: Position, last: Position | None) -> bool:
-    """Return whether a load can be at ``at`` if the newest commit is ``last``: at the same
+    """Return whether an app can be at ``at`` if the newest commit is ``last``: at the same
     position, at its drain, or at the next batch."""
     batch, drain = last if last is not None else (-1, 1)
     return at in ((batch, drain), (batch, 1), (batch + 1, 0)) and at[0] >= 0

@@ -1,4 +1,4 @@
-"""The common part of the scripts in ``spark_apps`` that load a warehouse."""
+"""The common part of the scripts in ``spark_apps``."""
 
 from __future__ import annotations
 

@@ -84,8 +84,9 @@ def stop_requested(checkpoint: str | Path) -> bool:
 
 
 def forget_former_stop(checkpoint: Path) -> None:
-    """Forget a stop that was asked of a driver which is gone, in one that begins and has the
-    checkpoint's lock. A launcher knows for whom it was meant: then it is as that left it."""
+    """Forget a stop that was requested of a former driver. The caller begins, and has the
+    checkpoint's lock. A driver with a launcher keeps the request: the launcher has decided whether
+    it holds."""
     if LAUNCHED not in os.environ:
         clear_stop(checkpoint)
 

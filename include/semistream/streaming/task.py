@@ -1,5 +1,5 @@
 """One Spark task: it joins one partition of a micro-batch and loads the result exactly once.
-``joining`` has the operator that it runs."""
+``join_operator`` has the operator that it runs."""
 
 from __future__ import annotations
 
