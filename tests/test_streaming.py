@@ -22,7 +22,7 @@ from semistream.config import Job, StreamSpec
 from semistream.errors import ConfigError, TooManyRows
 from semistream.master.publish import publish_snapshot
 from semistream.sketches import read_sketch
-from semistream.streaming import app
+from semistream.streaming import app, micro_batch
 from semistream.streaming.commit import Commits
 from semistream.streaming.sinks.sql import SqlSink
 from semistream.streaming.sources.file_reader import FEW_FILES, loaded_type
@@ -116,18 +116,20 @@ def test_many_small_files_are_decoded_once_each_and_have_no_task_of_their_own(
         spec = job.stream.model_copy(update={"format": "csv"})
         job = job.model_copy(update={"stream": spec})
     files = Counter(map(str, sqlite_load.stream_directory.iterdir()))
-    decoded, place, reading = Counter(), Work.place_files, Work.reading
+    decoded, place, exchange = Counter(), micro_batch.place, Work.place_splits
 
-    def placed(self, shares):
-        decoded.update(path for share in shares for side in share for path in side)
-        return place(self, shares)
+    def exchanged(self, shares):
+        decoded.update(file.path for share in shares for _, of in share for file in of.splits)
+        return exchange(self, shares)
 
-    def read_by_all(self, paths):
-        decoded.update({path: self.plan.partitions for side in paths for path in side})
-        return reading(self, paths)
+    def placed(*args):
+        work, messages = place(*args)
+        decoded.update({file.path: work.plan.partitions for _, of in work.replicated
+                        for file in of.splits})
+        return work, messages
 
-    monkeypatch.setattr(Work, "place_files", placed)
-    monkeypatch.setattr(Work, "reading", read_by_all)
+    monkeypatch.setattr(Work, "place_splits", exchanged)
+    monkeypatch.setattr(micro_batch, "place", placed)
     before = finished_tasks(spark)
     assert sqlite_load.run(spark, job, max_files=0)["rows_read"] == 10 * len(files)
     sqlite_load.check()
