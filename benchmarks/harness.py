@@ -146,7 +146,7 @@ def summary(runs: Sequence[tuple[Sample, Result]], baseline: Sequence[float] | N
     """Return a peer's row from its repetitions. baseline: the rates of the peer of this name in the
     same repetitions; None if it could not run."""
     samples, results = zip(*runs, strict=True)
-    mean = lambda values: float(np.mean(list(values)))  # noqa: E731
+    mean = lambda values: float(np.mean(list(values)))
     rates = [s.rate for s in samples]
     wide = half_width(rates)
     extra = {what: mean(s.extra[what] for s in samples) for what in samples[0].extra}

@@ -71,7 +71,7 @@ def planned(files: Files, stream: Stream, memory: int, s: Settings) -> list[Scal
     root = files.snapshot(s.master, COLUMNS)
     job = Job.load({"name": "benchmark", "stream": {"path": "stream"}, "master": {"name": "master"},
                     "on": {"key": "key"}, "fact_table": "fact"})
-    case = tuning.Case(job, stream.batch(0, SAMPLE), root / str(current_version(root)), 1)
+    case = tuning.SizingInput(job, stream.batch(0, SAMPLE), root / str(current_version(root)), 1)
     with closing(case.relation):
         return scale_out(case, [memory], s.planned, [s.algorithm], TYPICAL)
 

@@ -21,8 +21,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.csv as csv
 import pyarrow.dataset as ds
-from sqlalchemy import Text, column, select, table, text
-from sqlalchemy.types import String
+from sqlalchemy import column, select, table, text
 
 from benchmarks.data import COLUMNS, STREAM, Answer, Files, Stream, master_batches
 from benchmarks.harness import ROOT, Bench, Result, Sample, Unavailable, peak_rss
@@ -35,11 +34,11 @@ from semistream.streaming.spool import PROPAGATED, UNMATCHED
 from semistream.warehouse import connect, create_all
 from semistream.warehouse.bulk import fetch
 from semistream.warehouse.load_ids import load_id
-from semistream.warehouse.schema import load_batches
+from semistream.warehouse.records import Commit, InputCounts, LoadRecord
+from semistream.warehouse.schema import load_batches, load_inputs
 from semistream.warehouse.tables import quoted
 
 ADDED = pa.schema(list(COLUMNS)[1:])
-LOAD = {"app": "benchmark", "batch": 0, "drain": 0, "partition": 0}
 
 
 @dataclass(frozen=True)
@@ -176,23 +175,22 @@ def tables(place: str) -> SqlSink:
     create_all(sink.warehouse.engine)
     with sink.warehouse.engine.begin() as connection:
         connection.execute(text("DROP TABLE IF EXISTS fact"))
-        connection.execute(load_batches.delete())
+        for of_loads in (load_inputs, load_batches):
+            connection.execute(of_loads.delete())
     sink.prepare(STREAM, ADDED, ("id",))
     return sink
 
 
-def entry() -> dict:
-    """Return a ledger row."""
-    given = [c for c in load_batches.columns if c.name not in ("committed_at", "load_id")]
-    plain = {c.name: "" if isinstance(c.type, (Text, String)) else 0 for c in given}
-    return plain | LOAD | {"memory": {}, "rejected": {}, "state_file": "state", "sides": None,
-                           "key_sketch": None}
+def record() -> LoadRecord:
+    """Return the record of a load without tuples."""
+    counts = InputCounts("master", 0, 0, 0, {}, 0, "state", "master", "v000001")
+    return LoadRecord("benchmark", 0, 0, 0, "", (counts,), 0, 0, 0)
 
 
 def sql_sink(peer: SinkPeer, place: str) -> float:
     sink, given = tables(place), Given(peer.rows)
     start = time.perf_counter()
-    sink.write(entry(), given)  # type: ignore[arg-type]
+    sink.write(record(), given)  # type: ignore[arg-type]
     return time.perf_counter() - start
 
 
@@ -239,13 +237,11 @@ def delta_sink(peer: SinkPeer, place: str) -> float:
     sink, given = DeltaSink(place, str(checkpoint), warehouse), Given(peer.rows)
     sink = sink.prepare(STREAM, ADDED, ("id",))
     start = time.perf_counter()
-    given.writer = sink.writer(peer.rows.schema, LOAD)
+    given.writer = sink.writer(peer.rows.schema, "benchmark", 0, 0, 0)
     for rows in peer.rows.to_batches(PROBE_ROWS):
         given.writer.write(rows)
-    loaded = sink.write(entry(), given)  # type: ignore[arg-type]
-    sink.commit({k: v for k, v in LOAD.items() if k != "partition"}
-                | {"job": "", "fact_table": "fact", "sink": place, "partitions": 1,
-                   "source_offsets": "", "rows_read": 0}, [loaded])
+    loaded = sink.write(record(), given)  # type: ignore[arg-type]
+    sink.commit(Commit("benchmark", 0, 0, "fact", place, 1, 0), [loaded])
     return time.perf_counter() - start
 
 

@@ -5,6 +5,8 @@ Inputs are files, directories, published snapshots, or tables of the warehouse. 
 them can run this one first: it fails if the estimate exceeds ``max_output_rows``.
 """
 
+from typing import Any
+
 from airflow.sdk import dag, task
 
 from semistream.pipeline import steps
@@ -31,7 +33,7 @@ PARAMS = form(
 @dag(schedule=None, catchup=False, tags=["semistream"], doc_md=__doc__, params=PARAMS)
 def estimate_join_size() -> None:
     @task
-    def estimate(params: dict) -> dict:
+    def estimate(params: dict[str, Any]) -> dict[str, Any]:
         """Return the estimate, its greatest error, how it was made, and what was read."""
         return attempt(steps.estimate_join_size, params, places())
 

@@ -3,6 +3,7 @@ read."""
 
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 from airflow.sdk import Param, dag, task
 
@@ -24,12 +25,12 @@ SPARK_APPS = Path(__file__).resolve().parents[1] / "spark_apps"
              **form(Publishing, {"Publishing": ("memory",)}, memory=MEMORY)})
 def provision_master_data() -> None:
     @task
-    def prepare(params: dict) -> None:
+    def prepare(params: dict[str, Any]) -> None:
         """Make the missing data files of a shipped job."""
         attempt(steps.prepare, params["job"], places())
 
     @task
-    def provision(params: dict) -> dict:
+    def provision(params: dict[str, Any]) -> dict[str, Any]:
         """Upsert the dimension table by business key."""
         return attempt(steps.provision, params["job"], places())
 
@@ -39,7 +40,7 @@ def provision_master_data() -> None:
         driver_memory="1g")
 
     @task(outlets=[MASTER])
-    def announce(params: dict, *, outlet_events: dict) -> dict:
+    def announce(params: dict[str, Any], *, outlet_events: dict[str, Any]) -> dict[str, Any]:
         """Emit an asset event that says which version of the master data is current."""
         version = steps.published(params["job"], places())
         outlet_events[MASTER].extra = version

@@ -8,6 +8,7 @@ with them. Only ``end`` says that no more tuples will come.
 
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 from airflow.sdk import dag, task
 
@@ -40,7 +41,7 @@ PARAMS = form(
      default_args={"retries": 3, "retry_delay": timedelta(seconds=10)})
 def stream_stream_load() -> None:
     @task
-    def prepare(params: dict) -> None:
+    def prepare(params: dict[str, Any]) -> None:
         """Make the missing data files of a shipped job."""
         attempt(steps.prepare, params["job"], places())
 

@@ -7,6 +7,7 @@ they would disturb each other. ``semi_stream_load`` uses the recommended setting
 """
 
 from pathlib import Path
+from typing import Any
 
 from airflow.sdk import TriggerRule, dag, task, task_group
 
@@ -36,26 +37,26 @@ PARAMS = form(
 @dag(schedule=None, catchup=False, tags=["semistream"], doc_md=__doc__, params=PARAMS)
 def tuning_sweep() -> None:
     @task
-    def points(params: dict, run_id: str) -> list[dict]:
+    def points(params: dict[str, Any], run_id: str) -> list[dict[str, Any]]:
         """Return the points of the grid, around the best settings by the model, and write the
         bounded stream with which they are measured."""
         return attempt(steps.sweep_points, params, run_id, places())
 
     @task_group
-    def point(setting: dict) -> None:
+    def point(setting: dict[str, Any]) -> None:
         measure = SweepPointOperator(
             task_id="measure", point=setting, application=str(SPARK_APPS / "semi_stream_join.py"),
             name="semistream sweep", driver_memory="1g", retries=0, max_active_tis_per_dag=1)
 
         @task(trigger_rule=TriggerRule.ALL_DONE)
-        def record(setting: dict, run_id: str) -> dict:
+        def record(setting: dict[str, Any], run_id: str) -> dict[str, Any]:
             """Record a point in ``tuning_runs``, also if it failed."""
             return steps.sweep_record(setting, run_id, places())
 
         measure >> record(setting)
 
     @task(outlets=[TUNED], trigger_rule=TriggerRule.ALL_DONE)
-    def publish(run_id: str, *, outlet_events: dict) -> dict:
+    def publish(run_id: str, *, outlet_events: dict[str, Any]) -> dict[str, Any]:
         """Publish the report, and the settings that loads use from now on."""
         result = steps.sweep_publish(run_id, places())
         outlet_events[TUNED].extra = result

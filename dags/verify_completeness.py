@@ -5,6 +5,8 @@ After a load, everything that is not proven yet is verified: what is new, and wh
 failure. The daily run, and a run that names an app, verify everything that was ever loaded.
 """
 
+from typing import Any
+
 from airflow.sdk import AssetOrTimeSchedule, Context, CronTriggerTimetable, Param, dag, task
 
 from semistream.pipeline import steps
@@ -30,8 +32,8 @@ def verify_completeness() -> None:
         return apps_of(context) or steps.loaded_apps(places())
 
     @task(outlets=[VERIFIED], map_index_template="{{ app }}")
-    def verify(app: str, params: dict, *, outlet_events: dict,
-               triggering_asset_events: dict) -> dict:
+    def verify(app: str, params: dict[str, Any], *, outlet_events: dict[str, Any],
+               triggering_asset_events: dict[str, Any]) -> dict[str, Any]:
         """Verify a load. Fails, naming rows, if an expectation does not hold."""
         after_load = bool(triggering_asset_events) and not params["app"]
         since_last = after_load if params["since_last"] is None else params["since_last"]

@@ -151,7 +151,7 @@ def listening(pids: Iterable[int]) -> set[str]:
 
 
 def is_loopback(address: str) -> bool:
-    return address.split(":")[0] in ("0100007F", "0000000000000000FFFF00000100007F",
+    return address.split(":", maxsplit=1)[0] in ("0100007F", "0000000000000000FFFF00000100007F",
                                      "00000000000000000000000001000000")
 
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv as csv
 import pyarrow.parquet as pq
 import yaml
+from pyarrow import csv
 from sqlalchemy import text
 
 from loads import Running, SmallLoad, same
@@ -189,18 +189,22 @@ class Pair:
         self.check_ledger(ended)
 
     def check_ledger(self, ended: bool = True) -> None:
-        entries = self.query("SELECT batch, drain, waiting_before, rows_read, matched, unmatched, "
-                             "waiting, sides FROM load_batches ORDER BY load_id")
-        read = Counter()
-        for *_, before, rows, matched, unmatched, waiting, told in entries:
+        names = "waiting_before, rows_read, matched, unmatched, waiting"
+        loads = self.query(f"SELECT load_id, batch, drain, {names} FROM load_batches")
+        inputs = self.query(f"SELECT load_id, role, {names} FROM load_inputs")
+        rejected = self.query("SELECT load_id, role, sum(tuples) FROM load_rejections GROUP BY "
+                              "load_id, role")
+        read, of_loads = Counter(), {load: Counter() for load, *_ in loads}
+        for load, role, before, rows, matched, unmatched, waiting in inputs:
             assert before + rows == matched + unmatched + waiting
-            sides = json.loads(told)
-            for side, s in sides.items():
-                read[side] += s["rows_read"]
-                assert s["waiting_before"] + s["rows_read"] == s["matched"] + sum(
-                    s["rejected"].values()) + s["waiting"]
-            for name, total in (("rows_read", rows), ("waiting", waiting), ("matched", matched)):
-                assert sum(s[name] for s in sides.values()) == total
+            read[role] += rows
+            of_loads[load].update(before=before, rows=rows, matched=matched, unmatched=unmatched,
+                                  waiting=waiting)
+        for load, _, _, *counts in loads:
+            assert [of_loads[load][name] for name in (
+                "before", "rows", "matched", "unmatched", "waiting")] == counts
+        assert {(load, role): int(n) for load, role, n in rejected} == {
+            (load, role): unmatched for load, role, *_, unmatched, _ in inputs if unmatched}
         assert read == Counter({side: len(rows) for side, rows in self.rows.items()})
-        last = [e for e in entries if e[:2] == entries[-1][:2]]
-        assert not ended or sum(e[6] for e in last) == 0
+        newest = max(loads)[1:3]
+        assert not ended or sum(load[-1] for load in loads if load[1:3] == newest) == 0

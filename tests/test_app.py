@@ -52,11 +52,10 @@ def cluster(tmp_path):
               "--webui-port", str(web)]
     worker = ["org.apache.spark.deploy.worker.Worker", "--host", "127.0.0.1", "--cores", "2",
               "--memory", "1g", "--webui-port", str(worker_web), url]
-    processes = []
     with open(log, "ab") as out:
-        for command in (master, worker):
-            processes.append(subprocess.Popen([find_spark_class(), *command], stdout=out,
-                                              stderr=out, env=environment, start_new_session=True))
+        processes = [subprocess.Popen([find_spark_class(), *command], stdout=out, stderr=out,
+                                      env=environment, start_new_session=True)
+                     for command in (master, worker)]
     try:
         until(lambda: alive_workers(web) == 1, 90, "registration of the worker",
               lambda: check(processes, log))
@@ -79,7 +78,7 @@ def test_standalone_cluster_and_sigterm_to_the_driver(cluster, tmp_path):
     try:
         app.start([str(BIN / "spark-submit"), "--master", cluster, *faults.CONF, "--conf",
                    "spark.executor.memory=512m"])
-        failed = lambda: pytest.fail(app.output()) if not app.running else None  # noqa: E731
+        failed = lambda: pytest.fail(app.output()) if not app.running else None
         until(lambda: (s := read_status(app.checkpoint)) and s.rows_read == 3500, 120, "the load",
               failed)
         pid = read_status(app.checkpoint).pid
@@ -110,7 +109,7 @@ def test_sigterm_and_ctrl_c_to_spark_submit_or_its_process_group_drain_and_end_w
     app = faults.App(load, trigger="1 second", max_wait=3600, memory="100KB", max_files=0)
     try:
         app.start([str(BIN / "spark-submit"), "--master", "local[2]", "--driver-memory", "512m"])
-        failed = lambda: pytest.fail(app.output()) if not app.running else None  # noqa: E731
+        failed = lambda: pytest.fail(app.output()) if not app.running else None
         until(lambda: (s := read_status(app.checkpoint)) and s.rows_read == rows, 120, "the load",
               failed)
         status = read_status(app.checkpoint)
@@ -158,7 +157,7 @@ def test_a_stop_while_files_rest_is_told_as_no_failure(tmp_path):
     app = faults.App(load, trigger="1 second", min_age=3600)
     try:
         app.start([str(BIN / "spark-submit"), "--master", "local[2]", "--driver-memory", "512m"])
-        failed = lambda: pytest.fail(app.output()) if not app.running else None  # noqa: E731
+        failed = lambda: pytest.fail(app.output()) if not app.running else None
         until(lambda: "(min_age)" in app.output(), 120, "the micro-batch", failed)
         request_stop(app.checkpoint)
         assert app.end() == 0, app.output()
@@ -229,7 +228,7 @@ def test_what_a_killed_driver_leaves_is_swept(tmp_path, monkeypatch):
     try:
         app.start([str(BIN / "spark-submit"), "--master", "local[2]", "--driver-memory", "512m"],
                   local_directories=False)
-        failed = lambda: pytest.fail(app.output()) if not app.running else None  # noqa: E731
+        failed = lambda: pytest.fail(app.output()) if not app.running else None
         until(lambda: (s := read_status(app.checkpoint)) and s.rows_read == 1000, 120, "the load",
               failed)
         (left,) = (tmp_path / "tmp").glob("semistream-scratch-*")
@@ -268,7 +267,7 @@ def test_a_local_driver_is_reached_from_this_machine_only(tmp_path, monkeypatch,
     app = faults.App(load, trigger="1 second")
     try:
         app.start([str(BIN / "spark-submit"), "--master", "local[2]", "--driver-memory", "512m"])
-        failed = lambda: pytest.fail(app.output()) if not app.running else None  # noqa: E731
+        failed = lambda: pytest.fail(app.output()) if not app.running else None
         until(lambda: (s := read_status(app.checkpoint)) and s.rows_read == 1000, 120, "the load",
               failed)
         found = faults.listening([app.process.pid, *faults.descendants(app.process.pid)])
@@ -349,7 +348,7 @@ def test_an_interrupt_while_modules_are_imported_is_one_line(script, moment, tmp
         return bool(caught >> (signal.SIGTERM - 1) & 1) and (moment == "its first line"
                                                              or moment in maps.read_text())
 
-    ended = lambda: pytest.fail("it ended") if process.poll() is not None else None  # noqa: E731
+    ended = lambda: pytest.fail("it ended") if process.poll() is not None else None
     until(there, 60, moment, ended)
     process.send_signal(signal.SIGINT)
     _, told = process.communicate(timeout=60)

@@ -231,7 +231,7 @@ def test_rows_that_cannot_be_made_or_are_not_wanted_load_nothing(warehouse, dime
     with pytest.raises(ZeroDivisionError), warehouse.begin() as connection:
         made = iter([lambda c: c] * 6)  # the first 60,000 rows
         for system in (mysql, sqlite):
-            monkeypatch.setattr(system, "plain", lambda column: next(made, fails)(column))
+            monkeypatch.setattr(system, "plain", lambda column: next(made, fails)(column))  # noqa: PLW0108
         bulk.bulk_insert(connection, dimension, many)
     with warehouse.connect() as connection:
         assert connection.scalar(select(func.count()).select_from(dimension)) == 0

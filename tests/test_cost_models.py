@@ -42,7 +42,7 @@ from semistream.joins.spec import join_spec
 from semistream.master.publish import publish_snapshot
 from semistream.master.snapshot import open_snapshot
 from semistream.sizing import choose, describe, open_join, predict, tune, tune_all
-from semistream.sizing.search import bounds, fastest
+from semistream.sizing.search import fastest
 from semistream.tuning.calibration import _fit, calibrate
 from semistream.workloads.zipf import ZipfKeys
 
@@ -437,7 +437,7 @@ class TestModels:
         sizes = tune(name, work, 6e6,
                      PAPER_LIKE).sizes | ({"disk_share": 0.5} if name == "elevatorjoin" else {})
         share = sizes.get("slices", 1)
-        loop = lambda work, *each: MODELS[name].predict(work, 6e6, costs(*each),  # noqa: E731
+        loop = lambda work, *each: MODELS[name].predict(work, 6e6, costs(*each),
                                                         **sizes).c_loop
         free, d = loop(work, 0), work.partitions(sizes["disk_tuples"]).tuples
         quick, slow = 0.1 * free / d, 10 * free / d
@@ -594,7 +594,7 @@ class TestTuning:
     @pytest.mark.parametrize("skew", [0, 1])
     def test_is_no_worse_than_a_grid(self, name, skew):
         work, m = workload(skew), 6e6
-        axes = {n: np.geomspace(*bounds(n, work, m), 25) for n in MODELS[name].sizes}
+        axes = {n: np.geomspace(*s.bounds(work, m), 25) for n, s in MODELS[name].sizes.items()}
         grid = np.stack(np.meshgrid(*axes.values()), axis=-1).reshape(-1, len(axes))
         best = max(predict(name, work, m, PAPER_LIKE, **dict(zip(axes, point, strict=True))).mu
                    for point in grid)

@@ -126,7 +126,7 @@ def test_dags_know_the_task_sdk_only_and_plugins_what_is_public():
 @pytest.mark.parametrize(("code", "module"), [
     ("def f():\n    from airflow.cli import cli_parser", "airflow.cli"),
     ("async def f():\n    import airflow.models as m", "airflow.models"),
-    ("class A:\n    def f(self):\n        if self:\n            from airflow import settings",
+    ("class A:\n    def f(self):\n        if 1:\n            from airflow import settings",
      "airflow.settings"),
     ("def f():\n    import_module('airflow.cli')", "airflow.cli"), ("f = lambda: "
                                                                     "__import__('airflow')",

@@ -103,7 +103,8 @@ def statement(*statements: str, named: str = "the ledger of sales ends with 0"):
 
 
 def state_of(load: SmallLoad) -> Path:
-    [(name,)] = load.query("SELECT state_file FROM load_batches WHERE batch = 1 AND partition = 0")
+    [(name,)] = load.query("SELECT state_file FROM load_inputs JOIN load_batches USING (load_id) "
+                           "WHERE batch = 1 AND partition = 0")
     return checkpoint(load) / "state" / name
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv as csv
 import pyarrow.parquet as pq
 import pytest
+from pyarrow import csv
 from sqlalchemy import inspect, select
 
 from semistream.config import Job

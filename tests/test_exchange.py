@@ -87,7 +87,7 @@ def test_a_batch_is_finished_as_it_was_begun_whoever_reads(spark, sqlite_load, m
     engine = connect(sqlite_load.places.warehouse_url)
     with engine.begin() as connection:
         first = "SELECT load_id FROM load_batches WHERE partition = 0"
-        for table in ("fact_sales", "unmatched", "load_batches"):
+        for table in ("fact_sales", "unmatched", "load_rejections", "load_inputs", "load_batches"):
             connection.execute(text(f"DELETE FROM {table} WHERE load_id IN ({first})"))
     engine.dispose()
     monkeypatch.setattr(SqlSink, "commit", commit)

@@ -231,7 +231,7 @@ def test_files_of_every_kind_are_read_so(tmp_path, kind, told):
     source = open_dataset("stream", path, types=types, formats=formats(FORMATS))
     chunks = list(source.chunks())
     found = [r for c in chunks for r in c.rows.select(NAMES[1:]).to_pylist()]
-    midnight = (lambda *day: datetime(*day)) if told else date
+    midnight = datetime if told else date
     assert found == [{"day": midnight(2020, 12, 31), "amount": D("1234.5"), "sku": "strasse"},
                      {"day": midnight(2021, 1, 2), "amount": D(7), "sku": "d"}]
     kinds = {f.name: str(f.type) for f in source.schema}

@@ -12,7 +12,7 @@ import pytest
 
 import oracle
 from semistream.errors import StateError
-from semistream.joins import REGISTRY, JoinState, elevatorjoin
+from semistream.joins import REGISTRY, JoinState, cost_balance
 from semistream.joins.stream_buffer import StreamBuffer, StreamLayout
 from semistream.joins.stream_table import by_key_kernels
 from semistream.joins.stream_table.by_key import ByKey
@@ -146,7 +146,7 @@ def test_elevatorjoin_indexes_no_more_of_h_r_than_misses_pay_for(tmp_path, monke
     for first in range(0, len(keys), 1_000):
         list(join.process(chunk(first, *keys[first:first + 1_000])))
     misses = join.stats.rows_read - join.stats.cache_hits
-    assert join.cached > 2_000 and 0 < sum(indexed) < elevatorjoin.INDEXED * misses
+    assert join.cached > 2_000 and 0 < sum(indexed) < cost_balance.INDEXED * misses
 
 
 @pytest.mark.parametrize("note", [False, True])
@@ -166,7 +166,7 @@ def test_the_state_is_kept_by_its_changes(algorithm, note, most, tmp_path, monke
         stream = stream.append_column(
             "note", pa.array(["n" * (20 if i < 500 else 23) for i in range(len(keys))]))
     sizes = {"disk_tuples": 512} | ({"disk_share": 1.0} if algorithm == "elevatorjoin" else {})
-    make = lambda: open_join(algorithm, memory=300_000, stream=stream.schema, master=master,  # noqa: E731
+    make = lambda: open_join(algorithm, memory=300_000, stream=stream.schema, master=master,
                              on=[("k", "k")], parameters=sizes)
     join, outputs, kept, files, cached = make(), [], 0, [], []
     for i, batch in enumerate(stream.to_batches(max_chunksize=500)):
@@ -297,7 +297,7 @@ class TestPartitionJoin:
 
     @pytest.fixture
     def join(self, master):
-        open_ = lambda memory: open_join(  # noqa: E731
+        open_ = lambda memory: open_join(
             "partition-join", memory=memory, stream=STREAM, master=master, on=[("k", "k")],
             parameters={"disk_tuples": 2, "cache_share": 0})
         join = open_(1_000_000)
@@ -345,7 +345,7 @@ def test_keys_across_partitions_and_absent_ones_within(algorithm, memory, tmp_pa
     numbers = np.minimum(rng.zipf(1.3, 12_000) - 1, 399)
     stream = pa.table({"id": range(12_000), "k": [f"k{i}" for i in numbers],
                        "note": ["x" * (i // 400) for i in range(12_000)]})
-    make = lambda: open_join(algorithm, memory=memory, stream=stream.schema, master=master,  # noqa: E731
+    make = lambda: open_join(algorithm, memory=memory, stream=stream.schema, master=master,
                              on=[("k", "k")],
                              parameters={"disk_tuples": 16})
     join = make()

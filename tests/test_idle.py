@@ -81,7 +81,7 @@ LEFT_TO_DO = {
     "a batch that Spark has not noted": lambda load: (
         checkpoint(load) / "query" / "commits" / "1").unlink(),
     "tuples that wait": lambda load: change(
-        load, "UPDATE load_batches SET waiting = 5, rows_read = rows_read + 5 "
+        load, "UPDATE load_inputs SET waiting = 5, rows_read = rows_read + 5 "
               "WHERE load_id = (SELECT max(load_id) FROM load_batches)"),
     "a file whose name is forgotten": lambda load: change(
         load, "DELETE FROM load_files WHERE batch = 0"),

@@ -442,12 +442,14 @@ def test_the_app_takes_odd_names(spark, sqlite_load):
 
 @pytest.mark.parametrize(("form", "files"), [
     ("csv",
-     {"a day.csv": b"id,k,n\n1,c1,1\n2,c2,x\n3,c3\n4,\xe9,4\n5,\"two\nlines\",5\n6,c6,\"x\"y\n",
+     {"a day.csv": b"id,k,n\n1,c1,1\n2,c2,x\n3,c3\n4,\xe9,4\n"
+                  b"5,\"two\nlines\",5\n6,c6,\"x\"y\n",
       "b%20.csv": b"n,k,id\r\n1,c1,7\r\n,\xc3\xa9,\r\n1,c9,8,8\r\n9,c2,y\r\n"}),
     ("json",
      {"a day.json": b'{"id": 1, "k": "c1", "n": 1}\n{"id": 2, "k": "c2", "n": 1.5}\n'
                     b'{"id": 4, "k": "\xe9", "n": 4}\n',
-      "b%20.json": b'{"n": 1, "k": "c1", "id": 3}\n"text"\n{"id": {}, "k": "c1", "n": 1}\n'})])
+      "b%20.json": b'{"n": 1, "k": "c1", "id": 3}\n"text"\n'
+                   b'{"id": {}, "k": "c1", "n": 1}\n'})])
 def test_unmatched_tells_why_a_tuple_could_not_be_parsed_and_on_which_line_it_stands(
         spark, sqlite_load, form, files):
     sqlite_load.publish()

@@ -98,7 +98,7 @@ def run(join, stream, chunk=100):
 def test_equals_the_oracle(algorithm, parameters, data, join_type, partition_tuples, memory, kept,
                            restarts, tmp_path_factory):
     stream, master, on, lengths = data.draw(strategies.joins())
-    make = lambda: start(algorithm, stream, master, on, join_type=join_type,  # noqa: E731
+    make = lambda: start(algorithm, stream, master, on, join_type=join_type,
                          partition_tuples=partition_tuples,
                          memory=memory, parameters=parameters, kept=kept)
     join, outputs, stats, path = make(), [], [], tmp_path_factory.mktemp("state")
@@ -522,7 +522,7 @@ def test_the_papers_waiting_ends_where_an_iteration_begins(seconds):
 def test_the_papers_times_go_on_after_a_restart(algorithm, seconds):
     """What has had its match is not processed any more, nor is anything after all have left."""
     stream = sales(list(range(200)) * 20)
-    make = lambda: second_an_iteration(start(  # noqa: E731
+    make = lambda: second_an_iteration(start(
         algorithm, stream, integers(200), [("k", "k")], partition_tuples=50, memory=20_000),
         seconds)
     join = make()

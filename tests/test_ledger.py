@@ -20,6 +20,7 @@ from sqlalchemy.exc import IntegrityError, OperationalError
 from loads import COLUMNS, ON, STREAM, SmallLoad, same
 from semistream.errors import StateError
 from semistream.gathering import COLUMN_OVERHEAD
+from semistream.reasons import Reason
 from semistream.sizing.plan import Plan
 from semistream.streaming import join_operator, task
 from semistream.streaming.exchange import Input
@@ -30,6 +31,7 @@ from semistream.streaming.sinks.sql import SqlSink
 from semistream.streaming.sinks.warehouse import Warehouse
 from semistream.warehouse import connect, create_all
 from semistream.warehouse.ledger import Ledger, retrying
+from semistream.warehouse.records import Commit, InputCounts, LoadRecord
 from semistream.warehouse.schema import load_batches
 
 
@@ -87,7 +89,7 @@ class Tasks:
         return entries
 
     def committed(self, entries):
-        self.states = {e["partition"]: e["state_file"] for e in entries}
+        self.states = {e.partition: e.state_file for e in entries}
 
     def check(self):
         same(self.load.facts(), self.load.expected()[0])
@@ -118,20 +120,20 @@ def test_a_tuple_that_leaves_at_once_waited_as_long_as_its_micro_batch_ran(
         tasks = Tasks(tmp_path, warehouse_url, algorithm)
         work, tasks.batch = tasks.work(0), 0
         entries = [work.join_partition(p, slowly(c)) for p, c in enumerate(tasks.chunks(500))]
-        assert all(3600 <= e["wait_longest"] <= 1.2 * 3600 for e in entries if e["unmatched"])
+        assert all(3600 <= e.wait_longest <= 1.2 * 3600 for e in entries if e.unmatched)
         tasks.committed(entries)
-        assert sum(e["waiting"] for e in entries) > 0
+        assert sum(e.waiting for e in entries) > 0
         late[0] += 3600.0
         for entry in tasks.run():
-            assert 7200 <= entry["wait_median"] <= entry["wait_longest"] <= 1.2 * 10_800
+            assert 7200 <= entry.wait_median <= entry.wait_longest <= 1.2 * 10_800
         tasks.check()
 
 
 
 def test_waiting_tuples_go_from_batch_to_batch(tasks):
-    waited = [sum(e["waiting"] for e in tasks.run(rows)) for rows in (500, 900, 0, 700)]
+    waited = [sum(e.waiting for e in tasks.run(rows)) for rows in (500, 900, 0, 700)]
     assert all(waited)
-    assert sum(e["waiting"] for e in tasks.run()) == 0
+    assert sum(e.waiting for e in tasks.run()) == 0
     tasks.check()
 
 
@@ -145,7 +147,7 @@ def test_another_workers_operator_is_taken_and_its_state_not_read(tmp_path, monk
             task.use_memory_files()
             entries = [tasks.work(0).join_partition(p, iter([Input(0, c)]))
                        for p, c in reversed(list(enumerate(chunks)))]
-            os.write(writing, json.dumps(entries, default=str).encode() + b"\n")
+            os.write(writing, json.dumps([e.to_json() for e in entries]).encode() + b"\n")
             time.sleep(60)
         finally:
             traceback.print_exc()
@@ -153,8 +155,8 @@ def test_another_workers_operator_is_taken_and_its_state_not_read(tmp_path, monk
     os.close(writing)  # the child's death ends the line
     try:
         with os.fdopen(reading) as file:
-            entries = json.loads(file.readline())
-        assert entries[1]["waiting"]
+            entries = [LoadRecord.from_json(e) for e in json.loads(file.readline())]
+        assert entries[1].waiting
         tasks.committed(entries)
         tasks.batch = 0
         with monkeypatch.context() as patch:  # partition 0's operator is the one that it holds
@@ -170,10 +172,10 @@ def test_another_workers_operator_is_taken_and_its_state_not_read(tmp_path, monk
 
 
 def test_a_batch_without_tuples_keeps_the_state(tasks):
-    before = [e["state_file"] for e in tasks.run(900)]
-    assert [e["state_file"] for e in tasks.run(0)] == before
+    before = [e.state_file for e in tasks.run(900)]
+    assert [e.state_file for e in tasks.run(0)] == before
     with no_cached_operator():
-        after = [e["state_file"] for e in tasks.run(600)]
+        after = [e.state_file for e in tasks.run(600)]
     assert not set(after) & set(before)
     tasks.run()
     tasks.check()
@@ -184,7 +186,7 @@ def test_second_attempt_of_a_loaded_partition_writes_nothing(tasks):
     chunks = tasks.chunks(600)
     first = [tasks.work(1).join_partition(p, iter([Input(0, c)])) for p, c in enumerate(chunks)]
     again = [tasks.work(1).join_partition(p, iter([Input(0, c)])) for p, c in enumerate(chunks)]
-    assert [e["state_file"] for e in again] == [e["state_file"] for e in first]
+    assert [e.state_file for e in again] == [e.state_file for e in first]
     tasks.committed(again)
     tasks.batch = 1
     tasks.run()
@@ -199,7 +201,7 @@ def test_of_two_attempts_at_once_one_counts(tasks, monkeypatch):
     original = SqlSink.write
 
     def together(self, entry, spool):
-        if (entry["partition"], entry["batch"], entry["drain"]) == (0, 1, 0):
+        if (entry.partition, entry.batch, entry.drain) == (0, 1, 0):
             barrier.wait(30)
         return original(self, entry, spool)
 
@@ -213,10 +215,10 @@ def test_of_two_attempts_at_once_one_counts(tasks, monkeypatch):
         t.start()
     for t in threads:
         t.join(60)
-    assert len(entries) == 2 and entries[0]["state_file"] == entries[1]["state_file"]
+    assert len(entries) == 2 and entries[0].state_file == entries[1].state_file
     files = [f.name for f in (tasks.checkpoint / "state").iterdir()
              if f.name.startswith("000000001")]
-    assert files == [entries[0]["state_file"]]
+    assert files == [entries[0].state_file]
     tasks.committed([entries[0], tasks.work(1).join_partition(1, iter([Input(0, other)]))])
     tasks.batch = 1
     tasks.run()
@@ -294,9 +296,7 @@ def test_a_delta_tables_data_and_log_are_on_disk_before_the_ledger_counts_them(
                         lambda self, *rows: (flushed.append("ledger"), commit(self, *rows)))
     monkeypatch.setattr(delta_sink, "GROUP_ROWS", 50)
     entries = delta.run(3000)
-    delta.sink.commit({"app": "sales", "batch": 0, "drain": 0, "job": "",
-                       "fact_table": "fact_sales", "sink": "", "partitions": 2,
-                       "source_offsets": "{}", "rows_read": 3000}, entries)
+    delta.sink.commit(Commit("sales", 0, 0, "fact_sales", "", 2, 3000), entries)
     before = flushed[:flushed.index("ledger")]
     data = list((tmp_path / "delta").glob("*.parquet"))
     log = tmp_path / "delta" / "_delta_log" / f"{1:020d}.json"
@@ -315,7 +315,7 @@ def test_a_data_file_is_written_in_groups_and_goes_where_the_task_fails(
     def failing(*_):
         raise StateError("does not add up")
 
-    monkeypatch.setattr(task.Work, "_entry", failing)
+    monkeypatch.setattr(task.Work, "_checked", failing)
     discard, written = DataFiles.discard, []
     monkeypatch.setattr(DataFiles, "discard",
                         lambda self: (written.append(self._rows), discard(self)))
@@ -329,8 +329,7 @@ def test_a_data_file_is_written_in_groups_and_goes_where_the_task_fails(
                           ("GROUP_BYTES", 13 * (8 + COLUMN_OVERHEAD), [13, 13, 4])])
 def test_small_outputs_share_a_group(limit, most, groups, tmp_path, monkeypatch):
     monkeypatch.setattr(delta_sink, limit, most)
-    load = {"app": "sales", "batch": 0, "drain": 0, "partition": 0}
-    data = DataFiles(str(tmp_path), pa.schema([("id", pa.int64())]), load,
+    data = DataFiles(str(tmp_path), pa.schema([("id", pa.int64())]), "data",
                      {"load_id": pa.scalar(1)})
     for i in range(sum(groups)):
         data.write(pa.record_batch({"id": [i]}))
@@ -343,13 +342,12 @@ def test_small_outputs_share_a_group(limit, most, groups, tmp_path, monkeypatch)
 def test_a_column_whose_first_null_comes_late_begins_another_file(tmp_path, monkeypatch):
     """Those before it say that they have none; rows, sizes and what a discard leaves are right."""
     monkeypatch.setattr(delta_sink, "GROUP_ROWS", 2)
-    load = {"app": "sales", "batch": 0, "drain": 0, "partition": 0}
     schema = pa.schema([("id", pa.int64()), ("name", pa.string()), ("on", pa.bool_())])
     rows = [(1, "a", True), (2, "b", False), (3, "c", True), (4, None, True), (None, "e", True),
             (6, None, None), (7, "g", False)]
 
     def written():
-        data = DataFiles(str(tmp_path), schema, load, {"load_id": pa.scalar(1)})
+        data = DataFiles(str(tmp_path), schema, "data", {"load_id": pa.scalar(1)})
         for row in rows:
             data.write(pa.record_batch([[value] for value in row], schema))
         return data, data.close()
@@ -397,7 +395,7 @@ def test_writers_at_the_same_time_all_get_through(warehouse):
             for _ in range(50):
                 connection.execute(text("INSERT INTO t VALUES (:p)"), {"p": p})
 
-        done.append(ledger.load(entry(p), rows)["partition"])
+        done.append(ledger.load(record(p), rows).partition)
 
     threads = [threading.Thread(target=write, args=(p,)) for p in range(8)]
     for t in threads:
@@ -407,8 +405,8 @@ def test_writers_at_the_same_time_all_get_through(warehouse):
     assert sorted(done) == list(range(8))
     with warehouse.connect() as c:
         assert Counter(c.execute(text("SELECT p FROM t")).scalars()) == Counter(list(range(8)) * 50)
-    assert [e["partition"] for e in ledger.partitions(0, 0)] == list(range(8))
-    assert ledger.partitions(0, 0)[3]["rejected"] == {"no_match": 3}
+    assert [e.partition for e in ledger.partitions(0, 0)] == list(range(8))
+    assert ledger.partitions(0, 0)[3] == record(3)
 
 
 def test_rows_that_break_another_constraint_are_an_error(warehouse):
@@ -420,7 +418,7 @@ def test_rows_that_break_another_constraint_are_an_error(warehouse):
 
     ledger = Ledger(warehouse, "app")
     with pytest.raises(IntegrityError):
-        ledger.load(entry(0), twice)
+        ledger.load(record(0), twice)
     assert ledger.partition(0, 0, 0) is None
 
 
@@ -428,8 +426,7 @@ def test_commit_is_harmless_twice_and_gives_the_newest(warehouse):
     ledger = Ledger(warehouse, "app")
     assert ledger.last() is None
     for batch, drain in ((9, 0), (10, 0), (10, 1), (10, 1)):
-        ledger.commit({"app": "app", "batch": batch, "drain": drain, "fact_table": "f",
-                       "sink": "sql", "partitions": 1, "source_offsets": "{}", "rows_read": 0})
+        ledger.commit(Commit("app", batch, drain, "f", "sql", 1, 0))
     assert ledger.last() == (10, 1) and ledger.is_committed(10, 1)
     assert not ledger.is_committed(11, 0)
     assert Ledger(warehouse, "other").last() is None
@@ -568,14 +565,10 @@ def test_other_errors_and_a_database_that_stays_away_are_raised():
     assert len(calls) > 2
 
 
-def entry(partition):
-    numbers = ("waiting_before", "rows_read", "matched", "unmatched", "waiting", "output_rows",
-               "cache_hits", "disk_tuples_read",
-               "bytes_read", "r_cycles", "service_rate", "seconds", "memory_budget", "memory_peak")
-    return {"app": "app", "batch": 0, "drain": 0, "partition": partition, "algorithm": "a",
-            "master": "m", "master_version": "v",
-            "memory": {"H_S": 1}, "rejected": {"no_match": partition},
-            "state_file": f"s{partition}", **dict.fromkeys(numbers, 0)}
+def record(partition):
+    counts = InputCounts("part", 0, partition, 0, {Reason.NO_MATCH: partition} if partition else {},
+                         0, f"s{partition}", "part", "v1")
+    return LoadRecord("app", 0, 0, partition, "a", (counts,), partition, 0, 0, memory={"H_S": 1})
 
 
 def test_columns_that_an_earlier_version_did_not_have_are_added(warehouse):

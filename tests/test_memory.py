@@ -10,9 +10,9 @@ import tracemalloc
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv as csv
 import pyarrow.parquet as pq
 import pytest
+from pyarrow import csv
 
 import faults
 from loads import SmallLoad
@@ -344,7 +344,7 @@ def test_what_is_done_to_a_cache_takes_little_memory():
 
     def save_and_evict():
         written = sum(batch.num_rows for batch in cache.saved())
-        cache.keep(cache.entries_that(lambda served, tuples: served * 2.0 > 3 * tuples))
+        cache.keep(cache.entries_where(lambda served, tuples: served * 2.0 > 3 * tuples))
         return written
 
     written, peak = least_of(save_and_evict)
@@ -466,11 +466,11 @@ sink = sink.prepare(stream, pa.schema(list(schema)[len(stream):]), ("id",))
 work = Work("wide", 0, 0, plan, {}, str(checkpoint), (stream,), (("id",),), sink,
             replicated=((0, Splits(find_reader(StreamSpec(), schema=stream),
                                    [DataFile(str(home / "s.parquet"))])),))
-entries = [work.join_partition(0, iter(()))]
-drain = Work("wide", 0, 1, plan, {0: entries[0]["state_file"]}, str(checkpoint), (stream,),
+loads = [work.join_partition(0, iter(()))]
+drain = Work("wide", 0, 1, plan, {0: loads[0].state_file}, str(checkpoint), (stream,),
              (("id",),), sink)
-entries.append(drain.join_partition(0, iter(())))
-print(sum(e["matched"] for e in entries), sum(e["unmatched"] for e in entries))
+loads.append(drain.join_partition(0, iter(())))
+print(sum(load.matched for load in loads), sum(load.unmatched for load in loads))
 """
 
 

@@ -6,6 +6,7 @@ package: this module stands for the file that it would be there.
 """
 
 import inspect
+import json
 import sys
 import time
 
@@ -16,10 +17,12 @@ from pydantic import Field
 
 import oracle
 import test_joins
+from semistream.cli import main
 from semistream.config import Settings
-from semistream.cost_models import MODELS, Model, Prediction
+from semistream.cost_models import MODELS, Model, Prediction, Size
 from semistream.cost_models.costs import infeasible
-from semistream.errors import NotEnoughMemory
+from semistream.cost_models.sizes import DISK_TUPLES
+from semistream.errors import ConfigError, NotEnoughMemory
 from semistream.joins import REGISTRY, Algorithm
 from semistream.joins.admission import fill
 from semistream.joins.contract import SemiStreamJoin
@@ -31,16 +34,28 @@ from semistream.master.memory import MemoryRelation
 from semistream.master.publish import publish_snapshot
 from semistream.master.snapshot import open_snapshot
 from semistream.sizing import open_join
+from semistream.stream_joins import (
+    LEFT,
+    RIGHT,
+    Monitor,
+    Registry,
+    StreamStreamJoin,
+    open_stream_join,
+)
+from semistream.stream_joins.registry import REGISTRY as STREAM_JOINS
+from semistream.stream_joins.registry import StreamJoinAlgorithm
 
 NAME = "block-nested-loop"
+BLOCK_TUPLES = Size(lambda work, memory: (1.0, memory / work.stream_tuple_bytes))
 CODE_AND_FLAG = 8 + 1  # bytes of a waiting tuple beside its columns
 
 
 class ArrowList(StreamTable):
     """H_S as a list of Arrow batches, all of which leave together."""
 
-    def __init__(self, layout):
+    def __init__(self, layout, most):
         super().__init__(layout)
+        self.most = most
         self.batches, self.codes, self.matched = [], np.empty(0, np.int64), np.empty(0, bool)
         self.used = 0
         self.entered = np.empty(0)
@@ -64,6 +79,7 @@ class ArrowList(StreamTable):
         return size
 
     def fits(self, sizes, most=NO_LIMIT):
+        most = min(most, self.most - self.live)
         return int(np.searchsorted(np.cumsum(sizes[:most] + self.tuple_bytes),
                                    self.size - self.used, side="right"))
 
@@ -105,12 +121,24 @@ class ArrowList(StreamTable):
                        float(ages.max(initial=0.0)), self.live)
 
     def clear(self):
-        self.__init__(self.layout)
+        self.__init__(self.layout, self.most)
         self.opened = True
+
+    def tables(self):
+        return {"waiting": self.saved(np.arange(self.live))} if self.live else {}
+
+    def values(self):
+        return {"strings": self.strings}
+
+    def restore(self, waiting, values, spec):
+        for part in waiting.combine_chunks().to_batches():
+            self.admit_saved(pa.RecordBatch.from_arrays(part.columns, schema=spec.stream), spec,
+                             by_index=False)
 
 
 class NestedLoopParameters(Settings):
     disk_tuples: int = Field(0, ge=0)
+    block_tuples: int = Field(0, ge=0)  # stream tuples that a pass over R is made for
 
 
 class NestedLoop(SemiStreamJoin):
@@ -118,7 +146,7 @@ class NestedLoop(SemiStreamJoin):
 
     def __init__(self, spec, parameters):
         super().__init__(spec.with_disk_buffer(parameters.disk_tuples), parameters)
-        self.scan, self.h_s = Scan(self.spec), ArrowList(self.layout)
+        self.scan, self.h_s = Scan(self.spec), ArrowList(self.layout, parameters.block_tuples)
         self.arena.reserve("disk buffer", self.master.partition_bytes)
         self._require(self.h_s.tuple_bytes, self.arena.free)
 
@@ -143,22 +171,12 @@ class NestedLoop(SemiStreamJoin):
             h_s.resize(size)
         self._end(begun, len(removed.slots), read, self.scan.cycles)
 
-    def _state(self):
-        return {"waiting": self.h_s.saved(np.arange(self.h_s.live))} if self.h_s.live else {}, {}
 
-    def _restore(self, state):
-        if "waiting" in state.tables:
-            self._open(0.0)
-            for part in state.tables["waiting"].combine_chunks().to_batches():
-                self.h_s.admit_saved(
-                    pa.RecordBatch.from_arrays(part.columns, schema=self.spec.stream), self.spec,
-                    by_index=False)
-
-
-def predict(work, m, costs, disk_tuples):
+def predict(work, m, costs, disk_tuples, block_tuples):
     """An R-cycle finishes h_S tuples, and compares each with each tuple of R."""
-    sizes, cut = {"disk_tuples": disk_tuples}, work.partitions(disk_tuples)
-    h_s = (m - cut.most_bytes) / work.stream_tuple_bytes
+    sizes = {"disk_tuples": disk_tuples, "block_tuples": block_tuples}
+    cut = work.partitions(disk_tuples)
+    h_s = min((m - cut.most_bytes) / work.stream_tuple_bytes, block_tuples)
     if 2 * cut.most_bytes > m or h_s < 1:
         return infeasible(NAME, sizes)
     s = work.symbols(costs, h_s, cut.tuples)
@@ -173,7 +191,8 @@ def registered(monkeypatch):
     monkeypatch.setitem(REGISTRY, NAME,
                         Algorithm(NAME, "BLOCK NESTED LOOP", "nested_loop.NestedLoop",
                                   "nested_loop.NestedLoopParameters", "a test"))
-    monkeypatch.setitem(MODELS, NAME, Model(predict, ("disk_tuples",)))
+    monkeypatch.setitem(MODELS, NAME, Model(
+        predict, {"disk_tuples": DISK_TUPLES, "block_tuples": BLOCK_TUPLES}))
 
 
 CHECKS = [name for name, check in inspect.getmembers(test_joins, inspect.isfunction)
@@ -200,11 +219,11 @@ def test_it_is_opened_with_the_sizes_of_its_cost_model_and_restarted(join_type, 
     stream = pa.table({"id": range(6000), "k": keys, "note": [f"n{i % 7}" for i in range(6000)]})
     table = pa.table({"k": pa.array(range(1000), pa.int64()), "v": [f"v{k}" for k in range(1000)]})
     publish_snapshot(table.to_batches(), table.schema, tmp_path, "r", ["k"], page_tuples=64)
-    make = lambda: open_join(NAME, memory=50_000, stream=stream.schema,  # noqa: E731
+    make = lambda: open_join(NAME, memory=50_000, stream=stream.schema,
                              master=open_snapshot(tmp_path),
                              on=[("k", "k")], join_type=join_type)
     join, outputs = make(), []
-    assert join.parameters.disk_tuples > 64
+    assert join.parameters.disk_tuples > 64 and join.parameters.block_tuples > 100
     for batch in stream.to_batches(max_chunksize=1000):
         outputs += join.process(batch)
         state, join = join.snapshot(), make()
@@ -219,7 +238,7 @@ def test_it_is_opened_with_the_sizes_of_its_cost_model_and_restarted(join_type, 
 
 def test_a_memory_that_is_too_small_is_refused_with_an_amount_that_works():
     stream = test_joins.sales([1, 2, 3])
-    start = lambda memory: open_join(NAME, memory=memory, stream=stream.schema,  # noqa: E731
+    start = lambda memory: open_join(NAME, memory=memory, stream=stream.schema,
                                      on=[("k", "k")],
                                      master=MemoryRelation("r", test_joins.integers(1000), ["k"],
                                                            100))
@@ -227,3 +246,37 @@ def test_a_memory_that_is_too_small_is_refused_with_an_amount_that_works():
         start(20)
     outputs = test_joins.run(start(refused.value.least), stream)
     assert sum(o.joined.num_rows for o in outputs) == 3
+
+
+class InMemoryParameters(Settings):
+    kept: bool = Field(True, description="whether tuples are held")
+
+
+class InMemory(StreamStreamJoin):
+    """A symmetric hash join in memory."""
+
+    def __init__(self, spec, parameters):
+        super().__init__(spec, Monitor(), Registry())
+        self.kept = parameters.kept
+
+    def _take(self, side, batch, codes):
+        yield from self.memory_join(side, batch, codes, np.full(len(codes), self.kept))
+
+
+def test_a_join_of_two_streams_is_a_class_and_an_entry(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "semistream.stream_joins.in_memory", sys.modules[__name__])
+    monkeypatch.setitem(STREAM_JOINS, "in-memory",
+                        StreamJoinAlgorithm("in-memory", "IN MEMORY", "in_memory.InMemory",
+                                            "in_memory.InMemoryParameters", "a test"))
+    keys = pa.record_batch({"k": [1, 2, 2, 3]})
+    start = lambda **parameters: open_stream_join(
+        "in-memory", memory=1_000_000, left=keys.schema, right=keys.schema, on=[("k", "k")],
+        parameters=parameters)
+    for kept, pairs in ((True, [1, 2, 2, 2, 2, 3]), (False, [])):
+        join = start(kept=kept)
+        outputs = [*join.process(LEFT, keys), *join.process(RIGHT, keys), *join.drain()]
+        assert sorted(k for o in outputs if o.joined for k in o.joined["k"].to_pylist()) == pairs
+    with pytest.raises(ConfigError, match="InMemoryParameters"):
+        start(other=1)
+    assert main(["algorithms", "--json"]) == 0
+    assert "in-memory" in {a["name"] for a in json.loads(capsys.readouterr().out)}

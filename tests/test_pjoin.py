@@ -22,13 +22,13 @@ from semistream.stream_joins import (
     RIGHT,
     Component,
     Event,
-    Monitor,
     PJoin,
     Within,
     kernels,
     open_stream_join,
     stream_join_spec,
 )
+from semistream.stream_joins.pjoin import PJoinParameters
 from semistream.stream_joins.punctuation_set import FREE, OPEN
 from semistream.stream_joins.punctuations import Keys
 from semistream.stream_joins.sources import Clustered, PunctuationRows, UniqueKey, Watermark
@@ -293,10 +293,10 @@ def test_a_dropped_tuple_waits_for_the_disk_portion():
 
 def test_events_components_and_thresholds_can_be_changed_at_run_time():
     now = [0.0]
-    monitor = Monitor(purge_threshold=3, propagate_count=0, propagate_seconds=10.0)
-    join = PJoin(stream_join_spec("pjoin", 200_000, ITEM, ITEM, [("k", "k")]), monitor,
+    parameters = PJoinParameters(purge_threshold=3, propagate_count=0, propagate_seconds=10.0)
+    join = PJoin(stream_join_spec("pjoin", 200_000, ITEM, ITEM, [("k", "k")]), parameters,
                  lambda: now[0])
-    right = join.stats.sides[RIGHT]
+    monitor, right = join.monitor, join.stats.sides[RIGHT]
     list(join.process(RIGHT, rows("B1", "B2", "B3", "B4")))
     for k in (1, 2):
         assert told(join.punctuate(LEFT, [{"k": k}]))[2] == [] and right.held == 4  # lazy purge
@@ -428,11 +428,12 @@ def test_modes_of_propagation_are_parameters():
         list(join.process(LEFT, rows("A1")))
         list(join.punctuate(LEFT, [{"k": 1}]))
         assert join.punctuations[LEFT].index["count"].tolist() == [indexed]
-    for wrong, words in (({"index": "soon"}, "lazy or eager"), ({"propagate": 1}, "push or pull"),
+    for wrong, words in (({"index": "soon"}, "'lazy' or 'eager'"),
+                         ({"propagate": 1}, "'push' or 'pull'"),
                          ({"propagate": "pull", "propagate_seconds": 2}, "left out")):
         with pytest.raises(ConfigError, match=words):
             opened(parameters=wrong)
-    with pytest.raises(ConfigError, match="pjoin with index"):
+    with pytest.raises(ConfigError, match="XJoinParameters"):
         open_stream_join("xjoin", memory=200_000, left=ITEM, right=ITEM, on=[("k", "k")],
                          parameters={"index": "eager"})
 
@@ -548,7 +549,7 @@ def test_a_wrong_punctuation_is_refused(plain, words):
     with pytest.raises(ConfigError, match="pjoin"):
         list(open_stream_join("xjoin", memory=200_000, left=ITEM, right=ITEM,
                               on=[("k", "k")]).punctuate(LEFT, [{"k": 1}]))
-    with pytest.raises(ConfigError, match="parameters"):
+    with pytest.raises(ConfigError, match="purge"):
         opened(parameters={"purge": 1})
     with pytest.raises(ConfigError, match="purge_threshold"):
         opened(parameters={"purge_threshold": -1})
@@ -635,10 +636,9 @@ def test_punctuations_are_saved_by_what_has_come_and_gone(kind, tmp_path):
 @pytest.mark.parametrize("kind", ["int", "string"])
 def test_punctuations_that_outgrow_memory_are_forgotten_and_the_answer_is_the_same(kind):
     rng = np.random.default_rng(5)
-    key = ((lambda x: pa.array(x)) if kind == "int"
-           else (lambda x: pa.array([f"order {i}" for i in x])))
+    key = pa.array if kind == "int" else lambda x: pa.array([f"order {i}" for i in x])
     orders, lines = rng.permutation(3000) * 3, rng.permutation(np.repeat(np.arange(3000) * 3, 2))
-    batch = lambda x: pa.RecordBatch.from_arrays([key(x)], ["k"])  # noqa: E731
+    batch = lambda x: pa.RecordBatch.from_arrays([key(x)], ["k"])
     join = open_stream_join("pjoin", memory=250_000, left=batch([1]).schema,
                             right=batch([1]).schema, on=[("k", "k")])
     rows = 0
@@ -662,7 +662,7 @@ def test_punctuations_that_outgrow_memory_are_forgotten_and_the_answer_is_the_sa
 
 @pytest.mark.parametrize("saved", [False, True])
 def test_many_punctuations_close_where_tuples_fill_the_memory(saved):
-    key = lambda values: pa.record_batch({"k": np.asarray(values, np.int64)})  # noqa: E731
+    key = lambda values: pa.record_batch({"k": np.asarray(values, np.int64)})
     join = open_stream_join("pjoin", memory=1_000_000, left=key([1]).schema,
                             right=key([1]).schema, on=[("k", "k")],
                             parameters={"propagate_count": 0})
@@ -679,7 +679,7 @@ def test_many_punctuations_close_where_tuples_fill_the_memory(saved):
 @pytest.mark.parametrize("relocated", [False, True])
 def test_tuples_that_have_left_do_not_hinder_forgetting(relocated):
     """They keep the numbers of punctuations that the index has no longer."""
-    key = lambda first, last: pa.record_batch({"k": np.arange(first, last)})  # noqa: E731
+    key = lambda first, last: pa.record_batch({"k": np.arange(first, last)})
     join = open_stream_join("pjoin", memory=400_000, left=key(0, 1).schema,
                             right=key(0, 1).schema, on=[("k", "k")])
     list(join.process(LEFT, key(0, 1000)))
@@ -730,8 +730,7 @@ def test_a_punctuated_state_stays_small_within_memory(memory, kind):
     later."""
     rng = np.random.default_rng(7)
     n, chunk = 6_000, 500
-    key = ((lambda x: pa.array(x)) if kind == "int"
-           else (lambda x: pa.array([f"order {i}" for i in x])))
+    key = pa.array if kind == "int" else lambda x: pa.array([f"order {i}" for i in x])
     ids = np.arange(n) * 7
     schema = pa.schema([("k", key(ids[:1]).type), ("note", pa.string())])
     join = open_stream_join("pjoin", memory=memory, left=schema, right=schema, on=[("k", "k")],
@@ -766,9 +765,8 @@ def test_a_punctuated_state_stays_small_within_memory(memory, kind):
 @pytest.mark.parametrize("kind", ["int", "string"])
 def test_punctuations_that_are_forgotten_stay_within_a_memory_that_is_full(kind, saved):
     """Whatever is free as they come: with more of M there are more of them."""
-    key = ((lambda x: pa.array(x)) if kind == "int"
-           else (lambda x: pa.array([f"order {i}" for i in x])))
-    batch = lambda k: pa.RecordBatch.from_arrays([key(k), pa.array(k)], ["k", "n"])  # noqa: E731
+    key = pa.array if kind == "int" else lambda x: pa.array([f"order {i}" for i in x])
+    batch = lambda k: pa.RecordBatch.from_arrays([key(k), pa.array(k)], ["k", "n"])
     forgotten = 0
     for memory, most in (*((m, 3000) for m in range(120_000, 300_000, 9_100)), (240_000, 6000)):
         rng, rows = np.random.default_rng(memory), 0

@@ -141,16 +141,19 @@ def test_a_proven_ledger_is_put_back(sql):
     sql.put_back("older")
     sql.execute(
         "INSERT INTO quality_runs (app, fact_table, started_at, seconds, to_batch, to_drain, "
-        "success, expectations, failed, report) VALUES ('sales', 'fact_sales', "
-        "'2026-01-01 00:00:00.000000', 1, 0, 1, 1, 21, '[]', '')")
+        "success, expectations, failed, unseen, report) VALUES ('sales', 'fact_sales', "
+        "'2026-01-01 00:00:00.000000', 1, 0, 1, 1, 21, '[]', '[]', '')")
     assert "ledger_is_newest" in sql.failed(since_last=True)
 
 
 def test_the_drain_is_gone_from_an_older_warehouse(sql):
-    [(state,)] = sql.load.query("SELECT state_file FROM load_batches WHERE batch = 1 AND drain = 0")
+    [(state,)] = sql.load.query("SELECT state_file FROM load_inputs JOIN load_batches USING "
+                                "(load_id) WHERE batch = 1 AND drain = 0")
     (sql.checkpoint / "state" / state).unlink(missing_ok=True)  # as a later commit does
+    drain = "load_id IN (SELECT load_id FROM load_batches WHERE batch = 1 AND drain = 1)"
     sql.execute("DELETE FROM load_commits WHERE batch = 1 AND drain = 1",
-                "DELETE FROM load_batches WHERE batch = 1 AND drain = 1")
+                *(f"DELETE FROM {table} WHERE {drain}" for table in (
+                    "load_rejections", "load_inputs", "load_batches")))
     (finding,) = sql.failed()["ledger_is_newest"]
     assert "the tuples that wait after batch 1 are gone" in finding["finding"]
     sql.refused("join state")
@@ -279,7 +282,8 @@ HALVES = {  # what half a reset has left of the checkpoint
 
 @pytest.mark.parametrize("gone", HALVES.values(), ids=HALVES)
 def test_a_reset_was_cut_short(sql, gone, monkeypatch):
-    tables = ("unmatched", "load_batches", "load_commits", "load_files", "fact_sales")
+    tables = ("unmatched", "load_rejections", "load_inputs", "load_batches", "load_commits",
+              "load_files", "fact_sales")
     with sqlite3.connect(sql.place / "warehouse.db") as connection:
         for table in tables:
             connection.execute(f"DELETE FROM {table}")

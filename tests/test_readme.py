@@ -1,4 +1,4 @@
-"""What the README and the pages in docs/ say is so."""
+"""What the README, the pages beside it and those in docs/ say is so."""
 
 import re
 from itertools import chain
@@ -11,7 +11,7 @@ from semistream.streaming.settings import LoadSettings, StreamStreamSettings
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
 PAGES = {path: path.read_text()
-         for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
+         for path in (*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md")))}
 ALL = "\n".join(PAGES.values())
 
 

@@ -4,7 +4,7 @@ loads and is proven."""
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -22,14 +22,7 @@ from semistream.files.dataset import Chunk
 from semistream.quality.verification import verify
 from semistream.streaming.settings import LoadSettings
 from semistream.streaming.sinks import registry as sinks
-from semistream.streaming.sinks.base import (
-    PREPARED,
-    StoredRows,
-    ledger_row,
-    rejected_rows,
-    stored_checksum,
-    with_key,
-)
+from semistream.streaming.sinks.base import StoredRows, rejected_rows, stored_checksum, with_key
 from semistream.streaming.sinks.warehouse import Warehouse
 from semistream.streaming.sources import registry as sources
 from semistream.streaming.sources.contract import SplitReader, Splits
@@ -66,7 +59,7 @@ class FileSink:
     def take_back(self, app, batch, drain):
         return None
 
-    def writer(self, schema, load):
+    def writer(self, schema, app, batch, drain, partition):
         return None
 
     def prepare(self, stream, added, id_columns):
@@ -75,23 +68,24 @@ class FileSink:
                        self.directory / "empty.parquet")
         return self
 
-    def write(self, entry, spool):
-        name, engine = entry["state_file"], self.warehouse.engine
-        key = self.warehouse.ledger(entry["app"]).load_id(entry)
+    def write(self, record, spool):
+        name, engine = record.state_file, self.warehouse.engine
+        key = self.warehouse.ledger(record.app).load_id(record.batch, record.drain,
+                                                        record.partition)
         pq.write_table(with_key(spool.joined(), key), self.directory / f"{name}.joined")
         pq.write_table(rejected_rows(spool.unmatched(), key, self.warehouse.fact),
                        self.directory / f"{name}.unmatched")
-        return entry | {PREPARED: name, "facts_checksum": stored_checksum(spool.joined(), engine),
-                        "unmatched_checksum": stored_checksum(spool.unmatched(), engine)}
+        return replace(record, prepared={"data": name},
+                       facts_checksum=stored_checksum(spool.joined(), engine),
+                       unmatched_checksum=stored_checksum(spool.unmatched(), engine))
 
-    def commit(self, commit, entries):
-        for entry in entries:
-            if (made := self.directory / f"{entry[PREPARED]}.joined").exists():
+    def commit(self, commit, loads):
+        names = [load.prepared["data"] for load in loads]
+        for name in names:
+            if (made := self.directory / f"{name}.joined").exists():
                 made.rename(made.with_suffix(".parquet"))
-        kept = [(unmatched, pq.read_table(self.directory / f"{e[PREPARED]}.unmatched"))
-                for e in entries]
-        self.warehouse.ledger(commit["app"]).commit(commit, [ledger_row(e) for e in entries],
-                                                    lambda: kept)
+        kept = [(unmatched, pq.read_table(self.directory / f"{name}.unmatched")) for name in names]
+        self.warehouse.ledger(commit.app).commit(commit, loads, lambda: kept)
 
     def clean_up(self):
         for file in self.directory.glob("*.unmatched"):

@@ -25,7 +25,8 @@ from test_source import verify
 def tables(load):
     mine = dict.fromkeys(("load_batches", "load_commits", "load_files", "quality_runs"),
                          "app = 'sales'")
-    mine |= dict.fromkeys(("fact_sales", "unmatched"), of_app("sales"))
+    mine |= dict.fromkeys(("fact_sales", "unmatched", "load_inputs", "load_rejections"),
+                          of_app("sales"))
     return {t: load.query(f"SELECT count(*) FROM {t} WHERE {where}")[0][0]
             for t, where in mine.items()}
 
@@ -100,12 +101,6 @@ def test_an_app_is_called_as_its_job_is(tmp_path, monkeypatch):
         (tmp_path / name).mkdir()
         (tmp_path / name / "job.yaml").write_text(json.dumps(job | {"name": name}))
         assert LoadSettings.load({"job": str(tmp_path / name / "job.yaml")}).name() == name
-    former = tmp_path / "var/checkpoints/job"
-    former.mkdir(parents=True)
-    # an earlier version called it by its file
-    (former / "summary.json").write_text('{"job": "sales"}')
-    assert LoadSettings.load({"job": str(tmp_path / "sales/job.yaml")}).name() == "job"
-    assert LoadSettings.load({"job": str(tmp_path / "returns/job.yaml")}).name() == "returns"
     assert LoadSettings.load({"job": "tpch"}).name() == "tpch"
     (tmp_path / "odd.yaml").write_text(json.dumps(job | {"name": "a/b"}))
     for settings in ({"job": str(tmp_path / "odd.yaml")}, {"job": "tpch", "app": ".."},

@@ -216,7 +216,7 @@ class TestPlan:
 
 def test_join_of_files_knows_the_machine_and_the_stream(tmp_path, monkeypatch):
     """A named algorithm gets its sizes as `auto` would choose them for it."""
-    import pyarrow.csv as csv
+    from pyarrow import csv
 
     monkeypatch.setenv("SEMISTREAM_HOME", str(tmp_path))
     csv.write_csv(pa.Table.from_batches([SAMPLE]), tmp_path / "s.csv")

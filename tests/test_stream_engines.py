@@ -144,7 +144,7 @@ def test_one_tuple_in_twenty_has_a_key_that_r_lacks(tmp_path):
 
 
 def test_files_of_text_have_the_same_tuples(tmp_path):
-    import pyarrow.csv as csv
+    from pyarrow import csv
 
     case = Texts(Files(tmp_path), Absent(500), 1200, 1, 0, "", "")
     case.make()

@@ -20,6 +20,7 @@ from semistream.resident import ResidentPeak, resident
 from semistream.stream_joins import LEFT, RIGHT, XJoin, base, kernels, state, stream_join_spec
 from semistream.stream_joins.memory import Directory
 from semistream.stream_joins.spec import JOIN_TYPES
+from semistream.stream_joins.xjoin import XJoinParameters
 
 OUTER = ("inner", "left", "right", "full")
 
@@ -27,7 +28,7 @@ OUTER = ("inner", "left", "right", "full")
 def expected(left, right, on, join_type):
     """(joined, left unmatched, right unmatched) as Counters of tuples, by plain loops."""
     a, b = left.to_pylist(), right.to_pylist()
-    key = lambda row, side: tuple(row[pair[side]] for pair in on)  # noqa: E731
+    key = lambda row, side: tuple(row[pair[side]] for pair in on)
     joined, met = Counter(), (set(), set())
     for i, x in enumerate(a):
         for j, y in enumerate(b):
@@ -64,7 +65,8 @@ def forget_others(state):
 
 
 def start(left, right, on, join_type="inner", memory=100_000):
-    return XJoin(stream_join_spec("xjoin", memory, left.schema, right.schema, on, join_type))
+    return XJoin(stream_join_spec("xjoin", memory, left.schema, right.schema, on, join_type),
+                 XJoinParameters())
 
 
 def complete(join):
@@ -283,7 +285,8 @@ def test_a_golden_trace_of_the_three_stages():
     misses A1 | a probe of A's disk portion gives A1 B2 | B2 to disk, A2 meets nobody in memory |
     the end gives A2 B1 and A2 B2, and nothing a second time."""
     schema = pa.schema([("id", pa.string()), ("k", pa.int64())])
-    join = XJoin(stream_join_spec("xjoin", 100_000, schema, schema, [("k", "k")]))
+    join = XJoin(stream_join_spec("xjoin", 100_000, schema, schema, [("k", "k")]),
+                 XJoinParameters())
 
     def take(side, name):
         return pairs(join.process(side,
@@ -314,8 +317,9 @@ def test_what_cannot_work_is_refused():
         stream_join_spec("xjoin", 100_000, schema, schema, [("k", "k")], "outer")
     spec = stream_join_spec("xjoin", (1 << 32) + 1, schema, schema, [("k", "k")])
     with pytest.raises(ConfigError, match="4,294,967,296 bytes at most for each partition"):
-        XJoin(spec)
-    saved = XJoin(stream_join_spec("xjoin", 100_000, schema, schema, [("k", "k")])).snapshot()
+        XJoin(spec, XJoinParameters())
+    saved = XJoin(stream_join_spec("xjoin", 100_000, schema, schema, [("k", "k")]),
+                  XJoinParameters()).snapshot()
     with pytest.raises(StateError, match="another join"):
         XJoin(stream_join_spec("xjoin", 100_000, schema, schema, [("k", "k")],
-                               "full")).restore(saved)
+                               "full"), XJoinParameters()).restore(saved)

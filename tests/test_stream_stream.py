@@ -257,7 +257,7 @@ def assert_proven(pair, tmp_path):
     result = prove(pair, tmp_path)
     assert result.success, result
     names = {check.name for check in result.results}
-    assert {"side_arithmetic", "left_none_missing", "right_sample_pairs", "no_pair_twice",
+    assert {"input_arithmetic", "left_none_missing", "right_sample_pairs", "no_pair_twice",
             "right_source_rows", "left_source_files"} <= names
 
 

@@ -11,9 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.csv as csv
 import pyarrow.parquet as pq
 import pytest
+from pyarrow import csv
 from sqlalchemy import create_engine, text
 
 from semistream.cli import main

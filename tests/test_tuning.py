@@ -8,8 +8,8 @@ import time
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv as csv
 import pytest
+from pyarrow import csv
 
 from loads import STREAM, SmallLoad
 from semistream.cli import main

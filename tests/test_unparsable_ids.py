@@ -8,10 +8,16 @@ import json
 from pathlib import Path
 
 import pytest
-import sqlalchemy as sa
 
+from semistream.warehouse.load_ids import load_id
 from semistream.warehouse.proof import read_proof
-from semistream.warehouse.schema import load_batches, load_commits, unmatched
+from semistream.warehouse.schema import (
+    load_batches,
+    load_commits,
+    load_inputs,
+    load_rejections,
+    unmatched,
+)
 from test_quality import STREAM, Loader, change, check, failed, orders, rows_of
 
 
@@ -27,19 +33,18 @@ def with_unparsable(loader: Loader, file: Path, lines: list[str], said: list[dic
         f.write("".join(f"{line}\n" for line in lines))
     stream = loader.job.stream.model_copy(update={"format": "csv", "max_unparsable": 1})
     loader.job = loader.job.model_copy(update={"stream": stream})
-    b, c = load_batches.c, load_commits.c
+    loader.read_from(0, file, "csv")
+    c, key = load_commits.c, load_id(1, 0, 0, 0)
     with loader.engine.begin() as connection:
-        first = sa.and_(b.batch == 0, b.drain == 0, b.partition == 0)
-        row = connection.execute(sa.select(load_batches).where(first)).one()
-        rejected = json.loads(row.rejected) | {"unparsable": len(said)}
-        connection.execute(load_batches.update().where(first).values(
-            rows_read=row.rows_read + len(said), unmatched=row.unmatched + len(said),
-            rejected=json.dumps(rejected), unmatched_checksum=None))
+        for table in (load_batches, load_inputs):
+            connection.execute(table.update().where(table.c.load_id == key).values(
+                rows_read=table.c.rows_read + len(said), unmatched=table.c.unmatched + len(said)))
+        connection.execute(load_rejections.insert().values(
+            load_id=key, role="sales", reason="unparsable", tuples=len(said)))
         connection.execute(load_commits.update().where(c.drain == 0).values(
-            rows_read=c.rows_read + len(said),
-            source_offsets=json.dumps({"format": "csv", "files": [str(file)]})))
+            rows_read=c.rows_read + len(said)))
         connection.execute(unmatched.insert(), [
-            {"load_id": row.load_id, "load_row": 1000 + n, "fact_table": "fact_sales",
+            {"load_id": key, "load_row": 1000 + n, "fact_table": "fact_sales",
              "reason": "unparsable", "stream_id": None, "tuple": json.dumps(each)}
             for n, each in enumerate(said)])
 

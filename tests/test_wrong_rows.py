@@ -10,7 +10,6 @@ import sqlalchemy as sa
 
 import test_quality
 from semistream.quality import wrong_rows
-from semistream.warehouse.schema import load_commits
 from test_quality import (
     BATCHES,
     STREAM,
@@ -144,10 +143,7 @@ def test_a_source_of_text(tmp_path):
     loader = Loader(f"sqlite:///{tmp_path / 'warehouse.db'}", tmp_path)
     loader.load(range(1))
     file = loader.directory / "orders-0.parquet"
-    with loader.engine.begin() as connection:
-        c = load_commits.c
-        connection.execute(load_commits.update().where(c.drain == 0).values(
-            source_offsets=json.dumps({"format": "csv", "files": [str(file)]})))
+    loader.read_from(0, file, "csv")
     file.write_text("order_id,sku,quantity,day\n" + "".join(
         f"{o['order_id']},{o['sku'] or ''},{o['quantity']},{o['day']}\n" for o in orders(0)))
     alter(loader, *(s for s in ALTERED if "82" not in s and "90" not in s),

@@ -167,7 +167,7 @@ def buckets(key_codes: np.ndarray, exact: bool, count: int) -> np.ndarray:
 
 
 def _longs(a: pa.Array) -> np.ndarray:
-    """Return the 64-bit value of each element of an exact column. Those of nulls are arbitrary."""
+    """Return the elements of an exact key column as int64[n]. Nulls have arbitrary values."""
     n, k = len(a), a.type
     if pa.types.is_decimal(k):
         # the low word is the value

@@ -413,23 +413,29 @@ def _experiments(arguments: argparse.Namespace) -> int:
 
 
 def _algorithms(arguments: argparse.Namespace) -> int:
-    from semistream.joins.registry import REGISTRY
+    from semistream.joins.registry import REGISTRY, Entry
+    from semistream.stream_joins.registry import REGISTRY as STREAM_JOINS
 
-    entries: list[dict[str, Any]] = [
-        {"name": a.name, "title": a.title, "paper": a.paper, "needs_index": a.needs_index,
-         "parameters": {n: {"default": f.get_default(call_default_factory=True),
-                            "description": f.description}
-                        for n, f in a.parameters.model_fields.items()}} for a in REGISTRY.values()]
+    def entry(a: Entry, joins: str, **more: bool) -> dict[str, Any]:
+        return {"name": a.name, "title": a.title, "paper": a.paper, "joins": joins, **more,
+                "parameters": {n: {"default": f.get_default(call_default_factory=True),
+                                   "description": f.description}
+                               for n, f in a.parameters.model_fields.items()}}
+
+    entries = [*(entry(a, "a stream and master data", needs_index=a.needs_index)
+                 for a in REGISTRY.values()),
+               *(entry(a, "two streams") for a in STREAM_JOINS.values())]
     if arguments.json:
         print(json.dumps(entries, indent=2, default=str))
         return 0
     table = Table(box=None, pad_edge=False, show_edge=False)
-    for column in ("name", "needs index", r"parameters \[default]", "paper"):
+    for column in ("name", "joins", "needs index", r"parameters \[default]", "paper"):
         table.add_column(column, overflow="fold")
     for e in entries:
         parameters = "\n".join(f"{n} [{p['default']}]: {p['description']}"
                                for n, p in e["parameters"].items())
-        table.add_row(e["name"], "yes" if e["needs_index"] else "no",
+        index = {True: "yes", False: "no"}[e["needs_index"]] if "needs_index" in e else ""
+        table.add_row(e["name"], e["joins"], index,
                       parameters.replace("[", r"\["), e["paper"])
     screen = Console(highlight=False)
     _print_table(screen if screen.is_terminal else Console(highlight=False, width=160), table)

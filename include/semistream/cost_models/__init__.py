@@ -3,7 +3,7 @@ them by the joins' names."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from semistream.cost_models import (
@@ -21,30 +21,43 @@ from semistream.cost_models import (
 )
 from semistream.cost_models.costs import TYPICAL, Costs, Cut, Prediction, Workload
 from semistream.cost_models.frequencies import Frequencies
+from semistream.cost_models.sizes import (
+    CACHE_SHARE,
+    CACHE_TUPLES,
+    DISK_TUPLES,
+    RESIDENT_TUPLES,
+    SLICES,
+    Size,
+)
 
 
 @dataclass(frozen=True)
 class Model:
     predict: Callable[..., Prediction]  # (workload, memory in bytes, costs, **sizes)
-    sizes: tuple[str, ...]  # the operator's parameters that can be tuned
+    sizes: Mapping[str, Size]  # the operator's parameters that the search chooses, by name
     chooses: tuple[str, ...] = ()  # parameters that `predict` chooses for given sizes
     phase: str = "scan"  # how the join reads R, one of `costs.PHASES`
 
 
+_DISK: dict[str, Size] = {"disk_tuples": DISK_TUPLES}
+_CACHE = _DISK | {"cache_tuples": CACHE_TUPLES}
+_BLOCKS = _DISK | {"cache_share": CACHE_SHARE}
+
 MODELS: dict[str, Model] = {
-    "meshjoin": Model(meshjoin.predict, ("disk_tuples",)),
-    "r-meshjoin": Model(r_meshjoin.predict, ("disk_tuples", "slices")),
-    "cmeshjoin": Model(cmeshjoin.predict, ("disk_tuples", "cache_tuples")),
-    "ssj": Model(ssj.predict, ("disk_tuples", "cache_tuples")),
-    "ssbj": Model(ssbj.predict, ("disk_tuples",)),
-    "hybridjoin": Model(hybridjoin.predict, ("disk_tuples",), phase="index"),
-    "x-hybridjoin": Model(x_hybridjoin.predict, ("disk_tuples",), phase="index"),
-    "tuned-x-hybridjoin": Model(x_hybridjoin.predict, ("disk_tuples", "resident_tuples"),
+    "meshjoin": Model(meshjoin.predict, _DISK),
+    "r-meshjoin": Model(r_meshjoin.predict, _DISK | {"slices": SLICES}),
+    "cmeshjoin": Model(cmeshjoin.predict, _CACHE),
+    "ssj": Model(ssj.predict, _CACHE),
+    "ssbj": Model(ssbj.predict, _DISK),
+    "hybridjoin": Model(hybridjoin.predict, _DISK, phase="index"),
+    "x-hybridjoin": Model(x_hybridjoin.predict, _DISK, phase="index"),
+    "tuned-x-hybridjoin": Model(x_hybridjoin.predict, _DISK | {"resident_tuples": RESIDENT_TUPLES},
                                 phase="index"),
-    "sscj": Model(sscj.predict, ("disk_tuples", "cache_tuples"), phase="index"),
-    "ssij": Model(ssij.predict, ("disk_tuples", "cache_share"), phase="index"),
-    "partition-join": Model(partition_join.predict, ("disk_tuples", "cache_share"), phase="index"),
-    "elevatorjoin": Model(elevatorjoin.predict, ("disk_tuples",), ("filter_bits",), "elevator"),
+    "sscj": Model(sscj.predict, _CACHE, phase="index"),
+    "ssij": Model(ssij.predict, _BLOCKS, phase="index"),
+    "partition-join": Model(partition_join.predict, _BLOCKS, phase="index"),
+    "elevatorjoin": Model(elevatorjoin.predict, _DISK, ("filter_bits",), "elevator"),
 }
 
-__all__ = ["MODELS", "TYPICAL", "Costs", "Cut", "Frequencies", "Model", "Prediction", "Workload"]
+__all__ = ["MODELS", "TYPICAL", "Costs", "Cut", "Frequencies", "Model", "Prediction", "Size",
+           "Workload"]

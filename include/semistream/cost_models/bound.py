@@ -64,7 +64,7 @@ def price(found: Prediction, work: Workload, costs: Costs, phase: str, demand: D
         return Price(0.0, demand.rate / found.mu)
     cut, slices = work.partitions(found.sizes["disk_tuples"]), found.sizes.get("slices", 1)
     s = work.symbols(costs, found.h_s, cut.tuples, found.h_r, phase)
-    read = work.beside(s.c_io + cut.tuples * s.c_h + s.c_i, s)
+    read = work.overlap(s.c_io + cut.tuples * s.c_h + s.c_i, s)
     each = max(found.c_loop - read / slices, 0.0) / found.w
     full = demand.rate / found.w / slices  # reads/s where H_S is full
     misses = demand.rate * found.w_s / found.w
@@ -83,8 +83,9 @@ def due(phase: str, number: float, misses: float, bound: float) -> float:
 
 def highest_rate(found: Prediction, work: Workload, costs: Costs, phase: str,
                  demand: Demand) -> float:
-    """Return the highest rate, tuples/s, at which the bound is kept; the demand's own rate is
-    ignored. It is mu, unless reads for few tuples take too much of the time."""
+    """Return the highest arrival rate, tuples/s, at which the bound on waiting can be kept; the
+    rate in `demand` is ignored. It is the service rate mu, unless reads that serve few tuples take
+    too much time."""
     low, high = 0.0, found.mu
     if high <= 0 or price(found, work, costs, phase, demand._replace(rate=high)).busy <= 1 + 1e-6:
         return high
@@ -95,7 +96,7 @@ def highest_rate(found: Prediction, work: Workload, costs: Costs, phase: str,
     return low
 
 
-def spoken(found: Price, demand: Demand) -> str:
+def describe_price(found: Price, demand: Demand) -> str:
     """Return a sentence about the cost of a bound."""
     if math.isinf(demand.rate):
         return f"max_wait {demand.max_wait:.3g} s"

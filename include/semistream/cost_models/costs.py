@@ -217,7 +217,7 @@ class Workload:
         """Return a copy in which R can be cut anywhere, so that an optimiser meets no steps."""
         return replace(self, cut=None)
 
-    def beside(self, c_loop: float, s: Symbols, reads: float = 1.0) -> float:
+    def overlap(self, c_loop: float, s: Symbols, reads: float = 1.0) -> float:
         """Return c_loop, corrected for *reading ahead* if R is read ahead: the disk works while the
         processor does, and the longer of both times counts. If the wait for the disk is the shorter
         one, c_x of it remains, as the reader also needs the processor, and the disk is not always

@@ -43,8 +43,8 @@ class Course:
     in_vain: float = 0.0  # seconds in which a drain caches tuples that are of no use
 
     def filled_after(self, cycles: float, cycle: float) -> Course:
-        """Return a copy whose cache is full after `cycles` R-cycles. In each of them `cycle` tuples
-        leave, all through H_S."""
+        """Return a copy in which the cache is full after `cycles` passes over R. `cycle` stream
+        tuples leave in each of these passes, all of them through H_S."""
         seconds = cycles * (self.partitions * self.read + cycle * self.miss)
         return Course(self.tuples, self.partitions, self.read, self.miss, self.first,
                       (Stage(cycles * cycle, 0.0, seconds),), self.scans)

@@ -128,7 +128,7 @@ class _Sweep:
         look_up = max(s.c_s - self.c_s_hit, 0.0)
         others = misses * (s.c_o + s.c_e + s.c_a + look_up)
         stops = number * (s.c_io + self.cut_tuples * s.c_h + s.c_i)
-        stops = work.beside(stops + others, s, number) - others
+        stops = work.overlap(stops + others, s, number) - others
         return stops / (stops + others)
 
     def surplus(self, log_t: float) -> float:
@@ -192,7 +192,7 @@ def _predict(work: Workload, m: float, costs: Costs, disk_tuples: float, disk_sh
     c_filter = (work.symbols(costs, 1, 1, layout["filter_bytes"] / work.cached_key_bytes).c_r
                 if bits else 0.0)
     plain += at_once * (s.c_r + s.c_s) + (disk + at_once) * c_filter
-    return Prediction("elevatorjoin", sizes, front + at_once, disk, work.beside(plain + s.c_i, s),
+    return Prediction("elevatorjoin", sizes, front + at_once, disk, work.overlap(plain + s.c_i, s),
                       plain, memory(h_s=x.h_s, **layout), x.h_s, x.h_r,
                       {"filter_bits": bits} if bits else {},
                       _course(work, sweep, cut, costs, whole))

@@ -100,8 +100,8 @@ class Frequencies:
 
     @cached_property
     def absent(self) -> float:
-        """Share of the stream that has no master tuple. A share as small as rounding errors is
-        0."""
+        """The share of stream tuples whose key R lacks. A share that is no larger than rounding
+        errors is 0."""
         absent = 1.0 - float(self.p @ self.keys)
         return absent if absent > _ROUNDING else 0.0
 
@@ -127,8 +127,8 @@ class Frequencies:
 
     @cached_property
     def _mass(self) -> np.ndarray:
-        """Share of the stream that the groups before each group have, and all groups, float64[g +
-        1]."""
+        """The cumulated share of the stream: of the groups before each group and, last, of all
+        groups, float64[g + 1]."""
         return np.concatenate([[0.0], np.cumsum(self.p * self.keys)])
 
     def top(self, h: float) -> float:
@@ -162,8 +162,8 @@ class Frequencies:
         return Cached(keys, absent, hit + lost, lost, taken)
 
     def rejecting(self, share: float) -> Frequencies:
-        """Return the frequencies in the rest of the stream, after this share of the absent values
-        was rejected."""
+        """Return the frequencies in the remaining stream after a filter has rejected this share of
+        the absent values."""
         left = 1.0 - self.absent * share
         lost = self.lost and Frequencies(self.lost.p / left, self.lost.keys * (1 - share),
                                          self.lost.name)

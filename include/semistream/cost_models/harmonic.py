@@ -16,7 +16,7 @@ def harmonic(n: float | np.ndarray, exponent: float = 1.0) -> np.ndarray:
                            np.cumsum(np.arange(1, _EXACT + 1, dtype=np.float64) ** -exponent)])
     small = head[np.minimum(n, _EXACT).astype(np.int64)]
     tail = np.maximum(n, _EXACT)
-    grown = lambda x: _integral(x, exponent) + _boundary(x, exponent)  # noqa: E731
+    grown = lambda x: _integral(x, exponent) + _boundary(x, exponent)
     return small + grown(tail) - grown(_EXACT)
 
 

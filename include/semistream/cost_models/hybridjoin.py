@@ -88,8 +88,9 @@ class Waiting(NamedTuple):
 
 
 def waiting(work: Workload, stream: Frequencies, number: float) -> Waiting:
-    """Return the waiting part of a stream, for R in `number` partitions. An absent key that the
-    index does not recognise waits for a partition as others do, with equal probability for each."""
+    """Return the stream tuples that have to wait, for R in `number` partitions. A tuple whose key R
+    lacks, but whose absence the index does not recognise, waits for one of the partitions, each
+    with the same probability."""
     in_gaps, present = stream.absent * work.gaps, 1 - stream.absent
     of = stream.partitions(number)
     share = max(present + in_gaps, 1e-9)
@@ -111,7 +112,7 @@ def predict(work: Workload, m: float, costs: Costs, disk_tuples: float) -> Predi
                      c_a=s.c_a)
     at_once = w * waits.at_once
     plain = printed + s.c_i + at_once * s.c_s - w * (1 - waits.present) * s.c_o
-    return Prediction("hybridjoin", sizes, 0.0, w + at_once, work.beside(plain, s), printed, parts,
+    return Prediction("hybridjoin", sizes, 0.0, w + at_once, work.overlap(plain, s), printed, parts,
                       h_s, course=course(work, cut, s, h_s))
 
 

@@ -69,7 +69,7 @@ def predict(work: Workload, m: float, costs: Costs, disk_tuples: float) -> Predi
     printed = c_loop(c_io=s.c_io, b=cut.tuples, c_h=s.c_h, w=w, c_o=s.c_o, c_e=s.c_e, c_s=s.c_s,
                      c_a=s.c_a)
     matches = w * (1 - work.frequencies.absent)
-    corrected = work.beside(printed + s.c_i - s.c_p * unread(matches), s)
+    corrected = work.overlap(printed + s.c_i - s.c_p * unread(matches), s)
     course = Course(work.tuples, cut.number, s.c_io + cut.tuples * s.c_h + s.c_i,
                     s.c_o + s.c_e + s.c_s + s.c_a, w * cut.number, scans=True)
     return Prediction("meshjoin", sizes, 0.0, w, corrected, printed, memory(w=most, **layout),

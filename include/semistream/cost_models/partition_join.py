@@ -69,11 +69,11 @@ def predict(work: Workload, m: float, costs: Costs, disk_tuples: float,
     if misses < 1e-9:  # all of R is in memory, and the index recognises absent keys
         return in_memory("partition-join", sizes, s, h_r, parts, course)
     rest = blocks.without(places)
-    asked = Frequencies((rest.p + in_gaps / cut.number) / misses, rest.keys)
-    w = read_at(asked, h_s, work.tuples * misses)
+    waiting = Frequencies((rest.p + in_gaps / cut.number) / misses, rest.keys)
+    w = read_at(waiting, h_s, work.tuples * misses)
     w_n, at_once = w * hit / misses, w * at_once / misses
     plain = c_loop(c_io=s.c_io, d=cut.tuples, c_h=s.c_h, w_s=w, c_o=s.c_o, c_e=s.c_e, c_s=s.c_s,
                    c_a=s.c_a, c_r=s.c_r, w_n=w_n, c_n=s.c_n)
     corrected = plain + s.c_i + at_once * (s.c_s + s.c_r) - w * (1 - present / misses) * s.c_o
-    return Prediction("partition-join", sizes, w_n, w + at_once, work.beside(corrected, s), plain,
+    return Prediction("partition-join", sizes, w_n, w + at_once, work.overlap(corrected, s), plain,
                       parts, h_s, h_r, course=course)

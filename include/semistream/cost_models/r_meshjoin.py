@@ -39,7 +39,7 @@ def predict(work: Workload, m: float, costs: Costs, disk_tuples: float,
     printed = c_loop(c_io=s.c_io, b=cut.tuples, q=slices, c_h=s.c_h, w=w, c_o=s.c_o, c_e=s.c_e,
                      c_s=s.c_s, c_a=s.c_a)
     matches = w * slices * (1 - work.frequencies.absent)
-    corrected = work.beside(printed + s.c_i - s.c_p * meshjoin.unread(matches) / slices, s,
+    corrected = work.overlap(printed + s.c_i - s.c_p * meshjoin.unread(matches) / slices, s,
                             1 / slices)
     parts = memory(w=most, n=cut.number, q=slices, **layout)
     course = Course(work.tuples, chunks, (s.c_io + cut.tuples * s.c_h) / slices + s.c_i,

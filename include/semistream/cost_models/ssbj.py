@@ -122,5 +122,5 @@ def predict(work: Workload, m: float, costs: Costs, disk_tuples: float,
                      w_s=w_s, c_e=s.c_e, c_s=s.c_s, c_a=s.c_a, c_o=s.c_o)
     matches = w_s * (1 - (work.frequencies.absent - x.lost) / (1 - x.hit))
     corrected = printed + w_s * s.c_r - cut.tuples * s.c_b / 3 + s.c_i - s.c_p * unread(matches)
-    return Prediction("ssbj", sizes, w_n, w_s, work.beside(corrected, s), printed, parts,
+    return Prediction("ssbj", sizes, w_n, w_s, work.overlap(corrected, s), printed, parts,
                       w_s * cut.number, x.h_r, course=course)

@@ -42,5 +42,5 @@ def predict(work: Workload, m: float, costs: Costs, disk_tuples: float,
     corrected = printed + disk * s.c_r + (disk - found) * s.c_s + s.c_i + s.c_d
     corrected += ssj.matched(work, cut, missed, h_s * waits.present, left / h_s) * s.c_m
     corrected += (left - found) * (s.c_e + s.c_a)
-    return Prediction("sscj", sizes, front, disk, work.beside(corrected, s), printed, parts, h_s,
+    return Prediction("sscj", sizes, front, disk, work.overlap(corrected, s), printed, parts, h_s,
                       cache_tuples, course=run)

@@ -55,8 +55,9 @@ def finished(blocks: Frequencies, h_s: float) -> float:
     gain, many = blocks.p * h_s * FREED, blocks.keys
 
     def surplus(log_c: float) -> float:
-        """Return ln of the ratio of the waiting tuples to h_S, if a plan reads the blocks with at
-        least c = e^log_c tuples."""
+        """Return ln(n / h_S), where n is the number of waiting tuples in the steady state of a join
+        whose plans read each block for which at least c = e^log_c tuples wait. It is 0 for the
+        right c."""
         c = math.exp(log_c)
         return math.log(float(many @ np.where(gain < c, (c + gain) / 2, gain)) / h_s)
 
@@ -102,5 +103,5 @@ def predict(work: Workload, m: float, costs: Costs, disk_tuples: float,
     plain = c_loop(c_io=s.c_io, d=cut.tuples, c_h=s.c_h, w_s=w, c_o=s.c_o, c_e=s.c_e, c_s=s.c_s,
                    c_a=s.c_a, c_r=s.c_r, w_n=w_n, c_n=s.c_n)
     corrected = plain + s.c_i + (w_s - w) * (s.c_s + s.c_r) + w * s.c_e / FREED / 8
-    return Prediction("ssij", sizes, w_n, w_s, work.beside(corrected, s), plain, parts, h_s, h_r,
+    return Prediction("ssij", sizes, w_n, w_s, work.overlap(corrected, s), plain, parts, h_s, h_r,
                       course=course)

@@ -140,8 +140,9 @@ def behind(work: Workload, cut: Cut, h_r: float) -> tuple[float, Frequencies]:
 
 
 def matched(work: Workload, cut: Cut, waiting: Frequencies, h_s: float, share: float) -> float:
-    """Return the join values of a disk partition that have a match, in an iteration that finishes
-    this share of h_s waiting tuples. waiting: the frequencies of values among these."""
+    """Return how many join values of a disk partition have a match, in an iteration that finishes
+    this share of the h_s waiting tuples. waiting: frequencies of the values among the waiting
+    tuples."""
     return min(waiting.different(h_s) * share, cut.tuples / work.fan_out)
 
 
@@ -172,7 +173,7 @@ def predict(work: Workload, m: float, costs: Costs, disk_tuples: float, cache_tu
     found = matched(work, cut, missed, disk * cut.number, 1 / cut.number)
     corrected = (printed + disk * s.c_r + s.c_i + s.c_d + found * s.c_m
                  - s.c_p * meshjoin.unread(matches))
-    return Prediction(algorithm, sizes, front, disk, work.beside(corrected, s), printed, parts,
+    return Prediction(algorithm, sizes, front, disk, work.overlap(corrected, s), printed, parts,
                       disk * cut.number, cache_tuples,
                       course=course(work, cut, s, disk * cut.number))
 

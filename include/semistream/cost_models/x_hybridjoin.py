@@ -110,5 +110,5 @@ def predict(work: Workload, m: float, costs: Costs, disk_tuples: float,
     plain = printed + s.c_i + s.c_2 + at_once * s.c_s - disk * (1 - waits.present) * s.c_o
     # nearly all of the sample matches the residents, and leaves before these are loaded
     run = course(work, cut, s, h_s).filled_after(1.0, sample)
-    return Prediction(algorithm, sizes, resident, disk + at_once, work.beside(plain, s), printed,
+    return Prediction(algorithm, sizes, resident, disk + at_once, work.overlap(plain, s), printed,
                       parts, h_s, d_n, course=run)

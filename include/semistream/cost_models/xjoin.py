@@ -97,7 +97,8 @@ def fitting(*, m: float, tuple_bytes: float, values: float) -> float:
 
 
 def relocated(*, n: float, m: float, tuple_bytes: float, values: float) -> float:
-    """Return how many of n tuples go to disk, in steps of one state relocation each."""
+    """Return how many of n tuples are relocated to disk: a whole number of state relocations, each
+    of which frees the same share of M."""
     over = n - fitting(m=m, tuple_bytes=tuple_bytes, values=values)
     step = m / FREED_SHARE / tuple_bytes
     return min(max(math.ceil(over / step), 0) * step, n)
@@ -120,8 +121,8 @@ def runs(*, d: float, fitting: float) -> float:
 
 
 def outgrown(*, n_a: float, m: float) -> bool:
-    """Return whether a hash bucket of n_A left tuples in all is more than a disk join holds beside
-    memory."""
+    """Return whether a hash bucket is larger than what a disk join can hold in memory at once. n_a:
+    left tuples of all buckets."""
     return n_a / BUCKETS > held_rows(m)
 
 

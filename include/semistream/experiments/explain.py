@@ -19,7 +19,6 @@ from semistream.errors import ConfigError
 from semistream.experiments.bench import Bench
 from semistream.experiments.model import Claim, Point
 from semistream.joins import REGISTRY
-from semistream.sizing.search import bounds
 
 SHARE = 1e-6  # the least share of the costs that is not rounding
 GRID = {1: 64, 2: 20}  # values of each size that a bound tries, by the number of sizes to tune
@@ -113,7 +112,7 @@ def _seconds(bench: Bench, point: Point, work: Workload, memory: float,
     model, given = MODELS[point.algorithm], dict(point.parameters)
     known = inspect.signature(model.predict).parameters
     names = [n for n in model.sizes if n not in given]
-    axes = [np.geomspace(*bounds(n, work, memory), GRID[len(names)]) for n in names]
+    axes = [np.geomspace(*model.sizes[n].bounds(work, memory), GRID[len(names)]) for n in names]
     alone, best = [_only(costs, t) for t in TERMS], []
     for c in (costs, *alone):
         with suppress(ConfigError):  # this algorithm does not have the term

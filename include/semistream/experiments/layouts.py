@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+from semistream.cost_models import MODELS
 from semistream.errors import ConfigError
 from semistream.experiments.model import (
     TITLES,
@@ -23,7 +24,6 @@ from semistream.experiments.model import (
     having,
 )
 from semistream.joins import REGISTRY
-from semistream.sizing.search import bounds
 
 R, PERCENT = 100_000_000, (1.0, 2.5, 5.0, 7.5, 10.0)  # the papers' |R|, and M in percent of it
 MILLIONS, SKEWS = (20, 40, 60, 80, 100), (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -73,9 +73,8 @@ def around(asked: Asked, point: Point, factors: Sequence[float] = FACTORS) -> li
     best, work, memory = asked.predict(point), asked.work(point), asked.memory(point)
     axes = []
     for name, size in best.sizes.items():
-        low, high = bounds(name, work, memory)
-        unit = (work.page_tuples if name == "disk_tuples" else 0.001
-                if name.endswith("share") else 1.0)
+        kind = MODELS[point.algorithm].sizes[name]
+        (low, high), unit = kind.bounds(work, memory), kind.unit(work)
         axis: dict[float, float] = {}
         for f in sorted(factors, key=lambda f: abs(f - 1)):
             near = max(round(min(max(size * f, low), high) / unit), 1) * unit

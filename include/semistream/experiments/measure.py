@@ -162,7 +162,7 @@ def _measured(drive: Drive, start: dict, begun: int, spent: float) -> Measured:
     finished = stats.rows_read - stats.waiting - start["rows_read"] + start["waiting"]
     hits = stats.cache_hits - start["cache_hits"]
     loops = max(stats.iteration_count - start["iteration_count"], 1)
-    each = lambda name: (getattr(stats, name) - start[name]) / max(finished, 1)  # noqa: E731
+    each = lambda name: (getattr(stats, name) - start[name]) / max(finished, 1)
     return Measured(
         finished / spent, spent / loops, hits / loops,
         (finished - hits) / loops,

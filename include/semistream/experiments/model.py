@@ -204,7 +204,7 @@ def ratio(above: str, below: str, y: str = "mu", every: bool = False, **where: A
             return None
         if every:
             pairs = [min(pairs, key=lambda pair: pair[0][y] / pair[1][y])]
-        mean = lambda values: math.exp(sum(map(math.log, values)) / len(pairs))  # noqa: E731
+        mean = lambda values: math.exp(sum(map(math.log, values)) / len(pairs))
         value = mean([a[y] / b[y] for a, b in pairs])
         known = all(r.get(f"{y}_model") for pair in pairs for r in pair)
         predicted = mean([a[f"{y}_model"] / b[f"{y}_model"] for a, b in pairs]) if known else None

@@ -10,6 +10,7 @@ Each algorithm has a file of its own, which holds its loop. The shared parts are
   the most frequent join values.
 - ``key_filter``: a filter of R's keys, so that tuples with absent keys need not wait;
   ``non_swappable``: the resident part of X-HYBRIDJOIN's disk buffer.
+- ``cost_balance``: ELEVATORJOIN's choice of the join values that H_R holds.
 - ``scan_phase``, ``index_phase``: how a disk-probing phase reads R; ``disk_partition``: the unit
   that it reads.
 - ``arena``, ``tuple_store``, ``key_table``, ``stored_types``: memory, and the data in it.

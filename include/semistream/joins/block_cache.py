@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +13,7 @@ from semistream.joins.disk_partition import DiskPartition
 from semistream.joins.master_cache import MasterCache, cached_bytes
 from semistream.joins.output import NO_MATCH, JoinOutput, Output
 from semistream.joins.spec import JoinSpec
+from semistream.joins.state_file import Part
 from semistream.joins.stored_types import has_strings
 from semistream.joins.stream_buffer import StreamBuffer, StreamLayout
 from semistream.joins.stream_probing import probe
@@ -19,7 +21,7 @@ from semistream.joins.stream_probing import probe
 FADE = 0.9  # the share of a block's utility that remains when blocks are chosen anew
 
 
-class BlockCache:
+class BlockCache(Part):
     """A cache of whole blocks of R, with a hash table over their keys. Utility decides at each plan
     which blocks are cached.
 
@@ -83,8 +85,8 @@ class BlockCache:
             self.cached &= stays
 
     def see(self, partition: DiskPartition) -> None:
-        """Stage a block that was read, if it was chosen and fits. Only keys that occur in no other
-        block are cached."""
+        """Stage the tuples of a block that was read, if the block was chosen for the cache and
+        fits. Keys that also occur in other blocks are left out."""
         if partition.number not in self._entering:
             return
         self._entering.remove(partition.number)
@@ -111,13 +113,13 @@ class BlockCache:
             self.cached[blocks] = True
         self._entering, self._staged = set(), []
 
-    def saved(self) -> pa.Table:
-        """Return the state to save: utility and flag of each block. The cached tuples can be read
-        from R."""
-        return pa.table({"utility": self.utility, "cached": self.cached})
+    def tables(self) -> dict[str, pa.Table]:
+        """Return the utility and the flag of each block. The cached tuples can be read from R."""
+        return {"blocks": pa.table({"utility": self.utility, "cached": self.cached})}
 
-    def restore(self, blocks: pa.Table) -> None:
-        """Restore a state that `saved` returned, and read the cached blocks from R."""
+    def restore(self, tables: dict[str, pa.Table], values: dict[str, Any]) -> None:
+        """Restore the blocks' utility, and read the cached blocks from R."""
+        blocks = tables["blocks"]
         self.utility[:] = blocks["utility"].to_numpy()
         numbers = np.flatnonzero(blocks["cached"].to_numpy()).tolist()
         self._entering = set(numbers)

@@ -21,31 +21,23 @@ from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
-from pydantic import Field
 
-from semistream.config import Settings
 from semistream.joins.admission import fill
-from semistream.joins.contract import SemiStreamJoin, State
-from semistream.joins.frequency_detection import FrequentTuples
+from semistream.joins.contract import SemiStreamJoin
+from semistream.joins.frequency_detection import FrequencyParameters, FrequentTuples
 from semistream.joins.output import JoinOutput
-from semistream.joins.scan_phase import Scan
+from semistream.joins.scan_phase import Scan, Scanning, ScanParameters
 from semistream.joins.spec import JoinSpec
-from semistream.joins.state_file import JoinState
 from semistream.joins.stream_buffer import StreamBuffer
 from semistream.joins.stream_probing import probe, steps
 from semistream.joins.stream_table.by_chunk import ByChunk
 
 
-class CmeshjoinParameters(Settings):
-    disk_tuples: int = Field(0, ge=0, description="b, master tuples read per iteration; 0: chosen "
-                                                  "from M by the cost model")
-    cache_tuples: int = Field(0, ge=0, description="h_R, master tuples that H_R has places for; 0: "
-                                                   "chosen from M")
-    threshold: int = Field(2, ge=1, description="matches in H_S from which a master tuple is "
-                                                "frequent, at first; it adapts")
+class CmeshjoinParameters(FrequencyParameters, ScanParameters):
+    """The parameters of CMESHJOIN, and of SSJ."""
 
 
-class Cmeshjoin(SemiStreamJoin):
+class Cmeshjoin(Scanning, SemiStreamJoin):
     """The operator of CMESHJOIN: without an index. M = b v_R + h_R v_R + 8 h_R + w_S N (v_ptr + f
     v_S)."""
 
@@ -57,6 +49,7 @@ class Cmeshjoin(SemiStreamJoin):
         self.h_r = FrequentTuples(self.spec, self.arena, parameters.cache_tuples,
                                   parameters.threshold)
         self.scan = Scan(self.spec)
+        self.parts = (self.h_r, self.scan)
         self.h_s = ByChunk(self.layout, self.scan.chunks, self.scan.largest_w)
         self._require(self.h_s.least_bytes, self.arena.free)
 
@@ -87,24 +80,3 @@ class Cmeshjoin(SemiStreamJoin):
         removed = h_s.remove()  # DELETE the oldest chunk
         yield from self.output.finish(h_s, removed)
         self._end(begun, len(removed.slots), read, self.scan.cycles)
-
-    @property
-    def passes(self) -> float:
-        return self.scan.passes
-
-    def _drain(self) -> Iterator[JoinOutput]:
-        yield from super()._drain()
-        self.h_s.queue.clear()
-
-    def _state(self) -> State:
-        tables = self.h_s.tables() | {"cache": self.h_r.table()}
-        return tables, {"disk buffer": self.scan.values(), "H_S": self.h_s.values(),
-                        "frequency recorder": self.h_r.values()}
-
-    def _restore(self, state: JoinState) -> None:
-        self.h_r.restore(state.tables["cache"], state.values["frequency recorder"])
-        self.scan.restore(state.values["disk buffer"])
-        if "waiting" in state.tables:
-            values = state.values["H_S"]
-            self._open(values["strings"])
-            self.h_s.restore(state.tables["waiting"], values, self.spec)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -17,14 +17,11 @@ from semistream.errors import ConfigError, StateError
 from semistream.joins.arena import Arena
 from semistream.joins.output import NULL_KEY, JoinOutput, Output
 from semistream.joins.spec import JoinSpec
-from semistream.joins.state_file import JoinState
+from semistream.joins.state_file import JoinState, Part, State
 from semistream.joins.statistics import Clock, Iteration, JoinStatistics, PaperTimes
 from semistream.joins.stored_types import as_stored
 from semistream.joins.stream_buffer import StreamLayout
 from semistream.joins.stream_table import Ages, StreamTable
-
-# tables and values of a ``JoinState``
-State = tuple[Mapping[str, pa.Table | pa.RecordBatchReader], dict[str, Any]]
 
 
 class Begun(NamedTuple):
@@ -38,12 +35,13 @@ class Begun(NamedTuple):
 class SemiStreamJoin(ABC):
     """A single-threaded join of a stream with R in at most M bytes.
 
-    A subclass creates ``h_s``, and implements ``_take``, ``iterate``, ``_drain``, ``_state`` and
-    ``_restore``. Null keys, output, time and totals are handled here. H_S gets its memory when the
-    first tuples come (``_open``), as these show how long strings are.
+    A subclass creates ``h_s`` and ``parts``, and implements ``_take``, ``iterate`` and ``passes``.
+    Null keys, output, time, totals and the saved state are handled here. H_S gets its memory when
+    the first tuples come (``_open``), as these show how long strings are.
     """
 
     h_s: StreamTable
+    parts: tuple[Part, ...] = ()  # in the order in which they are restored
 
     def __init__(self, spec: JoinSpec, parameters: Settings):
         self.spec, self.parameters, self.master = spec, parameters, spec.master
@@ -90,9 +88,9 @@ class SemiStreamJoin(ABC):
         return self.clock.timed(self._drain(), self._account)
 
     def keep_up(self, seconds: float, bound: float) -> Iterator[JoinOutput]:
-        """Run the disk-probing phase just as often as is needed for no tuple to wait longer than
-        `bound` seconds. seconds: time since the last call. Call this after every batch, while the
-        stream buffer is empty, so that the reads are spread over time."""
+        """Run the disk-probing phase as often as is needed for no tuple to wait longer than `bound`
+        seconds. seconds: time since the last call. Call this after every batch, while the stream
+        buffer is empty, so that the reads are spread over time."""
         return self.clock.timed(self._keep_up(seconds / bound, bound), self._account)
 
     def snapshot(self, *, changes: bool = False) -> JoinState:
@@ -149,14 +147,15 @@ class SemiStreamJoin(ABC):
         """Run the outer loop once, without input."""
 
     def _stream_buffer_empty(self, iterated: bool) -> Iterator[JoinOutput]:
-        """Run the phase that an empty stream buffer starts. By default nothing runs, as an
-        iteration waits for w tuples or for a full H_S. iterated: whether this call has already run
-        an iteration."""
+        """Run what an empty stream buffer starts: by default nothing, as an iteration waits for w
+        tuples or for a full H_S. iterated: whether this call of `process` has already run an
+        iteration."""
         return iter(())
 
     def _drain(self) -> Iterator[JoinOutput]:
         while self._waiting():
             yield from self.iterate()
+        self.h_s.drained()
 
     @property
     @abstractmethod
@@ -180,23 +179,35 @@ class SemiStreamJoin(ABC):
         self._pass_over(passes)
 
     def _go_on(self) -> Iterator[JoinOutput]:
-        """Advance in R before H_S is full, as a bound on waiting requires."""
+        """Run one step of the disk-probing phase although H_S is not full, as a bound on waiting
+        requires it."""
         return self.iterate()
 
     def _pass_over(self, passes: float) -> None:
         """Record how far R has been passed over. passes: the passes that were due."""
         self._kept_up = self.passes
 
-    @abstractmethod
-    def _state(self) -> State: ...
+    def _state(self) -> State:
+        """Return the whole state."""
+        tables, values = {**self.h_s.tables()}, {"H_S": self.h_s.values()}
+        for part in self.parts:
+            tables |= part.tables()
+            values |= part.values()
+        return tables, values
 
     def _changes(self) -> State | None:
         """Return the changes of the state since the last snapshot; None: the whole state must be
         saved."""
         return None
 
-    @abstractmethod
-    def _restore(self, state: JoinState) -> None: ...
+    def _restore(self, state: JoinState, *changes: JoinState) -> None:
+        """Restore a whole state and, in a join that saves changes, the changes after it."""
+        for part in self.parts:
+            part.restore(state.tables, state.values)
+        if "waiting" in state.tables:
+            values = state.values["H_S"]
+            self._open(values["strings"])
+            self.h_s.restore(state.tables["waiting"], values, self.spec)
 
     def _waiting(self) -> int:
         return self.h_s.live

@@ -61,36 +61,29 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from semistream.config import Settings
 from semistream.joins.admission import fill
-from semistream.joins.contract import SemiStreamJoin, State
+from semistream.joins.contract import SemiStreamJoin
+from semistream.joins.cost_balance import CostBalance, MissCosts
 from semistream.joins.disk_partition import DiskPartition
+from semistream.joins.index_phase import IndexParameters
 from semistream.joins.key_filter import KeyFilter
 from semistream.joins.master_cache import MasterCache, cached_bytes
 from semistream.joins.output import NO_MATCH, JoinOutput
-from semistream.joins.scan_phase import ITERATION_COST, largest_chunk
+from semistream.joins.scan_phase import largest_chunk
 from semistream.joins.spec import JoinSpec
-from semistream.joins.state_file import JoinState
-from semistream.joins.stored_types import has_strings, variable_bytes
+from semistream.joins.state_file import JoinState, State
+from semistream.joins.stored_types import has_strings
 from semistream.joins.stream_buffer import StreamBuffer
 from semistream.joins.stream_probing import PROBE_ROWS, probe, step_rows
 from semistream.joins.stream_table.by_partition import PARTITION_BYTES, ByPartition, Visit
 from semistream.joins.stream_table.snapshots import Snapshots
 
 LEAST_H_S = 0.05  # least share of H_S in the memory that H_S and H_R share
-HYSTERESIS = 2.0  # a value stays while its worth is at least half of that needed to enter
-ABSENT_VALUES = True  # whether H_R holds values without master tuples
 SWITCH_SHARE = 16  # the switching buffer is this part of the memory that H_S and H_R share
-# staged values move to H_R before the end of a sweep once this part of the waiting tuples has
-# waited for them
-SOON = 16
-INDEXED = 64  # join values of H_R that can be indexed anew in the time of one miss
 SLACK_SHARE = 32  # H_R is compacted when at least this part of it is evicted
 
 
-class ElevatorjoinParameters(Settings):
-    disk_tuples: int = Field(0, ge=0, description="d, master tuples read per iteration; 0: chosen "
-                                                  "from M by the cost model")
+class ElevatorjoinParameters(IndexParameters):
     cache_tuples: int = Field(0, ge=0, description="h_R, the most master tuples in the cache; 0: "
                                                    "as many as the inequality gives")
     waiting_tuples: int = Field(0, ge=0, description="h_S, the most stream tuples that wait; 0: as "
@@ -102,23 +95,15 @@ class ElevatorjoinParameters(Settings):
                                                           "the cost model; -1: no filter")
 
 
-class MissCosts:
-    """phi, the stops' share of the cost of a miss: given, or measured sweep by sweep."""
+class Stop:
+    """What a stop of the elevator has read and matched."""
 
-    def __init__(self, given: float):
-        self.phi, self._measure = given or 1.0, not given
-        # seconds in this sweep for reading R and probing; seconds for all else that misses cost
-        self.disk = self.other = 0.0
-        self.stops = 0
+    partition: DiskPartition  # in the disk buffer
+    counts: np.ndarray  # int32[d], the stream tuples that each tuple of the disk buffer matched
 
-    def end_sweep(self, sweeps: int) -> None:
-        """Update phi from the sweep that ends, the sweeps-th one. A stop's own cost, c_I, cannot be
-        timed apart from its tuples' and is taken to be `ITERATION_COST`."""
-        spent = self.disk + self.other
-        if self._measure and spent > 0:
-            now = (self.disk + min(self.stops * ITERATION_COST, self.other)) / spent
-            self.phi = (self.phi + now) / 2 if sweeps > 1 else now
-        self.disk, self.other, self.stops = 0.0, 0.0, 0
+    def __init__(self) -> None:
+        self.number = -1  # of the partition in the disk buffer
+        self.read = 0  # disk tuples
 
 
 class Elevatorjoin(SemiStreamJoin):
@@ -145,8 +130,9 @@ class Elevatorjoin(SemiStreamJoin):
                       and self.most_cached >= self.master.tuple_count)
         self.position = self.sweeps = 0
         self._missed = 1.0  # share of the last step's tuples that missed H_R
-        self.costs = MissCosts(parameters.disk_share)
+        self.costs = MissCosts(parameters.disk_share, self.clock)
         self.h_s = ByPartition(self.layout, max(self.master.partition_count, 1))
+        self.balance = CostBalance(self.spec, self.h_s, self.h_r, self.most_cached, self.whole)
         self.snapshots = Snapshots(self.h_s)
         self.arena.reserve("H_R", 0)
         self._require(self.h_s.least_bytes, self.pool * (1 - LEAST_H_S))
@@ -176,61 +162,68 @@ class Elevatorjoin(SemiStreamJoin):
     def _add(self, batch: pa.RecordBatch, codes: np.ndarray, misses: np.ndarray,
              arrived: float) -> Iterator[JoinOutput]:
         """ADD the misses to H_S. Whenever H_S is full, run the elevator's next stop."""
-        begun = self.clock()
-        buffer = StreamBuffer(self.layout, batch, codes, misses, arrived)
-        absent, rejected = buffer.look_up(self.master), buffer.reject(self.filter)
-        self.stats.cache_hits += len(rejected)
-        for rows in (absent, rejected):
-            if len(rows):
-                yield from self.output.unmatched(batch.take(pa.array(rows)).columns, NO_MATCH)
-        while True:
+        with self.costs.misses:
+            buffer = StreamBuffer(self.layout, batch, codes, misses, arrived)
+            absent, rejected = buffer.look_up(self.master), buffer.reject(self.filter)
+            self.stats.cache_hits += len(rejected)
+            for rows in (absent, rejected):
+                if len(rows):
+                    yield from self.output.unmatched(batch.take(pa.array(rows)).columns, NO_MATCH)
             full = yield from fill(self.h_s, buffer, self.output)
-            self.costs.other += self.clock() - begun
-            if not full:
-                return
+        while full:
             yield from self.iterate()
-            begun = self.clock()
+            with self.costs.misses:
+                full = yield from fill(self.h_s, buffer, self.output)
 
     def iterate(self) -> Iterator[JoinOutput]:
-        """Run the disk phase: go to the elevator's next stop, and finish all tuples that wait for
-        its partition."""
-        begun, h_s, disk, read = self._begin(), self.h_s, 0.0, 0
-        at = h_s.next(self.position)
-        if at < 0:
-            self._end_sweep()
-            at = h_s.next(0)
-        reach, waited = int(h_s.reach[at]), int(h_s.waiting[at])
-        counts = np.zeros(0, np.int32)
-        for visit in h_s.visits(at):
-            for number in range(at, reach):
-                reading = self.clock()
-                if new := not len(counts) or reach > at + 1:
-                    if number == at:
-                        self.master.prefetch(h_s.upcoming(at, self.master.buffers),
-                                             self.spec.fetched)
-                    partition = DiskPartition(self.spec, number)  # READ
-                found = h_s.find(partition.codes, visit)
-                if found.total:
-                    partition.read()
-                disk += self.clock() - reading
-                if new:
-                    self.filter.add(number, partition.codes)
-                    read += len(partition.codes)
-                if found.total:
-                    yield from self.output.matches(partition, visit, visit.pairs(found))  # OUTPUT
-            counts = found.counts if new else counts + found.counts
-            yield from self.output.finish(h_s, visit.removed)
-        yield from self.output.finish(h_s, h_s.remove(at))  # REMOVE them all
-        # after its tuples left: this may shrink H_S, and move what is in it
-        if reach == at + 1:
-            self._switch(visit, partition, counts)
-        self.position = at + 1
-        self.costs.disk += disk
-        self.costs.other += self.clock() - begun.at - disk
+        """Run the disk phase: a stop of the elevator, where all tuples leave that wait for its
+        partition."""
+        begun, h_s, stop = self._begin(), self.h_s, Stop()
+        with self.costs.misses:
+            at = self._next_stop()  # GO ON to the next partition of R for which tuples wait
+            # a key of this partition may have tuples in the following ones too
+            span, waited = range(at, int(h_s.reach[at])), int(h_s.waiting[at])
+            for visit in h_s.visits(at):
+                yield from self._meet(visit, stop, span)
+                yield from self.output.finish(h_s, visit.removed)
+            yield from self.output.finish(h_s, h_s.remove(at))  # REMOVE them all
+            # after its tuples left: this may shrink H_S, and move what is in it
+            if len(span) == 1:
+                self._switch(visit, stop.partition, stop.counts)
+            self.position = at + 1
         self.costs.stops += 1
-        self._end(begun, waited, read, self.sweeps)
+        self._end(begun, waited, stop.read, self.sweeps)
         if self.position >= self.master.partition_count:
             self._end_sweep()
+
+    def _next_stop(self) -> int:
+        """Return the next partition for which tuples wait, in this sweep or in a new one."""
+        at = self.h_s.next(self.position)
+        if at < 0:
+            self._end_sweep()
+            at = self.h_s.next(0)
+        return at
+
+    def _meet(self, visit: Visit, stop: Stop, span: range) -> Iterator[JoinOutput]:
+        """READ the partitions of the span, FILTER their keys, and OUTPUT their matches among the
+        tuples of a visit."""
+        for number in span:
+            with self.costs.disk:
+                if new := stop.number != number:
+                    if number == span.start:
+                        self.master.prefetch(self.h_s.upcoming(number, self.master.buffers),
+                                             self.spec.fetched)
+                    stop.number, stop.partition = number, DiskPartition(self.spec, number)
+                partition = stop.partition
+                found = self.h_s.find(partition.codes, visit)
+                if found.total:
+                    partition.read()
+            if new:
+                self.filter.add(number, partition.codes)
+                stop.read += len(partition.codes)
+            stop.counts = found.counts if new else stop.counts + found.counts
+            if found.total:
+                yield from self.output.matches(partition, visit, visit.pairs(found))
 
     # The bound on waiting
 
@@ -244,15 +237,16 @@ class Elevatorjoin(SemiStreamJoin):
         return math.ceil(passes * self.master.partition_count)
 
     def _is_due(self, passes: float, age: float) -> bool:
-        """Return whether the next partition with waiting tuples is among those that must have been
-        passed."""
+        """Return whether the elevator must go on to its next stop so that R is passed over `passes`
+        times."""
         at, sweeps = self.h_s.next(self.position), self.sweeps
         if at < 0:
             at, sweeps = self.h_s.next(0), sweeps + 1
         return sweeps * self.master.partition_count + at < self._stops(passes)
 
     def _pass_over(self, passes: float) -> None:
-        """Pass the partitions up to the one that is due; no tuples wait for them."""
+        """Move the elevator past the partitions before the one that is due; no tuples wait for
+        them."""
         if self.h_s.live and self.passes < passes:
             sweeps, position = divmod(self._stops(passes), self.master.partition_count)
             if sweeps > self.sweeps:
@@ -262,19 +256,6 @@ class Elevatorjoin(SemiStreamJoin):
 
     # The cache
 
-    def _worth(self, n: np.ndarray, m: np.ndarray | int) -> np.ndarray:
-        """Return the ratio of the left side of the cost-balanced inequality to its right side. A
-        value with n stream tuples a sweep and m master tuples is worth caching if the ratio exceeds
-        1."""
-        return n * self.h_s.tuple_bytes / (2 * max(self._price, 1e-9)
-                                           * (m * self.v_r + MasterCache.ENTRY))
-
-    def _surely(self, n: np.ndarray) -> np.ndarray:
-        """Return n less one standard deviation, which chance may have added. Otherwise every value
-        that came once would count as one that comes once a sweep. While memory costs nothing,
-        return n."""
-        return n - np.sqrt(n) if self._price else n
-
     @property
     def _price(self) -> float:
         """phi, or 0 while there is memory that H_S has no use for."""
@@ -283,61 +264,11 @@ class Elevatorjoin(SemiStreamJoin):
                 else self.costs.phi)
 
     def _switch(self, visit: Visit, partition: DiskPartition, counts: np.ndarray) -> None:
-        """SWITCH the values that satisfy the inequality into the switching buffer, best first, as
-        far as they fit.
-
-        visit: the partition's last visit, whose absent values are judged; counts: int32[n], the
-        stream tuples that each tuple of the partition matched in all visits.
-        """
-        h_r, staged, budget = self.h_r, self.h_r.staged, self.arena.components["H_R"]
-        # stream tuples that a value with one master tuple needs
-        least = 2 * self._price * (self.v_r + h_r.ENTRY) / self.h_s.tuple_bytes
-        rows = np.arange(len(counts)) if self.whole else np.flatnonzero(counts > least)
-        absent = np.flatnonzero((visit.number > 0) & ~visit.met & ABSENT_VALUES)
-        absent = absent[self._worth(self._surely(visit.number[absent]), 0) > 1]
-        if not (len(rows) or len(absent)):
-            return
-        if self.master.unique and self.spec.keys.exact:
-            keys, group, n = partition.codes[rows], np.arange(len(rows)), counts[rows]
-            m = np.ones(len(rows), np.int64)
-        else:
-            keys, first, group = np.unique(partition.codes[rows], return_index=True,
-                                           return_inverse=True)
-            n, m = counts[rows[first]], np.bincount(group, minlength=len(keys))
-        worth = np.full(len(keys), 2.0) if self.whole else self._worth(self._surely(n), m)
-        chosen = np.flatnonzero(worth > 1)
-        chosen = chosen[self._new(keys[chosen])]
-        absent = absent[self._new(visit.keys[absent])] if len(absent) else absent
-        if not (len(chosen) or len(absent)):
-            return
-        chosen = chosen[np.argsort(-worth[chosen], kind="stable")]
-        size = m * h_r.slot + h_r.ENTRY
-        if len(chosen) and has_strings(self.spec.fetched_schema):
-            size = size + np.bincount(group, variable_bytes(partition.payload)[rows], len(keys))
-        places = self.most_cached - h_r.tuples - staged.tuples
-        fit = min(np.searchsorted(np.cumsum(size[chosen]), h_r.room(budget), side="right"),
-                  np.searchsorted(np.cumsum(m[chosen]), places, side="right"))
-        full, chosen = fit < len(chosen), chosen[:fit]
-        if len(chosen):
-            owner = np.full(len(keys), -1, np.int64)
-            owner[chosen] = h_r.stage(keys[chosen], n[chosen]) + np.arange(len(chosen))
-            mine = owner[group] >= 0
-            h_r.stage_tuples(partition.take(rows[mine]), np.arange(mine.sum()), owner[group][mine],
-                             budget)
-        absent = absent[:max(int(h_r.room(budget) // h_r.ENTRY), 0)]
-        h_r.stage(visit.keys[absent], visit.number[absent])
-        soon = max(self.h_s.live // SOON, h_r.entries // INDEXED)
-        if full or len(staged) > max(h_r.entries // 8, 256) or staged.frequencies.sum() > soon:
+        """SWITCH the join values that are worth it into the switching buffer, and MOVE that to H_R
+        if it is time."""
+        if self.balance.switch(visit, partition, counts, self._price,
+                               self.arena.components["H_R"]):
             self._move()
-
-    def _new(self, keys: np.ndarray) -> np.ndarray:
-        """Return which of the keys are not in H_R and have all their master tuples in one
-        partition."""
-        new = self.h_r.lacks(keys)
-        if not self.master.unique or not self.spec.keys.exact:
-            spans = self.master.partitions_of(keys)
-            new &= spans[:, 1] - spans[:, 0] <= 1
-        return new
 
     def _move(self) -> None:
         """MOVE the switching buffer to H_R."""
@@ -353,9 +284,9 @@ class Elevatorjoin(SemiStreamJoin):
         self.stats.r_cycles = self.sweeps
         self._move()
         self.costs.end_sweep(self.sweeps)
-        h_r = self.h_r
-        if h_r.entries and self._price and not self.whole:  # not while there is memory to spare
-            keep = h_r.entries_that(lambda n, m: HYSTERESIS * self._worth(n, m) > 1)
+        h_r, phi = self.h_r, self._price
+        if h_r.entries and phi and not self.whole:  # not while there is memory to spare
+            keep = self.balance.worth_keeping(phi)
             gone = ((h_r.entries - np.count_nonzero(keep)) * h_r.ENTRY
                     + (h_r.tuples - int(h_r.counts.sum(where=keep))) * self.v_r)
             if gone * SLACK_SHARE > h_r.used:
@@ -375,8 +306,8 @@ class Elevatorjoin(SemiStreamJoin):
 
     @property
     def _useful(self) -> int:
-        """Bytes of H_S beyond which more memory saves nothing, as an iteration's own cost is less
-        than a fifth of its tuples'."""
+        """The size of H_S, in bytes, beyond which more waiting tuples save nothing: an iteration's
+        own cost is then less than a fifth of its tuples' cost."""
         h_s = largest_chunk(self.master.partition_tuples) * self.h_s.partitions / 2
         h_s = self.parameters.waiting_tuples or h_s
         return int(h_s * self.h_s.tuple_bytes) + PARTITION_BYTES * self.h_s.partitions

@@ -30,7 +30,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from pydantic import Field
 
+from semistream.config import Settings
 from semistream.errors import ConfigError
 from semistream.joins.arena import Arena
 from semistream.joins.disk_partition import DiskPartition
@@ -39,6 +41,7 @@ from semistream.joins.master_cache import MasterCache, cached_bytes
 from semistream.joins.scan_phase import Slice
 from semistream.joins.selection import most_frequent, per_tuple, slices
 from semistream.joins.spec import JoinSpec
+from semistream.joins.state_file import Part
 from semistream.joins.stored_types import has_strings, variable_bytes
 from semistream.joins.tuple_store import MOST_HEAP
 
@@ -58,10 +61,19 @@ class Frequent(NamedTuple):
         return Frequent(*(numbers[which] for numbers in self))
 
 
+class FrequencyParameters(Settings):
+    """The parameters of a join with a frequency recorder."""
+
+    cache_tuples: int = Field(0, ge=0, description="h_R, master tuples that H_R has places for; 0: "
+                                                   "chosen from M")
+    threshold: int = Field(2, ge=1, description="matches in H_S from which a master tuple is "
+                                                "frequent, at first; it adapts")
+
+
 NONE = Frequent(*(np.zeros(0, np.int64) for _ in range(3)))
 
 
-class FrequentTuples:
+class FrequentTuples(Part):
     """H_R with places for h_R master tuples, and the frequency recorder that decides which tuples
     it holds.
 
@@ -180,14 +192,15 @@ class FrequentTuples:
         return n > 0 and (cache.tuples >= self.places or cache.used + cache.used / n > self.bytes)
 
     def _most_frequent(self, new: Frequent, size: np.ndarray) -> np.ndarray:
-        """Return which entries, and which new values behind them, are the most frequent that fit
-        into h_R places and their bytes, bool[n]. Of equals the older one is kept."""
+        """Choose the most frequent of the entries and of the new values that fit into h_R places
+        and their bytes. Return which are chosen, bool[n], the entries first. Of equally frequent
+        values the older one is kept."""
         cache, n = self.cache, self.cache.entries
         if (cache.tuples + new.tuples.sum() <= self.places
                 and cache.used + size.sum() <= self.bytes):
             return np.ones(n + len(new.keys), bool)
 
-        def told(part: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        def numbers_of(part: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
             old = slice(part.start, min(part.stop, n))
             more = slice(max(part.start - n, 0), max(part.stop - n, 0))
             here = (cache.frequencies[old], cache.counts[old], cache.sizes(old))
@@ -195,18 +208,19 @@ class FrequentTuples:
             frequencies, tuples, sizes = map(np.append, here, there)
             return frequencies, tuples, sizes
 
-        return most_frequent(n + len(new.keys), told, self.places, self.bytes)
+        return most_frequent(n + len(new.keys), numbers_of, self.places, self.bytes)
 
-    def table(self) -> pa.RecordBatchReader:
-        """Return the state to save: join values and frequencies of H_R and of the switching buffer.
-        Their tuples can be read from R."""
-        return self.cache.saved()
+    def tables(self) -> dict[str, pa.RecordBatchReader]:
+        """Return the join values and frequencies of H_R and of the switching buffer. Their tuples
+        can be read from R."""
+        return {"cache": self.cache.saved()}
 
     def values(self) -> dict[str, Any]:
-        return {"threshold": self.threshold, "evictions": self.evictions}
+        return {"frequency recorder": {"threshold": self.threshold, "evictions": self.evictions}}
 
-    def restore(self, table: pa.Table, values: dict[str, Any]) -> None:
+    def restore(self, tables: dict[str, pa.Table], values: dict[str, Any]) -> None:
         """Fetch the saved join values from R, the most frequent first, as many as fit."""
-        self.threshold, self.evictions = values["threshold"], values["evictions"]
-        self.cache.take_up(self.spec, table, self.size, self.places)
+        recorder = values["frequency recorder"]
+        self.threshold, self.evictions = recorder["threshold"], recorder["evictions"]
+        self.cache.take_up(self.spec, tables["cache"], self.size, self.places)
         self._measure_least(self._full)

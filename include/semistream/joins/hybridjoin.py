@@ -28,33 +28,26 @@ from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
-from pydantic import Field
 
-from semistream.config import Settings
 from semistream.joins.admission import fill
-from semistream.joins.contract import SemiStreamJoin, State
-from semistream.joins.index_phase import IndexReader
+from semistream.joins.contract import SemiStreamJoin
+from semistream.joins.index_phase import Indexed, IndexParameters, IndexReader
 from semistream.joins.output import NO_MATCH, JoinOutput
 from semistream.joins.spec import JoinSpec
-from semistream.joins.state_file import JoinState
 from semistream.joins.stream_buffer import StreamBuffer
 from semistream.joins.stream_table.by_key import APPEND_ROWS, ByKey
 
 
-class HybridjoinParameters(Settings):
-    disk_tuples: int = Field(0, ge=0, description="d, master tuples read per iteration; 0: chosen "
-                                                  "from M by the cost model")
-
-
-class Hybridjoin(SemiStreamJoin):
+class Hybridjoin(Indexed, SemiStreamJoin):
     """The operator of HYBRIDJOIN: many-to-many, with an index. M = d v_R + alpha (M - d v_R) + (1 -
     alpha)(M - d v_R)."""
 
     h_s: ByKey
 
-    def __init__(self, spec: JoinSpec, parameters: HybridjoinParameters):
+    def __init__(self, spec: JoinSpec, parameters: IndexParameters):
         super().__init__(spec.with_disk_buffer(parameters.disk_tuples), parameters)
         self.index = IndexReader(self.spec)
+        self.parts = (self.index,)
         self.h_s = ByKey(self.layout, self.master.partition_count)
         self.arena.reserve("disk buffer", self.master.partition_bytes)
         self._require(self.h_s.least_bytes, self.arena.free)
@@ -81,20 +74,3 @@ class Hybridjoin(SemiStreamJoin):
         removed = h_s.remove(h_s.within(span))  # DELETE these from H_S and Q
         yield from self.output.finish(h_s, removed)
         self._end(begun, len(removed.slots), read, self.index.cycles)
-
-    @property
-    def passes(self) -> float:
-        return self.index.passes
-
-    def _is_due(self, passes: float, age: float) -> bool:
-        return self.h_s.age >= age
-
-    def _state(self) -> State:
-        return self.h_s.tables(), {"disk buffer": self.index.values(), "H_S": self.h_s.values()}
-
-    def _restore(self, state: JoinState) -> None:
-        self.index.restore(state.values["disk buffer"])
-        if "waiting" in state.tables:
-            values = state.values["H_S"]
-            self._open(values["strings"])
-            self.h_s.restore(state.tables["waiting"], values, self.spec)

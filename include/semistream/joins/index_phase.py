@@ -6,12 +6,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import pyarrow as pa
+from pydantic import Field
+
+from semistream.config import Settings
 from semistream.joins.disk_partition import DiskPartition
 from semistream.joins.spec import JoinSpec
-from semistream.joins.stream_table.by_key import Span
+from semistream.joins.state_file import Part
+from semistream.joins.stream_table.by_key import ByKey, Span
+from semistream.joins.stream_table.by_partition import ByPartition
 
 
-class IndexReader:
+class IndexParameters(Settings):
+    """The parameters of a join that reads R through its index."""
+
+    disk_tuples: int = Field(0, ge=0, description="d, master tuples read per iteration; 0: chosen "
+                                                  "from M by the cost model")
+
+
+class IndexReader(Part):
     """A reader of R's partitions by their numbers, which the index gives for a key."""
 
     def __init__(self, spec: JoinSpec):
@@ -37,8 +50,22 @@ class IndexReader:
         return self.partitions // max(self.master.partition_count, 1)
 
     def values(self) -> dict[str, Any]:
-        """Return the state to save."""
-        return {"partitions": self.partitions}
+        return {"disk buffer": {"partitions": self.partitions}}
 
-    def restore(self, values: dict[str, Any]) -> None:
-        self.partitions = values["partitions"]
+    def restore(self, tables: dict[str, pa.Table], values: dict[str, Any]) -> None:
+        self.partitions = values["disk buffer"]["partitions"]
+
+
+class Indexed:
+    """What all joins with an `IndexReader` have in common. Their H_S knows the age of its oldest
+    tuple."""
+
+    index: IndexReader
+    h_s: ByKey | ByPartition
+
+    @property
+    def passes(self) -> float:
+        return self.index.passes
+
+    def _is_due(self, passes: float, age: float) -> bool:
+        return self.h_s.age >= age

@@ -153,7 +153,8 @@ class MasterCache:
     # The switching buffer
 
     def stage(self, keys: np.ndarray, frequencies: np.ndarray) -> int:
-        """Put join values into the switching buffer. Return the place of the first one."""
+        """Put join values without their tuples into the switching buffer. Return the place of the
+        first one there."""
         first = len(self.staged)
         self.staged.add(keys, frequencies)
         return first
@@ -210,8 +211,8 @@ class MasterCache:
             self.keep(np.concatenate([np.ones(first, bool), keep]))
 
     def link(self) -> None:
-        """Append the switching buffer to H_R's entries. The caller then calls `index` to make them
-        findable."""
+        """Append the join values of the switching buffer to the entries of H_R. They can be found
+        only after `index`, which the caller must call."""
         first, n, staged = self.entries, len(self.staged), self.staged
         self.ekey[first:first + n] = staged.keys
         self.efreq[first:first + n] = np.minimum(staged.frequencies, 2**32 - 1)
@@ -271,12 +272,13 @@ class MasterCache:
 
     # Eviction
 
-    def entries_that(self, told: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> np.ndarray:
+    def entries_where(self,
+                      predicate: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> np.ndarray:
         """Return which entries satisfy a predicate of frequencies and counts, bool[entries]. The
         predicate is evaluated in portions, as arrays over all entries would be large beside H_R."""
         out = np.empty(self.entries, bool)
         for part in slices(self.entries):
-            out[part] = told(self.frequencies[part], self.counts[part])
+            out[part] = predicate(self.frequencies[part], self.counts[part])
         return out
 
     def sizes(self, part: slice) -> np.ndarray:

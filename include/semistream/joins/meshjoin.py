@@ -27,32 +27,25 @@ from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
-from pydantic import Field
 
-from semistream.config import Settings
 from semistream.joins.admission import fill
-from semistream.joins.contract import SemiStreamJoin, State
+from semistream.joins.contract import SemiStreamJoin
 from semistream.joins.output import JoinOutput
-from semistream.joins.scan_phase import Scan
+from semistream.joins.scan_phase import Scan, Scanning, ScanParameters
 from semistream.joins.spec import JoinSpec
-from semistream.joins.state_file import JoinState
 from semistream.joins.stream_buffer import StreamBuffer
 from semistream.joins.stream_table.by_chunk import ByChunk
 
 
-class MeshjoinParameters(Settings):
-    disk_tuples: int = Field(0, ge=0, description="b, master tuples read per iteration; 0: chosen "
-                                                  "from M by the cost model")
-
-
-class Meshjoin(SemiStreamJoin):
+class Meshjoin(Scanning, SemiStreamJoin):
     """The operator of MESHJOIN: many-to-many, without an index. M = b v_R + w N (v_ptr + f v_S)."""
 
     h_s: ByChunk
 
-    def __init__(self, spec: JoinSpec, parameters: MeshjoinParameters):
+    def __init__(self, spec: JoinSpec, parameters: ScanParameters):
         super().__init__(spec.with_disk_buffer(parameters.disk_tuples), parameters)
         self.scan = Scan(self.spec)
+        self.parts = (self.scan,)
         self.h_s = ByChunk(self.layout, self.scan.chunks, self.scan.largest_w)
         self.arena.reserve("disk buffer", self.master.partition_bytes)
         self._require(self.h_s.least_bytes, self.arena.free)
@@ -72,21 +65,3 @@ class Meshjoin(SemiStreamJoin):
         removed = h_s.remove()  # REMOVE the oldest chunk
         yield from self.output.finish(h_s, removed)
         self._end(begun, len(removed.slots), read, self.scan.cycles)
-
-    @property
-    def passes(self) -> float:
-        return self.scan.passes
-
-    def _drain(self) -> Iterator[JoinOutput]:
-        yield from super()._drain()
-        self.h_s.queue.clear()
-
-    def _state(self) -> State:
-        return self.h_s.tables(), {"disk buffer": self.scan.values(), "H_S": self.h_s.values()}
-
-    def _restore(self, state: JoinState) -> None:
-        self.scan.restore(state.values["disk buffer"])
-        if "waiting" in state.tables:
-            values = state.values["H_S"]
-            self._open(values["strings"])
-            self.h_s.restore(state.tables["waiting"], values, self.spec)

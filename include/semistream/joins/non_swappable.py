@@ -4,6 +4,7 @@ in memory."""
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +14,7 @@ from semistream.joins.disk_partition import DiskPartition, tuples_of
 from semistream.joins.master_cache import cached_bytes
 from semistream.joins.selection import slices
 from semistream.joins.spec import JoinSpec
+from semistream.joins.state_file import Part
 from semistream.joins.stored_types import variable_bytes
 from semistream.joins.tuple_store import MOST_HEAP, TupleStore
 
@@ -36,7 +38,7 @@ class Resident:
                                           schema=self._store.schema)
 
 
-class NonSwappablePart:
+class NonSwappablePart(Part):
     """Master tuples that stay in memory, in ``places`` (d_N) places. Of a key it holds all master
     tuples or none.
 
@@ -142,13 +144,13 @@ class NonSwappablePart:
     # State
 
     def tables(self) -> dict[str, pa.RecordBatchReader]:
-        """Return the state to save: the keys only, as their tuples can be read from R."""
+        """Return the resident tuples' keys, or the noted ones. The tuples can be read from R."""
         schema, n = pa.schema([("key", pa.int64())]), self.tuples if self.chosen else self._noted
         batches = (pa.record_batch([self._codes[part]], schema=schema) for part in slices(n))
         return {"resident" if self.chosen else "noted":
                 pa.RecordBatchReader.from_batches(schema, batches)}
 
-    def restore(self, tables: dict[str, pa.Table]) -> None:
+    def restore(self, tables: dict[str, pa.Table], values: dict[str, Any]) -> None:
         """Fetch the tuples of the saved keys from R."""
         if "noted" in tables:
             self.note(tables["noted"]["key"].to_numpy())

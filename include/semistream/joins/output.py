@@ -86,7 +86,7 @@ class RowSize:
         return min(max(int(OUTPUT_BYTES / self._bytes), 1), most)
 
     def learn(self, batch: pa.RecordBatch) -> None:
-        """Measure the bytes of a batch's rows, if the batch is large enough to be
+        """Update the expected bytes of a row from this batch, if it is large enough to be
         representative."""
         if self._strings and (batch.num_rows >= FIRST_ROWS
                               or batch.get_total_buffer_size() > TELLING_BYTES):

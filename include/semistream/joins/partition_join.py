@@ -45,11 +45,11 @@ from pydantic import Field
 from semistream.config import Settings
 from semistream.joins.admission import fill
 from semistream.joins.block_cache import FADE, BlockCache
-from semistream.joins.contract import SemiStreamJoin, State
-from semistream.joins.index_phase import IndexReader
+from semistream.joins.contract import SemiStreamJoin
+from semistream.joins.index_phase import Indexed, IndexReader
 from semistream.joins.output import JoinOutput
 from semistream.joins.spec import JoinSpec
-from semistream.joins.state_file import JoinState
+from semistream.joins.state_file import JoinState, State
 from semistream.joins.stream_probing import steps
 from semistream.joins.stream_table.by_partition import ByPartition
 from semistream.joins.stream_table.snapshots import Snapshots
@@ -64,7 +64,7 @@ class PartitionJoinParameters(Settings):
                                                               "buffer that holds partitions")
 
 
-class PartitionJoin(SemiStreamJoin):
+class PartitionJoin(Indexed, SemiStreamJoin):
     """The operator of the partition-based join: many-to-many, with an index. M = disk buffer +
     partitions in memory and their counters + waiting area."""
 
@@ -75,6 +75,7 @@ class PartitionJoin(SemiStreamJoin):
         self.arena.reserve("disk buffer", self.master.partition_bytes)
         self.blocks = BlockCache(self.spec, self.arena, parameters.cache_share)
         self.index = IndexReader(self.spec)
+        self.parts = (self.blocks, self.index)
         self.h_s = ByPartition(self.layout, max(self.master.partition_count, 1))
         self.snapshots = Snapshots(self.h_s)
         self._chosen = 0.0  # passes over R at the last choice of partitions
@@ -129,13 +130,6 @@ class PartitionJoin(SemiStreamJoin):
 
     # The bound on waiting
 
-    @property
-    def passes(self) -> float:
-        return self.index.passes
-
-    def _is_due(self, passes: float, age: float) -> bool:
-        return self.h_s.age >= age
-
     def _keep_up(self, share: float, age: float) -> Iterator[JoinOutput]:
         self._oldest_first = True
         yield from super()._keep_up(share, age)
@@ -144,20 +138,20 @@ class PartitionJoin(SemiStreamJoin):
     # State
 
     def _state(self) -> State:
-        return {**self.snapshots.whole(), "blocks": self.blocks.saved()}, self._values()
+        return {**self.snapshots.whole(), **self.blocks.tables()}, self._values()
 
     def _changes(self) -> State | None:
         tables = self.snapshots.changes()
-        return (tables | {"blocks": self.blocks.saved()}, self._values()) if tables else None
+        return (tables | self.blocks.tables(), self._values()) if tables else None
 
     def _values(self) -> dict[str, Any]:
-        return {"disk buffer": self.index.values()} | self.snapshots.values()
+        return self.index.values() | self.snapshots.values()
 
     def _restore(self, state: JoinState, *changes: JoinState) -> None:
         states = [state, *changes]
-        values = states[-1].values
-        self.blocks.restore(states[-1].tables["blocks"])
-        self.index.restore(values["disk buffer"])
+        tables, values = states[-1].tables, states[-1].values
+        for part in self.parts:
+            part.restore(tables, values)
         self._chosen = self.passes
         if "waiting" in state.tables:
             self.h_s.open(values["strings"], self.arena.free, values["width"], values["shift"])

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from semistream.config import Settings
 from semistream.errors import ConfigError
@@ -15,37 +16,44 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Algorithm:
-    """An algorithm's entry. operator, settings: ``module.Class`` of this package, imported on first
-    use, so that a form that only lists names does not import Numba."""
+class Entry:
+    """An algorithm's entry in a registry. operator, settings: ``module.Class`` of the registry's
+    package, imported on first use, so that a form that only lists names does not import Numba."""
 
+    package: ClassVar[str]
     name: str
     title: str
     operator: str
     settings: str
     paper: str
+
+    @property
+    def parameters(self) -> type[Settings]:
+        return self._imported(self.settings)
+
+    def _imported(self, name: str) -> Any:
+        module, kind = name.split(".")
+        return getattr(import_module(f"{self.package}.{module}"), kind)
+
+
+@dataclass(frozen=True)
+class Algorithm(Entry):
+    """The entry of a semi-stream join."""
+
+    package = "semistream.joins"
     needs_index: bool = False  # reads the partition of a given key
     own: bool = False  # ours, from no paper
     # reaches its rate after one pass over R, and again when the keys drift; other caches need many
     # passes to fill
-    soon: bool = False
+    warms_up_fast: bool = False
 
     @property
     def make(self) -> type[SemiStreamJoin]:
-        return _import(self.operator)
-
-    @property
-    def parameters(self) -> type[Settings]:
-        return _import(self.settings)
-
-
-def _import(name: str) -> Any:
-    module, kind = name.split(".")
-    return getattr(import_module(f"{__package__}.{module}"), kind)
+        return self._imported(self.operator)
 
 
 REGISTRY: dict[str, Algorithm] = {a.name: a for a in (
-    Algorithm("meshjoin", "MESHJOIN", "meshjoin.Meshjoin", "meshjoin.MeshjoinParameters",
+    Algorithm("meshjoin", "MESHJOIN", "meshjoin.Meshjoin", "scan_phase.ScanParameters",
               "Polyzotis, Skiadopoulos, Vassiliadis, Simitsis, Frantzell: "
               "Meshing Streaming Updates with Persistent Data in an Active Data Warehouse (2008)"),
     Algorithm("r-meshjoin", "R-MESHJOIN", "r_meshjoin.RMeshjoin", "r_meshjoin.RMeshjoinParameters",
@@ -53,13 +61,13 @@ REGISTRY: dict[str, Algorithm] = {a.name: a for a in (
     Algorithm("cmeshjoin", "CMESHJOIN", "cmeshjoin.Cmeshjoin", "cmeshjoin.CmeshjoinParameters",
               "Naeem, Weber, Lutteroth: A Memory-Optimal Many-To-Many Semi-Stream Join, section "
               "2.2"),
-    Algorithm("ssj", "SSJ", "ssj.Ssj", "ssj.SsjParameters",
+    Algorithm("ssj", "SSJ", "ssj.Ssj", "cmeshjoin.CmeshjoinParameters",
               "Naeem, Jamil: An Efficient Stream-based Join to Process End User Transactions in "
               "Real-Time Data Warehousing (2014)"),
     Algorithm("ssbj", "SSBJ", "ssbj.Ssbj", "ssbj.SsbjParameters",
               "Naeem, Weber, Lutteroth: A Memory-Optimal Many-To-Many Semi-Stream Join"),
     Algorithm("hybridjoin",
-              "HYBRIDJOIN", "hybridjoin.Hybridjoin", "hybridjoin.HybridjoinParameters",
+              "HYBRIDJOIN", "hybridjoin.Hybridjoin", "index_phase.IndexParameters",
               "Naeem, Dobbie, Weber: HYBRIDJOIN for Near-Real-Time Data Warehousing (2011)",
               needs_index=True),
     Algorithm("x-hybridjoin",
@@ -82,13 +90,21 @@ REGISTRY: dict[str, Algorithm] = {a.name: a for a in (
               "Persistent Data in an Active Data Warehouse (2009)", needs_index=True),
     Algorithm("elevatorjoin",
               "ELEVATORJOIN", "elevatorjoin.Elevatorjoin", "elevatorjoin.ElevatorjoinParameters",
-              "our own", needs_index=True, own=True, soon=True),)}
+              "our own", needs_index=True, own=True, warms_up_fast=True),)}
+
+
+E = TypeVar("E", bound=Entry)
 
 
 def find_algorithm(name: str) -> Algorithm:
-    """Return the algorithm with this name. Raises ConfigError for an unknown name."""
-    if name.lower() not in REGISTRY:
-        near = difflib.get_close_matches(name.lower(), REGISTRY, 1)
-        raise ConfigError("algorithm", f"must be one of {', '.join(REGISTRY)}", name,
+    """Return the semi-stream join with this name. Raises ConfigError for an unknown name."""
+    return find_entry(REGISTRY, name)
+
+
+def find_entry(registry: Mapping[str, E], name: str) -> E:
+    """Return a registry's entry with this name. Raises ConfigError for an unknown name."""
+    if name.lower() not in registry:
+        near = difflib.get_close_matches(name.lower(), registry, 1)
+        raise ConfigError("algorithm", f"must be one of {', '.join(registry)}", name,
                           f"Did you mean {near[0]!r}?" if near else "See `semistream algorithms`.")
-    return REGISTRY[name.lower()]
+    return registry[name.lower()]

@@ -7,9 +7,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from pydantic import Field
 
+from semistream.config import Settings
 from semistream.joins.disk_partition import DiskPartition
 from semistream.joins.spec import JoinSpec
+from semistream.joins.state_file import Part
 
 # Orders of magnitude, in seconds: the fixed cost of an iteration; the cost of a disk tuple; that of
 # a stream tuple.
@@ -21,6 +24,13 @@ def largest_chunk(disk_tuples: float) -> float:
     With this many, the iteration's own cost is a fifth of theirs; waiting for more would gain
     little."""
     return 5 * (ITERATION_COST + disk_tuples * TUPLE_COST) / STREAM_COST
+
+
+class ScanParameters(Settings):
+    """The parameters of a join that scans R."""
+
+    disk_tuples: int = Field(0, ge=0, description="b, master tuples read per iteration; 0: chosen "
+                                                  "from M by the cost model")
 
 
 class Slice:
@@ -42,7 +52,7 @@ class Slice:
         return self._partition.payload.slice(self._first, len(self.codes))
 
 
-class Scan:
+class Scan(Part):
     """A cyclic reader of R. slices: q, the number of slices of a partition, each joined in an
     iteration of its own."""
 
@@ -93,8 +103,17 @@ class Scan:
                      count * (piece + 1) // self.slices), read
 
     def values(self) -> dict[str, Any]:
-        """Return the state to save."""
-        return {"position": self.position, "cycles": self.cycles}
+        return {"disk buffer": {"position": self.position, "cycles": self.cycles}}
 
-    def restore(self, values: dict[str, Any]) -> None:
-        self.position, self.cycles = values["position"], values["cycles"]
+    def restore(self, tables: dict[str, pa.Table], values: dict[str, Any]) -> None:
+        self.position, self.cycles = (values["disk buffer"][n] for n in ("position", "cycles"))
+
+
+class Scanning:
+    """What all joins with a `Scan` have in common."""
+
+    scan: Scan
+
+    @property
+    def passes(self) -> float:
+        return self.scan.passes

@@ -12,7 +12,7 @@ DIGITS = 1 << 16
 FEW = DIGITS // 8  # join values up to which sorting is faster than counting so many digits
 
 # frequencies, tuples and bytes of a portion of join values, numbers[n] each
-Told = Callable[[slice], tuple[np.ndarray, np.ndarray, np.ndarray]]
+Numbers = Callable[[slice], tuple[np.ndarray, np.ndarray, np.ndarray]]
 
 
 def slices(n: int) -> Iterator[slice]:
@@ -26,13 +26,13 @@ def per_tuple(frequencies: np.ndarray, tuples: np.ndarray) -> np.ndarray:
     return frequencies / np.maximum(tuples, 1)
 
 
-def most_frequent(n: int, told: Told, tuples: int, size: float) -> np.ndarray:
+def most_frequent(n: int, numbers_of: Numbers, tuples: int, size: float) -> np.ndarray:
     """Return which of n join values have the highest frequencies per tuple, bool[n], as many as fit
-    into so many tuples and bytes. Of equals the first are chosen. told: a function that returns the
-    numbers of a portion; it is called at most three times per portion."""
+    into so many tuples and bytes. Of equals the first are chosen. numbers_of: a function that
+    returns the numbers of a portion; it is called at most three times per portion."""
     room, cut = np.array([[tuples], [size]], float), 0  # cut: the rank of the first without room
     if n <= FEW:
-        rank, needs = _ranked(*told(slice(0, n)))
+        rank, needs = _ranked(*numbers_of(slice(0, n)))
         order = np.argsort(-rank, kind="stable")
         kept = np.empty(n, bool)
         kept[order] = (np.cumsum(needs[:, order], axis=1) <= room).all(axis=0)
@@ -40,7 +40,7 @@ def most_frequent(n: int, told: Told, tuples: int, size: float) -> np.ndarray:
     for shift in (16, 0):  # its upper and its lower digit
         need = np.zeros((2, DIGITS))
         for part in slices(n):
-            rank, needs = _ranked(*told(part))
+            rank, needs = _ranked(*numbers_of(part))
             mine = rank >> shift + 16 == cut
             for total, each in zip(need, needs, strict=True):
                 total += np.bincount(rank[mine] >> shift & DIGITS - 1, each[mine], DIGITS)
@@ -54,7 +54,7 @@ def most_frequent(n: int, told: Told, tuples: int, size: float) -> np.ndarray:
         cut = cut << 16 | DIGITS - 1 - first
     kept = np.empty(n, bool)
     for part in slices(n):
-        rank, needs = _ranked(*told(part))
+        rank, needs = _ranked(*numbers_of(part))
         kept[part], equal = rank > cut, rank == cut
         ends = np.cumsum(needs[:, equal], axis=1)
         kept[part][equal] = (ends <= room).all(axis=0)

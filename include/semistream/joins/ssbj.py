@@ -47,13 +47,13 @@ from pydantic import Field
 
 from semistream.config import Settings
 from semistream.joins.admission import enter, join_long
-from semistream.joins.contract import SemiStreamJoin, State
+from semistream.joins.contract import SemiStreamJoin
 from semistream.joins.key_table import KeyTable, count_by
 from semistream.joins.master_cache import MasterCache, cached_bytes
 from semistream.joins.output import JoinOutput
-from semistream.joins.scan_phase import Scan, Slice
+from semistream.joins.scan_phase import Scan, Scanning, Slice
 from semistream.joins.spec import JoinSpec
-from semistream.joins.state_file import JoinState
+from semistream.joins.state_file import JoinState, State
 from semistream.joins.stored_types import has_strings
 from semistream.joins.stream_buffer import StreamBuffer
 from semistream.joins.stream_probing import probe, steps
@@ -99,7 +99,7 @@ class Candidates:
         return cls(np.zeros(0, np.int64))
 
 
-class Ssbj(SemiStreamJoin):
+class Ssbj(Scanning, SemiStreamJoin):
     """The operator of SSBJ: many-to-many, without an index. M = (b + h_R f) v_R + w_S (R_t / b)(v_P
     + f v_S), Eq. 1.
 
@@ -113,6 +113,7 @@ class Ssbj(SemiStreamJoin):
     def __init__(self, spec: JoinSpec, parameters: SsbjParameters):
         super().__init__(spec.with_disk_buffer(parameters.disk_tuples), parameters)
         self.scan = Scan(self.spec)
+        self.parts = (self.scan,)
         self.h_s = ByChunk(self.layout, self.scan.chunks, self.scan.largest_w)
         self.rc = 2
         self.candidates = Candidates.none()
@@ -173,19 +174,10 @@ class Ssbj(SemiStreamJoin):
         yield from self.output.finish(h_s, removed)
         self._end(begun, len(removed.slots), read, self.scan.cycles)
 
-    @property
-    def passes(self) -> float:
-        return self.scan.passes
-
-    def _drain(self) -> Iterator[JoinOutput]:
-        yield from super()._drain()
-        self.h_s.queue.clear()
-
     # Cache migration and eviction
 
     def _new_cycle(self) -> None:
-        """Begin a new R-cycle (lines 3-14 and 42-51). H_S still holds all tuples that came in the
-        cycle that ends."""
+        """Begin a new R-cycle. H_S still holds all tuples that came in the cycle that ends."""
         self.rc += 1
         if self.rc % 3 == PHASE_OUT:
             self._phase_out()
@@ -197,8 +189,8 @@ class Ssbj(SemiStreamJoin):
             self._choose()
 
     def _nominate(self) -> None:
-        """Choose the candidates: the most frequent values of H_S that could satisfy the inequality
-        with the fewest possible master tuples."""
+        """Choose the candidates: the most frequent values of H_S. A value is considered only if it
+        would satisfy the inequality with the fewest possible master tuples."""
         sf, v_s, v_e = self.parameters.switching_factor, self.h_s.tuple_bytes, MasterCache.ENTRY
         space = self._space()
         present, absent = int(sf * (self.v_r + v_e) / v_s) + 1, int(sf * v_e / v_s) + 1
@@ -209,9 +201,8 @@ class Ssbj(SemiStreamJoin):
         self.planned = min(space, int((counts >= least).sum() * self.v_r + len(keys) * v_e))
 
     def _choose(self) -> None:
-        """Evaluate the cache inequality (Theorem 2), m v_R < n v_S. By now s_count is complete and
-        H_S(j)| covers a full R-cycle.
-        """
+        """Choose the candidates that satisfy the cache inequality (Theorem 2), m v_R < n v_S. By
+        now s_count is complete, and |H_S(j)| covers a full R-cycle."""
         c = self.candidates
         waiting = self.h_s.find(c.keys).counts
         m_cache = c.s_count * self.v_r + MasterCache.ENTRY
@@ -232,8 +223,8 @@ class Ssbj(SemiStreamJoin):
 
     def _migrate(self, partition: Slice) -> None:
         """Count the candidates' master tuples, or put those of the chosen values into the switching
-        buffer (lines 28-36). If strings are longer than average, only the tuples of the best
-        candidates fit."""
+        buffer. If strings are longer than average, only the tuples of the best candidates
+        fit."""
         c = self.candidates
         if not len(c.keys) or self.staged_all:
             return
@@ -247,8 +238,8 @@ class Ssbj(SemiStreamJoin):
                                   self.arena.components["H_R"])
 
     def _phase_out(self) -> None:
-        """MOVE the switching buffer to H_R and adapt w (lines 9-13). Values whose tuples did not
-        all fit are dropped."""
+        """MOVE the switching buffer to H_R and adapt w. Values whose tuples did not all fit are
+        dropped."""
         staged = self.h_r.staged
         if len(staged):
             # scaled to the cycles since the last eviction; the next one follows this phase-out
@@ -258,14 +249,13 @@ class Ssbj(SemiStreamJoin):
         self._rebalance()
 
     def _evict(self) -> None:
-        """Drop the values that have become too infrequent for the memory that they take (lines
-        42-51)."""
+        """Drop the values that have become too infrequent for the memory that they take."""
         def worth(f_count: np.ndarray, tuples: np.ndarray) -> np.ndarray:
             m_cache = tuples * self.v_r + MasterCache.ENTRY
             m_disk = f_count / EVICTION_CYCLES * self.h_s.tuple_bytes
             return m_cache < self.parameters.switching_factor * m_disk
 
-        keep = self.h_r.entries_that(worth)
+        keep = self.h_r.entries_where(worth)
         if not keep.all():
             self.h_r.keep(keep)
             self._rebalance()
@@ -304,7 +294,8 @@ class Ssbj(SemiStreamJoin):
         return max(self.pool - self.h_r.used - self._least_h_s, 0)
 
     def _limit_h_s(self, size: int) -> bool:
-        """Shrink H_S to this size. Return False if its tuples need more."""
+        """Shrink H_S to this size. Return whether it shrank so far; it does not while its tuples
+        need more."""
         return self.h_s.size <= size or self._resize(size) <= size
 
     def _grow(self) -> bool:
@@ -330,15 +321,13 @@ class Ssbj(SemiStreamJoin):
     def _state(self) -> State:
         """Return the state to save. For H_R and the switching buffer these are join values and
         counts only, as their tuples can be read from R."""
-        c = self.candidates
-        tables = self.h_s.tables() | {
-            "cache": self.h_r.saved(staged=False),
-            "candidates": pa.table({"key": c.keys, "s_count": c.s_count, "waiting": c.waiting})}
+        (tables, values), c = super()._state(), self.candidates
         sizes = {"H_S": self.h_s.size, "H_R": self.arena.components["H_R"]}
-        return tables, {"disk buffer": self.scan.values(), "H_S": self.h_s.values(), "rc": self.rc,
-                        "planned": self.planned, "sizes": sizes}
+        return {**tables, "cache": self.h_r.saved(staged=False), "candidates": pa.table(
+            {"key": c.keys, "s_count": c.s_count, "waiting": c.waiting})}, {
+                **values, "rc": self.rc, "planned": self.planned, "sizes": sizes}
 
-    def _restore(self, state: JoinState) -> None:
+    def _restore(self, state: JoinState, *changes: JoinState) -> None:
         if "waiting" not in state.tables:
             return
         values, tables = state.values, state.tables
@@ -353,5 +342,5 @@ class Ssbj(SemiStreamJoin):
         if self.rc % 3 == SWITCHING and len(self.candidates.keys):
             self.h_r.stage_from(self.spec, self.candidates.keys, self.candidates.waiting, budget)
             self.staged_all = True
-        self.scan.restore(values["disk buffer"])
+        self.scan.restore(tables, values)
         self.h_s.restore(tables["waiting"], values["H_S"], self.spec)

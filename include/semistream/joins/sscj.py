@@ -32,31 +32,23 @@ from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
-from pydantic import Field
 
-from semistream.config import Settings
 from semistream.joins.admission import fill
-from semistream.joins.contract import SemiStreamJoin, State
-from semistream.joins.frequency_detection import FrequentTuples
-from semistream.joins.index_phase import IndexReader
+from semistream.joins.contract import SemiStreamJoin
+from semistream.joins.frequency_detection import FrequencyParameters, FrequentTuples
+from semistream.joins.index_phase import Indexed, IndexParameters, IndexReader
 from semistream.joins.output import NO_MATCH, JoinOutput
 from semistream.joins.spec import JoinSpec
-from semistream.joins.state_file import JoinState
 from semistream.joins.stream_buffer import StreamBuffer
 from semistream.joins.stream_probing import probe, steps
 from semistream.joins.stream_table.by_key import ByKey
 
 
-class SscjParameters(Settings):
-    disk_tuples: int = Field(0, ge=0, description="d, master tuples read per iteration; 0: chosen "
-                                                  "from M by the cost model")
-    cache_tuples: int = Field(0, ge=0, description="h_R, master tuples that H_R has places for; 0: "
-                                                   "chosen from M")
-    threshold: int = Field(2, ge=1, description="matches in H_S from which a master tuple is "
-                                                "frequent, at first; it adapts")
+class SscjParameters(FrequencyParameters, IndexParameters):
+    """The parameters of SSCJ."""
 
 
-class Sscj(SemiStreamJoin):
+class Sscj(Indexed, SemiStreamJoin):
     """The operator of SSCJ: many-to-many, with an index. M = d v_R + h_R v_R + 8 h_R + alpha [..] +
     (1 - alpha) [..], where [..] is the rest, Eq. 1."""
 
@@ -68,6 +60,7 @@ class Sscj(SemiStreamJoin):
         self.h_r = FrequentTuples(self.spec, self.arena, parameters.cache_tuples,
                                   parameters.threshold)
         self.index = IndexReader(self.spec)
+        self.parts = (self.h_r, self.index)
         self.h_s = ByKey(self.layout, self.master.partition_count)
         self._require(self.h_s.least_bytes, self.arena.free)
 
@@ -107,23 +100,3 @@ class Sscj(SemiStreamJoin):
         self._end(begun, len(removed.slots), read, self.index.cycles)
         if self.index.cycles > cycles:
             self.h_r.end_period()
-
-    @property
-    def passes(self) -> float:
-        return self.index.passes
-
-    def _is_due(self, passes: float, age: float) -> bool:
-        return self.h_s.age >= age
-
-    def _state(self) -> State:
-        tables = self.h_s.tables() | {"cache": self.h_r.table()}
-        return tables, {"disk buffer": self.index.values(), "H_S": self.h_s.values(),
-                        "frequency recorder": self.h_r.values()}
-
-    def _restore(self, state: JoinState) -> None:
-        self.h_r.restore(state.tables["cache"], state.values["frequency recorder"])
-        self.index.restore(state.values["disk buffer"])
-        if "waiting" in state.tables:
-            values = state.values["H_S"]
-            self._open(values["strings"])
-            self.h_s.restore(state.tables["waiting"], values, self.spec)

@@ -45,11 +45,10 @@ from pydantic import Field
 from semistream.config import Settings
 from semistream.joins.admission import fill
 from semistream.joins.block_cache import FADE, BlockCache
-from semistream.joins.contract import SemiStreamJoin, State
-from semistream.joins.index_phase import IndexReader
+from semistream.joins.contract import SemiStreamJoin
+from semistream.joins.index_phase import Indexed, IndexReader
 from semistream.joins.output import JoinOutput
 from semistream.joins.spec import JoinSpec
-from semistream.joins.state_file import JoinState
 from semistream.joins.stream_probing import steps
 from semistream.joins.stream_table.by_key import ByKey, Span
 
@@ -63,7 +62,7 @@ class SsijParameters(Settings):
                                                               "buffer that caches blocks")
 
 
-class Ssij(SemiStreamJoin):
+class Ssij(Indexed, SemiStreamJoin):
     """The operator of SSIJ: many-to-many, with an index. M = disk buffer + block cache and counters
     + stream buffer."""
 
@@ -74,6 +73,7 @@ class Ssij(SemiStreamJoin):
         self.arena.reserve("disk buffer", self.master.partition_bytes)
         self.blocks = BlockCache(self.spec, self.arena, parameters.cache_share)
         self.index = IndexReader(self.spec)
+        self.parts = (self.blocks, self.index)
         self.h_s = ByKey(self.layout, self.master.partition_count)
         self._require(self.h_s.least_bytes, self.arena.free)
 
@@ -119,22 +119,3 @@ class Ssij(SemiStreamJoin):
         order = np.argsort(-waiting, kind="stable")
         count = int(np.searchsorted(np.cumsum(waiting[order]), FREED * self.h_s.live)) + 1
         return np.sort(order[:count][waiting[order[:count]] > 0])
-
-    @property
-    def passes(self) -> float:
-        return self.index.passes
-
-    def _is_due(self, passes: float, age: float) -> bool:
-        return self.h_s.age >= age
-
-    def _state(self) -> State:
-        tables = self.h_s.tables() | {"blocks": self.blocks.saved()}
-        return tables, {"disk buffer": self.index.values(), "H_S": self.h_s.values()}
-
-    def _restore(self, state: JoinState) -> None:
-        self.blocks.restore(state.tables["blocks"])
-        self.index.restore(state.values["disk buffer"])
-        if "waiting" in state.tables:
-            values = state.values["H_S"]
-            self._open(values["strings"])
-            self.h_s.restore(state.tables["waiting"], values, self.spec)

@@ -8,6 +8,7 @@ import os
 import shutil
 import uuid
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any
@@ -22,6 +23,26 @@ MAGIC = b"semistream join state "
 HEADER = MAGIC + b"%d\n" % FORMAT  # 24 bytes, so that the tables are aligned
 BEGIN_AGAIN = "Restore it from a backup, or load the source anew: semistream reset APP."
 WRITTEN_ROWS = 131_072  # rows of a state's table written at a time
+
+
+Tables = Mapping[str, pa.Table | pa.RecordBatchReader]
+State = tuple[Tables, dict[str, Any]]  # tables and values of a ``JoinState``
+
+
+class Part:
+    """A part of a join, beside H_S, whose state is saved."""
+
+    def tables(self) -> Tables:
+        """Return the tables to save, by names that no other part has."""
+        return {}
+
+    def values(self) -> dict[str, Any]:
+        """Return the values to save, by names that no other part has."""
+        return {}
+
+    def restore(self, tables: dict[str, pa.Table], values: dict[str, Any]) -> None:
+        """Restore the part, given the tables and values of the whole join."""
+        raise NotImplementedError
 
 
 @dataclass
@@ -114,14 +135,14 @@ def link(file: Path, to: Path) -> None:
     is on disk completely afterwards. Does nothing if the name exists."""
     if to.exists():
         return
-    beside = to.with_name(f".{to.name}.{uuid.uuid4().hex}")
+    temporary = to.with_name(f".{to.name}.{uuid.uuid4().hex}")
     try:
-        os.link(file, beside)
+        os.link(file, temporary)
     except OSError:
         with naming(to):
-            shutil.copyfile(file, beside)
-    sync(beside)
-    os.replace(beside, to)
+            shutil.copyfile(file, temporary)
+    sync(temporary)
+    os.replace(temporary, to)
 
 
 def _foot(path: str | Path) -> tuple[dict[str, Any], pa.Buffer]:

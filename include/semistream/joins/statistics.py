@@ -25,7 +25,8 @@ class Clock:
         return self._spent + time.perf_counter() - self._since
 
     def timed(self, steps: Iterator[T], account: Callable[[float], None]) -> Iterator[T]:
-        """Yield the items of an iterator, and pass the seconds spent on each to `account`."""
+        """Yield the items of an iterator. Call `account` with the seconds that each of them
+        took."""
         while True:
             self._since = time.perf_counter()
             try:

@@ -44,12 +44,11 @@ from pydantic import Field
 
 from semistream.config import Settings
 from semistream.joins.admission import fill
-from semistream.joins.contract import SemiStreamJoin, State
-from semistream.joins.index_phase import IndexReader
+from semistream.joins.contract import SemiStreamJoin
+from semistream.joins.index_phase import Indexed, IndexReader
 from semistream.joins.non_swappable import NonSwappablePart
 from semistream.joins.output import NO_MATCH, JoinOutput
 from semistream.joins.spec import JoinSpec
-from semistream.joins.state_file import JoinState
 from semistream.joins.stream_buffer import StreamBuffer
 from semistream.joins.stream_table.by_key import APPEND_ROWS, EVERYWHERE, ByKey, Span
 
@@ -59,7 +58,7 @@ class XHybridjoinParameters(Settings):
                                                   "disk buffer; 0: chosen from M")
 
 
-class XHybridjoin(SemiStreamJoin):
+class XHybridjoin(Indexed, SemiStreamJoin):
     """The operator of X-HYBRIDJOIN: many-to-many, with an index; l = k. M = 2 k v_P + alpha [M - 2
     k v_P] + (1 - alpha)[M - 2 k v_P], Eq. 1."""
 
@@ -73,6 +72,7 @@ class XHybridjoin(SemiStreamJoin):
         self.arena.reserve("swappable part", self.master.partition_bytes)
         self.non_swappable = NonSwappablePart(
             self.spec, self.arena, self.master.partition_tuples if d_n is None else d_n)
+        self.parts = (self.index, self.non_swappable)
         self._require(self.h_s.least_bytes, self.arena.free)
 
     @property
@@ -138,28 +138,9 @@ class XHybridjoin(SemiStreamJoin):
         yield from self.output.finish(h_s, removed)
         return len(removed.slots), read
 
-    @property
-    def passes(self) -> float:
-        return self.index.passes
-
-    def _is_due(self, passes: float, age: float) -> bool:
-        return self.h_s.age >= age
-
     def _go_on(self) -> Iterator[JoinOutput]:
         h_s, part = self.h_s, self.non_swappable
         if not part.noted_enough:
             return self.iterate()
         return self._load(h_s.most_frequent(part.places) if h_s.live >= part.places
                           else part.most_frequent())
-
-    def _state(self) -> State:
-        tables = self.h_s.tables() | self.non_swappable.tables()
-        return tables, {"disk buffer": self.index.values(), "H_S": self.h_s.values()}
-
-    def _restore(self, state: JoinState) -> None:
-        self.index.restore(state.values["disk buffer"])
-        if "waiting" in state.tables:
-            values = state.values["H_S"]
-            self._open(values["strings"])
-            self.h_s.restore(state.tables["waiting"], values, self.spec)
-        self.non_swappable.restore(state.tables)

@@ -22,7 +22,7 @@ from semistream.warehouse.ledger import app_number
 from semistream.warehouse.load_ids import app_loads
 from semistream.warehouse.proof import Proof, as_run, read_proof
 from semistream.warehouse.schema import (
-    load_batches,
+    load_inputs,
     quality_runs,
     rejected_master,
     tuning_runs,
@@ -96,14 +96,15 @@ def final_summary(app: str, places: Places) -> dict[str, Any]:
     last verification."""
     u = unmatched.c
     with open_warehouse(places.warehouse_url) as engine, engine.connect() as connection:
-        mine = u.load_id.between(*app_loads(app_number(connection, app) or 0))
-        reasons = select(u.reason,
-                         func.count()).where(mine).group_by(u.reason).order_by(func.count().desc())
+        first, last = app_loads(app_number(connection, app) or 0)
+        reasons = select(u.reason, func.count()).where(u.load_id.between(first, last)).group_by(
+            u.reason).order_by(func.count().desc())
         by_reason: dict[str, int] = dict(connection.execute(reasons).tuples().all())
         total = ledger(read_totals(connection, app).values())
-        of_master = rejected_master.c.master == _master_of(connection, app)
-        rejected = connection.scalar(select(func.count()).select_from(rejected_master)
-                                     .where(of_master)) or 0
+        dimensions = select(load_inputs.c.dimension).where(
+            load_inputs.c.load_id.between(first, last))
+        rejected = connection.scalar(select(func.count()).select_from(rejected_master).where(
+            rejected_master.c.master.in_(dimensions))) or 0
         latest, proof = quality(connection, places, app, limit=1), read_proof(connection, app)
     return {"app": app, "total": total[0] if total else {}, "reasons": by_reason,
             "rejected_master": rejected, "run": run_summary(places.checkpoints / app),
@@ -153,11 +154,6 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
 def resident(peak: int) -> str:
     """Format the peak anonymous memory of a worker's process, in bytes; 0: unknown."""
     return _megabytes(peak) if peak else "–"
-
-
-def _master_of(connection: Connection, app: str) -> str | None:
-    c = load_batches.c
-    return connection.scalar(select(c.master).where(c.app == app).order_by(c.batch.desc()).limit(1))
 
 
 def minute(at: datetime) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -21,7 +20,7 @@ from semistream.data_files import (
     is_utf8,
     list_files,
 )
-from semistream.quality.scope import Scope
+from semistream.quality.scope import Scope, Stream
 from semistream.quality.staging import Staging
 from semistream.warehouse.schema import load_commits, load_files
 from semistream.warehouse.types import LongString
@@ -30,15 +29,14 @@ AT_ONCE = 10_000  # rows of the ledger read at a time
 NOT_SEEN = "could not be looked at"
 
 
-def stage_file_audit(staging: Staging, scope: Scope, stream: StreamSpec,
-                       side: str = "") -> sa.Table | None:
+def stage_file_audit(staging: Staging, scope: Scope, of: Stream) -> sa.Table | None:
     """Stage the wrong files of the source: batch, file, finding. Return None for a source without
     files, or, with a note, for one that cannot be listed from here.
 
-    side: "left" or "right" of two streams. An entry that cannot be read is a finding, because it
-    may be, or hide, a file that is in no batch. If the whole source is gone, it has no such
-    entries; then the report gets a note.
+    An entry that cannot be read is a finding, because it may be, or hide, a file that is in no
+    batch. If the whole source is gone, it has no such entries; then the report gets a note.
     """
+    stream = of.spec
     if stream.format not in FILE_FORMATS or not stream.path:
         return None
     if is_remote(stream.path):
@@ -57,7 +55,7 @@ def stage_file_audit(staging: Staging, scope: Scope, stream: StreamSpec,
         staging.reserve("It is not known yet which files the source had when it was read "
                              "last, so that none can be missed: the ledger notes that when all "
                              "that was there has been loaded.")
-    table = staging.table(f"files_{side}", Column("batch", BigInteger),
+    table = staging.table(f"files_{of.name}", Column("batch", BigInteger),
                           Column("file", LongString()), Column("finding", LongString()))
     staging.insert(table, ((batch, escaped(file), found) for batch, file, found in findings))
     return table
@@ -82,10 +80,6 @@ def _changed(connection: sa.Connection,
             before, after = (f"{x.size:,} bytes of {_time(x.modified)}" for x in (file, now))
             findings.append(
                 (batch, file.path, f"written since it was loaded: {before} then, {after} now"))
-    c = load_commits.c  # an earlier version stored the names in source_offsets
-    for offsets in connection.scalars(
-        select(c.source_offsets).where(c.app == scope.app, c.source_offsets.like('%"files": [%'))):
-        names.update(json.loads(offsets)["files"])
     return names, findings
 
 

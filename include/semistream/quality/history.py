@@ -17,10 +17,11 @@ import sqlalchemy as sa
 from sqlalchemy import BigInteger, Column, and_, func, or_, select
 
 from semistream.errors import StateError
+from semistream.positions import START, Position
 from semistream.quality.checks import Check
 from semistream.quality.scope import Scope
 from semistream.quality.staging import Staging
-from semistream.streaming.position import Position, done_by_spark, follows, position, prepared
+from semistream.streaming.position import done_by_spark, follows, position, prepared
 from semistream.streaming.sinks.base import StoredRows
 from semistream.warehouse.ledger import Ledger
 from semistream.warehouse.load_ids import app_loads, last_load
@@ -29,6 +30,8 @@ from semistream.warehouse.schema import (
     load_apps,
     load_batches,
     load_commits,
+    load_inputs,
+    load_rejections,
     propagated,
     unmatched,
 )
@@ -108,7 +111,7 @@ def lost_batches(engine: sa.Engine, app: str, default: Path) -> Ahead:
     findings = []
     if done > (last[0] if last else -1):
         findings.append((str(checkpoint / "query"), f"Spark takes batch {done} for done, {ends}"))
-    if at is not None and not follows(at, last) and at > (last or (-1, 1)):
+    if at is not None and not follows(at, last) and at > (last or START):
         findings.append((str(checkpoint / "progress.json"),
                          f"the load works on {_named(at)}, {ends}"))
     return Ahead(findings + _lost_states(ledger, checkpoint, last))
@@ -119,8 +122,8 @@ def _lost_states(ledger: Ledger, checkpoint: Path, last: Position | None) -> lis
     later commit removes them rightly, so the newest commit is read again."""
     if last is None:
         return []
-    states = [checkpoint / "state" / e["state_file"] for e in ledger.partitions(*last)
-              if e["waiting"] and e["state_file"]]
+    states = [checkpoint / "state" / load.state_file for load in ledger.partitions(*last)
+              if load.waiting and load.state_file]
     lost = [(str(state), f"the tuples that wait after {_named(last)} are gone") for state in states
             if not state.exists()]
     return lost if lost and ledger.last() == last else []
@@ -156,8 +159,8 @@ def _unknown_loads(engine: sa.Engine, scope: Scope, stored: StoredRows | None,
         first, last = last_load(scope.number, scope.first) + 1, app_loads(scope.number)[1]
     for table, known, theirs in ((scope.fact, here, of_others_here),
                                  *([] if closed is None else [(closed, here, of_others_here)]),
-                                 (unmatched, everywhere, of_others),
-                                 (propagated, everywhere, of_others)):
+                                 *((table, everywhere, of_others) for table in (
+                                     unmatched, propagated, load_inputs, load_rejections))):
         name = scope.fact_name if table is scope.fact else table.name
         gaps = list(_gaps([(load, load) for load in known] + theirs, first, last))
         for load, rows in _rows_in(engine, table, gaps):

@@ -4,7 +4,6 @@ ledger and the master data's snapshots: a check that does not depend on the join
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 import sqlalchemy as sa
@@ -12,13 +11,13 @@ from sqlalchemy import BigInteger, Column, func, select
 
 from semistream.errors import StateError
 from semistream.master.frequencies import key_frequencies
-from semistream.quality.scope import Scope
+from semistream.positions import START
+from semistream.quality.scope import Role, Scope
 from semistream.quality.staging import Staging
 from semistream.sketches import SampledSketch, SkimmedSketch
 from semistream.sketches.sampled import add_load, join_size
 from semistream.warehouse.load_ids import last_load
-from semistream.warehouse.proof import START
-from semistream.warehouse.schema import NAME, load_batches
+from semistream.warehouse.schema import NAME
 
 FAILURE = 1e-6  # probability that a bound does not hold
 
@@ -32,21 +31,20 @@ class _Read(NamedTuple):
     loads: int
 
 
-def stage_join_sizes(staging: Staging, scope: Scope, snapshots: Path) -> sa.Table | None:
+def stage_join_sizes(staging: Staging, scope: Scope, role: Role) -> sa.Table | None:
     """Stage a table of version, estimate, bound, at_least, at_most, rows_loaded, for all loads
     since the last time that no tuple waited; None if nothing can be estimated.
 
-    snapshots: the directory of the master's versions. A version none of whose loads kept a sketch
-    is omitted. A version is omitted with a note if some of its loads kept none, or if its snapshot
-    is gone or damaged.
+    A version none of whose loads kept a sketch is omitted. A version is omitted with a note if some
+    of its loads kept none, or if its snapshot is gone or damaged.
     """
-    read, unknown = _read(staging, scope)
+    read, unknown = _read(staging, scope, role)
     for version in sorted(unknown & set(read)):
         staging.reserve(f"Some loads with version {version} of the master data kept no sketch "
                              f"of their keys, or one of another size: how many rows they should "
                              f"have brought is not estimated.")
     rows = [row for version, each in sorted(read.items()) if version not in unknown
-            for row in _row(staging, scope, version, each, snapshots / version)]
+            for row in _row(staging, scope, role, version, each)]
     if not rows:
         return None
     table = staging.table("join_sizes", Column("version", NAME),
@@ -56,12 +54,12 @@ def stage_join_sizes(staging: Staging, scope: Scope, snapshots: Path) -> sa.Tabl
     return table
 
 
-def _read(staging: Staging, scope: Scope) -> tuple[dict[str, _Read], set[str]]:
+def _read(staging: Staging, scope: Scope, role: Role) -> tuple[dict[str, _Read], set[str]]:
     """Return what was read under each version, and the versions some of whose loads have no usable
     sketch."""
-    b = load_batches.c
-    query = select(b.master_version, b.rows_read, b.key_sketch).where(
-        _since(scope, load_batches), b.rows_read > 0).order_by(b.load_id)
+    loads = role.loads()
+    query = select(loads.c.version, loads.c.rows_read, loads.c.key_sketch).where(
+        _since(scope, loads), loads.c.rows_read > 0).order_by(loads.c.load_id)
     found: dict[str, _Read] = {}
     unknown = set()
     with staging.engine.connect() as connection:
@@ -76,8 +74,9 @@ def _read(staging: Staging, scope: Scope) -> tuple[dict[str, _Read], set[str]]:
     return found, unknown
 
 
-def _row(staging: Staging, scope: Scope, version: str, read: _Read,
-         snapshot: Path) -> Iterator[tuple[str | int, ...]]:
+def _row(staging: Staging, scope: Scope, role: Role, version: str,
+         read: _Read) -> Iterator[tuple[str | int, ...]]:
+    snapshot = role.snapshots / version
     if not snapshot.is_dir():
         staging.reserve(f"Version {version} of the master data is no longer kept: how many "
                              f"rows its loads should have brought is not estimated.")
@@ -89,23 +88,23 @@ def _row(staging: Staging, scope: Scope, version: str, read: _Read,
         staging.reserve(f"How many rows the loads with version {version} of the master data "
                              f"should have brought is not estimated: {e}")
         return
-    waiting = most * scope.waiting if version == scope.versions.get(scope.last) else 0
+    waiting = most * scope.waiting if version == role.versions.get(scope.last) else 0
     yield (version, round(value), round(bound), max(round(value - bound) - waiting, 0),
-           round(value + bound), _loaded(staging, scope, version))
+           round(value + bound), _loaded(staging, scope, role, version))
 
 
-def _loaded(staging: Staging, scope: Scope, version: str) -> int:
+def _loaded(staging: Staging, scope: Scope, role: Role, version: str) -> int:
     """Count the facts with master data in the table itself."""
-    b, f = load_batches.c, scope.fact.c
+    loads, f = role.loads(), scope.fact.c
     count = select(func.count()).select_from(
-        load_batches.join(scope.fact, f.load_id == b.load_id)).where(
-            _since(scope, load_batches), b.master_version == version,
-            f[scope.surrogate].is_not(None))
+        loads.join(scope.fact, f.load_id == loads.c.load_id)).where(
+            _since(scope, loads), loads.c.version == version,
+            f[role.surrogate].is_not(None))
     with staging.engine.connect() as connection:
         return connection.scalar(count) or 0
 
 
-def _since(scope: Scope, table: sa.Table) -> sa.ColumnElement[bool]:
+def _since(scope: Scope, table: sa.FromClause) -> sa.ColumnElement[bool]:
     """Return the condition for loads since the last time, before the first verified batch, that no
     tuple waited. These loads have written what they have read, except what waits at the end."""
     after = last_load(scope.number, scope.source_first or START)

@@ -9,47 +9,45 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 
 import pyarrow as pa
 import sqlalchemy as sa
-from sqlalchemy import BigInteger, Column, Integer, func, or_, select
+from sqlalchemy import BigInteger, Column, Integer, and_, func, or_, select
 
-from semistream.quality.scope import Scope
+from semistream.quality.scope import Role, Scope
 from semistream.quality.staging import Older, Staging, master_table, stage_version
 from semistream.warehouse.proof import as_run
-from semistream.warehouse.schema import NAME, load_batches, quality_runs
+from semistream.warehouse.schema import NAME, load_inputs, quality_runs
 
 
-def stage_older(staging: Staging, scope: Scope, snapshots: Path) -> Older | None:
+def stage_older(staging: Staging, scope: Scope, role: Role) -> Older | None:
     """Stage the facts that differ from today's dimension, and the master rows of their versions;
-    None if no fact has another version. snapshots: the directory of the master data's versions."""
-    older = _loads(staging, scope)
+    None if no fact has another version."""
+    older = _loads(staging, scope, role)
     for loads in older:
-        if not (snapshots / loads.version).is_dir():
+        if not (role.snapshots / loads.version).is_dir():
             _tell_lost(staging, scope, loads)
-    kept = [loads.version for loads in older if (snapshots / loads.version).is_dir()]
-    if not kept or not scope.added:
+    kept = [loads.version for loads in older if (role.snapshots / loads.version).is_dir()]
+    if not kept or not role.added:
         return None
     facts = staging.table("older", Column("load_id", BigInteger), Column("load_row", Integer),
-                          Column("quality_version", NAME), Column(scope.surrogate, BigInteger))
-    master = master_table(staging, scope, "older_master")
-    _stage_facts(staging, scope, facts, kept)
+                          Column("quality_version", NAME), Column(role.surrogate, BigInteger))
+    master = master_table(staging, role, "older_master")
+    _stage_facts(staging, scope, role, facts, kept)
     f = facts.c
     for version in kept:
         with staging.engine.connect() as connection:
-            keys = connection.scalars(select(f[scope.surrogate]).where(
+            keys = connection.scalars(select(f[role.surrogate]).where(
                 f.quality_version == version).distinct()).all()
         try:
             if keys:
-                stage_version(staging, scope, master, version, snapshots / version,
-                              scope.surrogate, keys)
+                stage_version(staging, role, master, version, role.surrogate, keys)
         except (OSError, pa.ArrowException) as e:
             with staging.engine.begin() as connection:
                 connection.execute(facts.delete().where(f.quality_version == version))
             staging.unseen.append(f"facts of version {version} of the master data were not all "
                                   f"compared with it, as it cannot be read ({e})")
-    staging.index(master, scope.surrogate)
+    staging.index(master, role.surrogate)
     return Older(facts, master)
 
 
@@ -64,16 +62,17 @@ class Loads:
     unmatched: int
 
 
-def _loads(staging: Staging, scope: Scope) -> list[Loads]:
-    b, found = load_batches.c, dict[str, list[sa.Row]]()
+def _loads(staging: Staging, scope: Scope, role: Role) -> list[Loads]:
+    of_role, found = role.loads(), dict[str, list[sa.Row]]()
+    b = of_role.c
     at = (b.batch * 2 + b.drain).label("at")
     with staging.engine.connect() as connection:
         for row in connection.execute(
-            select(b.master_version, at, func.sum(b.output_rows).label("facts"),
+            select(b.version, at, func.sum(b.output_rows).label("facts"),
                    func.sum(b.unmatched).label("unmatched"))
-            .where(scope.holds(load_batches), b.master_version != scope.version,
-                   or_(b.output_rows > 0, b.unmatched > 0)).group_by(b.master_version, at)):
-            found.setdefault(row.master_version, []).append(row)
+            .where(scope.holds(of_role), b.version != role.version,
+                   or_(b.output_rows > 0, b.unmatched > 0)).group_by(b.version, at)):
+            found.setdefault(row.version, []).append(row)
     return [Loads(version, tuple(row.at for row in rows), sum(int(row.facts) for row in rows),
                   sum(int(row.unmatched) for row in rows))
             for version, rows in sorted(found.items())]
@@ -105,15 +104,17 @@ def _within(at: int, ranges: Iterable[tuple[int, int]]) -> bool:
     return any(first < at <= last for first, last in ranges)
 
 
-def _stage_facts(staging: Staging, scope: Scope, facts: sa.Table, versions: list[str]) -> None:
+def _stage_facts(staging: Staging, scope: Scope, role: Role, facts: sa.Table,
+                 versions: list[str]) -> None:
     """Stage the facts of these versions that differ from today's dimension."""
-    f, d, b = scope.fact, scope.dimension, load_batches.c
-    differ = or_(d.c[scope.surrogate].is_(None),
-                 *(f.c[a].is_distinct_from(d.c[m]) for a, m in scope.added.items()))
-    same = f.c[scope.surrogate] == d.c[scope.surrogate]
-    query = select(f.c.load_id, f.c.load_row, b.master_version, f.c[scope.surrogate]).select_from(
-        f.join(load_batches, b.load_id == f.c.load_id).outerjoin(d, same)).where(
-            scope.holds(f), b.master_version.in_(versions), f.c[scope.surrogate].is_not(None),
+    f, d, i = scope.fact, role.dimension, load_inputs.c
+    differ = or_(d.c[role.surrogate].is_(None),
+                 *(f.c[a].is_distinct_from(d.c[m]) for a, m in role.added.items()))
+    same = f.c[role.surrogate] == d.c[role.surrogate]
+    query = select(f.c.load_id, f.c.load_row, i.version, f.c[role.surrogate]).select_from(
+        f.join(load_inputs, and_(i.load_id == f.c.load_id, i.role == role.name))
+        .outerjoin(d, same)).where(
+            scope.holds(f), i.version.in_(versions), f.c[role.surrogate].is_not(None),
             differ)
     with staging.engine.begin() as connection:
         connection.execute(facts.insert().from_select([c.name for c in facts.columns], query))

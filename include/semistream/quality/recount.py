@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import sqlalchemy as sa
-from sqlalchemy import BigInteger, Column, Text, select
+from sqlalchemy import BigInteger, Column, String, Text, select
 
-from semistream.config import SIDES, StreamSpec
+from semistream.config import StreamSpec
+from semistream.positions import Kind
+from semistream.quality.scope import Scope, Stream
 from semistream.quality.staging import Sources, Staging
 from semistream.streaming.sources.contract import INFERRED, CannotRecount, Part, Recount
 from semistream.warehouse.bulk import bulk_insert
@@ -30,19 +32,32 @@ PLACES = 2**31  # a tuple's place is its batch times this, plus the number of it
 Columns = Mapping[str, sa.types.TypeEngine]  # a source's columns, with the warehouse's types
 
 
-def stage_sources(staging: Staging, stream: StreamSpec, commits: list[sa.Row], columns: Columns,
-                  ids: int, side: int | None = None) -> Sources | None:
-    """Stage the number of rows of each batch's source, and these columns of each row, the first
-    ``ids`` of which are its id. Return None, with a note, if the source cannot be recounted. side:
-    0 or 1 of two streams."""
+def recounted_columns(scope: Scope, stream: Stream) -> Columns:
+    """Return the columns of a stream's source that are staged: its id columns, and of two streams
+    the join columns, in a type that a staging table can index."""
+    columns = stream.ids | (stream.keys if stream.name else {})
+    kinds = {name: scope.fact.c[of].type for name, of in columns.items()}
+    return {name: KeyString() if stream.name and isinstance(kind, String) else kind
+            for name, kind in kinds.items()}
+
+
+def stage_sources(staging: Staging, stream: Stream, commits: list[sa.Row],
+                  columns: Columns) -> Sources | None:
+    """Stage the number of rows of each batch's source, and these columns of each row, the first of
+    which are its id. Return None, with a note, if the source cannot be recounted."""
     try:
-        parts = [(c.batch, _recounts(staging.engine, c, side, stream))
-                 for c in commits if c.drain == 0]
-        return _stage(staging, columns, ids, parts, "" if side is None else f"_{SIDES[side]}")
+        parts = [(c.batch, _recounts(staging.engine, c, stream.side, stream.spec))
+                 for c in commits if c.drain == Kind.BATCH]
+        found = _stage(staging, columns, len(stream.ids), parts,
+                       f"_{stream.name}" if stream.name else "")
     except CannotRecount as e:
         staging.reserve(f"The source was not counted again: {e}. Rows read are checked "
                              "against the ledger only, and stream ids for duplicates only.")
         return None
+    keys = list(columns)[len(stream.ids):]
+    if found.ids is not None and keys:
+        staging.index(found.ids, *stream.keys)
+    return found
 
 
 def read_tuples(engine: sa.Engine, stream: StreamSpec, commits: list[sa.Row], columns: Columns,
@@ -51,7 +66,7 @@ def read_tuples(engine: sa.Engine, stream: StreamSpec, commits: list[sa.Row], co
     Raises CannotRecount."""
     names = tuple(columns)
     for c in commits:
-        if c.drain == 0:
+        if c.drain == Kind.BATCH:
             for part in _recounts(engine, c, side, stream):
                 yield from ((c.batch, found) for _, found in part.read(names))
 
@@ -93,10 +108,7 @@ def _part_of_source(engine: sa.Engine, commit: sa.Row,
     CannotRecount."""
     parts = parts_of(json.loads(commit.source_offsets))
     offsets: dict[str, Any] = parts[side or 0]
-    count = offsets.get("files", 0)
-    if not isinstance(count, int):  # an earlier version stored the names here
-        return offsets, count
-    if not count:
+    if not (count := offsets.get("files", 0)):
         return offsets, []
     first = parts[0].get("files", 0) if side else 0
     f = load_files.c

@@ -20,7 +20,7 @@ from sqlalchemy.sql import ColumnElement, Subquery
 
 from semistream.quality.checks import Check
 from semistream.quality.recount import PLACES, with_stream_id
-from semistream.quality.scope import Scope
+from semistream.quality.scope import Scope, Stream
 from semistream.quality.staging import Sources, Staging, typed
 from semistream.warehouse.bulk import bulk_insert, fetch
 from semistream.warehouse.load_ids import batch_of
@@ -33,23 +33,6 @@ PLACES_TOLD, IDS_TOLD = 3, 5  # how many pairs of files, and ids, are named
 
 
 @dataclass(frozen=True)
-class Tuples:
-    """How to find a stream's tuples in the warehouse.
-
-    ids: its id columns -> their names in the fact table; on: its join columns in the fact table;
-    partner: the columns that identify the master row, or the other stream's tuple, that a fact was
-    joined with; single: whether a tuple has at most one fact; side: "left" or "right" of two
-    streams.
-    """
-
-    ids: dict[str, str]
-    on: tuple[str, ...]
-    partner: tuple[str, ...]
-    single: bool
-    side: str | None = None
-
-
-@dataclass(frozen=True)
 class Repeated:
     """The repeated ids. table: stream_id, times, first_place, last_place; places: the names of
     places; told: a sentence that says how many ids and in which files, empty if there are none."""
@@ -59,19 +42,19 @@ class Repeated:
     told: str
 
 
-def unique_ids(staging: Staging, scope: Scope, tuples: Tuples, sources: Sources | None,
-               required: bool) -> Iterator[Check]:
+def unique_ids(staging: Staging, scope: Scope, stream: Stream,
+               sources: Sources | None) -> Iterator[Check]:
     """Yield the check for repeated ids if the job requires unique ids; else only note them.
     sources: the recounted source, or None if it cannot be recounted."""
-    found = stage_repeated(staging, scope, tuples, sources)
-    if required:
-        yield _unique_ids(found, tuples, sources is not None)
+    found = stage_repeated(staging, scope, stream, sources)
+    if stream.spec.unique_ids:
+        yield _unique_ids(found, stream, sources is not None)
     elif found.told:
         staging.notes.append(f"{found.told} The job has unique_ids: false, so that this is right.")
 
 
-def _unique_ids(found: Repeated, tuples: Tuples, recounted: bool) -> Check:
-    side = f"{tuples.side} " if tuples.side else ""
+def _unique_ids(found: Repeated, stream: Stream, recounted: bool) -> Check:
+    side = f"{stream.name} " if stream.name else ""
     how = ("" if recounted else " The source cannot be read again: counted is what the warehouse "
                                 "has of it, so that a tuple that was loaded twice is here too.")
     r, first, last = found.table.c, found.places.alias("first"), found.places.alias("last")
@@ -82,23 +65,23 @@ def _unique_ids(found: Repeated, tuples: Tuples, recounted: bool) -> Check:
                      .outerjoin(last, last.c.place == r.last_place)) \
         .order_by(r.first_place, r.last_place, r.stream_id)
     return Check(
-        f"{tuples.side}_unique_ids" if tuples.side else "unique_ids",
+        stream.named("unique_ids"),
         f"No id comes twice in the {side}source",
-        f"A tuple is identified by {', '.join(tuples.ids)}.{how} {found.told}".strip(), named,
+        f"A tuple is identified by {', '.join(stream.ids)}.{how} {found.told}".strip(), named,
         "Where a file came twice, under another name: take one copy out of the source, `semistream "
         "reset` the app, and load again. Where the ids do not identify a tuple, name all columns "
         f"that do under stream.id, reset and load again. Where copies are right, set unique_ids: "
-        f"false under {tuples.side or 'stream'} in the job, and `semistream verify APP --job "
+        f"false under {stream.name or 'stream'} in the job, and `semistream verify APP --job "
         f"FILE`.")
 
 
-def stage_repeated(staging: Staging, scope: Scope, tuples: Tuples,
+def stage_repeated(staging: Staging, scope: Scope, stream: Stream,
                    sources: Sources | None) -> Repeated:
     """Stage the repeated ids, counted in the source, or in the warehouse where the source was not
     recounted."""
-    suffix = f"_{tuples.side}" if tuples.side else ""
+    suffix = f"_{stream.name}" if stream.name else ""
     if sources is None or sources.ids is None or sources.places is None:
-        recent = _loaded(staging, scope, tuples, suffix)
+        recent = _loaded(staging, scope, stream, suffix)
         places = staging.table(f"loaded_places{suffix}", Column("place", BigInteger),
                                Column("path", LongString()))
     else:
@@ -107,66 +90,66 @@ def stage_repeated(staging: Staging, scope: Scope, tuples: Tuples,
                           *(Column(n, BigInteger) for n in ("times", "first_place", "last_place")))
     with staging.engine.begin() as connection:
         connection.execute(table.insert().from_select(
-            [c.name for c in table.columns], _repeated(scope, tuples, recent)))
+            [c.name for c in table.columns], _repeated(scope, stream, recent)))
         count = connection.scalar(select(func.count()).select_from(table)) or 0
     if count:
         _name_batches(staging, scope, table, places)
     return Repeated(table, places, _told(staging, table, places, count))
 
 
-def _repeated(scope: Scope, tuples: Tuples, recent: sa.Table) -> sa.Select:
+def _repeated(scope: Scope, stream: Stream, recent: sa.Table) -> sa.Select:
     """Select stream_id, times, first_place, last_place of ids that occur more than once."""
     r = recent.c
     now = select(r.quality_id.label("stream_id"),
-                 *(func.min(r[i]).label(f"id_{n}") for n, i in enumerate(tuples.ids)),
+                 *(func.min(r[i]).label(f"id_{n}") for n, i in enumerate(stream.ids)),
                  func.count().label("times"), func.min(r.quality_place).label("first_place"),
                  func.max(r.quality_place).label("last_place")).group_by(
                      r.quality_id).subquery("now")
     if scope.source_first is None:
         return select(now.c.stream_id, now.c.times, now.c.first_place,
                       now.c.last_place).where(now.c.times > 1)
-    facts, kept = _facts_before(scope, tuples, recent), _kept_before(scope, tuples, recent)
+    facts, kept = _facts_before(scope, stream, recent), _kept_before(scope, stream, recent)
     times = now.c.times + sum(func.coalesce(t.c.times, 0) for t in (facts, kept))
     first = func.coalesce(facts.c.first_place, kept.c.first_place, now.c.first_place)
-    same = and_(*(facts.c[f"id_{n}"] == now.c[f"id_{n}"] for n in range(len(tuples.ids))))
+    same = and_(*(facts.c[f"id_{n}"] == now.c[f"id_{n}"] for n in range(len(stream.ids))))
     return select(now.c.stream_id, times, first, now.c.last_place).select_from(
         now.outerjoin(facts, same).outerjoin(kept, kept.c.stream_id == now.c.stream_id)).where(
             times > 1)
 
 
-def _facts_before(scope: Scope, tuples: Tuples, recent: sa.Table) -> Subquery:
+def _facts_before(scope: Scope, stream: Stream, recent: sa.Table) -> Subquery:
     """Select the recent ids that are among the facts of earlier batches. It uses IN instead of a
     join: if the fact table has no index on the ids, the staged table has one."""
-    f, r, ids = scope.fact, recent.c, list(tuples.ids.items())
+    f, r, ids = scope.fact, recent.c, list(stream.ids.items())
     these = select(*(r[i] for i, _ in ids)).where(*(r[i].is_not(None) for i, _ in ids))
     known = (f.c[ids[0][1]].in_(these) if len(ids) == 1
              else sa.tuple_(*(f.c[of] for _, of in ids)).in_(these))
-    copies = _copies(scope, tuples, scope.before(f), known)
-    names = [copies.c[n] for n in tuples.ids.values()]
+    copies = _copies(scope, stream, scope.before(f), known)
+    names = [copies.c[n] for n in stream.ids.values()]
     return select(*(c.label(f"id_{n}") for n, c in enumerate(names)), func.count().label("times"),
                   _place(func.min(copies.c.load_id)).label("first_place")).group_by(
                       *names).subquery("facts_before")
 
 
-def _kept_before(scope: Scope, tuples: Tuples, recent: sa.Table) -> Subquery:
+def _kept_before(scope: Scope, stream: Stream, recent: sa.Table) -> Subquery:
     u = unmatched.c
     return select(u.stream_id, func.count().label("times"),
                   _place(func.min(u.load_id)).label("first_place")).where(
-                      *_mine(scope, tuples), scope.before(unmatched),
+                      *_mine(scope, stream), scope.before(unmatched),
                       u.stream_id.in_(select(recent.c.quality_id))).group_by(
                           u.stream_id).subquery("kept_before")
 
 
-def _copies(scope: Scope, tuples: Tuples, *where: ColumnElement[bool]) -> Subquery:
+def _copies(scope: Scope, stream: Stream, *where: ColumnElement[bool]) -> Subquery:
     """Select the ids and load_id of each tuple that has facts. Facts with equal ids and join
     columns are of different tuples only if they were joined with the same row."""
     f = scope.fact.c
-    ids = [f[of] for of in tuples.ids.values()]
-    has = [*where, *(c.is_not(None) for c in ids), *(f[p].is_not(None) for p in tuples.partner)]
-    if tuples.single:
+    ids = [f[of] for of in stream.ids.values()]
+    has = [*where, *(c.is_not(None) for c in ids), *(f[p].is_not(None) for p in stream.partner)]
+    if stream.single:
         return select(*ids, f.load_id).where(*has).subquery("copies")
-    key = [*ids, *(f[n] for n in tuples.on if n not in tuples.ids.values())]
-    number = func.row_number().over(partition_by=[*key, *(f[p] for p in tuples.partner)],
+    key = [*ids, *(f[n] for n in stream.keys.values() if n not in stream.ids.values())]
+    number = func.row_number().over(partition_by=[*key, *(f[p] for p in stream.partner)],
                                     order_by=f.load_id).label("quality_copy")
     each = select(*key, f.load_id, number).where(*has).subquery("each_fact")
     columns = [each.c[c.name] for c in key]
@@ -174,26 +157,26 @@ def _copies(scope: Scope, tuples: Tuples, *where: ColumnElement[bool]) -> Subque
         *columns, each.c.quality_copy).subquery("copies")
 
 
-def _loaded(staging: Staging, scope: Scope, tuples: Tuples, suffix: str) -> sa.Table:
+def _loaded(staging: Staging, scope: Scope, stream: Stream, suffix: str) -> sa.Table:
     """Stage the tuples as ``sources.stage_sources`` does, but from the warehouse."""
-    kinds = {i: scope.fact.c[of].type for i, of in tuples.ids.items()}
+    kinds = {i: scope.fact.c[of].type for i, of in stream.ids.items()}
     table = staging.table(f"loaded{suffix}", Column("quality_place", BigInteger),
                           *(Column(quoted(i), kind) for i, kind in kinds.items()),
                           Column("quality_id", KeyString()))
     schema = arrow_schema(table)
-    for batch in _loaded_tuples(staging, scope, tuples, schema):
+    for batch in _loaded_tuples(staging, scope, stream, schema):
         with staging.engine.begin() as connection:
             bulk_insert(connection, table, batch)
-    staging.index(table, *tuples.ids)
+    staging.index(table, *stream.ids)
     staging.index(table, "quality_id")
     return table
 
 
-def _loaded_tuples(staging: Staging, scope: Scope, tuples: Tuples,
+def _loaded_tuples(staging: Staging, scope: Scope, stream: Stream,
                    schema: pa.Schema) -> Iterator[pa.Table]:
-    ids, u = list(tuples.ids), unmatched.c
-    copies = _copies(scope, tuples, scope.recounted(scope.fact))
-    facts = select(*(copies.c[of].label(i) for i, of in tuples.ids.items()), copies.c.load_id)
+    ids, u = list(stream.ids), unmatched.c
+    copies = _copies(scope, stream, scope.recounted(scope.fact))
+    facts = select(*(copies.c[of].label(i) for i, of in stream.ids.items()), copies.c.load_id)
     found = pa.schema([*(schema.field(i) for i in ids), pa.field("load_id", pa.int64())])
     with staging.engine.connect() as connection:
         for batch in fetch(connection, facts, found):
@@ -202,31 +185,31 @@ def _loaded_tuples(staging: Staging, scope: Scope, tuples: Tuples,
                 schema.get_field_index("quality_place"), "quality_place",
                 pa.array(places, pa.int64()))
     kept = select(u.load_id, u.stream_id, u.tuple).where(
-        *_mine(scope, tuples), u.stream_id.is_not(None), scope.recounted(unmatched))
+        *_mine(scope, stream), u.stream_id.is_not(None), scope.recounted(unmatched))
     with staging.engine.connect() as connection:
         result = connection.execution_options(yield_per=ROWS).execute(kept)
         for rows in result.partitions(ROWS):
             yield pa.Table.from_pylist(
                 [{"quality_place": _place(load), "quality_id": stream_id,
-                  **_ids_of(stream_id, json.loads(text), scope, tuples)}
+                  **_ids_of(stream_id, json.loads(text), scope, stream)}
                  for load, stream_id, text in rows], schema)
 
 
-def _ids_of(stream_id: str, kept: dict[str, Any], scope: Scope, tuples: Tuples) -> dict[str, Any]:
+def _ids_of(stream_id: str, kept: dict[str, Any], scope: Scope, stream: Stream) -> dict[str, Any]:
     """Return the id columns of a tuple in ``unmatched``. For a text that was not parsed, the id is
     known only if it is one column: then it is the stream_id."""
-    if len(tuples.ids) == 1:
-        kept = dict.fromkeys(tuples.ids, stream_id)
+    if len(stream.ids) == 1:
+        kept = dict.fromkeys(stream.ids, stream_id)
     try:
-        return {i: typed(kept.get(i), scope.fact.c[of].type) for i, of in tuples.ids.items()}
+        return {i: typed(kept.get(i), scope.fact.c[of].type) for i, of in stream.ids.items()}
     except ValueError:
-        return dict.fromkeys(tuples.ids)
+        return dict.fromkeys(stream.ids)
 
 
-def _mine(scope: Scope, tuples: Tuples) -> list[ColumnElement[bool]]:
+def _mine(scope: Scope, stream: Stream) -> list[ColumnElement[bool]]:
     u = unmatched.c
-    return [u.fact_table == scope.fact_name, *([] if tuples.side is None
-                                               else [u.side == tuples.side])]
+    return [u.fact_table == scope.fact_name, *([] if not stream.name
+                                               else [u.side == stream.name])]
 
 
 def _place(load_id: Any) -> Any:

@@ -1,28 +1,30 @@
-"""The scope of one verification: which batches of which app, and which tables and columns of the
-warehouse."""
+"""The scope of one verification: which batches of which app, the fact table, and the inputs from
+which it was joined."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import sqlalchemy as sa
 from sqlalchemy import and_, func, select
 from sqlalchemy.sql import ColumnElement, FromClause
 
-from semistream.config import Job, surrogate_key
+from semistream.config import SIDES, AnyJob, Job, SideSpec, StreamSpec, surrogate_key
 from semistream.errors import ConfigError
+from semistream.positions import START, Position
 from semistream.warehouse.ledger import app_number
 from semistream.warehouse.load_ids import app_loads, first_load, last_load
-from semistream.warehouse.proof import START, Position
-from semistream.warehouse.schema import load_batches, load_commits
+from semistream.warehouse.schema import load_batches, load_commits, load_inputs
 from semistream.warehouse.tables import dimension_name, existing_table
 
 UNPUBLISHED = "not published yet"  # stands for a version of the master data
 
 
 @dataclass(frozen=True)
-class Scope:
-    """The scope: the batches of one app after `first` (None: from the beginning) up to `last`."""
+class Range:
+    """The batches of one app after `first` (None: from the beginning) up to `last`."""
 
     app: str
     number: int  # the app's number in its load_ids
@@ -31,23 +33,6 @@ class Scope:
     # the last position at or before `first` after which no tuple waited
     source_first: Position | None
     commits: int
-    sink: str
-    fact_name: str
-    fact: sa.Table  # the fact table itself, or what was staged of a Delta table
-    # the facts indexed by their ids: the fact table, or a staged copy if it has no such index
-    by_id: sa.Table
-    dimension: sa.Table
-    surrogate: str
-    ids: tuple[str, ...]
-    on: dict[str, str]  # stream column -> master column
-    added: dict[str, str]  # fact column -> master column
-    business_key: tuple[str, ...]
-    unique: bool  # whether a stream tuple matches one master row at most
-    left: bool
-    version: str  # the version of the master data that the dimension table has
-    versions: dict[Position, str] = field(default_factory=dict)
-    waiting: int = 0  # tuples that wait after `last`
-    max_unparsable: float = 0.01  # the share of the tuples read that may be unparsable
 
     def until(self, table: FromClause) -> ColumnElement[bool]:
         """Return the condition for rows of this app up to `last`. The table has load_id, or app,
@@ -90,18 +75,93 @@ class Scope:
                                            last_load(self.number, self.last))
         return and_(self.until(table), self.after(table))
 
+
+@dataclass(frozen=True)
+class Stream:
+    """A stream, and how its tuples are found in the fact table.
+
+    name: "left" or "right" of two streams, else empty; ids, keys: its id and join columns -> their
+    names in the fact table; partner: the columns that identify the master row, or the other
+    stream's tuple, that a fact was joined with; single: whether a tuple has at most one fact;
+    waiting: tuples that wait after the verified batches, which of two streams may be among the
+    facts.
+    """
+
+    name: str
+    spec: StreamSpec | SideSpec
+    ids: dict[str, str]
+    keys: dict[str, str]
+    partner: tuple[str, ...]
+    single: bool
+    waiting: int
+
+    @property
+    def side(self) -> int | None:
+        """The number of the stream, of two."""
+        return SIDES.index(self.name) if self.name else None
+
+    def named(self, what: str) -> str:
+        """Return the name of a check or table that is this stream's own."""
+        return f"{self.name}_{what}" if self.name else what
+
+
+@dataclass(frozen=True)
+class Role:
+    """A dimension that was joined to the stream, in one of its roles."""
+
+    name: str
+    dimension: sa.Table
+    surrogate: str
+    on: dict[str, str]  # stream column -> master column
+    added: dict[str, str]  # fact column -> master column
+    business_key: tuple[str, ...]
+    unique: bool  # whether a stream tuple matches one master row at most
+    left: bool
+    version: str  # the version of the master data that the dimension table has
+    snapshots: Path  # the directory of the master data's versions
+    versions: dict[Position, str] = field(default_factory=dict)
+
+    @property
+    def comparable(self) -> bool:
+        return self.version in self.versions.values()
+
     def is_current(self, table: FromClause) -> ColumnElement[bool]:
         """Return the condition for rows that were loaded with the dimension table's present master
         data."""
         if not self.comparable:
             return sa.false()
-        b = load_batches.c
-        old = select(b.load_id).where(b.app == self.app, b.master_version != self.version)
-        return table.c.load_id.not_in(old) if len(set(self.versions.values())) > 1 else sa.true()
+        i = load_inputs.c
+        others = select(i.load_id).where(i.role == self.name, i.version != self.version)
+        return table.c.load_id.not_in(others) if len({*self.versions.values()}) > 1 else sa.true()
+
+    def loads(self) -> FromClause:
+        """Return the loads joined with this role, with the columns of ``load_batches`` and the
+        master data's version."""
+        b, i = load_batches.c, load_inputs.c
+        return select(*b, i.version).join(load_inputs, and_(
+            i.load_id == b.load_id, i.role == self.name)).subquery(f"loads_of_{self.name}")
+
+
+@dataclass(frozen=True)
+class Scope(Range):
+    """The verified batches, the facts and the inputs."""
+
+    sink: str
+    fact_name: str
+    fact: sa.Table  # the fact table itself, or what was staged of a Delta table
+    # the facts indexed by each stream's ids: the fact table, or a staged copy
+    by_id: sa.Table
+    streams: tuple[Stream, ...] = ()
+    roles: tuple[Role, ...] = ()
 
     @property
-    def comparable(self) -> bool:
-        return self.version in self.versions.values()
+    def ids(self) -> tuple[str, ...]:
+        """The columns of the fact table that identify the tuples from which a row was joined."""
+        return tuple(of for stream in self.streams for of in stream.ids.values())
+
+    @property
+    def waiting(self) -> int:
+        return sum(stream.waiting for stream in self.streams)
 
 
 def _at(table: FromClause) -> ColumnElement[int]:
@@ -149,8 +209,10 @@ def added_columns(fact: sa.Table, dimension: sa.Table, job: Job) -> dict[str, st
     return out
 
 
-def compared_columns(connection: sa.Connection, job: Job) -> set[str]:
-    """Return the columns of facts that checks may read, except the ids."""
+def compared_columns(connection: sa.Connection, job: AnyJob) -> set[str] | None:
+    """Return the columns of facts that checks may read, except the ids; None: all."""
+    if not isinstance(job, Job):
+        return None
     dimension = existing_table(connection, dimension_name(job.master.name)).columns.keys()
     return {*job.on, *dimension, *(f"{job.master.name}_{name}" for name in dimension)}
 
@@ -166,34 +228,68 @@ def is_unique(connection: sa.Connection, dimension: sa.Table, columns: list[str]
     return connection.execute(many).first() is None
 
 
-def make_scope(connection: sa.Connection, app: str, job: Job, commits: list[sa.Row],
-               first: Position | None, fact: sa.Table, version: str | None) -> Scope:
-    """Return the scope of the verified `commits` (in order), with the job's tables looked up."""
-    last = (commits[-1].batch, commits[-1].drain)
-    dimension = existing_table(connection, dimension_name(job.master.name))
-    surrogate = surrogate_key(job.master.name)
-    b, number = load_batches.c, app_number(connection, app) or 0
-    versions = {(r.batch, r.drain): r.master_version for r in connection.execute(
-        select(b.batch, b.drain, b.master_version).where(b.app == app).distinct())}
+def range_of(connection: sa.Connection, app: str, commits: Sequence[sa.Row],
+             first: Position | None) -> Range:
+    """Return the range of the verified `commits`, in order."""
+    return Range(app, app_number(connection, app) or 0, first,
+                 (commits[-1].batch, commits[-1].drain), drained_until(connection, app, first),
+                 len(commits))
+
+
+def make_scope(connection: sa.Connection, of: Range, job: AnyJob, commit: sa.Row, fact: sa.Table,
+               versions: Sequence[str | None], snapshots: Path) -> Scope:
+    """Return the scope of a verification.
+
+    commit: the last one; versions: of the master data that each role's dimension table has, None:
+    the one that was loaded last; snapshots: the directory of all master data's versions.
+    """
+    roles: tuple[Role, ...] = ()
+    streams: tuple[Stream, ...]
+    if isinstance(job, Job):
+        roles = tuple(_role(connection, of, job, fact, version, snapshots)
+                      for version in versions)
+        ids, keys = ({n: n for n in names if n in fact.c} for names in (job.stream.id, job.on))
+        streams = (Stream("", job.stream, ids, keys, tuple(r.surrogate for r in roles),
+                          all(r.unique for r in roles), _waiting(connection, of)),)
+    else:
+        ids_of = [job.in_fact(side, spec.id, fact.c.keys())
+                  for side, spec in enumerate(job.streams)]
+        streams = tuple(
+            Stream(SIDES[side], spec, ids_of[side],
+                   job.in_fact(side, [pair[side] for pair in job.on.items()], fact.c.keys()),
+                   tuple(ids_of[1 - side].values()), False,
+                   _waiting(connection, of, SIDES[side])) for side, spec in enumerate(job.streams))
+    return Scope(**vars(of), sink=commit.sink, fact_name=commit.fact_table, fact=fact, by_id=fact,
+                 streams=streams, roles=roles)
+
+
+def _waiting(connection: sa.Connection, of: Range, role: str | None = None) -> int:
+    """Return the number of tuples that wait after the verified batches, of a role or in all."""
+    i, last = load_inputs.c, of.last
+    return int(connection.scalar(select(func.coalesce(func.sum(i.waiting), 0)).where(
+        i.load_id.between(first_load(of.number, last), last_load(of.number, last)),
+        sa.true() if role is None else i.role == role)) or 0)
+
+
+def _role(connection: sa.Connection, of: Range, job: Job, fact: sa.Table, version: str | None,
+          snapshots: Path) -> Role:
+    """Return the job's role, with its dimension table looked up."""
+    name, surrogate = job.master.name, surrogate_key(job.master.name)
+    dimension = existing_table(connection, dimension_name(name))
+    b, i = load_batches.c, load_inputs.c
+    versions: dict[Position, str] = {(r.batch, r.drain): r.version for r in connection.execute(
+        select(b.batch, b.drain, i.version).join(load_inputs, i.load_id == b.load_id).where(
+            b.app == of.app, i.role == name).distinct())}
     business_key = tuple(job.master.business_key) or tuple(job.on.values())
-    waiting = connection.scalar(select(func.coalesce(func.sum(b.waiting), 0)).where(
-        b.app == app, b.batch == last[0], b.drain == last[1]))
     sums = [func.coalesce(func.sum(n), 0) for n in (b.output_rows, b.matched, b.unmatched)]
-    output, matched, kept = connection.execute(select(*sums).where(b.app == app)).one()
+    output, matched, kept = connection.execute(select(*sums).where(b.app == of.app)).one()
     # An inner join with unique keys writes as many facts as matched tuples; then there is no need
     # to look at the facts.
-    without = select(1).select_from(fact).where(fact.c.load_id.between(*app_loads(number)),
+    without = select(1).select_from(fact).where(fact.c.load_id.between(*app_loads(of.number)),
                                                 fact.c[surrogate].is_(None))
     left = (output > matched and kept > 0
             and connection.execute(without.limit(1)).first() is not None)
-    unique = is_unique(connection, dimension, list(job.on.values()), business_key)
-    return Scope(app=app, number=number, first=first, last=last,
-                 source_first=drained_until(connection, app, first), commits=len(commits),
-                 sink=commits[-1].sink, fact_name=commits[-1].fact_table, fact=fact, by_id=fact,
-                 dimension=dimension, surrogate=surrogate,
-                 ids=tuple(i for i in job.stream.id if i in fact.columns), on=dict(job.on),
-                 added=added_columns(fact, dimension, job), business_key=business_key,
-                 unique=unique,
-                 left=left, version=versions.get(last, "") if version is None else version,
-                 versions=versions, waiting=int(waiting or 0),
-                 max_unparsable=job.stream.max_unparsable)
+    return Role(name, dimension, surrogate, dict(job.on), added_columns(fact, dimension, job),
+                business_key, is_unique(connection, dimension, list(job.on.values()), business_key),
+                left, versions.get(of.last, "") if version is None else version, snapshots / name,
+                versions)

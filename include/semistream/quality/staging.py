@@ -17,7 +17,6 @@ from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from decimal import Decimal
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,15 +26,15 @@ import pyarrow.dataset as ds
 import sqlalchemy as sa
 from sqlalchemy import BigInteger, Column, Index, Integer, String, and_, insert, select
 
-from semistream.quality.scope import Scope
+from semistream.positions import START
+from semistream.quality.scope import Role, Scope
+from semistream.reasons import Reason
 from semistream.warehouse.bulk import bulk_insert
 from semistream.warehouse.dialects import system_of
 from semistream.warehouse.load_ids import last_load
-from semistream.warehouse.proof import START
-from semistream.warehouse.schema import NAME, load_batches, unmatched
+from semistream.warehouse.schema import NAME, load_batches, load_inputs, unmatched
 from semistream.warehouse.types import KeyString, LongString
 
-NO_MATCH = "no_match"  # equal to joins.output's, which would import Numba
 ROWS_AT_ONCE = 50_000
 PARTITIONS_SAMPLED = 64
 STALE_SECONDS = 86_400
@@ -148,34 +147,22 @@ def drop_stale(engine: sa.Engine) -> None:
                 sa.Table(name, sa.MetaData()).drop(connection, checkfirst=True)
 
 
-def stage_rejected(staging: Staging, scope: Scope) -> sa.Table:
-    """Stage the ledger's counts of unmatched tuples, one row for each load and reason: load_id,
-    reason, rows_in_ledger."""
-    table = staging.table("rejected", Column("load_id", BigInteger), Column("reason", String(40)),
-                          Column("rows_in_ledger", BigInteger))
-    with staging.engine.connect() as connection:
-        ledger = connection.execute(select(load_batches.c.load_id, load_batches.c.rejected)
-                                    .where(scope.holds(load_batches))).all()
-    staging.insert(table, [(row.load_id, reason, n) for row in ledger
-                           for reason, n in json.loads(row.rejected).items() if n])
-    staging.index(table, "load_id")
-    return table
-
-
 def stage_by_id(staging: Staging, scope: Scope) -> sa.Table:
-    """Return a table that finds facts by their ids: the fact table if it has an index on them, else
-    an indexed copy of ids, load_id and surrogate key.
+    """Return a table that finds facts by each stream's ids: the fact table if it has indexes on
+    them, else an indexed copy of ids, load_id and surrogate keys.
 
     The copy has only the loads that can contain tuples of the recounted part of the source.
     """
-    f, ids = scope.fact, list(scope.ids)
-    if not ids or any(i["column_names"][:len(ids)] == ids
-                      for i in sa.inspect(staging.engine).get_indexes(f.name)):
+    f, known = scope.fact, sa.inspect(staging.engine).get_indexes(scope.fact.name)
+    wanted = [list(stream.ids.values()) for stream in scope.streams]
+    if not all(wanted) or all(any(i["column_names"][:len(ids)] == ids for i in known)
+                              for ids in wanted):
         return f
-    names = [*ids, "load_id", scope.surrogate]
+    names = [*scope.ids, "load_id", *(role.surrogate for role in scope.roles)]
     table = staging.table("by_id", *(Column(n, f.c[n].type) for n in names))
     copy_facts(staging, scope, table)
-    staging.index(table, *ids)
+    for ids in wanted:
+        staging.index(table, *ids)
     return table
 
 
@@ -202,40 +189,40 @@ def copy_facts(staging: Staging, scope: Scope, table: sa.Table) -> None:
         after = end
 
 
-def stage_sample(staging: Staging, scope: Scope, size: int, seed: int,
-                 snapshots: Path) -> Sample | None:
+def stage_sample(staging: Staging, scope: Scope, role: Role, size: int,
+                 seed: int) -> Sample | None:
     """Stage a seeded random sample of facts and of unmatched tuples, and the master rows with their
     keys."""
     if not size or not scope.ids:
         return None
     rng = np.random.default_rng(seed)
-    facts, fact_count = _sample_facts(staging, scope, size, rng)
-    others, unmatched_count = _sample_unmatched(staging, scope, size, rng)
-    master = master_table(staging, scope, "master")
+    facts, fact_count = _sample_facts(staging, scope, role, size, rng)
+    others, unmatched_count = _sample_unmatched(staging, scope, role, size, rng)
+    master = master_table(staging, role, "master")
     sample = Sample(facts, others, master, fact_count, unmatched_count, seed)
-    _stage_dimension(staging, scope, sample)
-    for version in sorted({v for v in scope.versions.values() if v != scope.version}):
-        sample = _stage_snapshot(staging, scope, sample, version, snapshots / version)
-    staging.index(master, scope.surrogate)
+    _stage_dimension(staging, scope, role, sample)
+    for version in sorted({v for v in role.versions.values() if v != role.version}):
+        sample = _stage_snapshot(staging, scope, role, sample, version)
+    staging.index(master, role.surrogate)
     return sample
 
 
-def _compared(scope: Scope) -> list[str]:
-    return list(dict.fromkeys([scope.surrogate, *scope.on.values(), *scope.added.values()]))
+def _compared(role: Role) -> list[str]:
+    return list(dict.fromkeys([role.surrogate, *role.on.values(), *role.added.values()]))
 
 
-def _sample_facts(staging: Staging, scope: Scope, size: int,
+def _sample_facts(staging: Staging, scope: Scope, role: Role, size: int,
                   rng: np.random.Generator) -> tuple[sa.Table, int]:
     """Draw facts in two stages, first loads from the ledger, then rows of these, so that the cost
     does not grow with the table."""
-    b = load_batches.c
+    loads = role.loads()
     table = staging.table("sample", Column("load_id", BigInteger), Column("load_row", Integer),
                           Column("quality_version", NAME),
                           *(Column(i, scope.fact.c[i].type) for i in scope.ids))
     with staging.engine.connect() as connection:
-        parts = connection.execute(select(b.load_id, b.output_rows.label("n"), b.master_version)
-                                   .where(scope.holds(load_batches), b.output_rows > 0)
-                                   .order_by(b.load_id)).all()
+        parts = connection.execute(
+            select(loads.c.load_id, loads.c.output_rows.label("n"), loads.c.version)
+            .where(scope.holds(loads), loads.c.output_rows > 0).order_by(loads.c.load_id)).all()
         if len(parts) > PARTITIONS_SAMPLED:
             weights = np.array([p.n for p in parts], float)
             parts = [parts[i] for i in sorted(rng.choice(len(parts), PARTITIONS_SAMPLED, False,
@@ -258,20 +245,21 @@ def _draw(connection: sa.Connection, scope: Scope, parts: Sequence[sa.Row], size
         chosen = wanted[(start <= wanted) & (wanted < start + part.n)] - start
         rows = select(f.c.load_row, *(f.c[i] for i in scope.ids)).where(
             f.c.load_id == part.load_id, f.c.load_row.in_(chosen.tolist()))
-        out += [(part.load_id, row[0], part.master_version, *row[1:])
+        out += [(part.load_id, row[0], part.version, *row[1:])
                 for row in connection.execute(rows.order_by(f.c.load_row))]
         start += part.n
     return out
 
 
-def _sample_unmatched(staging: Staging, scope: Scope, size: int,
+def _sample_unmatched(staging: Staging, scope: Scope, role: Role, size: int,
                       rng: np.random.Generator) -> tuple[sa.Table, int]:
-    u, masters = unmatched.c, list(scope.on.values())
+    u, i, masters = unmatched.c, load_inputs.c, list(role.on.values())
     table = staging.table("unmatched", Column("quality_id", KeyString()),
                           Column("load_id", BigInteger), Column("quality_version", NAME),
-                          *(Column(f"key_{i}", _any_length(scope.dimension.c[m].type))
+                          *(Column(f"key_{i}", _any_length(role.dimension.c[m].type))
                             for i, m in enumerate(masters)))
-    mine = and_(scope.holds(unmatched), u.fact_table == scope.fact_name, u.reason == NO_MATCH)
+    mine = and_(scope.holds(unmatched), u.fact_table == scope.fact_name,
+                u.reason == Reason.NO_MATCH)
     with staging.engine.connect() as connection:
         keys = connection.execute(select(u.load_id, u.load_row).where(mine)
                                   .order_by(u.load_id, u.load_row)).tuples().all()
@@ -279,11 +267,12 @@ def _sample_unmatched(staging: Staging, scope: Scope, size: int,
                                                      replace=False).tolist())] if keys else []
         these = sa.tuple_(u.load_id, u.load_row).in_(chosen)
         rows = connection.execute(
-            select(u.stream_id, u.load_id, load_batches.c.master_version, u.tuple)
-            .select_from(unmatched.outerjoin(load_batches, load_batches.c.load_id == u.load_id))
+            select(u.stream_id, u.load_id, i.version, u.tuple)
+            .select_from(unmatched.outerjoin(load_inputs, and_(i.load_id == u.load_id,
+                                                               i.role == role.name)))
             .where(these)).all()
     tuples = (json.loads(row._mapping["tuple"]) for row in rows)
-    keyed = ([typed(t.get(s), scope.dimension.c[m].type) for s, m in scope.on.items()]
+    keyed = ([typed(t.get(s), role.dimension.c[m].type) for s, m in role.on.items()]
              for t in tuples)
     return table, staging.insert(
         table, [(*row[:2], row[2] or "", *key) for row, key in zip(rows, keyed, strict=True)])
@@ -295,28 +284,28 @@ def drawn_facts(scope: Scope, sample: Sample) -> sa.ColumnElement[bool]:
     return and_(f.c.load_id == s.c.load_id, f.c.load_row == s.c.load_row)
 
 
-def _stage_dimension(staging: Staging, scope: Scope, sample: Sample) -> None:
+def _stage_dimension(staging: Staging, scope: Scope, role: Role, sample: Sample) -> None:
     """Stage the master rows of the current version that have the sample's keys; the database joins
     them."""
-    d, f, s, u = scope.dimension, scope.fact, sample.facts, sample.unmatched
-    names = _compared(scope)
-    same_key = and_(*(f.c[a] == d.c[b] for a, b in scope.on.items()))
-    same_other = and_(*(u.c[f"key_{i}"] == d.c[b] for i, b in enumerate(scope.on.values())))
+    d, f, s, u = role.dimension, scope.fact, sample.facts, sample.unmatched
+    names = _compared(role)
+    same_key = and_(*(f.c[a] == d.c[b] for a, b in role.on.items()))
+    same_other = and_(*(u.c[f"key_{i}"] == d.c[b] for i, b in enumerate(role.on.values())))
     for table, joined in ((s, s.join(f, drawn_facts(scope, sample)).join(d, same_key)),
                           (u, u.join(d, same_other))):
         rows = select(table.c.quality_version, *(d.c[n] for n in names)).distinct() \
-            .select_from(joined).where(table.c.quality_version == scope.version)
+            .select_from(joined).where(table.c.quality_version == role.version)
         with staging.engine.begin() as connection:
             connection.execute(
                 sample.master.insert().from_select(["quality_version", *names], rows))
 
 
-def _stage_snapshot(staging: Staging, scope: Scope, sample: Sample, version: str,
-                    directory: Path) -> Sample:
+def _stage_snapshot(staging: Staging, scope: Scope, role: Role, sample: Sample,
+                    version: str) -> Sample:
     """Stage the master rows of an older version that have the sample's keys, read from its
     snapshot. If the snapshot is lost, remove the version's rows from the sample."""
     s, u, f = sample.facts, sample.unmatched, scope.fact
-    stream_key, master_key = next(iter(scope.on.items()))
+    stream_key, master_key = next(iter(role.on.items()))
     with staging.engine.connect() as connection:
         keys = set(connection.scalars(select(f.c[stream_key])
                                       .select_from(s.join(f, drawn_facts(scope, sample)))
@@ -326,9 +315,9 @@ def _stage_snapshot(staging: Staging, scope: Scope, sample: Sample, version: str
     if not keys:
         return sample
     why = "is no longer kept"
-    if directory.is_dir():
+    if (role.snapshots / version).is_dir():
         try:
-            stage_version(staging, scope, sample.master, version, directory, master_key, keys)
+            stage_version(staging, role, sample.master, version, master_key, keys)
             return sample
         except (OSError, pa.ArrowException) as e:
             why = f"cannot be read ({e})"
@@ -341,20 +330,21 @@ def _stage_snapshot(staging: Staging, scope: Scope, sample: Sample, version: str
                    unmatched_count=sample.unmatched_count - lost[1])
 
 
-def master_table(staging: Staging, scope: Scope, name: str) -> sa.Table:
+def master_table(staging: Staging, role: Role, name: str) -> sa.Table:
     """Make a staging table for master rows: quality_version, and the dimension's compared
     columns."""
     return staging.table(name, Column("quality_version", NAME),
-                         *(Column(n, scope.dimension.c[n].type) for n in _compared(scope)))
+                         *(Column(n, role.dimension.c[n].type) for n in _compared(role)))
 
 
-def stage_version(staging: Staging, scope: Scope, table: sa.Table, version: str, directory: Path,
-                  column: str, values: Iterable[Any]) -> None:
+def stage_version(staging: Staging, role: Role, table: sa.Table, version: str, column: str,
+                  values: Iterable[Any]) -> None:
     """Stage the master rows of a version whose column has one of these values, read from the
     version's snapshot."""
-    files = ds.dataset([str(p) for p in sorted(directory.glob("bucket-*.arrow"))], format="ipc")
+    files = ds.dataset([str(p) for p in sorted((role.snapshots / version).glob(
+        "bucket-*.arrow"))], format="ipc")
     wanted = pa.array([v for v in values if v is not None]).cast(files.schema.field(column).type)
-    for batch in files.to_batches(columns=_compared(scope), filter=pc.field(column).isin(wanted)):
+    for batch in files.to_batches(columns=_compared(role), filter=pc.field(column).isin(wanted)):
         rows = pa.table([pa.repeat(version, len(batch)), *batch.columns],
                         names=["quality_version", *batch.schema.names])
         with staging.engine.begin() as connection:

@@ -17,8 +17,9 @@ from sqlalchemy import Column, func, select
 
 from semistream.config import StreamSpec
 from semistream.quality.recount import ids_of_file, with_stream_id
-from semistream.quality.scope import Scope
+from semistream.quality.scope import Scope, Stream
 from semistream.quality.staging import Sources, Staging, Unparsable
+from semistream.reasons import Reason
 from semistream.streaming.sources.contract import CannotRecount
 from semistream.streaming.spool import TEXT
 from semistream.warehouse.bulk import bulk_insert
@@ -29,38 +30,39 @@ from semistream.warehouse.types import KeyString
 ROWS = 10_000  # texts read at a time
 
 
-def stage_unparsable(staging: Staging, scope: Scope, stream: StreamSpec, sources: Sources,
-                     side: str = "") -> Unparsable:
-    """Stage the ids of the stream's unparsable tuples. sources: the recounted source; side: "left"
-    or "right" of two streams, else empty."""
-    table = staging.table(f"unparsable_{side}", Column("stream_id", KeyString()))
+def stage_unparsable(staging: Staging, scope: Scope, stream: Stream,
+                     sources: Sources) -> Unparsable:
+    """Stage the ids of the stream's unparsable tuples. sources: the recounted source."""
+    table = staging.table(f"unparsable_{stream.name}", Column("stream_id", KeyString()))
     u, unknown = unmatched.c, 0
     nameless = select(u.tuple).where(
-        u.fact_table == scope.fact_name, u.reason == "unparsable", u.stream_id.is_(None),
-        scope.recounted(unmatched), u.side == side if side else sa.true())
+        u.fact_table == scope.fact_name, u.reason == Reason.UNPARSABLE, u.stream_id.is_(None),
+        scope.recounted(unmatched), u.side == stream.name if stream.name else sa.true())
     with (TemporaryDirectory(prefix="semistream-") as directory,
           staging.engine.connect() as connection):
         texts = connection.execution_options(yield_per=ROWS).execute(nameless).scalars()
         for part in texts.partitions(ROWS):
-            unknown += sum(_unread(staging, table, stream, sources, file, piece, Path(directory))
+            unknown += sum(_unread(staging, table, stream.spec, sources, file, piece,
+                                   Path(directory))
                            for file, raws in _by_file(part).items() for piece in _pieces(raws))
     staging.index(table, "stream_id")
     return Unparsable(table, unknown)
 
 
-def with_lost(staging: Staging, found: Unparsable, missing: sa.Select, waiting: int,
-              side: str = "") -> Unparsable:
+def with_lost(staging: Staging, found: Unparsable, missing: sa.Select,
+              stream: Stream) -> Unparsable:
     """Return the unparsable tuples with the number of missing tuples that may be among those
-    without a known id. waiting: how many of the missing ones only wait."""
+    without a known id, and do not only wait."""
     if not found.unknown:
         return found
     with staging.engine.connect() as connection:
         count = connection.scalar(select(func.count()).select_from(missing.subquery())) or 0
-    lost = max(count - waiting, 0)
+    lost = max(count - stream.waiting, 0)
     if not 0 < lost <= found.unknown:
         return found
-    staging.unseen.append(f"at most {lost:,} {f'{side} ' if side else ''}stream tuples are missing,"
-                          f" as {found.unknown:,} unparsable ones have no id that can be told")
+    which = f"{stream.name} stream" if stream.name else "stream"
+    staging.unseen.append(f"at most {lost:,} {which} tuples are missing, as "
+                          f"{found.unknown:,} unparsable ones have no id that can be told")
     return replace(found, lost=lost)
 
 

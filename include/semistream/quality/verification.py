@@ -14,47 +14,55 @@ from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy import and_, func, select
+from sqlalchemy import func, select
 
 from semistream import warehouse
 from semistream.config import SIDES, AnyJob, Job, Places, StreamStreamJob, job_of
 from semistream.errors import ConfigError, SemistreamError
 from semistream.joins.waits import in_seconds
 from semistream.master.published import read_manifest
-from semistream.quality import history, stored_rows, two_streams
+from semistream.positions import START, Position
+from semistream.quality import history, stored_rows
 from semistream.quality.checkpoint import discard, run_checkpoint
 from semistream.quality.checks import (
     Check,
-    all_checks,
+    fact_rows,
     ledger_checks,
-    missing,
+    no_duplicates,
     same_rows,
+    table_files,
+    unmatched_rows,
+    unparsable,
     with_remedy,
 )
 from semistream.quality.checksums import Sums, stage_checksums
-from semistream.quality.file_audit import stage_file_audit
+from semistream.quality.dimension_checks import dimension_checks
 from semistream.quality.history import Ahead, lost_batches
-from semistream.quality.join_size import stage_join_sizes
-from semistream.quality.older_versions import stage_older
-from semistream.quality.recount import stage_sources
-from semistream.quality.repeated_ids import Tuples, unique_ids
-from semistream.quality.scope import UNPUBLISHED, Scope, committed, compared_columns, make_scope
-from semistream.quality.staging import (
-    Sources,
-    Staging,
-    Unparsable,
-    stage_by_id,
-    stage_rejected,
-    stage_sample,
+from semistream.quality.pair_checks import closed_table, pair_checks
+from semistream.quality.recount import recounted_columns, stage_sources
+from semistream.quality.scope import (
+    UNPUBLISHED,
+    Scope,
+    committed,
+    compared_columns,
+    make_scope,
+    range_of,
 )
-from semistream.quality.unparsable_ids import stage_unparsable, with_lost
-from semistream.quality.wrong_rows import find_wrong_rows, stage_wrong_rows
-from semistream.streaming.sinks.base import StoredRows
+from semistream.quality.staging import Staging, stage_by_id
+from semistream.quality.stream_checks import recount, stream_checks
+from semistream.quality.wrong_rows import WrongRows, find_wrong_rows, stage_wrong_rows
 from semistream.streaming.sinks.registry import open_sink
 from semistream.streaming.sinks.warehouse import Warehouse
 from semistream.warehouse.bulk import say_nulled
-from semistream.warehouse.proof import START, Position, read_proof
-from semistream.warehouse.schema import load_batches, load_commits, masters, quality_runs
+from semistream.warehouse.proof import read_proof
+from semistream.warehouse.records import unaccounted
+from semistream.warehouse.schema import (
+    load_batches,
+    load_commits,
+    load_rejections,
+    masters,
+    quality_runs,
+)
 from semistream.warehouse.tables import existing_table
 
 BATCHES_SHOWN = 100
@@ -141,9 +149,9 @@ def verify(url: str, app: str, *, job: AnyJob | None = None, limits: AnyJob | No
     """Check everything that `app` has committed.
 
     since_last: check only what comes after the part that is already proven. job: what the app
-    loads; default: the ledger's record, else the shipped job with the app's name; limits: a job
-    whose JUDGED settings replace those of ``job``. reports_dir, reports_kept: where Data Docs are
-    written, and how many to keep; snapshots: where the master data's snapshots are; the environment
+    loads; default: the ledger's record; limits: a job whose JUDGED settings replace those of
+    ``job``. reports_dir, reports_kept: where Data Docs are written, and how many to keep;
+    snapshots: where the master data's snapshots are; the environment
     gives the defaults. sample: how many facts, and how many unmatched tuples, are joined again;
     they are drawn anew each time unless a seed is given. Raises ConfigError for an app that has
     loaded nothing. A failed check raises nothing.
@@ -156,7 +164,7 @@ def verify(url: str, app: str, *, job: AnyJob | None = None, limits: AnyJob | No
         ahead = lost_batches(engine, app, places.checkpoints / app)
         with engine.connect() as connection:
             commits = committed(connection, app)
-            job = _with_limits(job or _job(commits[-1], app, places), limits)
+            job = _with_limits(job or job_of(json.loads(commits[-1].job)), limits)
             proof = read_proof(connection, app)
             first = (proof.until if since_last and proof is not None
                      and proof.until != START and not ahead.findings else None)
@@ -164,28 +172,20 @@ def verify(url: str, app: str, *, job: AnyJob | None = None, limits: AnyJob | No
             return VerificationResult(True, app, commits[-1].fact_table,
                                       index=reports / "index.html", proof=str(proof))
         while True:
-            master = job.master.name if isinstance(job, Job) else ""
-            changes = _changes(engine, master)
+            dimensions = [job.master.name] if isinstance(job, Job) else []
+            changes = _changes(engine, dimensions)
             with Staging(engine) as staging:
+                versions = [_version(snapshots / name, changes.get(name)) for name in dimensions]
                 result, scope = _verify(staging, url, job, commits, first, (sample, seed), reports,
-                                        snapshots / master, changes,
+                                        snapshots, versions,
                                         reports_kept or places.reports_kept, ahead)
-            if result.success or result.report is None or _changes(engine, master) == changes:
+            if result.success or result.report is None or _changes(engine, dimensions) == changes:
                 break
             # the master data were changed meanwhile, which may be all that the checks have found
             discard(result.report, reports)
         _write_run(engine, result, scope, started, time.monotonic() - clock)
         with engine.connect() as connection:
             return replace(result, proof=str(read_proof(connection, app)))
-
-
-def _job(commit: sa.Row, app: str, places: Places) -> AnyJob:
-    """Return the job that the ledger recorded, else the shipped one with the app's name."""
-    if commit.job:
-        return job_of(json.loads(commit.job))
-    from semistream import workloads
-
-    return workloads.load_any_job(app, places)
 
 
 def _with_limits(job: AnyJob, limits: AnyJob | None) -> AnyJob:
@@ -200,11 +200,13 @@ def _with_limits(job: AnyJob, limits: AnyJob | None) -> AnyJob:
         setting: getattr(getattr(limits, name), setting) for setting in JUDGED}) for name in names})
 
 
-def _changes(engine: sa.Engine, master: str) -> int | None:
-    """Return the dimension table's number of changes, which provisioning counts; None if
-    provisioning did not make the table."""
+def _changes(engine: sa.Engine, dimensions: Sequence[str]) -> dict[str, int]:
+    """Return the number of changes of each dimension table, which provisioning counts, without
+    those that provisioning did not make."""
+    m = masters.c
     with engine.connect() as connection:
-        return connection.scalar(select(masters.c.changes).where(masters.c.name == master))
+        return dict(connection.execute(
+            select(m.name, m.changes).where(m.name.in_(dimensions))).tuples().all())
 
 
 def _version(snapshots: Path, changes: int | None) -> str | None:
@@ -218,57 +220,66 @@ def _version(snapshots: Path, changes: int | None) -> str | None:
 
 
 def _verify(staging: Staging, url: str, job: AnyJob, commits: list[sa.Row], first: Position | None,
-            sampling: tuple[int, int],
-            reports: Path, snapshots: Path, changes: int | None, kept: int,
+            sampling: tuple[int, int], reports: Path, snapshots: Path,
+            versions: Sequence[str | None], kept: int,
             ahead: Ahead) -> tuple[VerificationResult, Scope]:
-    engine, app, sink = staging.engine, commits[-1].app, commits[-1].sink
-    name = commits[-1].fact_table
+    """Verify the commits. versions: see ``make_scope``."""
+    engine, newest = staging.engine, commits[-1]
+    with engine.connect() as connection:
+        verified = range_of(connection, newest.app, commits, first)
     sums: Sums | None = None
     damaged: sa.Table | None = None
-    stored: StoredRows | None = None
-    gone = ""
     try:
-        stored = open_sink(sink, Warehouse.of(url, job)).stored(app)
+        stored = open_sink(newest.sink, Warehouse.of(url, job), Path()).stored(newest.app)
         if stored is None:
-            fact = existing_table(engine, name)
+            fact = existing_table(engine, newest.fact_table)
         else:
-            ids = job.fact_ids(stored.schema.names)
             with engine.connect() as connection:
-                compared = compared_columns(connection, job) if isinstance(job, Job) else None
-            fact, sums, damaged = stored_rows.stage(staging, stored, ids, compared)
+                compared = compared_columns(connection, job)
+            fact, sums, damaged = stored_rows.stage(staging, stored,
+                                                    job.fact_ids(stored.schema.names), compared)
     except SemistreamError as e:
-        gone, fact = str(e), load_batches
-    with engine.connect() as connection:
-        scope = two_streams.scope_of(connection, app, job, commits, first, fact) \
-            if gone or isinstance(job, StreamStreamJob) else make_scope(
-                connection, app, job, commits, first, fact, _version(snapshots, changes))
-    closed = None if gone else two_streams.closed_table(engine, job, scope.fact_name)
-    checks = list(history.checks(staging, scope, ahead, stored, gone, closed))
-    if gone:
-        checks += ledger_checks(scope)
+        scope = Scope(**vars(verified), sink=newest.sink, fact_name=newest.fact_table,
+                      fact=load_batches, by_id=load_batches)
+        checks = [*history.checks(staging, scope, ahead, None, str(e)), *ledger_checks(scope)]
         return _run(staging, url, scope, checks, reports, kept)
-    rejected = stage_rejected(staging, scope)
-    checksums = stage_checksums(staging, scope, sums)
-    if isinstance(job, StreamStreamJob):
-        checks += two_streams.all_checks(staging, scope, job, commits, rejected, checksums,
-                                         damaged, sampling[0])
-    else:
-        scope = replace(scope, by_id=stage_by_id(staging, scope))
-        columns = {name: scope.fact.c[name].type for name in scope.ids}
-        recent = [c for c in commits if _later(c, scope.source_first)]
-        sources = stage_sources(staging, job.stream, recent, columns, len(columns))
-        files = stage_file_audit(staging, scope, job.stream)
-        repeated = _repeated_ids(staging, scope, job, sources)
-        unparsable_ids = _unparsable_ids(staging, scope, job, sources)
-        join_sizes = stage_join_sizes(staging, scope, snapshots)
-        older = stage_older(staging, scope, snapshots)
-        sample = stage_sample(staging, scope, *sampling, snapshots)
-        wrong = find_wrong_rows(staging, scope, job.stream, recent, checksums, sources,
-                                unparsable_ids, snapshots)
-        same = same_rows(stage_wrong_rows(staging, scope, checksums, wrong), wrong.told)
-        checks += [*all_checks(scope, rejected, same, damaged, files, join_sizes, sources,
-                               unparsable_ids, older, sample), *repeated]
+    with engine.connect() as connection:
+        scope = make_scope(connection, verified, job, newest, fact, versions, snapshots)
+    closed = closed_table(engine, job, scope.fact_name)
+    checks = list(history.checks(staging, scope, ahead, stored, "", closed))
+    checks += _checks(staging, scope, job, commits, sums, damaged, *sampling)
     return _run(staging, url, scope, checks, reports, kept)
+
+
+def _checks(staging: Staging, scope: Scope, job: AnyJob, commits: list[sa.Row], sums: Sums | None,
+            damaged: sa.Table | None, size: int, seed: int) -> Iterator[Check]:
+    """Yield the checks of the ledger, of the facts, and of each input. sums: the facts' checksums
+    if they are known; damaged: the sink's damaged files, if it has files; size, seed: of the
+    samples."""
+    checksums = stage_checksums(staging, scope, sums)
+    scope = replace(scope, by_id=stage_by_id(staging, scope))
+    recent = [c for c in commits if _later(c, scope.source_first)]
+    found = [recount(staging, scope, stream, stage_sources(
+        staging, stream, recent, recounted_columns(scope, stream))) for stream in scope.streams]
+    yield from ledger_checks(scope)
+    yield fact_rows(scope)
+    yield unmatched_rows(scope)
+    yield unparsable(scope)
+    wrong = (find_wrong_rows(staging, scope, scope.roles[0], recent, checksums, found[0])
+             if scope.roles else WrongRows())
+    yield same_rows(stage_wrong_rows(staging, scope, checksums, wrong), wrong.told)
+    if damaged is not None:
+        yield table_files(damaged)
+    for stream, recounted in zip(scope.streams, found, strict=True):
+        yield from stream_checks(staging, scope, stream, recounted)
+    ids = [recounted.ids for recounted in found]
+    if all(stream.ids and (source is not None or stream.spec.unique_ids)
+           for stream, source in zip(scope.streams, ids, strict=True)):
+        yield no_duplicates(scope, ids)
+    for role in scope.roles:
+        yield from dimension_checks(staging, scope, role, size, seed)
+    if isinstance(job, StreamStreamJob):
+        yield from pair_checks(staging, scope, job, ids, size)
 
 
 def _run(staging: Staging, url: str, scope: Scope, checks: Sequence[Check], reports: Path,
@@ -278,17 +289,11 @@ def _run(staging: Staging, url: str, scope: Scope, checks: Sequence[Check], repo
     checks = [with_remedy(check, scope) for check in checks]
     with engine.connect() as connection:
         figures, batches = _figures(connection, scope)
-        old = and_(scope.holds(load_batches), load_batches.c.facts_checksum.is_(None))
-        without = connection.scalar(select(func.count()).where(old))
         mine = scope.holds(load_batches) & load_batches.c.nulled.is_not(None)
         lost = sum((Counter(json.loads(text)) for text in
                     connection.scalars(select(load_batches.c.nulled).where(mine))), Counter[str]())
     if lost:
         staging.notes.append(f"Of the facts verified: {say_nulled(lost, engine)}.")
-    if without:
-        staging.reserve(f"{without:,} of the ledger's rows are of a version that kept no "
-                             f"checksums: what they loaded is "
-                             "counted and joined again, but not compared value by value.")
     app, name = scope.app, scope.fact_name
     summary = {"run": _run_name(scope), "app": app, "fact_table": name, "sink": scope.sink,
                "figures": [[k, n] for k, n in figures.items()], "columns": [*NUMBERS, LONGEST],
@@ -301,23 +306,6 @@ def _run(staging: Staging, url: str, scope: Scope, checks: Sequence[Check], repo
                                                 "error", "remedy")}) for c in checked]
     return VerificationResult(success, app, name, results, figures, staging.notes, staging.unseen,
                               page, reports / "index.html"), scope
-
-
-def _repeated_ids(staging: Staging, scope: Scope, job: Job,
-                  sources: Sources | None) -> Iterator[Check]:
-    """Yield the check for ids that occur twice in the source."""
-    if scope.ids:
-        tuples = Tuples({i: i for i in scope.ids}, tuple(scope.on), (scope.surrogate,),
-                        scope.unique)
-        yield from unique_ids(staging, scope, tuples, sources, job.stream.unique_ids)
-
-
-def _unparsable_ids(staging: Staging, scope: Scope, job: Job,
-                    sources: Sources | None) -> Unparsable | None:
-    if sources is None or sources.ids is None:
-        return None
-    found = stage_unparsable(staging, scope, job.stream, sources)
-    return with_lost(staging, found, missing(scope, sources.ids, found.ids), scope.waiting)
 
 
 def _later(commit: sa.Row, position: Position | None) -> bool:
@@ -338,25 +326,24 @@ def _figures(connection: sa.Connection,
              scope: Scope) -> tuple[dict[str, int], list[dict[str, Any]]]:
     """Return the completeness summary: totals of the verified batches, and the batches one by
     one."""
-    b = load_batches.c
+    b, r = load_batches.c, load_rejections.c
     rows = connection.execute(select(b.batch, b.drain, *(func.sum(b[n]).label(n) for n in NUMBERS),
                                      func.max(b.wait_longest).label("waited"))
                               .where(scope.holds(load_batches)).group_by(b.batch, b.drain)
                               .order_by(b.batch, b.drain)).all()
-    batches = [{"batch": _position((r.batch, r.drain)), **{n: int(r._mapping[n]) for n in NUMBERS},
-                LONGEST: "" if r.waited is None else in_seconds(r.waited),
-                "ok": r.waiting_before + r.rows_read == r.matched + r.unmatched + r.waiting}
-               for r in rows]
+    batches: list[dict[str, Any]] = [{
+                "batch": _position((row.batch, row.drain)),
+                **{n: int(row._mapping[n]) for n in NUMBERS},
+                LONGEST: "" if row.waited is None else in_seconds(row.waited),
+                "ok": not unaccounted(row)} for row in rows]
     figures = {label: sum(x[n] for x in batches) for label, n in (
         ("rows read", "rows_read"), ("matched", "matched"), ("unmatched", "unmatched"))}
-    reasons: dict[str, int] = {}
-    for text in connection.scalars(select(b.rejected).where(scope.holds(load_batches))):
-        for reason, n in json.loads(text).items():
-            reasons[reason] = reasons.get(reason, 0) + n
-    figures |= {f"unmatched: {reason}": n for reason, n in sorted(reasons.items()) if n}
+    reasons = connection.execute(select(r.reason, func.sum(r.tuples)).where(
+        scope.holds(load_rejections)).group_by(r.reason).order_by(r.reason))
+    figures |= {f"unmatched: {reason}": int(n) for reason, n in reasons}
     figures |= {"waiting": batches[-1]["waiting"] if batches else 0,
                 "output rows": sum(x["output_rows"] for x in batches),
-                "batches": len({r.batch for r in rows})}
+                "batches": len({row.batch for row in rows})}
     return figures, batches
 
 

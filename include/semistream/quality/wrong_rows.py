@@ -13,7 +13,6 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,19 +21,11 @@ import pyarrow.compute as pc
 import sqlalchemy as sa
 from sqlalchemy import BigInteger, Column, Integer, and_, func, literal, or_, select
 
-from semistream.config import StreamSpec
-from semistream.quality.checks import missing
 from semistream.quality.recount import read_tuples, with_stream_id
-from semistream.quality.scope import Scope
-from semistream.quality.staging import (
-    NO_MATCH,
-    Sources,
-    Staging,
-    Unparsable,
-    master_table,
-    stage_version,
-    typed,
-)
+from semistream.quality.scope import Role, Scope
+from semistream.quality.staging import Staging, master_table, stage_version, typed
+from semistream.quality.stream_checks import Recounted, missing
+from semistream.reasons import QUARANTINED, Reason
 from semistream.streaming.sources.contract import CannotRecount
 from semistream.warehouse.bulk import bulk_insert, fetch
 from semistream.warehouse.checksum import row_hashes, signed
@@ -47,7 +38,6 @@ from semistream.warehouse.types import KeyString, LongString, big_integer
 ROWS_AGAIN = 1_000_000  # the most rows of loads that are joined again; the first load always is
 NAMED, AT_ONCE = 1_000, 500  # rows named of each kind; rows looked up at a time
 SHOWN = 2_000  # characters of a row
-NULL_KEY = "null_key"  # equal to joins.output's, see staging.NO_MATCH
 CHANGED, SURPLUS, MISSING = "changed", "surplus", "missing"
 
 
@@ -102,18 +92,16 @@ class Again:
     of_source: bool  # False: tuples were taken from the facts
 
 
-def find_wrong_rows(staging: Staging, scope: Scope, stream: StreamSpec, commits: list[sa.Row],
-                    checksums: sa.Table, sources: Sources | None, unparsable: Unparsable | None,
-                    snapshots: Path) -> WrongRows:
-    """Join the loads whose checksums differ again, and return their wrong rows. snapshots: the
-    directory of the master data's versions."""
-    found, loads = WrongRows(), _differing(staging, scope, checksums)
+def find_wrong_rows(staging: Staging, scope: Scope, role: Role, commits: list[sa.Row],
+                    checksums: sa.Table, recounted: Recounted) -> WrongRows:
+    """Join the loads whose checksums differ again, and return their wrong rows."""
+    found, loads = WrongRows(), _differing(staging, scope, role, checksums)
     if not loads or not scope.ids:
         if loads:
             found.told.append("Name id columns under stream.id, and what is wrong is told row by "
                               "row.")
         return found
-    ready = [load for load in loads if _is_there(scope, load.version, snapshots)]
+    ready = [load for load in loads if _is_there(role, load.version)]
     for version in sorted({load.version for load in loads} - {load.version for load in ready}):
         found.told.append(f"Loads with version {version} of the master data were not joined again, "
                           f"as it is no longer kept.")
@@ -122,45 +110,41 @@ def find_wrong_rows(staging: Staging, scope: Scope, stream: StreamSpec, commits:
         found.told.append(f"Of {len(ready):,} such loads the first {len(chosen):,} were joined "
                           f"again.")
     try:
-        _join_and_compare(staging, scope, stream, commits, chosen, sources, unparsable, snapshots,
-                          found)
+        _join_and_compare(staging, scope, role, commits, chosen, recounted, found)
     except (OSError, pa.ArrowException) as e:
         found.told.append(f"Not all of these loads could be joined again: {e}.")
     return found
 
 
-def _join_and_compare(staging: Staging, scope: Scope, stream: StreamSpec, commits: list[sa.Row],
-                      chosen: Sequence[Load], sources: Sources | None,
-                      unparsable: Unparsable | None, snapshots: Path, found: WrongRows) -> None:
+def _join_and_compare(staging: Staging, scope: Scope, role: Role, commits: list[sa.Row],
+                      chosen: Sequence[Load], recounted: Recounted, found: WrongRows) -> None:
     if chosen:
-        source_ids = None if sources is None else sources.ids
-        absent = None if source_ids is None or unparsable is None else \
-            missing(scope, source_ids, unparsable.ids)
-        again = _join_again(staging, scope, stream, commits, chosen, source_ids, absent, snapshots)
-        _compare_facts(staging, scope, again, chosen, found)
+        again = _join_again(staging, scope, role, commits, chosen, recounted)
+        _compare_facts(staging, scope, role, again, chosen, found)
         if again.of_source:
             found.findings += _missing_unread(staging, scope, again)
-            _compare_unmatched(staging, scope, again, chosen, found)
+            _compare_unmatched(staging, scope, role, again, chosen, found)
         else:
             found.told.append("The source cannot be read again with all its columns: those that "
                               "the join added are compared, the stream's own are not.")
 
 
-def _differing(staging: Staging, scope: Scope, checksums: sa.Table) -> list[Load]:
-    b, c = load_batches.c, checksums.c
+def _differing(staging: Staging, scope: Scope, role: Role, checksums: sa.Table) -> list[Load]:
+    loads, c = role.loads(), checksums.c
+    b = loads.c
     facts, kept = (func.coalesce(c[n], 0) for n in ("facts_checksum", "unmatched_checksum"))
-    query = select(b.load_id, b.master_version, (b.output_rows + b.unmatched).label("rows"),
+    query = select(b.load_id, b.version, (b.output_rows + b.unmatched).label("rows"),
                    sa.case((b.facts_checksum != facts, b.facts_checksum)).label("facts"),
                    sa.case((b.unmatched_checksum != kept, b.unmatched_checksum)).label("kept")) \
-        .select_from(load_batches.outerjoin(checksums, b.load_id == c.load_id)) \
-        .where(scope.holds(load_batches), or_(b.facts_checksum != facts,
-                                              b.unmatched_checksum != kept)).order_by(b.load_id)
+        .select_from(loads.outerjoin(checksums, b.load_id == c.load_id)) \
+        .where(scope.holds(loads), or_(b.facts_checksum != facts,
+                                       b.unmatched_checksum != kept)).order_by(b.load_id)
     with staging.engine.connect() as connection:
         return [Load(*row) for row in connection.execute(query)]
 
 
-def _is_there(scope: Scope, version: str, snapshots: Path) -> bool:
-    return version == scope.version or (snapshots / version).is_dir()
+def _is_there(role: Role, version: str) -> bool:
+    return version == role.version or (role.snapshots / version).is_dir()
 
 
 def _first(loads: Sequence[Load]) -> list[Load]:
@@ -168,19 +152,21 @@ def _first(loads: Sequence[Load]) -> list[Load]:
     return [load for load, n in zip(loads, rows, strict=True) if n <= ROWS_AGAIN] or list(loads[:1])
 
 
-def stream_columns(scope: Scope) -> list[str]:
+def stream_columns(scope: Scope, role: Role) -> list[str]:
     """Return the fact table's columns that come from the stream, its ids first."""
-    others = {*ROW_KEY, scope.surrogate, *scope.added, *scope.ids}
+    others = {*ROW_KEY, role.surrogate, *role.added, *scope.ids}
     return [*scope.ids, *(c.name for c in scope.fact.c if c.name not in others)]
 
 
 # ---- the join
 
 
-def _join_again(staging: Staging, scope: Scope, stream: StreamSpec, commits: list[sa.Row],
-                loads: Sequence[Load], source_ids: sa.Table | None, absent: sa.Select | None,
-                snapshots: Path) -> Again:
-    f, names = scope.fact, stream_columns(scope)
+def _join_again(staging: Staging, scope: Scope, role: Role, commits: list[sa.Row],
+                loads: Sequence[Load], recounted: Recounted) -> Again:
+    (stream,), source_ids, absent = scope.streams, recounted.ids, None
+    if source_ids is not None and recounted.unparsable is not None:
+        absent = missing(scope, stream, source_ids, recounted.unparsable.ids)
+    f, names = scope.fact, stream_columns(scope, role)
     kinds = {n: f.c[n].type for n in names}
     tuples = staging.table("tuples", Column("quality_version", NAME),
                            Column("quality_batch", BigInteger),
@@ -190,19 +176,19 @@ def _join_again(staging: Staging, scope: Scope, stream: StreamSpec, commits: lis
     if absent is not None:
         wanted = _wanted(staging, scope, loads, absent)
         try:
-            for batch, found in read_tuples(staging.engine, stream, commits, kinds):
+            for batch, found in read_tuples(staging.engine, stream.spec, commits, kinds):
                 if set(names) - set(found.schema.names):
                     raise CannotRecount("the source does not give all columns")
-                _stage_tuples(staging, scope, tuples, batch, found, wanted)
+                _stage_tuples(staging, scope, role, tuples, batch, found, wanted)
         except CannotRecount:
             of_source = False
     staging.index(tuples, *scope.ids)
     if not of_source:
         with staging.engine.begin() as connection:
             connection.execute(tuples.delete())
-    _fill_gaps(staging, scope, tuples, loads, source_ids if of_source else None)
-    masters = _masters(staging, scope, tuples, snapshots)
-    expected = _expected(staging, scope, tuples, masters, loads)
+    _fill_gaps(staging, scope, role, tuples, loads, source_ids if of_source else None)
+    masters = _masters(staging, role, tuples)
+    expected = _expected(staging, scope, role, tuples, masters, loads)
     return Again(tuples, masters, expected, source_ids, absent, of_source)
 
 
@@ -225,25 +211,25 @@ def _wanted(staging: Staging, scope: Scope, loads: Sequence[Load], absent: sa.Se
     return pc.unique(pa.chunked_array(found, pa.string())).drop_null()
 
 
-def _stage_tuples(staging: Staging, scope: Scope, tuples: sa.Table, batch: int,
+def _stage_tuples(staging: Staging, scope: Scope, role: Role, tuples: sa.Table, batch: int,
                   found: pa.RecordBatch, wanted: pa.Array) -> None:
     ids = len(scope.ids)
     names = [c.name for c in tuples.columns if c.name != "quality_version"]
     schema = arrow_schema(tuples)
-    rows = with_stream_id(batch, found.select(stream_columns(scope)), ids,
+    rows = with_stream_id(batch, found.select(stream_columns(scope, role)), ids,
                           pa.schema([schema.field(n) for n in names]), whole=True)
     rows = rows.filter(pc.is_in(rows["quality_id"], value_set=wanted))
-    version = scope.versions.get((batch, 0), "")
+    version = role.versions.get((batch, 0), "")
     with staging.engine.begin() as connection:
         bulk_insert(connection, tuples,
                     rows.append_column("quality_version", pa.repeat(version, rows.num_rows)))
 
 
-def _fill_gaps(staging: Staging, scope: Scope, tuples: sa.Table, loads: Sequence[Load],
+def _fill_gaps(staging: Staging, scope: Scope, role: Role, tuples: sa.Table, loads: Sequence[Load],
                source_ids: sa.Table | None) -> None:
     """Stage tuples from the facts where the source does not give them completely: those whose ids
     the source has, or all if it is not read again."""
-    f, t, names = scope.fact, tuples.c, stream_columns(scope)
+    f, t, names = scope.fact, tuples.c, stream_columns(scope, role)
     columns = [t.quality_version, t.quality_batch, *(t[n] for n in names)]
     known = []
     if source_ids is not None:
@@ -258,30 +244,30 @@ def _fill_gaps(staging: Staging, scope: Scope, tuples: sa.Table, loads: Sequence
             connection.execute(tuples.insert().from_select(columns, rows.distinct()))
 
 
-def _masters(staging: Staging, scope: Scope, tuples: sa.Table, snapshots: Path) -> sa.Table:
-    table, d, t = master_table(staging, scope, "masters"), scope.dimension, tuples.c
-    stream_key, master_key = next(iter(scope.on.items()))
+def _masters(staging: Staging, role: Role, tuples: sa.Table) -> sa.Table:
+    table, d, t = master_table(staging, role, "masters"), role.dimension, tuples.c
+    stream_key, master_key = next(iter(role.on.items()))
     with staging.engine.connect() as connection:
         versions = list(connection.scalars(select(t.quality_version).distinct()))
     for version in versions:
-        if version == scope.version:
+        if version == role.version:
             names = [c.name for c in table.columns if c.name != "quality_version"]
             same = and_(t.quality_version == version,
-                        *(t[a] == d.c[b] for a, b in scope.on.items()))
+                        *(t[a] == d.c[b] for a, b in role.on.items()))
             rows = select(literal(version), *(d.c[n] for n in names)).select_from(
                 tuples.join(d, same)).distinct()
             with staging.engine.begin() as connection:
                 connection.execute(table.insert().from_select(["quality_version", *names], rows))
-        elif (snapshots / version).is_dir():
+        elif (role.snapshots / version).is_dir():
             with staging.engine.connect() as connection:
                 keys = connection.scalars(select(t[stream_key]).where(
                     t.quality_version == version).distinct()).all()
-            stage_version(staging, scope, table, version, snapshots / version, master_key, keys)
+            stage_version(staging, role, table, version, master_key, keys)
     staging.index(table, master_key)
     return table
 
 
-def _expected(staging: Staging, scope: Scope, tuples: sa.Table, masters: sa.Table,
+def _expected(staging: Staging, scope: Scope, role: Role, tuples: sa.Table, masters: sa.Table,
               loads: Sequence[Load]) -> sa.Table:
     """Stage the facts that the tuples should have, except those found in loads that are right."""
     f, t, m = scope.fact, tuples.c, masters.c
@@ -289,10 +275,10 @@ def _expected(staging: Staging, scope: Scope, tuples: sa.Table, masters: sa.Tabl
     table = staging.table(
         "expected", Column("quality_number", big_integer(), primary_key=True, autoincrement=True),
         Column("quality_batch", BigInteger), *(Column(quoted(c.name), c.type) for c in columns))
-    of = {scope.surrogate: m[scope.surrogate], **{a: m[b] for a, b in scope.added.items()}}
+    of = {role.surrogate: m[role.surrogate], **{a: m[b] for a, b in role.added.items()}}
     same = and_(m.quality_version == t.quality_version,
-                *(t[a] == m[b] for a, b in scope.on.items()))
-    joined = tuples.outerjoin(masters, same) if scope.left else tuples.join(masters, same)
+                *(t[a] == m[b] for a, b in role.on.items()))
+    joined = tuples.outerjoin(masters, same) if role.left else tuples.join(masters, same)
     rows = select(t.quality_batch, *(of[c.name] if c.name in of else t[c.name] for c in columns)) \
         .select_from(joined).where(~_refused(scope, tuples))
     e, g = table.c, scope.by_id.alias("elsewhere")
@@ -302,7 +288,7 @@ def _expected(staging: Staging, scope: Scope, tuples: sa.Table, masters: sa.Tabl
     staging.index(table, *scope.ids)
     elsewhere = select(e.quality_number).select_from(table.join(g, and_(
         *(g.c[i] == e[i] for i in scope.ids), scope.recounted(g),
-        g.c[scope.surrogate].is_not_distinct_from(e[scope.surrogate])))).where(
+        g.c[role.surrogate].is_not_distinct_from(e[role.surrogate])))).where(
             g.c.load_id.not_in([load.load_id for load in loads if load.facts is not None]))
     with staging.engine.begin() as connection:
         numbers = connection.scalars(elsewhere).all()
@@ -357,7 +343,7 @@ def _hashed(batches: Iterable[pa.RecordBatch], at: Sequence[str]) -> Hashed:
     return Hashed(np.concatenate(hashes), np.concatenate(places))
 
 
-def _compare_facts(staging: Staging, scope: Scope, again: Again, loads: Sequence[Load],
+def _compare_facts(staging: Staging, scope: Scope, role: Role, again: Again, loads: Sequence[Load],
                    found: WrongRows) -> None:
     chosen = [load for load in loads if load.facts is not None]
     if not chosen:
@@ -381,7 +367,7 @@ def _compare_facts(staging: Staging, scope: Scope, again: Again, loads: Sequence
         then = _rows(connection, again.expected, ["quality_number"], wanted,
                      lost[(np.arange(len(lost)) < NAMED) | np.isin(wanted.at[lost, 0], of_these)],
                      ["quality_batch", *columns])
-        pairs, surplus, absent = _paired(scope, now, then)
+        pairs, surplus, absent = _paired(scope, role, now, then)
         if len(wrong) > NAMED:  # rows beyond NAMED may be what the absent ones have become
             absent = [row for row in absent if not _has_facts(connection, scope, row)]
     for a, b in pairs:
@@ -433,7 +419,7 @@ def _has_facts(connection: sa.Connection, scope: Scope, row: Row) -> bool:
     return connection.execute(there.limit(1)).first() is not None
 
 
-def _paired(scope: Scope, now: list[Row],
+def _paired(scope: Scope, role: Role, now: list[Row],
             then: list[Row]) -> tuple[list[tuple[Row, Row]], list[Row], list[Row]]:
     """Pair present rows with expected ones of the same ids. Return (pairs of present and expected
     row, surplus present rows, missing expected rows)."""
@@ -443,7 +429,7 @@ def _paired(scope: Scope, now: list[Row],
     pairs, surplus = [], []
     for row in now:
         candidates = by_id.get(tuple(row.values[i] for i in scope.ids), [])
-        same = [c for c in candidates if c.values[scope.surrogate] == row.values[scope.surrogate]]
+        same = [c for c in candidates if c.values[role.surrogate] == row.values[role.surrogate]]
         if best := (same or candidates)[:1]:
             candidates.remove(best[0])
             pairs.append((row, best[0]))
@@ -498,16 +484,16 @@ def _missing_unread(staging: Staging, scope: Scope, again: Again) -> list[Findin
 # ---- unmatched tuples
 
 
-def _compare_unmatched(staging: Staging, scope: Scope, again: Again, loads: Sequence[Load],
-                       found: WrongRows) -> None:
+def _compare_unmatched(staging: Staging, scope: Scope, role: Role, again: Again,
+                       loads: Sequence[Load], found: WrongRows) -> None:
     chosen = [load for load in loads if load.kept is not None]
     if not chosen:
         return
     staging.index(again.tuples, "quality_id")
     t, u, named = again.tuples.c, unmatched.c, list[Finding]()
-    mine = and_(u.fact_table == scope.fact_name, u.reason.in_((NO_MATCH, NULL_KEY)),
+    mine = and_(u.fact_table == scope.fact_name, u.reason.in_((Reason.NO_MATCH, Reason.NULL_KEY)),
                 u.stream_id.is_not(None))
-    wanted, names = _expected_unmatched(scope, again), stream_columns(scope)
+    wanted, names = _expected_unmatched(scope, role, again), stream_columns(scope, role)
     kept = and_(mine, u.stream_id == t.quality_id, scope.recounted(unmatched))
     with staging.engine.connect() as connection, staging.engine.connect() as other:
         for load in chosen:
@@ -520,7 +506,8 @@ def _compare_unmatched(staging: Staging, scope: Scope, again: Again, loads: Sequ
                     was.setdefault(stream_id, []).append(dict(zip(names, values, strict=True)))
                 known = _known(other, again, [row.stream_id for row in rows])
                 for row in rows:
-                    named += _changes(scope, load.load_id, *row, was.get(row.stream_id, []), known)
+                    named += _changes(scope, role, load.load_id, *row,
+                                      was.get(row.stream_id, []), known)
                 if len(named) > NAMED:
                     break
         lost = wanted.outerjoin(unmatched, kept).where(u.load_id.is_(None)).limit(NAMED)
@@ -529,28 +516,28 @@ def _compare_unmatched(staging: Staging, scope: Scope, again: Again, loads: Sequ
         for stream_id, batch, *values in () if scope.waiting else other.execute(lost):
             was_it = dict(zip(names, values, strict=True))
             named.append(Finding(only, unmatched.name, MISSING, stream_id, None,
-                                 f"{_reason(scope, was_it)} {_row(was_it)}", None, batch))
+                                 f"{_reason(scope, role, was_it)} {_row(was_it)}", None, batch))
     if len(named) > NAMED:
         found.told.append(f"Of {unmatched.name} the first {NAMED:,} findings are named.")
     found.findings += named[:NAMED]
 
 
-def _expected_unmatched(scope: Scope, again: Again) -> sa.Select:
+def _expected_unmatched(scope: Scope, role: Role, again: Again) -> sa.Select:
     """Select stream_id, batch and stream columns of the tuples that have no master row and are not
     in unmatched for another reason."""
     t, m = again.tuples.c, again.masters.c
     same = and_(m.quality_version == t.quality_version,
-                *(t[a] == m[b] for a, b in scope.on.items()))
-    return select(t.quality_id, t.quality_batch, *(t[n] for n in stream_columns(scope))) \
+                *(t[a] == m[b] for a, b in role.on.items()))
+    return select(t.quality_id, t.quality_batch, *(t[n] for n in stream_columns(scope, role))) \
         .outerjoin_from(again.tuples, again.masters, same).where(
-            m[scope.surrogate].is_(None), t.quality_id.is_not(None), ~_refused(scope, again.tuples))
+            m[role.surrogate].is_(None), t.quality_id.is_not(None), ~_refused(scope, again.tuples))
 
 
 def _refused(scope: Scope, tuples: sa.Table) -> sa.ColumnElement[bool]:
     """Return the condition for tuples that went to unmatched before they could be joined."""
     u = unmatched.alias("refused").c
     return select(1).where(u.fact_table == scope.fact_name, u.stream_id == tuples.c.quality_id,
-                           u.reason.not_in((NO_MATCH, NULL_KEY))).correlate(tuples).exists()
+                           u.reason.in_(QUARANTINED)).correlate(tuples).exists()
 
 
 def _known(connection: sa.Connection, again: Again, ids: list[str]) -> set[str]:
@@ -563,11 +550,11 @@ def _known(connection: sa.Connection, again: Again, ids: list[str]) -> set[str]:
             select(t.quality_id).where(t.quality_id.in_(ids))))))
 
 
-def _reason(scope: Scope, values: dict[str, Any]) -> str:
-    return NULL_KEY if any(values[a] is None for a in scope.on) else NO_MATCH
+def _reason(scope: Scope, role: Role, values: dict[str, Any]) -> str:
+    return Reason.NULL_KEY if any(values[a] is None for a in role.on) else Reason.NO_MATCH
 
 
-def _changes(scope: Scope, load_id: int, stream_id: str, reason: str, text: str,
+def _changes(scope: Scope, role: Role, load_id: int, stream_id: str, reason: str, text: str,
              was: list[dict[str, Any]], known: set[str]) -> list[Finding]:
     """Return findings for the differences between a row of unmatched and its tuple. was: all tuples
     with its id; known: ids of the source whose tuples may be incomplete."""
@@ -577,7 +564,7 @@ def _changes(scope: Scope, load_id: int, stream_id: str, reason: str, text: str,
     kept = json.loads(text)
     candidates = []
     for values in was:
-        pairs = [("reason", _reason(scope, values), reason),
+        pairs = [("reason", _reason(scope, role, values), reason),
                  *((n, v, _kept(kept.get(n), scope.fact.c[n].type)) for n, v in values.items())]
         candidates.append([
             Finding(load_id, unmatched.name, CHANGED, stream_id, n, _text(old), _text(new))

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from semistream.cost_models import MODELS, TYPICAL, Costs, Frequencies, Prediction
-from semistream.cost_models.bound import Demand, highest_rate, price, spoken
+from semistream.cost_models.bound import Demand, describe_price, highest_rate, price
 from semistream.errors import NotEnoughMemory
 from semistream.joins.contract import SemiStreamJoin
 from semistream.joins.spec import join_spec
@@ -97,8 +97,8 @@ def choose(sample: pa.RecordBatch, master: MasterRelation, memory: int,
             "what keeps max_wait at the highest rate of those that do so with little work")
     reason = _reason(best, ranking, memory, master, work.frequencies, costs, tuples, kept)
     if demand is not None:
-        reason += "; " + spoken(price(best, work, costs, MODELS[best.algorithm].phase, demand),
-                                demand)
+        priced = price(best, work, costs, MODELS[best.algorithm].phase, demand)
+        reason += "; " + describe_price(priced, demand)
     return Choice(best.algorithm, best.parameters, reason, ranking)
 
 

@@ -37,10 +37,10 @@ def open_join(algorithm: str, *, memory: int, stream: pa.Schema, master: MasterR
     cannot work, and NotEnoughMemory with an amount that suffices; no stream needs more later.
     """
     entry = find_algorithm(algorithm)
-    asked = entry.parameters.load(parameters or {})
+    given = entry.parameters.load(parameters or {})
     spec = join_spec(entry.name, memory, stream, master, on, columns, join_type)
-    still_open = open_sizes(entry, asked)
-    for settings in _from_best_to_smallest(entry, spec, asked, still_open, costs, sample, tuples):
+    still_open = open_sizes(entry, given)
+    for settings in _from_best_to_smallest(entry, spec, given, still_open, costs, sample, tuples):
         try:
             return entry.make(spec, settings)
         except TooMuchMemory:
@@ -51,13 +51,13 @@ def open_join(algorithm: str, *, memory: int, stream: pa.Schema, master: MasterR
         raise refusal
     remedy = "Give more memory" + (", or a smaller disk_tuples."
                                    if (parameters or {}).get("disk_tuples") else ".")
-    raise NotEnoughMemory(_least_memory(entry, spec, asked, still_open), spec.memory, entry.name,
+    raise NotEnoughMemory(_least_memory(entry, spec, given, still_open), spec.memory, entry.name,
                           remedy) from None
 
 
 def open_sizes(entry: Algorithm, parameters: Settings) -> list[str]:
     """Return the names of the sizes that are to be chosen."""
-    sizes = MODELS[entry.name].sizes if entry.name in MODELS else ()
+    sizes = MODELS[entry.name].sizes if entry.name in MODELS else {}
     return [n for n in sizes if getattr(parameters,
                                         n) == entry.parameters.model_fields[n].default == 0]
 
@@ -69,42 +69,42 @@ def open_choices(entry: Algorithm, parameters: Settings) -> list[str]:
     return [n for n in choices if not getattr(parameters, n)]
 
 
-def _from_best_to_smallest(entry: Algorithm, spec: JoinSpec, asked: Settings, still_open: list[str],
+def _from_best_to_smallest(entry: Algorithm, spec: JoinSpec, given: Settings, still_open: list[str],
                            costs: Costs, sample: pa.RecordBatch | None,
                            tuples: float) -> Iterator[Settings]:
     """Yield the requested settings with values for the open sizes: the model's best, with its other
     choices; then halves of them; and the smallest possible ones."""
-    chosen = open_choices(entry, asked) if sample else []
+    chosen = open_choices(entry, given) if sample else []
     if still_open or chosen:
-        given = {n: getattr(asked, n) for n in MODELS[entry.name].sizes if n not in still_open}
+        fixed = {n: getattr(given, n) for n in MODELS[entry.name].sizes if n not in still_open}
         with suppress(ConfigError):  # the models know averages: their M may be too large
             best = tune(entry.name, describe(spec, sample, stream_tuples=tuples), spec.memory,
-                        costs, **given).parameters
+                        costs, **fixed).parameters
             names = [n for n in (*still_open, *chosen) if n in best]
-            yield asked.model_copy(update={n: best[n] for n in names})
+            yield given.model_copy(update={n: best[n] for n in names})
             sizes = {n: best[n] for n in still_open}
             while max(sizes.values(), default=0) > 1:
-                yield asked.model_copy(update=sizes)
+                yield given.model_copy(update=sizes)
                 sizes = {n: max(size // 2, 1) for n, size in sizes.items()}
-    yield from _smallest(spec, asked, still_open)
+    yield from _smallest(spec, given, still_open)
 
 
-def _smallest(spec: JoinSpec, asked: Settings, still_open: list[str]) -> Iterator[Settings]:
+def _smallest(spec: JoinSpec, given: Settings, still_open: list[str]) -> Iterator[Settings]:
     """Yield the requested settings with the smallest caches and each size of disk buffer, as more
     partitions may need more memory than larger ones."""
     sizes = dict.fromkeys(still_open, 1)
     tuples, page = spec.master.tuple_count, spec.master.with_partition(1).partition_tuples
     while "disk_tuples" in sizes and tuples > page:
-        yield asked.model_copy(update=sizes | {"disk_tuples": tuples})
+        yield given.model_copy(update=sizes | {"disk_tuples": tuples})
         tuples //= 2
-    yield asked.model_copy(update=sizes)
+    yield given.model_copy(update=sizes)
 
 
-def _least_memory(entry: Algorithm, spec: JoinSpec, asked: Settings, still_open: list[str]) -> int:
+def _least_memory(entry: Algorithm, spec: JoinSpec, given: Settings, still_open: list[str]) -> int:
     """Return the smallest M with which the operator can be opened, to a thousandth. It is found by
     opening the operator."""
     def opens(memory: int) -> bool:
-        return any(_made(entry, replace(spec, memory=memory), s) for s in _smallest(spec, asked,
+        return any(_made(entry, replace(spec, memory=memory), s) for s in _smallest(spec, given,
                                                                                     still_open))
 
     low, high = spec.memory, max(2 * spec.memory, 1024)

@@ -16,8 +16,8 @@ from rich.table import Table
 
 from semistream.cost_models import Costs
 from semistream.errors import ConfigError
-from semistream.sizing.case import Case
-from semistream.sizing.search import fastest, spelled, tune_all
+from semistream.sizing.search import fastest, format_sizes, tune_all
+from semistream.sizing.sizing_input import SizingInput
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Scaled:
     shuffled: float
 
 
-def scale_out(case: Case, budgets: Iterable[int], operators: Iterable[int],
+def scale_out(case: SizingInput, budgets: Iterable[int], operators: Iterable[int],
               algorithms: Sequence[str], costs: Costs) -> list[Scaled]:
     """Return the fastest plan for each M and number of operators with which some algorithm fits.
     Raises ConfigError for more operators than R has buckets."""
@@ -79,7 +79,7 @@ def tables(plans: Sequence[Scaled]) -> Iterator[Table]:
         for p in mine:
             table.add_row(f"{p.operators}", f"{p.rate:,.0f}", f"{p.rate / mine[0].rate:.2f}",
                           f"{p.share:.1%}", f"{p.memory_each:,}", f"{p.master_each:,}",
-                          f"{p.shuffled:.1f}", f"{p.algorithm}, {spelled(p.parameters)}")
+                          f"{p.shuffled:.1f}", f"{p.algorithm}, {format_sizes(p.parameters)}")
         table.caption = ("Shuffled: where Spark brings the tuples; Parquet files are read by the "
                          "tasks, once on each machine.")
         table.caption_justify = "left"

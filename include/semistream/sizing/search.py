@@ -13,12 +13,10 @@ import numpy as np
 
 from semistream.cost_models import MODELS, Costs, Prediction, Workload
 from semistream.errors import ConfigError
-from semistream.joins.frequency_detection import SWITCH_SHARE
 from semistream.joins.registry import REGISTRY
 
-MOST_SLICES = 64
 EVEN = 0.05  # rates this close count as equal
-STARTS = {1: 9, 2: 5}  # grid points per size of the coarse search, by the number of sizes
+ALONE, TOGETHER = 9, 5  # grid points in the coarse search: of a single size, of each of several
 SIZE, RATE = 0.05, 1e-3  # tolerances of the search: of a size's logarithm, and of a rate's
 NEVER = 100.0  # ln of the seconds per tuple of sizes that do not fit M
 
@@ -41,25 +39,12 @@ def predict(algorithm: str, work: Workload, memory: float, costs: Costs,
     return model.predict(work, memory, costs, **sizes)
 
 
-def bounds(size: str, work: Workload, memory: float) -> tuple[float, float]:
-    """Return the smallest and the largest value of a size that M allows."""
-    most = {"disk_tuples": memory / 2 / work.disk_tuple_bytes, "slices": MOST_SLICES,
-            "cache_tuples": 0.95 * memory / (work.cached_tuple_bytes + work.cached_key_bytes)
-            / (1 + 1 / SWITCH_SHARE),
-            "resident_tuples": 0.95 * memory / work.resident_tuple_bytes, "cache_share": 0.9}[size]
-    if size == "cache_share":
-        return 0.01, most
-    low = work.page_tuples if size == "disk_tuples" else 1.0
-    if size != "slices":
-        most = min(most, work.master_tuples)
-    return min(low, max(most, 1.0)), max(most, low)
-
-
 def tune(algorithm: str, work: Workload, memory: float, costs: Costs, **given: float) -> Prediction:
     """Return the prediction with the sizes of the highest rate. Given sizes are kept. Raises
     ConfigError when none fits M."""
-    names = [n for n in MODELS[algorithm].sizes if n not in given] if algorithm in MODELS else []
-    limits = [tuple(map(math.log, bounds(n, work, memory))) for n in names]
+    kinds = MODELS[algorithm].sizes if algorithm in MODELS else {}
+    names = [n for n in kinds if n not in given]
+    limits = [tuple(map(math.log, kinds[n].bounds(work, memory))) for n in names]
     smooth = work.smooth()
 
     def cost(x: Iterable[float]) -> float:
@@ -87,7 +72,7 @@ def _largest_disk_buffer(found: Prediction, work: Workload, memory: float,
                          costs: Costs) -> Prediction:
     """Return the same rate with the largest disk buffer beside which H_R still holds all values
     that come. A large disk buffer makes the first pass over R fast, and nothing slower."""
-    smallest, size = bounds("disk_tuples", work, memory)
+    smallest, size = MODELS[found.algorithm].sizes["disk_tuples"].bounds(work, memory)
     while size > smallest:
         wider = predict(found.algorithm, work, memory, costs,
                         **found.sizes | {"disk_tuples": _pages(size, work)})
@@ -118,11 +103,13 @@ def fastest(candidates: Sequence[Any], rate: Callable[[Any], float]) -> Any:
     """Return the candidate with the highest predicted rate. Of candidates with about equal rates,
     prefer one that reaches its rate soon."""
     best = max(candidates, key=rate)
-    soonest = max((c for c in candidates if REGISTRY[c.algorithm].soon), key=rate, default=best)
-    return soonest if rate(soonest) >= (1 - EVEN) * rate(best) else best
+    warm = max((c for c in candidates if REGISTRY[c.algorithm].warms_up_fast), key=rate,
+               default=best)
+    return warm if rate(warm) >= (1 - EVEN) * rate(best) else best
 
 
-def spelled(parameters: Mapping[str, Any]) -> str:
+def format_sizes(parameters: Mapping[str, Any]) -> str:
+    """Format sizes for a reader: ``disk_tuples 1,000, cache_tuples 500``."""
     return ", ".join(f"{k} {v:,}" for k, v in parameters.items())
 
 
@@ -130,7 +117,8 @@ def _minimum(cost, limits: list[tuple[float, ...]]) -> tuple[float, ...]:
     """Return the point of least cost. The search starts at the best point of a coarse grid, and
     goes to the best neighbour at a distance that is halved when no neighbour is better."""
     cost = functools.cache(cost)
-    axes = [np.linspace(low, high, STARTS[len(limits)]).tolist() for low, high in limits]
+    points = ALONE if len(limits) == 1 else TOGETHER
+    axes = [np.linspace(low, high, points).tolist() for low, high in limits]
     best = min(itertools.product(*axes), key=cost)
     least, steps = cost(best), [(high - low) / (len(axis) - 1) / 2
                                 for axis, (low, high) in zip(axes, limits, strict=True)]
@@ -149,17 +137,8 @@ def _minimum(cost, limits: list[tuple[float, ...]]) -> tuple[float, ...]:
 def _rounded(algorithm: str, work: Workload, memory: float, costs: Costs, sizes: dict[str, float],
              given: dict[str, float]) -> Prediction:
     """Return the best of the neighbouring sizes that are possible: whole pages, whole tuples."""
-    options = []
-    for name, size in sizes.items():
-        low, high = bounds(name, work, memory)
-        if name == "cache_share":
-            options.append([round(min(max(size, low), high), 3)])
-            continue
-        unit = work.page_tuples if name == "disk_tuples" else 1.0
-        near = {float(round(size))}
-        if name in ("disk_tuples", "slices"):
-            near = {math.floor(size / unit) * unit, math.ceil(size / unit) * unit}
-        options.append(sorted({max(1, int(min(max(n, low), high))) for n in near}))
+    kinds = MODELS[algorithm].sizes
+    options = [kinds[name].near(size, work, memory) for name, size in sizes.items()]
     found = [predict(algorithm, work, memory, costs, **dict(zip(sizes, option, strict=True)),
                      **given)
              for option in itertools.product(*options)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -58,7 +57,6 @@ class StreamStreamPlan:
         from semistream.stream_joins import open_stream_join
 
         streams = self.tuples(streams)
-        parameters = {name: _number(value) for name, value in self.parameters.items()}
         if self.algorithm == "xjoin" and any(self.promises):
             raise ConfigError("algorithm", "must be pjoin where a stream makes promises", "xjoin",
                               "Choose pjoin, or leave these out: "
@@ -66,7 +64,8 @@ class StreamStreamPlan:
         try:
             return open_stream_join(self.algorithm, memory=self.memory, left=streams[0],
                                     right=streams[1], on=list(self.on), join_type=self.join_type,
-                                    within=self._within(streams), parameters=parameters)
+                                    within=self._within(streams),
+                                    parameters=self.parameters)
         except NotEnoughMemory as e:
             raise NotEnoughMemory(self.partitions * e.least, self.partitions * self.memory,
                                   f"{self.algorithm}, {self.partitions} partitions") from None
@@ -96,15 +95,3 @@ class StreamStreamPlan:
 def distance(value: float, kind: pa.DataType) -> timedelta | int:
     """Return a number as a distance between times of this type."""
     return int(value) if pa.types.is_integer(kind) else timedelta(seconds=value)
-
-
-def _number(value: Any) -> Any:
-    """Convert a parameter from a command line to a number if possible."""
-    if not isinstance(value, str):
-        return value
-    try:
-        return int(value)
-    except ValueError:
-        with suppress(ValueError):
-            return float(value)
-    return value

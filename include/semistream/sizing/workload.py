@@ -36,8 +36,8 @@ def describe(spec: JoinSpec, sample: pa.RecordBatch | None = None,
     tuples = _in_stored_types(spec, sample) if sample else None
     layout, master = StreamLayout.of(spec), spec.master
     strings, schema = layout.strings(tuples) if tuples else 0.0, layout.held
-    look = _look(spec, tuples)
-    frequencies = frequencies or observe(spec, tuples, look)
+    found = _look_up(spec, tuples)
+    frequencies = frequencies or observe(spec, tuples, found)
     return Workload(
         master_tuples=master.tuple_count,
         disk_tuple_bytes=max(float(master.tuple_bytes), 1.0) * master.buffers,
@@ -48,8 +48,8 @@ def describe(spec: JoinSpec, sample: pa.RecordBatch | None = None,
         resident_tuple_bytes=resident_bytes(spec),
         frequencies=frequencies,
         page_tuples=max(float(master.with_partition(1).partition_tuples), 1.0),
-        fan_out=look.fan_out, matches=look.fan_out * (1 - frequencies.absent),
-        batch_tuples=batch_tuples, tuples=stream_tuples, gaps=look.gaps,
+        fan_out=found.fan_out, matches=found.fan_out * (1 - frequencies.absent),
+        batch_tuples=batch_tuples, tuples=stream_tuples, gaps=found.gaps,
         reads_ahead=master.buffers > 1,
         cut=functools.lru_cache(maxsize=256)(functools.partial(_cut, master)))
 
@@ -58,17 +58,18 @@ def _in_stored_types(spec: JoinSpec, sample: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(sample.columns, schema=spec.stream)
 
 
-def observe(spec: JoinSpec, sample: pa.RecordBatch | None, look: Look | None = None) -> Frequencies:
+def observe(spec: JoinSpec, sample: pa.RecordBatch | None,
+            found: LookUp | None = None) -> Frequencies:
     """Return the stream's frequencies as observed in a sample, in the place of Zipf's law."""
-    look = look or _look(spec, sample)
-    different = max(int(spec.master.tuple_count / look.fan_out), 1)
+    found = found or _look_up(spec, sample)
+    different = max(int(spec.master.tuple_count / found.fan_out), 1)
     if sample is None:
         return Frequencies.zipf(different, 1.0)
     _, counts = _values(spec, sample)
     absent = sample.num_rows - int(counts.sum())
     counts = counts[np.random.default_rng(0).permutation(len(counts))]
-    gone = int(np.searchsorted(np.cumsum(counts), look.absent * counts.sum(),
-                               side="right")) if look.absent else 0
+    gone = int(np.searchsorted(np.cumsum(counts), found.absent * counts.sum(),
+                               side="right")) if found.absent else 0
     here, lost = int(counts[gone:].sum()), int(counts[:gone].sum())
     return replace(Frequencies.observed(counts[gone:], different, absent + lost),
                    lost=Frequencies.observed(counts[:gone], _richness(counts[:gone]), absent + here)
@@ -83,7 +84,7 @@ def _richness(counts: np.ndarray) -> int:
     return len(counts) + once * (once - 1) // (2 * (twice + 1))
 
 
-class Look(NamedTuple):
+class LookUp(NamedTuple):
     """The result of looking up some of a sample's values in R."""
 
     absent: float = 0.0  # share of the stream tuples whose value R does not have
@@ -91,12 +92,12 @@ class Look(NamedTuple):
     gaps: float = 0.0  # share of the absent ones that R's index does not recognise
 
 
-def _look(spec: JoinSpec, sample: pa.RecordBatch | None) -> Look:
+def _look_up(spec: JoinSpec, sample: pa.RecordBatch | None) -> LookUp:
     """Look up some of the sample's values in R. Without a sample, assume that each value has one
     master tuple."""
     values, counts = _values(spec, sample) if sample is not None else (np.zeros(0, np.int64),) * 2
     if not len(values) or not spec.master.tuple_count:
-        return Look()
+        return LookUp()
     # tuples are drawn, not values, so that a frequent value counts as often as it comes
     drawn = np.random.default_rng(0).choice(len(values), LOOKED_UP, p=counts / counts.sum())
     which, times = np.unique(drawn, return_counts=True)
@@ -106,7 +107,7 @@ def _look(spec: JoinSpec, sample: pa.RecordBatch | None) -> Look:
     found = np.array([sum(int((pages.read_codes(n) == code).sum()) for n in range(*span))
                       for code, span in zip(some, spans, strict=True)])
     lost, waits = times * (found == 0), spans[:, 0] < spans[:, 1]
-    return Look(float(lost.sum() / times.sum()),
+    return LookUp(float(lost.sum() / times.sum()),
                 float(found[found > 0].mean()) if found.any() else 1.0,
                 float(lost[waits].sum() / max(lost.sum(), 1)))
 

@@ -52,8 +52,8 @@ class SampledSketch:
 
 
 def add_load(whole: SkimmedSketch, blob: bytes) -> bool:
-    """Merge the sketch of a load, given as its blob in the ledger. Return False if it is damaged,
-    of another size, or of another version."""
+    """Merge the sketch of one load, which the ledger stores as bytes. Return False, and merge
+    nothing, if it is damaged or of another size or version."""
     try:
         whole.merge(cast(SkimmedSketch, read_sketch(blob)))
     except StateError:

@@ -94,7 +94,8 @@ class SkimmedSketch(Sketch):
         self.candidates.merge(other.candidates)
 
     def skim(self) -> Dense:
-        """Return the dense values with their estimated frequencies, and the sketch without them."""
+        """Separate the dense values from the sketch. Return these values with their estimated
+        frequencies, and the sketch of all other values."""
         codes, counts = self.candidates.items()
         certain = self.candidates.error + self.deleted  # bound on the error of a candidate's count
         least, most = counts - self.deleted, counts + self.candidates.error

@@ -93,8 +93,8 @@ class StreamJoinStatistics:
     memory_peak: int = 0
 
     def as_dict(self) -> dict[str, Any]:
-        shown = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "sides"}
-        return shown | {name: vars(s).copy() for name, s in zip(SIDES, self.sides, strict=True)}
+        totals = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "sides"}
+        return totals | {name: vars(s).copy() for name, s in zip(SIDES, self.sides, strict=True)}
 
 
 class StreamStreamJoin(ABC):
@@ -106,7 +106,7 @@ class StreamStreamJoin(ABC):
     a function that returns seconds, for the time propagation threshold.
 
     An algorithm implements ``_take``, which is its loop, and the components that the registry
-    names.
+    names. Its constructor takes the spec and its parameters.
     """
 
     def __init__(self, spec: StreamJoinSpec, monitor: Monitor, registry: Registry,
@@ -156,12 +156,12 @@ class StreamStreamJoin(ABC):
         snapshot are needed."""
         return self._snapshot(changes).held()
 
-    def save(self, path: str | Path, before: str = "", **beside: Any) -> None:
-        """Write a snapshot, together with the values in `beside`, without holding it in memory.
+    def save(self, path: str | Path, before: str = "", **values: Any) -> None:
+        """Write a snapshot, together with the given values, without holding it in memory.
         before: name of the state saved before, in the same directory; then changes since that state
         suffice. Raises StateError if that file is damaged."""
         state = self._snapshot(bool(before))
-        state.values |= beside
+        state.values |= values
         state.write(path, before)
 
     def _snapshot(self, changes: bool) -> JoinState:
@@ -411,7 +411,7 @@ class StreamStreamJoin(ABC):
                     which: Callable[[Any], np.ndarray]) -> Iterator[StreamJoinOutput]:
         """Remove tuples from a bucket's disk portion: in each block the live rows that `which`
         returns. If all of these had a partner, only the marks are read."""
-        disk, lone, count = self.state.disk[side], self.state.few_blocks(), 0
+        disk, lone, count = self.state.disk[side], self.state.empty_blocks(), 0
         numbers = list[np.ndarray]()
         for block in disk.blocks(bucket):
             rows = which(block)
@@ -426,7 +426,7 @@ class StreamStreamJoin(ABC):
                 count += len(alone)
             if count >= self._most_lost(side):
                 yield from self._unmatched(side, lone.columns(np.concatenate(numbers)), NO_PARTNER)
-                lone, numbers, count = self.state.few_blocks(), [], 0
+                lone, numbers, count = self.state.empty_blocks(), [], 0
         if count:
             yield from self._unmatched(side, lone.columns(np.concatenate(numbers)), NO_PARTNER)
 
@@ -461,8 +461,8 @@ class StreamStreamJoin(ABC):
 
     def _lost_rows(self, side: int, columns: Sequence[pa.Array], reason: str) -> StreamJoinOutput:
         count = len(columns[0])
-        told = self.stats.sides[side].unmatched
-        told[reason] = told.get(reason, 0) + count
+        counts = self.stats.sides[side].unmatched
+        counts[reason] = counts.get(reason, 0) + count
         rejected = pa.RecordBatch.from_arrays([*columns, pa.repeat(reason, count)],
                                               schema=self.unmatched_schemas[side])
         joined = None

@@ -147,7 +147,7 @@ class RunFile:
         return np.frombuffer(self._marks[0], MARKS["pid"], self.rows, self._marks[1] + self.rows)
 
     def leave(self) -> None:
-        """Release one run. The last one deletes the file."""
+        """Release one run of this file. Delete the file when no run needs it any more."""
         self.runs -= 1
         if not self.runs:
             for path in filter(None, (self.path, self._marks_in)):
@@ -275,5 +275,6 @@ class DiskPortion:
         self.rewrite(bucket, 0)
 
     def probes(self, bucket: int) -> np.ndarray:
-        """Return the bucket's probes as (last departure, time), int64[k, 2]."""
+        """Return when the bucket was probed, int64[k, 2]: the time at which the last tuple on disk
+        had left memory, and the time of the probe."""
         return np.array(self.history[bucket], np.int64).reshape(-1, 2)

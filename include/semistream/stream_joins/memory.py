@@ -114,7 +114,7 @@ class TupleLog:
 
     @property
     def garbage(self) -> int:
-        """Bytes that `compact` would free, approximately."""
+        """The number of bytes that `compact` would free, approximately."""
         return (self.end * self.slot_bytes + self.heap_at) * self.dead // max(self.end, 1)
 
     def store_rows(self, batch: pa.RecordBatch, rows: np.ndarray, ats: np.ndarray) -> None:
@@ -151,8 +151,8 @@ class TupleLog:
         return counts
 
     def of_buckets(self, buckets: np.ndarray, counts: np.ndarray) -> np.ndarray:
-        """Return the slots of the buckets' live tuples, bucket by bucket, int32[n]. counts: live
-        tuples of each bucket."""
+        """Return the slots of these hash buckets' live tuples, one bucket after the other,
+        int32[n]. counts: number of live tuples of each bucket."""
         at = np.full(BUCKETS, -1)
         at[buckets] = np.cumsum(counts) - counts
         out = np.empty(counts.sum(), np.int32)
@@ -252,6 +252,6 @@ class TupleLog:
         return np.concatenate([*self.gone, self._left()]), changed, ~old & (flags & DEAD == 0)
 
     def saved(self, clock: int) -> None:
-        """Record that a snapshot has the tuples that arrived before `clock`."""
+        """Record that the last snapshot contains all tuples that arrived before `clock`."""
         self.gone, self.saved_until = [], clock
         self.flags[:self.end] &= 255 - CHANGED

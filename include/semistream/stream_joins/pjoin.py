@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import chain
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
+from pydantic import Field, model_validator
 
 from semistream.errors import ConfigError, NotEnoughMemory
 from semistream.joins.output import OUTPUT_ROWS
@@ -23,20 +26,48 @@ from semistream.stream_joins.base import (
 from semistream.stream_joins.disk import Block
 from semistream.stream_joins.events import Component, Event, Monitor, Registry
 from semistream.stream_joins.kernels import BUCKETS, BUFFERED, CHANGED, DEAD
-from semistream.stream_joins.punctuation_set import (
-    NONE,
-    Closed,
-    PunctuationSet,
-    forget_closed_by_both,
-)
+from semistream.stream_joins.punctuation_set import Closed, PunctuationSet, forget_closed_by_both
+from semistream.stream_joins.punctuation_tables import NONE
 from semistream.stream_joins.punctuations import MOST, Keys, Punctuation, parse, values_of
 from semistream.stream_joins.spec import StreamJoinSpec, equal_keys
 from semistream.stream_joins.state import FREED_SHARE
+from semistream.stream_joins.xjoin import XJoinParameters
 
 NO_WATERMARK = int(np.iinfo(np.int64).min)
 PUNCTUATION_SHARE = 2  # part of M that punctuations may take
 # bytes of M per constant that is taken in at a time; least constants at a time
 PIECE_SHARE, LEAST_PIECE = 2048, 64
+
+
+class PJoinParameters(XJoinParameters):
+    purge_threshold: int = Field(1, ge=0, description="Punctuations between two purges of the "
+                                                      "state; 1: eager purge")
+    propagate: Literal["push", "pull"] = Field(
+        "push", description="push: punctuations are propagated by propagate_count and "
+                            "propagate_seconds; pull: on request (section 3.5)")
+    propagate_count: int = Field(1, ge=0, description="Punctuations between two propagations; 0: "
+                                                      "not by their count")
+    propagate_seconds: float | None = Field(None, ge=0, description="Seconds between two "
+                                                                    "propagations; default: not "
+                                                                    "by time")
+    index: Literal["lazy", "eager"] = Field(
+        "lazy", description="When tuples are indexed by their own stream's punctuations: lazy: at "
+                            "a propagation; eager: at each punctuation")
+
+    @model_validator(mode="after")
+    def _pulled(self) -> PJoinParameters:
+        pushed = sorted({"propagate_count", "propagate_seconds"} & self.model_fields_set)
+        if self.propagate == "pull" and pushed:
+            raise ConfigError(pushed[0], "must be left out where propagation is pulled",
+                              getattr(self, pushed[0]), "Leave it out, or give propagate push.")
+        return self
+
+    def monitor(self) -> Monitor:
+        pull = self.propagate == "pull"
+        return replace(super().monitor(), purge_threshold=self.purge_threshold, pull=pull,
+                       propagate_count=0 if pull else self.propagate_count,
+                       propagate_seconds=math.inf if self.propagate_seconds is None
+                       else self.propagate_seconds)
 
 
 class PJoin(StreamStreamJoin):
@@ -58,9 +89,11 @@ class PJoin(StreamStreamJoin):
     propagation by count.
     """
 
-    def __init__(self, spec: StreamJoinSpec, monitor: Monitor | None = None,
+    def __init__(self, spec: StreamJoinSpec, parameters: PJoinParameters,
                  clock: Callable[[], float] = time.monotonic):
-        super().__init__(spec, monitor or Monitor(), registry(), clock)
+        super().__init__(spec, parameters.monitor(), registry(), clock)
+        if parameters.index == "eager":
+            self.registry.set(Event.NEW_PUNCT_READY, [Component.INDEX_BUILD])
         self.punctuations = PunctuationSet(spec, 0), PunctuationSet(spec, 1)
         # watermarks of event time, if the spec has ``within``
         self.watermarks = [NO_WATERMARK, NO_WATERMARK]
@@ -142,8 +175,8 @@ class PJoin(StreamStreamJoin):
         yield from self._check_time()
 
     def _advanced(self, side: int, times: list[tuple[int, int]]) -> int:
-        """Return the watermark after these ranges of time. Raises ConfigError for a range that
-        leaves a gap."""
+        """Return the watermark that these ranges of time lead to. Raises ConfigError if a range
+        would leave a gap behind the watermark."""
         mark = self.watermarks[side]
         for low, high in sorted(times):
             if low > mark + 1:
@@ -311,7 +344,7 @@ class PJoin(StreamStreamJoin):
             self.stats.sides[side].purged += before - int(self.state.disk[side].tuples[bucket])
             self._index_disk(side, bucket)
         self._joined_at[bucket] = self._news
-        self.state.settle(bucket)
+        self.state.compact_disk(bucket)
 
     def _empty_purge_buffer(self) -> Iterator[StreamJoinOutput]:
         """Remove the tuples of the purge buffer that wait for no disk portion any more."""
@@ -338,8 +371,8 @@ class PJoin(StreamStreamJoin):
     # Punctuation index (section 3.5, Fig. 3)
 
     def index_build(self) -> Iterator[StreamJoinOutput]:
-        """Give tuples in memory the pids of new punctuations of their own stream. The counts of
-        punctuations fall as tuples leave."""
+        """Build the punctuation index: assign to each tuple in memory the pid of the first new
+        punctuation of its own stream that matches it, and count it there."""
         for side, own in enumerate(self.punctuations):
             if own.indexed == own.sequence:
                 continue
@@ -410,22 +443,22 @@ class PJoin(StreamStreamJoin):
     # Snapshots
 
     def _state(self, changes: bool) -> tuple[dict[str, pa.Table], dict[str, Any]]:
-        (left, left_told), (right, right_told) = (p.saved(changes) for p in self.punctuations)
-        told = {"punctuations": [left_told, right_told], "watermarks": self.watermarks,
+        (left, left_values), (right, right_values) = (p.saved(changes) for p in self.punctuations)
+        saved = {"punctuations": [left_values, right_values], "watermarks": self.watermarks,
                 "purged_until": self._purged_until,
                 "levels": [one.tolist() for one in self._levels], "news": self._news,
                 "joined_at": self._joined_at.tolist(),
                 "since": [self.monitor.since_purge, self.monitor.since_propagation]}
-        return left | right, {"pjoin": told}
+        return left | right, {"pjoin": saved}
 
     def _restore(self, states: Sequence[JoinState]) -> None:
-        told = states[-1].values["pjoin"]
-        for own, values in zip(self.punctuations, told["punctuations"], strict=True):
+        saved = states[-1].values["pjoin"]
+        for own, values in zip(self.punctuations, saved["punctuations"], strict=True):
             own.restore([s.tables for s in states], values)
-        self.watermarks, self._purged_until = list(told["watermarks"]), list(told["purged_until"])
-        self._levels = [np.array(one, np.int64) for one in told["levels"]]
-        self._news, self._joined_at = told["news"], np.array(told["joined_at"], np.int64)
-        self.monitor.since_purge, self.monitor.since_propagation = told["since"]
+        self.watermarks, self._purged_until = list(saved["watermarks"]), list(saved["purged_until"])
+        self._levels = [np.array(one, np.int64) for one in saved["levels"]]
+        self._news, self._joined_at = saved["news"], np.array(saved["joined_at"], np.int64)
+        self.monitor.since_purge, self.monitor.since_propagation = saved["since"]
         self._account_punctuations()
 
     def _restored(self) -> None:

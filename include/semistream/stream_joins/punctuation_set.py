@@ -19,6 +19,13 @@ import numpy as np
 import pyarrow as pa
 
 from semistream.stream_joins import kernels
+from semistream.stream_joins.punctuation_tables import (
+    CLOSED,
+    NONE,
+    HashedConstants,
+    Intervals,
+    OpenConstants,
+)
 from semistream.stream_joins.punctuations import (
     LEAST,
     MOST,
@@ -30,204 +37,14 @@ from semistream.stream_joins.punctuations import (
     exact_columns,
     values_of,
 )
-from semistream.stream_joins.spec import SIDES, StreamJoinSpec, equal_keys
+from semistream.stream_joins.spec import SIDES, StreamJoinSpec
 
-NONE, CLOSED = -1, -2  # in the place of a pid
 ANY_BUCKET = -1
 # states of a pid; a hashed constant keeps its pid when it is closed
 FREE, OPEN, SHUT = 0, 1, 2
 INDEX = {"count": np.int64, "arrived": np.int64, "code": np.int64, "bucket": np.int16,
          "state": np.uint8, "constant": np.bool_}
 INDEX_ROW = sum(np.dtype(kind).itemsize for kind in INDEX.values())  # bytes
-
-
-class Intervals:
-    """Intervals of the codes of one exact column: low..high (int64[n], closed, disjoint, ascending)
-    and pid (int32[n]). The arrays are never written: a change creates new ones."""
-
-    # bytes: of the interval, of its copy during a change, and of the last snapshot's
-    ROW = 3 * (8 + 8 + 4)
-
-    def __init__(self) -> None:
-        self.low, self.high = np.empty(0, np.int64), np.empty(0, np.int64)
-        self.pid = np.empty(0, np.int32)
-        self._saved = self.low, self.high, self.pid
-
-    @property
-    def bytes(self) -> int:
-        rows = len(self.low)
-        return self.ROW * rows + self.ROW // 3 * max(len(self._saved[0]) - rows, 0)
-
-    @property
-    def open_count(self) -> int:
-        return int(np.count_nonzero(self.pid != CLOSED))
-
-    def match(self, codes: np.ndarray, out: np.ndarray) -> None:
-        if len(self.low):
-            kernels.find_intervals(codes, self.low, self.high, self.pid, out)
-
-    def new(self, low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the parts of low..high that lie in none of these intervals."""
-        return _subtract(low, high, self.low, self.high, open_ends=False)
-
-    def add(self, low: np.ndarray, high: np.ndarray, pid: int) -> None:
-        """Insert a new punctuation, without the parts that earlier ones cover. It replaces closed
-        intervals that it contains, so that containing punctuations take no more memory."""
-        at = np.maximum(np.searchsorted(low, self.low, "right") - 1, 0)
-        inside = (self.pid == CLOSED) & (low[at] <= self.low) & (self.high <= high[at])
-        self.keep(~inside)
-        low, high = self.new(low, high)
-        self.insert(low, high, np.full(len(low), pid))
-
-    def insert(self, low: np.ndarray, high: np.ndarray, pid: np.ndarray) -> None:
-        merged = np.concatenate([self.low, low])
-        order = np.argsort(merged, kind="stable")
-        self.low, self.high = merged[order], np.concatenate([self.high, high])[order]
-        self.pid = np.concatenate([self.pid, pid.astype(np.int32)])[order]
-
-    def keep(self, which: np.ndarray) -> None:
-        """Keep only these intervals. which: bool[n], or indices."""
-        self.low, self.high, self.pid = self.low[which], self.high[which], self.pid[which]
-
-    def close(self, pids: np.ndarray) -> None:
-        """Close the intervals of these pids, and merge adjacent closed intervals."""
-        if not len(self.low):
-            return
-        if len(pids):
-            self.pid = np.where(np.isin(self.pid, pids), np.int32(CLOSED), self.pid)
-        closed = self.pid == CLOSED
-        # only the first interval can have LEAST as low
-        touch = closed[1:] & closed[:-1] & (self.high[:-1] + 1 == self.low[1:])
-        if touch.any():
-            first = np.flatnonzero(np.append(True, ~touch))
-            high = self.high[np.append(first[1:], len(self.low)) - 1]
-            self.keep(first)
-            self.high = high
-
-    def closed(self) -> tuple[np.ndarray, np.ndarray]:
-        which = self.pid == CLOSED
-        return self.low[which], self.high[which]
-
-    def forget(self, low: np.ndarray, high: np.ndarray) -> None:
-        """Cut low..high out of the closed intervals. An interval with an open end stays whole, as
-        this takes no more memory."""
-        left = _subtract(*self.closed(), low, high, open_ends=True)
-        self.keep(self.pid != CLOSED)
-        self.insert(*left, np.full(len(left[0]), CLOSED))
-
-    def saved(self, changes: bool) -> tuple[np.ndarray, pa.Table]:
-        """Return (`low` of intervals that have gone since the last snapshot, new intervals).
-        Without `changes`, all intervals are new."""
-        old, new = self._saved, (self.low, self.high, self.pid)
-        self._saved = new
-        came = _others(new, old) if changes else np.arange(len(self.low))
-        return (old[0][_others(old, new)] if changes else self.low[:0],
-                pa.table({"low": self.low[came], "high": self.high[came], "pid": self.pid[came]}))
-
-    def restore(self, gone: np.ndarray, came: pa.Table) -> None:
-        self.keep(~np.isin(self.low, gone))
-        self.insert(*(came[c].to_numpy() for c in ("low", "high", "pid")))
-        self._saved = self.low, self.high, self.pid
-
-
-def _subtract(low: np.ndarray, high: np.ndarray, other_low: np.ndarray, other_high: np.ndarray,
-              open_ends: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Return the parts of low..high outside of the other intervals. open_ends: see
-    ``kernels.subtract``."""
-    out = [np.empty(len(low) + len(other_low), np.int64) for _ in range(2)]
-    left = kernels.subtract(low, high, other_low, other_high, open_ends, *out)
-    return out[0][:left], out[1][:left]
-
-
-def _others(a: Sequence[np.ndarray], b: Sequence[np.ndarray]) -> np.ndarray:
-    """Return the rows of a that b lacks. Both have columns low, high and pid, and ascend."""
-    at = np.searchsorted(b[0], a[0])
-    there = np.flatnonzero(at < len(b[0]))
-    same = np.zeros(len(a[0]), bool)
-    same[there] = np.logical_and.reduce([x[there] == y[at[there]]
-                                         for x, y in zip(a, b, strict=True)])
-    return np.flatnonzero(~same)
-
-
-class OpenConstants:
-    """The pids of the open constants of one exact column, in a hash table with open addressing."""
-
-    POSITION, LOAD, LEAST = 16, 0.6, 64
-
-    def __init__(self) -> None:
-        self.used, self.table = 0, np.zeros((self.LEAST, 2), np.int64)
-
-    @property
-    def bytes(self) -> int:
-        return self.table.nbytes
-
-    def growth(self, count: int) -> int:
-        """Return the bytes that `count` more constants take, including the table that is
-        replaced."""
-        fits = self.used + count <= self.LOAD * len(self.table)
-        return 0 if fits else self._wanted(count) * self.POSITION
-
-    def _wanted(self, count: int) -> int:
-        return max(self.LEAST, 3 * (self.used + count))
-
-    def match(self, codes: np.ndarray, out: np.ndarray) -> None:
-        if self.used:
-            kernels.get(codes, self.table, out)
-
-    def insert(self, codes: np.ndarray, pids: np.ndarray) -> None:
-        if self.used + len(codes) > self.LOAD * len(self.table):
-            self._resize(self._wanted(len(codes)))
-        kernels.put(codes, pids, self.table)
-        self.used += len(codes)
-
-    def remove(self, codes: np.ndarray) -> None:
-        kernels.take_out(codes, self.table)
-        self.used -= len(codes)
-        if self._wanted(0) < len(self.table) // 4:
-            self._resize(self._wanted(0))
-
-    def _resize(self, size: int) -> None:
-        old, self.table = self.table[self.table[:, 1] != 0], np.zeros((size, 2), np.int64)
-        kernels.put(old[:, 0], old[:, 1] - 1, self.table)
-
-
-class HashedConstants:
-    """Constants of keys whose codes are hashes, open and closed: code (int64[n], ascending), pid
-    (int32[n]) and the keys, which are compared in full."""
-
-    def __init__(self, kinds: Sequence[pa.DataType]):
-        self.keys = Keys(np.empty(0, np.int64), [pa.array([], k) for k in kinds])
-        self.pid = np.empty(0, np.int32)
-
-    @property
-    def bytes(self) -> int:
-        return 12 * len(self.pid) + sum(v.nbytes for v in self.keys.values)
-
-    def find(self, keys: Keys) -> tuple[np.ndarray, np.ndarray]:
-        """Return (rows, pids) of the keys that are among these constants."""
-        first = np.searchsorted(self.keys.codes, keys.codes, "left")
-        count = np.searchsorted(self.keys.codes, keys.codes, "right") - first
-        rows = np.repeat(np.arange(len(first)), count)
-        entries = np.repeat(first - (np.cumsum(count) - count), count) + np.arange(len(rows))
-        same = equal_keys(keys.take(rows).values, self.keys.take(entries).values)
-        return rows[same], self.pid[entries[same]]
-
-    def of(self, pids: np.ndarray) -> tuple[Keys, np.ndarray]:
-        """Return (keys of these pids, the pid of each key)."""
-        rows = np.flatnonzero(np.isin(self.pid, pids))
-        return self.keys.take(rows), self.pid[rows]
-
-    def insert(self, keys: Keys, pid: np.ndarray) -> None:
-        code = np.concatenate([self.keys.codes, keys.codes])
-        order = np.argsort(code, kind="stable")
-        both = [pa.concat_arrays([a, b])
-                for a, b in zip(self.keys.values, keys.values, strict=True)]
-        self.keys = Keys(code, both).take(order)
-        self.pid = np.concatenate([self.pid, pid.astype(np.int32)])[order]
-
-    def remove(self, pids: np.ndarray) -> None:
-        left = np.flatnonzero(~np.isin(self.pid, pids))
-        self.keys, self.pid = self.keys.take(left), self.pid[left]
 
 
 class Closed(NamedTuple):
@@ -297,8 +114,8 @@ class PunctuationSet:
                     or any(len(t.low) for t in self.intervals.values()))
 
     def match(self, keys: Keys) -> np.ndarray:
-        """Return the pid of the first punctuation that matches each key, CLOSED or NONE,
-        int32[n]."""
+        """Return for each key the pid of the earliest punctuation that matches it, int32[n]: CLOSED
+        if that one is closed, NONE if no punctuation matches."""
         out = self._match_others(keys)
         if self.exact and len(out):
             self.open.match(keys.codes, out)
@@ -308,8 +125,8 @@ class PunctuationSet:
         return out
 
     def _match_others(self, keys: Keys) -> np.ndarray:
-        """Return the same as `match`, for punctuations other than constants and for closed exact
-        constants."""
+        """Return what `match` does, without the open constants, and without closed constants of
+        hashed keys."""
         out, met = np.full(len(keys.codes), NONE, np.int32), False
         for column, table in self.intervals.items() if len(out) else ():
             if len(table.low):
@@ -365,7 +182,7 @@ class PunctuationSet:
         return keys.values or [values_of(keys.codes, self.kinds[0])]
 
     def add(self, constants: Keys, others: Sequence[Punctuation]) -> None:
-        """Add punctuations that `new` returned."""
+        """Add punctuations to the set. `new` must have filtered them."""
         n = len(constants.codes)
         pids = self._allocate(n + len(others))
         mine, arrived = pids[:n], self.sequence + np.arange(len(pids))
@@ -585,9 +402,9 @@ class PunctuationSet:
             found = np.concatenate([np.empty(0, np.int32), *these]) if changes else pids[:0]
             tables[f"{name} {what}"] = pa.table({"pid": found})
         self._saved_until, self._gone, self._shut = self.sequence, [], []
-        shown = [*self.boxes, *((p, pid) for pid, p in self.forms.items())]
+        written = [*self.boxes, *((p, pid) for pid, p in self.forms.items())]
         for column, kind in enumerate(self.kinds):
-            rows = [(i, low, high) for i, (p, _) in enumerate(shown)
+            rows = [(i, low, high) for i, (p, _) in enumerate(written)
                     for low, high in p.patterns[column].intervals]
             arrays = [pa.array([r[k] for r in rows], t)
                       for k, t in enumerate((pa.int64(), kind, kind))]
@@ -595,7 +412,7 @@ class PunctuationSet:
                 arrays, ["form", "low", "high"])
         return tables, {"sequence": self.sequence, "indexed": self.indexed, "purged": self.purged,
                         "closed_early": self.closed_early, "boxes": len(self.boxes),
-                        "pids": [pid for _, pid in shown]}
+                        "pids": [pid for _, pid in written]}
 
     def restore(self, snapshots: Sequence[dict[str, pa.Table]], values: dict[str, Any]) -> None:
         """Restore a snapshot. snapshots: tables of a whole snapshot and of the changes after it;
@@ -624,11 +441,11 @@ class PunctuationSet:
             self.open.insert(self.index["code"][pids], pids)
         self._free = np.flatnonzero(self.index["state"] == FREE).astype(np.int32)
         tables, patterns = snapshots[-1], values["pids"]
-        shown: list[list[list[tuple[Any, Any]]]] = [[[] for _ in self.kinds] for _ in patterns]
+        written: list[list[list[tuple[Any, Any]]]] = [[[] for _ in self.kinds] for _ in patterns]
         for column in range(len(self.kinds)):
             for row in tables[f"{name} patterns {column}"].to_pylist():
-                shown[row["form"]][column].append((row["low"], row["high"]))
-        forms = [Punctuation(tuple(Pattern(tuple(i)) for i in one)) for one in shown]
+                written[row["form"]][column].append((row["low"], row["high"]))
+        forms = [Punctuation(tuple(Pattern(tuple(i)) for i in one)) for one in written]
         self.boxes = list(zip(forms, patterns, strict=True))[:values["boxes"]]
         self.forms = dict(zip(patterns[values["boxes"]:], forms[values["boxes"]:], strict=True))
         self.sequence = self._saved_until = values["sequence"]

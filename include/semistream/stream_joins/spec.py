@@ -39,8 +39,8 @@ class Within(NamedTuple):
 
 @dataclass(frozen=True)
 class Band:
-    """A resolved ``Within``. kind: timestamp[us], or int64; distance: in microseconds, or in the
-    columns' own unit."""
+    """The condition `Within` with its columns' types resolved. kind: timestamp[us], or int64;
+    distance: in microseconds, or in the unit of the integer columns."""
 
     columns: tuple[str, str]
     kind: pa.DataType

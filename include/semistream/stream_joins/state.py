@@ -206,7 +206,7 @@ class State:
 
     # Disk join
 
-    def few_blocks(self) -> Blocks:
+    def empty_blocks(self) -> Blocks:
         """Return an empty collection of blocks."""
         return Blocks(self._together)
 
@@ -246,7 +246,7 @@ class State:
         kernels.buckets(codes, of)
         return (ats > left[of]) & (ats >= met[of])
 
-    def settle(self, bucket: int) -> None:
+    def compact_disk(self, bucket: int) -> None:
         """Free the disk space of dead tuples, after `finish`."""
         for disk in self.disk:
             runs = disk.runs[bucket]
@@ -271,12 +271,12 @@ class State:
 
     def _left_over(self, bucket: int, side: int, blocks: Iterable[Block],
                    others: Callable[[], Iterable[Block]]) -> Iterator[Leftover]:
-        """Run a block nested loop: hold as many tuples of a side as fit, join them with all blocks
-        of the other side, and repeat."""
+        """Run a block nested loop: hold as many tuples of one side as fit into memory, join them
+        with all blocks of the other side, and repeat with the next tuples."""
         histories = self.disk[side].probes(bucket), self.disk[1 - side].probes(bucket)
         done, held = int(self.done[bucket]), self._held
         for _ in held.fill(blocks, self._together):
-            met, pairs, count = self.few_blocks(), np.empty((2, OUTPUT_ROWS), np.int64), 0
+            met, pairs, count = self.empty_blocks(), np.empty((2, OUTPUT_ROWS), np.int64), 0
 
             for block in others():
                 if held.newest < done and block.newest < done:
@@ -287,7 +287,7 @@ class State:
                                                row, x, count, *pairs)
                     if count == OUTPUT_ROWS:
                         yield Leftover.of(side, held, met, pairs[:, :count])
-                        met, count = self.few_blocks(), 0
+                        met, count = self.empty_blocks(), 0
                         number = met.add(block)
             if count:
                 yield Leftover.of(side, held, met, pairs[:, :count])
@@ -355,7 +355,7 @@ class State:
 
     @staticmethod
     def _in_pieces(log: TupleLog, which: np.ndarray) -> pa.RecordBatchReader:
-        """Return the tuples with which[slot], in pieces."""
+        """Return a reader of the tuples that `which`, bool[slots], selects."""
         schema = pa.schema([*log.schema, *((name, pa.from_numpy_dtype(kind)) for name, kind in (
             (CODE, np.int64), (ATS, np.int64), (PID, np.int32), (FLAGS, np.uint8)))])
 
@@ -422,7 +422,8 @@ class _Since:
         self._ats = ats[self._order]
 
     def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the tuples of a snapshot that still exist, with their present marks."""
+        """Return the tuples of a snapshot that have not been removed since, with their newest flags
+        and pids."""
         ats = batch.column(ATS).to_numpy()
         at = np.searchsorted(self._ats, ats, "right") - 1
         known = np.flatnonzero(at >= 0)

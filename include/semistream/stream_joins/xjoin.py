@@ -7,10 +7,24 @@ from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
+from pydantic import Field
 
+from semistream.config import Settings
 from semistream.stream_joins.base import StreamJoinOutput, StreamStreamJoin
 from semistream.stream_joins.events import Component, Event, Monitor, Registry
 from semistream.stream_joins.spec import StreamJoinSpec
+
+
+class XJoinParameters(Settings):
+    activation_threshold: int = Field(1, ge=0, description="Least tuples of a hash bucket on disk "
+                                                           "for which a disk join is run")
+    activation_seconds: float = Field(0.0, ge=0, description="Seconds for which both streams must "
+                                                             "have been empty before a disk join")
+
+    def monitor(self) -> Monitor:
+        """Return a new monitor with these thresholds."""
+        return Monitor(activation_threshold=self.activation_threshold,
+                       activation_seconds=self.activation_seconds)
 
 
 class XJoin(StreamStreamJoin):
@@ -22,8 +36,8 @@ class XJoin(StreamStreamJoin):
     3. Disk with disk, and all pairs that remain: at the end (`drain`).
     """
 
-    def __init__(self, spec: StreamJoinSpec, monitor: Monitor | None = None):
-        super().__init__(spec, monitor or Monitor(), registry())
+    def __init__(self, spec: StreamJoinSpec, parameters: XJoinParameters):
+        super().__init__(spec, parameters.monitor(), registry())
 
     def _take(self, side: int, batch: pa.RecordBatch,
               codes: np.ndarray) -> Iterator[StreamJoinOutput]:

@@ -36,6 +36,7 @@ from semistream.durable import read_checked, write_checked, write_json
 from semistream.errors import SemistreamError, StateError, TooManyRows
 from semistream.master.manifest import decode_schema, encode_schema
 from semistream.master.published import ANEW
+from semistream.positions import Kind
 from semistream.sizing import known_costs
 from semistream.sizing.plan import Plan
 from semistream.sketches.sampled import merged
@@ -72,6 +73,7 @@ from semistream.streaming.summary import Totals
 from semistream.streaming.task import AnyPlan, Work, warm_up
 from semistream.streaming.waiting import SAMPLED
 from semistream.warehouse.ledger import parts_of, retrying
+from semistream.warehouse.records import LoadRecord
 
 log = logging.getLogger(__name__)
 STOPPING = "asked to stop: finishing what waits"
@@ -213,7 +215,7 @@ class App:
         progress = self.commits.take_up()
         self._check_lists()
         newest = self.commits.ledger.newest_job()
-        if newest is not None and newest[1]:
+        if newest is not None:
             check_kept(self.job, json.loads(newest[1]))
         plan = None if progress is None else progress.plan
         try:
@@ -354,7 +356,7 @@ class App:
 
     def _batch(self, batch: MicroBatch) -> None:
         commits = self.commits
-        if commits.pending == (batch.number, 0):
+        if commits.pending == (batch.number, Kind.BATCH):
             self._finish_begun(batch)
         # committed, but a crash kept Spark from recording it
         elif commits.last is not None and batch.number <= commits.last[0]:
@@ -365,9 +367,10 @@ class App:
             source = self._source(batch)
             self._change_plan(batch)
             self._check_output(batch)
-            commits.begin(Progress(batch.number, 0, self.planner.plan, commits.states, **source))
+            commits.begin(Progress(batch.number, Kind.BATCH, self.planner.plan, commits.states,
+                                   **source))
             bound = self.planner.bound.seconds is not None and commits.waiting
-            if commits.entries and not bound and batch.is_empty():
+            if commits.loads and not bound and batch.is_empty():
                 self._committed(commits.finish_without_tuples(self._listed(commits.progress)))
             else:
                 self._finish(batch)
@@ -432,7 +435,7 @@ class App:
         if self.commits.last is None or not self.commits.waiting:
             return
         self.commits.begin(
-            Progress(self.commits.last[0], 1, self.planner.plan, self.commits.states))
+            Progress(self.commits.last[0], Kind.DRAIN, self.planner.plan, self.commits.states))
         self._finish(None)
 
     def _finish(self, batch: MicroBatch | None) -> None:
@@ -444,13 +447,13 @@ class App:
                     sketched=(isinstance(self.settings, LoadSettings)
                               and self.settings.key_sketch),
                     pace=None if batch is None else self.planner.bound.pace())
-        entries = run_tasks(self.spark, work, batch)
-        self.commits.finish(entries, self._listed(at))
-        self._committed(entries)
+        loads = run_tasks(self.spark, work, batch)
+        self.commits.finish(loads, self._listed(at))
+        self._committed(loads)
 
-    def _committed(self, entries: list[dict[str, Any]]) -> None:
-        self.totals.add(entries)
-        self.planner.bound.check(self.totals.latest_wait, sum(e["rows_read"] for e in entries))
+    def _committed(self, loads: list[LoadRecord]) -> None:
+        self.totals.add(loads)
+        self.planner.bound.check(self.totals.latest_wait, sum(load.rows_read for load in loads))
         self.status.update(batch=self.commits.progress.batch, waiting=self.commits.waiting,
                            sides=self.commits.waiting_by_side,
                            max_wait=self.planner.bound.seconds or 0.0,

@@ -29,10 +29,10 @@ from semistream.data_files import same_names
 from semistream.durable import read_checked, write_checked
 from semistream.errors import ConfigError, StateError
 from semistream.joins import JoinState
+from semistream.positions import Position
 from semistream.streaming.position import (
     INTENT,
     RESTORE,
-    Position,
     done_by_spark,
     follows,
     position,
@@ -41,16 +41,16 @@ from semistream.streaming.progress import Progress
 from semistream.streaming.sinks.base import Sink
 from semistream.streaming.sinks.registry import open_sink
 from semistream.streaming.sinks.warehouse import Warehouse
-from semistream.streaming.task import without_tuples
 from semistream.warehouse import create_all, migrate
 from semistream.warehouse.ledger import parts_of, retrying
+from semistream.warehouse.records import Commit, Intent, LoadRecord, waiting_by_role
 
 log = logging.getLogger(__name__)
 
 
 class Commits:
-    """The commits of an app. last: the newest commit; entries: its ledger rows, empty under a new
-    plan; pending: what was begun and is not committed; committed_at: the time of the newest commit,
+    """The commits of an app. last: the newest commit; loads: its records, empty under a new plan;
+    pending: what was begun and is not committed; committed_at: the time of the newest commit,
     by ``time.monotonic``."""
 
     def __init__(self, app: str, job: AnyJob, checkpoint: Path, sink: str, warehouse: Warehouse):
@@ -61,7 +61,7 @@ class Commits:
         self.progress: Progress
         self.last: Position | None = None
         self.pending: Position | None = None
-        self.entries: list[dict[str, Any]] = []
+        self.loads: list[LoadRecord] = []
         self.committed_at = time.monotonic()
         self._executor = ThreadPoolExecutor(1, "commit")
         self._newest: Future[None] | None = None
@@ -79,18 +79,17 @@ class Commits:
     @property
     def states(self) -> dict[int, str]:
         """The join state file of each partition."""
-        return {e["partition"]: e["state_file"] for e in self.entries}
+        return {load.partition: load.state_file for load in self.loads}
 
     @property
     def waiting(self) -> int:
         """The number of waiting tuples."""
-        return sum(e["waiting"] for e in self.entries)
+        return sum(load.waiting for load in self.loads)
 
     @property
     def waiting_by_side(self) -> dict[str, int]:
         """The number of tuples held of each of two streams; empty for one stream."""
-        sides = [e["sides"] for e in self.entries if e.get("sides")]
-        return {side: sum(s[side]["waiting"] for s in sides) for side in SIDES} if sides else {}
+        return {} if isinstance(self.job, Job) else waiting_by_role(self.loads)
 
     # ---- a batch or a drain
 
@@ -101,28 +100,27 @@ class Commits:
         progress.write(self.checkpoint)
         self.progress, self.pending = progress, (progress.batch, progress.drain)
 
-    def finish(self, entries: list[dict[str, Any]], listed: float | None) -> None:
-        """Commit what was begun. entries: the ledger rows of all partitions; listed: see
+    def finish(self, loads: list[LoadRecord], listed: float | None) -> None:
+        """Commit what was begun. loads: the records of all partitions; listed: see
         ``load_commits.source_listed``, s since 1970."""
-        row = self._row(entries, listed)
+        intent = Intent(self._commit(loads, listed), loads)
         if self.sink.two_phase:
-            self.prepare(row, entries)
-            self._newest = self._executor.submit(self._commit_prepared, self.sink, row, entries)
+            self.prepare(intent)
+            self._newest = self._executor.submit(self._commit_prepared, self.sink, intent)
         else:
-            self.sink.commit(row, entries)
-        self._committed(entries, self._at)
+            self.sink.commit(intent.commit, loads)
+        self._committed(loads, self._at)
 
-    def finish_without_tuples(self, listed: float | None) -> list[dict[str, Any]]:
-        """Commit a batch without tuples. States and ledger rows are carried over, and no task is
-        needed."""
-        entries = [without_tuples(e, self.progress.batch) for e in self.entries]
-        self.ledger.commit(self._row(entries, listed), entries)
-        self._committed(entries, self._at)
-        return entries
+    def finish_without_tuples(self, listed: float | None) -> list[LoadRecord]:
+        """Commit a batch without tuples. States are carried over, and no task is needed."""
+        loads = [load.without_tuples(self.progress.batch) for load in self.loads]
+        self.ledger.commit(self._commit(loads, listed), loads)
+        self._committed(loads, self._at)
+        return loads
 
-    def prepare(self, row: dict[str, Any], entries: list[dict[str, Any]]) -> None:
+    def prepare(self, intent: Intent) -> None:
         """Record a commit durably, so that it is made even after a crash."""
-        write_checked(self.checkpoint / INTENT, {"commit": row, "entries": entries})
+        write_checked(self.checkpoint / INTENT, intent.to_json())
 
     def wait_for_commit(self) -> None:
         """Wait for the newest commit. Raises its error if it failed; then nothing more may
@@ -137,7 +135,7 @@ class Commits:
 
     def start_anew(self) -> None:
         """Forget the join states of a former plan, under which nothing waits any more."""
-        self.entries = []
+        self.loads = []
         if self.pending is not None:
             self.progress = replace(self.progress, states={})
 
@@ -161,9 +159,7 @@ class Commits:
         said, known = self.ledger.source(batch)
         same = all(a[name] == b[name] for a, b in zip(parts_of(said), parts_of(given), strict=True)
                    for name in ("format", "offsets", "start"))
-        complete = not paths or len(paths) == (
-            len(known) if isinstance(said.get("files"), list)
-            else sum(part.get("files", 0) for part in parts_of(said)))
+        complete = not paths or len(paths) == sum(p.get("files", 0) for p in parts_of(said))
         if same and complete and set(known) <= set(paths):
             return
         raise StateError(f"Batch {batch} of {self.checkpoint / 'query'} is another part of the "
@@ -180,18 +176,15 @@ class Commits:
                              f"{self.app} ends with {last}. Restore the warehouse or the "
                              f"checkpoint, or begin again: semistream reset {self.app}.")
 
-    def _row(self, entries: list[dict[str, Any]], listed: float | None) -> dict[str, Any]:
-        """Return the commit as a row of the ledger."""
+    def _commit(self, loads: list[LoadRecord], listed: float | None) -> Commit:
         at = self.progress
-        return {"app": self.app, "batch": at.batch, "drain": at.drain, "job": self.job.to_ledger(),
-                "fact_table": self.job.fact_table, "sink": self._setting,
-                "partitions": at.plan.partitions,
-                "source_offsets": json.dumps(at.source), "files": at.sources,
-                "source_listed": listed, "rows_read": sum(e["rows_read"] for e in entries)}
+        return Commit(self.app, at.batch, at.drain, self.job.fact_table, self._setting,
+                      at.plan.partitions, sum(load.rows_read for load in loads),
+                      self.job.to_ledger(), json.dumps(at.source), listed, at.sources)
 
-    def _committed(self, entries: list[dict[str, Any]], at: Position) -> None:
+    def _committed(self, loads: list[LoadRecord], at: Position) -> None:
         """Continue from a commit that is made, or is recorded and will surely be made."""
-        self.entries = entries
+        self.loads = loads
         self.last, self.pending = at, None
         self.committed_at = time.monotonic()
         states = self.checkpoint / "state"
@@ -224,14 +217,14 @@ class Commits:
         self._check_spark()
         self.ledger.note_checkpoint(str(self.checkpoint.absolute()))
         if self.last is not None:
-            self.entries = self.ledger.partitions(*self.last)
+            self.loads = self.ledger.partitions(*self.last)
         if at is None:
             return None
         return self._go_on(at)
 
     def _go_on(self, at: Position) -> Progress | None:
-        """Continue with the batch that was processed last and return its record. Return None if a
-        former version wrote the record and nothing waits, so that it is not needed."""
+        """Continue with the batch that was processed last and return its record. Return None if
+        another version wrote the record and nothing waits, so that it is not needed."""
         try:
             progress = Progress.read(self.checkpoint)
         except StateError as e:
@@ -243,7 +236,7 @@ class Commits:
         if progress is None:
             return None
         if self.last is not None:
-            self._check_entries(progress)
+            self._check_loads(progress)
         try:
             for state in progress.states.values() if self.last != at else self.states.values():
                 JoinState.files(self.checkpoint / "state" / state)
@@ -251,10 +244,10 @@ class Commits:
             if not self.drained:
                 raise
             log.info("nothing waits, so that the load goes on without this: %s", e)
-            self.entries, progress = [], replace(progress, states={})
+            self.loads, progress = [], replace(progress, states={})
         self.progress = progress
         if self.last == at:
-            self._committed(self.entries, at)
+            self._committed(self.loads, at)
         else:
             self.pending = at
         return progress
@@ -274,16 +267,15 @@ class Commits:
 
     def _commit_former_intent(self) -> None:
         """Make a commit that a crash left half-way, through the sink it was begun with."""
-        intent = read_checked(self.checkpoint / INTENT, RESTORE)
-        if intent is not None:
-            row = intent["commit"]
-            sink = open_sink(row["sink"], self.warehouse, self.checkpoint)
+        values = read_checked(self.checkpoint / INTENT, RESTORE)
+        if values is not None:
+            intent = Intent.from_json(values)
+            sink = open_sink(intent.commit.sink, self.warehouse, self.checkpoint)
             self._check_rows(sink)
-            self._commit_prepared(sink, row, intent["entries"])
+            self._commit_prepared(sink, intent)
 
-    def _commit_prepared(self, sink: Sink, row: dict[str, Any],
-                         entries: list[dict[str, Any]]) -> None:
-        sink.commit(row, entries)
+    def _commit_prepared(self, sink: Sink, intent: Intent) -> None:
+        sink.commit(intent.commit, intent.loads)
         (self.checkpoint / INTENT).unlink(missing_ok=True)
         sink.clean_up()
 
@@ -294,17 +286,18 @@ class Commits:
             log.warning("%s also has rows of %s: facts are counted and verified for each app by "
                         "itself", self.job.fact_table, ", ".join(others))
 
-    def _check_entries(self, progress: Progress) -> None:
+    def _check_loads(self, progress: Progress) -> None:
         """Check that the newest commit has a row for each partition, and that what continues from
         it has the same states. Raises StateError."""
         assert self.last is not None
-        found = [e["partition"] for e in self.entries]
+        found = [load.partition for load in self.loads if load.inputs]
         count = self.ledger.partition_count(*self.last)
         if found != list(range(count)):
-            raise StateError(f"load_batches has partitions {found} of batch {self.last[0]} (drain "
-                             f"{self.last[1]}) of {self.app}, but load_commits says that there are "
-                             f"{count}. What waits in the others would be lost: restore the "
-                             f"warehouse, or load the source anew: semistream reset {self.app}.")
+            raise StateError(f"load_batches and load_inputs have partitions {found} of batch "
+                             f"{self.last[0]} (drain {self.last[1]}) of {self.app}, but "
+                             f"load_commits says that there are {count}. What waits in the others "
+                             f"would be lost: restore the warehouse, or load the source anew: "
+                             f"semistream reset {self.app}.")
         if progress.states and (progress.batch,
                                 progress.drain) != self.last and progress.states != self.states:
             raise StateError(f"{self.checkpoint / 'progress.json'} goes on from other states than "
@@ -320,7 +313,7 @@ class Commits:
         if table != self.job.fact_table:
             raise ConfigError("fact_table", f"must stay {table}, which {self.app} has loaded so "
                                             f"far", self.job.fact_table, self._remedy())
-        values = json.loads(job) if job else {}
+        values = json.loads(job)
         before = [(name, values[name]) for name in ("stream", *SIDES) if name in values]
         for (name, known), stream in zip(before, self.job.streams, strict=False):
             path, ids = known.get("path"), known.get("id", [])

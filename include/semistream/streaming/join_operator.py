@@ -10,6 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
@@ -17,7 +18,9 @@ import pyarrow as pa
 
 from semistream.config import SIDES
 from semistream.joins import JoinState, SemiStreamJoin
+from semistream.reasons import Reason
 from semistream.warehouse.closing import Final
+from semistream.warehouse.records import InputCounts, LoadRecord
 
 if TYPE_CHECKING:
     from semistream.sketches import SampledSketch
@@ -25,9 +28,7 @@ if TYPE_CHECKING:
     from semistream.streaming.punctuating import BatchPunctuations
     from semistream.streaming.waiting import Pace
 
-SUMMED = ("rows_read", "matched", "unmatched", "output_rows", "cache_hits", "disk_tuples_read",
-          "bytes_read", "seconds")
-Refused = Counter[tuple[int, str]]  # tuples rejected before the operator, by side and reason
+Refused = Counter[tuple[int, Reason]]  # tuples rejected before the operator, by side and reason
 
 
 class Finished(NamedTuple):
@@ -76,11 +77,12 @@ class JoinOperator(Protocol):
         """The number of tuples that wait for the disk."""
 
     def count(self) -> Any:
-        """Return the operator's counts so far, for ``entry``."""
+        """Return the operator's counts so far, for ``counted``."""
 
-    def entry(self, before: Any, refused: Refused) -> dict[str, Any]:
-        """Return the ledger's fields for the work since ``before``. sides: the counts of each of
-        two streams."""
+    def counted(self, load: LoadRecord, before: Any, refused: Refused,
+                state_file: str) -> LoadRecord:
+        """Return the record with the counts of the work since ``before``. state_file: of the state
+        after it."""
 
     def save(self, path: Path, before: str) -> None:
         """Write the state. before: name of the file with the former state, if any."""
@@ -129,21 +131,26 @@ class SemiStreamOperator:
     def count(self) -> dict[str, Any]:
         return deepcopy(self.join.stats.as_dict())
 
-    def entry(self, before: dict[str, Any], refused: Refused) -> dict[str, Any]:
+    def counted(self, load: LoadRecord, before: dict[str, Any], refused: Refused,
+                state_file: str) -> LoadRecord:
         now, master = self.join.stats.as_dict(), self.join.master
-        entry = {name: now[name] - before[name] for name in SUMMED}
-        rejected = _since(now["rejected"], before["rejected"])
-        rejected |= {reason: n for (_, reason), n in refused.items()}
-        waits, finished = now["waits"].since(before["waits"]), entry["matched"] + entry["unmatched"]
-        entry["rows_read"] += refused.total()
-        entry["unmatched"] += refused.total()
-        entry |= {"wait_median": waits.median(finished) if finished else None,
-                  "wait_longest": waits.longest if finished else None}
-        return entry | {"master": master.name, "master_version": master.version,
-                        "waiting_before": before["waiting"], "waiting": now["waiting"],
-                        "r_cycles": entry["disk_tuples_read"] / max(master.tuple_count, 1),
-                        "memory_peak": now["memory_peak"], "memory": now["memory"],
-                        "rejected": rejected}
+        done = {name: now[name] - before[name] for name in (
+            "rows_read", "matched", "unmatched", "output_rows", "cache_hits", "disk_tuples_read",
+            "bytes_read", "seconds")}
+        waits, finished = now["waits"].since(before["waits"]), done["matched"] + done["unmatched"]
+        counts = InputCounts(
+            master.name, before["waiting"], done["rows_read"] + refused.total(), done["matched"],
+            _rejected(0, now["rejected"], before["rejected"], refused), now["waiting"],
+            state_file, master.name, master.version, cache_hits=done["cache_hits"],
+            bytes_read=done["bytes_read"])
+        return replace(
+            load, inputs=(counts,), rows_read=counts.rows_read, matched=counts.matched,
+            output_rows=done["output_rows"], cache_hits=done["cache_hits"],
+            disk_tuples_read=done["disk_tuples_read"], bytes_read=done["bytes_read"],
+            r_cycles=done["disk_tuples_read"] / max(master.tuple_count, 1), seconds=done["seconds"],
+            wait_median=waits.median(finished) if finished else None,
+            wait_longest=waits.longest if finished else None,
+            memory_peak=now["memory_peak"], memory=now["memory"])
 
     def save(self, path: Path, before: str) -> None:
         self.join.save(path, before)
@@ -241,27 +248,24 @@ class StreamStreamOperator:
     def count(self) -> dict[str, Any]:
         return deepcopy(self.join.stats.as_dict())
 
-    def entry(self, before: dict[str, Any], refused: Refused) -> dict[str, Any]:
-        now = self.join.stats.as_dict()
-        sides = {}
+    def counted(self, load: LoadRecord, before: dict[str, Any], refused: Refused,
+                state_file: str) -> LoadRecord:
+        now, sides = self.join.stats.as_dict(), list[InputCounts]()
         for side, name in enumerate(SIDES):
             a, b = before[name], now[name]
-            rejected = _since(b["unmatched"], a["unmatched"])
-            rejected |= {reason: n for (of, reason), n in refused.items() if of == side}
             outside = sum(n for (of, _), n in refused.items() if of == side)
-            sides[name] = {"waiting_before": a["held"],
-                           "rows_read": b["rows_read"] - a["rows_read"] + outside,
-                           "matched": b["matched"] - a["matched"], "rejected": rejected,
-                           "waiting": b["held"], "on_disk": b["on_disk"]}
-        total = {name: sum(s[name] for s in sides.values())
-                 for name in ("waiting_before", "rows_read", "matched", "waiting")}
-        rejected = sum((Counter(s["rejected"]) for s in sides.values()), Counter())
-        return total | {
-            "unmatched": rejected.total(), "rejected": dict(rejected), "sides": sides,
-            **{name: now[name] - before[name] for name in ("output_rows", "bytes_read", "seconds")},
-            "cache_hits": 0, "disk_tuples_read": 0, "r_cycles": 0.0, "master": "",
-            "wait_median": None, "wait_longest": None,
-            "master_version": "", "memory_peak": now["memory_peak"], "memory": now["memory"]}
+            sides.append(InputCounts(
+                name, a["held"], b["rows_read"] - a["rows_read"] + outside,
+                b["matched"] - a["matched"],
+                _rejected(side, b["unmatched"], a["unmatched"], refused), b["held"], state_file,
+                on_disk=b["on_disk"]))
+        return replace(
+            load, inputs=tuple(sides), rows_read=sum(side.rows_read for side in sides),
+            matched=sum(side.matched for side in sides),
+            output_rows=now["output_rows"] - before["output_rows"],
+            bytes_read=now["bytes_read"] - before["bytes_read"],
+            seconds=now["seconds"] - before["seconds"],
+            memory_peak=now["memory_peak"], memory=now["memory"])
 
     def save(self, path: Path, before: str) -> None:
         self.join.save(path, before,
@@ -285,6 +289,9 @@ def _texts(propagated: Propagated, patterns: bool) -> list[str]:
     return [json.dumps(pattern, default=str) for pattern in [*constants, *others]]
 
 
-def _since(now: dict[str, int], before: dict[str, int]) -> dict[str, int]:
-    """Return by reason how many were added."""
-    return {reason: n for reason in now if (n := now[reason] - before.get(reason, 0))}
+def _rejected(side: int, now: dict[str, int], before: dict[str, int],
+              refused: Refused) -> dict[Reason, int]:
+    """Return by reason how many tuples of a side the operator has not matched since ``before``, and
+    how many were rejected before it."""
+    since = {Reason(reason): n for reason in now if (n := now[reason] - before.get(reason, 0))}
+    return since | {reason: n for (of, reason), n in refused.items() if of == side}

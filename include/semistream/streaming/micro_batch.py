@@ -3,7 +3,6 @@ that joins them."""
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -25,7 +24,8 @@ from semistream.streaming.progress import Progress
 from semistream.streaming.sources.base import Source
 from semistream.streaming.sources.contract import Part, Records, Splits
 from semistream.streaming.sources.log import SourceLog
-from semistream.streaming.task import SUMMARY, Work, raise_refusal
+from semistream.streaming.task import SUMMARY, Work, records_of
+from semistream.warehouse.records import LoadRecord
 
 log = logging.getLogger(__name__)
 POLL = 0.25  # s between checks for a stop request
@@ -190,8 +190,8 @@ def place(spark: SparkSession, work: Work, batch: MicroBatch) -> tuple[Work, Dat
     return work, reduce(DataFrame.unionAll, messages) if messages else None
 
 
-def run_tasks(spark: SparkSession, work: Work, batch: MicroBatch | None) -> list[dict[str, Any]]:
-    """Run the Spark job of a micro-batch, or of a drain (None). Return the ledger rows of all
+def run_tasks(spark: SparkSession, work: Work, batch: MicroBatch | None) -> list[LoadRecord]:
+    """Run the Spark job of a micro-batch, or of a drain (None). Return the records of all
     partitions, in order."""
     count = work.plan.partitions
     work, messages = (work, None) if batch is None else place(spark, work, batch)
@@ -202,23 +202,20 @@ def run_tasks(spark: SparkSession, work: Work, batch: MicroBatch | None) -> list
     else:
         job = messages.repartitionById(count, F.col("partition")).mapInArrow(work.join_messages,
                                                                            SUMMARY)
-    entries = _collect(job, work.batch)
-    entries.sort(key=lambda e: e["partition"])
-    if [e["partition"] for e in entries] != list(range(count)):
-        raise StateError(f"batch {work.batch} ran partitions {[e['partition'] for e in entries]}, "
-                         f"not 0 to {count - 1}")
-    return entries
+    records = _collect(job, work.batch)
+    if (ran := [record.partition for record in records]) != list(range(count)):
+        raise StateError(f"batch {work.batch} ran partitions {ran}, not 0 to {count - 1}")
+    return records
 
 
-def _collect(job: RDD[tuple[str]] | DataFrame, batch: int) -> list[dict[str, Any]]:
+def _collect(job: RDD[tuple[str]] | DataFrame, batch: int) -> list[LoadRecord]:
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            entries = [json.loads(summary) for (summary,) in job.collect()]
+            summaries = [summary for (summary,) in job.collect()]
         except Exception as e:
             if attempt == ATTEMPTS or not any(sign in str(e) for sign in WORKER_DIED):
                 raise
             log.warning("a Python worker died in batch %d; trying again", batch)
             continue
-        raise_refusal(entries)
-        return entries
+        return records_of(summaries)
     raise AssertionError

@@ -6,10 +6,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from semistream.durable import read_checked
+from semistream.positions import START, Kind, Position
 
 PROGRESS, INTENT = "progress.json", "intent.json"
 RESTORE = "Restore it, or load the source anew after: semistream reset APP."
-Position = tuple[int, int]  # (batch, drain)
 
 
 def position(checkpoint: Path) -> Position | None:
@@ -29,8 +29,8 @@ def prepared(checkpoint: Path) -> Position | None:
 def follows(at: Position, last: Position | None) -> bool:
     """Return whether an app can be at ``at`` if the newest commit is ``last``: at the same
     position, at its drain, or at the next batch."""
-    batch, drain = last if last is not None else (-1, 1)
-    return at in ((batch, drain), (batch, 1), (batch + 1, 0)) and at[0] >= 0
+    batch, kind = last if last is not None else START
+    return at in ((batch, kind), (batch, Kind.DRAIN), (batch + 1, Kind.BATCH)) and at[0] >= 0
 
 
 def done_by_spark(checkpoint: Path) -> int:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import re
-from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -66,16 +64,6 @@ def _sink(value: str) -> str:
     return value if value == "sql" or "://" in value else _absolute(value)
 
 
-def _former_name(job: str, name: str) -> str:
-    """Return the file's name if an earlier version has loaded this job under it, else ""."""
-    former, checkpoints = Path(job).stem, Places.from_environment().checkpoints
-    with suppress(OSError, ValueError):
-        if former != name and not (checkpoints / name).exists() \
-                and json.loads((checkpoints / former / "summary.json").read_text())["job"] == name:
-            return former
-    return ""
-
-
 class AppSettings(Settings):
     """The settings of one run of a streaming app, whatever it joins."""
 
@@ -117,8 +105,7 @@ class AppSettings(Settings):
             return self.app
         if not Path(self.job).is_file():  # a shipped job, or one that will be refused
             return _app(Path(self.job).stem)
-        name = str(read_yaml(self.job).get("name", ""))
-        return _former_name(self.job, name) or _app(name)
+        return _app(str(read_yaml(self.job).get("name", "")))
 
     @property
     def interval(self) -> float | None:

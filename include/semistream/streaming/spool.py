@@ -15,7 +15,7 @@ from semistream.config import SIDES
 from semistream.durable import naming
 from semistream.files.dataset import Rejected
 from semistream.gathering import Gathered
-from semistream.joins.output import UNPARSABLE
+from semistream.reasons import Reason
 from semistream.scratch import task_directory
 from semistream.warehouse.closing import Final
 from semistream.warehouse.ids import stream_ids
@@ -121,7 +121,7 @@ class Spool:
 
     def reject(self, rejected: Sequence[Rejected], side: int = 0) -> None:
         """Write what could not be read: its text, the reason, and its place."""
-        columns = [pa.repeat(UNPARSABLE, len(rejected)),
+        columns = [pa.repeat(Reason.UNPARSABLE, len(rejected)),
                    pa.array([self._side(side)] * len(rejected), pa.string()),
                    pa.array([r.id for r in rejected], pa.string()),
                    pa.array([json.dumps(_document(r)) for r in rejected])]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from semistream.joins.waits import Waits, in_seconds
 from semistream.sizing.plan import Plan
 from semistream.sizing.stream_stream_plan import StreamStreamPlan
+from semistream.warehouse.records import LoadRecord
 
 SUMMED = ("rows_read", "matched", "unmatched", "output_rows", "cache_hits", "bytes_read")
 
@@ -35,21 +36,20 @@ class Totals:
     rejected: Counter[str] = field(default_factory=Counter)
     nulled: Counter[str] = field(default_factory=Counter)  # by column, see load_batches
 
-    def add(self, entries: list[dict[str, Any]]) -> None:
-        """Add a commit. entries: its ledger rows, one a partition."""
+    def add(self, loads: Sequence[LoadRecord]) -> None:
+        """Add a commit. loads: its records, one a partition."""
         for name in SUMMED:
-            setattr(self, name, getattr(self, name) + sum(e[name] for e in entries))
+            setattr(self, name, getattr(self, name) + sum(getattr(load, name) for load in loads))
         self.batches += 1
-        self.seconds += max(e["seconds"] for e in entries)
-        self.memory_peak = max(self.memory_peak, sum(e["memory_peak"] for e in entries))
-        self.resident_peak = max(self.resident_peak,
-                                 *(e.get("resident_peak") or 0 for e in entries))
-        self.latest_wait = max(e.get("wait_longest") or 0.0 for e in entries)
+        self.seconds += max(load.seconds for load in loads)
+        self.memory_peak = max(self.memory_peak, sum(load.memory_peak for load in loads))
+        self.resident_peak = max(self.resident_peak, *(load.resident_peak or 0 for load in loads))
+        self.latest_wait = max(load.wait_longest or 0.0 for load in loads)
         self.longest_wait = max(self.longest_wait, self.latest_wait)
-        for entry in entries:
-            self.waits.note(entry.get("wait_median") or 0.0, entry["matched"] + entry["unmatched"])
-            self.rejected.update(entry["rejected"])
-            self.nulled.update(entry.get("nulled") or {})
+        for load in loads:
+            self.waits.note(load.wait_median or 0.0, load.matched + load.unmatched)
+            self.rejected.update(load.rejected)
+            self.nulled.update(load.nulled)
 
     @property
     def finished(self) -> int:

@@ -7,9 +7,8 @@ import gc
 import json
 import time
 import uuid
-from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,28 +19,28 @@ import pyarrow.compute as pc
 
 from semistream.data_files import DataFile, check_unchanged
 from semistream.errors import SemistreamError, StateError
-from semistream.joins.output import UNPARSABLE
 from semistream.keys import buckets
 from semistream.partitioning import Placement
+from semistream.reasons import Reason
 from semistream.resident import process_peak
 from semistream.sizing.plan import Plan
 from semistream.sizing.stream_stream_plan import StreamStreamPlan
 from semistream.sketches import SampledSketch
 from semistream.streaming.exchange import Input, Side, TaskFailed, read_messages
 from semistream.streaming.join_operator import (
-    SUMMED,
     Finished,
     JoinOperator,
     Refused,
     SemiStreamOperator,
     StreamStreamOperator,
 )
-from semistream.streaming.sinks.base import Sink, ledger_row
+from semistream.streaming.sinks.base import Sink
 from semistream.streaming.sources.contract import Decoder, Splits
 from semistream.streaming.spool import Spool
 from semistream.streaming.waiting import Pace
 from semistream.streaming.workers.operators import OperatorCache, use_memory_files
-from semistream.warehouse.ids import LONG_ID, has_long_id
+from semistream.warehouse.ids import has_long_id
+from semistream.warehouse.records import LoadRecord, unaccounted
 
 SUMMARY = "summary STRING"  # schema of the row that a task returns to mapInArrow
 AnyPlan = Plan | StreamStreamPlan
@@ -99,7 +98,7 @@ class Work:
 
     def join_messages(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Join the messages of a partition, see ``exchange``; the function for ``mapInArrow``.
-        Yields one row: the partition's ledger row as JSON."""
+        Yields one row: the load's record as JSON."""
         yield pa.record_batch([pa.array([self._summary(read_messages(batches, self.streams))])],
                               names=["summary"])
 
@@ -116,17 +115,17 @@ class Work:
         context = TaskContext.get()
         assert context is not None
         try:
-            entry = self.join_partition(context.partitionId(), batches)
+            record = self.join_partition(context.partitionId(), batches)
         except SemistreamError as e:  # another attempt would fail, too
             for _ in batches:
                 pass
-            return json.dumps({"partition": context.partitionId(), REFUSED: str(e)})
+            return json.dumps({REFUSED: str(e)})
         keep_modules()
-        return json.dumps(entry)
+        return record.to_json()
 
-    def join_partition(self, partition: int, batches: Iterator[Input]) -> dict[str, Any]:
-        """Join and load one partition, unless an earlier attempt did so. Return the ledger row of
-        the attempt that was first. batches: the partition's tuples."""
+    def join_partition(self, partition: int, batches: Iterator[Input]) -> LoadRecord:
+        """Join and load one partition, unless an earlier attempt did so. Return the record of the
+        attempt that was first. batches: the partition's tuples."""
         began = time.perf_counter()
         done = self.sink.loaded(self.app, self.batch, self.drain, partition)
         if done is not None:
@@ -136,28 +135,28 @@ class Work:
         operator = self._operator(partition)
         operator.begin(began)
         before = operator.count()
-        load = {"app": self.app, "batch": self.batch, "drain": self.drain, "partition": partition}
         sketch = (SampledSketch((self.batch, self.drain, partition))
                   if self.sketched and operator.sketched else None)
         with Spool(operator.output_schema, self.streams, self.ids,
-                   self.sink.writer(operator.output_schema, load), operator.first,
-                   closes=self.sink.closing is not None) as spool:
+                   self.sink.writer(operator.output_schema, self.app, self.batch, self.drain,
+                                    partition),
+                   operator.first, closes=self.sink.closing is not None) as spool:
             refused, changed = self._run(operator, self._tuples(partition, batches), spool, sketch)
-            entry = self._entry(partition, operator.entry(before, refused), changed)
-            if sketch is not None and entry["rows_read"]:
-                entry["key_sketch"] = b64encode(sketch.sketch.to_bytes()).decode()
-            name = entry["state_file"]
-            state, former = Path(self.checkpoint) / "state" / name, self.states.get(partition, "")
+            name, former = self._state_file(partition, changed), self.states.get(partition, "")
+            record = self._checked(operator.counted(self._load(partition), before, refused, name))
+            if sketch is not None and record.rows_read:
+                record = replace(record, key_sketch=sketch.sketch.to_bytes())
+            state = Path(self.checkpoint) / "state" / name
             if name != former:
                 operator.save(state, former)
             check_unchanged(self.sources)
-            entry = self.sink.write(entry, spool)
-        if entry["state_file"] == name:
+            record = self.sink.write(record, spool)
+        if record.state_file == name:
             operators.put((self.checkpoint, partition, name), operator)
         else:  # another attempt was first
             state.unlink(missing_ok=True)
             operator.close()
-        return entry
+        return record
 
     def _tuples(self, partition: int, batches: Iterator[Input]) -> Iterator[Input]:
         yield from batches
@@ -189,12 +188,12 @@ class Work:
         for side, batch, unparsable in batches:
             read = read or bool(batch.num_rows or unparsable)
             if unparsable:
-                refused[side, UNPARSABLE] += len(unparsable)
+                refused[side, Reason.UNPARSABLE] += len(unparsable)
                 spool.reject(unparsable, side)
             batch, rejected = split(batch, has_long_id(batch, self.ids[side]))
             if rejected is not None:
-                refused[side, LONG_ID] += rejected.num_rows
-                spool.keep(rejected, pa.repeat(LONG_ID, rejected.num_rows), side)
+                refused[side, Reason.LONG_ID] += rejected.num_rows
+                spool.keep(rejected, pa.repeat(Reason.LONG_ID, rejected.num_rows), side)
             if sketch is not None:
                 operator.sketch(sketch, batch)
             for output in operator.process(side, batch):
@@ -209,22 +208,21 @@ class Work:
             spool.write(*output)
         return refused, continues or bool(self.drain)
 
-    def _entry(self, partition: int, entry: dict[str, Any], changed: bool) -> dict[str, Any]:
-        """Return the partition's ledger row. Raises StateError if its tuples do not add up; then
-        nothing is loaded."""
-        finished = entry["matched"] + entry["unmatched"]
-        parts = [entry, *({**side, "unmatched": sum(side["rejected"].values())}
-                          for side in entry.get("sides", {}).values())]
-        if not all(map(_adds_up, parts)):
-            raise StateError(f"partition {partition} of batch {self.batch} does not add up: "
-                             f"{entry['waiting_before']} waited, {entry}; {self.plan.algorithm} "
-                             f"lost or doubled tuples. Not loaded.")
-        return entry | {
-            "app": self.app, "batch": self.batch, "drain": self.drain, "partition": partition,
-            "algorithm": self.plan.algorithm, "reason": self.plan.reason or None,
-            "service_rate": finished / entry["seconds"] if entry["seconds"] else 0.0,
-            "memory_budget": self.plan.memory, "resident_peak": process_peak().read(),
-            "state_file": self._state_file(partition, changed)}
+    def _load(self, partition: int) -> LoadRecord:
+        """Return the partition's record, without counts."""
+        return LoadRecord(
+            self.app, self.batch, self.drain, partition, self.plan.algorithm, inputs=(),
+            rows_read=0, matched=0, output_rows=0, memory_budget=self.plan.memory,
+            resident_peak=process_peak().read(), reason=self.plan.reason or None)
+
+    def _checked(self, record: LoadRecord) -> LoadRecord:
+        """Return the record with its service rate. Raises StateError if its tuples do not add up;
+        then nothing is loaded."""
+        if any(map(unaccounted, (record, *record.inputs))):
+            raise StateError(f"partition {record.partition} of batch {self.batch} does not add up: "
+                             f"{record}; {self.plan.algorithm} lost or doubled tuples. Not loaded.")
+        finished = record.matched + record.unmatched
+        return replace(record, service_rate=finished / record.seconds if record.seconds else 0.0)
 
     def _state_file(self, partition: int, changed: bool) -> str:
         """Return a new name for the state file, or the former name if the state has not changed."""
@@ -234,18 +232,15 @@ class Work:
         return f"{self.batch:09d}-{self.drain}-{partition:04d}-{uuid.uuid4().hex}"
 
 
-def _adds_up(part: dict[str, Any]) -> bool:
-    """Return whether the counts of all tuples, or of one side's, add up."""
-    finished = part["matched"] + part["unmatched"]
-    return part["waiting_before"] + part["rows_read"] == finished + part["waiting"] \
-        and sum(part["rejected"].values()) == part["unmatched"]
-
-
-def raise_refusal(entries: list[dict[str, Any]]) -> None:
-    """Raise TaskFailed if a partition was refused."""
-    for entry in entries:
-        if REFUSED in entry:
-            raise TaskFailed(entry[REFUSED])
+def records_of(summaries: Iterable[str]) -> list[LoadRecord]:
+    """Return the records in the rows that the tasks have returned, by partition. Raises TaskFailed
+    if a partition was refused."""
+    records = []
+    for summary in summaries:
+        if (why := json.loads(summary).get(REFUSED)) is not None:
+            raise TaskFailed(why)
+        records.append(LoadRecord.from_json(summary))
+    return sorted(records, key=lambda record: record.partition)
 
 
 def open_operator(plan: AnyPlan, streams: tuple[pa.Schema, ...], partition: int) -> JoinOperator:
@@ -287,18 +282,3 @@ def split(batch: pa.RecordBatch, wrong: pa.Array) -> tuple[pa.RecordBatch, pa.Re
     if not pc.any(wrong).as_py():
         return batch, None
     return batch.filter(pc.invert(wrong)), batch.filter(wrong)
-
-
-def without_tuples(entry: dict[str, Any], batch: int) -> dict[str, Any]:
-    """Return a partition's ledger row for a batch without tuples, made from the row of the previous
-    commit."""
-    nothing: dict[str, Any] = dict.fromkeys((*SUMMED, "facts_checksum", "unmatched_checksum"), 0)
-    nothing |= {"wait_median": None, "wait_longest": None, "nulled": None}
-    if entry.get("sides"):
-        nothing["sides"] = {side: {"waiting_before": of["waiting"], "rows_read": 0, "matched": 0,
-                                   "rejected": {}, "waiting": of["waiting"],
-                                   "on_disk": of["on_disk"]}
-                            for side, of in entry["sides"].items()}
-    return ledger_row(entry) | nothing | {"key_sketch": None, "batch": batch, "drain": 0,
-                                          "waiting_before": entry["waiting"], "r_cycles": 0.0,
-                                          "service_rate": 0.0, "rejected": {}}

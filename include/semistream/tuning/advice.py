@@ -3,6 +3,7 @@ each memory budget."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -10,10 +11,10 @@ from typing import Any
 from rich.table import Table
 
 from semistream.config import Places
-from semistream.cost_models.bound import Demand, spoken
+from semistream.cost_models.bound import Demand, describe_price
 from semistream.progress import Progress, silent
-from semistream.sizing.case import Case
-from semistream.sizing.search import spelled
+from semistream.sizing.search import format_sizes
+from semistream.sizing.sizing_input import SizingInput
 from semistream.tuning.case import costs_for
 from semistream.tuning.measure import FAILED, Point, error, grid, measure, recommend
 from semistream.tuning.settings import TuneSettings
@@ -52,10 +53,10 @@ class Advice:
                                  if name in ("algorithm", "sizes", "memory, bytes") else "right")
             for p in mine:
                 table.add_row(*self._row(p), style="bold green" if p is best else None)
-            table.caption = (f"Best: {best.algorithm}, {spelled(best.parameters)}" if best
+            table.caption = (f"Best: {best.algorithm}, {format_sizes(best.parameters)}" if best
                              else "M is too small for all of them")
             if best and best.price and self.demand:
-                table.caption += "; " + spoken(best.price, self.demand)
+                table.caption += "; " + describe_price(best.price, self.demand)
             table.caption_justify = "left"
             yield table
 
@@ -65,15 +66,15 @@ class Advice:
                     *(["–", "–"] if self.demand else []), "–", p.error]
         wrong = error(p)
         told = [f"{p.rate:,.0f}" if p.rate else "failed",
-                f"{wrong:+.0%}" if wrong == wrong else "–"] if self.measured else []
+                f"{wrong:+.0%}" if not math.isnan(wrong) else "–"] if self.measured else []
         parts = (p.error if p.state == FAILED
                  else ", ".join(f"{k} {v:,.0f}" for k, v in p.predicted_memory.items()))
-        return [p.algorithm, spelled(p.parameters), f"{p.predicted_rate:,.0f}", *told,
+        return [p.algorithm, format_sizes(p.parameters), f"{p.predicted_rate:,.0f}", *told,
                 *((f"{p.price.bytes_read / 1e6:,.1f}", f"{p.price.busy:.0%}") if p.price else ()),
                 f"{1e3 * p.predicted_c_loop:.2f}", parts]
 
 
-def advise(case: Case, settings: TuneSettings, places: Places, measured: bool = False,
+def advise(case: SizingInput, settings: TuneSettings, places: Places, measured: bool = False,
            progress: Progress = silent) -> Advice:
     """Return the advice: by the cost models alone, which takes a moment, or with ``measured`` after
     running the grid's points one after the other."""
@@ -92,7 +93,7 @@ def advise(case: Case, settings: TuneSettings, places: Places, measured: bool = 
     return Advice(describe(case, machine), points, recommend(points), measured, demand)
 
 
-def describe(case: Case, machine: str) -> str:
+def describe(case: SizingInput, machine: str) -> str:
     """Describe the case for people."""
     operators = "1 operator" if case.partitions == 1 else f"{case.partitions} operators"
     return (f"{operators}, {case.relation.manifest.tuple_count:,} master tuples of "

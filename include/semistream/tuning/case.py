@@ -15,14 +15,14 @@ from semistream.data_files import ENDINGS
 from semistream.errors import ConfigError
 from semistream.master.snapshot import open_snapshot
 from semistream.progress import Progress, silent
-from semistream.sizing.case import Case
 from semistream.sizing.choice import COSTS_FILE, known_costs
+from semistream.sizing.sizing_input import SizingInput
 from semistream.tuning.settings import TuneSettings
 
 CALIBRATED_ROWS = 1024  # stream tuples that calibration repeats
 
 
-def costs_for(case: Case, places: Places, calibrate: bool) -> Costs:
+def costs_for(case: SizingInput, places: Places, calibrate: bool) -> Costs:
     """Return this machine's costs, measured now if ``calibrate``. If R is too small for measuring,
     ``machine`` says so."""
     from semistream.tuning import calibration
@@ -41,7 +41,7 @@ def costs_for(case: Case, places: Places, calibrate: bool) -> Costs:
 
 @contextmanager
 def open_case(settings: TuneSettings, places: Places,
-              progress: Progress = silent) -> Iterator[Case]:
+              progress: Progress = silent) -> Iterator[SizingInput]:
     """Open the case. Raises ConfigError for a case that cannot be tuned."""
     if bool(settings.max_wait) != bool(settings.rate):
         missing, given = (("rate", "max_wait") if settings.max_wait else ("max_wait", "rate"))
@@ -60,7 +60,7 @@ def open_case(settings: TuneSettings, places: Places,
         yield case
 
 
-def _of_job(settings: TuneSettings, places: Places, progress: Progress) -> Case:
+def _of_job(settings: TuneSettings, places: Places, progress: Progress) -> SizingInput:
     from semistream import workloads
 
     if not settings.job:
@@ -70,11 +70,11 @@ def _of_job(settings: TuneSettings, places: Places, progress: Progress) -> Case:
     workloads.prepare(job, places, progress)
     relation = open_snapshot(places.snapshots / job.master.name)
     relation.close()
-    return Case(job, as_batch(stream_sample(job.stream, settings.rows)), relation.directory,
+    return SizingInput(job, as_batch(stream_sample(job.stream, settings.rows)), relation.directory,
                 settings.partitions)
 
 
-def _own(settings: TuneSettings, stack: ExitStack, progress: Progress) -> Case:
+def _own(settings: TuneSettings, stack: ExitStack, progress: Progress) -> SizingInput:
     from semistream.files.join import Summary, open_master, open_stream
 
     if settings.master is None and settings.snapshot is None:
@@ -91,7 +91,7 @@ def _own(settings: TuneSettings, stack: ExitStack, progress: Progress) -> Case:
     job = Job.load({"name": "sample", "stream": {"path": str(settings.stream)},
                     "master": {"name": relation.name},
                     "on": settings.on, "columns": settings.columns, "fact_table": "tuning"})
-    return Case(job, as_batch(rows), relation.directory, settings.partitions)
+    return SizingInput(job, as_batch(rows), relation.directory, settings.partitions)
 
 
 def stream_sample(spec: StreamSpec, rows: int) -> pa.Table:

@@ -15,8 +15,8 @@ from semistream.cost_models.bound import Demand, Price, price
 from semistream.errors import ConfigError, SemistreamError
 from semistream.joins.registry import REGISTRY
 from semistream.sizing import open_join
-from semistream.sizing.case import Case
-from semistream.sizing.search import bounds, fastest, predict, tune
+from semistream.sizing.search import fastest, predict, tune
+from semistream.sizing.sizing_input import SizingInput
 
 CHUNK = 16_384  # stream tuples that an operator processes at a time
 TURNOVERS = 2  # turnovers of H_S to warm up, and again to measure
@@ -51,7 +51,7 @@ class Point:
     price: Price | None = None  # of a bound on waiting; bytes of all operators, time of the slowest
 
 
-def grid(case: Case, budgets: Iterable[int], algorithms: Iterable[str], count: int,
+def grid(case: SizingInput, budgets: Iterable[int], algorithms: Iterable[str], count: int,
          costs: Costs, demand: Demand | None = None) -> list[Point]:
     """Return every algorithm's points for every budget. An algorithm for which the model finds no
     setting gets a point without parameters and with the error. demand: a bound on waiting, whose
@@ -72,21 +72,20 @@ def grid(case: Case, budgets: Iterable[int], algorithms: Iterable[str], count: i
     return [replace(p, number=i) for i, p in enumerate(points)]
 
 
-def around(case: Case, best: Prediction, memory: int, count: int) -> list[dict[str, float]]:
+def around(case: SizingInput, best: Prediction, memory: int, count: int) -> list[dict[str, float]]:
     """Return a grid around the best sizes: all combinations of `count` values of each size, each
     twice the one before and one of them the best."""
     axes = []
     for name, size in best.sizes.items():
-        low, high = bounds(name, case.workload, memory)
-        unit = (case.workload.page_tuples if name == "disk_tuples" else 0.001
-                if name.endswith("share") else 1.0)
+        kind = MODELS[best.algorithm].sizes[name]
+        (low, high), unit = kind.bounds(case.workload, memory), kind.unit(case.workload)
         steps = (size * 2.0 ** (i - (count - 1) // 2) for i in range(count))
         axes.append(sorted({size if s == size else max(round(min(max(s, low), high) / unit), 1)
                             * unit for s in steps}))
     return [dict(zip(best.sizes, sizes, strict=True)) for sizes in itertools.product(*axes)]
 
 
-def priced(case: Case, p: Prediction, work: Workload, costs: Costs,
+def priced(case: SizingInput, p: Prediction, work: Workload, costs: Costs,
            demand: Demand | None) -> Price | None:
     """Return the price of the bound for all operators, of whose time the slowest operator's counts.
     work, demand: of one operator."""
@@ -96,14 +95,14 @@ def priced(case: Case, p: Prediction, work: Workload, costs: Costs,
     return each._replace(bytes_read=each.bytes_read * case.partitions)
 
 
-def point_of(case: Case, memory: int, p: Prediction, best: bool,
+def point_of(case: SizingInput, memory: int, p: Prediction, best: bool,
              taken: Price | None = None) -> Point:
     turnover = p.h_s * p.w / p.w_s if p.w_s > 0 else 0.0
     return Point(0, p.algorithm, memory, case.partitions, p.parameters, p.mu / case.share, p.c_loop,
                  p.memory, best, turnover / case.share, price=taken)
 
 
-def measure(case: Case, point: Point) -> Point:
+def measure(case: SizingInput, point: Point) -> Point:
     """Measure a point with one warmed-up operator on the slowest partition's tuples. A point that
     cannot run gets the error."""
     try:
@@ -112,7 +111,7 @@ def measure(case: Case, point: Point) -> Point:
         return replace(point, state=FAILED, error=str(e))
 
 
-def _measure(case: Case, point: Point) -> Point:
+def _measure(case: SizingInput, point: Point) -> Point:
     join = open_join(point.algorithm, memory=point.memory // point.partitions,
                      stream=case.sample.schema, master=case.relation,
                      on=case.on, columns=case.added, parameters=point.parameters)

@@ -16,12 +16,12 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from semistream.cost_models import MODELS, Costs, Frequencies, Workload
+from semistream.cost_models import MODELS, Costs, Frequencies, Size, Workload
 from semistream.durable import write_text
 from semistream.errors import ConfigError
 from semistream.joins.registry import REGISTRY
-from semistream.sizing.case import Case
-from semistream.sizing.search import bounds, predict, spelled, tune
+from semistream.sizing.search import format_sizes, predict, tune
+from semistream.sizing.sizing_input import SizingInput
 from semistream.tuning.measure import FAILED, MEASURED, Point, error, settled
 
 SURFACE, CURVE = 17, 49  # predictions along each of two sizes, and along a single one
@@ -35,11 +35,11 @@ COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#b
 
 
 def write_report(path: Path, about: Mapping[str, Any], points: Sequence[Point],
-                 best: Mapping[int, Point], case: Case, costs: Costs) -> Path:
+                 best: Mapping[int, Point], case: SizingInput, costs: Costs) -> Path:
     """Write the report and return the path of its page."""
     environment = Environment(loader=PackageLoader("semistream.tuning"),
                               autoescape=select_autoescape(), trim_blocks=True, lstrip_blocks=True)
-    environment.globals |= {"spelled": spelled, "error": error,
+    environment.globals |= {"format_sizes": format_sizes, "error": error,
                             "titles": {a.name: a.title for a in REGISTRY.values()}}
     with rc_context(STYLE):
         plots = _plots(points, case, costs)
@@ -53,7 +53,7 @@ def write_report(path: Path, about: Mapping[str, Any], points: Sequence[Point],
     return path
 
 
-def _plots(points: Sequence[Point], case: Case, costs: Costs) -> list[dict[str, str]]:
+def _plots(points: Sequence[Point], case: SizingInput, costs: Costs) -> list[dict[str, str]]:
     """Return title, SVG and caption of each plot."""
     algorithms = list(dict.fromkeys(p.algorithm for p in points))
     colour = dict(zip(algorithms, COLOURS * (1 + len(algorithms) // len(COLOURS)), strict=False))
@@ -103,7 +103,7 @@ def _beside(points: Sequence[Point], colour: Mapping[str, str]) -> str:
     return svg(figure)
 
 
-def _over_memory(points: Sequence[Point], case: Case, costs: Costs,
+def _over_memory(points: Sequence[Point], case: SizingInput, costs: Costs,
                  colour: Mapping[str, str]) -> str:
     figure, axes = figure_of(7, 4)
     budgets = sorted({p.memory for p in points})
@@ -122,7 +122,7 @@ def _over_memory(points: Sequence[Point], case: Case, costs: Costs,
     return svg(figure)
 
 
-def _over_workload(case: Case, costs: Costs, memory: int, colour: Mapping[str, str]) -> str:
+def _over_workload(case: SizingInput, costs: Costs, memory: int, colour: Mapping[str, str]) -> str:
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
     work, each = case.workload.smooth(), memory / case.partitions
@@ -147,26 +147,27 @@ def _over_workload(case: Case, costs: Costs, memory: int, colour: Mapping[str, s
     return svg(figure)
 
 
-def _sizes(points: Sequence[Point], case: Case, costs: Costs) -> str:
+def _sizes(points: Sequence[Point], case: SizingInput, costs: Costs) -> str:
     """Plot the curve over one size, or the surface over two."""
     algorithm, each = points[0].algorithm, points[0].memory / case.partitions
-    names = MODELS[algorithm].sizes
+    kinds = MODELS[algorithm].sizes
+    names = list(kinds)
     work = case.workload.smooth()
 
     def rate(*sizes: float) -> float:
         return predict(algorithm, work, each, costs,
                        **dict(zip(names, sizes, strict=True))).mu / case.share
 
-    axes = [_axis(n, [p.parameters[n] for p in points], work, each,
+    axes = [_axis(kinds[n], [p.parameters[n] for p in points], work, each,
                   CURVE if len(names) == 1 else SURFACE) for n in names]
     return (_curve if len(names) == 1 else _surface)(points, names, axes, rate)
 
 
-def _axis(name: str, measured: Sequence[float], work: Workload, memory: float,
+def _axis(kind: Size, measured: Sequence[float], work: Workload, memory: float,
           count: int) -> np.ndarray:
-    low, high = bounds(name, work, memory)
+    low, high = kind.bounds(work, memory)
     return np.geomspace(max(low, min(measured) / 4),
-                        max(min(high, max(measured) * 4), max(measured)), count)
+                        max(min(high, max(measured) * 4), *measured), count)
 
 
 def _curve(points: Sequence[Point], names: Sequence[str], axes: Sequence[np.ndarray],
@@ -217,7 +218,7 @@ def _dots(plot: Any, points: Sequence[Point], at: Callable[[Point], tuple[float,
                      edgecolors="#222", label="the model's best", zorder=5)
 
 
-def _rate(algorithm: str, work: Workload, memory: float, costs: Costs, case: Case) -> float:
+def _rate(algorithm: str, work: Workload, memory: float, costs: Costs, case: SizingInput) -> float:
     """Return the rate predicted at the best sizes; 0 if M is too small."""
     try:
         return tune(algorithm, work, memory, costs).mu / case.share
@@ -252,5 +253,5 @@ def short(value: float, _: Any = None) -> str:
 
 
 def _median(values: Iterable[float]) -> float | None:
-    known = [v for v in values if v == v]
+    known = [v for v in values if not math.isnan(v)]
     return float(np.median(known)) if known else None

@@ -27,9 +27,9 @@ from semistream.cost_models import Costs
 from semistream.durable import naming, write_json
 from semistream.errors import ConfigError, SemistreamError
 from semistream.master.published import read_manifest, set_current
-from semistream.sizing.case import Case
 from semistream.sizing.choice import COSTS_FILE
-from semistream.sizing.search import fastest, spelled, tune_all
+from semistream.sizing.search import fastest, format_sizes, tune_all
+from semistream.sizing.sizing_input import SizingInput
 from semistream.streaming.settings import LoadSettings
 from semistream.streaming.status import read_status
 from semistream.tuning.advice import describe, recommendation
@@ -89,7 +89,7 @@ def begin(settings: TuneSettings, sweep: str, places: Places) -> list[dict[str, 
     return [asdict(p) for p in points]
 
 
-def _with_own_choice(case: Case, points: list[Point], budgets: Iterable[int],
+def _with_own_choice(case: SizingInput, points: list[Point], budgets: Iterable[int],
                      costs: Costs) -> tuple[list[Point], dict[str, int]]:
     """Return the points, with the choice of `auto` among them, and by budget the number of that
     choice. A recommendation must be better than it."""
@@ -216,14 +216,14 @@ def advised(settings: LoadSettings, events: Iterable[Mapping[str, Any]]) -> Load
             best = max(fitting, key=lambda s: s["memory"])
             reason = (f"recommended by the tuning sweep {event['sweep']}: {best['rate']:,.0f} "
                       f"tuples/s measured with M = {best['memory']:,} bytes, "
-                      f"{spelled(best['parameters'])}")
+                      f"{format_sizes(best['parameters'])}")
             return LoadSettings.load(settings.model_dump() | {
                 "algorithm": best["algorithm"], "parameters": best["parameters"],
                 "partitions": best["partitions"], "reason": reason})
     return settings
 
 
-def _job(settings: TuneSettings, case: Case, places: Places) -> str:
+def _job(settings: TuneSettings, case: SizingInput, places: Places) -> str:
     """Return the job for which the sweep is valid; "" if the user's own sample does not belong to
     the named job."""
     if settings.stream is None:
@@ -298,10 +298,10 @@ def _from_row(row: Mapping[Any, Any]) -> Point:
                  | {k: row[k] for k in Point.__dataclass_fields__ if k in row and k not in named})
 
 
-def _case(directory: Path, about: Mapping[str, Any]) -> Case:
+def _case(directory: Path, about: Mapping[str, Any]) -> SizingInput:
     """Restore the case from the files that ``begin`` wrote."""
     sample = pq.read_table(directory / "sample.parquet").combine_chunks().to_batches()[0]
-    return Case(Job.from_yaml(directory / "job.yaml"), sample, Path(about["snapshot"]),
+    return SizingInput(Job.from_yaml(directory / "job.yaml"), sample, Path(about["snapshot"]),
                 about["partitions"])
 
 

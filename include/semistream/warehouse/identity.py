@@ -53,20 +53,14 @@ def check_snapshot(engine: Engine, source: Mapping[str, Any], snapshot: str, mas
     dimension: it is of another warehouse, or of a later state than the dimension has.
 
     source: from the snapshot's manifest. A snapshot that was published from a file names no
-    warehouse and has no surrogate keys; it passes. A former version named the warehouse by its URL
-    only.
+    warehouse and has no surrogate keys; it passes.
     """
     if "changes" not in source:
         return
     mine, known = retrying(lambda: _known(engine, master), retry)
     remedy = (f"Run `semistream provision` with this WAREHOUSE_URL, or the DAG "
               f"provision_master_data: it publishes {master} anew.")
-    if "identity" in source:
-        same = source["identity"] == mine
-    else:
-        same = (source["changes"] == known
-                or source.get("warehouse") == engine.url.render_as_string(hide_password=True))
-    if not same:
+    if source.get("identity") != mine:
         raise ConfigError("snapshot", "must be of this warehouse, as its surrogate keys are", (
             f"{snapshot}, published from {source.get('warehouse')}"), f"{remedy} Warehouses that "
                           "are loaded at the same time need a SEMISTREAM_HOME each.")

@@ -1,7 +1,7 @@
 """The identity of a stream tuple in the warehouse: its id columns, and one text of them all.
 
 No database indexes ids of any length. A tuple with an id of more than KEY_CHARACTERS is therefore
-not loaded, whatever the sink, but kept in ``unmatched`` with the reason LONG_ID. Wherever such an
+not loaded, whatever the sink, but kept in ``unmatched`` with ``Reason.LONG_ID``. Wherever such an
 id is stored, it is shortened to its beginning and a digest.
 """
 
@@ -16,7 +16,6 @@ import pyarrow.compute as pc
 
 from semistream.warehouse.types import KEY_CHARACTERS
 
-LONG_ID = "long_id"
 DIGITS = 64  # of SHA-256 in hexadecimal
 
 Text = TypeVar("Text", str, bytes)

@@ -21,22 +21,23 @@ independent count of its tuples::
 
 ``start`` is where the batch before ended (null: the source's beginning), as in Spark's offset log.
 A drain has ``{}``. A batch of two streams has ``{"left": …, "right": …}``, each of them as above.
-``files`` is the number of files (an earlier version stored their paths). ``load_files`` names the
-files, with size and time as they were when the batch began. The names of files that are gone from
-the source are deleted there by and by.
+``files`` is the number of files. ``load_files`` names the files, with size and time as they were
+when the batch began. The names of files that are gone from the source are deleted there by and by.
 
-Every committed partition satisfies waiting_before + rows_read = matched + unmatched + waiting.
-Tuples that could not be parsed (reason ``unparsable``), or whose id is too long for an index
-(``long_id``), are part of rows_read and of unmatched. Rows written for a partition: output_rows
-into the fact table (for a left join that includes unmatched tuples, except those two kinds),
-``unmatched`` into the table of that name.
+Every committed partition satisfies waiting_before + rows_read = matched + unmatched + waiting, in
+all and for each of its inputs (``load_inputs``), see ``records.unaccounted``. Tuples that could not
+be parsed (reason ``unparsable``), or whose id is too long for an index (``long_id``), are part of
+rows_read and of unmatched. Rows written for a partition: output_rows into the fact table (for a
+left join that includes unmatched tuples, except those two kinds), ``unmatched`` into the table of
+that name.
 """
 
 from __future__ import annotations
 
 import json
-from base64 import b64decode
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, TypeVar
@@ -58,18 +59,23 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.sql import ColumnElement
 from tenacity import Retrying, retry_if_exception, stop_before_delay, wait_random_exponential
 
-from semistream.config import SIDES
 from semistream.data_files import DataFile
+from semistream.positions import Kind, Position
+from semistream.reasons import Reason
 from semistream.warehouse.bulk import bulk_insert
 from semistream.warehouse.dialects import SYSTEMS
 from semistream.warehouse.load_ids import first_load, last_load, load_id
+from semistream.warehouse.records import Commit, InputCounts, LoadRecord
 from semistream.warehouse.schema import (
     load_apps,
     load_batches,
     load_commits,
     load_files,
+    load_inputs,
+    load_rejections,
     propagated,
     unmatched,
 )
@@ -120,36 +126,36 @@ class Ledger:
         except IntegrityError:  # another process was first
             return self.run(once)
 
-    def load_id(self, load: Mapping[str, Any]) -> int:
-        """Return the key of the load with this batch, drain and partition."""
-        return load_id(self.number(), load["batch"], load["drain"], load["partition"])
+    def load_id(self, batch: int, drain: int, partition: int) -> int:
+        """Return the key of a load."""
+        return load_id(self.number(), batch, drain, partition)
 
-    def partition(self, batch: int, drain: int, partition: int) -> dict[str, Any] | None:
-        """Return the row of one partition, or None if it is not loaded."""
-        rows = self.run(lambda c: c.execute(select(load_batches).where(
-            *self._load(load_batches, batch, drain), load_batches.c.partition == partition)).all())
-        return _entry(rows[0]) if rows else None
+    def partition(self, batch: int, drain: int, partition: int) -> LoadRecord | None:
+        """Return the record of one partition, or None if it is not loaded."""
+        found = self.run(lambda connection: _records(
+            connection, load_batches.c.load_id == self.load_id(batch, drain, partition)))
+        return found[0] if found else None
 
-    def partitions(self, batch: int, drain: int) -> list[dict[str, Any]]:
-        """Return the rows of a batch, ordered by partition."""
-        query = select(load_batches).where(
-            *self._load(load_batches, batch, drain)).order_by(load_batches.c.partition)
-        return [_entry(row) for row in self.run(lambda c: c.execute(query).all())]
+    def partitions(self, batch: int, drain: int) -> list[LoadRecord]:
+        """Return the records of a batch, ordered by partition, without key sketches."""
+        return self.run(lambda connection: _records(
+            connection, and_(*self._load(load_batches, batch, drain))))
 
-    def last(self) -> tuple[int, int] | None:
-        """Return (batch, drain) of the newest commit, or None if there is none."""
+    def last(self) -> Position | None:
+        """Return the position of the newest commit, or None if there is none."""
         t = load_commits
         query = select(t.c.batch, t.c.drain).where(t.c.app == self.app).order_by(
             t.c.batch.desc(), t.c.drain.desc()).limit(1)
         row = self.run(lambda c: c.execute(query).first())
         return (row[0], row[1]) if row else None
 
-    def newest_work(self, sink: str) -> tuple[int, int] | None:
-        """Return (batch, drain) of the newest commit through a sink that needed tasks; a batch
+    def newest_work(self, sink: str) -> Position | None:
+        """Return the position of the newest commit through a sink that needed tasks; a batch
         without tuples needs none."""
         c = load_commits.c
         query = select(c.batch, c.drain).where(
-            c.app == self.app, c.sink == sink, or_(c.drain == 1, c.rows_read > 0)).order_by(
+            c.app == self.app, c.sink == sink,
+            or_(c.drain == Kind.DRAIN, c.rows_read > 0)).order_by(
                 c.batch.desc(), c.drain.desc()).limit(1)
         row = self.run(lambda connection: connection.execute(query).first())
         return (row.batch, row.drain) if row else None
@@ -165,9 +171,8 @@ class Ledger:
         row = self.run(lambda connection: connection.execute(query).first())
         return (row.load_id, row.batch) if row else None
 
-    def newest_job(self) -> tuple[str, str | None] | None:
-        """Return (the fact table, the job as JSON) of the newest commit. The job is None if a
-        former version committed it."""
+    def newest_job(self) -> tuple[str, str] | None:
+        """Return (the fact table, the job as JSON) of the newest commit."""
         c = load_commits.c
         query = select(c.fact_table, c.job).where(c.app == self.app).order_by(
             c.batch.desc(), c.drain.desc()).limit(1)
@@ -224,77 +229,65 @@ class Ledger:
             b.batch.desc(), b.drain.desc()).limit(most)
         return self.run(lambda c: list(c.scalars(query)))
 
-    def load(self, entry: dict[str, Any], write: Callable[[Connection], None]) -> dict[str, Any]:
-        """Write one partition and its ledger row in one transaction, unless the partition is
-        already loaded. Return the ledger row that is valid.
+    def load(self, record: LoadRecord, write: Callable[[Connection], int | None]) -> LoadRecord:
+        """Write one partition and its record in one transaction, unless the partition is already
+        loaded. Return the record that is valid.
 
-        The ledger row is written first: its unique key makes a second attempt at the same time
-        wait, then fail.
+        The record is written first: its unique key makes a second attempt at the same time wait,
+        then fail. write: writes the rows, and returns of how many keys it has written the totals.
         """
-        row = _row(self.number(), entry)
+        key = self.load_id(record.batch, record.drain, record.partition)
 
-        def work(connection: Connection) -> None:
-            connection.execute(load_batches.insert(), row)
-            write(connection)
+        def work(connection: Connection) -> int | None:
+            _insert(connection, {key: record})
+            closed = write(connection)
+            if closed is not None:
+                connection.execute(update(load_batches).where(load_batches.c.load_id == key).values(
+                    closed=closed))
+            return closed
 
         try:
-            self.run(work)
-            return entry
+            return replace(record, closed=self.run(work))
         except IntegrityError:
-            winner = self.partition(entry["batch"], entry["drain"], entry["partition"])
+            winner = self.partition(record.batch, record.drain, record.partition)
             if winner is None:  # another unique key was violated
                 raise
             return winner
 
-    @staticmethod
-    def note_closed(connection: Connection, load: int, sides: dict[str, dict[str, Any]],
-                    number: int) -> None:
-        """Note, for the proof, of how many keys a load of two streams has written the totals.
-
-        load: its load_id; sides: what its ledger row says of each stream.
-        """
-        left = SIDES[0]
-        noted = sides | {left: sides[left] | {"closed": number}}
-        connection.execute(update(load_batches).where(load_batches.c.load_id == load).values(
-            sides=json.dumps(noted)))
-
-    def commit(self, commit: dict[str, Any], entries: Sequence[dict[str, Any]] = (),
+    def commit(self, commit: Commit, loads: Sequence[LoadRecord] = (),
                rows: Callable[[], Iterable[tuple[Table, pa.Table]]] = tuple) -> None:
         """Record that all partitions of a batch are loaded. A repeated call is harmless.
 
-        commit: a row of ``load_commits``, and under "files" the rows for ``load_files``, each
-        (path, size, modified). For a sink outside the warehouse also entries: partition rows that
-        no task has written, and rows: a function that gives parts of rows for tables of the
-        warehouse; each attempt calls it anew.
+        For a sink outside the warehouse also loads: records that no task has written, and rows: a
+        function that gives parts of rows for tables of the warehouse; each attempt calls it anew.
         """
-        files = [{"app": self.app, "batch": commit["batch"], "number": n,
-                  **DataFile(*file)._asdict()} for n, file in enumerate(commit.get("files", ()))]
-        number = self.number() if entries else 0
+        files = [{"app": self.app, "batch": commit.batch, "number": n, **file._asdict()}
+                 for n, file in enumerate(commit.files)]
+        row = _row_of(load_commits, commit) | {"committed_at": utc_now()}
+        records = {self.load_id(r.batch, r.drain, r.partition): r for r in loads}
 
         def work(connection: Connection) -> None:
-            row = {name: value for name, value in commit.items() if name != "files"}
-            connection.execute(load_commits.insert(), {**row, "committed_at": utc_now()})
+            connection.execute(load_commits.insert(), row)
             if files:
                 connection.execute(load_files.insert(), files)
-            if entries:
-                connection.execute(load_batches.insert(), [_row(number, e) for e in entries])
+            if records:
+                _insert(connection, records)
             for table, part in rows():
                 bulk_insert(connection, table, part)
 
         try:
             self.run(work)
         except IntegrityError:
-            if not self.is_committed(commit["batch"], commit["drain"]):
+            if not self.is_committed(commit.batch, commit.drain):
                 raise
 
     def source(self, batch: int) -> tuple[dict[str, Any], list[str]]:
         """Return the ``source_offsets`` of a committed batch, and the paths of its files that are
         still recorded."""
         f = load_files.c
-        said = select(load_commits.c.source_offsets).where(*self._load(load_commits, batch, 0))
+        said = select(load_commits.c.source_offsets).where(
+            *self._load(load_commits, batch, Kind.BATCH))
         offsets = json.loads(self.run(lambda connection: connection.execute(said).scalar_one()))
-        if isinstance(offsets.get("files"), list):  # written by an earlier version
-            return offsets, offsets["files"]
         paths = select(f.path).where(f.app == self.app, f.batch == batch).order_by(f.number)
         return offsets, self.run(lambda connection: list(connection.scalars(paths)))
 
@@ -305,7 +298,8 @@ class Ledger:
         first, last = first_load(number, (batch, drain)), last_load(number, (batch, drain))
 
         def work(connection: Connection) -> None:
-            for table in (*tables, unmatched, propagated, load_batches):
+            for table in (*tables, unmatched, propagated, load_rejections, load_inputs,
+                          load_batches):
                 connection.execute(delete(table).where(table.c.load_id.between(first, last)))
 
         self.run(work)
@@ -314,7 +308,7 @@ class Ledger:
         """Record that the batches up to this committed one contain everything that the source had
         at a time, in s since 1970."""
         done = update(load_commits).where(
-            *self._load(load_commits, batch, 0)).values(source_listed=at)
+            *self._load(load_commits, batch, Kind.BATCH)).values(source_listed=at)
         self.run(lambda connection: connection.execute(done))
 
     def forget_files(self) -> None:
@@ -356,19 +350,57 @@ def app_number(connection: Connection, app: str) -> int | None:
     return connection.scalar(select(load_apps.c.number).where(load_apps.c.app == app))
 
 
-def _row(number: int, entry: dict[str, Any]) -> dict[str, Any]:
-    key = load_id(number, entry["batch"], entry["drain"], entry["partition"])
-    sketch = entry.get("key_sketch")  # base64, as summaries and intents are JSON
-    return {**entry, "load_id": key, "memory": json.dumps(entry["memory"]),
-            "rejected": json.dumps(entry["rejected"]),
-            **{name: json.dumps(entry[name]) if entry.get(name) else None
-               for name in ("sides", "nulled")},
-            "committed_at": utc_now(),
-            "key_sketch": None if sketch is None else b64decode(sketch)}
+# ---- records and rows
 
 
-def _entry(row: Row[Any]) -> dict[str, Any]:
-    values = dict(row._mapping)
-    del values["committed_at"], values["load_id"], values["key_sketch"]
-    return {**values, **{name: json.loads(values[name]) if values[name] else None
-                         for name in ("memory", "rejected", "sides", "nulled")}}
+def _insert(connection: Connection, records: Mapping[int, LoadRecord]) -> None:
+    """Insert records by load_id. The rows of ``load_batches`` come first."""
+    now = utc_now()
+    connection.execute(load_batches.insert(), [
+        _row_of(load_batches, r) | {
+            "load_id": key, "committed_at": now, "memory": json.dumps(dict(r.memory)),
+            "nulled": json.dumps(dict(r.nulled)) if r.nulled else None}
+        for key, r in records.items()])
+    inputs = [(key, number, of) for key, r in records.items() for number, of in enumerate(r.inputs)]
+    insert_inputs(connection, inputs)
+
+
+def insert_inputs(connection: Connection, inputs: Sequence[tuple[int, int, InputCounts]]) -> None:
+    """Insert the inputs of loads, each (load_id, its number in the load, counts)."""
+    connection.execute(load_inputs.insert(), [
+        _row_of(load_inputs, of) | {"load_id": key, "number": n} for key, n, of in inputs])
+    if rejections := [{"load_id": key, "role": of.role, "reason": reason, "tuples": tuples}
+                      for key, _, of in inputs for reason, tuples in of.rejected.items() if tuples]:
+        connection.execute(load_rejections.insert(), rejections)
+
+
+def _row_of(table: Table, record: LoadRecord | InputCounts | Commit) -> dict[str, Any]:
+    """Return the columns of a table that the record has."""
+    return {c.name: getattr(record, c.name) for c in table.columns if hasattr(record, c.name)}
+
+
+def _records(connection: Connection, which: ColumnElement[bool]) -> list[LoadRecord]:
+    """Return the records of the loads that a condition over ``load_batches`` selects, ordered by
+    load_id, without key sketches."""
+    b, i, r = load_batches.c, load_inputs.c, load_rejections.c
+    rows = connection.execute(select(*(c for c in b if c.name != "key_sketch")).where(
+        which).order_by(b.load_id)).all()
+    keys = [row.load_id for row in rows]
+    rejected: dict[tuple[int, str], dict[Reason, int]] = defaultdict(dict)
+    inputs: dict[int, list[InputCounts]] = defaultdict(list)
+    if keys:
+        for row in connection.execute(select(load_rejections).where(r.load_id.in_(keys))):
+            rejected[row.load_id, row.role][Reason(row.reason)] = row.tuples
+        for row in connection.execute(select(load_inputs).where(i.load_id.in_(keys)).order_by(
+                i.load_id, i.number)):
+            inputs[row.load_id].append(InputCounts(
+                rejected=rejected[row.load_id, row.role], **_fields_of(InputCounts, row)))
+    return [LoadRecord(**_fields_of(LoadRecord, row) | {
+        "inputs": tuple(inputs[row.load_id]), "memory": json.loads(row.memory),
+        "nulled": json.loads(row.nulled or "{}")}) for row in rows]
+
+
+def _fields_of(kind: type[LoadRecord | InputCounts], row: Row[Any]) -> dict[str, Any]:
+    """Return the columns of a row that a record of this kind has as fields."""
+    names = {f.name for f in fields(kind)}
+    return {name: value for name, value in row._mapping.items() if name in names}

@@ -17,6 +17,7 @@ from __future__ import annotations
 from typing import Any
 
 from semistream.errors import StateError
+from semistream.positions import Kind, Position
 
 # upper bounds (exclusive) of each number; a key is less than 2**63
 APPS, BATCHES, PARTITIONS = 92_000, 10**9, 10**4
@@ -26,7 +27,7 @@ _DRAINS = 10  # a digit
 def load_id(number: int, batch: int, drain: int, partition: int) -> int:
     """Return the key of a load. number: of the app. Raises StateError for numbers that exceed the
     key's digits."""
-    if not (0 < number < APPS and 0 <= batch < BATCHES and drain in (0, 1)
+    if not (0 < number < APPS and 0 <= batch < BATCHES and drain in {*Kind}
             and 0 <= partition < PARTITIONS):
         raise StateError(f"No load_id for app number {number}, batch {batch}, drain {drain}, "
                          f"partition {partition}: there may be {APPS:,} apps, {BATCHES:,} batches "
@@ -35,20 +36,19 @@ def load_id(number: int, batch: int, drain: int, partition: int) -> int:
     return key_of(number, batch, drain, partition)
 
 
-def first_load(number: int, position: tuple[int, int]) -> int:
-    """Return the least key of an app's loads at (batch, drain). The position before the first
-    batch, (-1, 1), is allowed."""
+def first_load(number: int, position: Position) -> int:
+    """Return the least key of an app's loads at a position, which may be START."""
     return key_of(number, *position, 0)
 
 
-def last_load(number: int, position: tuple[int, int]) -> int:
-    """Return the greatest key of an app's loads at (batch, drain)."""
+def last_load(number: int, position: Position) -> int:
+    """Return the greatest key of an app's loads at a position."""
     return first_load(number, position) + PARTITIONS - 1
 
 
 def app_loads(number: int) -> tuple[int, int]:
     """Return the least and the greatest key that an app's loads can have."""
-    return first_load(number, (0, 0)), first_load(number + 1, (0, 0)) - 1
+    return first_load(number, (0, Kind.BATCH)), first_load(number + 1, (0, Kind.BATCH)) - 1
 
 
 # These take integers, NumPy arrays and SQL columns. Each division is exact, so no database rounds.
@@ -65,7 +65,7 @@ def batch_of(key: Any) -> Any:
 
 
 def drain_of(key: Any) -> Any:
-    """Return 1 for a load that a drain wrote, else 0."""
+    """Return the Kind of a ``load_id``."""
     return _quotient(key, PARTITIONS) % _DRAINS
 
 

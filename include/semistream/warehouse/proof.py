@@ -15,10 +15,8 @@ from datetime import datetime
 import sqlalchemy as sa
 from sqlalchemy import func, select
 
+from semistream.positions import START, Position
 from semistream.warehouse.schema import load_commits, quality_runs
-
-Position = tuple[int, int]  # (batch, drain)
-START: Position = (-1, 1)  # before the first batch
 
 
 @dataclass(frozen=True)
@@ -110,10 +108,7 @@ def _proof(app: str, last: Position, runs: Sequence[Run]) -> Proof:
 
 def as_run(row: sa.Row) -> Run:
     """Convert a row of ``quality_runs`` to a Run."""
-    drain = row.from_drain
-    if drain is None:  # not recorded: take what was surely verified, or what surely failed
-        drain = 1 if row.success else 0
-    first = START if row.from_batch is None else (row.from_batch, drain)
-    return Run(first, (row.to_batch, row.to_drain or 0), row.started_at, row.expectations,
+    first = START if row.from_batch is None else (row.from_batch, row.from_drain)
+    return Run(first, (row.to_batch, row.to_drain), row.started_at, row.expectations,
                tuple(json.loads(row.failed)), bool(row.success), row.report,
-               tuple(json.loads(row.unseen or "[]")))
+               tuple(json.loads(row.unseen)))

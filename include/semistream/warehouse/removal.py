@@ -14,13 +14,16 @@ from semistream.warehouse.schema import (
     load_batches,
     load_commits,
     load_files,
+    load_inputs,
+    load_rejections,
     propagated,
     quality_runs,
     unmatched,
 )
 from semistream.warehouse.tables import existing_table, fact_tables
 
-LEDGER = (unmatched, propagated, load_batches, load_commits, load_files, quality_runs)
+LEDGER = (unmatched, propagated, load_rejections, load_inputs, load_batches, load_commits,
+          load_files, quality_runs)
 
 
 def rows_of(connection: Connection, app: str,

@@ -4,8 +4,9 @@ A load is a partition of a batch. Everything that it writes has its ``load_id`` 
 Rows of facts and of ``unmatched`` also have their number in the load, ``load_row``; both columns
 together are the primary key of these tables. ``load_batches`` has one row per load, written in the
 same transaction as the load's rows: whoever commits it first has loaded that partition of that
-batch, and a second attempt finds the row and writes nothing. A row of ``load_commits`` says that
-all partitions of a batch are loaded.
+batch, and a second attempt finds the row and writes nothing. ``load_inputs`` has the counts of each
+of the load's inputs, ``load_rejections`` these by reason. A row of ``load_commits`` says that all
+partitions of a batch are loaded.
 """
 
 from sqlalchemy import (
@@ -50,7 +51,7 @@ load_apps = Table(
     # the app's number in its load_ids; never assigned twice
     Column("number", big_integer(), primary_key=True, autoincrement=True),
     Column("app", NAME, nullable=False, unique=True),
-    Column("checkpoint", Text),  # its directory; null: a former version
+    Column("checkpoint", Text),  # its directory; null until its first load has begun
     sqlite_autoincrement=True,
 )
 
@@ -64,8 +65,6 @@ load_batches = Table(
     Column("partition", Integer, nullable=False),
     Column("algorithm", NAME, nullable=False),
     Column("reason", Text),  # why `auto` chose that algorithm
-    Column("master", NAME, nullable=False),
-    Column("master_version", NAME, nullable=False),
     Column("waiting_before", BigInteger, nullable=False),
     Column("rows_read", BigInteger, nullable=False),
     Column("matched", BigInteger, nullable=False),
@@ -79,28 +78,53 @@ load_batches = Table(
     Column("service_rate", Float, nullable=False),  # stream tuples per second inside the operator
     Column("seconds", Float, nullable=False),  # inside the operator
     # s that the tuples finished here waited since the start of the batch that brought them, median
-    # and maximum; null: none was finished, or a former version wrote the row
+    # and maximum; null: none was finished
     Column("wait_median", Float),
     Column("wait_longest", Float),
     Column("memory_budget", BigInteger, nullable=False),  # M of this partition, bytes
     Column("memory_peak", BigInteger, nullable=False),  # bytes
-    # the most anonymous memory that the worker's process had so far; null: of a former version
+    # the most anonymous memory that the worker's process had so far
     Column("resident_peak", BigInteger),
     Column("memory", Text, nullable=False),  # JSON: bytes by component
-    Column("rejected", Text, nullable=False),  # JSON: unmatched tuples by reason
-    # JSON: waiting_before, rows_read, matched, rejected and waiting of each of two streams, which
-    # add up to the columns above, and on_disk, a part of waiting; null: one stream, master data
-    Column("sides", Text),
     # JSON: by column, how many numbers of the facts are stored as null because the database cannot
     # represent them: NaN, in MySQL also the infinities; null: none
     Column("nulled", Text),
-    Column("state_file", Text, nullable=False),  # the join state after this batch
-    # checksum of the rows in the fact table, see checksum.py; null: a version without checksums
-    Column("facts_checksum", BigInteger),
-    Column("unmatched_checksum", BigInteger),  # of the rows in unmatched
+    # the number of keys whose totals the load wrote, see closing.py; null: the job has no totals
+    Column("closed", BigInteger),
+    # checksum of the rows in the fact table, see checksum.py
+    Column("facts_checksum", BigInteger, nullable=False),
+    Column("unmatched_checksum", BigInteger, nullable=False),  # of the rows in unmatched
     Column("key_sketch", LargeBinary),  # see sketches/sampled.py; null: none was kept
     Column("committed_at", DateTime, nullable=False),  # UTC
     Index("ix_load_batches_load", "app", "batch", "drain", "partition", unique=True),
+)
+
+# one row for each input of a load: a role of a dimension, or one of two streams
+load_inputs = Table(
+    "load_inputs", metadata,
+    Column("load_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("role", NAME, primary_key=True),  # "left" and "right" of two streams
+    Column("number", Integer, nullable=False),  # of the input, in the order of the join
+    Column("dimension", NAME, nullable=False),  # empty: a stream
+    Column("version", NAME, nullable=False),  # of the dimension's master data; empty: a stream
+    Column("waiting_before", BigInteger, nullable=False),
+    Column("rows_read", BigInteger, nullable=False),
+    Column("matched", BigInteger, nullable=False),
+    Column("unmatched", BigInteger, nullable=False),
+    Column("waiting", BigInteger, nullable=False),
+    Column("on_disk", BigInteger, nullable=False),  # a part of waiting
+    Column("cache_hits", BigInteger, nullable=False),
+    Column("bytes_read", BigInteger, nullable=False),
+    Column("state_file", Text, nullable=False),  # the join state after the load
+)
+
+# the unmatched tuples of load_inputs by reason; a reason without tuples has no row
+load_rejections = Table(
+    "load_rejections", metadata,
+    Column("load_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("role", NAME, primary_key=True),
+    Column("reason", String(40), primary_key=True),
+    Column("tuples", BigInteger, nullable=False),
 )
 
 load_commits = Table(
@@ -108,7 +132,8 @@ load_commits = Table(
     Column("app", NAME, primary_key=True),
     Column("batch", BigInteger, primary_key=True, autoincrement=False),
     Column("drain", Integer, primary_key=True, autoincrement=False),
-    Column("job", Text),  # JSON: the job that was loaded (config.Job), its source as it was read
+    # JSON: the job that was loaded (config.Job), its source as it was read
+    Column("job", Text, nullable=False),
     Column("fact_table", NAME, nullable=False),
     Column("sink", NAME, nullable=False),  # "sql", or the URI of a Delta table
     Column("partitions", Integer, nullable=False),
@@ -216,7 +241,6 @@ quality_runs = Table(
     Column("success", Integer, nullable=False, server_default=false()),
     Column("expectations", Integer, nullable=False),
     Column("failed", Text, nullable=False),  # JSON: the names of the expectations that failed
-    # JSON: texts that say what could not be checked; null: an earlier version wrote the row
-    Column("unseen", Text),
+    Column("unseen", Text, nullable=False),  # JSON: texts that say what could not be checked
     Column("report", Text, nullable=False),  # path of its Data Docs page
 )

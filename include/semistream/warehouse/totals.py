@@ -10,7 +10,8 @@ from decimal import Decimal
 
 from sqlalchemy import Connection, Row, and_, case, func, or_, select, true
 
-from semistream.warehouse.schema import load_batches, load_commits
+from semistream.positions import Kind
+from semistream.warehouse.schema import load_batches, load_commits, load_inputs
 
 SUMS = ("rows_read", "matched", "unmatched", "output_rows", "cache_hits")  # over all batches
 MOST = ("memory_peak", "memory_budget")  # the greatest of a batch, summed over its partitions
@@ -25,7 +26,7 @@ class Totals:
 
     app: str
     batch: int = -1
-    drain: int = 1
+    drain: int = Kind.DRAIN
     committed_at: datetime = datetime.min
     fact_table: str = ""
     algorithm: str = ""
@@ -64,7 +65,7 @@ def _up_to(connection: Connection, last: Row, known: Totals) -> Totals:
     if (known.batch, known.drain, known.committed_at) == (last.batch, last.drain,
                                                           last.committed_at):
         return known
-    c, b = load_commits.c, load_batches.c
+    c, b, i = load_commits.c, load_batches.c, load_inputs.c
     same = select(c.app).where(c.app == known.app, c.batch == known.batch, c.drain == known.drain,
                                c.committed_at == known.committed_at)
     if known.batches and connection.execute(same).first() is None:  # the app was begun anew
@@ -77,18 +78,21 @@ def _up_to(connection: Connection, last: Row, known: Totals) -> Totals:
                     or_(b.batch < last.batch, b.drain <= last.drain))
              .group_by(b.batch, b.drain).subquery())
     n = newer.c
-    more = connection.execute(select(func.count(case((n.drain == 0, 1))).label("batches"),
+    more = connection.execute(select(func.count(case((n.drain == Kind.BATCH, 1))).label("batches"),
                                      *(func.sum(n[name]).label(name) for name in SUMS),
                                      *(func.max(n[name]).label(name)
                                        for name in (*MOST, RESIDENT, WAIT)))).one()._mapping
     state = connection.execute(
-        select(func.sum(b.waiting), func.max(b.algorithm), func.max(b.master_version))
+        select(func.sum(b.waiting), func.max(b.algorithm))
         .where(b.app == last.app, b.batch == last.batch, b.drain == last.drain)).one()
+    version = connection.scalar(
+        select(func.max(i.version)).join(load_batches, b.load_id == i.load_id)
+        .where(b.app == last.app, b.batch == last.batch, b.drain == last.drain))
     added = {name: getattr(known, name) + _integer(more[name]) for name in ("batches", *SUMS)}
     most = {name: max(getattr(known, name), _integer(more[name])) for name in (*MOST, RESIDENT)}
     return replace(known, batch=last.batch, drain=last.drain, committed_at=last.committed_at,
                    fact_table=last.fact_table, waiting=_integer(state[0]), algorithm=state[1] or "",
-                   master_version=state[2] or "",
+                   master_version=version or "",
                    wait_longest=max(known.wait_longest, more[WAIT] or 0.0), **added, **most)
 
 

@@ -78,7 +78,8 @@ class ByChunk(StreamTable):
 
     @property
     def missing(self) -> int:
-        """Tuples that the open chunk, the newest of Q, lacks to reach w tuples."""
+        """The number of tuples that the open chunk, the newest one of Q, needs to reach w
+        tuples."""
         return self.w(self.capacity) - self.open_count
 
     @property
@@ -304,9 +305,12 @@ class ByChunk(StreamTable):
 
     # State
 
+    def drained(self) -> None:
+        """Remove the empty chunks that remain in Q."""
+        self.queue.clear()
+
     def tables(self) -> dict[str, pa.RecordBatchReader]:
-        """Return the state to save: the waiting tuples in the order of age, and which have a
-        match."""
+        """Return the waiting tuples in the order of age, and which have a match."""
         if not self.opened:
             return {}
         portions = (self.slots(first, min(SAVED_ROWS, self.live - first))
@@ -317,8 +321,7 @@ class ByChunk(StreamTable):
         return {"strings": self.strings, "chunks": [[c.count, c.closed] for c in self.queue]}
 
     def restore(self, waiting: pa.Table, values: dict[str, Any], spec: JoinSpec) -> None:
-        """Restore waiting tuples. The table must be open and have its size. Raises ConfigError when
-        they do not fit."""
+        """Restore waiting tuples. The table must be open and have its size."""
         at = 0
         for count, closed in values["chunks"]:
             if count:

@@ -272,15 +272,13 @@ class ByKey(StreamTable):
     # State
 
     def tables(self) -> dict[str, pa.RecordBatchReader]:
-        """Return the state to save: the waiting tuples in the order of age."""
+        """Return the waiting tuples in the order of age."""
         return {"waiting": self.saved(self.in_age_order())} if self.opened else {}
 
     def values(self) -> dict[str, Any]:
         return {"strings": self.strings} | ({"capacity": self.capacity} if self.opened else {})
 
     def restore(self, waiting: pa.Table, values: dict[str, Any], spec: JoinSpec) -> None:
-        """Restore waiting tuples. The table must be open. Raises ConfigError when they do not
-        fit."""
         self.divide(min(values["capacity"], self.most))
         for parts in (waiting[:1], waiting[1:]):  # the oldest has an age of its own
             for part in parts.to_batches(max_chunksize=APPEND_ROWS):

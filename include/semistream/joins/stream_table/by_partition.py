@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +14,9 @@ import pyarrow as pa
 from semistream.joins.arena import mapped, release
 from semistream.joins.output import OUTPUT_BYTES, OUTPUT_ROWS, Pairs, Removed, portions
 from semistream.joins.paged_store import PagedStore
+from semistream.joins.spec import JoinSpec
 from semistream.joins.stream_buffer import StreamBuffer, StreamLayout
+from semistream.joins.stream_probing import PROBE_ROWS
 from semistream.joins.stream_table import by_partition_kernels as kernels
 from semistream.joins.stream_table.by_partition_kernels import HIGH, LIVE, MOST, USED
 from semistream.joins.stream_table.interface import NO_LIMIT, SAVED_ROWS, Ages, Found, StreamTable
@@ -255,6 +258,21 @@ class ByPartition(StreamTable):
         self.snapped[p] = -1 if self.snapped[p] else 0
         return removed
 
+    # State
+
+    def tables(self) -> dict[str, pa.RecordBatchReader]:
+        return {"waiting": self.newest(self.waiting)} if self.opened else {}
+
+    def values(self) -> dict[str, Any]:
+        sizes = {"width": self.width, "blocks": self.blocks, "shift": self.store.shift,
+                 "pages": self.page_count} if self.opened else {}
+        return {"strings": self.strings} | sizes
+
+    def restore(self, waiting: pa.Table, values: dict[str, Any], spec: JoinSpec) -> None:
+        self.divide(values["blocks"], values["pages"])
+        for part in waiting.to_batches(max_chunksize=PROBE_ROWS):
+            self.admit_saved(pa.RecordBatch.from_arrays(part.columns, schema=spec.stream), spec)
+
     # Ages
 
     def ages(self) -> Ages:
@@ -285,7 +303,8 @@ class ByPartition(StreamTable):
         return out
 
     def newest(self, number: np.ndarray) -> pa.RecordBatchReader:
-        """Return the newest number[i] tuples of each partition i, for a state."""
+        """Return the tuples that came last, number[i] of each partition i, as a reader for a
+        state."""
         ends = np.cumsum(number, dtype=np.int64)
         cuts = np.unique([0, *np.searchsorted(ends, np.arange(SAVED_ROWS, ends[-1], SAVED_ROWS)),
                           len(number)])

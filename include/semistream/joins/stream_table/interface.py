@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -84,16 +84,32 @@ class StreamTable(ABC):
 
     @abstractmethod
     def ages(self) -> Ages:
-        """Return how long the waiting tuples have waited."""
+        """Return the ages of the waiting tuples."""
 
     @abstractmethod
     def age_by(self, ages: Ages) -> None:
-        """Shift the arrival of the waiting tuples back: they come from a saved state, and have
+        """Set the arrival times of waiting tuples back: they were restored from a state and had
         already waited for these times."""
 
     @abstractmethod
     def get(self, tuples: np.ndarray) -> list[pa.Array]:
         """Return all stream columns of the tuples in these slots, int64[n]."""
+
+    @abstractmethod
+    def tables(self) -> dict[str, pa.RecordBatchReader]:
+        """Return the waiting tuples as the table ``waiting``; nothing if the table is not open."""
+
+    @abstractmethod
+    def values(self) -> dict[str, Any]:
+        """Return the sizes that ``restore`` needs, among them ``strings``."""
+
+    @abstractmethod
+    def restore(self, waiting: pa.Table, values: dict[str, Any], spec: JoinSpec) -> None:
+        """Restore waiting tuples. The table must be open. Raises ConfigError when they do not
+        fit."""
+
+    def drained(self) -> None:  # noqa: B027 - most layouts have nothing left
+        """Note that the join is drained: no tuple waits any more."""
 
     def admit(self, buffer: StreamBuffer, most: int = NO_LIMIT) -> int:
         """Move the first tuples of the buffer in, as many as fit and at most `most`. Return their

@@ -10,7 +10,6 @@ import pyarrow as pa
 from semistream.joins.arena import Arena
 from semistream.joins.spec import JoinSpec
 from semistream.joins.state_file import JoinState
-from semistream.joins.stream_probing import PROBE_ROWS
 from semistream.joins.stream_table.by_partition import ByPartition
 
 MOST_CHANGES = 100  # snapshots of changes between two whole ones
@@ -30,8 +29,9 @@ class Snapshots:
         self.changed = 0
         if not self.h_s.opened:
             return {}
-        self.count = 1
-        return {"waiting": self._newest(self.h_s.waiting)}
+        self.count, tables = 1, self.h_s.tables()
+        self.h_s.snap()
+        return tables
 
     def changes(self, others: int = 0) -> dict[str, pa.Table | pa.RecordBatchReader] | None:
         """Return the tuples that came since the last snapshot and still wait, and the partitions
@@ -46,15 +46,13 @@ class Snapshots:
             return None
         self.count, self.changed = self.count + 1, changed
         left = pa.table({"partition": np.flatnonzero(self.h_s.snapped < 0)})
-        return {"left": left, "waiting": self._newest(came)}
+        waiting = self.h_s.newest(came)
+        self.h_s.snap()
+        return {"left": left, "waiting": waiting}
 
     def values(self) -> dict[str, Any]:
-        """Return the layout of H_S."""
-        h_s, values = self.h_s, {"strings": self.h_s.strings, "changed": self.changed}
-        if h_s.opened:
-            values |= {"width": h_s.width, "blocks": h_s.blocks, "shift": h_s.store.shift,
-                       "pages": h_s.page_count}
-        return values
+        """Return the sizes of H_S, and the tuples saved as changes."""
+        return self.h_s.values() | {"changed": self.changed}
 
     def restore(self, states: list[JoinState], arena: Arena, spec: JoinSpec) -> None:
         """Restore a whole snapshot and the changes after it into an opened H_S."""
@@ -64,14 +62,6 @@ class Snapshots:
             left = () if state.whole else state.tables["left"]["partition"].to_pylist()
             for partition in left:
                 h_s.remove(partition)
-            arena.reserve("H_S", h_s.divide(state.values["blocks"], state.values["pages"]))
-            for part in state.tables["waiting"].to_batches(max_chunksize=PROBE_ROWS):
-                h_s.admit_saved(pa.RecordBatch.from_arrays(part.columns, schema=spec.stream), spec)
+            h_s.restore(state.tables["waiting"], state.values, spec)
+            arena.reserve("H_S", h_s.size)
             h_s.snap()
-
-    def _newest(self, number: np.ndarray) -> pa.RecordBatchReader:
-        """Return the newest number[p] tuples of each partition p, int32[N]. They count as saved
-        from now on."""
-        tuples = self.h_s.newest(number)
-        self.h_s.snap()
-        return tuples

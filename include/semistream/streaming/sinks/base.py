@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -14,9 +14,9 @@ from semistream.streaming.sinks.warehouse import Warehouse
 from semistream.streaming.spool import RowWriter, Spool
 from semistream.warehouse.checksum import as_stored, checksum, signed
 from semistream.warehouse.closing import Closing
+from semistream.warehouse.records import Commit, LoadRecord
 
 INSERT_ROWS = 100_000  # rows given to the bulk writer at a time
-PREPARED = "prepared"  # the field of an entry that only the sink's own commit reads
 
 
 Rows = tuple[str, Callable[[], Iterator[pa.RecordBatch]]]  # a file's name, its rows
@@ -58,29 +58,28 @@ class Sink(Protocol):
     def open(cls, setting: str, warehouse: Warehouse, checkpoint: Path) -> Sink:
         """Return the sink that the setting names. Raises ConfigError."""
 
-    def loaded(self, app: str, batch: int, drain: int, partition: int) -> dict[str, Any] | None:
-        """Return the ledger row of a partition that is already loaded, else None."""
+    def loaded(self, app: str, batch: int, drain: int, partition: int) -> LoadRecord | None:
+        """Return the record of a partition that is already loaded, else None."""
 
     def take_back(self, app: str, batch: int, drain: int) -> None:
         """Delete what partitions have written of a batch that is not committed."""
 
-    def writer(self, schema: pa.Schema, load: dict[str, Any]) -> RowWriter | None:
-        """Return the writer that takes joined rows as they come; None: they go to the spool. load:
-        app, batch, drain and partition."""
+    def writer(self, schema: pa.Schema, app: str, batch: int, drain: int,
+               partition: int) -> RowWriter | None:
+        """Return the writer that takes joined rows as they come; None: they go to the spool."""
 
-    def write(self, entry: dict[str, Any], spool: Spool) -> dict[str, Any]:
-        """Write a partition, or prepare it for ``commit``. Return the ledger row that is valid, in
-        `PREPARED` with what ``commit`` needs to know."""
+    def write(self, record: LoadRecord, spool: Spool) -> LoadRecord:
+        """Write a partition, or prepare it for ``commit``. Return the record that is valid; what
+        ``commit`` needs to know is in its field ``prepared``."""
 
     def prepare(self, stream: pa.Schema, added: pa.Schema, id_columns: tuple[str, ...]) -> Sink:
         """Create or check the target. Return the sink to use from then on. Raises ConfigError if
         the target does not fit."""
 
-    def commit(self, commit: dict[str, Any], entries: list[dict[str, Any]]) -> None:
+    def commit(self, commit: Commit, loads: Sequence[LoadRecord]) -> None:
         """Commit a batch, all of whose partitions are written. A repeated call is harmless.
 
-        commit: a row of ``load_commits`` and its files; entries: the result of ``write`` for each
-        partition.
+        loads: the result of ``write`` for each partition.
         """
 
     def clean_up(self) -> None:
@@ -97,11 +96,6 @@ class Sink(Protocol):
     def stored(self, app: str) -> StoredRows | None:
         """Return the app's rows, for the proof; None if they are in the warehouse's fact table.
         Raises ConfigError if the target is gone."""
-
-
-def ledger_row(entry: dict[str, Any]) -> dict[str, Any]:
-    """Return the entry without what only the sink's commit needs."""
-    return {name: value for name, value in entry.items() if name != PREPARED}
 
 
 def with_key(rows: pa.Table, load_id: int, first: int = 0) -> pa.Table:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -24,10 +24,8 @@ from semistream.parquet_decoding import open_parquet, parquet_batches
 from semistream.parquet_encoding import encoding
 from semistream.streaming.sinks.base import (
     INSERT_ROWS,
-    PREPARED,
     Rows,
     StoredRows,
-    ledger_row,
     rejected_rows,
     stored_checksum,
 )
@@ -36,6 +34,7 @@ from semistream.streaming.spool import Spool
 from semistream.warehouse.checksum import checksum, signed
 from semistream.warehouse.identity import warehouse_identity
 from semistream.warehouse.load_ids import app_loads
+from semistream.warehouse.records import Commit, LoadRecord
 from semistream.warehouse.schema import metadata, propagated, unmatched
 from semistream.warehouse.tables import fact_table
 
@@ -96,28 +95,30 @@ class DeltaSink:
                               "Load into the warehouse, or leave totals out.")
         return cls(setting, str(checkpoint), warehouse)
 
-    def loaded(self, app: str, batch: int, drain: int, partition: int) -> dict[str, Any] | None:
+    def loaded(self, app: str, batch: int, drain: int, partition: int) -> LoadRecord | None:
         return None  # the driver starts no task for a committed batch
 
     def take_back(self, app: str, batch: int, drain: int) -> None:
         return None  # nothing refers to the written files
 
-    def writer(self, schema: pa.Schema, load: dict[str, Any]) -> DataFiles:
-        key = self.warehouse.ledger(load["app"]).load_id(load)
-        return DataFiles(self.uri, schema, load, {"load_id": pa.scalar(key, pa.int64())})
+    def writer(self, schema: pa.Schema, app: str, batch: int, drain: int,
+               partition: int) -> DataFiles:
+        key = self.warehouse.ledger(app).load_id(batch, drain, partition)
+        return DataFiles(self.uri, schema, f"{batch:09d}-{drain}-{partition:04d}",
+                         {"load_id": pa.scalar(key, pa.int64())})
 
-    def write(self, entry: dict[str, Any], spool: Spool) -> dict[str, Any]:
+    def write(self, record: LoadRecord, spool: Spool) -> LoadRecord:
         assert isinstance(spool.writer, DataFiles)
-        name, files = f"{entry['state_file']}.parquet", spool.writer.close()
+        name, files = f"{record.state_file}.parquet", spool.writer.close()
         rejected, staged = spool.unmatched(), {}
         unmatched_checksum = stored_checksum(rejected, self.warehouse.engine)
         for table, rows in ((unmatched, rejected), (propagated, spool.propagated())):
             if rows.num_rows:
                 staged[table.name] = f"{table.name}-{name}"
                 self._stage(staged[table.name], rows)
-        return entry | {PREPARED: {"files": files, "staged": staged},
-                        "facts_checksum": signed(spool.writer.total),
-                        "unmatched_checksum": unmatched_checksum}
+        return replace(record, prepared={"files": files, "staged": staged},
+                       facts_checksum=signed(spool.writer.total),
+                       unmatched_checksum=unmatched_checksum)
 
     def _stage(self, name: str, rows: pa.Table) -> None:
         """Keep rows for the warehouse in a file until the commit."""
@@ -182,29 +183,29 @@ class DeltaSink:
                               f"warehouse's identity {mine}. Name another table, or set "
                               "WAREHOUSE_URL to the warehouse that has its ledger.")
 
-    def commit(self, commit: dict[str, Any], entries: list[dict[str, Any]]) -> None:
+    def commit(self, commit: Commit, loads: Sequence[LoadRecord]) -> None:
         from deltalake import CommitProperties, Transaction
         from deltalake.transaction import AddAction, RemoveAction
 
-        table, version = _delta_table(self.uri), 2 * commit["batch"] + commit["drain"]
+        table, version = _delta_table(self.uri), 2 * commit.batch + commit.drain
         table.update_incremental()
-        newest = table.transaction_version(commit["app"])
+        newest = table.transaction_version(commit.app)
         if newest is None or newest < version:
-            files = [file for e in entries for file in e[PREPARED]["files"]]
+            files = [file for load in loads for file in load.prepared["files"]]
             actions: list[AddAction | RemoveAction] = [
                 AddAction(f["path"], f["size"], {}, 0, True, json.dumps({"numRecords": f["rows"]}))
                 for f in files]
-            once = CommitProperties(app_transactions=[Transaction(commit["app"], version)])
+            once = CommitProperties(app_transactions=[Transaction(commit.app, version)])
             table.create_write_transaction(actions, "append", table.schema(),
                                            commit_properties=once)
         self._flush(table.version())
         staging = Path(self.checkpoint) / "staging"
-        rows, ledger = [ledger_row(e) for e in entries], self.warehouse.ledger(commit["app"])
+        ledger = self.warehouse.ledger(commit.app)
 
         def kept() -> Iterator[tuple[Table, pa.Table]]:
-            for e in entries:
-                for table, name in e[PREPARED]["staged"].items():
-                    key, first = ledger.load_id(e), 0
+            for load in loads:
+                for table, name in load.prepared["staged"].items():
+                    key, first = ledger.load_id(load.batch, load.drain, load.partition), 0
                     with open_parquet(staging / name) as file:
                         columns = file.schema_arrow.names
                         for part in parquet_batches(file, columns, INSERT_ROWS, GROUP_BYTES):
@@ -213,7 +214,7 @@ class DeltaSink:
                                                                         self.warehouse.fact, first)
                             first += part.num_rows
 
-        ledger.commit(commit, rows, kept)
+        ledger.commit(commit, loads, kept)
 
     def clean_up(self) -> None:
         for left_over in (Path(self.checkpoint) / "staging").glob("*.parquet"):
@@ -255,8 +256,7 @@ class DeltaSink:
             raise ConfigError("sink", "must be a Delta table that exists", self.uri,
                               "It was written by this app and is gone.")
         data, number = table.to_pyarrow_dataset(), self.warehouse.ledger(app).number()
-        schema = pa.schema(data.schema)
-        first, last = app_loads(number)
+        schema, (first, last) = pa.schema(data.schema), app_loads(number)
         mine = (pc.field("load_id") >= first) & (pc.field("load_id") <= last)
         log = pa.table(table.get_add_actions(flatten=True)).to_pydict()
         sizes = {unquote(path): size
@@ -301,14 +301,13 @@ class DataFiles:
     There is one file, unless a column has its first null in a later row group: the file before
     declares the column as not nullable, which saves a definition level for each value.
 
-    load: batch, drain and partition; key: further columns, each with one value in all rows.
+    name: the beginning of the files' names; key: further columns, each with one value in all rows.
     """
 
-    def __init__(self, uri: str, schema: pa.Schema, load: dict[str, Any],
-                 key: dict[str, pa.Scalar]):
+    def __init__(self, uri: str, schema: pa.Schema, name: str, key: dict[str, pa.Scalar]):
         self._files, self._directory = pyarrow.fs.FileSystem.from_uri(uri)
         self._local = isinstance(self._files, pyarrow.fs.LocalFileSystem)
-        self._names = f"{load['batch']:09d}-{load['drain']}-{load['partition']:04d}"
+        self._names = name
         self._schema, self._key = schema, key
         self._written: list[dict[str, Any]] = []
         self._path = ""  # of the newest file

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pyarrow as pa
 from sqlalchemy import Connection, Engine, inspect, select
@@ -25,6 +26,7 @@ from semistream.warehouse.closing import Closing, closed_name
 from semistream.warehouse.dialects import system_of
 from semistream.warehouse.limits import said
 from semistream.warehouse.load_ids import app_loads
+from semistream.warehouse.records import Commit, LoadRecord
 from semistream.warehouse.schema import load_commits, propagated, unmatched
 from semistream.warehouse.tables import ensure, existing_table, fact_table
 from semistream.warehouse.types import outside_years
@@ -54,7 +56,7 @@ class SqlSink:
     def engine(self) -> Engine:
         return self.warehouse.engine
 
-    def loaded(self, app: str, batch: int, drain: int, partition: int) -> dict[str, Any] | None:
+    def loaded(self, app: str, batch: int, drain: int, partition: int) -> LoadRecord | None:
         return self.warehouse.ledger(app).partition(batch, drain, partition)
 
     def take_back(self, app: str, batch: int, drain: int) -> None:
@@ -63,35 +65,34 @@ class SqlSink:
         self.warehouse.ledger(app).take_back(batch, drain,
                                              [existing_table(self.engine, n) for n in names])
 
-    def writer(self, schema: pa.Schema, load: dict[str, Any]) -> None:
+    def writer(self, schema: pa.Schema, app: str, batch: int, drain: int,
+               partition: int) -> None:
         return None
 
-    def write(self, entry: dict[str, Any], spool: Spool) -> dict[str, Any]:
-        fact, ledger = self.warehouse.fact, self.warehouse.ledger(entry["app"])
-        key = ledger.load_id(entry)
+    def write(self, record: LoadRecord, spool: Spool) -> LoadRecord:
+        fact, ledger = self.warehouse.fact, self.warehouse.ledger(record.app)
+        key = ledger.load_id(record.batch, record.drain, record.partition)
         joined, rejected, closed = spool.joined(), spool.unmatched(), spool.propagated()
         final, lost = spool.final(), Counter[str]()
         for _, part in parts(joined):
             check_years(part, fact)
             lost.update(nulled(part, self.engine))
-        entry = entry | {"facts_checksum": stored_checksum(joined, self.engine),
-                         "nulled": dict(lost),
-                         "unmatched_checksum": stored_checksum(rejected, self.engine)}
+        record = replace(record, facts_checksum=stored_checksum(joined, self.engine),
+                         nulled=dict(lost),
+                         unmatched_checksum=stored_checksum(rejected, self.engine))
         table = fact_table(fact, spool.stream_schema, self.warehouse.master, spool.added_schema)
 
-        def insert(connection: Connection) -> None:
+        def insert(connection: Connection) -> int | None:
             for first, part in parts(joined):
                 bulk_insert(connection, table, with_key(part, key, first))
             for kept, rows in ((unmatched, rejected), (propagated, closed)):
                 for first, part in parts(rows):
                     bulk_insert(connection, kept, rejected_rows(part, key, fact, first))
-            if self.closing is not None:
-                number = self.closing.close(connection, table, key, app_loads(ledger.number()),
-                                            final)
-                ledger.note_closed(connection, key, entry["sides"], number)
+            return (self.closing.close(connection, table, key, app_loads(ledger.number()), final)
+                    if self.closing is not None else None)
 
         with said(self.engine, fact):
-            return ledger.load(entry, insert)
+            return ledger.load(record, insert)
 
     def prepare(self, stream: pa.Schema, added: pa.Schema, id_columns: tuple[str, ...]) -> SqlSink:
         fact = self.warehouse.fact
@@ -120,8 +121,8 @@ class SqlSink:
                     and connection.execute(select(c.app).where(
                         c.fact_table == fact).limit(1)).first() is None)
 
-    def commit(self, commit: dict[str, Any], entries: list[dict[str, Any]]) -> None:
-        self.warehouse.ledger(commit["app"]).commit(commit)
+    def commit(self, commit: Commit, loads: Sequence[LoadRecord]) -> None:
+        self.warehouse.ledger(commit.app).commit(commit)
 
     def clean_up(self) -> None:
         return None

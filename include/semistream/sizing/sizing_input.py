@@ -18,7 +18,7 @@ from semistream.sizing.workload import describe
 
 
 @dataclass(frozen=True)
-class Case:
+class SizingInput:
     """The input of a choice of sizes. job: its stream is not read, only the sample; snapshot:
     directory of the master's version; partitions: P, the number of operators."""
 
@@ -71,7 +71,7 @@ class Case:
         spec = join_spec("", 0, self.tuples.schema, self.relation, self.on, self.added)
         return describe(spec, self.tuples)
 
-    def algorithms(self, asked: tuple[str, ...]) -> list[str]:
+    def algorithms(self, names: tuple[str, ...]) -> list[str]:
         """Return the names of the requested algorithms, or of all that have a cost model if none
         are requested. Raises ConfigError for an unknown one."""
-        return [find_algorithm(a).name for a in asked] or list(MODELS)
+        return [find_algorithm(a).name for a in names] or list(MODELS)

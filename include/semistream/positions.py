@@ -1,0 +1,15 @@
+"""Where a load is: at a batch, or at what follows it under the same number."""
+
+from enum import IntEnum
+
+
+class Kind(IntEnum):
+    """The kind of what is committed under a batch's number, in the order in which that happens. The
+    ledger's column ``drain`` has it. A drain finishes the tuples that waited after the batch."""
+
+    BATCH = 0
+    DRAIN = 1
+
+
+Position = tuple[int, int]  # (batch, Kind)
+START: Position = (-1, Kind.DRAIN)  # before the first batch

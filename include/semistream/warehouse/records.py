@@ -1,0 +1,185 @@
+"""The records of the ledger: what a task reports of its load, what the ledger stores of it, and
+what summary, status, page and proof read."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+from pydantic import ConfigDict, TypeAdapter
+
+from semistream.data_files import DataFile
+from semistream.positions import Kind
+from semistream.reasons import Reason
+
+
+def unaccounted(counts: Any) -> Any:
+    """Return how many tuples are not accounted for: each is matched, unmatched or still waiting.
+
+    counts: of a load or of one of its inputs, as a record or as the columns of a table.
+    """
+    return (counts.waiting_before + counts.rows_read
+            - counts.matched - counts.unmatched - counts.waiting)
+
+
+@dataclass(frozen=True)
+class InputCounts:
+    """The counts of one input of a load: of a role of a dimension, or of one of two streams.
+
+    role: of the dimension, or "left" or "right"; dimension, version: the master data, empty for a
+    stream; rejected: the unmatched tuples by reason; on_disk: a part of ``waiting``; state_file:
+    the join state after the load, one file for both of two streams. Cache hits and bytes read are
+    0 for a stream: what two streams read from disk is known in all only.
+    """
+
+    role: str
+    waiting_before: int
+    rows_read: int
+    matched: int
+    rejected: Mapping[Reason, int]
+    waiting: int
+    state_file: str = ""
+    dimension: str = ""
+    version: str = ""
+    on_disk: int = 0
+    cache_hits: int = 0
+    bytes_read: int = 0
+
+    @property
+    def unmatched(self) -> int:
+        return sum(self.rejected.values())
+
+    def without_tuples(self) -> InputCounts:
+        """Return the counts of a next load that reads and finishes nothing."""
+        return replace(self, waiting_before=self.waiting, rows_read=0, matched=0, rejected={},
+                       cache_hits=0, bytes_read=0)
+
+
+@dataclass(frozen=True)
+class LoadRecord:
+    """The record of a load, which is a partition of a batch or of a drain.
+
+    rows_read, matched, output_rows: of the whole load, as a second dimension reads what the first
+    has let pass; see ``schema.load_batches`` for the other fields. closed: the number of keys whose
+    totals the load has written, None if the job has no totals; prepared: what the sink's ``commit``
+    needs to know, which is not stored.
+    """
+
+    app: str
+    batch: int
+    drain: int
+    partition: int
+    algorithm: str
+    inputs: tuple[InputCounts, ...]
+    rows_read: int
+    matched: int
+    output_rows: int
+    cache_hits: int = 0
+    disk_tuples_read: int = 0
+    bytes_read: int = 0
+    r_cycles: float = 0.0
+    service_rate: float = 0.0
+    seconds: float = 0.0
+    wait_median: float | None = None
+    wait_longest: float | None = None
+    memory_budget: int = 0
+    memory_peak: int = 0
+    resident_peak: int | None = None
+    memory: Mapping[str, int] = field(default_factory=dict)
+    nulled: Mapping[str, int] = field(default_factory=dict)
+    facts_checksum: int = 0
+    unmatched_checksum: int = 0
+    reason: str | None = None
+    closed: int | None = None
+    key_sketch: bytes | None = None
+    prepared: dict[str, Any] = field(default_factory=dict)
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(ser_json_bytes="base64",
+                                                           val_json_bytes="base64")
+
+    @property
+    def waiting_before(self) -> int:
+        return sum(i.waiting_before for i in self.inputs)
+
+    @property
+    def waiting(self) -> int:
+        return sum(i.waiting for i in self.inputs)
+
+    @property
+    def rejected(self) -> Counter[Reason]:
+        """The unmatched tuples of all inputs by reason."""
+        return sum((Counter(i.rejected) for i in self.inputs), Counter[Reason]())
+
+    @property
+    def unmatched(self) -> int:
+        return sum(i.unmatched for i in self.inputs)
+
+    @property
+    def state_file(self) -> str:
+        """The join state after the load."""
+        return self.inputs[0].state_file
+
+    def to_json(self) -> str:
+        return _RECORD.dump_json(self).decode()
+
+    @classmethod
+    def from_json(cls, text: str) -> LoadRecord:
+        return _RECORD.validate_json(text)
+
+    def without_tuples(self, batch: int) -> LoadRecord:
+        """Return the record of a next batch that reads and finishes nothing."""
+        return LoadRecord(
+            self.app, batch, Kind.BATCH, self.partition, self.algorithm,
+            tuple(i.without_tuples() for i in self.inputs), rows_read=0, matched=0, output_rows=0,
+            memory_budget=self.memory_budget, memory_peak=self.memory_peak,
+            resident_peak=self.resident_peak, memory=self.memory, reason=self.reason,
+            closed=None if self.closed is None else 0)
+
+
+@dataclass(frozen=True)
+class Commit:
+    """The record of a batch or drain all of whose partitions are loaded: a row of ``load_commits``,
+    whose columns these are, and the batch's files."""
+
+    app: str
+    batch: int
+    drain: int
+    fact_table: str
+    sink: str
+    partitions: int
+    rows_read: int
+    job: str = "{}"
+    source_offsets: str = "{}"
+    source_listed: float | None = None
+    files: tuple[DataFile, ...] = ()
+
+
+def waiting_by_role(loads: Iterable[LoadRecord]) -> dict[str, int]:
+    """Return the number of waiting tuples of each input, over all partitions."""
+    found: dict[str, int] = {}
+    for load in loads:
+        for i in load.inputs:
+            found[i.role] = found.get(i.role, 0) + i.waiting
+    return found
+
+
+@dataclass(frozen=True)
+class Intent:
+    """A commit that is to be made, with the records of its loads."""
+
+    commit: Commit
+    loads: Sequence[LoadRecord]
+
+    def to_json(self) -> dict[str, Any]:
+        return _INTENT.dump_python(self, mode="json")
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Intent:
+        # as text: only there a key sketch is known to be base64
+        return _INTENT.validate_json(json.dumps(values))
+
+
+_RECORD, _INTENT = TypeAdapter(LoadRecord), TypeAdapter(Intent)
