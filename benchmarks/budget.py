@@ -38,7 +38,7 @@ from semistream.config import StreamSpec
 from semistream.cost_models.costs import TYPICAL
 from semistream.durable import DirectFile
 from semistream.experiments.warm_up import warm_up
-from semistream.files.dataset import Chunk
+from semistream.files.source import Chunk
 from semistream.joins.contract import SemiStreamJoin
 from semistream.joins.spec import join_spec
 from semistream.master.published import current_version

@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 
 from semistream.config import JoinSettings
 from semistream.errors import ConfigError
-from semistream.files import JoinFiles, open_dataset
+from semistream.files import JoinFiles, open_source
 from semistream.files import join as join_module
 from semistream.files.records import split_records
 from semistream.files.sink import OutputFile
@@ -116,7 +116,7 @@ def test_every_format_gives_the_same_rows(source, out, join_type, join):
             file.finish()
             file.publish()
     join(stream=f"s.{source}", master=f"m.{source}", out=f"out.{out}", join_type=join_type)
-    result = open_dataset("stream", Path(f"out.{out}"))
+    result = open_source("stream", Path(f"out.{out}"))
     result.settle({})
     rows = [r for c in result.chunks() for r in c.rows.to_pylist()]
     values = {}
@@ -197,8 +197,8 @@ def test_malformed_json_lines_are_unparsable(join):
 
 
 def test_json_fields_that_the_first_lines_lack_are_counted(join, monkeypatch):
-    monkeypatch.setattr("semistream.files.dataset.SAMPLE", 1)
-    monkeypatch.setattr("semistream.files.dataset.BLOCK", 16)
+    monkeypatch.setattr("semistream.files.source.SAMPLE", 1)
+    monkeypatch.setattr("semistream.files.source.BLOCK", 16)
     write("s.jsonl", '{"k": 1}\n{"k": 1, "new": 2}\n')
     write("m.csv", "k,v\n1,a\n")
     assert join(stream="s.jsonl")["ignored_fields"] == {"new": 1}
@@ -218,7 +218,7 @@ def test_types_found(run):
     write("t.csv",
           "i,zip,big,f,b,d,t,z,s,e\n1,007,99999999999999999999,1e3,true,2024-01-01,2024-01-01 "
           "10:00:00,2024-01-01T10:00:00Z,0x1F,\n-5,100,1,.5,False,NA,2024-01-01,,5,\n")
-    kinds = {f.name: f.type for f in open_dataset("stream", Path("t.csv")).schema}
+    kinds = {f.name: f.type for f in open_source("stream", Path("t.csv")).schema}
     assert kinds == {"i": pa.int64(), "zip": pa.string(), "big": pa.string(), "f": pa.float64(),
                      "b": pa.bool_(), "d": pa.date32(), "t": pa.timestamp("us"),
                      "z": pa.timestamp("us", "UTC"), "s": pa.string(), "e": pa.null()}
@@ -264,8 +264,8 @@ def test_blocks_of_any_size_give_the_same_rows(run, monkeypatch):
     csv.writer(text).writerows([["id", "t", "u"], *rows])
     Path("t.csv").write_bytes(text.getvalue().encode())
     for block in (1, 2, 3, 7, 64, 10_000):
-        monkeypatch.setattr("semistream.files.dataset.BLOCK", block)
-        source = open_dataset("stream", Path("t.csv"), types={"id": "string"})
+        monkeypatch.setattr("semistream.files.source.BLOCK", block)
+        source = open_source("stream", Path("t.csv"), types={"id": "string"})
         chunks = list(source.chunks())
         assert not any(c.rejected for c in chunks)
         assert [[r[n] or "" for n in ("id", "t", "u")] for c in chunks
@@ -286,7 +286,7 @@ def test_records_are_those_of_the_csv_module(rows):
 def test_any_bytes_are_read_without_a_crash_and_without_loss(tmp_path_factory, data):
     path = tmp_path_factory.getbasetemp() / "any.csv"
     path.write_bytes(b"a,b\n" + data)
-    source = open_dataset("stream", path)
+    source = open_source("stream", path)
     source.settle({})
     read = sum(c.rows.num_rows + len(c.rejected) for c in source.chunks())
     lines = [line for line in data.replace(b"\r", b"\n").split(b"\n") if line]
@@ -294,7 +294,7 @@ def test_any_bytes_are_read_without_a_crash_and_without_loss(tmp_path_factory, d
 
 
 def test_a_stray_quote_far_from_the_next_one_costs_one_row(join, monkeypatch):
-    monkeypatch.setattr("semistream.files.dataset.BLOCK", 1 << 16)
+    monkeypatch.setattr("semistream.files.source.BLOCK", 1 << 16)
     write("s.csv", 'k,t\n1,a\n2,"a\n' + "3,b\n" * 500_000)
     write("m.csv", "k,v\n3,x\n")
     stats = join()

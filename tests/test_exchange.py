@@ -16,7 +16,7 @@ from loads import ON, same
 from semistream.config import StreamSpec
 from semistream.data_files import DataFile
 from semistream.errors import SemistreamError
-from semistream.files.dataset import Rejected
+from semistream.files.source import Rejected
 from semistream.sizing.plan import Plan
 from semistream.streaming.exchange import Input, Side, TaskFailed, read_messages, shares
 from semistream.streaming.sinks.sql import SqlSink

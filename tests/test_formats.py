@@ -21,7 +21,7 @@ from semistream.column_format import DIRECTIVES, ColumnFormat, declared, formats
 from semistream.config import Job, StreamSpec, StreamStreamJob, read_yaml
 from semistream.errors import ConfigError, SemistreamError
 from semistream.files.convert import cast_cells, found_type, prepared_cells
-from semistream.files.opening import open_dataset
+from semistream.files.opening import open_source
 from semistream.master.publish import current_manifest
 from semistream.provisioning.dimensions import provision, publish
 from semistream.streaming.batch import join_dataframe
@@ -228,7 +228,7 @@ def write(directory, kind, rows=ROWS, names=NAMES):
 def test_files_of_every_kind_are_read_so(tmp_path, kind, told):
     path = write(tmp_path, kind)
     types = {"day": "timestamp", "amount": "decimal(12,2)"} if told else {}
-    source = open_dataset("stream", path, types=types, formats=formats(FORMATS))
+    source = open_source("stream", path, types=types, formats=formats(FORMATS))
     chunks = list(source.chunks())
     found = [r for c in chunks for r in c.rows.select(NAMES[1:]).to_pylist()]
     midnight = datetime if told else date
@@ -240,14 +240,14 @@ def test_files_of_every_kind_are_read_so(tmp_path, kind, told):
         f"amount: '1,2,3' is not {kinds['amount']} as 1.234,56"]
     assert [r.text for c in chunks for r in c.rejected][0].count("2021-01-02") == 1
     # other columns are read as before
-    plain = open_dataset("stream", path)
+    plain = open_source("stream", path)
     assert source.schema.field("id") == plain.schema.field("id")
 
 
 def test_numbers_of_json_are_not_texts_of_a_format(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text('{"amount": "1.234"}\n{"amount": 1.234}\n{"amount": null}\n')
-    chunk = next(open_dataset("stream", path, formats=formats({"amount": "1.234,56"})).chunks())
+    chunk = next(open_source("stream", path, formats=formats({"amount": "1.234,56"})).chunks())
     assert chunk.rows.column(0).to_pylist() == [D(1234), None]
     assert [r.detail for r in chunk.rejected] == [
         "amount: '1.234' is not decimal128(38, 0) as 1.234,56"]
@@ -256,7 +256,7 @@ def test_numbers_of_json_are_not_texts_of_a_format(tmp_path):
 def test_words_for_missing_let_a_column_be_of_numbers(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("id,temperature,note\n1,-,-\n2,1.5,x\n")
-    source = open_dataset("stream", path, formats=formats({"temperature": {"missing": ["-", "."]}}))
+    source = open_source("stream", path, formats=formats({"temperature": {"missing": ["-", "."]}}))
     assert [r for c in source.chunks() for r in c.rows.to_pylist()] == [
         {"id": 1, "temperature": None, "note": "-"}, {"id": 2, "temperature": 1.5, "note": "x"}]
 
@@ -264,7 +264,7 @@ def test_words_for_missing_let_a_column_be_of_numbers(tmp_path):
 def test_a_padded_key_stays_a_text_whatever_the_sample_has(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("zip,n\n12345,1\n")
-    source = open_dataset("stream", path, formats=formats({"zip": {"zeros": 5}}))
+    source = open_source("stream", path, formats=formats({"zip": {"zeros": 5}}))
     assert source.schema.field("zip").type == pa.string()
 
 
@@ -276,16 +276,16 @@ def test_a_padded_key_stays_a_text_whatever_the_sample_has(tmp_path):
     ({"amount": "1.234,56"}, {"amount": "date"}, "formats.amount.*a number")])
 def test_a_format_of_another_type_than_the_column_s_is_refused(tmp_path, form, types, message):
     with pytest.raises(ConfigError, match=message):
-        open_dataset("stream", write(tmp_path, "csv"), types=types, formats=formats(form))
+        open_source("stream", write(tmp_path, "csv"), types=types, formats=formats(form))
 
 
 def test_a_format_of_values_that_have_a_type_is_refused(tmp_path):
     pq.write_table(pa.table({"n": [1]}), tmp_path / "a.parquet")
     for form in ("1.234,56", "%d/%m/%Y", {"missing": "1"}):
         with pytest.raises(ConfigError, match="formats.n.*must be of a column of texts.*n: int64"):
-            open_dataset("stream", tmp_path / "a.parquet", formats=formats({"n": form}))
+            open_source("stream", tmp_path / "a.parquet", formats=formats({"n": form}))
     # what a key's texts become says nothing of other values
-    open_dataset("stream", tmp_path / "a.parquet", formats=formats({"n": "trim"}))
+    open_source("stream", tmp_path / "a.parquet", formats=formats({"n": "trim"}))
 
 
 @pytest.mark.parametrize("kind", [pa.large_string(), pa.string_view(), pa.binary(), pa.null(),
@@ -295,7 +295,7 @@ def test_texts_of_parquet_in_any_type(tmp_path, kind):
     cells = {"k": ["A ", None], "d": ["31/12/2020", None], "n": ["1,5", None]}
     pq.write_table(pa.table({c: pa.array([None, None] if null else v).cast(kind)
                              for c, v in cells.items()}), tmp_path / "a.parquet")
-    source = open_dataset("stream", tmp_path / "a.parquet",
+    source = open_source("stream", tmp_path / "a.parquet",
                          formats=formats({"k": "trim fold", "d": "%d/%m/%Y", "n": "1.234,56"}))
     assert source.schema.field("d").type == pa.date32()
     assert pa.types.is_decimal(source.schema.field("n").type)
@@ -308,7 +308,7 @@ def test_texts_of_parquet_in_any_type(tmp_path, kind):
 
 def test_text_that_is_no_utf8_is_unparsable(tmp_path):
     (tmp_path / "a.csv").write_bytes(b"k,n\n\xe9,1\n A ,2\n")
-    chunk = next(open_dataset("stream", tmp_path / "a.csv",
+    chunk = next(open_source("stream", tmp_path / "a.csv",
                              formats=formats({"k": "trim fold"})).chunks())
     assert chunk.rows.to_pylist() == [{"k": "a", "n": 2}]
     assert [r.detail for r in chunk.rejected] == ["k: not UTF-8"]

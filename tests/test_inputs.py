@@ -14,10 +14,10 @@ import pytest
 
 from semistream.config import Job
 from semistream.errors import ConfigError
-from semistream.files import JoinFiles, open_dataset
+from semistream.files import JoinFiles, open_source
 from semistream.files.convert import cast_cells, deciding_cells, infer_type
-from semistream.files.dataset import Reading
 from semistream.files.opening import SOURCES
+from semistream.files.source import Reading
 from test_source import verify
 
 NASTY = ('id,k,note\r\n1,c1,"says ""hi"", ok"\r\n2,c2,"two\nlines"\r\n3,c3,\'\r\n4,c4,"a,b"\r\n'
@@ -30,7 +30,7 @@ NOTES = {1: 'says "hi", ok', 2: "two\nlines", 3: "'", 4: "a,b", 5: "back\\slash"
 def source(tmp_path, name, content, **options):
     path = tmp_path / name
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return open_dataset("stream", path, **options)
+    return open_source("stream", path, **options)
 
 
 def file_columns(path, kind):
@@ -71,8 +71,8 @@ def test_no_type_alters_a_value(cells, kind):
 
 
 def test_a_later_number_that_a_double_would_alter_makes_its_row_unparsable(tmp_path, monkeypatch):
-    monkeypatch.setattr("semistream.files.dataset.SAMPLE", 1)
-    monkeypatch.setattr("semistream.files.dataset.BLOCK", 16)
+    monkeypatch.setattr("semistream.files.source.SAMPLE", 1)
+    monkeypatch.setattr("semistream.files.source.BLOCK", 16)
     text = "k,v\n1,1.5\n2,2.5\n3,9007199254740993\n4,4.5\n"
     good, bad = rows(source(tmp_path, "a.csv", text))
     assert [r["k"] for r in good] == [1, 2, 4]
@@ -97,40 +97,40 @@ def test_columns_go_by_their_names(tmp_path):
     for name, text in {"a.csv": "id,home,away\n1,h1,a1\n",
                        "b.csv": "away,id,home\na2,2,h2\n"}.items():
         (tmp_path / name).write_text(text)
-    good, _ = rows(open_dataset("stream", tmp_path))
+    good, _ = rows(open_source("stream", tmp_path))
     assert good == [{"id": 1, "home": "h1", "away": "a1"}, {"id": 2, "home": "h2", "away": "a2"}]
     (tmp_path / "c.csv").write_text("id,home,guest\n3,h3,a3\n")
     with pytest.raises(ConfigError, match=r"c\.csv: it lacks away; it has guest besides"):
-        rows(open_dataset("stream", tmp_path))
+        rows(open_source("stream", tmp_path))
 
 
 def test_a_json_file_that_lacks_a_column_is_refused_unless_its_type_is_given(tmp_path, monkeypatch):
-    monkeypatch.setattr("semistream.files.dataset.BLOCK", 30)
+    monkeypatch.setattr("semistream.files.source.BLOCK", 30)
     (tmp_path / "a.jsonl").write_text('{"id": 1, "k": 1}\n{"id": 2, "k": 2}\n')
     (tmp_path / "b.jsonl").write_text('{"id": 3}\n{"id": 4, "k": null}\n')
     (tmp_path / "c.jsonl").write_text("")
-    assert [r["k"] for r in rows(open_dataset("stream", tmp_path))[0]] == [1, 2, None, None]
+    assert [r["k"] for r in rows(open_source("stream", tmp_path))[0]] == [1, 2, None, None]
     for content in ('{"id": 3}\n{"id": 4, "note": "k"}\n', '{"id": 3, "key": 3}\n'):
         (tmp_path / "b.jsonl").write_text(content)
         for sample in (1, 1000):
-            monkeypatch.setattr("semistream.files.dataset.SAMPLE", sample)
+            monkeypatch.setattr("semistream.files.source.SAMPLE", sample)
             with pytest.raises(ConfigError, match=r"[ab]\.jsonl: it lacks"):
-                rows(open_dataset("stream", tmp_path))
-    monkeypatch.setattr("semistream.files.dataset.SAMPLE", 1)
+                rows(open_source("stream", tmp_path))
+    monkeypatch.setattr("semistream.files.source.SAMPLE", 1)
     types = {"k": "int64", "key": "int64"}
-    assert len(rows(open_dataset("stream", tmp_path, types=types))[0]) == 3
+    assert len(rows(open_source("stream", tmp_path, types=types))[0]) == 3
 
 
 def test_types_are_found_from_a_bounded_sample_of_many_files(tmp_path, monkeypatch):
-    monkeypatch.setattr("semistream.files.dataset.SAMPLED_FILES", 5)
+    monkeypatch.setattr("semistream.files.source.SAMPLED_FILES", 5)
     for i in range(20):
         (tmp_path / f"{i:02}.jsonl").write_text(f'{{"id": {i}, "k{i}": 1}}\n')
-    assert open_dataset("stream", tmp_path).schema.names == ["id", "k0", "k4", "k8", "k12", "k16"]
+    assert open_source("stream", tmp_path).schema.names == ["id", "k0", "k4", "k8", "k12", "k16"]
 
 
 def test_columns_of_a_json_file_beyond_the_sample(tmp_path, monkeypatch):
-    monkeypatch.setattr("semistream.files.dataset.SAMPLE", 1)
-    monkeypatch.setattr("semistream.files.dataset.BLOCK", 40)
+    monkeypatch.setattr("semistream.files.source.SAMPLE", 1)
+    monkeypatch.setattr("semistream.files.source.BLOCK", 40)
     path = tmp_path / "a.jsonl"
     path.write_text('{"id": 1, "other": "late"}\n' * 5
                     + '{"id": 2, "k": "none", "sp": 1, "sp\\u00e4t": 1}\n')
@@ -158,7 +158,7 @@ def test_a_directory_in_the_way_of_hive_is_refused(tmp_path):
     (tmp_path / "year=2026").mkdir()
     pq.write_table(pa.table({"id": [1]}), tmp_path / "year=2026" / "a.parquet")
     with pytest.raises(ConfigError, match="column year is in the name of a directory"):
-        open_dataset("stream", tmp_path)
+        open_source("stream", tmp_path)
 
 
 @pytest.mark.parametrize(("given", "wanted"), [
@@ -234,7 +234,7 @@ def test_the_app_reads_a_nasty_file_as_the_console_does(spark, sqlite_load, tmp_
                          [b'id,"k\n' + b"1,c1\n" * 40_000, b'id,"k\n1,c1\n', b'"id"x,k\n1,c1\n'])
 def test_a_header_whose_quotes_do_not_match_is_refused(tmp_path, content):
     (path := tmp_path / "a.csv").write_bytes(content)
-    for read in (lambda: file_columns(path, "csv"), lambda: open_dataset("stream", path)):
+    for read in (lambda: file_columns(path, "csv"), lambda: open_source("stream", path)):
         with pytest.raises(ConfigError, match=r"a header line that names each column "
                                               r"once.*a\.csv.*quotes do not match") as e:
             read()

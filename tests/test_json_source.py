@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from semistream.files import open_dataset
+from semistream.files import open_source
 from semistream.files.convert import parse_type
-from semistream.files.dataset import Reading
 from semistream.files.opening import SOURCES
+from semistream.files.source import Reading
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-10**30, 10**30) | st.floats(allow_nan=False)
@@ -51,7 +51,7 @@ def test_values_are_those_of_python(tmp_path_factory, block, objects, ascii_, li
     text = "[" + ",\n".join(texts) + "]" if listed else "\n".join(texts)
     path = tmp_path_factory.mktemp("json") / "a.json"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("semistream.files.dataset.BLOCK", block)
+        patch.setattr("semistream.files.source.BLOCK", block)
         rows, rejected, _ = read(path, text, ["a", "b", "ä", 'q"', "\\"])
     assert not rejected and len(rows) == len(objects)
     for row, whole in zip(rows, texts, strict=True):
@@ -119,7 +119,7 @@ def test_why_a_line_is_no_object(tmp_path, line, why):
 def test_types_are_found_from_how_values_are_written(tmp_path, values, kind):
     path = tmp_path / "a.jsonl"
     path.write_text("".join(f'{{"x": {v}}}\n' for v in values))
-    source = open_dataset("stream", path)
+    source = open_source("stream", path)
     assert source.schema.field("x").type == parse_type("x", kind)
     assert sum(c.rows.num_rows for c in source.chunks()) == len(values)
 
@@ -128,15 +128,15 @@ def test_nested_values_are_their_texts(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text('{"id": 1, "x": {"a": [1, 2.50], "b": "q"}}\n{"id": 2, "x": null}\n'
                     '{"id": 4,\n "x": [3,\n 4]}\n')
-    source = open_dataset("stream", path)
+    source = open_source("stream", path)
     assert source.schema.field("x").type == pa.string()
     assert [r["x"] for c in source.chunks() for r in c.rows.to_pylist()] == [
         '{"a": [1, 2.50], "b": "q"}', None, "[3,\n 4]"]
 
 
 def test_more_keys_than_are_told_apart(tmp_path, monkeypatch):
-    monkeypatch.setattr("semistream.files.json_dataset.MOST_KEYS", 20)
-    monkeypatch.setattr("semistream.files.json_dataset.UNKNOWN", 3)
+    monkeypatch.setattr("semistream.files.json_source.MOST_KEYS", 20)
+    monkeypatch.setattr("semistream.files.json_source.UNKNOWN", 3)
     lines = [json.dumps({**{f"{c}{i}": 1 for c in string.ascii_letters}, "id": i})
              for i in range(20)]
     (tmp_path / "a.json").write_text("\n".join(lines))

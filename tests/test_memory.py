@@ -17,7 +17,7 @@ from pyarrow import csv
 import faults
 from loads import SmallLoad
 from semistream.config import Job
-from semistream.files import open_dataset
+from semistream.files import open_source
 from semistream.gathering import Gathered
 from semistream.joins.arena import Arena
 from semistream.joins.disk_partition import DiskPartition
@@ -47,7 +47,7 @@ def test_reading_parquet_takes_memory_neither_by_the_file_nor_by_its_row_groups(
                    use_dictionary=False)
     assert (tmp_path / "m.parquet").stat().st_size > 60 * MEGABYTE
     before, peak, seen = pa.total_allocated_bytes(), 0, 0
-    for chunk in open_dataset("stream", tmp_path / "m.parquet").chunks():
+    for chunk in open_source("stream", tmp_path / "m.parquet").chunks():
         seen += chunk.rows.num_rows
         peak = max(peak, pa.total_allocated_bytes() - before)
     assert seen == rows and peak < 20 * MEGABYTE

@@ -18,7 +18,7 @@ import pytest
 from loads import MASTER
 from semistream.config import Job, StreamSpec
 from semistream.errors import ConfigError, SemistreamError
-from semistream.files import JoinFiles, join_files, open_dataset
+from semistream.files import JoinFiles, join_files, open_source
 from semistream.master.publish import publish_snapshot
 from semistream.provisioning.dimensions import provision
 from semistream.quality.recount import ids_of_file
@@ -118,7 +118,7 @@ def texts(rows):
 
 
 def of_console(directory):
-    source = open_dataset("stream", directory)
+    source = open_source("stream", directory)
     source.settle({})
     chunks = list(source.chunks())
     return chunks
@@ -190,7 +190,7 @@ def test_a_year_that_no_warehouse_has(tmp_path):
     assert chunk.rows.column("id").to_pylist() == [1]
     assert [(r.line, r.detail) for r in chunk.rejected] == [
         (i, f"x: {times.cast(pa.string())[i - 1]} is not in the years 1 to 9999") for i in (2, 3)]
-    (chunk,) = open_dataset("stream", tmp_path).chunks()  # which loads nothing
+    (chunk,) = open_source("stream", tmp_path).chunks()  # which loads nothing
     assert chunk.rows.num_rows == 3
 
 
@@ -209,7 +209,7 @@ def test_a_number_that_no_double_comes_near_is_none(tmp_path, name):
     lines = ["n", *cells] if name == "a.csv" else [
         f'{{"n": {c if c != "inf" else "Infinity"}}}' for c in cells]
     (tmp_path / name).write_text("\n".join([*lines, ""]))
-    (chunk, *_) = open_dataset("stream", tmp_path / name, types={"n": "double"}).chunks()
+    (chunk, *_) = open_source("stream", tmp_path / name, types={"n": "double"}).chunks()
     assert chunk.rows.column(0).to_pylist() == [0.12345678901234568, 0.0, float("inf"), 0.0]
     assert [r.detail for r in chunk.rejected] == [
         f"n: '{c}' is not double" for c in ("1e400", "1e-400", "-1e999")]

@@ -18,7 +18,7 @@ from sqlalchemy import inspect
 
 from loads import STREAM, SmallLoad, same
 from semistream.config import Job
-from semistream.files.dataset import Chunk
+from semistream.files.source import Chunk
 from semistream.quality.verification import verify
 from semistream.streaming.settings import LoadSettings
 from semistream.streaming.sinks import registry as sinks

@@ -9,7 +9,7 @@ import pytest
 from semistream.config import Job, Places
 from semistream.ddl import parse_ddl
 from semistream.errors import ConfigError
-from semistream.files import open_dataset
+from semistream.files import open_source
 from semistream.provisioning.dimensions import provision, publish
 from semistream.warehouse import connect
 from semistream.workloads import ArrivalTimes, ZipfKeys, jobs, load_job, prepare
@@ -285,8 +285,8 @@ def test_files_of_a_directory_are_read_in_order_in_one_schema(tmp_path):
     (tmp_path / "b.csv").write_text("k,v\n3,x\n")
     (tmp_path / "a.csv").write_text("k,v\n1,\"multi\nline\"\n2,\n4,\"\"\n")
     (tmp_path / "_SUCCESS").write_text("")
-    assert [r for chunk in open_dataset("master", tmp_path).chunks()
+    assert [r for chunk in open_source("master", tmp_path).chunks()
             for r in chunk.rows.to_pylist()] == [{"k": 1, "v": "multi\nline"}, {"k": 2, "v": None},
                                                  {"k": 4, "v": ""}, {"k": 3, "v": "x"}]
     with pytest.raises(ConfigError, match="csv, json or parquet"):
-        open_dataset("master", tmp_path / "_SUCCESS")
+        open_source("master", tmp_path / "_SUCCESS")

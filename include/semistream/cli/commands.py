@@ -266,10 +266,10 @@ def _join_streams(arguments: argparse.Namespace) -> int:
 
 
 def _snapshot(arguments: argparse.Namespace) -> int:
-    from semistream.files import MasterFile, open_dataset, publish_file
+    from semistream.files import MasterFile, open_source, publish_file
 
     settings = _settings(MasterFile, arguments)
-    source = open_dataset("master", settings.master, types=settings.types,
+    source = open_source("master", settings.master, types=settings.types,
                          null_values=settings.null_values, delimiter=settings.delimiter,
                          formats=settings.formats)
     source.settle({})

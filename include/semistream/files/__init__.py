@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from semistream.files.join import join_files, publish_file
-    from semistream.files.opening import open_dataset
+    from semistream.files.opening import open_source
     from semistream.files.settings import JoinFiles, MasterFile
 
-MODULES = {"join_files": "join", "publish_file": "join", "open_dataset": "opening",
+MODULES = {"join_files": "join", "publish_file": "join", "open_source": "opening",
            "JoinFiles": "settings", "MasterFile": "settings"}
-__all__ = ["JoinFiles", "MasterFile", "join_files", "open_dataset", "publish_file"]
+__all__ = ["JoinFiles", "MasterFile", "join_files", "open_source", "publish_file"]
 
 
 def __getattr__(name: str) -> Any:

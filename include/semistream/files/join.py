@@ -21,8 +21,8 @@ from semistream.ahead import ahead
 from semistream.column_format import ColumnFormat, formats, key_forms, paired
 from semistream.config import Places
 from semistream.errors import ConfigError, SemistreamError
-from semistream.files.dataset import Chunk, Dataset, Rejected
-from semistream.files.opening import open_dataset
+from semistream.files.source import Chunk, FileSource, Rejected
+from semistream.files.opening import open_source
 from semistream.files.settings import JoinFiles
 from semistream.files.sink import OutputFile, check_output
 from semistream.joins.contract import SemiStreamJoin
@@ -113,9 +113,9 @@ def join_files(settings: JoinFiles, progress: Progress = silent) -> Summary:
     return summary
 
 
-def open_stream(settings: Any, path: Path) -> Dataset:
+def open_stream(settings: Any, path: Path) -> FileSource:
     """Open the stream's file by settings like ``JoinFiles``."""
-    return open_dataset("stream", path, kind=settings.stream_format or "", types=settings.types,
+    return open_source("stream", path, kind=settings.stream_format or "", types=settings.types,
                        null_values=settings.null_values, delimiter=settings.delimiter,
                        formats=_formats(settings)[0])
 
@@ -154,13 +154,13 @@ def _open(settings: JoinFiles, sample: pa.RecordBatch, relation: SnapshotRelatio
                      costs=costs, sample=sample, tuples=tuples)
 
 
-def _tuples(stream: Dataset, first: Chunk) -> float:
+def _tuples(stream: FileSource, first: Chunk) -> float:
     """Estimate the number of the stream's tuples from the bytes of its first chunk."""
     read = stream.bytes_done / max(stream.bytes_total, 1)
     return max(first.rows.num_rows / read, 1.0) if read else math.inf
 
 
-def publish_file(path: Path, on: list[str], root: Path, source: Dataset,
+def publish_file(path: Path, on: list[str], root: Path, source: FileSource,
                  progress: Progress = silent, name: str = "", memory: int = MEMORY,
                  flush: bool = True) -> tuple[Manifest, dict[str, int]]:
     """Publish a snapshot of a master file under ``root``. Return its manifest, and the numbers of
@@ -186,7 +186,7 @@ def master_name(path: Path) -> str:
     return re.sub(r"\W+", "_", path.name.split(".")[0]) or "master"
 
 
-def open_master(settings: Any, stream: Dataset, summary: Summary, stack: ExitStack,
+def open_master(settings: Any, stream: FileSource, summary: Summary, stack: ExitStack,
                  progress: Progress, memory: int = MEMORY) -> SnapshotRelation:
     """Open the master's snapshot by settings like ``JoinFiles``: one published before, or a new one
     of the file, made in ``memory`` bytes. Columns of unknown type get one."""
@@ -197,7 +197,7 @@ def open_master(settings: Any, stream: Dataset, summary: Summary, stack: ExitSta
         _settle(stream, relation.schema, [s for s, _ in pairs], dict(pairs))
         _check_keys(stream.schema, relation.schema, pairs)
     else:
-        source = open_dataset("master", settings.master, kind=settings.master_format or "",
+        source = open_source("master", settings.master, kind=settings.master_format or "",
                              types=settings.master_types,
                              null_values=settings.null_values, delimiter=settings.delimiter,
                              formats=_formats(settings)[1])
@@ -217,7 +217,7 @@ def open_master(settings: Any, stream: Dataset, summary: Summary, stack: ExitSta
     return relation
 
 
-def _settle(source: Dataset, other: pa.Schema, keys: list[str], partner: dict[str, str]) -> None:
+def _settle(source: FileSource, other: pa.Schema, keys: list[str], partner: dict[str, str]) -> None:
     """Give key columns without any value the type of their partner."""
     if not source.schema.names:  # JSON lines without a line
         source.add_columns(keys)
@@ -303,7 +303,7 @@ class _Outputs:
             self._stats.write_text(json.dumps(summary.as_dict(), indent=2, default=str) + "\n")
 
 
-def _total(summary: Summary, operator: SemiStreamJoin, stream: Dataset, seconds: float,
+def _total(summary: Summary, operator: SemiStreamJoin, stream: FileSource, seconds: float,
            resident: int) -> None:
     """Fill in the summary. Raises SemistreamError when a row is missing, which would be a defect of
     this program."""

@@ -21,9 +21,9 @@ from pydantic import BeforeValidator, ByteSize, Field
 from semistream.column_format import Formats, paired
 from semistream.config import Bytes, Names, Pairs, Settings, Types
 from semistream.errors import ConfigError, SemistreamError
-from semistream.files.dataset import Chunk, Dataset, Rejected
+from semistream.files.source import Chunk, FileSource, Rejected
 from semistream.files.join import EXAMPLES
-from semistream.files.opening import open_dataset
+from semistream.files.opening import open_source
 from semistream.files.settings import FORMATS, Format
 from semistream.files.sink import OutputFile, check_output
 from semistream.joins.output import UNPARSABLE
@@ -235,9 +235,9 @@ class _Stream:
     def of(self, setting: str) -> Any:
         return getattr(self.settings, f"{self.name}_{setting}")
 
-    def _open(self) -> Dataset:
+    def _open(self) -> FileSource:
         s = self.settings
-        return open_dataset(self.name, getattr(s, self.name), kind=self.of("format") or "",
+        return open_source(self.name, getattr(s, self.name), kind=self.of("format") or "",
                            types=self.of("types"), null_values=s.null_values,
                            delimiter=s.delimiter, formats=dict(zip(SIDES, paired(
                                s.on.items(), s.left_formats, s.right_formats, SIDES),

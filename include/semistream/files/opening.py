@@ -11,20 +11,20 @@ from semistream.column_format import ColumnFormat
 from semistream.data_files import ENDINGS, PACKED_ENDINGS
 from semistream.errors import ConfigError
 from semistream.files.convert import parse_type
-from semistream.files.csv_dataset import CsvDataset
-from semistream.files.dataset import Dataset, Reading
+from semistream.files.csv_source import CsvSource
+from semistream.files.source import FileSource, Reading
 from semistream.files.formats import check_formats
-from semistream.files.json_dataset import JsonDataset
-from semistream.files.parquet_dataset import ParquetDataset
+from semistream.files.json_source import JsonSource
+from semistream.files.parquet_source import ParquetSource
 
 FORMATS = {ending: kind for kind, endings in ENDINGS.items() for ending in endings}
-SOURCES: dict[str, type[Dataset]] = {"csv": CsvDataset, "json": JsonDataset,
-                                        "parquet": ParquetDataset}
+SOURCES: dict[str, type[FileSource]] = {"csv": CsvSource, "json": JsonSource,
+                                        "parquet": ParquetSource}
 
 
-def open_dataset(side: str, path: Path, *, kind: str = "", types: Mapping[str, str] | None = None,
+def open_source(side: str, path: Path, *, kind: str = "", types: Mapping[str, str] | None = None,
                 null_values: Sequence[str] = (), delimiter: str = "",
-                formats: Mapping[str, ColumnFormat] | None = None) -> Dataset:
+                formats: Mapping[str, ColumnFormat] | None = None) -> FileSource:
     """Open a data file or directory, and find its schema.
 
     side: the name used in errors; kind: csv, json or parquet, by the file's name if empty; types:
@@ -52,9 +52,9 @@ def open_dataset(side: str, path: Path, *, kind: str = "", types: Mapping[str, s
 
 
 def read_files(side: str, paths: Sequence[Path], kind: str, reading: Reading,
-               schema: pa.Schema | None = None, told: Sequence[str] = ()) -> Dataset:
+               schema: pa.Schema | None = None, told: Sequence[str] = ()) -> FileSource:
     """Open files of a known format. schema: theirs, if known; told: its columns whose types were
-    declared, not inferred. Raises ConfigError as ``open_dataset`` does."""
+    declared, not inferred. Raises ConfigError as ``open_source`` does."""
     types = {} if schema is None else {name: schema.field(name).type for name in told}
     return SOURCES[kind](side, paths, types, reading, schema)
 

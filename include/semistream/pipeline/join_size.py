@@ -26,9 +26,9 @@ from semistream.column_format import ColumnFormat, formats, paired
 from semistream.config import SIDES, Places
 from semistream.errors import ConfigError, TooManyRows
 from semistream.files.convert import cast_rows
-from semistream.files.dataset import Dataset
 from semistream.files.formats import check_formats, implied_schema
-from semistream.files.opening import open_dataset
+from semistream.files.opening import open_source
+from semistream.files.source import FileSource
 from semistream.keys import codes, resolve_keys
 from semistream.master.publish import current_manifest
 from semistream.master.published import CURRENT
@@ -115,7 +115,7 @@ class _Rows(NamedTuple):
 
 
 class _FileInput:
-    def __init__(self, source: Dataset):
+    def __init__(self, source: FileSource):
         self.source = source
 
     @property
@@ -325,7 +325,7 @@ def _open(which: str, settings: JoinSizeSettings, places: Places, stack: ExitSta
                               e.remedy if e.parameter == "table" else str(e)) from None
     if (path / CURRENT).exists():
         return _SnapshotInput(path, stack)
-    return _FileInput(open_dataset(which, path, types=types, null_values=settings.null_values,
+    return _FileInput(open_source(which, path, types=types, null_values=settings.null_values,
                                   delimiter=settings.delimiter, formats=formats))
 
 

@@ -246,12 +246,12 @@ def _widened(engine: Engine, table: Table, found: pa.Schema) -> pa.Schema:
 def _open_files(job: Job, path: Path, known: pa.Schema | None) -> MasterRows:
     # imported only here: they import Numba, which reading a dimension does not need
     from semistream.files.formats import check_formats
-    from semistream.files.json_dataset import JsonDataset
-    from semistream.files.opening import open_dataset
+    from semistream.files.json_source import JsonSource
+    from semistream.files.opening import open_source
 
-    source = open_dataset("master", path, formats=job.master.formats)
+    source = open_source("master", path, formats=job.master.formats)
     source.settle({})
-    schema = _checked(job, source.schema, known, leave_out=isinstance(source, JsonDataset))
+    schema = _checked(job, source.schema, known, leave_out=isinstance(source, JsonSource))
     source.read_as(schema, schema.names if job.master.columns else ())
     check_formats(schema, job.master.formats, "master")
     def batches() -> Iterator[tuple[pa.RecordBatch, list[Rejected]]]:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from semistream.errors import SemistreamError
-from semistream.files.dataset import Rejected
+from semistream.files.source import Rejected
 from semistream.partitioning import Placement
 from semistream.streaming.sources.contract import Splits
 from semistream.streaming.sources.numbered import Numbered

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from semistream.config import SIDES
 from semistream.durable import naming
-from semistream.files.dataset import Rejected
+from semistream.files.source import Rejected
 from semistream.gathering import Gathered
 from semistream.reasons import Reason
 from semistream.scratch import task_directory

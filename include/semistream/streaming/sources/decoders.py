@@ -10,8 +10,8 @@ from typing import ClassVar
 
 import pyarrow as pa
 
-from semistream.files.dataset import Chunk
-from semistream.files.json_dataset import JsonDataset
+from semistream.files.source import Chunk
+from semistream.files.json_source import JsonSource
 from semistream.scratch import task_directory
 from semistream.streaming.sources.file_reader import FileReader
 from semistream.streaming.sources.log import plain_path
@@ -49,7 +49,7 @@ class MessageDecoder:
 
     def decode(self, records: Iterator[pa.RecordBatch]) -> Iterator[Numbered]:
         source = self.reader.open()
-        assert isinstance(source, JsonDataset)
+        assert isinstance(source, JsonSource)
         for batch in records:
             numbers, chunk = hashes(batch), source.parse(batch.column(0))
             yield Numbered(chunk, numbers[chunk.lines - 1],

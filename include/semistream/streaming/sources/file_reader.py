@@ -25,10 +25,10 @@ from semistream.data_files import (
     list_files,
 )
 from semistream.errors import ConfigError
-from semistream.files.dataset import BLOCK, Dataset, Reading
+from semistream.files.source import BLOCK, FileSource, Reading
 from semistream.files.formats import check_formats
 from semistream.files.opening import SOURCES, check_partitions, read_files
-from semistream.files.parquet_dataset import ParquetDataset
+from semistream.files.parquet_source import ParquetSource
 from semistream.streaming.sources.contract import SplitReader
 from semistream.streaming.sources.numbered import Numbered, by_line, combined
 from semistream.warehouse.ids import stream_ids
@@ -69,12 +69,12 @@ class FileReader(SplitReader[DataFile]):
     ids: tuple[str, ...]
     path: str | None = None
 
-    def open(self, paths: Sequence[Path] = ()) -> Dataset:
+    def open(self, paths: Sequence[Path] = ()) -> FileSource:
         source = read_files("stream", paths, self.kind, self.reading, self.schema, self.declared)
         source.loaded = True
         source.identify = lambda rows: stream_ids(rows, self.ids)
         source.id_columns = [c for c in self.ids if c in self.schema.names]
-        if isinstance(source, ParquetDataset):
+        if isinstance(source, ParquetSource):
             source.rows, source.size, source.threads = TASK_ROWS, TASK_BYTES, False
         return source
 

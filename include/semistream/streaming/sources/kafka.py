@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from semistream.errors import ConfigError
-from semistream.files.dataset import Reading
+from semistream.files.source import Reading
 from semistream.files.formats import check_formats
 from semistream.streaming.sources.base import Source
 from semistream.streaming.sources.decoders import MessageDecoder

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from semistream.files.dataset import Chunk
+from semistream.files.source import Chunk
 from semistream.gathering import Gathered
 from semistream.warehouse.checksum import row_hashes
 

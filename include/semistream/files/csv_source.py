@@ -22,10 +22,10 @@ from semistream.files.convert import (
     infer_type,
     prepared_cells,
 )
-from semistream.files.dataset import (
+from semistream.files.source import (
     BLOCK,
     BOM,
-    Dataset,
+    FileSource,
     Raw,
     Reading,
     Rejected,
@@ -42,7 +42,7 @@ HEADER = 64 << 10  # bytes that contain most header lines and one more record
 SEPARATOR = b"sep="  # the first line that Excel writes; the delimiter follows
 
 
-class CsvDataset(Dataset):
+class CsvSource(FileSource):
     """CSV text with a header line. Types are inferred from a sample. A row with a cell that does
     not fit its column's type is rejected."""
 

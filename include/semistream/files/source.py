@@ -44,7 +44,7 @@ class Rejected(NamedTuple):
     """A row that could not be read: its text, the reason, and its position.
 
     line: number in the file, from 1; in a Parquet file the row's number; id: the row's identity, if
-    it can be read (see ``Dataset.identify``).
+    it can be read (see ``FileSource.identify``).
     """
 
     text: str
@@ -99,7 +99,7 @@ class Reading:
     formats: Mapping[str, ColumnFormat] = field(default_factory=dict)
 
 
-class Dataset(ABC):
+class FileSource(ABC):
     """A data file, or several of the same columns.
 
     schema: a column without any value has the type null until ``settle`` gives it one.

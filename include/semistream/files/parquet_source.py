@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from semistream.errors import ConfigError, SemistreamError
 from semistream.files.convert import cast_cells, found_type
-from semistream.files.dataset import Dataset, Raw, Rejected, check_columns, row_text
+from semistream.files.source import FileSource, Raw, Rejected, check_columns, row_text
 from semistream.files.formats import check_texts, is_text
 from semistream.parquet_decoding import open_parquet, parquet_batches
 
@@ -24,7 +24,7 @@ LEGACY = b"org.apache.spark.legacy"
 FIRST_DAY, FIRST_TIME = date(1582, 10, 15), datetime(1900, 1, 1, tzinfo=UTC)
 
 
-class ParquetDataset(Dataset):
+class ParquetSource(FileSource):
     """Parquet files. If they differ in a column's type, the type that holds all of them is used.
 
     rows, size: most rows and bytes of a file that are read at a time; threads: whether several

@@ -22,10 +22,10 @@ from semistream.files.convert import (
     infer_type,
     prepared_cells,
 )
-from semistream.files.dataset import (
+from semistream.files.source import (
     BOM,
     Chunk,
-    Dataset,
+    FileSource,
     Raw,
     Rejected,
     check_columns,
@@ -51,7 +51,7 @@ NO_OBJECT = "not one JSON object"
 UNBOUNDED = np.zeros(0, np.int64)
 
 
-class JsonDataset(Dataset):
+class JsonSource(FileSource):
     """JSON objects. Types are inferred from a sample. Fields that the sample lacks are ignored, and
     counted."""
 
