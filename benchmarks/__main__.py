@@ -1,10 +1,10 @@
 """Benchmarks beside their peers: python -m benchmarks [NAME …]
 
-A small form takes a few minutes (the default); --scale full runs the whole. Each benchmark writes
-NAME-SCALE.jsonl, one row a peer with all that the figures depend on, and NAME-SCALE.txt, the table.
-A wrong answer fails the run. Three commands measure nothing: "docs" writes the results into the
-pages of docs/, "keep DIRECTORY" takes over what semistream experiments measured, and "verdicts
-[NAME …]" judges those results anew.
+A small form takes a few minutes (the default); --scale full runs the whole. Each benchmark prints
+its table and writes NAME-SCALE.jsonl, one row a peer with all that the figures depend on. A wrong
+answer fails the run. Three commands measure nothing: "docs" writes the results into the pages of
+docs/, "keep DIRECTORY" takes over what the papers' experiments (python -m benchmarks.papers)
+measured, and "verdicts [NAME …]" judges those results anew.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks import docs, verdicts
+from benchmarks import docs
 from benchmarks.data import Files
 from benchmarks.harness import Bench, Unavailable, WrongAnswer, change
+from benchmarks.papers import kept
 
 BENCHMARKS = {"memory": "memory", "grid": "grid", "caches": "caches",
               "console": "console", "duckdb": "duckdb_join", "anchors": "anchors",
@@ -54,10 +55,10 @@ def main(argv: list[str] | None = None) -> int:
         docs.write()
         return 0
     if a.names[:1] == ["keep"] and len(a.names) == 2:
-        print("\n".join(verdicts.keep(Path(a.names[1]))))
+        print("\n".join(kept.keep(Path(a.names[1]))))
         return 0
     if a.names[:1] == ["verdicts"]:
-        verdicts.judge_again(a.names[1:], a.data / "experiments")
+        kept.judge_again(a.names[1:], a.data / "experiments")
         return 0
     if unknown := [n for n in a.names if n not in BENCHMARKS]:
         parser.error(f"no benchmark is called {unknown[0]}: {', '.join(BENCHMARKS)}")

@@ -26,7 +26,6 @@ from benchmarks.harness import Bench, Result, Sample, Unavailable, peak_rss, rea
 from benchmarks.operators import Operator
 from benchmarks.processes import forget
 
-WIDTH = OPAQUE.field(1).type.byte_width
 JOINED = pa.schema([*STREAM, OPAQUE.field(1)])
 
 

@@ -34,10 +34,10 @@ import pyarrow as pa
 from benchmarks.data import COLUMNS, MASTER_BYTES, ON, STREAM, Answer, Stream
 from benchmarks.harness import Bench, Remote, Result, Sample, peak_rss
 from benchmarks.spark_join import App, AppPeer, Case
+from benchmarks.warm_up import warm_up
 from semistream.config import StreamSpec
 from semistream.cost_models.costs import TYPICAL
 from semistream.durable import DirectFile
-from semistream.experiments.warm_up import warm_up
 from semistream.files.source import Chunk
 from semistream.joins.contract import SemiStreamJoin
 from semistream.joins.spec import join_spec

@@ -28,11 +28,11 @@ import pyarrow.parquet as pq
 from benchmarks.data import MASTER_BYTES, OPAQUE, STREAM, Stream
 from benchmarks.harness import Bench, Sample, Unavailable, WrongAnswer, run_once
 from benchmarks.operators import Operator, OperatorPeer
+from benchmarks.verdicts import half_width
 from semistream import workloads
 from semistream.compiled import njit
 from semistream.config import Places
 from semistream.errors import SemistreamError
-from semistream.experiments.verdicts import half_width
 
 NONE = -1  # no key
 LATER = "LRU behind a wait"

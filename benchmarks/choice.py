@@ -79,7 +79,7 @@ class Settings:
     longest: int = 1_500_000  # tuples of S
 
 
-SCALES = {"smallest": Settings(points=2, longest=200_000), "small": Settings(),
+SCALES = {"smallest": Settings(points=2, longest=50_000), "small": Settings(),
           "full": Settings(longest=50_000_000)}
 
 

@@ -1,11 +1,18 @@
 """The figures in README and docs, written from the result files: python -m benchmarks docs
 
 A page has figures only between two marks, `<!-- results: NAME … -->` and `<!-- end -->`. NAME is a
-file of benchmarks/results without its suffix. After it, `peers=A,B` and `cases=TEXT` choose rows,
-and `best=PEER` gives one row a case, of that peer beside the best of the others. For a directory of
-experiments, `behind=ALGORITHM` gives the points at which another algorithm is faster,
-`paper=PREFIX` the claims of a paper's experiments, `contradictions` where papers contradict
-themselves. Below each table are the commit at which it was measured, and what has changed since.
+file of benchmarks/results without its suffix. Options choose what is shown of it:
+
+- `peers=A,B` and `cases=TEXT`: only these rows;
+- `best=PEER`: one row a case, of that peer beside the best of the others;
+- `extra=A,B`: these figures of each row, in the place of its rate;
+- `chosen`: how often each algorithm was chosen, and how right that was.
+
+In the place of NAME, `compared` gives each row of COMPARED, and `experiments` has options of its
+own: `behind=ALGORITHM` for the points at which another algorithm is faster, `paper=PREFIX` for a
+paper's experiments, one row each, `claims=PREFIX` for all of a paper's claims, `contradictions` for
+the settings of which a paper states different figures. Below a table are the commit at which it was
+measured, and what has changed since.
 """
 
 from __future__ import annotations
@@ -16,22 +23,26 @@ import functools
 import json
 import math
 import re
+import shlex
 import subprocess
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from semistream.experiments import EXPERIMENTS
-from semistream.experiments.contradictions import contradictions
-from semistream.experiments.findings import ONE_SLICE
-from semistream.experiments.report import shown
+from benchmarks.papers import EXPERIMENTS, Experiment
+from benchmarks.papers.contradictions import contradictions
+from benchmarks.papers.findings import ONE_SLICE
+from benchmarks.papers.kept import KEPT, RESULTS
+from benchmarks.papers.model import Claim
+from benchmarks.papers.report import shown
+from benchmarks.verdicts import Verdict, ratio_of
 from semistream.joins import REGISTRY
 from semistream.sketches import METHODS
 from semistream.stream_joins import REGISTRY as STREAM_JOINS
 
 ROOT = Path(__file__).parent.parent
-RESULTS = ROOT / "benchmarks" / "results"
-PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 BLOCK = re.compile(r"<!-- results: (\S+)(.*?) -->\n.*?<!-- end -->", re.S)
 # text that looks like a measured figure
 FIGURE = re.compile(r"[\d.,]*\d( million| billion)? "
@@ -42,11 +53,72 @@ APP = "include/semistream/streaming"  # what benchmarks of the whole app also ru
 FILES = {"sinks": [f"{APP}/sinks", "include/semistream/warehouse/dialects"],
          **{name: [APP] for name in ("spark", "scale-out", "workers", "budget", "start",
                                     "latency")},
-         "console": ["include/semistream/files/join.py", "include/semistream/files/sink.py",
+         "console": ["include/semistream/files",
                      "include/semistream/master", "include/semistream/parquet_encoding.py"],
          **{name: [APP, "include/semistream/files"] for name in ("flink", "nexmark")},
          "pathway": ["include/semistream/files"],
          "stream-stream": ["include/semistream/stream_joins", APP]}
+
+
+class Compared(NamedTuple):
+    """A peer of a benchmark beside another, in words of a user."""
+
+    what: str
+    beside: str
+    name: str  # of the result file
+    ours: str  # peers
+    other: str
+    case: str = ""  # how the case begins
+
+
+JOIN, APP_NAME = "`semistream join`", "the Spark app"
+STATIC, CASE = "Spark's stream-static join", "R=20,000,000 M=10% batch="
+COMPARED = tuple(Compared(*c) for c in (
+    (f"{APP_NAME}, R of 2 million", STATIC, "spark-2m-full", "auto", "spark, as is"),
+    ("the same", "the same with R cached", "spark-2m-full", "auto", "spark, R cached"),
+    (f"{APP_NAME}, R of 20 million", STATIC, "spark-full", "auto", "spark, as is"),
+    (f"{APP_NAME}, R of 100 million", STATIC, "spark-100m-full", "auto", "spark, as is"),
+    (f"{JOIN}, R of 500,000", "Flink's streaming join", "flink-small", "semistream join",
+     "flink, streaming join", "R="),
+    ("the same", "Flink's lookup join", "flink-small", "semistream join", "flink, lookup join",
+     "R="),
+    ("the same", "Flink's batch join", "flink-small", "semistream join", "flink, batch join", "R="),
+    (f"{APP_NAME}, the same", "Flink's batch join", "flink-small", "semistream, spark app",
+     "flink, batch join", "R="),
+    (f"{JOIN}, Nexmark's query 13, 10,000 keys", STATIC, "nexmark-small", "semistream join",
+     "spark, stream-static join", "q13, 10,000 keys"),
+    (f"{APP_NAME}, the same", STATIC, "nexmark-small", "semistream, spark app",
+     "spark, stream-static join", "q13, 10,000 keys"),
+    (f"{JOIN}, the same, 20 million keys", STATIC, "nexmark-small", "semistream join",
+     "spark, stream-static join", "q13, 20,000,000"),
+    (f"{APP_NAME}, the same", STATIC, "nexmark-small", "semistream, spark app",
+     "spark, stream-static join", "q13, 20,000,000"),
+    (f"{JOIN}, CSV files, R of 200,000", "Pathway", "pathway-small", "semistream join", "pathway"),
+    (f"{JOIN}, R of 200,000, 1 core, cold", "DuckDB", "console-small", "elevatorjoin, from files",
+     "duckdb", "R=200,000 S=2,000,000 M=25 MB, 1 core"),
+    ("the same", "Polars, without a limit", "console-small", "elevatorjoin, from files", "polars",
+     "R=200,000 S=2,000,000 M=25 MB, 1 core"),
+    (f"{JOIN}, R of 2 million, 1 core, cold", "DuckDB", "console-small", "elevatorjoin, from files",
+     "duckdb", "R=2,000,000 S=2,000,000 M=25 MB, 1 core"),
+    ("the same, the snapshot ready", "DuckDB", "console-small", "elevatorjoin, ready", "duckdb",
+     "R=2,000,000 S=2,000,000 M=25 MB, 1 core"),
+    ("the operator, micro-batches of 100,000", "DuckDB, R sorted", "duckdb-full", "elevatorjoin",
+     "duckdb, sorted", f"{CASE}100,000 columns"),
+    ("the operator, micro-batches of a million", "DuckDB, R sorted", "duckdb-full", "elevatorjoin",
+     "duckdb, sorted", f"{CASE}1,000,000 columns"),
+    ("the same", "look-ups in SQLite", "anchors-full", "elevatorjoin", "sqlite",
+     f"{CASE}1,000,000"),
+    ("the operator, M of 1% of R", "a hash join, all of R in memory", "memory-full", "elevatorjoin",
+     "hash join, all of R", "R=20,000,000 M=1%"),
+    ("the operator, M of 10% of R", "the same", "memory-full", "elevatorjoin",
+     "hash join, all of R", "R=20,000,000 M=10%"),
+    ("the SQLite sink", "ADBC's ingestion", "sinks-small", "semistream", "adbc_ingest", "sqlite"),
+    ("the MariaDB sink", "LOAD DATA, file ready", "sinks-small", "semistream",
+     "LOAD DATA, file ready", "mariadb"),
+    ("the Delta sink", "`write_deltalake`", "sinks-full", "semistream", "write_deltalake"),
+    ("restart, a million tuples wait", "Spark's own start", "start-small", "all wait",
+     "spark's own start", "restart"),
+))
 
 
 class NoHistory(Exception):
@@ -71,36 +143,90 @@ def unmarked(page: str) -> list[str]:
 
 
 def block(name: str, arguments: str) -> str:
+    options = dict(word.partition("=")[::2] for word in shlex.split(arguments))
+    if name == "compared":
+        return compared()
+    if name == "experiments":
+        [(kind, value)] = options.items()
+        return {"behind": behind, "paper": of_paper, "claims": claims_of_paper,
+                "contradictions": contradicted}[kind](value)
     if (RESULTS / f"{name}.jsonl").exists():
-        rows = [json.loads(line) for line in (RESULTS / f"{name}.jsonl").read_text().splitlines()]
-        options = dict(re.findall(r"(\w+)=(\S+)", arguments))
+        rows = _rows(name)
         table = (_best(rows, options["best"]) if "best" in options else
+                 _extra(rows, options) if "extra" in options else
+                 _chosen(rows) if "chosen" in options else
                  _shares(rows) if any("share" in r for r in rows) else _table(rows, options))
         return "\n".join(["", *table, "", about_rows(rows), ""])
-    if "behind=" in arguments:
-        return behind(arguments.split("behind=")[1], RESULTS / name)
-    if "paper=" in arguments:
-        return of_paper(arguments.split("paper=")[1], RESULTS / name)
-    if "contradictions" in arguments:
-        return contradicted()
     return claims_of(name) if (RESULTS / f"{name}.txt").exists() else "Not measured yet.\n"
 
 
 # ---- results of benchmarks
 
 
+def _rows(name: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (RESULTS / f"{name}.jsonl").read_text().splitlines()]
+
+
+def _some(rows: Sequence[Mapping[str, Any]],
+          options: Mapping[str, str]) -> list[Mapping[str, Any]]:
+    """Return the rows that `peers` and `cases` choose, of those that say anything."""
+    peers = options["peers"].split(",") if "peers" in options else [r["peer"] for r in rows]
+    return [r for r in rows if r["peer"] in peers and options.get("cases", "") in r["case"]
+            and ("rate" in r or r["note"].startswith("cannot run"))]
+
+
 def _table(rows: Sequence[Mapping[str, Any]], options: Mapping[str, str]) -> list[str]:
-    peers = options.get("peers", "").split(",")
-    lines = ["| case | peer | a second | times the baseline | 95% interval | remarks |",
-             "| --- | --- | --: | --: | --- | --- |"]
-    for r in rows:
-        told = "rate" in r or r["note"].startswith("cannot run")
-        if told and options.get("cases", "") in r["case"] and (
-                peers == [""] or r["peer"] in peers):
-            ratio = f"{r['ratio']:.3g}" if r.get("ratio") is not None else ""
-            lines.append(f"| {r['case']} | {r['peer']} | {_rate(r)} | {ratio} | "
-                         f"{_interval(r)} | {r['note']} |")
+    lines = ["| case | peer | a second | times the baseline | 95% interval | resident MB | remarks "
+             "|", "| --- | --- | --: | --: | --- | --: | --- |"]
+    for r in _some(rows, options):
+        ratio = f"{r['ratio']:.3g}" if r.get("ratio") is not None else ""
+        lines.append(f"| {r['case']} | {r['peer']} | {_rate(r)} | {ratio} | {_interval(r)} | "
+                     f"{_resident(r)} | {r['note']} |")
     return lines
+
+
+def _extra(rows: Sequence[Mapping[str, Any]], options: Mapping[str, str]) -> list[str]:
+    names = options["extra"].split(",")
+    lines = [f"| case | peer | {' | '.join(names)} |", "| --- | --- " + "| --: " * len(names) + "|"]
+    return lines + [f"| {r['case']} | {r['peer']} | "
+                    + " | ".join(f"{r['extra'][n]:.3g}" for n in names) + " |"
+                    for r in _some(rows, options)]
+
+
+def _chosen(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return one row an algorithm: at how many settings it was chosen, and its rate there over that
+    of the fastest algorithm."""
+    lines = ["| chosen | settings | the fastest there | within a quarter of it | least rate over "
+             "the fastest's |", "| --- | --: | --: | --: | --: |"]
+    for algorithm, count in Counter(r["peer"] for r in rows).most_common():
+        ratios = [r["ratio"] for r in rows if r["peer"] == algorithm]
+        lines.append(f"| {algorithm} | {count} | {sum(x >= 1 for x in ratios)} | "
+                     f"{sum(x >= 0.8 for x in ratios)} | {min(ratios):.2f} |")
+    return lines
+
+
+def compared() -> str:
+    """Return one row for each of COMPARED: how many times as fast ours is, in the same
+    repetitions, and what both had resident at most."""
+    lines = ["", "| what | beside | times as fast | 95% interval | resident MB, and the other's |",
+             "| --- | --- | --: | --- | --: |"]
+    old = dict[str, None]()  # a dict keeps the order
+    for c in COMPARED:
+        rows = {r["peer"]: r for r in _rows(c.name) if r["case"].startswith(c.case)}
+        ours, other = rows[c.ours], rows[c.other]
+        ratio = ratio_of(ours["rates"], other["rates"])
+        interval = (f"{ratio.low:.3g}–{ratio.high:.3g}" if len(ours["rates"]) > 1 else "one run")
+        undecided = ", not decided" if ratio.verdict is Verdict.NOT_DECIDED else ""
+        lines.append(f"| {c.what} | {c.beside} | {ratio.value:.3g} | {interval}{undecided} | "
+                     f"{_resident(ours)}, {_resident(other)} |")
+        if _flaws_of(rows.values()):
+            old[c.name] = None
+    told = ["", f"**To be measured again**, as the code has changed since: {', '.join(old)}."]
+    return "\n".join([*lines, *(told if old else []), ""])
+
+
+def _resident(row: Mapping[str, Any]) -> str:
+    return f"{row['rss_peak'] / 1e6:,.0f}" if row.get("rss_peak") else ""
 
 
 def _best(rows: Sequence[Mapping[str, Any]], ours: str) -> list[str]:
@@ -158,19 +284,25 @@ def _interval(row: Mapping[str, Any]) -> str:
 
 def about_rows(rows: Sequence[Mapping[str, Any]]) -> str:
     first = rows[0]
-    command = f"make bench{_arguments(first['command'])}"
-    flaws = _changes(first["commit"], first["dirty"], {r["peer"] for r in rows},
-                     FILES.get(first["benchmark"], []))
-    machine = f"{first['processor']}, {first['cores']} cores"
-    return _measured(command, first["commit"], machine, flaws)
+    return _measured(first["command"], first["commit"],
+                     f"{first['processor']}, {first['cores']} cores", _flaws_of(rows))
 
 
-def _arguments(command: str) -> str:
-    """Convert `python -m benchmarks NAME … --scale S …` to the arguments of `make bench`."""
+def _flaws_of(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    first, *_ = rows = list(rows)
+    return _changes(first["commit"], first["dirty"], {r["peer"] for r in rows},
+                    FILES.get(first["benchmark"], []))
+
+
+def _made(command: str) -> str:
+    """Return the make command for a recorded one, also for one by a name of then."""
+    papers = re.sub(r"^(python -m benchmarks\.papers|semistream experiments) ", "", command)
+    if papers != command:
+        return f'make papers ARGS="{papers}"'
     words = command.removeprefix("python -m benchmarks ")
     scale = re.search(r" ?--scale (\S+)", words)
     rest = words.replace(scale[0], "") if scale else words
-    return (f" SCALE={scale[1]}" if scale else "") + f' ARGS="{rest.strip()}"'
+    return "make bench" + (f" SCALE={scale[1]}" if scale else "") + f' ARGS="{rest.strip()}"'
 
 
 # ---- results of experiments
@@ -186,37 +318,79 @@ def claims_of(name: str) -> str:
     return f"{text}\n{_measured(command.removeprefix('$ '), at, machine, flaws)}\n"
 
 
-def of_paper(prefix: str, directory: Path) -> str:
-    """Return the claims of a paper, one row each, without our own aims, claims about single
-    equations, and results that cannot distinguish R-MESHJOIN from MESHJOIN: those are only in the
-    experiments' files."""
+def of_paper(prefix: str) -> str:
+    """Return a paper's experiments, one row each: the first claim, and how many others have
+    which verdict."""
+    lines = ["", "| experiment, figure | claim | measured | verdict | reason | other claims |",
+             "| --- | --- | --- | --- | --- | --- |"]
+    found = _kept_claims(prefix)
+    for experiment, claims in found:
+        (claim, kept), *others = claims
+        verdicts = Counter(k["verdict"] for _, k in others)
+        told = ", ".join(f"{n} {v}" for v, n in verdicts.items())
+        lines.append(_escaped(f"| {_titled(experiment)} | {claim.text} | {_claim(kept)} | "
+                              f"{told} |"))
+    return "\n".join([*lines, *_again(found), ""])
+
+
+def claims_of_paper(prefix: str) -> str:
+    """Return the claims of a paper, one row each."""
     lines = ["", "| experiment, figure | claim | measured | verdict | reason |",
              "| --- | --- | --- | --- | --- |"]
-    changed, dirty = set[str](), False
+    found = _kept_claims(prefix)
+    lines += [_escaped(f"| {_titled(e)} | {claim.text} | {_claim(kept)} |")
+              for e, claims in found for claim, kept in claims]
+    return "\n".join([*lines, *_again(found), ""])
+
+
+def _kept_claims(prefix: str) -> list[tuple[Experiment, list[tuple[Claim, dict[str, Any]]]]]:
+    """Return the claims of a paper's experiments and what is kept of each, without our own aims,
+    claims about single equations, and results that cannot distinguish R-MESHJOIN from MESHJOIN:
+    those are only in the experiments' files."""
+    found = []
     for e in (e for e in EXPERIMENTS.values() if e.name.startswith(f"{prefix}-")):
-        path = directory / f"{e.name}.json"
+        path = KEPT / f"{e.name}.json"
         known = json.loads(path.read_text())["claims"] if path.exists() else []
-        found = {c["claim"]: c for c in known}
+        by_text = {c["claim"]: c for c in known}
+        if not e.name.endswith(EQUATIONS):
+            claims = [(c, by_text.get(c.text, UNMEASURED)) for c in e.claims if not c.aim]
+            found.append((e, [(c, k) for c, k in claims if ONE_SLICE not in k["brief"]]))
+    return found
+
+
+UNMEASURED = {"measured": None, "verdict": Verdict.NOT_MEASURED, "brief": ""}
+
+
+def _again(experiments: Iterable[tuple[Experiment, object]]) -> list[str]:
+    """Return the mark below a table of several experiments' results, if there is any."""
+    changed, dirty = set[str](), False
+    for path in (KEPT / f"{e.name}.txt" for e, _ in experiments):
         if path.exists():
-            at, was_dirty = _commit(path.with_suffix(".txt"))
+            at, was_dirty = _commit(path)
             changed |= {a for a in {r["algorithm"] for r in _points(path.with_suffix(".csv"))}
                         if _changes(at, False, [a], [])}
             dirty |= was_dirty
-        for claim in (c for c in e.claims if not c.aim and not e.name.endswith(EQUATIONS)):
-            kept = found.get(claim.text, {"measured": None})
-            if ONE_SLICE not in kept.get("brief", ""):
-                lines.append(f"| {e.name}, {e.figure.removeprefix('Fig. ')} | {claim.text} | "
-                             f"{_claim(kept)} |".replace("|R|", r"\|R\|"))
+    return _again_by(changed, dirty)
+
+
+def _again_by(changed: Iterable[str], dirty: bool = False) -> list[str]:
     flaws = [f"today's {', '.join(sorted(changed))}, which changed since"] if changed else []
     flaws += ["a commit, as some were of changed files"] if dirty else []
-    again = ["", f"**To be measured again**: by {'; '.join(flaws)}."] if flaws else []
-    return "\n".join([*lines, *again, ""])
+    return ["", f"**To be measured again**: by {'; '.join(flaws)}."] if flaws else []
+
+
+def _titled(experiment: Experiment) -> str:
+    return f"{experiment.name}, {experiment.figure.removeprefix('Fig. ')}"
+
+
+def _escaped(line: str) -> str:
+    return line.replace("|R|", r"\|R\|")
 
 
 def _claim(claim: Mapping[str, Any]) -> str:
     """Return what was measured, the verdict and the reason."""
     if claim["measured"] is None:
-        return "– | not measured yet |"
+        return "– | not measured yet | "
     measured = shown(claim["measured"], claim["unit"], claim["interval"] or 0)
     if full := claim.get("full"):
         there = shown(full["measured"], claim["unit"], full["interval"])
@@ -225,21 +399,21 @@ def _claim(claim: Mapping[str, Any]) -> str:
     return f"{measured} | {claim['verdict']} | {claim['brief']}"
 
 
-def contradicted() -> str:
+def contradicted(_: str = "") -> str:
     lines = ["", "| paper | setting | ratio of | stated |", "| --- | --- | --- | --- |"]
     for c in contradictions():
         stated = "; ".join(map(str, c.stated))
-        lines.append(f"| {c.paper} | {c.at} | {c.about} | {stated} |".replace("|R|", "\\|R\\|"))
+        lines.append(_escaped(f"| {c.paper} | {c.at} | {c.about} | {stated} |"))
     return "\n".join([*lines, ""])
 
 
-def behind(ours: str, directory: Path) -> str:
+def behind(ours: str) -> str:
     """Return the points of experiments at which another algorithm is faster, by the means over all
     repetitions. The interval of the ratio is that of two independent means."""
     lines = ["", "| experiment | data | M, % of R | skew | fastest | of its rate |",
              "| --- | --- | --: | --: | --- | --- |"]
-    flaws = dict[str, None]()  # a dict keeps the order
-    for path in sorted(directory.glob("*.csv")):
+    changed = set[str]()
+    for path in sorted(KEPT.glob("*.csv")):
         points: dict[tuple[str, ...], dict[str, Mapping[str, str]]] = {}
         for r in _points(path):
             if r.get("mu") and not any(k.startswith("at_") and r[k] for k in r):
@@ -250,15 +424,14 @@ def behind(ours: str, directory: Path) -> str:
             best = max(rows, key=lambda a: float(rows[a]["mu"]))
             if ours in rows and best != ours and float(rate) == 0:
                 ratio = float(rows[ours]["mu"]) / float(rows[best]["mu"])
-                for a in (ours, best):
-                    flaws |= dict.fromkeys(_changes(*_commit(path.with_suffix(".txt")), (a,), []))
+                changed |= {a for a in (ours, best)
+                            if _changes(*_commit(path.with_suffix(".txt")), (a,), [])}
                 half = ratio * math.hypot(*(float(rows[a]["mu_interval"]) / float(rows[a]["mu"])
                                             for a in (ours, best)))
                 undecided = ", not decided" if ratio + half >= 1 else ""
                 lines.append(f"| {path.stem} | {data} | {float(memory):g} | {float(skew):g} | "
                              f"{best} | {ratio:.2f} ± {half:.2f}{undecided} |")
-    told = f"\n**To be measured again**: by {'; '.join(flaws)}.\n" if flaws else ""
-    return "\n".join([*lines, told])
+    return "\n".join([*lines, *_again_by(changed), ""])
 
 
 def _commit(path: Path) -> tuple[str, bool]:
@@ -274,7 +447,7 @@ def _points(path: Path) -> list[dict[str, str]]:
 
 def _measured(command: str, commit: str, machine: str, flaws: Sequence[str]) -> str:
     again = f" **To be measured again**: by {'; '.join(flaws)}." if flaws else ""
-    return f"`{command}` at commit {commit}, {machine.split(', Linux')[0]}.{again}"
+    return f"`{_made(command)}` at commit {commit}, {machine.split(', Linux')[0]}.{again}"
 
 
 # ---- what has changed since

@@ -18,8 +18,8 @@ from matplotlib.colors import LogNorm
 from benchmarks.data import MASTER_BYTES, OPAQUE, Stream
 from benchmarks.harness import Bench
 from benchmarks.operators import Operator
+from benchmarks.verdicts import Verdict
 from semistream.durable import write_text
-from semistream.experiments.verdicts import Verdict
 from semistream.joins import REGISTRY
 from semistream.tuning.report import STYLE, figure_of, svg
 

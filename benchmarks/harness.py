@@ -15,20 +15,24 @@ import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from benchmarks.data import Answer, Files
+from benchmarks.provenance import commit, machine, versions
+from benchmarks.verdicts import half_width, ratio_of
 from semistream.errors import ConfigError
-from semistream.experiments.provenance import commit, machine, versions
-from semistream.experiments.verdicts import half_width, ratio_of
 
 ROOT = Path(__file__).parent.parent
 MB = 1_000_000
 PACKAGES = ("numpy", "numba", "pyarrow", "duckdb", "pyspark", "deltalake", "adbc-driver-sqlite",
             "pymysql", "rocksdict", "lmdb", "polars", "datafusion")
+
+
+Item = TypeVar("Item")
 
 
 class Unavailable(Exception):
@@ -97,11 +101,10 @@ class Bench:
 
         Raises WrongAnswer, after writing the rows, if an answer is wrong.
         """
-        order = random.Random(f"{benchmark} {case}")
         runs: dict[str, list[tuple[Sample, Result]]] = {name: [] for name in peers}
         failed: dict[str, str] = {}
         for repetition in range(self.runs):
-            for name in order.sample(list(peers), len(peers)):
+            for name in shuffled(f"{benchmark} {case}", repetition, list(peers)):
                 if name not in failed:
                     try:
                         runs[name].append(run_once(peers[name]))
@@ -126,13 +129,12 @@ class Bench:
         row = {"benchmark": benchmark, "scale": self.scale, "case": case, "peer": peer, **values}
         if not any(r["benchmark"] == benchmark for r in self.rows):
             self.path(benchmark, "jsonl").unlink(missing_ok=True)
+            print(HEAD)
         self.rows.append(row)
         with open(self.path(benchmark, "jsonl"), "a") as file:
             file.write(json.dumps(row | self.about | {"load": os.getloadavg()[0],
                                                       "at": time.strftime("%FT%TZ", time.gmtime())})
                        + "\n")
-        mine = [r for r in self.rows if r["benchmark"] == benchmark]
-        self.path(benchmark, "txt").write_text("\n".join(table(mine, self.about)) + "\n")
         print(line(row), flush=True)
 
     def path(self, benchmark: str, suffix: str) -> Path:
@@ -175,10 +177,16 @@ def summary(runs: Sequence[tuple[Sample, Result]], baseline: Sequence[float] | N
     return row
 
 
-# ---- a peer in a process of its own
+# ---- repetitions: their order, and processes of their own
 
 
-def _context() -> multiprocessing.context.BaseContext:
+def shuffled(name: str, repetition: int, items: Sequence[Item]) -> list[Item]:
+    """Return the items in a random order, which is always the same for one repetition of a
+    benchmark or an experiment."""
+    return random.Random(f"{name} {repetition}").sample(items, len(items))
+
+
+def _context() -> multiprocessing.context.ForkServerContext:
     """Return the context of processes that start with the modules imported and nothing else."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["benchmarks.operators"])
@@ -195,13 +203,13 @@ def run_once(make: Callable[[], Peer]) -> tuple[Sample, Result]:
 
 
 class Remote:
-    """A peer in a process of its own, so that its memory is not shared."""
+    """A peer, or another object that measures, in a process of its own: neither its memory nor
+    what varies between two processes is shared."""
 
     def __init__(self, make: Callable[[], Peer]):
         context = _context()
         self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_serve,
-                                        args=(theirs, make))  # type: ignore[attr-defined]
+        self._process = context.Process(target=_serve, args=(theirs, make))
         self._process.start()
         theirs.close()
         try:
@@ -210,8 +218,8 @@ class Remote:
             self.close()
             raise
 
-    def call(self, method: str) -> Any:
-        self._pipe.send(method)
+    def call(self, method: str, *arguments: Any) -> Any:
+        self._pipe.send((method, arguments))
         return self._answer()
 
     def _answer(self) -> Any:
@@ -248,10 +256,10 @@ def _serve(pipe: Any, make: Callable[[], Peer]) -> None:
     peer = answer(make)
     while peer is not None:
         try:
-            method = pipe.recv()
+            method, arguments = pipe.recv()
         except EOFError:
             return
-        answer(getattr(peer, method))
+        answer(partial(getattr(peer, method), *arguments))
 
 
 def peak_rss() -> int:
@@ -310,17 +318,3 @@ def line(row: dict[str, Any]) -> str:
             f"{mb('memory_budget', 9)}{mb('memory_peak', 9)}{mb('rss_peak', 8)}{row['rows']:>13,}  "
             f"{row['checksum']}{'' if row['right'] else ' WRONG'}"
             f"{'  ' + row['note'] if row.get('note') else ''}")
-
-
-def table(rows: list[dict[str, Any]], about: dict[str, Any]) -> list[str]:
-    """Return the lines of a table for people."""
-    lines = [f"{about['processor']}, {about['cores']} cores, {about['memory'] / 1e9:.0f} GB, "
-             f"{about['machine']}",
-             f"commit {about['commit']}{' and changes' if about['dirty'] else ''}, "
-             f"{', '.join(f'{k} {v}' for k, v in about['versions'].items())}", about["command"],
-             f"means of {max((r.get('runs', 0) for r in rows), default=0)} repetitions, each peer "
-             f"in a new process, in random order; ratio: to the rate of the case's baseline in the "
-             f"same repetition, with its 95% interval"]
-    for case in dict.fromkeys(r["case"] for r in rows):
-        lines += ["", HEAD, *(line(r) for r in rows if r["case"] == case)]
-    return lines

@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from benchmarks.data import ON, STREAM, Answer, Files, Stream
 from benchmarks.harness import Result, Sample, peak_rss
+from benchmarks.warm_up import warm_up
 from semistream.config import Settings
 from semistream.cost_models import MODELS, TYPICAL, Frequencies
-from semistream.experiments.warm_up import warm_up
 from semistream.joins import JoinOutput, JoinState, SemiStreamJoin
 from semistream.joins.disk_partition import DiskPartition
 from semistream.joins.master_cache import MasterCache

@@ -11,16 +11,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
-
-from benchmarks import anchors, caches, choice, data, docs, harness  # noqa: E402
-from benchmarks.__main__ import main  # noqa: E402
-from benchmarks.operators import HASH_JOIN, Operator  # noqa: E402
-
-from semistream.experiments.verdicts import Verdict  # noqa: E402
-from semistream.experiments.warm_up import CYCLES  # noqa: E402
-from semistream.joins import REGISTRY  # noqa: E402
+from benchmarks import anchors, caches, choice, data, docs, harness
+from benchmarks.__main__ import main
+from benchmarks.operators import HASH_JOIN, Operator
+from benchmarks.verdicts import Verdict
+from benchmarks.warm_up import CYCLES
+from semistream.joins import REGISTRY
 
 
 def test_smallest_form_of_what_runs_in_process(tmp_path):
@@ -28,7 +24,7 @@ def test_smallest_form_of_what_runs_in_process(tmp_path):
                "--scale", "smallest",
                "--set", "databases=delta", "--data", tmp_path / "data", "--output",
                tmp_path / "results"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=docs.ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     for name, baseline in (("memory", "hash join, all of R"), ("grid", "elevatorjoin"),
                            ("console", "duckdb"), ("duckdb", "duckdb, sorted"),
@@ -44,8 +40,7 @@ def test_smallest_form_of_what_runs_in_process(tmp_path):
             assert row["ratio"] == 1 or row["peer"] != baseline
             assert row["runs"] == 2 and row["ratio_low"] <= row["ratio"] <= row["ratio_high"]
             assert row["memory_peak"] <= row["memory_budget"]
-        table = (tmp_path / "results" / f"{name}-smallest.txt").read_text()
-        assert all(row["peer"] in table and row["checksum"] in table for row in rows)
+        assert all(row["peer"] in done.stdout and row["checksum"] in done.stdout for row in rows)
     curve = (tmp_path / "results" / "memory-smallest.svg").read_text()
     assert curve.startswith("<svg") and ">SSBJ<" in curve and ">SSCJ<" in curve
     grid = (tmp_path / "results" / "grid-smallest.svg").read_text()
@@ -135,13 +130,13 @@ class Fixed:
         return harness.Result(data.Answer(self.rows, 7), data.Answer(3, 7))
 
 
-def test_a_wrong_answer_fails_the_run_and_is_in_the_results(tmp_path):
+def test_a_wrong_answer_fails_the_run_and_is_in_the_results(tmp_path, capsys):
     bench = harness.Bench("smallest", 2, data.Files(tmp_path), tmp_path)
     with pytest.raises(harness.WrongAnswer, match="rows=2"):
         bench.compare("x", "case", {"good": Fixed(), "bad": Fixed(2)}, "good")
     assert [(r["peer"], r["right"], r["ratio"])
             for r in bench.rows] == [("good", True, 1), ("bad", False, 1)]
-    assert "WRONG" in (tmp_path / "x-smallest.txt").read_text()
+    assert "WRONG" in capsys.readouterr().out
 
 
 def test_every_run_is_a_process_of_its_own_and_the_order_is_random(tmp_path):
@@ -244,14 +239,14 @@ def test_pages_have_the_figures_of_the_result_files_and_no_others():
         except docs.NoHistory as e:
             pytest.skip(f"what has changed since the results cannot be told: {e}")
         assert docs.unmarked(text) == [], f"{page.name}: a figure outside of the result files"
-    assert "| ssbj |" in (ROOT / "docs" / "benchmarks.md").read_text()
+    assert "| ssbj |" in (docs.ROOT / "docs" / "tables" / "benchmarks.md").read_text()
 
 
 def test_every_result_of_a_benchmark_stands_on_a_page():
     """What no page shows, nobody would measure again."""
     shown = {m[1] for page in docs.PAGES for m in docs.BLOCK.finditer(page.read_text())}
     assert {p.stem for p in docs.RESULTS.glob("*.jsonl")} == {n for n in shown if "/" not in n} - {
-        "experiments"}
+        "experiments", "compared"}
 
 
 @pytest.mark.parametrize("text, found", [
@@ -289,6 +284,29 @@ def test_settings_keep_their_type_and_texts_come_where_there_are_none():
     changed = harness.change(caches.SCALES["small"],
                              {"master": "1e3", "skews": "1,2", "traces": "a.xz,b.xz", "other": "1"})
     assert (changed.master, changed.skews, changed.traces) == (1000, (1.0, 2.0), ("a.xz", "b.xz"))
+
+
+def test_a_peer_stands_beside_another(monkeypatch, tmp_path):
+    """By the same repetitions; a single run decides nothing."""
+    monkeypatch.setattr(docs, "RESULTS", tmp_path)
+    monkeypatch.setattr(docs, "_flaws_of", lambda rows: ["today's"])
+    monkeypatch.setattr(docs, "COMPARED", (docs.Compared("join", "Other", "x", "a", "b", "one"),
+                                           docs.Compared("app", "Other", "x", "a", "b", "all")))
+    rows = [{"case": case, "peer": peer, "rates": rates, "rss_peak": 2e6}
+            for case, peer, rates in (("one", "a", [1.0]), ("one", "b", [2.0]),
+                                      ("all", "a", [3.0, 6.0]), ("all", "b", [1.0, 2.0]))]
+    (tmp_path / "x.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    assert docs.compared().splitlines()[3:] == [
+        "| join | Other | 0.5 | one run, not decided | 2, 2 |", "| app | Other | 3 | 3–3 | 2, 2 |",
+        "", "**To be measured again**, as the code has changed since: x."]
+
+
+def test_figures_of_rows_and_choices():
+    rows = [{"case": "c", "peer": p, "rate": 1, "ratio": r, "extra": {"p50": 1.234, "p99": 2}}
+            for p, r in (("ssbj", 0.5), ("ssbj", 1.0), ("sscj", 0.9))]
+    extra = docs._extra(rows, {"extra": "p99,p50", "peers": "sscj"})
+    assert extra[2:] == ["| c | sscj | 2 | 1.23 |"]
+    assert docs._chosen(rows)[2:] == ["| ssbj | 2 | 1 | 1 | 0.50 |", "| sscj | 1 | 0 | 1 | 0.90 |"]
 
 
 def test_results_that_are_not_there_are_told():
@@ -330,15 +348,16 @@ def test_points_at_which_another_algorithm_is_faster(monkeypatch, tmp_path):
     rows = [f"{a},zipf,1000,{m},1.0,0,{mu},{mu / 10},True" for a, m, mu in (
         ("ssbj", 10, 80), ("meshjoin", 10, 100), ("ssbj", 5.0, 95), ("meshjoin", 5.0, 100),
         ("ssbj", 1, 100), ("meshjoin", 1, 50))]
+    monkeypatch.setattr(docs, "KEPT", tmp_path)
     (tmp_path / "some.csv").write_text("\n".join([head, *rows]))
     (tmp_path / "some.txt").write_text("a machine\ncommit abc, python 3\n$ semistream\n")
     monkeypatch.setattr(docs, "has_changed", lambda commit, path: False)
-    table = docs.behind("ssbj", tmp_path)
+    table = docs.behind("ssbj")
     assert table.splitlines()[3:] == [
         "| some | zipf | 5 | 1 | meshjoin | 0.95 ± 0.13, not decided |",
         "| some | zipf | 10 | 1 | meshjoin | 0.80 ± 0.11 |"]
     monkeypatch.setattr(docs, "has_changed", lambda commit, path: path.endswith("/meshjoin.py"))
-    assert docs.behind("ssbj", tmp_path).endswith(
+    assert docs.behind("ssbj").endswith(
         "\n**To be measured again**: by today's meshjoin, which changed since.\n")
 
 

@@ -14,7 +14,6 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks import caches, data, harness
-
 from semistream.workloads.zipf import ZipfKeys
 
 COUNT = 40

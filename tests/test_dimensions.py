@@ -161,7 +161,7 @@ def test_types_declared_are_those_of_the_values(warehouse, tmp_path):
 
 def test_json_values_in_another_form_are_taken(warehouse, tmp_path, monkeypatch):
     monkeypatch.setattr("semistream.files.source.SAMPLE", 1)
-    monkeypatch.setattr("semistream.files.source.BLOCK", 16)
+    monkeypatch.setattr("semistream.files.text_source.BLOCK", 16)
     path = tmp_path / "products.jsonl"
     path.write_text('{"sku": 7, "n": "seven"}\n{"sku": "a", "n": "8"}\n{"sku": "b", "n": "NA", '
                     '"price": 123456789012345678.25}\n{"sku": "c"}\n{"sku": "d", "price": '

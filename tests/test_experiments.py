@@ -1,4 +1,4 @@
-"""`semistream experiments`: the papers' experiments, at sizes of a test."""
+"""`python -m benchmarks.papers`: the papers' experiments, at sizes of a test."""
 
 from __future__ import annotations
 
@@ -14,17 +14,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from semistream.cli import main
-from semistream.config import Places
-from semistream.cost_models import MODELS, TYPICAL
-from semistream.cost_models.costs import PHASES
-from semistream.errors import ConfigError, SemistreamError
-from semistream.experiments import EXPERIMENTS
-from semistream.experiments.answer import Answer
-from semistream.experiments.bench import Bench
-from semistream.experiments.contradictions import against, contradictions
-from semistream.experiments.data import ELSEWHERE, open_data
-from semistream.experiments.explain import (
+from benchmarks.harness import shuffled
+from benchmarks.papers import EXPERIMENTS
+from benchmarks.papers.__main__ import main
+from benchmarks.papers.answer import Answer
+from benchmarks.papers.bench import Bench
+from benchmarks.papers.contradictions import against, contradictions
+from benchmarks.papers.data import ELSEWHERE, open_data
+from benchmarks.papers.explain import (
     PAPERS,
     TERMS,
     Bound,
@@ -37,10 +34,10 @@ from semistream.experiments.explain import (
     sentence,
     without,
 )
-from semistream.experiments.findings import Finding, judge, undecided
-from semistream.experiments.layouts import deviation, everywhere, optimum, tuned
-from semistream.experiments.measure import Arrivals, Drive, measure_arrivals
-from semistream.experiments.model import (
+from benchmarks.papers.findings import Finding, judge, undecided
+from benchmarks.papers.layouts import deviation, everywhere, optimum, tuned
+from benchmarks.papers.measure import Arrivals, Drive, measure_arrivals
+from benchmarks.papers.model import (
     FAILED,
     MEASURED,
     TITLES,
@@ -52,12 +49,16 @@ from semistream.experiments.model import (
     having,
     ratio,
 )
-from semistream.experiments.partitions import used
-from semistream.experiments.repetitions import combined, shuffled
-from semistream.experiments.report import draw
-from semistream.experiments.run import _bench, chosen, run, told, wrong_answers
-from semistream.experiments.settings import ExperimentSettings
-from semistream.experiments.verdicts import Verdict, half_width, ratio_of
+from benchmarks.papers.partitions import used
+from benchmarks.papers.repetitions import combined
+from benchmarks.papers.report import draw
+from benchmarks.papers.run import _bench, chosen, run, told, wrong_answers
+from benchmarks.papers.settings import ExperimentSettings
+from benchmarks.verdicts import Verdict, half_width, ratio_of
+from semistream.config import Places
+from semistream.cost_models import MODELS, TYPICAL
+from semistream.cost_models.costs import PHASES
+from semistream.errors import ConfigError, SemistreamError
 from semistream.joins import REGISTRY
 from semistream.joins.output import JoinOutput
 from semistream.sizing import open_join
@@ -263,7 +264,7 @@ def test_tuples_of_bursts_wait_for_one_another(bench, places, costs, monkeypatch
         spans[burstiness] = arrivals.waited / arrivals.taken
     assert spans[0.5] == pytest.approx(0, abs=1e-6) and spans[0.8] > 2e-3
     asked = []
-    monkeypatch.setattr("semistream.experiments.bench.Arrivals",
+    monkeypatch.setattr("benchmarks.papers.bench.Arrivals",
                         lambda drive, times: asked.append(times) or Arrivals(drive, times))
     settings = ExperimentSettings(burstiness=0.8, seconds=0.01, costs=costs,
                                   data=places.home / "data")
@@ -595,7 +596,7 @@ def test_every_experiment_is_laid_out(experiment, places, costs):
 
 def semistream(places, monkeypatch, costs, *arguments: str) -> int:
     monkeypatch.setenv("SEMISTREAM_HOME", str(places.home))
-    return main(["experiments", *arguments, "--costs", str(costs), "--data",
+    return main([*arguments, "--costs", str(costs), "--data",
                  str(places.home / "data"), "--seconds", "0.01", "--repetitions", "2"])
 
 
@@ -623,7 +624,8 @@ def test_results_a_report_and_a_failed_point(places, monkeypatch, costs, tmp_pat
     results = json.loads((tmp_path / "cost-models" / "results.json").read_text())
     about = results["about"]
     assert about["machine"]["cores"]
-    assert about["command"].startswith("semistream experiments cost-models") and about["commit"]
+    assert about["command"].startswith("python -m benchmarks.papers cost-models")
+    assert about["commit"]
     good = [r for r in results["rows"] if r["state"] == MEASURED]
     assert len(results["runs"]) == 8 and all(r["mu_interval"] > 0 and r["repetitions"] == 2
                                              for r in good)
@@ -679,8 +681,8 @@ def test_an_interrupted_run_is_taken_up(places, costs, tmp_path):
 def test_costs_are_of_the_machine_as_it_is_at_the_run(places, tmp_path, monkeypatch):
     """They are measured with the points: what is taken up keeps them, what is not has new ones."""
     times = iter(range(9))
-    monkeypatch.setattr("semistream.experiments.bench.MOST_TUPLES", R_T)
-    monkeypatch.setattr("semistream.experiments.bench.calibrate",
+    monkeypatch.setattr("benchmarks.papers.bench.MOST_TUPLES", R_T)
+    monkeypatch.setattr("benchmarks.papers.bench.calibrate",
                         lambda *_, **__: replace(TYPICAL, measured={"at": next(times)}))
 
     def measured_at(**more):
@@ -718,7 +720,7 @@ def test_wrong_settings_are_refused(arguments, named, places, monkeypatch, costs
 
 
 def test_the_list(capsys):
-    assert main(["experiments", "--list"]) == 0
+    assert main(["--list"]) == 0
     out = capsys.readouterr().out
     assert all(name in out for name in EXPERIMENTS)
 

@@ -20,7 +20,8 @@ from semistream import quality
 from semistream.column_format import DIRECTIVES, ColumnFormat, declared, formats, paired
 from semistream.config import Job, StreamSpec, StreamStreamJob, read_yaml
 from semistream.errors import ConfigError, SemistreamError
-from semistream.files.convert import cast_cells, found_type, prepared_cells
+from semistream.files.convert import cast_cells, prepared_cells
+from semistream.files.inference import infer_formatted_type
 from semistream.files.opening import open_source
 from semistream.master.publish import current_manifest
 from semistream.provisioning.dimensions import provision, publish
@@ -40,7 +41,7 @@ def read(form, cells):
     """Values of cells in the type that they are found to have, or BAD."""
     form, column = declared("c", form), pa.array(cells, pa.string()).cast(pa.binary())
     texts, unfit = prepared_cells("c", column, form)
-    kind = found_type(column, form) if form.notation else pa.string()
+    kind = infer_formatted_type(column, form) if form.notation else pa.string()
     values, bad = cast_cells(texts, kind, exact=True)
     return kind, [BAD if i in {*unfit.tolist(), *bad.tolist()} else v
                   for i, v in enumerate(values.to_pylist())]
@@ -299,7 +300,7 @@ def test_texts_of_parquet_in_any_type(tmp_path, kind):
                          formats=formats({"k": "trim fold", "d": "%d/%m/%Y", "n": "1.234,56"}))
     assert source.schema.field("d").type == pa.date32()
     assert pa.types.is_decimal(source.schema.field("n").type)
-    source.settle({})
+    source.assign_types()
     text = "a" if kind != pa.binary() else b"a"
     first = {"k": text, "d": date(2020, 12, 31), "n": D("1.5")}
     assert [r for c in source.chunks() for r in c.rows.to_pylist()] == [

@@ -14,9 +14,10 @@ import pytest
 
 from semistream.config import Job
 from semistream.errors import ConfigError
-from semistream.files import JoinFiles, open_source
-from semistream.files.convert import cast_cells, deciding_cells, infer_type
-from semistream.files.opening import SOURCES
+from semistream.files.convert import cast_cells
+from semistream.files.inference import deciding_cells, infer_type
+from semistream.files.opening import SOURCES, open_source
+from semistream.files.settings import JoinFiles
 from semistream.files.source import Reading
 from test_source import verify
 
@@ -72,7 +73,7 @@ def test_no_type_alters_a_value(cells, kind):
 
 def test_a_later_number_that_a_double_would_alter_makes_its_row_unparsable(tmp_path, monkeypatch):
     monkeypatch.setattr("semistream.files.source.SAMPLE", 1)
-    monkeypatch.setattr("semistream.files.source.BLOCK", 16)
+    monkeypatch.setattr("semistream.files.text_source.BLOCK", 16)
     text = "k,v\n1,1.5\n2,2.5\n3,9007199254740993\n4,4.5\n"
     good, bad = rows(source(tmp_path, "a.csv", text))
     assert [r["k"] for r in good] == [1, 2, 4]
@@ -105,7 +106,7 @@ def test_columns_go_by_their_names(tmp_path):
 
 
 def test_a_json_file_that_lacks_a_column_is_refused_unless_its_type_is_given(tmp_path, monkeypatch):
-    monkeypatch.setattr("semistream.files.source.BLOCK", 30)
+    monkeypatch.setattr("semistream.files.text_source.BLOCK", 30)
     (tmp_path / "a.jsonl").write_text('{"id": 1, "k": 1}\n{"id": 2, "k": 2}\n')
     (tmp_path / "b.jsonl").write_text('{"id": 3}\n{"id": 4, "k": null}\n')
     (tmp_path / "c.jsonl").write_text("")
@@ -130,7 +131,7 @@ def test_types_are_found_from_a_bounded_sample_of_many_files(tmp_path, monkeypat
 
 def test_columns_of_a_json_file_beyond_the_sample(tmp_path, monkeypatch):
     monkeypatch.setattr("semistream.files.source.SAMPLE", 1)
-    monkeypatch.setattr("semistream.files.source.BLOCK", 40)
+    monkeypatch.setattr("semistream.files.text_source.BLOCK", 40)
     path = tmp_path / "a.jsonl"
     path.write_text('{"id": 1, "other": "late"}\n' * 5
                     + '{"id": 2, "k": "none", "sp": 1, "sp\\u00e4t": 1}\n')

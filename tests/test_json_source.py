@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from semistream.files import open_source
-from semistream.files.convert import parse_type
-from semistream.files.opening import SOURCES
+from semistream.files.inference import parse_type
+from semistream.files.opening import SOURCES, open_source
 from semistream.files.source import Reading
 
 VALUES = st.recursive(
@@ -51,7 +50,7 @@ def test_values_are_those_of_python(tmp_path_factory, block, objects, ascii_, li
     text = "[" + ",\n".join(texts) + "]" if listed else "\n".join(texts)
     path = tmp_path_factory.mktemp("json") / "a.json"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("semistream.files.source.BLOCK", block)
+        patch.setattr("semistream.files.text_source.BLOCK", block)
         rows, rejected, _ = read(path, text, ["a", "b", "ä", 'q"', "\\"])
     assert not rejected and len(rows) == len(objects)
     for row, whole in zip(rows, texts, strict=True):

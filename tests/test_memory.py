@@ -17,7 +17,7 @@ from pyarrow import csv
 import faults
 from loads import SmallLoad
 from semistream.config import Job
-from semistream.files import open_source
+from semistream.files.opening import open_source
 from semistream.gathering import Gathered
 from semistream.joins.arena import Arena
 from semistream.joins.disk_partition import DiskPartition

@@ -18,7 +18,9 @@ import pytest
 from loads import MASTER
 from semistream.config import Job, StreamSpec
 from semistream.errors import ConfigError, SemistreamError
-from semistream.files import JoinFiles, join_files, open_source
+from semistream.files.join import join_files
+from semistream.files.opening import open_source
+from semistream.files.settings import JoinFiles
 from semistream.master.publish import publish_snapshot
 from semistream.provisioning.dimensions import provision
 from semistream.quality.recount import ids_of_file
@@ -119,7 +121,7 @@ def texts(rows):
 
 def of_console(directory):
     source = open_source("stream", directory)
-    source.settle({})
+    source.assign_types()
     chunks = list(source.chunks())
     return chunks
 

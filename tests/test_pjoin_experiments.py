@@ -1,4 +1,4 @@
-"""`semistream experiments pjoin-…`, at sizes of a test."""
+"""`python -m benchmarks.papers pjoin-…`, at sizes of a test."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from semistream.cli import main
-from semistream.config import Places
-from semistream.experiments.model import MEASURED, TITLES
-from semistream.experiments.pjoin import (
+from benchmarks.papers.__main__ import main
+from benchmarks.papers.model import MEASURED, TITLES
+from benchmarks.papers.pjoin import (
     INTER_ARRIVAL,
     LOOKS,
     OPEN,
@@ -21,7 +20,8 @@ from semistream.experiments.pjoin import (
     PunctuatedStream,
     events,
 )
-from semistream.experiments.run import chosen
+from benchmarks.papers.run import chosen
+from semistream.config import Places
 
 STUDIES = chosen(["pjoin"])
 
@@ -79,7 +79,7 @@ def test_the_join_is_exact(point, runner):
                                        ("unpunctuated", 0), ("asymmetric", 0), ("asymmetric", 2)])
 def test_claims_on_the_state_do_not_depend_on_the_machine(name, row, tmp_path, monkeypatch):
     monkeypatch.setenv("SEMISTREAM_HOME", str(tmp_path / "home"))
-    assert main(["experiments", f"pjoin-{name}", "--scale", "0.03", "--output", str(tmp_path)]) == 0
+    assert main([f"pjoin-{name}", "--scale", "0.03", "--output", str(tmp_path)]) == 0
     results = json.loads((tmp_path / f"pjoin-{name}" / "results.json").read_text())
     assert results["wrong_answers"] == []
     claim = results["claims"][row]

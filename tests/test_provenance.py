@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import subprocess
 
-import pytest
-
-from semistream.experiments import provenance
+from benchmarks import provenance
 
 
-@pytest.mark.parametrize(("changed", "dirty"), [
-    ("code.py", True), ("benchmarks/harness.py", True), ("benchmarks/results/a.txt", False),
-    ("docs/a.md", False), ("README.md", False)])
-def test_results_and_pages_are_no_change_of_the_code(tmp_path, monkeypatch, changed, dirty):
-    monkeypatch.setattr(provenance, "HERE", tmp_path / "code")
-    (tmp_path / "code").mkdir()
-    file = tmp_path / changed
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text("a")
+def test_results_and_pages_are_no_change_of_the_code(tmp_path, monkeypatch):
+    monkeypatch.setattr(provenance, "HERE", tmp_path)
+    code, others = ("code.py", "benchmarks/harness.py"), (
+        "benchmarks/results/a.jsonl", "benchmarks/results/experiments/a.csv", "docs/a.md",
+        "README.md")
+    for name in (*code, *others):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("a")
     who = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
     for words in (["init", "-q"], ["add", "."], [*who, "commit", "-qm", "a"]):
         subprocess.run(["git", "-C", tmp_path, *words], check=True)
+    for name in others:
+        (tmp_path / name).write_text("b")
     assert not provenance.commit()["dirty"]
-    file.write_text("b")
-    assert provenance.commit()["dirty"] == dirty
+    for name in code:
+        (tmp_path / name).write_text("b")
+        assert provenance.commit()["dirty"]
+        (tmp_path / name).write_text("a")

@@ -20,6 +20,7 @@ from semistream import quality
 from semistream.config import Job, StreamSpec
 from semistream.data_files import DataFile
 from semistream.errors import ConfigError
+from semistream.files.source import Rejected
 from semistream.keys import codes
 from semistream.quality.scope import committed, make_scope, range_of
 from semistream.quality.staging import Staging, stage_sample
@@ -27,6 +28,7 @@ from semistream.quality.verification import VerificationResult
 from semistream.reasons import Reason
 from semistream.sketches import SampledSketch
 from semistream.streaming.sinks.sql import SqlSink
+from semistream.streaming.sinks.warehouse import Warehouse
 from semistream.streaming.spool import Spool
 from semistream.warehouse import connect, create_all
 from semistream.warehouse.bulk import bulk_insert, fetch
@@ -87,7 +89,8 @@ class Loader:
     def __init__(self, url: str, directory: Path, many: bool = False, left: bool = False):
         self.url, self.directory, self.left = url, directory / "orders", left
         self.directory.mkdir(parents=True, exist_ok=True)
-        self.engine, self.sink = connect(url), SqlSink(url, "fact_sales", "sales", 30)
+        self.engine, self.sink = connect(url), SqlSink(
+            Warehouse(url, "fact_sales", "sales", 30))
         create_all(self.engine)
         business = ["sku", "name"] if many else ["sku"]
         self.job = Job.load(
@@ -112,23 +115,24 @@ class Loader:
             self.commit(batches[-1], 1)
 
     def commit(self, batch: int, drain: int, rows: Sequence[dict] = (),
-               files: Sequence[Path] = ()) -> None:
-        """Load a batch of these rows, or a drain."""
+               files: Sequence[Path] = (), rejected: Sequence[Rejected] = ()) -> None:
+        """Load a batch of these rows, or a drain. rejected: what is unparsable, in partition 0."""
         with self.engine.connect() as connection:
             found = connection.execute(sa.select(self.dimension)).mappings().all()
         products: dict[str, list] = {}
         for row in found:
             products.setdefault(row["sku"], []).append(row)
         loads = [self._load(batch, drain, p, [r for r in rows if r["order_id"] % PARTITIONS == p],
-                            products) for p in range(PARTITIONS)]
+                            products, () if p else rejected) for p in range(PARTITIONS)]
         offsets = {"format": "parquet", "offsets": [], "start": None,
                    "files": len(files)} if files else {}
-        self.sink.commit(Commit("sales", batch, drain, "fact_sales", "sql", PARTITIONS, len(rows),
-                                self.job.to_ledger(), json.dumps(offsets), time.time(),
+        self.sink.commit(Commit("sales", batch, drain, "fact_sales", "sql", PARTITIONS,
+                                len(rows) + len(rejected), self.job.to_ledger(),
+                                json.dumps(offsets), time.time(),
                                 tuple(DataFile(str(file)) for file in files)), loads)
 
     def _load(self, batch: int, drain: int, partition: int, rows: list[dict],
-              products: dict[str, list]) -> LoadRecord:
+              products: dict[str, list], rejected: Sequence[Rejected]) -> LoadRecord:
         before = self.waiting[partition]
         waits = set() if drain else {r["order_id"] for r in rows if r["order_id"] % 7 == 3}
         finished = before + [r for r in rows if r["order_id"] not in waits]
@@ -142,15 +146,18 @@ class Loader:
                 kept.append({**r, "reason": Reason.NULL_KEY if r["sku"] is None
                              else Reason.NO_MATCH})
                 facts += [r] if self.left else []
-        counts = InputCounts("sales", len(before), len(rows), len(finished) - len(kept),
-                             Counter(u["reason"] for u in kept), len(self.waiting[partition]), "",
+        reasons = Counter(u["reason"] for u in kept) + Counter({Reason.UNPARSABLE: len(rejected)})
+        counts = InputCounts("sales", len(before), len(rows) + len(rejected),
+                             len(finished) - len(kept), reasons, len(self.waiting[partition]), "",
                              "sales", self.version)
-        record = LoadRecord("sales", batch, drain, partition, "ssbj", (counts,), len(rows),
+        record = LoadRecord("sales", batch, drain, partition, "ssbj", (counts,), counts.rows_read,
                             counts.matched, len(facts),
                             key_sketch=self._sketch((batch, drain, partition), rows))
         with Spool(JOINED, (STREAM,), (("order_id",),), None, len(STREAM)) as spool:
             spool.write(pa.RecordBatch.from_pylist(facts, JOINED),
                         pa.RecordBatch.from_pylist(kept, KEPT))
+            if rejected:
+                spool.reject(rejected)
             return self.sink.write(record, spool)
 
     def _sketch(self, load: tuple[int, int, int], rows: list[dict]) -> bytes | None:
@@ -836,7 +843,7 @@ def test_source_gone(warehouse_url, tmp_path):
     loader.load(range(BATCHES))
     (loader.directory / "orders-1.parquet").unlink()
     result = check(loader, tmp_path / "reports")
-    assert result.success and len(result.results) == 19
+    assert result.success and len(result.results) == 18
     assert "orders-1.parquet is gone" in result.notes[0]
     assert "not counted again" in result.report.read_text()
 

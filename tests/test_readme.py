@@ -11,7 +11,7 @@ from semistream.streaming.settings import LoadSettings, StreamStreamSettings
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
 PAGES = {path: path.read_text()
-         for path in (*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md")))}
+         for path in (*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")))}
 ALL = "\n".join(PAGES.values())
 
 
@@ -35,8 +35,16 @@ def test_every_setting_of_a_load_is_explained():
 
 def test_links_lead_somewhere():
     for page, text in PAGES.items():
-        for target in re.findall(r"\]\(([^)#:]+)\)", text):
-            assert (page.parent / target).exists(), f"{page.name}: {target}"
+        for target, _, anchor in re.findall(r"\]\(([^)#:]*)(#([^)]+))?\)", text):
+            path = page.parent / target if target else page
+            assert path.exists(), f"{page.name}: {target}"
+            assert not anchor or anchor in anchors(path.read_text()), f"{page.name}: #{anchor}"
+
+
+def anchors(text: str) -> set[str]:
+    """Return the anchors of a page's headings, by GitHub's rule."""
+    return {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-")
+            for h in re.findall(r"^#+ (.*)$", text, re.M)}
 
 
 def test_every_page_is_linked_from_the_readme():

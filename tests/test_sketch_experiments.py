@@ -1,4 +1,4 @@
-"""`semistream experiments sketch-…`, at sizes of a test."""
+"""`python -m benchmarks.papers sketch-…`, at sizes of a test."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from semistream.cli import main
-from semistream.config import Places
-from semistream.experiments import EXPERIMENTS
-from semistream.experiments.model import MEASURED, TITLES
-from semistream.experiments.run import chosen
-from semistream.experiments.sketches import (
+from benchmarks.papers import EXPERIMENTS
+from benchmarks.papers.__main__ import main
+from benchmarks.papers.model import MEASURED, TITLES
+from benchmarks.papers.run import chosen
+from benchmarks.papers.sketches import (
     DOMAIN,
     S1,
     S2,
@@ -23,6 +22,7 @@ from semistream.experiments.sketches import (
     estimate_error,
     sized,
 )
+from semistream.config import Places
 from semistream.sketches import METHODS
 
 STUDIES = chosen(["sketch"])
@@ -99,7 +99,7 @@ def test_a_point_that_fails_is_told(runner, monkeypatch):
 @pytest.mark.slow
 def test_results_claims_and_a_report(runner, monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("SEMISTREAM_HOME", str(runner.places.home))
-    assert main(["experiments", "sketch-skewed", "--scale", "0.002", "--output",
+    assert main(["sketch-skewed", "--scale", "0.002", "--output",
                  str(tmp_path)]) == 0
     out, err = capsys.readouterr()
     assert "almost 0" in out and "[100/100]" in err
@@ -118,11 +118,11 @@ def test_results_claims_and_a_report(runner, monkeypatch, tmp_path, capsys):
 
 def test_the_time_of_updates(runner, monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("SEMISTREAM_HOME", str(runner.places.home))
-    assert main(["experiments", "sketch-update", "--scale", "0.002", "--algorithms", "skimmed",
+    assert main(["sketch-update", "--scale", "0.002", "--algorithms", "skimmed",
                  "--output", str(tmp_path)]) == 0
     rows = json.loads((tmp_path / "sketch-update" / "results.json").read_text())["rows"]
     assert [r["memory"] <= 1000 * 4**i and r["update_ns"] > 0
             for i, r in enumerate(rows, 1)] == [True] * 5
-    assert main(["experiments", "sketch-update", "--algorithms", "ssbj", "--output",
+    assert main(["sketch-update", "--algorithms", "ssbj", "--output",
                  str(tmp_path)]) == 2
     assert "must be of skimmed, agms" in capsys.readouterr().err

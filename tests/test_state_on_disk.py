@@ -10,12 +10,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from semistream.cli import main
-from semistream.config import Places
-from semistream.cost_models import xjoin
-from semistream.cost_models.xjoin import StateCosts, StreamWorkload
-from semistream.experiments import EXPERIMENTS, state_on_disk
-from semistream.experiments.state_on_disk import (
+from benchmarks.papers import EXPERIMENTS, state_on_disk
+from benchmarks.papers.__main__ import main
+from benchmarks.papers.state_on_disk import (
     CALIBRATED,
     IN_MEMORY,
     RATIOS,
@@ -25,7 +22,10 @@ from semistream.experiments.state_on_disk import (
     StateRunner,
     Streams,
 )
-from semistream.experiments.verdicts import half_width
+from benchmarks.verdicts import half_width
+from semistream.config import Places
+from semistream.cost_models import xjoin
+from semistream.cost_models.xjoin import StateCosts, StreamWorkload
 from semistream.stream_joins import state
 from semistream.stream_joins.base import StreamStreamJoin
 
@@ -186,7 +186,7 @@ def test_the_experiment(tmp_path, monkeypatch):
     for name, fewer in (("ROUNDS", 2), ("RATIOS", (10.0, 40.0)),
                         ("CALIBRATED", ((0.8, 1.0), (0.8, 4.0), (3.0, 1.0), (12.0, 4.0)))):
         monkeypatch.setattr(state_on_disk, name, fewer)
-    assert main(["experiments", "xjoin-on-disk", "--scale", "0.002",
+    assert main(["xjoin-on-disk", "--scale", "0.002",
                  "--output", str(tmp_path)]) == 0
     results = json.loads((tmp_path / "xjoin-on-disk" / "results.json").read_text())
     assert results["wrong_answers"] == [] and len(results["rows"]) == 4

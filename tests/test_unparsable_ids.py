@@ -4,49 +4,28 @@ from __future__ import annotations
 
 import csv
 import gzip
-import json
 from pathlib import Path
 
 import pytest
 
-from semistream.warehouse.load_ids import load_id
+from semistream.files.source import Rejected
 from semistream.warehouse.proof import read_proof
-from semistream.warehouse.schema import (
-    load_batches,
-    load_commits,
-    load_inputs,
-    load_rejections,
-    unmatched,
-)
 from test_quality import STREAM, Loader, change, check, failed, orders, rows_of
 
 
-def with_unparsable(loader: Loader, file: Path, lines: list[str], said: list[dict]) -> None:
-    """The source as a CSV file that has such lines more, which are unparsable and have no id."""
-    loader.load(range(1))
-    (loader.directory / "orders-0.parquet").unlink()
+def with_unparsable(loader: Loader, file: Path, rejected: list[Rejected]) -> None:
+    """Load a CSV file with rows that are unparsable and have no id."""
     with (gzip.open(file, "wt", newline="") if file.suffix == ".gz"
           else open(file, "w", newline="")) as f:
         writer = csv.DictWriter(f, STREAM.names)
         writer.writeheader()
         writer.writerows(orders(0))
-        f.write("".join(f"{line}\n" for line in lines))
+        f.write("".join(f"{r.text}\n" for r in rejected))
     stream = loader.job.stream.model_copy(update={"format": "csv", "max_unparsable": 1})
     loader.job = loader.job.model_copy(update={"stream": stream})
+    loader.commit(0, 0, orders(0), [file], rejected)
+    loader.commit(0, 1)
     loader.read_from(0, file, "csv")
-    c, key = load_commits.c, load_id(1, 0, 0, 0)
-    with loader.engine.begin() as connection:
-        for table in (load_batches, load_inputs):
-            connection.execute(table.update().where(table.c.load_id == key).values(
-                rows_read=table.c.rows_read + len(said), unmatched=table.c.unmatched + len(said)))
-        connection.execute(load_rejections.insert().values(
-            load_id=key, role="sales", reason="unparsable", tuples=len(said)))
-        connection.execute(load_commits.update().where(c.drain == 0).values(
-            rows_read=c.rows_read + len(said)))
-        connection.execute(unmatched.insert(), [
-            {"load_id": key, "load_row": 1000 + n, "fact_table": "fact_sales",
-             "reason": "unparsable", "stream_id": None, "tuple": json.dumps(each)}
-            for n, each in enumerate(said)])
 
 
 LINES = ["900,p01,many,2026-02-01", '901,"p0,1",many,2026-02-01', "three,p01,1,2026-02-01", "902"]
@@ -56,8 +35,7 @@ LINES = ["900,p01,many,2026-02-01", '901,"p0,1",many,2026-02-01', "three,p01,1,2
 def test_ids_of_unparsable_tuples_are_taken_from_their_text(warehouse_url, tmp_path, name):
     loader, reports = Loader(warehouse_url, tmp_path), tmp_path / "reports"
     file = tmp_path / name
-    with_unparsable(loader, file, LINES,
-                    [{"_corrupt_record": line, "file": str(file)} for line in LINES])
+    with_unparsable(loader, file, [Rejected(line, "", str(file)) for line in LINES])
     sound = check(loader, reports)
     assert sound.success and not sound.unseen, str(sound)
     with loader.engine.begin() as connection:
@@ -70,9 +48,8 @@ def test_texts_without_an_id_leave_room_for_so_many_and_the_verdict_says_so(tmp_
     """Of two tuples no one knows the file."""
     loader = Loader(f"sqlite:///{tmp_path / 'warehouse.db'}", tmp_path)
     reports, file = tmp_path / "reports", tmp_path / "orders.csv"
-    with_unparsable(loader, file, LINES[:3], [
-        {"_corrupt_record": LINES[0], "file": str(file)},
-        *({"_corrupt_record": line} for line in LINES[1:3])])
+    with_unparsable(loader, file, [Rejected(LINES[0], "", str(file)),
+                                   *(Rejected(line, "") for line in LINES[1:3])])
     result = check(loader, reports)
     assert result.success
     assert result.unseen == ["at most 1 stream tuples are missing, as 2 unparsable ones have no id "

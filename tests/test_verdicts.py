@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT))
-from benchmarks import docs, verdicts  # noqa: E402
-
-from semistream.experiments import EXPERIMENTS  # noqa: E402
-from semistream.experiments.model import MEASURED, Claim, ratio  # noqa: E402
-from semistream.experiments.report import claims_text  # noqa: E402
-from semistream.experiments.verdicts import Verdict  # noqa: E402
+from benchmarks import docs
+from benchmarks.papers import EXPERIMENTS, kept
+from benchmarks.papers.model import MEASURED, Claim, ratio
+from benchmarks.papers.report import claims_text
+from benchmarks.verdicts import Verdict
 
 
 @pytest.fixture
-def kept(tmp_path, monkeypatch) -> Path:
-    monkeypatch.setattr(verdicts, "KEPT", tmp_path)
+def there(tmp_path, monkeypatch) -> Path:
+    monkeypatch.setattr(kept, "KEPT", tmp_path)
     return tmp_path
 
 
@@ -31,44 +27,45 @@ def row(algorithm: str, mu: float, **more) -> dict:
             "data": "zipf", "rate": 0.0} | more
 
 
-@pytest.mark.parametrize("path", sorted(verdicts.KEPT.glob("*.json")), ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", sorted(kept.KEPT.glob("*.json")), ids=lambda p: p.stem)
 def test_what_is_kept_is_of_todays_claims(path):
     """Where this fails: python -m benchmarks verdicts, then docs."""
-    kept = json.loads(path.read_text())
-    assert path.with_suffix(".txt").read_text() == claims_text(kept)
+    found = json.loads(path.read_text())
+    assert path.with_suffix(".txt").read_text() == claims_text(found)
     claims = {c.text: c for c in EXPERIMENTS[path.stem].claims}
-    assert {c["claim"] for c in kept["claims"]} <= claims.keys()
-    assert {t for t, c in claims.items() if not c.aim} <= {c["claim"] for c in kept["claims"]}
+    assert {c["claim"] for c in found["claims"]} <= claims.keys()
+    assert {t for t, c in claims.items() if not c.aim} <= {c["claim"] for c in found["claims"]}
 
 
 def test_every_kept_experiment_can_be_judged_anew():
-    assert {p.stem for p in verdicts.KEPT.glob("*.csv")} == {
-        p.stem for p in verdicts.KEPT.glob("*.json")} == {
-        p.stem for p in verdicts.KEPT.glob("*.txt")}
+    assert {p.stem for p in kept.KEPT.glob("*.csv")} == {
+        p.stem for p in kept.KEPT.glob("*.json")} == {
+        p.stem for p in kept.KEPT.glob("*.txt")}
 
 
-def test_results_are_taken_over(kept, tmp_path):
+def test_results_are_taken_over(there, tmp_path):
     (tmp_path / "runs" / "sketch-real").mkdir(parents=True)
     text = (docs.RESULTS / "experiments" / "sketch-real.json").read_text()
     found = json.loads(text) | {"rows": [row("skimmed", 1.0, point="{}", repetitions=3,
                                              components={"a": 1})], "runs": []}
     (tmp_path / "runs" / "sketch-real" / "results.json").write_text(json.dumps(found))
-    assert verdicts.keep(tmp_path / "runs") == ["sketch-real"]
-    head, line = (kept / "sketch-real.csv").read_text().splitlines()
+    assert kept.keep(tmp_path / "runs") == ["sketch-real"]
+    head, line = (there / "sketch-real.csv").read_text().splitlines()
     assert head.startswith("algorithm,series,state") and "point" not in head
     assert "components" not in head and line.startswith("skimmed")
-    assert json.loads((kept / "sketch-real.json").read_text())["claims"] == found["claims"]
-    assert "Aircraft: the basic sketch" in (kept / "sketch-real.txt").read_text()
+    assert json.loads((there / "sketch-real.json").read_text())["claims"] == found["claims"]
+    assert "Aircraft: the basic sketch" in (there / "sketch-real.txt").read_text()
 
 
-def test_a_study_keeps_its_figures_and_has_todays_reasons(kept):
+def test_a_study_keeps_its_figures_and_has_todays_reasons(there):
     before = json.loads((docs.RESULTS / "experiments" / "sketch-skewed.json").read_text())
     for c in before["claims"][1:]:
         c["reason"] = "an old one"
     gone = before["claims"].pop(0)
-    (kept / "sketch-skewed.json").write_text(json.dumps(before))
-    verdicts.judge_again(["sketch-skewed"], kept)
-    after = {c["claim"]: c for c in json.loads((kept / "sketch-skewed.json").read_text())["claims"]}
+    (there / "sketch-skewed.json").write_text(json.dumps(before))
+    kept.judge_again(["sketch-skewed"], there)
+    after = {c["claim"]: c for c in json.loads(
+        (there / "sketch-skewed.json").read_text())["claims"]}
     assert after[gone["claim"]]["verdict"] == Verdict.NOT_MEASURED
     for c in before["claims"]:
         assert after[c["claim"]]["measured"] == c["measured"]
@@ -81,17 +78,17 @@ def test_a_claim_that_came_later_has_the_interval_of_its_points():
     """Of a ratio of two rates that are 10% wide, nearly 14%; and what is measured stays so."""
     claim = Claim("faster", ratio("ssj", "meshjoin"), "more", 1.0, worse=1.0)
     rows = [row("ssj", 20.0), row("meshjoin", 10.0), row("sscj", 1.0)]
-    assert verdicts._interval(claim, rows, 2.0) == pytest.approx(0.27, abs=0.02)
-    made = verdicts._finding(EXPERIMENTS["ssj-memory"], claim, rows, [], None)
+    assert kept._interval(claim, rows, 2.0) == pytest.approx(0.27, abs=0.02)
+    made = kept._finding(EXPERIMENTS["ssj-memory"], claim, rows, [], None)
     assert made.number.value == 2 and made.verdict is Verdict.REPRODUCED
-    known = verdicts._finding(EXPERIMENTS["ssj-memory"], claim, rows,
+    known = kept._finding(EXPERIMENTS["ssj-memory"], claim, rows,
                               [{"claim": "faster", "interval": 1.5}], None)
     assert known.number.interval == 1.5 and known.verdict is Verdict.NOT_DECIDED
 
 
 def test_benchmarks_at_the_papers_size_are_used():
     little, much = EXPERIMENTS["ssj-memory"].claims[:2]
-    found = verdicts.at_full_size(much, [row("ssj", 1.0)])
+    found = kept.at_full_size(much, [row("ssj", 1.0)])
     rows = {r["peer"]: r for r in map(json.loads, (
         docs.RESULTS / "memory-100m-10pct-settled-full.jsonl").read_text().splitlines())}
     expected = rows["ssj"]["rate"] / rows["meshjoin"]["rate"]
@@ -100,40 +97,44 @@ def test_benchmarks_at_the_papers_size_are_used():
     unsettled = not rows["ssj"]["settled"]
     assert ("ssj not settled" in found["told"]) == unsettled
     assert unsettled == (found["verdict"] is Verdict.NOT_DECIDED)
-    assert "unique keys" in verdicts.at_full_size(little, [row("ssj", 1, data="zipf-many")])["told"]
-    assert verdicts.at_full_size(replace(much, stated=()), []) is None
+    assert "unique keys" in kept.at_full_size(little, [row("ssj", 1, data="zipf-many")])["told"]
+    assert kept.at_full_size(replace(much, stated=()), []) is None
     share = next(c for c in EXPERIMENTS["ssbj-memory"].claims if c.text.startswith("54%"))
-    assert 0.5 < verdicts.at_full_size(share, [row("ssbj", 1.0)])["measured"] < 0.9
+    assert 0.5 < kept.at_full_size(share, [row("ssbj", 1.0)])["measured"] < 0.9
 
 
 def test_the_point_of_a_row():
     rows = [row("ssj", 1.0, relation_percent=25, master_tuples=250, memory_percent=10.0),
             row("ssj", 1.0, relation_percent=100, master_tuples=1000)]
-    point = verdicts._point(rows[0], rows)
+    point = kept._point(rows[0], rows)
     assert (point.tuples, point.memory, point.memory_of) == (250, 0.1, 1000)
-    assert verdicts._point(rows[1], rows[1:]).memory_of == 0
-    assert verdicts._typed({"a": "1", "b": "1.5", "c": "True", "d": "x", "e": "", "error": ""}) == {
+    assert kept._point(rows[1], rows[1:]).memory_of == 0
+    assert kept._typed({"a": "1", "b": "1.5", "c": "True", "d": "x", "e": "", "error": ""}) == {
         "a": 1, "b": 1.5, "c": True, "d": "x", "error": ""}
 
 
 def test_a_papers_table(monkeypatch, tmp_path):
     """A claim that is not measured yet is there too; our own aims are not."""
     monkeypatch.setattr(docs, "has_changed", lambda commit, path: path.endswith("joins/ssj.py"))
-    kept = {"claims": [
+    found = {"claims": [
         {"claim": c.text, "unit": c.unit, "measured": 1.5, "interval": 0.1, "brief": "why",
          "verdict": "not decided", "full": {"measured": 2.0, "interval": 0.2,
                                             "verdict": "not decided",
                                           "told": "benchmark x, ssj not settled"}}
         for c in EXPERIMENTS["ssj-skew"].claims[:2]]}
-    (tmp_path / "ssj-skew.json").write_text(json.dumps(kept))
+    (tmp_path / "ssj-skew.json").write_text(json.dumps(found))
     (tmp_path / "ssj-skew.txt").write_text("a machine\ncommit abc, python 3\n$ semistream\n")
     (tmp_path / "ssj-skew.csv").write_text("algorithm\nssj\nmeshjoin\n")
-    lines = docs.of_paper("ssj", tmp_path).splitlines()
+    monkeypatch.setattr(docs, "KEPT", tmp_path)
+    lines = docs.claims_of_paper("ssj").splitlines()
     assert ("| ssj-skew, 6(c) | SSJ is 7 times as fast as MESHJOIN at skew 1 | 1.50 ± 0.10; "
             "paper's size: 2.00 ± 0.20, not settled | not decided | why |") in lines
-    assert any("grows from skew 0.5 to 1 | – | not measured yet |" in x for x in lines)
-    assert any(r"at every \|R\| | – | not measured yet |" in x for x in lines)
+    assert any("grows from skew 0.5 to 1 | – | not measured yet |  |" in x for x in lines)
+    assert any(r"at every \|R\| | – | not measured yet |  |" in x for x in lines)
     assert not any("loses little against" in x for x in lines)
     assert "**To be measured again**: by today's ssj, which changed since." in lines
+    [row] = [line for line in docs.of_paper("ssj").splitlines() if "ssj-skew" in line]
+    assert row.startswith("| ssj-skew, 6(c) | SSJ is 7 times as fast as MESHJOIN at skew 1 | 1.50")
+    assert row.endswith("| not decided | why | 1 not decided, 3 not measured |")
     assert r"| SSBJ | \|R\| = 100 million, M = 1% of R, skew 1 | SSBJ over MESHJOIN |" in \
         docs.contradicted()

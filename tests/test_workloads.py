@@ -9,7 +9,7 @@ import pytest
 from semistream.config import Job, Places
 from semistream.ddl import parse_ddl
 from semistream.errors import ConfigError
-from semistream.files import open_source
+from semistream.files.opening import open_source
 from semistream.provisioning.dimensions import provision, publish
 from semistream.warehouse import connect
 from semistream.workloads import ArrivalTimes, ZipfKeys, jobs, load_job, prepare

@@ -27,7 +27,7 @@ DIRECTIVES = {"Y": "year, 4 digits", "y": "year, 2 digits: 69 to 99 are 1969 to 
               "p": "AM or PM", "M": "minute", "S": "second", "f": "fraction of a second, at most 6 "
               "digits", "z": "Z, +02:00 or +0200", "%": "a per cent sign"}
 BLANKS = " \u00a0\u2007\u2009\u202f"  # blanks that may separate groups of digits
-ALIKE = {**dict.fromkeys(BLANKS, " "), "\u2019": "'"}
+EQUIVALENT = {**dict.fromkeys(BLANKS, " "), "\u2019": "'"}
 # 1234.56 as an example of a column's numbers, with the signs around it
 EXAMPLE = re.compile(rf"([^\d.,%]*?)\s*1([.,_'\u2019{BLANKS}]?)234([.,])56\s*([^\d.,]*)")
 WORDS: dict[str, dict[str, Any]] = {
@@ -60,12 +60,12 @@ class ColumnFormat(BaseModel):
 
     @field_validator("thousands", mode="before")
     @classmethod
-    def _one_of_a_kind(cls, value: Any) -> Any:
-        return ALIKE.get(value, value) if isinstance(value, str) else value
+    def _one_sign(cls, value: Any) -> Any:
+        return EQUIVALENT.get(value, value) if isinstance(value, str) else value
 
     @field_validator("strip", "missing", mode="before")
     @classmethod
-    def _many(cls, value: Any) -> Any:
+    def _as_tuple(cls, value: Any) -> Any:
         return (value,) if isinstance(value, str) else value
 
     @property
@@ -104,8 +104,8 @@ class ColumnFormat(BaseModel):
         """Return a text that ``declared`` accepts."""
         return json.dumps(self.model_dump(mode="json", exclude_defaults=True), ensure_ascii=False)
 
-    def shown(self) -> str:
-        """Return a short description, for the reason of a row that does not fit."""
+    def describe(self) -> str:
+        """Return a short description: the time format, or an example number."""
         if self.time:
             return self.time
         if not self.number:
@@ -120,7 +120,7 @@ def declared(column: str, value: Any) -> ColumnFormat:
     name, known = f"formats.{column}", ", ".join(ColumnFormat.model_fields)
     if isinstance(value, ColumnFormat):
         return value
-    given = _spelled_out(value) if isinstance(value, str) else value
+    given = _expand(value) if isinstance(value, str) else value
     if not isinstance(given, Mapping) or not given:
         raise ConfigError(name, "must tell how the column is written", value, f"{REMEDY}{known}.")
     try:
@@ -168,8 +168,9 @@ def paired(on: Iterable[tuple[str, str]], left: Mapping[str, ColumnFormat],
            right: Mapping[str, ColumnFormat],
            sides: tuple[str, str] = ("stream", "master")
            ) -> tuple[dict[str, ColumnFormat], dict[str, ColumnFormat]]:
-    """Return both sides' formats after giving the columns of each key pair the same normal form,
-    that of the side which declares one. Raises ConfigError if the sides declare different ones."""
+    """Give both columns of each pair the normal form that one of them declares. Return the formats
+    of both sides. Raises ConfigError if the two columns of a pair declare different normal
+    forms."""
     both = dict(left), dict(right)
     for pair in on:
         forms = [side.get(c, ColumnFormat()).normal_form
@@ -189,12 +190,13 @@ def paired(on: Iterable[tuple[str, str]], left: Mapping[str, ColumnFormat],
 
 def key_forms(columns: Iterable[str],
               declared: Mapping[str, ColumnFormat]) -> dict[str, dict[str, Any]]:
-    """Return the normal forms of those key columns that have one."""
+    """Return the normal form of each key column that has one, as JSON."""
     return {c: form for c in columns if c in declared and (form := declared[c].normal_form)}
 
 
-def _spelled_out(text: str) -> Any:
-    """Convert a short form to a mapping; None if the text is not a short form."""
+def _expand(text: str) -> Any:
+    """Return the mapping that a short form stands for, such as '%d/%m/%Y', '1.234,56' or 'trim
+    fold'; None for another text."""
     if text.lstrip().startswith("{"):
         import yaml  # a slow import, needed for few formats
 

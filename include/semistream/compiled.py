@@ -19,7 +19,7 @@ from semistream.imports import without
 # slow imports: Numba only checks SciPy's version, and reads a settings file with YAML
 with without("scipy", "yaml"):
     import numba
-    from numba.core import caching
+    from numba.core import caching, environment
     from numba.core.runtime import rtsys
 
 Function = Callable[..., Any]
@@ -73,6 +73,22 @@ class _Cache(caching.FunctionCache):
         compiled."""
         rtsys.initialize(target_context)
         return self._load_overload(sig, target_context)
+
+
+def _rebuild_environment(module: str, constants: list[Any], name: str) -> Any:
+    """Rebuild the environment of a compiled function without importing the module that defines the
+    function. Only object mode, which nothing here uses, needs that module's names, and Numba's
+    module of arrays takes longer to import than many a join runs."""
+    known = environment.lookup_environment(name)
+    if known is None:
+        known = environment.Environment({"__name__": module})
+        known.consts[:] = constants
+        known.env_name = name
+        environment.Environment._memo[name] = known
+    return known
+
+
+environment._rebuild_env = _rebuild_environment
 
 
 def _taken_in(function: FunctionType, seen: set[FunctionType]) -> Iterator[object]:

@@ -41,7 +41,7 @@ class Settings(BaseModel):
     """Base of every settings class."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True,
-                              allow_inf_nan=False, protected_namespaces=())
+                              allow_inf_nan=False, protected_namespaces=(), defer_build=True)
 
     @classmethod
     def load(cls, values: dict[str, Any]) -> Self:

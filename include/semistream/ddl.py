@@ -94,7 +94,8 @@ class _Parser:
         return pa.map_(*types) if name == "map" else pa.list_(*types)
 
     def _numbers(self) -> list[int]:
-        """Parse the numbers of a type, such as (10, 2); return none if there are no parentheses."""
+        """Parse the numbers of a type, such as (10, 2); return an empty list if there are no
+        parentheses."""
         numbers: list[int] = []
         if self._accept("("):
             while not self._accept(")"):

@@ -1,5 +1,5 @@
-"""A collector of record batches, which combines many small ones so that they take no more than
-their rows."""
+"""A collector of record batches, which combines many small ones so that their overhead does not
+exceed their values."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Gathered:
             self._put_together()
 
     def take(self) -> pa.Table:
-        """Return the rows in the order in which they came, and hold none any more."""
+        """Return the rows in the order in which they were added, and release them."""
         if len(self._held) > 1 and self._values < SMALL_SHARE * self._overhead:
             self._put_together()
         table = pa.Table.from_batches(self._held, self.schema)

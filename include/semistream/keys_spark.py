@@ -15,7 +15,7 @@ from semistream.partitioning import DEALT, Placement
 
 
 def quoted(name: str) -> Column:
-    """Return a Spark column by its name, which may contain any signs."""
+    """Return the Spark column with this name, which may contain any characters."""
     return F.col("`" + name.replace("`", "``") + "`")
 
 
@@ -29,7 +29,8 @@ def bucket_expression(columns: tuple[str, ...], kinds: tuple[pa.DataType, ...],
 
 
 def order_expression(columns: tuple[str, ...], kinds: tuple[pa.DataType, ...]) -> Column:
-    """Return a Spark column expression in the order of the key codes, except for null keys."""
+    """Return a Spark column expression that sorts rows by their key codes; the place of null keys
+    is arbitrary."""
     canonical = [_spark_canonical(quoted(c), k) for c, k in zip(columns, kinds, strict=True)]
     return canonical[0] if len(kinds) == 1 and is_exact(kinds[0]) else F.xxhash64(*canonical)
 
@@ -49,8 +50,9 @@ def _spark_canonical(column: Column, kind: pa.DataType) -> Column:
 
 
 def partition_expression(placement: Placement) -> Column:
-    """Return the partition of a stream tuple as a Spark column expression. As rows have no number
-    in Spark, dealt tuples are assigned by a hash of the tuple."""
+    """Return the partition of a stream tuple as a Spark column expression. A tuple that any
+    partition may have is assigned by a hash of its columns, because rows have no number in
+    Spark."""
     keys = placement.keys
     owner = F.get(F.lit(placement.owners.tolist()),
                   bucket_expression(keys.stream, keys.types, len(placement.owners)))

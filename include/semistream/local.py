@@ -37,8 +37,8 @@ from semistream.streaming.settings import LoadSettings
 from semistream.streaming.status import request_stop
 
 ROOT = Path(__file__).resolve().parents[2]
-DAGS = ("provision_master_data", "semi_stream_load", "verify_completeness")
-OF_TWO_STREAMS = ("stream_stream_load", "verify_completeness")
+SEMI_STREAM_DAGS = ("provision_master_data", "semi_stream_load", "verify_completeness")
+STREAM_STREAM_DAGS = ("stream_stream_load", "verify_completeness")
 START_SECONDS = 300  # time that Airflow may take to become healthy
 # s that an Airflow process waits while another one writes metadata; 5 are too few
 SQLITE_ARGUMENTS = {"timeout": 60}
@@ -167,7 +167,7 @@ def _serve(pipe: Connection, others: Connection, settings: Mapping[str, str], lo
 
 def load(jobs: Sequence[str], screen: Console, places: Places) -> int:
     """Run the DAGs for each job. Return the exit code. SIGINT and SIGTERM stop all processes that
-    this has started."""
+    this function has started."""
     from sqlalchemy import make_url
 
     from semistream.pipeline import summary
@@ -192,7 +192,8 @@ def load(jobs: Sequence[str], screen: Console, places: Places) -> int:
         with _step(screen, "Airflow metadata", lambda: "") as step:
             step.succeeded = airflow.run("db", "migrate")
         for job in jobs:
-            for dag in OF_TWO_STREAMS if _has_two_streams(job, places) else DAGS:
+            dags = STREAM_STREAM_DAGS if _has_two_streams(job, places) else SEMI_STREAM_DAGS
+            for dag in dags:
                 if not _run_dag(airflow, dag, job, screen, places, log):
                     return 1
         compiling.wait()
@@ -393,12 +394,12 @@ def _running(home: Path) -> int | None:
         session = int((home / "standalone.pid").read_text())
     except (FileNotFoundError, ValueError):
         return None
-    return session if any(_of_airflow(process, home) for process in members(session)) else None
+    return session if any(_is_airflow(process, home) for process in members(session)) else None
 
 
-def _of_airflow(process: int, home: Path) -> bool:
-    """Return whether ``up`` started the process, as the session's number may have been reused.
-    Airflow overwrites a process's command line with its title."""
+def _is_airflow(process: int, home: Path) -> bool:
+    """Return whether ``up`` started the process, and not another program in a session that has got
+    the same number. Airflow overwrites a process's command line with its title."""
     try:
         command, environment = (Path(f"/proc/{process}/{name}").read_bytes()
                                 for name in ("cmdline", "environ"))
@@ -408,7 +409,7 @@ def _of_airflow(process: int, home: Path) -> bool:
 
 
 def _ended_parts(home: Path, session: int) -> list[str]:
-    """Return the parts of Airflow that have ended, or that can no longer start."""
+    """Return the names of Airflow's processes that have ended, or that nothing is left to start."""
     started = dict[str, int]()
     with suppress(FileNotFoundError):
         for line in (home / "standalone.parts").read_text().splitlines():
@@ -420,8 +421,8 @@ def _ended_parts(home: Path, session: int) -> list[str]:
 
 
 def _end_group(group: int, *signals: tuple[signal.Signals, float]) -> None:
-    """Send the signals, one after the other, to all processes of a group or session. After each,
-    wait up to so many seconds for their end."""
+    """Send signals to all processes of a group or session, one after the other, until all have
+    ended. signals: (number, most seconds to wait for the end)."""
     for number, seconds in signals:
         for process in members(group):
             with suppress(ProcessLookupError):
@@ -436,7 +437,8 @@ def group_lives(group: int) -> bool:
 
 
 def members(number: int) -> list[int]:
-    """Return the living processes of the group or session of this number."""
+    """Return the ids of the living processes in the process group or the session with this
+    number."""
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):

@@ -39,7 +39,8 @@ def encoding(first: pa.Table, constant: Collection[str] = ()) -> dict[str, Any]:
 
 
 def _few_values(column: pa.ChunkedArray) -> bool:
-    """Return whether the values repeat. Nested values and those of a dictionary are assumed to."""
+    """Return whether few of the sampled values are distinct. Nested columns and dictionaries count
+    as such without a look."""
     if pa.types.is_nested(column.type) or pa.types.is_dictionary(column.type):
         return True
     sample = column.slice(0, SAMPLED_ROWS)

@@ -1,5 +1,5 @@
-"""Anonymous resident memory of this process, which a container's limit counts: without mapped
-files, but with the memory files that hold workers' arenas."""
+"""Anonymous resident memory of a process, which a container's limit counts: with the memory files
+that hold workers' arenas, but without other mapped files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def resident(process: int | str = "self") -> int:
 
 
 def give_back() -> None:
-    """Return freed memory that the allocators retain to the system, after a phase has ended."""
+    """Give the memory that was freed, and that the allocators retain, back to the system."""
     pa.default_memory_pool().release_unused()
     if hasattr(_libc, "malloc_trim"):  # glibc
         _libc.malloc_trim(0)

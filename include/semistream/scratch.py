@@ -34,7 +34,7 @@ def scratch_directory() -> Path:
 
 def sweep(parent: Path) -> None:
     """Remove scratch directories of this user whose process has ended. A directory without a lock
-    was left by a process that was killed while it removed it, or made anew by its JVM later."""
+    file is removed too: its process was killed while removing it, or its JVM made it again."""
     for directory in parent.glob(f"{PREFIX}*"):
         with suppress(OSError):  # its process lives, or another process is removing it
             if directory.stat().st_uid == os.getuid():

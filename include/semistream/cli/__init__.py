@@ -6,6 +6,7 @@ Each part is imported when it is needed: the list of commands needs none of them
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -15,32 +16,39 @@ from semistream import interrupts
 if TYPE_CHECKING:
     from argparse import Namespace
 
+    from semistream.cli.command import Command
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command. Return 0: done; 1: failed, or not complete; 2: wrong settings; 130:
     interrupted."""
-    own = argv is None  # in a process of its own
-    if own:
+    own_process = argv is None
+    if own_process:
         interrupts.end_at_once()
-    from semistream.cli.parser import FILES_ONLY, parse
+        # Pydantic searches all installed packages for plugins
+        os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+    from semistream.cli.parser import parse
 
-    arguments = parse(sys.argv[1:] if argv is None else argv, own)
-    if not (own and hasattr(arguments, "progress")):  # otherwise when progress begins
+    command, arguments = parse(sys.argv[1:] if argv is None else argv)
+    if own_process and command.without_pandas:
+        from semistream.resident import spare_pandas
+
+        spare_pandas()
+    if not (own_process and hasattr(arguments, "progress")):  # otherwise when progress begins
         interrupts.raise_from_now_on()
-    code = _run(arguments)
-    if own and (code == 130 or arguments.command in FILES_ONLY):
+    code = _run(command, arguments)
+    if own_process and (code == 130 or command.files_only):
         interrupts.leave(code)
-    if own:
+    if own_process:
         interrupts.ignore()
     return code
 
 
-def _run(arguments: Namespace) -> int:
+def _run(command: Command, arguments: Namespace) -> int:
     from semistream.errors import ConfigError, SemistreamError
 
     try:
-        code: int = arguments.run(arguments)
-        return code
+        return command.run(arguments)
     except (SemistreamError, OSError) as e:
         return _failed(e, 2 if isinstance(e, ConfigError) else 1)
     except KeyboardInterrupt:

@@ -47,8 +47,8 @@ def at_most(work: Workload, most: float, least: float = 1.0) -> tuple[float, flo
 
 DISK_TUPLES = Size(lambda work, m: at_most(work, m / 2 / work.disk_tuple_bytes, work.page_tuples),
                    lambda work: work.page_tuples, coarse=True)
-SLICES = Size(lambda work, m: (1.0, SLICES_MOST), coarse=True)
+SLICES = Size(lambda _work, _memory: (1.0, SLICES_MOST), coarse=True)
 CACHE_TUPLES = Size(lambda work, m: at_most(
     work, CACHED * m / (work.cached_tuple_bytes + work.cached_key_bytes) / (1 + 1 / SWITCH_SHARE)))
 RESIDENT_TUPLES = Size(lambda work, m: at_most(work, CACHED * m / work.resident_tuple_bytes))
-CACHE_SHARE = Size(lambda work, m: (0.01, 0.9), lambda work: FRACTION)
+CACHE_SHARE = Size(lambda _work, _memory: (0.01, 0.9), lambda _work: FRACTION)

@@ -12,29 +12,25 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as arrow_csv
 
-from semistream.data_files import PACKED_ENDINGS
 from semistream.errors import ConfigError, SemistreamError
-from semistream.files.convert import (
-    cast_cells,
+from semistream.files.convert import cast_cells, prepared_cells
+from semistream.files.inference import (
     deciding_cells,
-    found_type,
     has_exponents,
+    infer_formatted_type,
     infer_type,
-    prepared_cells,
 )
-from semistream.files.source import (
+from semistream.files.records import LF, Records, line_numbers, split_records
+from semistream.files.source import Raw, Reading, Rejected, check_columns
+from semistream.files.text_source import (
     BLOCK,
     BOM,
-    FileSource,
-    Raw,
-    Reading,
-    Rejected,
-    check_columns,
+    TextSource,
     check_start,
     decode,
     open_text,
+    plain_suffix,
 )
-from semistream.files.records import LF, Records, line_numbers, split_records
 
 CR = b"\r"
 QUOTES = "Its quotes do not match."
@@ -42,7 +38,7 @@ HEADER = 64 << 10  # bytes that contain most header lines and one more record
 SEPARATOR = b"sep="  # the first line that Excel writes; the delimiter follows
 
 
-class CsvSource(FileSource):
+class CsvSource(TextSource):
     """CSV text with a header line. Types are inferred from a sample. A row with a cell that does
     not fit its column's type is rejected."""
 
@@ -68,7 +64,7 @@ class CsvSource(FileSource):
         names, _, _ = self._header(path, block, True)
         return names or None
 
-    def _found(self) -> pa.Schema:
+    def _infer_schema(self) -> pa.Schema:
         samples: list[pa.RecordBatch] = []
         for path, most in self._samples():
             size = 0
@@ -85,13 +81,13 @@ class CsvSource(FileSource):
             cells = self._text([b.column(i) for b in samples])
             form = self.reading.formats.get(name)
             if form is not None and form.notation:
-                fields.append(pa.field(name, found_type(cells, form)))
+                fields.append(pa.field(name, infer_formatted_type(cells, form)))
                 continue
             cells = prepared_cells(name, cells, form)[0]
             # a key that is padded with zeros is a string, whatever the sample shows
             kind = pa.string() if form and isinstance(form.zeros, int) else infer_type(cells)
             fields.append(pa.field(name, kind))
-            if name in self.told:
+            if name in self.declared:
                 continue
             if why := deciding_cells(cells, kind):
                 self.notes.append(f"{self.side} column {name} is read as {kind}, for {why}")
@@ -130,17 +126,17 @@ class CsvSource(FileSource):
             data, final = blocks.send(consumed)
 
     def _delimiter(self, path: Path) -> str:
-        return self.reading.delimiter or ("\t" if _plain_suffix(path) == ".tsv" else ",")
+        return self.reading.delimiter or ("\t" if plain_suffix(path) == ".tsv" else ",")
 
     def _header(self, path: Path, data: bytes, final: bool) -> tuple[list[str], int, str]:
-        """Return (the names of the file's columns, bytes of its header line, the delimiter). There
-        are no names while that line is incomplete, or if the file is empty."""
+        """Return (the names of the file's columns, bytes of its header line, the delimiter). The
+        list of names is empty if the file is, or while the data end within the header line."""
         skip, delimiter = len(BOM) if data.startswith(BOM) else 0, self._delimiter(path)
-        told = data[skip + len(SEPARATOR):skip + len(SEPARATOR) + 3]
-        if (data[skip:].startswith(SEPARATOR) and told[1:2] in (b"\r", b"\n")
+        given = data[skip + len(SEPARATOR):skip + len(SEPARATOR) + 3]
+        if (data[skip:].startswith(SEPARATOR) and given[1:2] in (b"\r", b"\n")
                 and not self.reading.delimiter):
-            delimiter = told[:1].decode(errors="replace")
-            skip += len(SEPARATOR) + (3 if told[1:] == b"\r\n" else 2)
+            delimiter = given[:1].decode(errors="replace")
+            skip += len(SEPARATOR) + (3 if given[1:] == b"\r\n" else 2)
         array = np.frombuffer(data, np.uint8)[skip:]
         records = self._records(array[:HEADER], delimiter, False, False)
         if len(records.starts) < 2:  # the header is longer than that, or nothing follows it
@@ -150,9 +146,9 @@ class CsvSource(FileSource):
         start, end = skip + records.starts[0], skip + records.ends[0]
         text = data[start:end].decode(errors="surrogateescape")
         _check_header(self.side, path, text)
-        given = next(csv.reader([text], delimiter=delimiter, quotechar=self.reading.quote or None,
+        cells = next(csv.reader([text], delimiter=delimiter, quotechar=self.reading.quote or None,
                                 escapechar=self.reading.escape or None)) if text else [""]
-        names = [n or f"column_{i + 1}" for i, n in enumerate(given)]
+        names = [n or f"column_{i + 1}" for i, n in enumerate(cells)]
         twice = [n for n, count in Counter(names).items() if count > 1]
         if twice or not records.fields[0]:
             raise _wrong_header(self.side, path, text,
@@ -170,8 +166,12 @@ class CsvSource(FileSource):
 
     def _parse(self, path: Path, names: list[str], delimiter: str, data: bytes, skip: int,
                final: bool, lines: int) -> tuple[int, int, Raw]:
-        """Return (bytes parsed, lines up to their end, rows). lines: the number of lines before the
-        data."""
+        """Parse the complete records of a block. Return (bytes parsed, lines of the file up to
+        their end, rows).
+
+        skip: bytes of the block before its first record; final: whether it is the file's last
+        block; lines: lines of the file before the block.
+        """
         array = np.frombuffer(data, np.uint8)[skip:]
         found = self._records(array, delimiter, final, len(names) == 1)
         good = found.fields == len(names)
@@ -227,14 +227,9 @@ class CsvSource(FileSource):
         return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _plain_suffix(path: Path) -> str:
-    packed = path.suffix.lower() in PACKED_ENDINGS[1:]
-    return (Path(path.stem).suffix if packed else path.suffix).lower()
-
-
 def _check_header(side: str, path: Path, text: str) -> None:
-    """Check a header line. Raises ConfigError for bytes that are not UTF-8; ``text`` has them as
-    surrogates."""
+    """Check that a header line, decoded with ``surrogateescape``, was UTF-8. Raises ConfigError
+    otherwise."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -250,7 +245,8 @@ def _wrong_header(side: str, path: Path, text: str, remedy: str) -> ConfigError:
 
 
 def _check_delimiter(path: Path, header: str, delimiter: str) -> None:
-    """Check a header of one name. Raises ConfigError if it contains another delimiter."""
+    """Check a header that was read as one name. Raises ConfigError if it contains another delimiter
+    than the one by which it was split."""
     if other := next((c for c in ";\t|" if c in header and c != delimiter), ""):
         raise ConfigError("delimiter", f"must be told where it is not {delimiter!r}",
                           f"{path}: {header[:200]}",

@@ -214,9 +214,9 @@ def read_numbers(offsets, data, valid, decimal, thousands, percent, signs, sign_
 
 
 @njit(cache=True)
-def _alike(data, i, end, sign):
-    """Return how many bytes from data[i] on are this sign, 0 for none. BLANK stands for any blank;
-    apostrophe and minus have two forms each.
+def _sign_width(data, i, end, sign):
+    """Return the bytes of the sign that begins at data[i], 0 if it is another one. BLANK stands for
+    any blank; apostrophe and minus have two forms each.
 
     in      data uint8[…]
     """
@@ -243,10 +243,10 @@ def _blanks(data, i, end):
 
     in      data uint8[…]
     """
-    width = _alike(data, i, end, BLANK)
+    width = _sign_width(data, i, end, BLANK)
     while width:
         i += width
-        width = _alike(data, i, end, BLANK)
+        width = _sign_width(data, i, end, BLANK)
     return i
 
 
@@ -280,7 +280,7 @@ def _number(data, i, end, decimal, thousands, percent, signs, sign_ends, out, at
     before = _sign_at(data, i, end, signs, sign_ends, False)
     if before:
         i = _blanks(data, i + before, end)
-    minus = _alike(data, i, end, MINUS)
+    minus = _sign_width(data, i, end, MINUS)
     if minus or (i < end and data[i] == PLUS):
         if minus:
             out[at] = MINUS
@@ -306,7 +306,7 @@ def _number(data, i, end, decimal, thousands, percent, signs, sign_ends, out, at
             at += 1
             i += 1
             continue
-        width = _alike(data, i, end, thousands) if thousands else 0
+        width = _sign_width(data, i, end, thousands) if thousands else 0
         if not width or (thousands == BLANK and _blanks(data, i, end) == end):
             break
         if group == 0 or group > 3 or (groups and group != 3):

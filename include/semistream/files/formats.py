@@ -54,7 +54,7 @@ def prepared(texts: pa.Array, form: ColumnFormat,
 
 def _normal(texts: pa.Array, form: ColumnFormat) -> pa.Array:
     """Convert texts into the normal form of a key. The Unicode form is applied again after the
-    case, which may undo it."""
+    change of case, which may undo it."""
     if form.unicode:
         texts = pc.utf8_normalize(texts, form.unicode)
     if form.case:
@@ -134,8 +134,8 @@ def implied_schema(schema: pa.Schema, formats: Mapping[str, ColumnFormat]) -> pa
 
 
 def check_texts(name: str, kind: pa.DataType, form: ColumnFormat) -> None:
-    """Check that the column's values are texts if the format is for texts. Raises ConfigError
-    otherwise. Normal forms of keys do not apply to other values and are allowed."""
+    """Check that a column whose format is for texts has texts. Raises ConfigError otherwise. The
+    normal form of a key is allowed for any column; it changes texts only."""
     if (form.notation or form.missing) and not (is_text(kind) or pa.types.is_null(kind)):
         raise ConfigError(f"formats.{name}", "must be of a column of texts", f"{name}: {kind}",
                           "Leave the format out: the column's values have a type.")
@@ -144,8 +144,7 @@ def check_texts(name: str, kind: pa.DataType, form: ColumnFormat) -> None:
 def check_formats(schema: pa.Schema, formats: Mapping[str, ColumnFormat], side: str,
                   typed: pa.Schema | None = None) -> None:
     """Check formats against the columns. Raises ConfigError for a format of a missing column, or of
-    a column of another type. typed: the columns that have types of their own, in files or
-    tables."""
+    a column of another type. typed: the columns whose types the file or the table itself has."""
     for name, form in formats.items():
         if name not in schema.names:
             raise ConfigError("formats", f"must name columns of the {side}", name,
@@ -162,7 +161,7 @@ def check_formats(schema: pa.Schema, formats: Mapping[str, ColumnFormat], side: 
             wanted = ("a timestamp" if form.clock else "a date or a timestamp") if form.time else (
                 "a number")
             raise ConfigError(f"formats.{name}", f"must be of a column whose type is {wanted}, as "
-                                                 f"{form.shown()} is", f"{name}: {kind}",
+                                                 f"{form.describe()} is", f"{name}: {kind}",
                               "Give the column such a type, for instance decimal(12,2).")
         if form.time and form.zone and kind.tz is None:
             raise ConfigError(f"formats.{name}", "must be of a column of times with a zone, as %z "

@@ -15,22 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from semistream.column_format import ColumnFormat
-from semistream.files.convert import (
-    NO_UTF8,
-    found_type,
-    infer_time,
-    infer_type,
-    prepared_cells,
-)
-from semistream.files.source import (
-    BOM,
-    Chunk,
-    FileSource,
-    Raw,
-    Rejected,
-    check_columns,
-    decode,
-)
+from semistream.files.convert import NO_UTF8, prepared_cells
+from semistream.files.inference import infer_formatted_type, infer_time, infer_type
 from semistream.files.json_kernels import (
     ESCAPED,
     MISSING,
@@ -42,6 +28,8 @@ from semistream.files.json_kernels import (
     scan,
 )
 from semistream.files.records import line_numbers
+from semistream.files.source import Chunk, Raw, Rejected, check_columns
+from semistream.files.text_source import BOM, TextSource, decode
 
 CELLS = 1_000_000  # values found at a time
 LEAST_ROWS = 64  # least objects at a time
@@ -51,7 +39,7 @@ NO_OBJECT = "not one JSON object"
 UNBOUNDED = np.zeros(0, np.int64)
 
 
-class JsonSource(FileSource):
+class JsonSource(TextSource):
     """JSON objects. Types are inferred from a sample. Fields that the sample lacks are ignored, and
     counted."""
 
@@ -61,13 +49,13 @@ class JsonSource(FileSource):
             pass
         return keys.names or None
 
-    def read_as(self, schema: pa.Schema, told: Iterable[str] = ()) -> None:
+    def read_as(self, schema: pa.Schema, declared: Iterable[str] = ()) -> None:
         """Use the types of another schema, with its columns that the sample lacks."""
         more = [f for f in schema if f.name not in self.schema.names]
-        super().read_as(schema, told)
+        super().read_as(schema, declared)
         self.schema = pa.schema([*self.schema, *more])
 
-    def _found(self) -> pa.Schema:
+    def _infer_schema(self) -> pa.Schema:
         keys, samples = _Keys([]), list[_Objects]()
         for path, most in self._samples():
             size = 0
@@ -84,7 +72,8 @@ class JsonSource(FileSource):
         texts = pa.concat_arrays([c.texts.filter(pa.array(c.present)) for c in columns])
         form = self.reading.formats.get(name)
         if form is not None and form.notation:
-            return found_type(texts.filter(pa.array(np.isin(kinds, (STRING, ESCAPED)))), form)
+            strings = pa.array(np.isin(kinds, (STRING, ESCAPED)))
+            return infer_formatted_type(texts.filter(strings), form)
         if not len(kinds):
             return pa.null()
         texts = prepared_cells(name, texts, form)[0]
@@ -92,7 +81,7 @@ class JsonSource(FileSource):
             return infer_time(texts)
         kind = kinds[0]
         if not (kinds == kind).all():
-            if name not in self.told:
+            if name not in self.declared:
                 self.notes.append(f"{self.side} column {name} is read as string, for values of "
                                   f"different kinds")
             return pa.string()
@@ -103,7 +92,7 @@ class JsonSource(FileSource):
     def _read(self, path: Path, done: int) -> Iterator[Raw]:
         keys, wanted = _Keys(self.schema.names), self.schema.names
         # columns that no object of the file has had so far
-        lacking = set(wanted) - self.told if len(self.paths) > 1 else set()
+        lacking = set(wanted) - self.declared if len(self.paths) > 1 else set()
         rows = 0
         for objects, lines in self._objects(path, done, keys):
             raw = self._raw(objects, lines, str(path))
@@ -115,8 +104,8 @@ class JsonSource(FileSource):
                           "Name the types of columns that a file may lack.")
 
     def parse(self, values: pa.Array) -> Chunk:
-        """Read a binary array whose values are one object each. Lines are the values' numbers, from
-        1."""
+        """Read a binary array, each of whose values is one object, such as a column of Kafka. The
+        chunk's lines are the numbers of the values, from 1."""
         keys, values = _Keys(self.schema.names), values.fill_null(b"")
         offsets = np.frombuffer(values.buffers()[1], np.int32, len(values) + 1, values.offset * 4)
         data = np.frombuffer(values.buffers()[2] or b"", np.uint8)[offsets[0]:offsets[-1]]
@@ -127,7 +116,7 @@ class JsonSource(FileSource):
 
     def _objects(self, path: Path, done: int,
                  keys: _Keys) -> Iterator[tuple[_Objects, np.ndarray]]:
-        """Yield the objects of a file, a piece at a time, and the line of each, int64[r]."""
+        """Yield (some objects of a file, the line on which each begins, int64[r]), in order."""
         blocks = self._blocks(path, done)
         data, final = next(blocks)
         start, lines, listed = True, 0, False
@@ -179,9 +168,10 @@ class JsonSource(FileSource):
                   for f in self.schema}
         return Raw(rows, rejected, lambda i: decode(objects.text(kept[i])), lines[keep], unlike)
 
+
 def _unlike(kinds: np.ndarray, kind: pa.DataType, form: ColumnFormat | None) -> np.ndarray:
-    """Return the positions, int64[k], of values of another kind than the column's type: with a
-    format of times or numbers, of values other than strings."""
+    """Return the positions, int64[k], of JSON values that are not of the column's type, such as a
+    string among numbers. With a declared format of times or numbers only strings fit."""
     if form is not None and form.notation:
         return np.flatnonzero(~np.isin(kinds, (MISSING, NOTHING, STRING, ESCAPED)))
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
@@ -192,8 +182,9 @@ def _unlike(kinds: np.ndarray, kind: pa.DataType, form: ColumnFormat | None) -> 
 
 
 class _Column(NamedTuple):
-    """The values of a key. kind: uint8[r]; texts: strings of length r, null for no value; present:
-    bool[r]; broken: positions of strings with invalid escapes."""
+    """The values of one key in r objects. kind: uint8[r], a constant of ``json_kernels``; texts:
+    strings of length r, null for no value; present: bool[r], whether there is a value; broken:
+    positions of strings with invalid escapes."""
 
     kind: np.ndarray
     texts: pa.Array
@@ -202,7 +193,8 @@ class _Column(NamedTuple):
 
 
 class _Keys:
-    """The known keys by their spelling. A name may have several spellings."""
+    """The known keys, by how they are written in the file: a name may be written with and without
+    escape sequences."""
 
     def __init__(self, names: Sequence[str]):
         self.spellings: dict[bytes, str] = {
@@ -215,7 +207,7 @@ class _Keys:
 
     def scan(self, data: np.ndarray, bounds: np.ndarray, final: bool, listed: bool,
              most: int) -> _Objects:
-        """Find at most `most` objects. New keys are learned."""
+        """Find at most `most` objects. Keys that were not known are added to the known ones."""
         while True:
             keys, count = list(self.spellings), len(self.spellings)
             ends = np.cumsum([len(k) for k in keys], dtype=np.int64)
@@ -266,7 +258,7 @@ class _Objects(NamedTuple):
         return self.data[self.starts[i]:self.ends[i]].tobytes()
 
     def malformed(self) -> dict[int, str]:
-        """Return the reason why each malformed object is none, by position."""
+        """Return the position of each text that is no JSON object, and the reason."""
         return {i: _why(self.text(i)) for i in np.flatnonzero(~self.good).tolist()}
 
     def has(self, name: str) -> bool:
@@ -301,8 +293,8 @@ class _Objects(NamedTuple):
 
 
 def _texts(data: np.ndarray, at: np.ndarray, until: np.ndarray, present: np.ndarray) -> pa.Array:
-    """Return pieces of data, uint8[n], as a binary array, with null where a piece is not
-    present."""
+    """Return the pieces data[at:until] of data, uint8[n], as a binary array, with null where no
+    value is present."""
     offsets = np.zeros(len(at) + 1, np.int32)
     np.cumsum(np.where(present, until - at, 0), out=offsets[1:])
     out = np.empty(offsets[-1], np.uint8)

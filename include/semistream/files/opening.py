@@ -8,14 +8,15 @@ from pathlib import Path
 import pyarrow as pa
 
 from semistream.column_format import ColumnFormat
-from semistream.data_files import ENDINGS, PACKED_ENDINGS
 from semistream.errors import ConfigError
-from semistream.files.convert import parse_type
 from semistream.files.csv_source import CsvSource
-from semistream.files.source import FileSource, Reading
 from semistream.files.formats import check_formats
+from semistream.files.inference import parse_type
 from semistream.files.json_source import JsonSource
 from semistream.files.parquet_source import ParquetSource
+from semistream.files.source import FileSource, Reading
+from semistream.files.text_source import plain_suffix
+from semistream.data_files import ENDINGS
 
 FORMATS = {ending: kind for kind, endings in ENDINGS.items() for ending in endings}
 SOURCES: dict[str, type[FileSource]] = {"csv": CsvSource, "json": JsonSource,
@@ -27,8 +28,8 @@ def open_source(side: str, path: Path, *, kind: str = "", types: Mapping[str, st
                 formats: Mapping[str, ColumnFormat] | None = None) -> FileSource:
     """Open a data file or directory, and find its schema.
 
-    side: the name used in errors; kind: csv, json or parquet, by the file's name if empty; types:
-    column to type name, in the place of inferred ones; formats: of columns with a declared format.
+    side: the input's name in errors; kind: csv, json or parquet, if empty by the file's name;
+    types: names of types by column, in the place of inferred ones; formats: by column.
     Raises ConfigError for a file that cannot be read in this way.
     """
     paths = [path]
@@ -44,24 +45,24 @@ def open_source(side: str, path: Path, *, kind: str = "", types: Mapping[str, st
         raise ConfigError(f"{side}_format", "must be csv, json or parquet, the same for all files",
                           str(path), "Name them .csv, .tsv, .jsonl or .parquet, or tell it where "
                                      f"it can be told: --{side}-format csv.")
-    asked = {c: parse_type(c, t) for c, t in (types or {}).items()}
-    source = SOURCES[kinds.pop()](side, paths, asked,
+    declared = {c: parse_type(c, t) for c, t in (types or {}).items()}
+    source = SOURCES[kinds.pop()](side, paths, declared,
                                   Reading(tuple(null_values), delimiter, formats=formats or {}))
     check_formats(source.schema, formats or {}, side)
     return source
 
 
 def read_files(side: str, paths: Sequence[Path], kind: str, reading: Reading,
-               schema: pa.Schema | None = None, told: Sequence[str] = ()) -> FileSource:
-    """Open files of a known format. schema: theirs, if known; told: its columns whose types were
-    declared, not inferred. Raises ConfigError as ``open_source`` does."""
-    types = {} if schema is None else {name: schema.field(name).type for name in told}
+               schema: pa.Schema | None = None, declared: Sequence[str] = ()) -> FileSource:
+    """Open files of a known format. schema: of their columns, if known; declared: columns of it
+    whose types were not inferred. Raises ConfigError as ``open_source`` does."""
+    types = {} if schema is None else {name: schema.field(name).type for name in declared}
     return SOURCES[kind](side, paths, types, reading, schema)
 
 
 def check_partitions(parameter: str, path: Path, files: Sequence[Path]) -> None:
-    """Check that files are not in Hive-style directories (year=2026/…), whose column is missing in
-    the files. Raises ConfigError if they are."""
+    """Check that no file is in a Hive-style directory such as year=2026, whose column is not in the
+    file. Raises ConfigError otherwise."""
     for file in files:
         if hive := [part for part in file.relative_to(path).parts[:-1] if "=" in part]:
             raise ConfigError(parameter, "must be a directory whose files have all columns",
@@ -71,5 +72,4 @@ def check_partitions(parameter: str, path: Path, files: Sequence[Path]) -> None:
 
 
 def _format(path: Path) -> str:
-    packed = path.suffix.lower() in PACKED_ENDINGS[1:]
-    return FORMATS.get((Path(path.stem).suffix if packed else path.suffix).lower(), "")
+    return FORMATS.get(plain_suffix(path), "")

@@ -13,9 +13,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from semistream.errors import ConfigError, SemistreamError
-from semistream.files.convert import cast_cells, found_type
-from semistream.files.source import FileSource, Raw, Rejected, check_columns, row_text
+from semistream.files.convert import cast_cells
 from semistream.files.formats import check_texts, is_text
+from semistream.files.inference import infer_formatted_type
+from semistream.files.source import FileSource, Raw, Rejected, check_columns, row_text
 from semistream.parquet_decoding import open_parquet, parquet_batches
 
 UNSIGNED = pa.decimal128(20, 0)  # holds every unsigned integer of 64 bits
@@ -55,7 +56,7 @@ class ParquetSource(FileSource):
                               "Rename one of them.")
         return schema
 
-    def _found(self) -> pa.Schema:
+    def _infer_schema(self) -> pa.Schema:
         kinds: dict[str, pa.DataType] = {}
         names: list[str] = []
         for path, _ in self._samples():
@@ -63,13 +64,13 @@ class ParquetSource(FileSource):
             names = names or schema.names
             check_columns(self.side, path, schema.names, names)
             for field in schema:
-                kind = _of_unsigned(path, field) if pa.types.is_uint64(field.type) else field.type
+                kind = _signed_type(path, field) if pa.types.is_uint64(field.type) else field.type
                 kinds[field.name] = _wider(kinds.get(field.name, pa.null()), kind)
         for name, form in self.reading.formats.items():
             if name in kinds:
                 check_texts(name, kinds[name], form)
                 if form.notation and (is_text(kinds[name]) or pa.types.is_null(kinds[name])):
-                    kinds[name] = found_type(self._sampled(name), form)
+                    kinds[name] = infer_formatted_type(self._sampled(name), form)
         return pa.schema([(n, kinds[n]) for n in names])
 
     def _sampled(self, name: str) -> pa.Array:
@@ -98,16 +99,19 @@ class ParquetSource(FileSource):
                                              threads=self.threads):
                     first, read = read, read + batch.num_rows
                     self.bytes_done = done + size * read // file.metadata.num_rows
-                    yield _of_today(path, batch.select(self.schema.names), first, legacy)
+                    yield _reject_legacy_times(path, batch.select(self.schema.names), first, legacy)
             except (OSError, pa.ArrowException) as e:
                 raise SemistreamError(f"{path} cannot be read: {e}") from None
 
 
-def _of_today(path: Path, rows: pa.RecordBatch, first: int, legacy: bool) -> Raw:
-    """Reject rows whose times are in the old calendar. first: number of the file's rows before
-    these."""
+def _reject_legacy_times(path: Path, rows: pa.RecordBatch, first: int, legacy: bool) -> Raw:
+    """Return the rows, with those rejected whose times are in the Julian calendar.
+
+    first: number of the file's rows before these; legacy: whether Spark's legacy mode has written
+    the file.
+    """
     lines = np.arange(first + 1, first + rows.num_rows + 1)
-    old = _of_old(rows) if legacy else {}
+    old = _legacy_times(rows) if legacy else {}
     if not old:
         return Raw(rows, [], None, lines)
     rejected = [Rejected(row_text(rows, i), f"{name}: a time in the calendar of before 1582, which "
@@ -118,7 +122,9 @@ def _of_today(path: Path, rows: pa.RecordBatch, first: int, legacy: bool) -> Raw
     return Raw(rows.filter(pa.array(keep)), rejected, None, lines[keep])
 
 
-def _of_old(rows: pa.RecordBatch) -> Mapping[int, str]:
+def _legacy_times(rows: pa.RecordBatch) -> Mapping[int, str]:
+    """Return the position of each row with a time from before the Gregorian calendar, and the
+    time's column."""
     old: dict[int, str] = {}
     for name, column in zip(rows.schema.names, rows.columns, strict=True):
         if not (pa.types.is_date(column.type) or pa.types.is_timestamp(column.type)):
@@ -130,11 +136,11 @@ def _of_old(rows: pa.RecordBatch) -> Mapping[int, str]:
     return old
 
 
-def _of_unsigned(path: Path, field: pa.Field) -> pa.DataType:
-    """Return int64 for a column of unsigned integers, or a decimal if the file's statistics show
-    larger ones. Such columns can then be joined with signed integers."""
-    of = pq.read_metadata(path)
-    for group in map(of.row_group, range(of.num_row_groups)):
+def _signed_type(path: Path, field: pa.Field) -> pa.DataType:
+    """Return the signed type of a column of unsigned 64-bit integers, so that it can be joined with
+    signed ones: int64, or a decimal if the file's statistics show numbers beyond that."""
+    metadata = pq.read_metadata(path)
+    for group in map(metadata.row_group, range(metadata.num_row_groups)):
         for chunk in map(group.column, range(group.num_columns)):
             if (chunk.path_in_schema == field.name and chunk.statistics is not None
                     and chunk.statistics.has_min_max and chunk.statistics.max >= 2**63):
@@ -143,7 +149,7 @@ def _of_unsigned(path: Path, field: pa.Field) -> pa.DataType:
 
 
 def _wider(a: pa.DataType, b: pa.DataType) -> pa.DataType:
-    """Return the type that holds both types; the first one if there is none."""
+    """Return the type that holds the values of both types; the first type if none does."""
     try:
         return pa.unify_schemas([pa.schema([("x", a)]), pa.schema([("x", b)])],
                                 promote_options="permissive").field(0).type

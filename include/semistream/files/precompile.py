@@ -15,8 +15,8 @@ from typing import Any
 import pyarrow as pa
 
 from semistream.files.join import join_files
-from semistream.files.join_streams import JoinStreams, join_streams
-from semistream.files.settings import JoinFiles
+from semistream.files.join_streams import join_streams
+from semistream.files.settings import JoinFiles, JoinStreams
 from semistream.files.sink import OutputFile
 from semistream.joins import REGISTRY
 from semistream.stream_joins import REGISTRY as STREAM_JOINS
@@ -41,7 +41,7 @@ def precompile(names: Sequence[str]) -> None:
             if "filter_bits" in REGISTRY[name].parameters.model_fields:
                 _join(directory, given | {"parameters": {"filter_bits": 8}})
         _join(directory, cases[0])  # with the algorithm that the cost models choose
-        _join(directory, _written_otherwise(directory))
+        _join(directory, _declared_formats(directory))
         for case in cases:
             _join_both(directory, case)
 
@@ -90,7 +90,7 @@ def _composites(directory: Path, kind: str) -> dict[str, Any]:
                              | {"id": range(STREAM)})}
 
 
-def _written_otherwise(directory: Path) -> dict[str, Any]:
+def _declared_formats(directory: Path) -> dict[str, Any]:
     """Return a case with columns in declared formats, and rows that cannot be read."""
     rows = [f"{i % 28 + 1:02d}/01/2024;1.0{i % 90 + 10},50;Key {i % 99}" for i in range(1000)]
     (directory / "f.csv").write_text("\n".join(["day;price;code", *rows, "no date;x;y;z", '"']))

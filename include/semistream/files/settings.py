@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from datetime import timedelta
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, ByteSize, Field
 
 from semistream.column_format import Formats
-from semistream.config import JoinSettings, Names, Pairs, Publishing, Types
+from semistream.config import Bytes, JoinSettings, Names, Pairs, Publishing, Settings, Types
 
 Format = Literal["csv", "json", "parquet"]
 FORMATS = ("How columns are written that are not written as usual, COLUMN=FORMAT: a time format "
@@ -69,3 +71,97 @@ class MasterFile(Publishing):
                                        "comma, or a tab in .tsv")
     formats: Formats = Field({}, description="How columns are written that are not written as "
                                              "usual, COLUMN=FORMAT; see docs/input.md")
+
+
+DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h|d)")
+UNITS = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
+
+
+def duration(text: Any) -> Any:
+    """Convert a text such as 10s, 5min, 1h to a timedelta, and one without a unit to an integer."""
+    if not isinstance(text, str):
+        return text
+    if text.strip().isdigit():
+        return int(text)
+    if not (found := DURATION.fullmatch(text.strip())):
+        raise ValueError("must be a time such as 500ms, 10s, 5min, 1h or 2d, or a number where the "
+                         "columns are integers")
+    return timedelta(seconds=float(found[1]) * UNITS[found[2]])
+
+
+Duration = Annotated[timedelta | int, BeforeValidator(duration)]
+Side = Literal["left", "right", "both"]
+
+
+class JoinStreams(Settings):
+    """A join of two streams' files."""
+
+    left: Path = Field(description="One stream's tuples: a CSV, JSON lines or Parquet file, or a "
+                                   "directory of such files")
+    right: Path = Field(description="The other stream's, likewise")
+    on: Pairs = Field(description="Join columns: a name, or LEFT=RIGHT; repeat it for a composite "
+                                  "key")
+    out: Path = Field(description="File for the joined rows: .parquet, .csv, .tsv or .jsonl")
+    join_type: Literal["inner", "left", "right", "full"] = Field(
+        "inner", description="inner: pairs only; left, right, full: also that side's tuples that "
+                             "have no partner, with nulls")
+    algorithm: Literal["pjoin", "xjoin"] = Field(
+        "pjoin", description="pjoin, or xjoin, which takes no punctuations")
+    memory: Bytes = Field(ByteSize(64_000_000), description="M, bytes that the join may hold; what "
+                                                            "does not fit waits on disk")
+    unique: Side | None = Field(None, description="The side whose tuples differ in the join "
+                                                  "columns: each is the last one of its key")
+    clustered: Side | None = Field(None, description="The side whose tuples of one key come "
+                                                     "together: another key ends one")
+    punctuations: Path | None = Field(
+        None, description="JSON lines such as {\"side\": \"left\", \"after\": 1000, \"match\": "
+                          "{\"id\": 7}}: behind the first 1000 rows of the left stream no tuple of "
+                          "id 7 comes; a pattern is a value, {\"range\": [low, high]} or {\"in\": "
+                          "[values]}")
+    left_punctuations: str = Field("", description="Column of the left stream that marks rows "
+                                                   "which are punctuations: true, or a pattern as "
+                                                   "JSON")
+    right_punctuations: str = Field("", description="Column of the right stream, likewise")
+    left_time: str = Field("", description="Column of the left stream's event times; needs "
+                                           "--within")
+    right_time: str = Field("", description="Column of the right stream's event times, likewise")
+    within: Duration | None = Field(None, description="Join only tuples whose times differ by at "
+                                                      "most this, for instance 1h")
+    delay: Duration | None = Field(None, description="How much older than the newest tuple of its "
+                                                     "stream a tuple may be; default: any age")
+    purge_threshold: int = Field(1, ge=1, description="Punctuations between two purges of the "
+                                                      "state")
+    propagate: Literal["push", "pull"] = Field(
+        "push", description="push: punctuations are propagated by --propagate-count and "
+                            "--propagate-seconds; pull: behind each chunk of rows, with the disk "
+                            "join that it takes")
+    propagate_count: int | None = Field(None, ge=0, description="Punctuations between two "
+                                                                "propagations; 0: not by their "
+                                                                "count; default: 1")
+    propagate_seconds: float | None = Field(None, gt=0, description="Seconds between two "
+                                                                    "propagations; default: not "
+                                                                    "by time")
+    index: Literal["lazy", "eager"] = Field(
+        "lazy", description="When tuples are indexed by their own stream's punctuations: lazy: at "
+                            "a propagation; eager: at each punctuation")
+    left_unmatched: Path | None = Field(None, description="File for the left stream's rows without "
+                                                          "a partner, and why they have none")
+    right_unmatched: Path | None = Field(None, description="File for the right stream's, likewise")
+    propagated: Path | None = Field(None, description="JSON lines file for the punctuations that "
+                                                      "hold for the output, as they come to hold")
+    stats: Path | None = Field(None, description="JSON file for the summary, with the state over "
+                                                 "time")
+    null_values: Names = Field((), description="Texts that mean null in a CSV file besides an "
+                                               "empty cell, separated by commas")
+    left_types: Types = Field({}, description="Types of the left stream's columns, COLUMN=TYPE, "
+                                              "over those found")
+    right_types: Types = Field({}, description="Types of the right stream's columns, likewise")
+    left_format: Format | None = Field(None, description="Format of the left stream, where its "
+                                                         "name does not tell")
+    right_format: Format | None = Field(None, description="Format of the right stream, likewise")
+    left_formats: Formats = Field({}, description=FORMATS)
+    right_formats: Formats = Field({}, description="How the right stream's columns are written, "
+                                                   "likewise")
+    delimiter: str = Field("", max_length=1, description="Character between the cells of CSV "
+                                                         "files; default: a comma, or a tab in "
+                                                         ".tsv")

@@ -38,14 +38,14 @@ class OutputFile:
     def __init__(self, side: str, path: Path, schema: pa.Schema):
         self.path, self.schema, self.rows = path, schema, 0
         self._kind = check_output(side, path, schema)
-        self._beside = path.with_name(f".{path.name}.{os.getpid()}.partial")
+        self._partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
         self._held = Gathered(schema)
         self._file: Any = None
         self._writer: Any = None
 
     def __enter__(self) -> OutputFile:
         with naming(self.path):
-            self._file = pa.OSFile(str(self._beside), "wb")
+            self._file = pa.OSFile(str(self._partial), "wb")
         self._encoding = ThreadPoolExecutor(1, "encoding")
         self._last: Future[None] | None = None
         return self
@@ -89,7 +89,7 @@ class OutputFile:
             self._file.close()
 
     def publish(self) -> None:
-        os.replace(self._beside, self.path)
+        os.replace(self._partial, self.path)
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None,
                  trace: TracebackType | None) -> None:
@@ -99,7 +99,7 @@ class OutputFile:
                 # for instance a full disk, which is already being reported
                 with suppress(OSError, pa.ArrowException):
                     part.close()
-        self._beside.unlink(missing_ok=True)
+        self._partial.unlink(missing_ok=True)
 
 
 class _JsonWriter:
@@ -129,8 +129,9 @@ def _plain(value: Any) -> Any:
 
 
 def check_output(side: str, path: Path, schema: pa.Schema | None = None) -> str:
-    """Return the format to write. Raises ConfigError when the format, the directory or a type of
-    the schema is not suitable."""
+    """Return the format of an output file, by its name: csv, json or parquet. Raises ConfigError
+    for another ending, for a directory that cannot be written, and for a type of the schema that
+    the format does not have."""
     kind = FORMATS.get(path.suffix, "")
     if not kind:
         raise ConfigError(side, "must end in .parquet, .csv, .tsv or .jsonl", str(path),

@@ -6,16 +6,12 @@ This one reader serves the console, dimensions, a load's tasks and its proof.
 
 from __future__ import annotations
 
-import codecs
 import json
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, time
-from lzma import LZMAError
-from lzma import open as lzma_open
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,27 +20,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semistream.column_format import ColumnFormat
-from semistream.errors import ConfigError, SemistreamError
+from semistream.errors import ConfigError
 from semistream.files.convert import cast_cells, cast_rows, prepared_cells
 
-BLOCK = 4 << 20  # bytes of text parsed at a time
 SAMPLE = 16 << 20  # bytes from which types are inferred, of all files together
 SAMPLED_FILES = 1000  # most files from which types are inferred
 LEAST_SAMPLE = 16 << 10  # least bytes of each of these files
-PACKED = {b"\x1f\x8b": ("gzip", ".gz"), b"BZh": ("bzip2", ".bz2"),
-          b"\x28\xb5\x2f\xfd": ("Zstandard", ".zst"), b"\xfd7zXZ\0": ("xz", ".xz"),
-          b"\x04\x22\x4d\x18": ("LZ4", ".lz4")}  # by the first bytes
-CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
-# after "BZh" and a digit: the mark of a block, and that of an empty file
-BZIP2 = (b"1AY&SY", b"\x17rE8P\x90")
-BOM = b"\xef\xbb\xbf"
 
 
 class Rejected(NamedTuple):
     """A row that could not be read: its text, the reason, and its position.
 
-    line: number in the file, from 1; in a Parquet file the row's number; id: the row's identity, if
-    it can be read (see ``FileSource.identify``).
+    line: number in the file, from 1; in a Parquet file the row's number; id: the row's id columns
+    as a text, if they can be read (see ``FileSource.identify``).
     """
 
     text: str
@@ -68,10 +56,11 @@ class Chunk(NamedTuple):
 
 
 class Raw(NamedTuple):
-    """Rows in the file's own types, rejected rows, the text of each row (None: it has none), and
-    its line, int64[rows].
+    """Rows in the file's own types.
 
-    unlike: by column, the positions, int64[k], of cells of another kind than the column.
+    rejected: rows that could not be read even so; text: returns the text of a row, None if the file
+    has no text; lines: int64[rows], the line of each row; unlike: by column, the positions,
+    int64[k], of JSON values of another kind than the column, such as a text among numbers.
     """
 
     rows: pa.RecordBatch
@@ -83,8 +72,9 @@ class Raw(NamedTuple):
 
 @dataclass(frozen=True)
 class Reading:
-    """The way in which text files are written. Empty strings stand for the defaults: a comma, or a
-    tab in .tsv files; a quote doubled inside quotes; UTF-8.
+    """The way in which text files are written. An empty string stands for the default. Those are: a
+    comma as the delimiter, or a tab in .tsv files; no escape, as a quote is doubled inside quotes;
+    UTF-8.
 
     null_values: cells that mean null besides an empty one; formats: of columns with a declared
     format, also in Parquet files.
@@ -102,7 +92,7 @@ class Reading:
 class FileSource(ABC):
     """A data file, or several of the same columns.
 
-    schema: a column without any value has the type null until ``settle`` gives it one.
+    schema: a column without any value has the type null until ``assign_types`` gives it one.
     """
 
     def __init__(self, side: str, paths: Sequence[Path], types: Mapping[str, pa.DataType],
@@ -114,13 +104,13 @@ class FileSource(ABC):
         self.notes: list[str] = []  # remarks for the user on the inferred types
         # fields that the schema lacks, with the number of their values
         self.ignored: Counter[str] = Counter()
-        self.told = frozenset(types)  # columns whose types were declared
+        self.declared = frozenset(types)  # columns whose types were not inferred
         self.loaded = False  # whether values go to a warehouse, which knows the years 1 to 9999
-        # a function that returns the identities of rows, as texts, from these columns
+        # a function that returns the ids of rows, as texts, from these columns
         self.id_columns: Sequence[str] = ()
         self.identify: Callable[[pa.RecordBatch], pa.Array] | None = None
         if schema is None:
-            self.schema = self._found()
+            self.schema = self._infer_schema()
             unknown = [c for c in types if c not in self.schema.names]
             if unknown:
                 raise ConfigError("types", f"must name columns of the {side}", unknown[0],
@@ -131,28 +121,26 @@ class FileSource(ABC):
 
     schema: pa.Schema
 
-    def settle(self, types: Mapping[str, pa.DataType], leave: Sequence[str] = ()) -> None:
-        """Give types to the columns whose type is unknown: string by default. Columns in `leave`
-        stay unknown."""
-        self.schema = pa.schema([f.with_type(types.get(f.name, pa.string()))
-                                 if pa.types.is_null(f.type) and f.name not in leave
-                                 else f for f in self.schema])
+    def assign_types(self, types: Mapping[str, pa.DataType] | None = None) -> None:
+        """Give types to the columns whose type is unknown, by default string."""
+        self.schema = pa.schema([f.with_type((types or {}).get(f.name, pa.string()))
+                                 if pa.types.is_null(f.type) else f for f in self.schema])
 
     def add_columns(self, names: Sequence[str]) -> None:
-        """Add columns that a file without rows could not show."""
+        """Add columns of unknown type, for a file without rows, which does not show its columns."""
         for name in names:
             self.schema = self.schema.append(pa.field(name, pa.null()))
 
     def only(self, columns: Sequence[str]) -> None:
-        """Read only these columns. A row need not fit the types of other columns."""
+        """Restrict the source to these columns. A row may have any value in the others."""
         self.schema = pa.schema([self.schema.field(c) for c in columns])
 
-    def read_as(self, schema: pa.Schema, told: Iterable[str] = ()) -> None:
-        """Use the types of another schema in the place of the inferred ones. told: columns whose
-        types were declared."""
+    def read_as(self, schema: pa.Schema, declared: Iterable[str] = ()) -> None:
+        """Use the types of another schema in the place of the inferred ones. declared: columns
+        whose types were not inferred there."""
         self.schema = pa.schema([f.with_type(schema.field(f.name).type) if f.name in schema.names
                                  else f for f in self.schema])
-        self.told = frozenset(told)
+        self.declared = frozenset(declared)
 
     def chunks(self) -> Iterator[Chunk]:
         """Yield all rows, in order. May be called again."""
@@ -174,7 +162,7 @@ class FileSource(ABC):
         a file that cannot be read in this way."""
 
     @abstractmethod
-    def _found(self) -> pa.Schema:
+    def _infer_schema(self) -> pa.Schema:
         """Infer the schema from a sample of all files."""
 
     @abstractmethod
@@ -182,7 +170,7 @@ class FileSource(ABC):
         """Yield rows in the file's own types, with the rejected rows."""
 
     def _typed(self, path: Path, raw: Raw) -> Chunk:
-        exact, formats = set(self.schema.names) - self.told, self.reading.formats
+        exact, formats = set(self.schema.names) - self.declared, self.reading.formats
         strict = exact.union(n for n, form in formats.items() if form.notation)
         rows, wrong = cast_rows(raw.rows.select(self.schema.names), self.schema, exact,
                                 {n: raw.unlike.get(n) for n in strict}, formats)
@@ -198,14 +186,14 @@ class FileSource(ABC):
         return Chunk(rows, sorted(raw.rejected + rejected, key=lambda r: r.line), lines)
 
     def _ids(self, raw: Raw, places: list[int]) -> list[str | None]:
-        """Return the identities of the rows at these positions, None for one that cannot be
-        read."""
+        """Return the ids of the rows at these positions, as ``identify`` writes them; None for a
+        row whose id cannot be read."""
         if self.identify is None or not self.id_columns:
             return [None] * len(places)
         rows = raw.rows.select(self.id_columns).take(pa.array(places, pa.int64()))
         formats = self.reading.formats
         cells = [cast_cells(prepared_cells(name, column, formats.get(name))[0],
-                            self.schema.field(name).type, name not in self.told)[0]
+                            self.schema.field(name).type, name not in self.declared)[0]
                  for name, column in zip(self.id_columns, rows.columns, strict=True)]
         found: list[str | None] = self.identify(
             pa.RecordBatch.from_arrays(cells, list(self.id_columns))).to_pylist()
@@ -221,45 +209,6 @@ class FileSource(ABC):
             yield path, share
             left -= min(share, path.stat().st_size)
 
-    def _blocks(self, path: Path, done: int) -> Generator[tuple[bytes, bool], int, None]:
-        """Yield blocks of the file's bytes, in UTF-8. The consumer sends back how many of them it
-        has parsed. The last block is (rest, True)."""
-        held, encoding = b"", self.reading.encoding
-        decoder = codecs.getincrementaldecoder(encoding)() if encoding else None
-        try:
-            with open_text(path) as (raw, stream):
-                start = True
-                while block := stream.read(BLOCK):
-                    if start and decoder is None:
-                        check_start(self.side, path, block)
-                    start = False
-                    self.bytes_done = done + raw.tell()
-                    data = held + (decoder.decode(block).encode() if decoder else block)
-                    consumed = yield data, False
-                    held = data[consumed:]
-                yield held + (decoder.decode(b"", True).encode() if decoder else b""), True
-        except (OSError, EOFError, LZMAError) as e:
-            raise SemistreamError(f"{path} cannot be read: {e}") from None
-        except UnicodeDecodeError as e:
-            raise ConfigError(self.side, f"must be text in {encoding}", str(path), str(e)) from None
-
-
-@contextmanager
-def open_text(path: Path) -> Iterator[tuple[Any, Any]]:
-    """Open a text file that may be compressed. Return (the file as stored, the decompressed
-    stream)."""
-    if path.suffix.lower() == ".xz":
-        with open(path, "rb") as raw, lzma_open(raw) as stream:
-            yield raw, stream
-        return
-    codec = CODECS.get(path.suffix.lower())
-    with pa.OSFile(str(path)) as raw:
-        if codec is None:
-            yield raw, raw
-            return
-        with pa.CompressedInputStream(raw, codec) as stream:
-            yield raw, stream
-
 
 def check_columns(side: str, path: Path, names: Sequence[str], wanted: Sequence[str],
                   remedy: str = "") -> None:
@@ -271,25 +220,6 @@ def check_columns(side: str, path: Path, names: Sequence[str], wanted: Sequence[
         what = "; ".join(part for part in found if part)
         raise ConfigError(side, "must have the same columns in every file", f"{path}: {what}",
                           f"The first file has: {', '.join(wanted)}. {remedy}".strip())
-
-
-def check_start(side: str, path: Path, block: bytes) -> None:
-    """Check the first bytes of a file. Raises ConfigError if they are not UTF-8 text."""
-    for magic, (what, ending) in PACKED.items():
-        if block.startswith(magic) and (magic != b"BZh" or block[4:10] in BZIP2):
-            raise ConfigError(side, f"must be text, and this is compressed with {what}", str(path),
-                              f"Let its name end in {ending}.")
-    if block[:2] in (b"\xff\xfe",
-                     b"\xfe\xff") or (b"\0" in block[:4] and b"\0" * 4 not in block[:16]):
-        raise ConfigError(side, "must be text in UTF-8, and this is UTF-16", str(path),
-                          "Convert it: iconv -f UTF-16 -t UTF-8 IN > OUT.")
-    # a column may be called PAR1, but text has no control characters after that
-    if block.startswith(b"PAR1") and any(b < 9 or 13 < b < 32 for b in block[4:12]):
-        raise ConfigError(side, "must be text, and this is Parquet", str(path),
-                          "Name it as what it is.")
-    if block.startswith(b"PK\3\4"):
-        raise ConfigError(side, "must be text, and this is a ZIP archive or a spreadsheet",
-                          str(path), "Export it as CSV.")
 
 
 def row_text(rows: pa.RecordBatch, i: int) -> str:
@@ -307,8 +237,8 @@ def _cell(cell: pa.Scalar) -> Any:
 
 
 def beyond_calendar(rows: pa.RecordBatch) -> dict[int, str]:
-    """Return the reason for each row with a time outside of the warehouses' calendar, by
-    position."""
+    """Return the position of each row with a time that a warehouse cannot store, as it knows the
+    years 1 to 9999 only, and the reason."""
     out: dict[int, str] = {}
     for name, column in zip(rows.schema.names, rows.columns, strict=True):
         if not (pa.types.is_date(column.type) or pa.types.is_timestamp(column.type)):
@@ -322,7 +252,3 @@ def beyond_calendar(rows: pa.RecordBatch) -> dict[int, str]:
         for i in pc.indices_nonzero(pc.fill_null(beyond, False)).to_pylist():
             out.setdefault(i, f"{name}: {_cell(column[i])} is not in the years 1 to 9999")
     return out
-
-
-def decode(text: bytes) -> str:
-    return text.decode(errors="backslashreplace")

@@ -149,7 +149,7 @@ def describe(checkpoint: Path, status: Status) -> str:
 
 
 def progress(checkpoint: Path) -> str:
-    """Return one line about what the app on this checkpoint has done in this run."""
+    """Return one line about the progress of the app's present run."""
     status, record = read_status(checkpoint), last_launch(checkpoint)
     if status is None or not _speaks_of(status, record):
         return "the driver is starting"

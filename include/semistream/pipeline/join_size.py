@@ -27,6 +27,7 @@ from semistream.config import SIDES, Places
 from semistream.errors import ConfigError, TooManyRows
 from semistream.files.convert import cast_rows
 from semistream.files.formats import check_formats, implied_schema
+from semistream.files.inputs import assign_types
 from semistream.files.opening import open_source
 from semistream.files.source import FileSource
 from semistream.keys import codes, resolve_keys
@@ -47,8 +48,8 @@ MOST_TOTAL = 2.0**62  # the most that a column's absolute values, as whole numbe
 
 @dataclass(frozen=True)
 class Side:
-    """The input of a side: its rows, and how many of them match nothing because they have no key or
-    could not be parsed."""
+    """The counts of one input: its rows, and those of them that can match nothing, as they have no
+    key or could not be parsed."""
 
     name: str
     rows: int
@@ -221,8 +222,8 @@ def estimate_join_size(settings: JoinSizeSettings, places: Places,
 
 
 class Measure:
-    """The column of A that is summed. one: the whole number that stands for 1, because values are
-    counted as whole numbers."""
+    """The column of A that is summed. Its values are added up as whole numbers, in units of
+    1/``one``."""
 
     def __init__(self, column: str, left: pa.Schema, right: pa.Schema):
         """Choose the unit. Raises ConfigError for a column that A does not have, or that is not
@@ -275,9 +276,10 @@ def grouped(number: float) -> str:
 
 
 def enough(memory: int, estimate: float, bound: float) -> tuple[int, int]:
-    """Return (memory, to two digits, rows) with which the bound would not exceed these rows: as
-    many as estimated, or a quarter of the present bound if that is more. Return (0, 0) if the
-    present bound does not exceed the estimate.
+    """Return (bytes of memory, rows): with that memory, the bound of a join of that many rows would
+    not exceed the rows. They are the rows estimated, or a quarter of the present bound if that is
+    more; the memory is rounded up to two digits. Return (0, 0) if the present bound does not exceed
+    the estimate.
 
     A bound falls with the square root of s1 (``sketches/bounds.py``), which grows with the memory.
     """
@@ -334,12 +336,8 @@ def _key_types(inputs: list[Any], pairs: list[tuple[str, str]]) -> tuple[pa.Data
     type."""
     for i, given in enumerate(inputs):
         if isinstance(given, _FileInput):
-            names, other = [pair[i] for pair in pairs], inputs[1 - i].schema
-            if not given.schema.names:  # an empty file of JSON lines
-                given.source.add_columns(names)
-            partner = {pair[i]: other.field(pair[1 - i]).type for pair in pairs
-                       if pair[1 - i] in other.names}
-            given.source.settle({n: k for n, k in partner.items() if not pa.types.is_null(k)})
+            assign_types(given.source, [pair[i] for pair in pairs], inputs[1 - i].schema,
+                         [pair[1 - i] for pair in pairs])
     left, right = (given.schema for given in inputs)
     try:
         return resolve_keys(left, right, pairs).types

@@ -100,8 +100,8 @@ def load_settings(job: str, values: Mapping[str, Any],
 
 
 def load_without_spark(settings: LoadSettings, places: Places) -> bool:
-    """Return whether a load has nothing to do, and record that as a run does. False if there is
-    something to do, or an error to report."""
+    """Return whether a load has nothing to do, so that Spark need not start; the app's status then
+    records the run. Return False also where the load would fail, as its app reports the error."""
     from semistream import workloads
     from semistream.streaming.app import App
 
@@ -175,8 +175,8 @@ def run_summary(checkpoint: Path) -> dict[str, Any]:
 
 
 def propagated(app: str, places: Places, checkpoint: Path) -> dict[str, Any]:
-    """Return the propagated patterns of an app of two streams that were not announced before: no
-    later row has such values.
+    """Return the punctuations that an app of two streams has propagated since they were last
+    announced. No later row of its fact table has values that match them.
 
     values: the first ones, {side, pattern} each; count: the number of all; loads: the load_ids of
     the first and the last load that may have some. The table propagated has all of them.

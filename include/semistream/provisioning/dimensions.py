@@ -250,7 +250,7 @@ def _open_files(job: Job, path: Path, known: pa.Schema | None) -> MasterRows:
     from semistream.files.opening import open_source
 
     source = open_source("master", path, formats=job.master.formats)
-    source.settle({})
+    source.assign_types()
     schema = _checked(job, source.schema, known, leave_out=isinstance(source, JsonSource))
     source.read_as(schema, schema.names if job.master.columns else ())
     check_formats(schema, job.master.formats, "master")

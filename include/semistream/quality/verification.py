@@ -273,7 +273,8 @@ def _checks(staging: Staging, scope: Scope, job: AnyJob, commits: list[sa.Row], 
     for stream, recounted in zip(scope.streams, found, strict=True):
         yield from stream_checks(staging, scope, stream, recounted)
     ids = [recounted.ids for recounted in found]
-    if all(stream.ids and (source is not None or stream.spec.unique_ids)
+    # of a single stream, unique_ids finds what was loaded twice where the source is gone
+    if all(stream.ids and (source is not None or (stream.name and stream.spec.unique_ids))
            for stream, source in zip(scope.streams, ids, strict=True)):
         yield no_duplicates(scope, ids)
     for role in scope.roles:

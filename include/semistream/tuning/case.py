@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from semistream.config import AUTO, Job, Places, StreamSpec
+from semistream.config import Job, Places, StreamSpec
 from semistream.cost_models import Costs
 from semistream.data_files import ENDINGS
 from semistream.errors import ConfigError
@@ -75,18 +75,9 @@ def _of_job(settings: TuneSettings, places: Places, progress: Progress) -> Sizin
 
 
 def _own(settings: TuneSettings, stack: ExitStack, progress: Progress) -> SizingInput:
-    from semistream.files.join import Summary, open_master, open_stream
+    from semistream.files.inputs import open_inputs
 
-    if settings.master is None and settings.snapshot is None:
-        raise ConfigError("master",
-                          "must be given, or --snapshot with a directory published before", None,
-                          "Give --master FILE.")
-    if not settings.on:
-        raise ConfigError("on", "must name at least one pair of columns", None,
-                          "For instance --on product=sku.")
-    assert settings.stream is not None
-    stream = open_stream(settings, settings.stream)
-    relation = open_master(settings, stream, Summary(AUTO), stack, progress)
+    stream, relation, *_ = open_inputs(settings, stack, progress)
     rows = _first((c.rows for c in stream.chunks()), stream.schema, settings.rows)
     job = Job.load({"name": "sample", "stream": {"path": str(settings.stream)},
                     "master": {"name": relation.name},

@@ -25,7 +25,8 @@ from semistream.data_files import (
     list_files,
 )
 from semistream.errors import ConfigError
-from semistream.files.source import BLOCK, FileSource, Reading
+from semistream.files.source import FileSource, Reading
+from semistream.files.text_source import BLOCK
 from semistream.files.formats import check_formats
 from semistream.files.opening import SOURCES, check_partitions, read_files
 from semistream.files.parquet_source import ParquetSource
@@ -232,7 +233,7 @@ def _inferred(spec: StreamSpec, reading: Reading, files: Sequence[Path]) -> pa.S
         raise ConfigError("stream.path", f"must hold {spec.format} files that can be read",
                           spec.path, f"{e} Where columns vary, stream.columns says which ones to "
                                      f"read (a schema as DDL).") from None
-    source.settle({})
+    source.assign_types()
     check_formats(source.schema, spec.formats, "stream")
     for note in source.notes:
         log.warning("%s", note)

@@ -1,0 +1,73 @@
+"""``semistream join-streams``."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser, Namespace
+from typing import TYPE_CHECKING
+
+from semistream.cli import console
+from semistream.cli.command import Command
+from semistream.cli.options import add_progress, add_settings, read_settings
+
+if TYPE_CHECKING:
+    from semistream.files.join_streams import StreamsSummary
+    from semistream.files.settings import JoinStreams
+
+COUNTS = {"rows read": "rows_read", "matched": "matched", "punctuations": "punctuations",
+          "purged": "purged", "dropped on the fly": "dropped", "propagated": "propagated",
+          "most held at a time": "held_peak"}  # a summary's counts of a stream, by title
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    from semistream.files.settings import JoinStreams
+
+    add_settings(parser, JoinStreams)
+    add_progress(parser)
+
+
+def run(arguments: Namespace) -> int:
+    from semistream.files.join_streams import join_streams
+    from semistream.files.settings import JoinStreams
+
+    settings = read_settings(JoinStreams, arguments)
+    with console.progress(arguments.progress) as tell:
+        summary = join_streams(settings, tell)
+    _print_summary(summary, settings)
+    return 0
+
+
+def _print_summary(summary: StreamsSummary, settings: JoinStreams) -> None:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    table.add_column("", style="bold")
+    for title in ("left", "right"):
+        table.add_column(title, justify="right")
+    sides = (summary.left, summary.right)
+    forgotten = any(s.forgotten for s in sides)
+    for title, name in (COUNTS | ({"punctuations forgotten": "forgotten"} if forgotten
+                                  else {})).items():
+        table.add_row(title, *(f"{getattr(s, name):,}" for s in sides))
+        if name == "matched":
+            for reason in sorted({*sides[0].unmatched, *sides[1].unmatched}):
+                table.add_row(f"unmatched: {reason}",
+                              *(f"{s.unmatched.get(reason, 0):,}" for s in sides))
+    screen = console.text_console()
+    console.print_table(screen, table)
+    screen.print(f"output rows: {summary.output_rows:,} in {settings.out}")
+    screen.print(f"relocated to disk: {summary.relocated:,} tuples; disk joins: "
+                 f"{summary.disk_joins:,}")
+    screen.print(f"peak memory: {summary.memory_peak:,} bytes, of {summary.memory_budget:,} "
+                 "allowed")
+    screen.print(f"{summary.service_rate:,.0f} tuples/s inside the join, "
+                 f"{summary.rate:,.0f} end to end, {' s '.join(console.seconds(summary))}")
+    ignored = (f"{name}, {count:,} values" for name, count in summary.ignored_fields.items())
+    console.print_remarks(screen, **{"field ignored": ignored, "note": summary.notes,
+                                     "unparsable": summary.examples})
+
+
+COMMAND = Command(
+    "join-streams", "join the files of two streams", add_arguments, run,
+    example="semistream join-streams --left orders.parquet --right lines.parquet --on order_id "
+            "--unique left --memory 16MB --out out.parquet",
+    files_only=True)

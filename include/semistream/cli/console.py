@@ -1,0 +1,110 @@
+"""What commands show on the console: tables, remarks, progress. Rich is imported on first use."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from semistream import interrupts
+from semistream.progress import Progress, silent
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+
+def text_console() -> Console:
+    """Return a console that prints texts as they are, however long."""
+    from rich.console import Console
+
+    return Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
+
+
+def wide_console(width: int) -> Console:
+    """Return a console for wide tables: as wide as the terminal, else of this many characters."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=width)
+
+
+def key_value_table() -> Table:
+    """Return an empty table for names, values, and what the values mean."""
+    from rich.table import Table
+
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_column(style="bold")
+    table.add_column(justify="right")
+    table.add_column(style="dim")
+    return table
+
+
+def list_table(*columns: str) -> Table:
+    """Return an empty table with these columns, whose texts may take several lines."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, show_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
+
+
+def print_table(console: Console, table: Table) -> None:
+    """Print without the blanks that fill a table's lines to their full width."""
+    with console.capture() as captured:
+        console.print(table)
+    print("\n".join(map(str.rstrip, captured.get().removesuffix("\n").split("\n"))))
+
+
+def print_json(value: Any) -> None:
+    import json
+
+    print(json.dumps(value, indent=2, default=str))
+
+
+def print_remarks(console: Console, **remarks: Iterable[str]) -> None:
+    """Print a line for each remark, which begins with its kind."""
+    for kind, texts in remarks.items():
+        for text in texts:
+            console.print(f"{kind}: {text}")
+
+
+def seconds(summary: Any) -> tuple[str, str]:
+    """Return the seconds for which this process has run, and a description of them, for the summary
+    of a join of files."""
+    try:
+        with open("/proc/self/stat") as stat:
+            started = stat.read().rpartition(")")[2].split()[19]  # ticks
+    except OSError:  # not Linux
+        return f"{summary.seconds:.1f}", f"without the program's start, with {summary.algorithm}"
+    whole = time.clock_gettime(time.CLOCK_BOOTTIME) - int(started) / os.sysconf("SC_CLK_TCK")
+    return (f"{whole:.1f}",
+            f"in all, {whole - summary.seconds:.1f} to start, with {summary.algorithm}")
+
+
+@contextmanager
+def progress(shown: bool) -> Iterator[Progress]:
+    """Show the progress of the work that begins here. Before this, an interrupt has nothing to
+    undo."""
+    interrupts.raise_from_now_on()
+    if not shown:
+        yield interrupts.interruptible(silent)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bar
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(),
+               TimeElapsedColumn())
+    with Bar(*columns, console=Console(stderr=True, force_terminal=True), transient=True) as bar:
+        tasks: dict[str, Any] = {}
+
+        def tell(what: str, done: int, total: int | None) -> None:
+            if what not in tasks:
+                tasks[what] = bar.add_task(what)
+            bar.update(tasks[what], completed=done, total=total)
+
+        yield interrupts.interruptible(tell)

@@ -1,0 +1,166 @@
+"""Types of text columns, inferred from a sample."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from semistream.column_format import ColumnFormat
+from semistream.errors import ConfigError
+from semistream.files.convert import (
+    DIGITS,
+    NULL_LIKE,
+    TRUTH,
+    as_integer,
+    changed_by_double,
+    prepared_cells,
+    text_of,
+)
+from semistream.files.formats import implied_type
+from semistream.files.shapes import EXPONENT, FRACTION, INTEGER, SPECIAL, Shapes, shapes_of
+
+TYPES = {"int": pa.int64(), "int64": pa.int64(), "int32": pa.int32(), "string": pa.string(),
+         "double": pa.float64(), "float64": pa.float64(), "bool": pa.bool_(), "date": pa.date32(),
+         "timestamp": pa.timestamp("us"), "timestamp_utc": pa.timestamp("us", "UTC")}
+DAY = r"^\d{4}-\d\d-\d\d"  # the start of a date, and of a time
+UNSEEN = 10  # digits of a decimal's fraction, if the sample of a column has no number
+FIRST = 1000  # cells that are examined first, to see whether the others need to be
+SHOWN = 0.9  # share of cells of a narrower type, from which the others are reported
+NUMBERS = (INTEGER, FRACTION, EXPONENT, SPECIAL)
+
+
+def parse_type(column: str, name: str) -> pa.DataType:
+    """Return an Arrow type for a name such as 'int64', 'date', 'decimal(12,2)'. Raises ConfigError
+    for an unknown name."""
+    decimal = re.fullmatch(r"decimal\((\d+)(?:, *(\d+))?\)", name.strip().lower())
+    if decimal and 1 <= int(decimal[1]) <= 38 and int(decimal[2] or 0) <= int(decimal[1]):
+        return pa.decimal128(int(decimal[1]), int(decimal[2] or 0))
+    if name.strip().lower() not in TYPES:
+        raise ConfigError("types", "must give a column one of the types known", f"{column}={name}",
+                          f"Known are: {', '.join(TYPES)} and decimal(PRECISION,SCALE) with a "
+                          f"precision of at most 38.")
+    return TYPES[name.strip().lower()]
+
+
+def infer_type(sample: pa.Array, numbers: bool = False) -> pa.DataType:
+    """Infer the type of a text column from a sample; null if the sample has no value.
+
+    No type is chosen that would alter a value: numbers with leading zeros, and integers beyond 64
+    bits, are strings. Numbers that a double cannot represent are decimals, or strings if they have
+    an exponent or more than 38 digits.
+
+    numbers: whether a declared format or JSON says that the column has numbers; then an integer
+    beyond 64 bits is a decimal and not a string.
+    """
+    values = _values(sample)
+    if not len(values):
+        return pa.null()
+    shapes = shapes_of(values)
+    found = set(np.flatnonzero(np.bincount(shapes.shape)).tolist())
+    if found == {INTEGER}:
+        return pa.int64() if _fits(values, pa.int64()) else _decimal(shapes, numbers)
+    if found.issubset(NUMBERS):
+        if len(changed_by_double(values, shapes)):
+            return _decimal(shapes)
+        return pa.int64() if INTEGER in found and _integers(values, shapes) else pa.float64()
+    if _all(values, lambda cells: pc.is_in(cells, TRUTH.cast(values.type))):
+        return pa.bool_()
+    return infer_time(values)
+
+
+def deciding_cells(sample: pa.Array, kind: pa.DataType) -> str:
+    """Describe the few cells for which ``infer_type`` chose this type, if most cells of the column
+    would fit a narrower one; else return ""."""
+    values = _values(sample)
+    if not len(values):
+        return ""
+
+    def numbers(some: pa.Array, shapes: Sequence[int]) -> np.ndarray:
+        return np.isin(shapes_of(some).shape, shapes)
+
+    def days(some: pa.Array) -> np.ndarray:
+        found = pc.match_substring_regex(some, DAY + "$")
+        return np.asarray(found.to_numpy(zero_copy_only=False))
+
+    for narrow, fitting in (("int64", partial(numbers, shapes=(INTEGER,))),
+                            ("double", partial(numbers, shapes=NUMBERS)), ("date", days)):
+        if (narrow in (str(kind), "date32" if kind == pa.date32() else "")
+                or (pa.types.is_decimal(kind) and narrow == "double")):
+            return ""
+        if fitting(values[:FIRST]).mean() >= SHOWN:
+            fits = fitting(values)
+            others = values.filter(pa.array(~fits))
+            if 0 < len(others) <= (1 - SHOWN) * len(values):
+                return (f"{len(others):,} of {len(values):,} cells that are no {narrow}, the first "
+                        f"{others[0].as_py()!r}")
+    return ""
+
+
+def has_exponents(sample: pa.Array, kind: pa.DataType) -> bool:
+    """Return whether some integers of an int64 column are written with an exponent, as
+    4.0128e+10."""
+    return bool(pa.types.is_int64(kind) and (shapes_of(sample).shape == EXPONENT).any())
+
+
+def infer_time(values: pa.Array) -> pa.DataType:
+    """Infer date32, timestamp[us] with or without UTC, or string from texts."""
+    if _all(values, lambda cells: pc.match_substring_regex(cells, DAY)):
+        for kind in (pa.date32(), pa.timestamp("us"), pa.timestamp("us", "UTC")):
+            if _fits(values, kind):
+                return kind
+    return pa.string()
+
+
+def infer_formatted_type(sample: pa.Array, form: ColumnFormat) -> pa.DataType:
+    """Infer the type of a column whose format is declared to be of times or of numbers: a date, a
+    timestamp, int64 or a decimal, never double."""
+    if (kind := implied_type(form)) is not None:
+        return kind
+    values = _values(prepared_cells("", sample, form)[0])
+    if not len(values):
+        return pa.decimal128(DIGITS, UNSEEN)
+    kind = pa.null() if form.decimal or form.percent else infer_type(values, numbers=True)
+    return kind if pa.types.is_integer(kind) else _decimal(shapes_of(values))
+
+
+def _values(sample: pa.Array) -> pa.Array:
+    words = NULL_LIKE.cast(sample.type)
+    return sample.filter(pc.and_(sample.is_valid(), pc.invert(pc.is_in(sample, words))))
+
+
+def _integers(values: pa.Array, shapes: Shapes) -> bool:
+    """Return whether all number texts are an int64; they may have an exponent."""
+    plain = shapes.shape == INTEGER
+    return (all(as_integer(text_of(values[i]), pa.int64()) is not None
+                for i in np.flatnonzero(~plain).tolist())
+            and _fits(values.filter(pa.array(plain)), pa.int64()))
+
+
+def _decimal(shapes: Shapes, wanted: bool = True) -> pa.DataType:
+    """Return the decimal type that holds all of these numbers; string if there is none, or if
+    ``wanted`` is false."""
+    fraction = int(shapes.fraction.max())
+    # at least one digit before the point, as a number below 1 has no significant one there
+    whole = int(np.maximum(shapes.digits - shapes.fraction, 1).max())
+    if not wanted or not np.isin(shapes.shape, (INTEGER, FRACTION)).all():
+        return pa.string()
+    return pa.decimal128(DIGITS, fraction) if whole + fraction <= DIGITS else pa.string()
+
+
+def _all(values: pa.Array, fits: Callable[[pa.Array], pa.Array]) -> bool:
+    """Return whether all values fit. The first ones are tested before the others."""
+    return bool(pc.all(fits(values[:FIRST])).as_py()
+                and (len(values) <= FIRST or pc.all(fits(values)).as_py()))
+
+
+def _fits(values: pa.Array, kind: pa.DataType) -> bool:
+    try:
+        values.cast(kind)
+    except pa.ArrowInvalid:
+        return False
+    return True

@@ -1,0 +1,145 @@
+"""The output files of a join of files, and the part of its summary that all such joins have."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from semistream.errors import ConfigError
+from semistream.files.sink import OutputFile, check_output
+from semistream.files.source import Rejected
+from semistream.joins.output import UNPARSABLE
+
+EXAMPLES = 3  # unparsable rows that the summary shows
+# columns of a file of unmatched rows: why the row is unmatched, why it could not be parsed, and the
+# row as it was read
+REASON_COLUMNS = ("reason", "detail", "text")
+
+
+@dataclass
+class JoinSummary:
+    """The results of a join of files. Rates in stream tuples/s, times in s, memory in bytes."""
+
+    algorithm: str
+    memory_budget: int
+    output_rows: int = 0
+    service_rate: float = 0.0  # rate inside the operator
+    rate: float = 0.0  # rate of the whole command, with start, reading and writing
+    memory_peak: int = 0  # peak of the operator's arrays
+    seconds: float = 0.0  # time of the whole command
+    # JSON fields that the sample lacked, with their values
+    ignored_fields: dict[str, int] = field(default_factory=dict)
+    examples: list[str] = field(default_factory=list)  # why rows were unparsable
+    notes: list[str] = field(default_factory=list)  # remarks for the user on the inferred types
+    statistics: dict[str, Any] = field(default_factory=dict)  # the operator's statistics
+
+    def as_dict(self) -> dict[str, Any]:
+        return dict(vars(self))
+
+    def set_totals(self, statistics: Any, joined: int, read: int, seconds: float) -> None:
+        """Set the totals. statistics: the operator's; joined, read: stream tuples that it took in,
+        and with those that could not be parsed; seconds: of the whole command."""
+        self.output_rows, self.memory_peak = statistics.output_rows, statistics.memory_peak
+        self.service_rate = joined / statistics.seconds if statistics.seconds else 0.0
+        self.rate = read / seconds if seconds else 0.0
+        self.seconds, self.statistics = seconds, statistics.as_dict()
+
+
+class Outputs(ExitStack):
+    """The output files of a join, which get their names together when all are complete; a context
+    manager, which deletes incomplete files on an error.
+
+    joined: the file of the joined rows, which gets its name last.
+    """
+
+    def __init__(self, settings: Any, schema: pa.Schema):
+        """Open the file of the joined rows, which have this schema."""
+        super().__init__()
+        self._settings = settings
+        self.joined = self.enter_context(OutputFile("out", settings.out, schema))
+        self._files = [self.joined]
+
+    def open(self, name: str, schema: pa.Schema) -> OutputFile | None:
+        """Open the file that the setting ``name`` gives; None if it gives none."""
+        path = getattr(self._settings, name)
+        if path is None:
+            return None
+        self._files.append(self.enter_context(OutputFile(name, path, schema)))
+        return self._files[-1]
+
+    def finish(self) -> None:
+        """Write the remaining rows. The files do not have their names yet."""
+        for file in self._files:
+            file.finish()
+
+    def publish(self, summary: JoinSummary) -> None:
+        """Give the files their names, and write the summary."""
+        for file in reversed(self._files):
+            file.publish()
+        if self._settings.stats is not None:
+            self._settings.stats.write_text(
+                json.dumps(summary.as_dict(), indent=2, default=str) + "\n")
+
+
+class Unmatched:
+    """The unmatched rows of one input: written to the file that the setting ``name`` gives, if it
+    gives one. Rows that could not be parsed are also counted, with some examples in the summary.
+
+    schema: of the operator's unmatched tuples, whose last column is the reason; counts: rows by
+    reason.
+    """
+
+    def __init__(self, outputs: Outputs, name: str, schema: pa.Schema, counts: dict[str, int],
+                 summary: JoinSummary):
+        self._counts, self._examples = counts, summary.examples
+        schema = schema.remove(len(schema) - 1)
+        for column in REASON_COLUMNS:
+            while column in schema.names:
+                column = "_" + column
+            schema = schema.append(pa.field(column, pa.string()))
+        self._file = outputs.open(name, schema)
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Write tuples that the operator returned as unmatched. It has counted them itself."""
+        if self._file is not None and rows.num_rows:
+            none = pa.nulls(rows.num_rows, pa.string())
+            self._file.write(pa.RecordBatch.from_arrays([*rows.columns, none, none],
+                                                        schema=self._file.schema))
+
+    def reject(self, rejected: Sequence[Rejected]) -> None:
+        """Count and write rows that could not be parsed."""
+        if not rejected:
+            return
+        count = len(rejected)
+        self._counts[UNPARSABLE] = self._counts.get(UNPARSABLE, 0) + count
+        self._examples += [f"{r.place}: {r.detail} in {r.text[:120]!r}"
+                           for r in rejected[:EXAMPLES - len(self._examples)]]
+        if self._file is not None:
+            schema = self._file.schema
+            empty = [pa.nulls(count, f.type) for f in list(schema)[:-len(REASON_COLUMNS)]]
+            reasons = [pa.repeat(UNPARSABLE, count),
+                       pa.array([f"{r.place}: {r.detail}" for r in rejected], pa.string()),
+                       pa.array([r.text for r in rejected], pa.string())]
+            self._file.write(pa.RecordBatch.from_arrays([*empty, *reasons], schema=schema))
+
+
+def check_paths(settings: Any, inputs: Sequence[str], outputs: Sequence[str]) -> None:
+    """Check that the output files can be written, and that each is a file of its own. Raises
+    ConfigError otherwise. inputs, outputs: the names of the settings that give the paths."""
+    stats = settings.stats
+    for name in outputs:
+        if (path := getattr(settings, name)) is not None:
+            check_output(name, path)
+    if stats is not None and not stats.absolute().parent.is_dir():
+        raise ConfigError("stats", "must be in a directory that exists", str(stats),
+                          "Make the directory first.")
+    read = {p.resolve() for n in inputs if (p := getattr(settings, n)) is not None}
+    written = [p.resolve() for n in (*outputs, "stats") if (p := getattr(settings, n)) is not None]
+    if len(read.union(written)) < len(read) + len(written):
+        raise ConfigError("out", "must be a file of its own, as all files named", str(settings.out),
+                          "Choose another name.")
