@@ -46,8 +46,8 @@ from semistream.partitioning import Placement
 from semistream.sizing import open_join
 from semistream.sizing.role_plan import RolePlan
 from semistream.streaming.sinks.delta import GROUP_ROWS, DataFiles, data_writer
-from semistream.streaming.sources.reader import TASK_ROWS as ROWS
-from semistream.streaming.sources.reader import find_reader
+from semistream.streaming.sources.file_reader import TASK_ROWS as ROWS
+from semistream.streaming.sources.file_reader import find_reader
 from semistream.warehouse.checksum import checksum
 
 NANOSECONDS = "ns of a core"

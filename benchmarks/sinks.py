@@ -29,6 +29,7 @@ from semistream.joins.stream_probing import PROBE_ROWS
 from semistream.streaming.sinks.base import with_key
 from semistream.streaming.sinks.delta import DataFiles, DeltaSink
 from semistream.streaming.sinks.sql import SqlSink
+from semistream.streaming.sinks.warehouse import Warehouse
 from semistream.streaming.spool import PROPAGATED, UNMATCHED
 from semistream.warehouse import connect, create_all
 from semistream.warehouse.bulk import fetch
@@ -103,7 +104,7 @@ class Given:
     rows: pa.Table
     stream_schema: pa.Schema = STREAM
     added_schema: pa.Schema = ADDED
-    data: DataFiles | None = None
+    writer: DataFiles | None = None
 
     def joined(self) -> pa.Table:
         return self.rows
@@ -170,9 +171,9 @@ class SinkPeer:
 
 def tables(place: str) -> SqlSink:
     """Return a sink with empty tables."""
-    sink = SqlSink(place, "fact", ("master_sk",), 60.0)
-    create_all(sink.engine)
-    with sink.engine.begin() as connection:
+    sink = SqlSink(Warehouse(place, "fact", ("master_sk",), 60.0))
+    create_all(sink.warehouse.engine)
+    with sink.warehouse.engine.begin() as connection:
         connection.execute(text("DROP TABLE IF EXISTS fact"))
         for of_loads in (load_inputs, load_batches):
             connection.execute(of_loads.delete())
@@ -194,7 +195,7 @@ def sql_sink(peer: SinkPeer, place: str) -> float:
 
 
 def executemany(peer: SinkPeer, place: str) -> float:
-    tables(place).engine.dispose()
+    tables(place).warehouse.engine.dispose()
     columns = ", ".join(f'"{n}"' for n in peer.whole.column_names)
     with closing(sqlite3.connect(place.removeprefix("sqlite:///"))) as connection:
         start = time.perf_counter()
@@ -208,7 +209,7 @@ def executemany(peer: SinkPeer, place: str) -> float:
 def adbc(peer: SinkPeer, place: str) -> float:
     import adbc_driver_sqlite.dbapi
 
-    tables(place).engine.dispose()
+    tables(place).warehouse.engine.dispose()
     with adbc_driver_sqlite.dbapi.connect(
         place.removeprefix("sqlite:///")) as connection, connection.cursor() as cursor:
         start = time.perf_counter()
@@ -222,23 +223,23 @@ def load_data(peer: SinkPeer, place: str) -> float:
     csv.write_csv(peer.whole, file, csv.WriteOptions(include_header=False))
     columns = ", ".join(f"`{n}`" for n in peer.whole.column_names)
     start = time.perf_counter()
-    with sink.engine.begin() as connection:
+    with sink.warehouse.engine.begin() as connection:
         connection.exec_driver_sql(f"LOAD DATA LOCAL INFILE '{file}' INTO TABLE fact FIELDS "
                                    f"TERMINATED BY ',' OPTIONALLY ENCLOSED BY '\"' ({columns})")
     return time.perf_counter() - start
 
 
 def delta_sink(peer: SinkPeer, place: str) -> float:
-    warehouse = SqlSink(f"sqlite:///{place}.db", "fact", ("master_sk",), 60.0)
+    warehouse = Warehouse(f"sqlite:///{place}.db", "fact", ("master_sk",), 60.0)
     create_all(warehouse.engine)
     checkpoint = peer.home / "checkpoint"
     checkpoint.mkdir()
     sink, given = DeltaSink(place, str(checkpoint), warehouse), Given(peer.rows)
     sink = sink.prepare(STREAM, ADDED, ("id",))
     start = time.perf_counter()
-    given.data = sink.data_files(peer.rows.schema, "benchmark", 0, 0, 0)
+    given.writer = sink.writer(peer.rows.schema, "benchmark", 0, 0, 0)
     for rows in peer.rows.to_batches(PROBE_ROWS):
-        given.data.write(rows)
+        given.writer.write(rows)
     loaded = sink.write(record(), given)  # type: ignore[arg-type]
     sink.commit(Commit("benchmark", 0, 0, "fact", place, 1, 0), [loaded])
     return time.perf_counter() - start

@@ -18,11 +18,11 @@ from semistream import interrupts
 
 def main(argv: Sequence[str] | None = None) -> int:
     interrupts.end_at_once()
-    from semistream.streaming.script import load
+    from semistream.streaming.script import run_app
     from semistream.streaming.settings import LoadSettings
     from semistream.workloads import load_job
 
-    return load("semi_stream_join.py", __doc__, LoadSettings, load_job, argv)
+    return run_app("semi_stream_join.py", __doc__, LoadSettings, load_job, argv)
 
 
 if __name__ == "__main__":

@@ -18,11 +18,11 @@ from semistream import interrupts
 
 def main(argv: Sequence[str] | None = None) -> int:
     interrupts.end_at_once()
-    from semistream.streaming.script import load
+    from semistream.streaming.script import run_app
     from semistream.streaming.settings import StreamStreamSettings
     from semistream.workloads import load_stream_stream_job
 
-    return load("stream_stream_join.py", __doc__, StreamStreamSettings, load_stream_stream_job,
+    return run_app("stream_stream_join.py", __doc__, StreamStreamSettings, load_stream_stream_job,
                 argv)
 
 

@@ -24,7 +24,7 @@ from semistream.job import AnyJob, Job
 from semistream.master.publish import publish_snapshot
 from semistream.paths import Paths
 from semistream.quality.verification import VerificationResult
-from semistream.streaming.app import Load
+from semistream.streaming.app import App
 from semistream.streaming.settings import AppSettings, LoadSettings
 from semistream.streaming.status import StatusFile, checkpoint_lock
 from semistream.warehouse import connect
@@ -72,7 +72,7 @@ class AnyLoad:
         settings = self.settings(**values)
         directory = settings.directory(self.places)
         with checkpoint_lock(directory), StatusFile(directory, settings.name()) as status:
-            load = Load(settings, job or self.job, self.places, status)
+            load = App(settings, job or self.job, self.places, status)
             load.check()
             return load.run(spark)
 

@@ -23,10 +23,10 @@ from semistream.job import StreamSpec
 from semistream.paths import Paths
 from semistream.pipeline import drivers
 from semistream.scratch import PREFIX, scratch_directory
-from semistream.streaming.app import Load
-from semistream.streaming.micro_batch import FEW_FILES
+from semistream.streaming.app import App
 from semistream.streaming.session import is_local, local_environment
 from semistream.streaming.settings import LoadSettings
+from semistream.streaming.sources.file_reader import FEW_FILES
 from semistream.streaming.sources.registry import find_source
 from semistream.streaming.status import (
     Status,
@@ -334,7 +334,7 @@ def test_a_source_that_is_not_there_is_refused_without_spark(tmp_path, stream, s
     job = load.job.model_copy(update={
         "stream": load.job.stream.model_copy(update={**stream, "path": path})})
     settings = load.settings()
-    app = Load(settings, job, load.places, StatusFile(settings.directory(load.places), "sales"))
+    app = App(settings, job, load.places, StatusFile(settings.directory(load.places), "sales"))
     with pytest.raises(ConfigError, match=re.escape(says.format(home=tmp_path))):
         app.check()
 

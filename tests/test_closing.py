@@ -14,7 +14,8 @@ from sqlalchemy import select
 from semistream.errors import ConfigError
 from semistream.job import StreamStreamJob
 from semistream.streaming.sinks.base import with_key
-from semistream.streaming.sinks.registry import open_sql_sink
+from semistream.streaming.sinks.sql import SqlSink
+from semistream.streaming.sinks.warehouse import Warehouse
 from semistream.warehouse import create_all
 from semistream.warehouse.bulk import bulk_insert
 from semistream.warehouse.closing import AT_ONCE, Final
@@ -30,8 +31,8 @@ TOTALS = {"n": "count", "sizes": "count(size)", "paid": "sum(price)", "area": "s
 def opened(url, on, totals=TOTALS, right=RIGHT):
     job = StreamStreamJob.load({"name": "j", "left": {"path": "l"}, "right": {"path": "r"},
                                 "on": on, "fact_table": "fact_j", "totals": totals})
-    sink = open_sql_sink(url, job)
-    create_all(sink.engine)
+    sink = SqlSink(Warehouse.of(url, job))
+    create_all(sink.warehouse.engine)
     return sink.prepare(LEFT, right, ())
 
 
@@ -47,7 +48,7 @@ def test_equals_what_plain_dicts_add_up(warehouse_url, on):
     has closed nothing."""
     sink, rng = opened(warehouse_url, on), np.random.default_rng(3)
     fact = fact_table("fact_j", LEFT, (), RIGHT)
-    number = sink.ledger("app").number()
+    number = sink.warehouse.ledger("app").number()
     at = [LEFT.names.index(k) for k in on]
     facts, wanted = defaultdict(list), {}  # by key: rows; the batch that closes it, and its totals
     for batch in range(4):
@@ -63,7 +64,7 @@ def test_equals_what_plain_dicts_add_up(warehouse_url, on):
             table = pa.Table.from_pylist(
                 [dict(zip((*LEFT.names, *RIGHT.names), r, strict=True))
                  for r in [*rows, (None, None, Decimal(1), 1.0, None)]], pa.schema([*LEFT, *RIGHT]))
-            with sink.engine.begin() as connection:
+            with sink.warehouse.engine.begin() as connection:
                 bulk_insert(connection, fact, with_key(table, load))
                 sink.closing.close(connection, fact, load, app_loads(number), final)
             for r in rows:
@@ -101,7 +102,7 @@ def is_final(final, key):
 def closed(sink):
     """Totals by key."""
     table = existing_table(sink.engine, "fact_j_closed")
-    with sink.engine.connect() as connection:
+    with sink.warehouse.engine.connect() as connection:
         rows = connection.execute(select(table)).all()
     width = len(sink.closing.keys)
     found = {tuple(r[:width]): tuple(r[width:-2]) for r in rows}

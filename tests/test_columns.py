@@ -15,10 +15,11 @@ from semistream import quality
 from semistream.errors import ConfigError
 from semistream.job import Job
 from semistream.paths import Paths
-from semistream.streaming.app import Load
+from semistream.streaming.app import App
 from semistream.streaming.settings import LoadSettings
 from semistream.streaming.sinks.delta import DeltaSink
 from semistream.streaming.sinks.sql import SqlSink
+from semistream.streaming.sinks.warehouse import Warehouse
 from semistream.streaming.status import StatusFile, checkpoint_lock
 from semistream.streaming.summary import describe
 from semistream.warehouse import connect, create_all
@@ -43,7 +44,7 @@ def load_and_verify(spark, home, url, stream, master, on, ids, sink="sql"):
                                   "memory": "200KB"})
     directory = settings.directory(places)
     with checkpoint_lock(directory), StatusFile(directory, settings.name()) as status:
-        load = Load(settings, job, places, status)
+        load = App(settings, job, places, status)
         load.check()
         summary = load.run(spark)
     result = quality.verify(url, "j", job=job, reports_dir=home / "reports",
@@ -140,9 +141,10 @@ def test_facts_too_wide_for_mysql_end_the_load_or_go_to_delta(spark, tmp_path, m
 @pytest.mark.parametrize("name", ["load_row", "LOAD_ROW", "load_id", "m_sk", "M_SK"])
 @pytest.mark.parametrize("kind", ["sql", "delta"])
 def test_columns_that_a_load_adds_itself_are_refused_in_a_stream(tmp_path, kind, name):
-    warehouse = SqlSink(f"sqlite:///{tmp_path / 'w.db'}", "facts", ("m_sk",), 60.0)
+    warehouse = Warehouse(f"sqlite:///{tmp_path / 'w.db'}", "facts", ("m_sk",), 60.0)
     create_all(warehouse.engine)
-    sink = warehouse if kind == "sql" else DeltaSink(str(tmp_path / "d"), str(tmp_path), warehouse)
+    sink = (SqlSink(warehouse) if kind == "sql"
+            else DeltaSink(str(tmp_path / "d"), str(tmp_path), warehouse))
     for stream, added in (({"id": pa.int64(), name: pa.int64()}, {}),
                           ({"id": pa.int64()}, {name: pa.int64()})):
         if added and name.lower() == "m_sk":

@@ -74,11 +74,11 @@ POINTS = [  # where the driver dies, in the order in which a batch passes them
           ("semistream.warehouse.ledger.Ledger.commit", "before"),
     ("semistream.warehouse.ledger.Ledger.commit", "after"),
           ("semistream.streaming.commit.Commits.finish", "after"),
-    ("semistream.streaming.app.Load._finish", "after"),
+    ("semistream.streaming.app.App._finish", "after"),
 ]
-OF_DELTA = [  # what it has besides: a promise, and a commit that Spark need not wait for
-    ("semistream.streaming.commit.Commits.promise", "before"),
-    ("semistream.streaming.commit.Commits.promise", "after"),
+OF_DELTA = [  # what it has besides: an intent, and a commit that Spark need not wait for
+    ("semistream.streaming.commit.Commits.prepare", "before"),
+    ("semistream.streaming.commit.Commits.prepare", "after"),
     ("semistream.streaming.sinks.delta.DeltaSink.commit", "before"),
     ("semistream.streaming.sinks.delta.DeltaSink.commit", "after"),
 ]

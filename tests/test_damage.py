@@ -15,7 +15,7 @@ from loads import SmallLoad, delta_facts, provision_beside, same
 from semistream import quality
 from semistream.errors import SemistreamError, StateError
 from semistream.pipeline import steps
-from semistream.streaming.app import Load
+from semistream.streaming.app import App
 from semistream.streaming.sinks.delta import DeltaSink
 from semistream.warehouse import connect
 
@@ -39,9 +39,9 @@ def killed(spark, tmp_path_factory):
     load.publish()
     for rows in (2500, 2500):
         load.add_file(rows)
-    drain = Load._drain
+    drain = App._drain
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Lost):
-        patch.setattr(Load, "_drain",
+        patch.setattr(App, "_drain",
                       lambda self: lost() if self.commits.last == (1, 0) else drain(self))
         load.run(spark, **SETTINGS)
     assert load.query("SELECT sum(waiting) FROM load_batches WHERE batch = 1")[0][0] > 0

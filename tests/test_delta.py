@@ -15,7 +15,7 @@ from semistream.paths import Paths
 from semistream.streaming import app
 from semistream.streaming.progress import Progress
 from semistream.streaming.sinks.delta import WAREHOUSE, DeltaSink
-from semistream.streaming.sinks.sql import SqlSink
+from semistream.streaming.sinks.warehouse import Warehouse
 from semistream.warehouse import connect, create_all
 from semistream.warehouse.identity import warehouse_identity
 from semistream.warehouse.ledger import Ledger
@@ -31,7 +31,7 @@ def test_a_table_that_another_warehouse_loads_is_refused(tmp_path):
             DeltaTable.create(uri, former)
         sinks = {}
         for name in "ab":
-            warehouse = SqlSink(f"sqlite:///{tmp_path / name}.db", "fact", ("m_sk",), 60.0)
+            warehouse = Warehouse(f"sqlite:///{tmp_path / name}.db", "fact", ("m_sk",), 60.0)
             create_all(warehouse.engine)
             sinks[name] = DeltaSink(uri, str(tmp_path), warehouse)
         for _ in range(2):
@@ -104,7 +104,7 @@ def test_delta_commit_is_not_repeated_when_the_ledger_was_not_reached(
     sqlite_load.check_ledger()
 
 
-def test_a_promised_delta_commit_is_made_whatever_sink_comes_next(
+def test_a_prepared_delta_commit_is_made_whatever_sink_comes_next(
         spark, sqlite_load, tmp_path, monkeypatch):
     def crashing(*_):
         raise OSError("crash")
@@ -134,7 +134,7 @@ def test_delta_commit_goes_on_while_the_next_batch_is_planned_and_not_longer(
         spark, sqlite_load, tmp_path, monkeypatch):
     for _ in range(3):
         sqlite_load.add_file(400)
-    commit, write, committed, happened = DeltaSink.commit, Progress.write, app.Load._committed, []
+    commit, write, committed, happened = DeltaSink.commit, Progress.write, app.App._committed, []
 
     def slow(*args):
         time.sleep(0.3)
@@ -143,10 +143,10 @@ def test_delta_commit_goes_on_while_the_next_batch_is_planned_and_not_longer(
 
     monkeypatch.setattr(DeltaSink, "commit", slow)
     monkeypatch.setattr(Progress, "write", lambda *args: (happened.append("begun"), write(*args)))
-    monkeypatch.setattr(app.Load, "_committed",
-                        lambda *args: (committed(*args), happened.append("promised")))
+    monkeypatch.setattr(app.App, "_committed",
+                        lambda *args: (committed(*args), happened.append("prepared")))
     sqlite_load.run(spark, sink=str(tmp_path / "delta"))
-    assert len(happened) >= 9 and happened == ["begun", "promised", "made"] * (len(happened) // 3)
+    assert len(happened) >= 9 and happened == ["begun", "prepared", "made"] * (len(happened) // 3)
     sqlite_load.check_ledger()
 
 
@@ -157,8 +157,8 @@ def test_apps_that_start_at_the_same_time_make_the_same_delta_table(sqlite_load,
         together, uri = Barrier(4), str(tmp_path / f"delta{attempt}")
 
         def prepare(_, together=together, uri=uri):
-            warehouse = SqlSink(sqlite_load.places.warehouse_url, "f", ("m_sk",), 10.0)
-            sink = DeltaSink(uri, str(tmp_path), warehouse)
+            sink = DeltaSink(uri, str(tmp_path),
+                             Warehouse(sqlite_load.places.warehouse_url, "f", ("m_sk",), 10.0))
             together.wait()
             sink.prepare(schema, pa.schema([]), ("id",))
 

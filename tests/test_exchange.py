@@ -3,6 +3,7 @@ them on."""
 
 import json
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -12,17 +13,16 @@ import pytest
 from sqlalchemy import text
 
 from loads import ON, same
-from semistream.durable import read_checked, write_checked
+from semistream.data_files import DataFile
 from semistream.errors import SemistreamError
 from semistream.files.source import Rejected
 from semistream.job import StreamSpec
-from semistream.sizing.role_plan import RolePlan
-from semistream.streaming import micro_batch
-from semistream.streaming.commit import Commits
-from semistream.streaming.exchange import Input, Side, TaskFailed, inputs, shares
+from semistream.sizing.plan import Plan
+from semistream.streaming.exchange import Input, Side, TaskFailed, read_messages, shares
 from semistream.streaming.sinks.sql import SqlSink
-from semistream.streaming.sources.kafka import KafkaSource
-from semistream.streaming.sources.reader import find_reader
+from semistream.streaming.sources.contract import Splits
+from semistream.streaming.sources.decoders import ContentDecoder, MessageDecoder, RowDecoder
+from semistream.streaming.sources.file_reader import FileReader, find_reader
 from semistream.warehouse import connect
 
 OF = "JOIN load_batches USING (load_id) WHERE app"
@@ -57,8 +57,8 @@ def test_read_by_all_tasks_or_handed_on_it_is_the_same(
     stream = sqlite_load.job.stream.model_copy(
         update={"format": form, "columns": "id BIGINT, sku STRING, amount DOUBLE"})
     job = sqlite_load.job.model_copy(update={"stream": stream})
-    for app, own in (("own", True), ("handed", False)):
-        monkeypatch.setattr(micro_batch, "_own", lambda *_, own=own: [own])
+    for app, replicated in (("replicated", True), ("exchanged", False)):
+        monkeypatch.setattr(FileReader, "replicated", lambda *_, all=replicated: all)
         sqlite_load.run(spark, job, app=app, partitions=partitions, algorithm="ssbj",
                         parameters={"disk_tuples": 64})
     for query, least in (("SELECT batch, drain, partition, rows_read, matched, unmatched FROM "
@@ -66,7 +66,8 @@ def test_read_by_all_tasks_or_handed_on_it_is_the_same(
                          (f"SELECT batch, partition, id, sku, name FROM fact_sales {OF}", 3000),
                          (f"SELECT partition, stream_id, tuple, unmatched.reason FROM unmatched "
                           f"{OF}", 6 if form != "parquet" else 1)):
-        found = [Counter(sqlite_load.query(f"{query} = '{app}'")) for app in ("own", "handed")]
+        found = [Counter(sqlite_load.query(f"{query} = '{app}'"))
+                 for app in ("replicated", "exchanged")]
         same(*found)
         assert found[0].total() >= least
 
@@ -90,37 +91,16 @@ def test_a_batch_is_finished_as_it_was_begun_whoever_reads(spark, sqlite_load, m
             connection.execute(text(f"DELETE FROM {table} WHERE load_id IN ({first})"))
     engine.dispose()
     monkeypatch.setattr(SqlSink, "commit", commit)
-    monkeypatch.setattr(micro_batch, "_own", lambda *_: [False])
+    monkeypatch.setattr(FileReader, "replicated", lambda *_: False)
     sqlite_load.run(spark, **settings)
     sqlite_load.check("left")
 
 
-def test_a_batch_that_another_release_began_is_begun_again(spark, sqlite_load, monkeypatch):
-    """Its tuples without a key may be in other partitions: what some have loaded of it is taken
-    back."""
-    sqlite_load.add_file(3000)
-    commit = SqlSink.commit
-    monkeypatch.setattr(SqlSink, "commit", lambda *_: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        sqlite_load.run(spark, join_type="left")
-    monkeypatch.setattr(SqlSink, "commit", commit)
-    file = sqlite_load.settings().directory(sqlite_load.places) / "progress.json"
-    noted = read_checked(file, "")
-    del noted["same_reader"]
-    write_checked(file, noted | {"own": False})
-    taken_back = []
-    take_back = Commits.take_back
-    monkeypatch.setattr(Commits, "take_back", lambda self: taken_back.append(1) or take_back(self))
-    sqlite_load.run(spark, join_type="left")
-    assert taken_back
-    sqlite_load.check("left")
-
-
-@pytest.mark.parametrize("handed", [True, False])
+@pytest.mark.parametrize("exchanged", [True, False])
 def test_what_a_reading_task_cannot_read_stops_the_load_in_one_sentence(
-        spark, sqlite_load, monkeypatch, handed):
+        spark, sqlite_load, monkeypatch, exchanged):
     """A damaged page: none of the partitions counts, and the file is named."""
-    monkeypatch.setattr(micro_batch, "_own", lambda *_: [not handed])
+    monkeypatch.setattr(FileReader, "replicated", lambda *_: not exchanged)
     sqlite_load.add_file(3000)
     (file,) = sqlite_load.stream_directory.iterdir()
     data = bytearray(file.read_bytes())
@@ -134,19 +114,27 @@ def test_what_a_reading_task_cannot_read_stops_the_load_in_one_sentence(
 
 
 @pytest.fixture
-def side(sqlite_load, tmp_path):
-    version = next((sqlite_load.places.snapshots / "part" / "code").glob("v*"))
-    plan = RolePlan("ssbj", 1_000_000, "inner", {}, ON, 3, str(version))
-    spec = StreamSpec(format="csv", path=str(tmp_path), columns="sku STRING, n INT", id=["n"])
-    reader = find_reader(spec)
-    return Side(0, plan.placement((reader.schema,)), reader)
+def reader(tmp_path):
+    return find_reader(StreamSpec(format="csv", path=str(tmp_path), columns="sku STRING, n INT",
+                                  id=["n"]))
 
 
-def test_messages_are_read_as_they_were_written(side, tmp_path):
+@pytest.fixture
+def side(sqlite_load, reader):
+    version = next((sqlite_load.places.snapshots / "part").glob("v*"))
+    plan = Plan("ssbj", 1_000_000, "inner", {}, ON, None, 3, str(version))
+    return Side(0, plan.placement(reader.schema))
+
+
+def files(directory, pattern="*"):
+    return [DataFile(str(path)) for path in sorted(directory.glob(pattern))]
+
+
+def test_messages_are_read_as_they_were_written(side, reader, tmp_path):
     (tmp_path / "a.csv").write_text("sku,n\n" + "".join(f"c{i},{i}\n" for i in range(500))
                                     + ",501\nc1,x\n1\n")
-    messages = list(side.place_files([str(tmp_path / "a.csv")]))
-    found = list(inputs(iter(messages), [side.placement.stream]))
+    messages = list(side.messages(reader.read(files(tmp_path, "a.csv"))))
+    found = list(read_messages(iter(messages), [side.placement.stream]))
     assert sum(i.tuples.num_rows for i in found) == 501
     rejected = [r for i in found for r in i.rejected]
     assert sorted(rejected, key=lambda r: r.line) == [
@@ -158,29 +146,29 @@ def test_messages_are_read_as_they_were_written(side, tmp_path):
 
 def test_rows_that_spark_brings_go_by_their_key_and_else_by_what_they_are(side):
     rows = pa.record_batch({"column_0": ["c1", "c2", None, None], "column_1": [1, 2, 3, 4]})
-    once = list(inputs(side.place_rows(iter([rows])), [side.placement.stream]))
-    again = list(inputs(side.place_rows(iter([rows.slice(2), rows.slice(0, 2)])),
-                        [side.placement.stream]))
+    decoder = RowDecoder(side.placement.stream)
+    once, again = (
+        list(read_messages(side.messages(decoder.decode(iter(batches))), [side.placement.stream]))
+        for batches in ([rows], [rows.slice(2), rows.slice(0, 2)]))
     of = [Counter((i.side, *r.values()) for i in found for r in i.tuples.to_pylist())
           for found in (once, again)]
     same(*of)
 
 
-def test_messages_go_by_what_they_are_however_spark_cuts_their_batches(side):
+def test_messages_go_by_what_they_are_however_spark_cuts_their_batches(side, reader):
     """Those that are no objects too: else a batch that is begun again would keep one twice, or
     lose it."""
-    reader = KafkaSource(StreamSpec(format="kafka", columns="sku STRING, n INT")).reader()
-    of = Side(0, side.placement, reader)
+    decoder = MessageDecoder(replace(reader, kind="json"))
     values = [b'{"sku": "c%d", "n": %d}' % (i, i) for i in range(20)]
     values += [b"no %d" % i for i in range(30)] + [b'{"n": 1}', None]
 
     def where(size):
         found = {}
         batches = pa.Table.from_arrays([pa.array(values, pa.binary())], ["value"]).to_batches(size)
-        for message in of.place_values(iter(batches)):
+        for message in side.messages(decoder.decode(iter(batches))):
             for row in range(message.num_rows):
                 p = message.column(0)[row].as_py()
-                for each in inputs(iter([message.slice(row, 1)]), [reader.schema]):
+                for each in read_messages(iter([message.slice(row, 1)]), [decoder.schema]):
                     found |= {str(r): p for r in each.tuples.to_pylist()}
                     found |= {r.text: p for r in each.rejected}
         return found
@@ -189,50 +177,48 @@ def test_messages_go_by_what_they_are_however_spark_cuts_their_batches(side):
     assert len({p for text, p in where(7).items() if text.startswith("no")}) == 3
 
 
-def test_a_failure_is_said_to_every_partition(side, tmp_path):
+def test_a_failure_is_said_to_every_partition(side, reader, tmp_path):
     (tmp_path / "a.csv").write_text("other,n\n1,2\n")
-    (message,) = side.place_files([str(tmp_path / "a.csv")])
+    (message,) = side.messages(reader.read(files(tmp_path, "a.csv")))
     assert message.column(0).to_pylist() == [0, 1, 2]
     for p in range(3):
         with pytest.raises(TaskFailed, match=r"a\.csv: it lacks sku; it has other"):
-            list(inputs(iter([message.slice(p, 1)]), [side.placement.stream]))
+            list(read_messages(iter([message.slice(p, 1)]), [side.placement.stream]))
 
 
-def test_files_are_shared_out_by_their_size():
+def test_files_are_shared_out_by_their_size(reader):
     sizes = {"a": 100, "b": 60, "c": 50, "d": 1}
-    found = shares([["a", "b"], ["c", "d"]], sizes.get, 2)
-    assert sorted(sum(sizes[p] for of in task for p in of) for task in found) == [101, 110]
-    assert sorted(p for task in found for of in task for p in of) == ["a", "b", "c", "d"]
-    assert all(set(task[1]) <= {"c", "d"} for task in found)
+    found = shares({side: Splits(reader, [DataFile(p, sizes[p]) for p in paths])
+                    for side, paths in enumerate(("ab", "cd"))}, 2)
+    assert sorted(sum(f.size for _, of in share for f in of.splits) for share in found) == [
+        101, 110]
+    assert sorted((side, f.path) for share in found for side, of in share for f in of.splits) == [
+        (0, "a"), (0, "b"), (1, "c"), (1, "d")]
 
 
 def test_wide_tuples_are_decoded_fewer_at_a_time(tmp_path, side, monkeypatch):
-    monkeypatch.setattr("semistream.streaming.sources.reader.TASK_BYTES", 100_000)
-    monkeypatch.setattr("semistream.streaming.exchange.GATHERED_BYTES", 100_000)
+    monkeypatch.setattr("semistream.streaming.sources.file_reader.TASK_BYTES", 100_000)
+    monkeypatch.setattr("semistream.streaming.sources.numbered.GATHERED_BYTES", 100_000)
     stream = pa.schema([("sku", pa.string()), ("text", pa.string())])
     rows = pa.table({"sku": [f"c{i}" if i % 10 else None for i in range(1000)],
                      "text": [f"{i:1000}" for i in range(1000)]}, stream)
     pq.write_table(rows, tmp_path / "wide.parquet", use_dictionary=False)
     reader = find_reader(StreamSpec(format="parquet", path=str(tmp_path)))
-    of = Side(0, side.placement.__class__(stream, side.placement.keys, side.placement.owners, 3),
-              reader)
-    pieces = [n.chunk.rows for n in of.files([str(tmp_path / "wide.parquet")])]
+    of = Side(0, side.placement.__class__(stream, side.placement.keys, side.placement.owners, 3))
+    pieces = [n.chunk.rows for n in reader.read(files(tmp_path, "*.parquet"))]
     assert max(piece.nbytes for piece in pieces) < 110_000 and len(pieces) >= 10
     parts = [[of.of_partition(p, numbered).tuples.num_rows
-              for numbered in of.files([str(tmp_path / "wide.parquet")])] for p in range(3)]
+              for numbered in reader.read(files(tmp_path, "*.parquet"))] for p in range(3)]
     assert np.sum(parts) == 1000 and min(map(sum, parts)) > 200
 
 
-def test_tuples_of_small_files_are_placed_together(tmp_path, side):
+def test_tuples_of_small_files_are_read_together(tmp_path):
     """In one piece, each with its place in its own file, and what could not be read."""
     for number in range(20):
         (tmp_path / f"{number:02}.csv").write_text(
             "sku,id\n" + "".join(f"c{i},{i}\n" for i in range(number)) + "c1,x\n")
     reader = find_reader(StreamSpec(format="csv", path=str(tmp_path), columns="sku STRING, id INT"))
-    stream = pa.schema([("sku", pa.string()), ("id", pa.int32())])
-    of = Side(0, side.placement.__class__(stream, side.placement.keys, side.placement.owners, 3),
-              reader)
-    (piece,) = of.files(sorted(map(str, tmp_path.glob("*.csv"))))
+    (piece,) = reader.read(files(tmp_path, "*.csv"))
     assert piece.chunk.rows["id"].to_pylist() == [i for n in range(20) for i in range(n)]
     assert piece.tuples.tolist() == [i + 1 for n in range(20) for i in range(n)]
     assert piece.rejected.tolist() == [r.line for r in piece.chunk.rejected] == [
@@ -252,10 +238,11 @@ def test_an_input_has_nothing_rejected_by_default():
     assert Input(0, pa.record_batch({"a": [1]})).rejected == ()
 
 
-def test_files_of_another_file_system_come_with_their_contents(side):
+def test_files_of_another_file_system_come_with_their_contents(side, reader):
     batch = pa.record_batch({"path": ["s3a://b/a.csv", "s3a://b/b.csv"],
                              "content": [b"sku,n\nc1,1\nc2,x\n", b"n,sku\n3,c3\n"]})
-    found = list(inputs(side.place_contents(iter([batch])), [side.placement.stream]))
+    decoded = ContentDecoder(reader).decode(iter([batch]))
+    found = list(read_messages(side.messages(decoded), [side.placement.stream]))
     rows = [r for i in found for r in i.tuples.to_pylist()]
     assert sorted(r["n"] for r in rows) == [1, 3]
     assert [(r.file, r.line) for i in found for r in i.rejected] == [("s3a://b/a.csv", 3)]

@@ -12,7 +12,7 @@ from loads import SmallLoad
 from semistream.errors import SemistreamError
 from semistream.pipeline import steps
 from semistream.sizing.role_plan import RolePlan
-from semistream.streaming.app import Load
+from semistream.streaming.app import App
 from semistream.streaming.progress import Progress
 from semistream.streaming.status import StatusFile, checkpoint_lock, read_status
 from semistream.warehouse import connect
@@ -31,7 +31,7 @@ def idle(load: SmallLoad, **values):
     settings = load.settings(**values)
     directory = settings.directory(load.places)
     with checkpoint_lock(directory):
-        return Load(settings, load.job, load.places, StatusFile(directory, "sales")).idle()
+        return App(settings, load.job, load.places, StatusFile(directory, "sales")).idle()
 
 
 def change(load: SmallLoad, sql: str) -> None:
@@ -120,7 +120,7 @@ def test_changed_settings_are_left_to_a_run(loaded, tmp_path, settings):
     found = type(loaded.settings()).load(loaded_settings)
     directory = found.directory(loaded.places)
     with checkpoint_lock(directory):
-        assert Load(found, loaded.job, loaded.places,
+        assert App(found, loaded.job, loaded.places,
                     StatusFile(directory, "sales")).idle() is None
 
 

@@ -23,12 +23,13 @@ from semistream.gathering import COLUMN_OVERHEAD
 from semistream.reasons import Reason
 from semistream.sizing.plan import Plan
 from semistream.sizing.role_plan import RolePlan
-from semistream.streaming import joining, task
+from semistream.streaming import join_operator, task
 from semistream.streaming.exchange import Input
 from semistream.streaming.sinks import delta as delta_sink
 from semistream.streaming.sinks import sql as sql_sink
 from semistream.streaming.sinks.delta import DataFiles, DeltaSink
 from semistream.streaming.sinks.sql import SqlSink
+from semistream.streaming.sinks.warehouse import Warehouse
 from semistream.warehouse import connect, create_all
 from semistream.warehouse.ledger import Ledger, retrying
 from semistream.warehouse.records import Commit, InputCounts, LoadRecord
@@ -58,8 +59,9 @@ class Tasks:
         self.plan = Plan((join,))
         self.checkpoint = tmp_path / "checkpoint"
         (self.checkpoint / "state").mkdir(parents=True)
-        self.sink = SqlSink(url, "fact_sales", ("part_sk",), 30)
-        create_all(self.sink.engine)
+        self.warehouse = Warehouse(url, "fact_sales", ("part_sk",), 30)
+        self.sink = SqlSink(self.warehouse)
+        create_all(self.warehouse.engine)
         join = join.open(STREAM, 0)
         fields = list(join.output_schema)
         self.sink.prepare(pa.schema(fields[:3]), pa.schema(fields[3:]), ("id",))
@@ -161,7 +163,8 @@ def test_another_workers_operator_is_taken_and_its_state_not_read(tmp_path, monk
         tasks.committed(entries)
         tasks.batch = 0
         with monkeypatch.context() as patch:  # partition 0's operator is the one that it holds
-            patch.setattr(joining.JoinState, "read", lambda path: pytest.fail("the state was read"))
+            patch.setattr(join_operator.JoinState, "read",
+                          lambda path: pytest.fail("the state was read"))
             tasks.work(1).join_partition(0, iter([Input(0, chunks[0].slice(0, 0))]))
     finally:
         os.kill(pid, signal.SIGKILL)
@@ -275,7 +278,7 @@ def test_tuples_that_do_not_add_up_are_not_loaded(tasks, monkeypatch):
 @pytest.fixture
 def delta(tasks, tmp_path):
     """Tasks that load a Delta table."""
-    tasks.sink = DeltaSink(str(tmp_path / "delta"), str(tasks.checkpoint), tasks.sink)
+    tasks.sink = DeltaSink(str(tmp_path / "delta"), str(tasks.checkpoint), tasks.warehouse)
     fields = list(tasks.plan.joins[0].open(STREAM, 0).output_schema)
     tasks.sink.prepare(pa.schema(fields[:3]), pa.schema(fields[3:]), ("id",))
     return tasks

@@ -30,9 +30,9 @@ from semistream.joins.spec import join_spec
 from semistream.master.memory import MemoryRelation
 from semistream.master.publish import publish_snapshot
 from semistream.master.snapshot import open_snapshot
+from semistream.parquet_decoding import FEW_COLUMNS, open_parquet, parquet_batches
 from semistream.resident import resident
 from semistream.sizing import open_join
-from semistream.source_files import FEW_COLUMNS, open_parquet, parquet_batches
 from semistream.stream_joins import open_stream_join
 
 MEGABYTE = 1_000_000
@@ -79,7 +79,7 @@ def test_the_columns_of_a_wide_parquet_file_are_not_all_read_at_the_same_time(tm
 
 @pytest.mark.parametrize("names", [slice(None), slice(None, None, -3), slice(FEW_COLUMNS)])
 def test_columns_that_are_read_apart_are_put_side_by_side(tmp_path, monkeypatch, names):
-    monkeypatch.setattr("semistream.source_files.HELD_BYTES", 100_000)
+    monkeypatch.setattr("semistream.parquet_decoding.HELD_BYTES", 100_000)
     table = pa.table({"list": [[i, None] for i in range(3000)],
                       "struct": [{"a": i, "b": str(i)} for i in range(3000)],
                       "kind": pa.array(list("abc") * 1000).dictionary_encode(),
@@ -459,14 +459,16 @@ import numpy as np, pyarrow as pa, pyarrow.parquet as pq
 from semistream.sizing.plan import Plan
 from semistream.sizing.role_plan import RolePlan
 from semistream.streaming.sinks.registry import open_sink
-from semistream.streaming.sinks.sql import SqlSink
+from semistream.streaming.sinks.warehouse import Warehouse
 from semistream.job import StreamSpec
-from semistream.streaming.sources.reader import find_reader
+from semistream.data_files import DataFile
+from semistream.streaming.sources.contract import Splits
+from semistream.streaming.sources.file_reader import find_reader
 from semistream.streaming.task import Work
 from semistream.warehouse import create_all
 home, setting, memory = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 stream = pq.read_schema(home / "s.parquet").remove_metadata()
-warehouse = SqlSink(f"sqlite:///{home / setting}.db", "facts", ("m_sk",), 30)
+warehouse = Warehouse(f"sqlite:///{home / setting}.db", "facts", ("m_sk",), 30)
 create_all(warehouse.engine)
 checkpoint = home / setting
 (checkpoint / "state").mkdir(parents=True)
@@ -478,8 +480,8 @@ sink = open_sink(setting if setting == "sql" else str(home / "table"), warehouse
 sink = sink.prepare(stream, pa.schema(list(schema)[len(stream):]), ("id",))
 plan = Plan((join,))
 work = Work("wide", 0, 0, plan, {}, str(checkpoint), (stream,), (("id",),), sink,
-            files=((str(home / "s.parquet"),),),
-            readers=(find_reader(StreamSpec(), schema=stream),))
+            replicated=((0, Splits(find_reader(StreamSpec(), schema=stream),
+                                   [DataFile(str(home / "s.parquet"))])),))
 loads = [work.join_partition(0, iter(()))]
 drain = Work("wide", 0, 1, plan, {0: loads[0].state_file}, str(checkpoint), (stream,),
              (("id",),), sink)

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from semistream.data_files import Unreadable, list_files, same_names
 from semistream.errors import ConfigError
 from semistream.job import StreamSpec
-from semistream.source_files import Unseen, list_files, same_names
-from semistream.streaming.sources.reader import find_reader
+from semistream.streaming.sources.file_reader import find_reader
 from semistream.warehouse.proof import read_proof
 from test_quality import Loader, check, failed, rows_of
 
@@ -148,7 +148,7 @@ def test_patterns_name_what_hadoop_does(tmp_path):
     (tmp_path / "e").symlink_to("/nothing")
 
     def names(pattern):
-        return [Path(e.path).name if not isinstance(e, Unseen) else f"not {Path(e.path).name}"
+        return [Path(e.path).name if not isinstance(e, Unreadable) else f"not {Path(e.path).name}"
                 for e in list_files(f"{tmp_path}/{pattern}", {})]
 
     assert names("{a,b}") == ["1.csv", "2.csv"] and names("{a,b}/*.csv") == ["1.csv", "2.csv"]

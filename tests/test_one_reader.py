@@ -23,8 +23,8 @@ from semistream.files.opening import open_source
 from semistream.files.settings import JoinFiles
 from semistream.job import Job, StreamSpec
 from semistream.master.publish import publish_snapshot
-from semistream.quality.sources import read_ids
-from semistream.streaming.sources.reader import find_reader
+from semistream.quality.recount import ids_of_file
+from semistream.streaming.sources.file_reader import find_reader
 from semistream.warehouse import connect
 
 FAR = dt.datetime(9999, 12, 31)
@@ -128,10 +128,10 @@ def of_console(directory):
 def of_load(directory):
     reader = find_reader(StreamSpec(format=kind_of(directory), path=str(directory)))
     source = reader.open()
-    from semistream.source_files import list_files
+    from semistream.data_files import DataFile, list_files
 
     files = sorted(e.path for e in list_files(str(directory), {}, reader.kind))
-    reader.check(StreamSpec(), files)
+    reader.check(list(map(DataFile, files)))
     return [chunk for file in files for chunk in source.read(directory / file)]
 
 
@@ -201,7 +201,7 @@ def test_a_file_without_a_byte_has_no_rows_to_count(tmp_path):
         (tmp_path / name).touch()
         kind = name.partition(".")[2]
         spec = StreamSpec(format=kind, id=["id"])
-        assert list(read_ids(tmp_path / name, kind, spec, ("id",))) == []
+        assert list(ids_of_file(tmp_path / name, spec, None)) == []
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.jsonl"])

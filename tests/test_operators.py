@@ -14,8 +14,8 @@ from semistream.master.snapshot import open_snapshot
 from semistream.sizing import open_join
 from semistream.stream_joins import open_stream_join
 from semistream.stream_joins.sources import UniqueKey
-from semistream.streaming.joining import OfTwoStreams, WithMaster
-from semistream.streaming.promises import AtOnce
+from semistream.streaming.join_operator import SemiStreamOperator, StreamStreamOperator
+from semistream.streaming.punctuating import Immediate
 from semistream.streaming.workers import operators
 
 STREAM = pa.schema([("id", pa.int64()), ("k", pa.int64()), ("note", pa.string())])
@@ -40,7 +40,7 @@ def chunks(first, count):
 
 
 def operator(root, name):
-    return WithMaster(open_join(name, memory=400_000, stream=STREAM,
+    return SemiStreamOperator(open_join(name, memory=400_000, stream=STREAM,
                                 master=open_snapshot(root, partition_tuples=256), on=ON))
 
 
@@ -122,8 +122,8 @@ def work_on_two_streams(memory, queue, key):
     operators.use_memory_files()
     join = open_stream_join("pjoin", memory=memory, left=STREAM, right=STREAM, on=ON,
                             join_type="left")
-    promises = [AtOnce(UniqueKey(["k"]))], []
-    two = OfTwoStreams(join, promises, alone=True)
+    sources = [Immediate(UniqueKey(["k"]))], []
+    two = StreamStreamOperator(join, sources, alone=True)
     rows = sum(o.joined.num_rows for s, n in ((0, 1000), (1, 1500))
                for o in two.process(s, side(s, 0, n)) if o.joined is not None)
     cache = operators.OperatorCache()
@@ -145,7 +145,7 @@ def test_another_process_goes_on_with_two_streams_unless_they_are_on_disk(memory
         assert memory == 160_000 and two is None
         return
     assert memory == 4_000_000 and rows == 1500 and two.join.stats.as_dict() == stats
-    assert two.promises[0][0].state is two.promises[0][0].source.state
+    assert two.sources[0][0].state is two.sources[0][0].source.state
     finished = [o for s, first, n in ((1, 1500, 900), (0, 1000, 100))
                 for o in two.process(s, side(s, first, n))]
     finished += two.drain()

@@ -18,7 +18,7 @@ from semistream.partitioning import DEALT, Placement, share_out
 from semistream.sizing.plan import Plan
 from semistream.sizing.role_plan import EVEN, RolePlan
 from semistream.sketches import SampledSketch
-from semistream.streaming import micro_batch
+from semistream.streaming.sources.file_reader import FileReader
 
 
 @pytest.fixture
@@ -198,9 +198,9 @@ def test_a_load_shares_out_its_first_tuples_and_keeps_to_it(spark, tmp_path):
     assert apart.max() > 1.2 * apart.min()
 
 
-@pytest.mark.parametrize("handed", [False, True])
-def test_a_load_with_a_very_frequent_key(spark, tmp_path, monkeypatch, handed):
-    monkeypatch.setattr(micro_batch, "_own", lambda *_: [not handed])
+@pytest.mark.parametrize("exchanged", [False, True])
+def test_a_load_with_a_very_frequent_key(spark, tmp_path, monkeypatch, exchanged):
+    monkeypatch.setattr(FileReader, "replicated", lambda *_: not exchanged)
     load = SmallLoad(tmp_path / "home", f"sqlite:///{tmp_path / 'warehouse.db'}")
     load.publish()
     tuples = pa.Table.from_batches([sample(load, 3000, hottest=0.6)])

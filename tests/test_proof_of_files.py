@@ -14,7 +14,7 @@ from provisioned import provision, publish
 from semistream.paths import Paths
 from semistream.pipeline import steps
 from semistream.quality import VerificationFailed
-from semistream.streaming.app import Load
+from semistream.streaming.app import App
 from semistream.streaming.settings import LoadSettings
 from semistream.streaming.status import StatusFile, checkpoint_lock
 from semistream.warehouse import open_warehouse
@@ -62,7 +62,7 @@ class CsvLoad:
                                       "memory": "2MB"})
         directory = settings.directory(self.places)
         with checkpoint_lock(directory), StatusFile(directory, "sales") as status:
-            load = Load(settings, self.job, self.places, status)
+            load = App(settings, self.job, self.places, status)
             load.check()
             load.run(spark)
 

@@ -17,6 +17,7 @@ import pytest
 import sqlalchemy as sa
 
 from semistream import quality
+from semistream.data_files import DataFile
 from semistream.errors import ConfigError
 from semistream.files.source import Rejected
 from semistream.job import Job, StreamSpec
@@ -26,8 +27,8 @@ from semistream.quality.staging import Staging, stage_sample
 from semistream.quality.verification import VerificationResult
 from semistream.reasons import Reason
 from semistream.sketches import SampledSketch
-from semistream.source_files import SourceFile
 from semistream.streaming.sinks.sql import SqlSink
+from semistream.streaming.sinks.warehouse import Warehouse
 from semistream.streaming.spool import Spool
 from semistream.warehouse import connect, create_all
 from semistream.warehouse.bulk import bulk_insert, fetch
@@ -88,7 +89,8 @@ class Loader:
     def __init__(self, url: str, directory: Path, many: bool = False, left: bool = False):
         self.url, self.directory, self.left = url, directory / "orders", left
         self.directory.mkdir(parents=True, exist_ok=True)
-        self.engine, self.sink = connect(url), SqlSink(url, "fact_sales", ("sales_sk",), 30)
+        self.engine, self.sink = connect(url), SqlSink(
+            Warehouse(url, "fact_sales", ("sales_sk",), 30))
         create_all(self.engine)
         business = ["sku", "name"] if many else ["sku"]
         self.job = Job.load(
@@ -127,7 +129,7 @@ class Loader:
         self.sink.commit(Commit("sales", batch, drain, "fact_sales", "sql", PARTITIONS,
                                 len(rows) + len(rejected), self.job.to_ledger(),
                                 json.dumps(offsets), time.time(),
-                                tuple(SourceFile(str(file)) for file in files)), loads)
+                                tuple(DataFile(str(file)) for file in files)), loads)
 
     def _load(self, batch: int, drain: int, partition: int, rows: list[dict],
               products: dict[str, list], rejected: Sequence[Rejected]) -> LoadRecord:
@@ -883,14 +885,14 @@ SOURCES = {
 
 @pytest.mark.parametrize("name", SOURCES)
 def test_text_sources(name, tmp_path):
-    from semistream.quality.sources import _part, with_stream_id
+    from semistream.quality.recount import ids_of_file, with_stream_id
 
     text, options, rows, ids = SOURCES[name]
     kind, file = name.split()[0], tmp_path / "part 1.txt"
     file.write_text(text)
     spec = StreamSpec(format=kind, options=options,
                       columns=None if "id,name" in text else "id BIGINT, name STRING", id=("id",))
-    pieces = list(_part({"format": kind, "files": [str(file)]}, spec, None).read(("id",)))
+    pieces = list(ids_of_file(file, spec, None))
     assert sum(n for n, _ in pieces) == rows
     schema = pa.schema([("quality_batch", pa.int64()), ("id", pa.int64()),
                         ("quality_id", pa.string())])
@@ -900,36 +902,39 @@ def test_text_sources(name, tmp_path):
 
 
 def test_options_of_a_file_hold_when_a_source_is_counted_again(tmp_path):
-    from semistream.quality.sources import _part
+    from semistream.quality.recount import ids_of_file
 
     (options := tmp_path / "options.yaml").write_text('{header: "false", sep: ;}')
     options.chmod(0o600)
     (file := tmp_path / "part.txt").write_text("1;a\n2;b\n")
     spec = StreamSpec(format="csv", options_file=str(options), columns="id BIGINT, name STRING",
                       id=("id",))
-    pieces = list(_part({"format": "csv", "files": [str(file)]}, spec, None).read(("id",)))
+    pieces = list(ids_of_file(file, spec, None))
     assert pa.concat_batches([b for _, b in pieces])["id"].to_pylist() == ["1", "2"]
 
 
 def test_numbered_sources(warehouse):
-    from semistream.quality.sources import CannotRecount, _part
+    from semistream.streaming.sources.contract import CannotRecount, Part
+    from semistream.streaming.sources.registry import find_source
 
     columns = sa.Column("id", sa.Integer, primary_key=True), sa.Column("order_id", sa.BigInteger)
     outbox = sa.Table("outbox", sa.MetaData(), *columns)
     outbox.create(warehouse)
     with warehouse.begin() as connection:
         connection.execute(outbox.insert(), [{"id": i, "order_id": 100 + i} for i in range(1, 10)])
-    offsets = {"format": "outbox", "offsets": [{"id": 7}], "start": [{"id": 3}]}
-    part = _part(offsets, StreamSpec(format="outbox", options={"table": "outbox"},
-                                     id=("order_id",)), warehouse)
-    assert [(n, b.to_pydict()) for n, b in part.read(("order_id",))] == [
-        (4, {"order_id": [104, 105, 106, 107]})]
-    part = _part(offsets | {"format": "zipf", "start": None}, StreamSpec(format="zipf", id=("id",)),
-                 warehouse)
-    assert [(n, b.column("id").to_pylist()) for n, b in part.read(("id",))] == [
+    part = Part({"id": 3}, {"id": 7})
+    source = find_source(StreamSpec(format="outbox", options={"table": "outbox"},
+                                    id=("order_id",)))
+    (split,) = source.splits(part)
+    assert [(n, b.to_pydict()) for n, b in source.recount(split, warehouse).read(("order_id",))] \
+        == [(4, {"order_id": [104, 105, 106, 107]})]
+    source = find_source(StreamSpec(format="zipf", id=("id",)))
+    (split,) = source.splits(Part(None, part.end))
+    assert [(n, b.column("id").to_pylist())
+            for n, b in source.recount(split, warehouse).read(("id",))] == [
         (7, [1, 2, 3, 4, 5, 6, 7])]
     with pytest.raises(CannotRecount, match="kafka"):
-        _part(offsets | {"format": "kafka"}, StreamSpec(format="kafka"), warehouse)
+        find_source(StreamSpec(format="kafka")).splits(part)
 
 
 def test_stale_staging_tables_are_dropped(warehouse_url, tmp_path):

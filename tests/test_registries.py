@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -16,13 +17,16 @@ from pyspark.sql.datasource import DataSource
 from sqlalchemy import inspect
 
 from loads import STREAM, SmallLoad, provision_beside, same
+from semistream.files.source import Chunk
 from semistream.job import Job
 from semistream.quality.verification import verify
 from semistream.streaming.settings import LoadSettings
 from semistream.streaming.sinks import registry as sinks
 from semistream.streaming.sinks.base import StoredRows, rejected_rows, stored_checksum, with_key
-from semistream.streaming.sinks.sql import SqlSink
+from semistream.streaming.sinks.warehouse import Warehouse
 from semistream.streaming.sources import registry as sources
+from semistream.streaming.sources.contract import SplitReader, Splits
+from semistream.streaming.sources.numbered import NOTHING, Numbered
 from semistream.streaming.sources.ranges import NumberedSource, Range, RangeReader
 from semistream.warehouse import connect
 from semistream.warehouse.schema import unmatched
@@ -35,7 +39,7 @@ class FileSink:
     """A Parquet file a partition; those count that a directory's commit has named."""
 
     directory: Path
-    warehouse: SqlSink
+    warehouse: Warehouse
     two_phase: ClassVar[bool] = True
 
     @staticmethod
@@ -54,7 +58,7 @@ class FileSink:
     def take_back(self, app, batch, drain):
         return None
 
-    def data_files(self, schema, app, batch, drain, partition):
+    def writer(self, schema, app, batch, drain, partition):
         return None
 
     def prepare(self, stream, added, id_columns):
@@ -121,8 +125,29 @@ class CountingData(DataSource):
 
 
 class Counting(NumberedSource):
-    formats = ("counting",)
     data_source = CountingData
+
+
+class RangeSplits(SplitReader):
+    schema = STREAM
+
+    def read(self, splits):
+        for split in splits:
+            numbers = np.arange(split.start + 1, split.end + 1)
+            rows = pa.RecordBatch.from_pylist([a_tuple(int(n)) for n in numbers], STREAM)
+            yield Numbered(Chunk(rows, []), numbers, NOTHING)
+
+
+class CountingInRanges(Counting):
+    """The same tuples, which tasks read in ranges of numbers."""
+
+    def splits(self, part):
+        (whole,) = super().splits(part)
+        return [Range(first, min(first + 30, whole.end))
+                for first in range(whole.start, whole.end, 30)]
+
+    def input(self, df, part):
+        return Splits(RangeSplits(), self.splits(part))
 
 
 def a_tuple(n):
@@ -134,7 +159,7 @@ def registered(monkeypatch):
     """In Spark's workers, which cannot import the tests, too."""
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
     monkeypatch.setattr(sinks, "SINKS", [FileSink, *sinks.SINKS])
-    monkeypatch.setattr(sources, "SOURCES", [*sources.SOURCES, Counting])
+    monkeypatch.setitem(sys.modules, f"{sources.__package__}.counting", sys.modules[__name__])
     yield
     cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
 
@@ -163,7 +188,10 @@ def test_a_sink_is_a_class_and_a_line(spark, sqlite_load, tmp_path, registered):
     assert "table_files" in [r.name for r in proven(sqlite_load, sqlite_load.job).failed]
 
 
-def test_a_source_is_a_class_and_a_line(spark, sqlite_load, registered):
+@pytest.mark.parametrize("kind", [Counting, CountingInRanges])
+def test_a_source_is_a_class_and_a_line(spark, sqlite_load, registered, monkeypatch, kind):
+    """Spark brings its tuples, or tasks read its splits."""
+    monkeypatch.setitem(sources.SOURCES, "counting", f"counting.{kind.__name__}")
     job = sqlite_load.job.model_copy(update={"stream": sqlite_load.job.stream.model_copy(
         update={"format": "counting", "path": None, "options": {}})})
     sqlite_load.stream = [a_tuple(n) for n in range(1, ROWS + 1)]

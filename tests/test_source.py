@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from loads import SmallLoad, verify
+from semistream.data_files import list_files
 from semistream.errors import StateError
 from semistream.quality.verification import VerificationResult
-from semistream.source_files import list_files
 from semistream.streaming.commit import Commits
 from semistream.streaming.micro_batch import MicroBatch
 from semistream.streaming.sinks.sql import SqlSink
@@ -142,8 +142,8 @@ def test_a_directory_that_is_moved_into_the_stream_is_new_whatever_its_files_are
 def test_a_file_that_is_gone_before_it_is_read_stops_the_load(spark, sqlite_load, monkeypatch):
     sqlite_load.add_file(50)
     file, aside = next(sqlite_load.stream_directory.iterdir()), sqlite_load.places.home / "aside"
-    rested = MicroBatch._rested
-    monkeypatch.setattr(MicroBatch, "_rested",
+    rested = MicroBatch._complete_files
+    monkeypatch.setattr(MicroBatch, "_complete_files",
                         lambda *args: (shutil.move(file, aside), rested(*args))[1])
     with pytest.raises(StateError, match=f"{file} is gone"):
         sqlite_load.run(spark)

@@ -22,12 +22,11 @@ from semistream.errors import ConfigError, TooManyRows
 from semistream.job import Job, StreamSpec
 from semistream.master.publish import publish_snapshot
 from semistream.sketches import read_sketch
-from semistream.streaming import app
+from semistream.streaming import app, micro_batch
 from semistream.streaming.commit import Commits
-from semistream.streaming.micro_batch import FEW_FILES
 from semistream.streaming.sinks.sql import SqlSink
+from semistream.streaming.sources.file_reader import FEW_FILES, loaded_type
 from semistream.streaming.sources.kafka import KafkaSource
-from semistream.streaming.sources.reader import loaded_type
 from semistream.streaming.status import read_status, request_stop
 from semistream.streaming.task import Work
 from semistream.streaming.waiting import WaitingBound
@@ -117,18 +116,20 @@ def test_many_small_files_are_decoded_once_each_and_have_no_task_of_their_own(
         spec = job.stream.model_copy(update={"format": "csv"})
         job = job.model_copy(update={"stream": spec})
     files = Counter(map(str, sqlite_load.stream_directory.iterdir()))
-    decoded, place, reading = Counter(), Work.place_files, Work.reading
+    decoded, place, exchange = Counter(), micro_batch.place, Work.place_splits
 
-    def placed(self, shares):
-        decoded.update(path for share in shares for side in share for path in side)
-        return place(self, shares)
+    def exchanged(self, shares):
+        decoded.update(file.path for share in shares for _, of in share for file in of.splits)
+        return exchange(self, shares)
 
-    def read_by_all(self, paths):
-        decoded.update({path: self.plan.partitions for side in paths for path in side})
-        return reading(self, paths)
+    def placed(*args):
+        work, messages = place(*args)
+        decoded.update({file.path: work.plan.partitions for _, of in work.replicated
+                        for file in of.splits})
+        return work, messages
 
-    monkeypatch.setattr(Work, "place_files", placed)
-    monkeypatch.setattr(Work, "reading", read_by_all)
+    monkeypatch.setattr(Work, "place_splits", exchanged)
+    monkeypatch.setattr(micro_batch, "place", placed)
     before = finished_tasks(spark)
     assert sqlite_load.run(spark, job, max_files=0)["rows_read"] == 10 * len(files)
     sqlite_load.check()
@@ -150,7 +151,7 @@ def finished_tasks(spark) -> int:
 def test_files_that_a_state_adds_to_stay_as_long_as_it_does(spark, sqlite_load, monkeypatch):
     from semistream.joins import JoinState
 
-    monkeypatch.setattr(app.Load, "_drain", lambda self: None)
+    monkeypatch.setattr(app.App, "_drain", lambda self: None)
     for rows in (300, 100, 100):
         sqlite_load.add_file(rows)
     sqlite_load.run(spark)
@@ -322,13 +323,13 @@ def test_files_without_rows_keep_nobody_waiting(spark, sqlite_load, monkeypatch)
 
 
 def test_no_drain_is_due_because_nothing_waited_for_long(spark, sqlite_load, monkeypatch):
-    begin = app.Load.__init__
+    begin = app.App.__init__
 
     def idle_before(load, *args):
         begin(load, *args)
         load.commits.committed_at = time.monotonic() - 7200
 
-    monkeypatch.setattr(app.Load, "__init__", idle_before)
+    monkeypatch.setattr(app.App, "__init__", idle_before)
     monkeypatch.setattr(app, "POLL", 0.005)
     for rows in (800, 900, 700):
         sqlite_load.add_file(rows)
@@ -340,7 +341,7 @@ def test_no_drain_is_due_because_nothing_waited_for_long(spark, sqlite_load, mon
 
 def test_a_batch_that_fails_while_a_drain_is_due_is_finished_first(spark, sqlite_load, monkeypatch):
     begun, looked = threading.Event(), threading.Event()
-    commit, due = SqlSink.commit, app.Load._drain_due
+    commit, due = SqlSink.commit, app.App._drain_due
 
     def fails(sink, row, entries):
         if row["batch"] == 1:
@@ -367,7 +368,7 @@ def test_a_batch_that_fails_while_a_drain_is_due_is_finished_first(spark, sqlite
         def __exit__(self, *_):
             self.lock.release()
 
-    begin = app.Load.__init__
+    begin = app.App.__init__
 
     def with_border(load, *args):
         begin(load, *args)
@@ -378,8 +379,8 @@ def test_a_batch_that_fails_while_a_drain_is_due_is_finished_first(spark, sqlite
     settings = {"memory": "64MB"}
     with monkeypatch.context() as patch:
         patch.setattr(SqlSink, "commit", fails)
-        patch.setattr(app.Load, "_drain_due", only_meanwhile)
-        patch.setattr(app.Load, "__init__", with_border)
+        patch.setattr(app.App, "_drain_due", only_meanwhile)
+        patch.setattr(app.App, "__init__", with_border)
         with pytest.raises(Exception, match="the driver dies"):
             sqlite_load.run(spark, **settings)
     sqlite_load.run(spark, **settings)
@@ -521,12 +522,13 @@ def test_source_options_of_a_file_reach_the_source_and_are_kept_nowhere(
 @pytest.mark.parametrize("name", ["kafka.sasl.jaas.config", "connection"])
 def test_plans_that_errors_quote_do_not_show_options_of_a_file(spark, tmp_path, name):
     from semistream.job import StreamSpec
-    from semistream.streaming.sources.registry import read_streams
+    from semistream.streaming.sources.registry import find_source, read_streams
 
     file = tmp_path / "options.yaml"
     file.write_text(f"{name}: hush-hush")
     file.chmod(0o600)
-    (stream,) = read_streams(spark, [StreamSpec(format="zipf", options_file=str(file))])
+    (stream,) = read_streams(spark, [find_source(StreamSpec(format="zipf",
+                                                           options_file=str(file)))])
     plan = stream._jdf.queryExecution().toString()
     spark.conf.unset("spark.sql.redaction.options.regex")
     assert name in plan and "hush-hush" not in plan
@@ -688,17 +690,17 @@ from semistream.sizing.role_plan import RolePlan
 if "ready" in sys.argv:
     from semistream.streaming import task
 
-    task.get_ready(iter(()))
+    task.warm_up(iter(()))
 before, stream = set(sys.modules), pa.schema([("sku", pa.string()), ("amount", pa.float64())])
 plan = RolePlan("elevatorjoin", 1_000_000, "inner", {"disk_tuples": 1024}, (("sku", "code"),), 1,
                 sys.argv[1])
 join = plan.open(stream, 0)
 from semistream.job import StreamSpec
-from semistream.streaming.exchange import Side
-from semistream.streaming.sources.reader import find_reader
+from semistream.data_files import DataFile
+from semistream.streaming.sources.file_reader import find_reader
 
 reader = find_reader(StreamSpec(path=sys.argv[2]), schema=stream)
-chunks = Side(0, plan.placement((stream,)), reader).files(sys.argv[2:3])
+chunks = reader.read([DataFile(sys.argv[2])])
 outputs = [output for n in chunks for output in join.process(n.chunk.rows)]
 outputs += join.drain()
 print(sum(output.joined.num_rows for output in outputs), len(set(sys.modules) - before))

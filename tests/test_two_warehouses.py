@@ -15,7 +15,7 @@ from semistream.errors import ConfigError, StateError
 from semistream.job import Job
 from semistream.master.published import read_manifest
 from semistream.paths import Paths
-from semistream.streaming.app import Load
+from semistream.streaming.app import App
 from semistream.streaming.settings import LoadSettings
 from semistream.streaming.status import StatusFile, checkpoint_lock
 from semistream.warehouse import connect
@@ -48,7 +48,7 @@ class Home:
                                       "memory": "400KB", "partitions": 1})
         directory = settings.directory(places)
         with checkpoint_lock(directory), StatusFile(directory, name) as status:
-            load = Load(settings, load_job(settings.job, places), places, status)
+            load = App(settings, load_job(settings.job, places), places, status)
             load.check()
             return None if spark is None else load.run(spark)
 
@@ -134,4 +134,4 @@ def test_a_snapshot_without_a_warehouse(tmp_path):
         settings = load.settings()
         job = Job.load(load.job.model_dump(mode="json"))
         with StatusFile(tmp_path, "sales") as status:
-            Load(settings, job, load.places, status).check()
+            App(settings, job, load.places, status).check()

@@ -16,7 +16,7 @@ from semistream.files.json_source import JsonSource
 from semistream.files.parquet_source import ParquetSource
 from semistream.files.source import FileSource, Reading
 from semistream.files.text_source import plain_suffix
-from semistream.source_files import ENDINGS
+from semistream.data_files import ENDINGS
 
 FORMATS = {ending: kind for kind, endings in ENDINGS.items() for ending in endings}
 SOURCES: dict[str, type[FileSource]] = {"csv": CsvSource, "json": JsonSource,

@@ -17,7 +17,7 @@ from semistream.files.convert import cast_cells
 from semistream.files.formats import check_texts, is_text
 from semistream.files.inference import infer_formatted_type
 from semistream.files.source import FileSource, Raw, Rejected, check_columns, row_text
-from semistream.source_files import open_parquet, parquet_batches
+from semistream.parquet_decoding import open_parquet, parquet_batches
 
 UNSIGNED = pa.decimal128(20, 0)  # holds every unsigned integer of 64 bits
 # Spark's mark of dates in the old calendar, and the first date and time that both calendars share

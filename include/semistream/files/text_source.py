@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from semistream.errors import ConfigError, SemistreamError
 from semistream.files.source import FileSource
-from semistream.source_files import PACKED_ENDINGS
+from semistream.data_files import PACKED_ENDINGS
 
 BLOCK = 4 << 20  # bytes of text parsed at a time
 PACKED = {b"\x1f\x8b": ("gzip", ".gz"), b"BZh": ("bzip2", ".bz2"),

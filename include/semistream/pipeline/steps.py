@@ -129,7 +129,7 @@ def load_without_spark(settings: LoadSettings, places: Paths) -> bool:
     """Return whether a load has nothing to do, so that Spark need not start; the app's status then
     records the run. Return False also where the load would fail, as its app reports the error."""
     from semistream import workloads
-    from semistream.streaming.app import Load
+    from semistream.streaming.app import App
 
     directory = settings.directory(places)
     if not (directory / "status.json").exists():  # the app was never started
@@ -138,7 +138,7 @@ def load_without_spark(settings: LoadSettings, places: Paths) -> bool:
     try:
         with checkpoint_lock(directory):
             status = StatusFile(directory, settings.name())
-            return Load(settings, job, places, status).idle() is not None
+            return App(settings, job, places, status).idle() is not None
     except SemistreamError as e:
         log.info("left to the load itself: %s", e)
         return False
@@ -261,11 +261,11 @@ def rows_of(app: str, places: Paths) -> dict[str, int]:
 def _is_gone(app: str, places: Paths, setting: str) -> bool:
     """Return whether the table of a sink outside the warehouse no longer exists."""
     from semistream.streaming.sinks.registry import open_sink
-    from semistream.streaming.sinks.sql import SqlSink
+    from semistream.streaming.sinks.warehouse import Warehouse
 
-    warehouse = SqlSink(places.warehouse_url, "", (), 0.0)
+    warehouse = Warehouse(places.warehouse_url, "", (), 0.0)
     try:
-        open_sink(setting, warehouse, Path()).stored(app)
+        open_sink(setting, warehouse).stored(app)
     except ConfigError:
         return True
     return False

@@ -21,7 +21,7 @@ from semistream.positions import START, Position
 from semistream.quality.checks import Check
 from semistream.quality.scope import Scope
 from semistream.quality.staging import Staging
-from semistream.streaming.position import done_by_spark, follows, position, promised
+from semistream.streaming.position import done_by_spark, follows, position, prepared
 from semistream.streaming.sinks.base import StoredRows
 from semistream.warehouse.ledger import Ledger
 from semistream.warehouse.load_ids import app_loads, last_load
@@ -100,7 +100,7 @@ def lost_batches(engine: sa.Engine, app: str, default: Path) -> Ahead:
         return Ahead(None, f"Nothing tells whether the ledger lacks the newest batches: the "
                            f"checkpoint {checkpoint} is not here." if noted else "")
     try:
-        done, at, soon = done_by_spark(checkpoint), position(checkpoint), promised(checkpoint)
+        done, at, soon = done_by_spark(checkpoint), position(checkpoint), prepared(checkpoint)
     except StateError as e:
         return Ahead([(str(checkpoint), str(e))])
     ledger = Ledger(engine, app)

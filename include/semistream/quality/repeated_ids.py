@@ -19,8 +19,8 @@ from sqlalchemy import BigInteger, Column, and_, func, select
 from sqlalchemy.sql import ColumnElement, Subquery
 
 from semistream.quality.checks import Check
+from semistream.quality.recount import PLACES, with_stream_id
 from semistream.quality.scope import Scope, Stream
-from semistream.quality.sources import PLACES, with_stream_id
 from semistream.quality.staging import Sources, Staging, typed
 from semistream.warehouse.bulk import bulk_insert, fetch
 from semistream.warehouse.load_ids import batch_of

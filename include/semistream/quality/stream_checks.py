@@ -12,9 +12,9 @@ from sqlalchemy.sql import ColumnElement
 
 from semistream.positions import Kind
 from semistream.quality.checks import Check, listed, load_of
+from semistream.quality.file_audit import stage_file_audit
 from semistream.quality.repeated_ids import unique_ids
 from semistream.quality.scope import Scope, Stream
-from semistream.quality.source_files import stage_source_files
 from semistream.quality.staging import Sources, Staging, Unparsable
 from semistream.quality.unparsable_ids import stage_unparsable, with_lost
 from semistream.reasons import Reason
@@ -50,7 +50,7 @@ def stream_checks(staging: Staging, scope: Scope, stream: Stream,
                   found: Recounted) -> Iterator[Check]:
     """Yield the checks of a stream that are possible. Without a recounted source, the checks that
     need it are omitted."""
-    if (files := stage_source_files(staging, scope, stream)) is not None:
+    if (files := stage_file_audit(staging, scope, stream)) is not None:
         yield source_files(stream, files)
     if found.sources is not None:
         yield source_rows(scope, stream, found.sources.counts)

@@ -16,11 +16,11 @@ import sqlalchemy as sa
 from sqlalchemy import Column, func, select
 
 from semistream.job import StreamSpec
+from semistream.quality.recount import ids_of_file, with_stream_id
 from semistream.quality.scope import Scope, Stream
-from semistream.quality.sources import ids_of_file, with_stream_id
 from semistream.quality.staging import Sources, Staging, Unparsable
 from semistream.reasons import Reason
-from semistream.streaming.sources.base import CannotRecount
+from semistream.streaming.sources.contract import CannotRecount
 from semistream.streaming.spool import TEXT
 from semistream.warehouse.bulk import bulk_insert
 from semistream.warehouse.schema import unmatched

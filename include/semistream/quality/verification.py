@@ -40,6 +40,7 @@ from semistream.quality.checksums import Sums, stage_checksums
 from semistream.quality.dimension_checks import dimension_checks
 from semistream.quality.history import Ahead, lost_batches
 from semistream.quality.pair_checks import closed_table, pair_checks
+from semistream.quality.recount import recounted_columns, stage_sources
 from semistream.quality.scope import (
     UNPUBLISHED,
     Scope,
@@ -48,11 +49,11 @@ from semistream.quality.scope import (
     make_scope,
     range_of,
 )
-from semistream.quality.sources import recounted_columns, stage_sources
 from semistream.quality.staging import Staging, stage_by_id
 from semistream.quality.stream_checks import recount, stream_checks
 from semistream.quality.wrong_rows import WrongRows, find_wrong_rows, stage_wrong_rows
-from semistream.streaming.sinks.registry import open_sink, open_sql_sink
+from semistream.streaming.sinks.registry import open_sink
+from semistream.streaming.sinks.warehouse import Warehouse
 from semistream.warehouse.bulk import say_nulled
 from semistream.warehouse.proof import read_proof
 from semistream.warehouse.records import unaccounted
@@ -232,7 +233,7 @@ def _verify(staging: Staging, url: str, job: AnyJob, commits: list[sa.Row], firs
     sums: Sums | None = None
     damaged: sa.Table | None = None
     try:
-        stored = open_sink(newest.sink, open_sql_sink(url, job), Path()).stored(newest.app)
+        stored = open_sink(newest.sink, Warehouse.of(url, job), Path()).stored(newest.app)
         if stored is None:
             fact = existing_table(engine, newest.fact_table)
         else:

@@ -21,12 +21,12 @@ import pyarrow.compute as pc
 import sqlalchemy as sa
 from sqlalchemy import BigInteger, Column, Integer, and_, func, literal, or_, select
 
+from semistream.quality.recount import read_tuples, with_stream_id
 from semistream.quality.scope import Role, Scope
-from semistream.quality.sources import read_tuples, with_stream_id
 from semistream.quality.staging import Staging, master_table, stage_version, typed
 from semistream.quality.stream_checks import Recounted, missing
 from semistream.reasons import QUARANTINED, Reason
-from semistream.streaming.sources.base import CannotRecount
+from semistream.streaming.sources.contract import CannotRecount
 from semistream.warehouse.bulk import bulk_insert, fetch
 from semistream.warehouse.checksum import row_hashes, signed
 from semistream.warehouse.ids import stream_ids

@@ -3,11 +3,12 @@ once, drains, stops.
 
 A micro-batch is partitioned by the key's bucket, so that partition p of P has every tuple whose key
 lies in the buckets of R that operator p owns (``exchange``). A task joins and loads its partition
-and returns one summary row. Joined rows never enter the JVM. Tasks, not Spark, read the files of
-all formats except those that only Spark knows.
+and returns one summary row. Joined rows never enter the JVM. A source says whether tasks read its
+tuples themselves or Spark brings them (``sources``).
 
-``Load`` is the query's life cycle. ``commit`` has the commit protocol, ``planning`` chooses the
-plan of the join, ``joining`` is what a task runs, and ``summary`` describes what the run has done.
+``App`` is the query's life cycle. ``commit`` has the commit protocol, ``planning`` (for two
+streams ``stream_stream_planning``) chooses the plan of the join, ``join_operator`` is what a task
+runs, and ``summary`` describes what the run has done.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from semistream.job import AnyJob, Job, StreamSpec, StreamStreamJob
+from semistream.job import AnyJob, Job, StreamStreamJob
 from semistream.paths import Paths
 from semistream.durable import read_checked, write_checked, write_json
 from semistream.errors import SemistreamError, StateError, TooManyRows
@@ -49,14 +50,14 @@ from semistream.streaming.micro_batch import (
     MicroBatch,
     Stopped,
     Stream,
-    one_frame,
     run_tasks,
+    union_frame,
 )
 from semistream.streaming.output_size import CONFIDENCE, estimate_output, many_to_many
 from semistream.streaming.planning import Planner
+from semistream.streaming.semi_stream_planning import SemiStreamPlanner
 from semistream.streaming.position import PROGRESS, RESTORE
 from semistream.streaming.progress import Progress
-from semistream.streaming.semi_stream_planning import SemiStreamPlanner
 from semistream.streaming.session import StopHandler
 from semistream.streaming.settings import (
     AVAILABLE_NOW,
@@ -64,17 +65,15 @@ from semistream.streaming.settings import (
     LoadSettings,
     StreamStreamSettings,
 )
-from semistream.streaming.sinks.registry import open_sql_sink
+from semistream.streaming.sinks.warehouse import Warehouse
 from semistream.streaming.sources.base import Source
-from semistream.streaming.sources.files import FileSource
+from semistream.streaming.sources.file_reader import is_local
 from semistream.streaming.sources.log import SourceLog
-from semistream.streaming.sources.reader import Reader, find_reader, is_local, is_read
 from semistream.streaming.sources.registry import find_source, read_streams
-from semistream.streaming.sources.schema import stream_schema
 from semistream.streaming.status import StatusFile, clear_stop, stop_requested
 from semistream.streaming.stream_stream_planning import StreamStreamPlanner
 from semistream.streaming.summary import Totals
-from semistream.streaming.task import Work, get_ready
+from semistream.streaming.task import Work, warm_up
 from semistream.streaming.waiting import SAMPLED
 from semistream.warehouse.ledger import parts_of, retrying
 from semistream.warehouse.records import LoadRecord
@@ -82,7 +81,7 @@ from semistream.warehouse.records import LoadRecord
 log = logging.getLogger(__name__)
 STOPPING = "asked to stop: finishing what waits"
 SCHEMAS = "streams.json"  # file of a checkpoint: the columns of each stream, as Arrow schemas
-HISTORY = 200  # loads whose sketches tell which keys are frequent
+HISTORY = 200  # partition commits whose sketches tell which keys are frequent
 WORKERS_READY = 30  # s
 INTERRUPTED = 10_000  # ms after which a query that is to stop has been interrupted
 SESSION = {
@@ -105,10 +104,10 @@ SESSION = {
 }
 
 
-LOOKED_AT_BY_DRIVER = "spark.sql.sources.parallelPartitionDiscovery.threshold"  # most files
+LISTED_BY_DRIVER = "spark.sql.sources.parallelPartitionDiscovery.threshold"  # most files
 
 
-class Load:
+class App:
     """One app on one checkpoint. Only one may exist at a time (``status.checkpoint_lock``)."""
 
     def __init__(self, settings: AppSettings, job: AnyJob, places: Paths, status: StatusFile):
@@ -118,13 +117,13 @@ class Load:
         self.app, self.checkpoint = settings.name(), settings.directory(places)
         self.planner = make_planner(settings, job, self.app, places)
         self.job = self.planner.job
-        warehouse = open_sql_sink(places.warehouse_url, self.job, settings.retry)
+        warehouse = Warehouse.of(places.warehouse_url, self.job, settings.retry)
         self.commits = Commits(self.app, self.job, self.checkpoint, settings.sink, warehouse)
         self.totals, self.started = Totals(), time.monotonic()
         self.failure: BaseException | None = None
         self._interrupt: BaseException | None = None  # of the query, by a stop
         self._border = threading.Lock()  # held while a batch or a drain is processed
-        self._told = False  # an estimate of a batch's output was logged in this run
+        self._estimated = False  # an estimate of a batch's output was logged in this run
         self._stopping, self._signalled = False, threading.Event()
         self._taken: dict[signal.Signals, Any] = {}  # signals, with their former handlers
         self._of_jvm: StopHandler | None = None
@@ -133,17 +132,16 @@ class Load:
 
     def check(self) -> None:
         """Check everything that can be checked without Spark. Raises ConfigError."""
-        for spec in self.job.streams:
-            find_source(spec).check(self.settings.max_files, self.settings.max_rows)
+        for source in self.sources:
+            source.check(self.settings.max_files, self.settings.max_rows)
         self.planner.check(None)
-        schemas = tuple(r.schema for r in self.readers if r is not None)
-        self.planner.check(schemas if len(schemas) == len(self.readers) else None)
+        schemas = tuple(source.schema for source in self.sources if source.schema is not None)
+        self.planner.check(schemas if len(schemas) == len(self.sources) else None)
 
     @cached_property
-    def readers(self) -> tuple[Reader | None, ...]:
-        """The reader of each stream; None where Spark brings the rows or is needed to find the
-        schema. Raises ConfigError."""
-        return tuple(pinned(find_source(spec), self.checkpoint, side)
+    def sources(self) -> tuple[Source, ...]:
+        """The source of each stream. Raises ConfigError."""
+        return tuple(find_source(spec, former_schema(self.checkpoint, side))
                      for side, spec in enumerate(self.job.streams))
 
     # ---- the query's life
@@ -164,18 +162,19 @@ class Load:
         for name, value in SESSION.items():
             self.spark.conf.set(name, value)
         if all(map(is_local, self.job.streams)):  # listing a local file takes microseconds
-            self.spark.conf.set(LOOKED_AT_BY_DRIVER, str(2**31 - 1))
+            self.spark.conf.set(LISTED_BY_DRIVER, str(2**31 - 1))
         self.partitions = self.planner.partitions(spark.sparkContext.defaultParallelism)
         if self._taken:
             self._of_jvm = StopHandler(spark.sparkContext, self._taken, self._signalled.set)
         self._starting = threading.Thread(target=_start_workers,
                                           args=(spark.sparkContext, self.partitions), daemon=True)
         self._starting.start()
-        frames = read_streams(self.spark, self.job.streams, self.settings.max_files,
+        frames = read_streams(self.spark, self.sources, self.settings.max_files,
                               self.settings.max_rows)
         self.streams = tuple(
-            self._stream(number, spec, df)
-            for number, (spec, df) in enumerate(zip(self.job.streams, frames, strict=True)))
+            Stream(source, source.open(df), tuple(df.columns),
+                   SourceLog(self.checkpoint / "query", source.spec.format, side))
+            for side, (source, df) in enumerate(zip(self.sources, frames, strict=True)))
         self.schemas = tuple(stream.schema for stream in self.streams)
         self._take_up()
         self.status.update(state="running", master_version=self.planner.plan.version,
@@ -183,12 +182,12 @@ class Load:
                            waiting=self.commits.waiting, sides=self.commits.waiting_by_side)
         self.commits.ledger.forget_files()
         self._called = listed = time.time()
-        self._consume(frames[0] if len(frames) == 1 else one_frame(frames))
+        self._consume(frames[0] if len(frames) == 1 else union_frame(frames))
         self.status.update(state="draining")
         with self._border:
             if self.planner.ends(self.settings.trigger == AVAILABLE_NOW and not self._stopping):
                 self._drain()
-            self.commits.settle()
+            self.commits.wait_for_commit()
         return self._ended(listed)
 
     def idle(self) -> dict[str, Any] | None:
@@ -212,15 +211,6 @@ class Load:
         clear_stop(self.checkpoint)
         self.status.update(state="stopped")
         return summary
-
-    def _stream(self, side: int, spec: StreamSpec, df: DataFrame) -> Stream:
-        reader = self.readers[side]
-        if reader is None and is_read(spec) and not is_local(spec):
-            source = find_source(spec)
-            assert isinstance(source, FileSource)
-            reader = source.remote_reader(self.spark)
-        return Stream(spec, stream_schema(df) if reader is None else reader.schema, reader,
-                      SourceLog(self.checkpoint / "query", spec.format, side))
 
     def _take_up(self) -> None:
         """Continue from the checkpoint. A drain that a crash interrupted is finished here; a batch
@@ -300,7 +290,7 @@ class Load:
                                      self.settings.retry)
 
     def _consume(self, stream: DataFrame) -> None:
-        forget_unbegun(self.checkpoint / "query")
+        remove_unbegun(self.checkpoint / "query")
         writer = stream.writeStream.foreachBatch(self._on_batch).option(
             "checkpointLocation", str(self.checkpoint / "query"))
         trigger = ({"availableNow": True} if self.settings.trigger == AVAILABLE_NOW
@@ -308,14 +298,14 @@ class Load:
         query = writer.queryName(f"semistream {self.app}").trigger(**trigger).start()
         py4j = logging.getLogger("py4j.clientserver")
         py4j.addFilter(self._is_failure)
-        told = False
+        logged = False
         try:
             while not query.awaitTermination(POLL):
                 self.commits.check()
-                if self._stopping or (self._stop_asked() and self._stop_at_border()):
-                    if not told:
+                if self._stopping or (self._stop_requested() and self._stop_at_border()):
+                    if not logged:
                         log.info(STOPPING)
-                    told = True
+                    logged = True
                     query.stop()
                 elif self._drain_due():
                     with self._border:
@@ -327,7 +317,7 @@ class Load:
             # a signal to all processes ends Spark's helper processes, too
             if not self._stopping and not self._signalled.is_set():
                 raise
-            if not told:
+            if not logged:
                 log.info(STOPPING)
         finally:
             query.stop()
@@ -351,7 +341,8 @@ class Load:
 
     def _leave_batch(self, df: DataFrame) -> None:
         """Do not finish a micro-batch that comes at a stop: wait in the query's own thread for the
-        interrupt by which Spark stops it. Any other error would be told as the query's failure."""
+        interrupt by which Spark stops it. Spark would report any other error as the query's
+        failure."""
         jvm = df.sparkSession._jvm
         assert jvm is not None
         try:
@@ -383,7 +374,7 @@ class Load:
             commits.begin(Progress(batch.number, Kind.BATCH, self.planner.plan, commits.states,
                                    **source))
             bound = self.planner.bound.seconds is not None and commits.waiting
-            if commits.loads and not bound and not batch.has_tuples():
+            if commits.loads and not bound and batch.is_empty():
                 self._committed(commits.finish_without_tuples(self._listed(commits.progress)))
             else:
                 self._finish(batch)
@@ -400,7 +391,7 @@ class Load:
         self._finish(batch)
 
     def _source(self, batch: MicroBatch) -> dict[str, Any]:
-        return batch.part_of_source(self.settings.min_age, self._stop_asked)
+        return batch.part_of_source(self.settings.min_age, self._stop_requested)
 
     def _change_plan(self, batch: MicroBatch) -> None:
         """Start using a new master version, or changed settings, after draining what waits under
@@ -424,20 +415,20 @@ class Load:
             return
         (plan,) = self.planner.plan.joins
         limit = self.settings.max_output_rows
-        if (self._told and not limit) or not many_to_many(plan):
+        if (self._estimated and not limit) or not many_to_many(plan):
             return
         tuples = batch.sample(SAMPLED)
         if not tuples.num_rows:
             return
         count = batch.tuple_count() if tuples.num_rows == SAMPLED else tuples.num_rows
-        found, self._told = estimate_output(plan, tuples, count), True
+        found, self._estimated = estimate_output(plan, tuples, count), True
         log.info("batch %d will have %s joined rows of %s tuples, off by at most %s with a "
                  "probability of %.0f%%, if all of it is like the first %s", batch.number,
                  f"{found.rows:,}", f"{count:,}", f"{found.bound:,}", 100 * CONFIDENCE,
                  f"{tuples.num_rows:,}")
         if not limit:
             return
-        self.commits.settle()
+        self.commits.wait_for_commit()
         if (loaded := self.commits.ledger.output_rows()) + found.rows > limit:
             raise TooManyRows(limit, loaded + found.rows, found.bound, CONFIDENCE,
                               f"{self.app} with batch {batch.number}, of {count:,} tuples,")
@@ -456,7 +447,7 @@ class Load:
         at = self.commits.progress
         work = Work(self.app, at.batch, at.drain, at.plan, at.states, str(self.checkpoint),
                     self.schemas, tuple(spec.id for spec in self.job.streams), self.commits.sink,
-                    sources=at.sources, readers=tuple(stream.reader for stream in self.streams),
+                    sources=at.sources,
                     sketched=(isinstance(self.settings, LoadSettings)
                               and self.settings.key_sketch),
                     pace=None if batch is None else self.planner.bound.pace())
@@ -483,7 +474,7 @@ class Load:
 
     # ---- stop
 
-    def _stop_asked(self) -> bool:
+    def _stop_requested(self) -> bool:
         after = self.settings.stop_after
         over = bool(after) and time.monotonic() - self.started > after
         return over or self._signalled.is_set() or stop_requested(self.checkpoint)
@@ -531,15 +522,13 @@ class Load:
         return summary
 
 
-def pinned(source: Source, checkpoint: Path, side: int) -> Reader | None:
-    """Return a source's reader with the types that were found when the app's first batch began,
-    because later files might suggest others."""
-    if not is_read(source.spec) or not is_local(source.spec) or source.spec.columns:
-        return source.reader()
-    begun = (checkpoint / PROGRESS).exists()
-    if begun and (known := read_checked(checkpoint / SCHEMAS, RESTORE)) is not None:
-        return find_reader(source.spec, schema=decode_schema(known["streams"][side]))
-    return source.reader()
+def former_schema(checkpoint: Path, side: int) -> pa.Schema | None:
+    """Return the schema that a stream had when the app's first batch began, None before that. A
+    source that infers types keeps them, because later files might suggest others."""
+    if not (checkpoint / PROGRESS).exists():
+        return None
+    known = read_checked(checkpoint / SCHEMAS, RESTORE)
+    return None if known is None else decode_schema(known["streams"][side])
 
 
 def make_planner(settings: AppSettings, job: AnyJob, app: str,
@@ -551,17 +540,17 @@ def make_planner(settings: AppSettings, job: AnyJob, app: str,
     assert isinstance(settings, LoadSettings) and isinstance(job, Job)
     return SemiStreamPlanner(settings, settings.with_source(job), app, places.snapshots,
                              known_costs(places.home),
-                             open_sql_sink(places.warehouse_url, job, settings.retry).engine)
+                             Warehouse.of(places.warehouse_url, job, settings.retry).engine)
 
 
 def _start_workers(context: SparkContext, count: int) -> None:
     """Start Python workers, and let them import what tasks need, while the driver prepares the
     first micro-batch."""
     with suppress(Exception):  # the micro-batch's tasks will report it, or the session has ended
-        context.range(count, numSlices=count).foreachPartition(get_ready)
+        context.range(count, numSlices=count).foreachPartition(warm_up)
 
 
-def forget_unbegun(query: Path) -> None:
+def remove_unbegun(query: Path) -> None:
     """Delete a query's checkpoint that has no batch: Spark refuses to start from what a crash
     before the first batch leaves there."""
     if query.exists() and not any(path.name.isdigit() for path in (query / "offsets").glob("*")):

@@ -40,7 +40,7 @@ def write_archive(path: Path) -> None:
 
 
 def load_classes() -> None:
-    """Run what a load runs: micro-batches of files, Python tasks, a shuffle."""
+    """Run what an app runs: micro-batches of files, Python tasks, a shuffle."""
     from pyspark.sql import DataFrame
 
     from semistream.streaming.app import SESSION

@@ -6,7 +6,7 @@ A micro-batch, or a drain, passes these steps::
     (tasks)   join their partitions, write their states and hand their rows to the sink
     finish    the sink commits in one step; or the commit is recorded in intent.json, and made
               while Spark plans the next batch
-    settle    the next step waits until that commit is made
+    wait      the next step waits until that commit is made
 
 A crash leaves the checkpoint between two steps. ``take_up`` makes a commit that was recorded, and
 says what was begun and not committed: that is finished with the same plan, from the same states,
@@ -24,14 +24,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from semistream.job import SIDES, AnyJob, Job
+from semistream.job import AnyJob, Job, SIDES
+from semistream.data_files import same_names
 from semistream.durable import read_checked, write_checked
 from semistream.errors import ConfigError, StateError
 from semistream.joins import JoinState
 from semistream.sizing.role_plan import RolePlan
 from semistream.sizing.stream_stream_plan import StreamStreamPlan
 from semistream.positions import Position
-from semistream.source_files import same_names
 from semistream.streaming.position import (
     INTENT,
     RESTORE,
@@ -42,7 +42,7 @@ from semistream.streaming.position import (
 from semistream.streaming.progress import Progress
 from semistream.streaming.sinks.base import Sink
 from semistream.streaming.sinks.registry import open_sink
-from semistream.streaming.sinks.sql import SqlSink
+from semistream.streaming.sinks.warehouse import Warehouse
 from semistream.warehouse import create_all, migrate
 from semistream.warehouse.ledger import parts_of, retrying
 from semistream.warehouse.records import Commit, Intent, LoadRecord, waiting_by_role
@@ -55,7 +55,7 @@ class Commits:
     pending: what was begun and is not committed; committed_at: the time of the newest commit,
     by ``time.monotonic``."""
 
-    def __init__(self, app: str, job: AnyJob, checkpoint: Path, sink: str, warehouse: SqlSink):
+    def __init__(self, app: str, job: AnyJob, checkpoint: Path, sink: str, warehouse: Warehouse):
         """Open the sink. sink: the setting, see ``sinks.registry``."""
         self.app, self.job, self.checkpoint, self.warehouse = app, job, checkpoint, warehouse
         self.sink, self.ledger = open_sink(sink, warehouse, checkpoint), warehouse.ledger(app)
@@ -98,7 +98,7 @@ class Commits:
     def begin(self, progress: Progress) -> None:
         """Record what is processed from now on. Raises the error of the previous commit if it
         failed."""
-        self.settle()
+        self.wait_for_commit()
         progress.write(self.checkpoint)
         self.progress, self.pending = progress, (progress.batch, progress.drain)
 
@@ -107,8 +107,8 @@ class Commits:
         ``load_commits.source_listed``, s since 1970."""
         intent = Intent(self._commit(loads, listed), loads)
         if self.sink.two_phase:
-            self.promise(intent)
-            self._newest = self._executor.submit(self._keep_promise, self.sink, intent)
+            self.prepare(intent)
+            self._newest = self._executor.submit(self._commit_prepared, self.sink, intent)
         else:
             self.sink.commit(intent.commit, loads)
         self._committed(loads, self._at)
@@ -120,11 +120,11 @@ class Commits:
         self._committed(loads, self._at)
         return loads
 
-    def promise(self, intent: Intent) -> None:
+    def prepare(self, intent: Intent) -> None:
         """Record a commit durably, so that it is made even after a crash."""
         write_checked(self.checkpoint / INTENT, intent.to_json())
 
-    def settle(self) -> None:
+    def wait_for_commit(self) -> None:
         """Wait for the newest commit. Raises its error if it failed; then nothing more may
         begin."""
         if self._newest is not None:
@@ -214,7 +214,7 @@ class Commits:
         self._check_same_job()
         self._check_same_history(at)
         self._check_rows(self.sink)
-        self._keep_former_promise()
+        self._commit_former_intent()
         self.last = self.ledger.last()
         self._check_spark()
         self.ledger.note_checkpoint(str(self.checkpoint.absolute()))
@@ -263,21 +263,21 @@ class Commits:
     @property
     def drained(self) -> bool:
         """Return whether all loaded tuples are finished, so that no join state is needed. The state
-        of two streams is needed until they have ended, because it has their promises about later
+        of two streams is needed until they have ended, because it has their guarantees about later
         tuples."""
         return self.last is not None and not self.waiting and (isinstance(self.job, Job)
                                                                or bool(self.last[1]))
 
-    def _keep_former_promise(self) -> None:
+    def _commit_former_intent(self) -> None:
         """Make a commit that a crash left half-way, through the sink it was begun with."""
         values = read_checked(self.checkpoint / INTENT, RESTORE)
         if values is not None:
             intent = Intent.from_json(values)
             sink = open_sink(intent.commit.sink, self.warehouse, self.checkpoint)
             self._check_rows(sink)
-            self._keep_promise(sink, intent)
+            self._commit_prepared(sink, intent)
 
-    def _keep_promise(self, sink: Sink, intent: Intent) -> None:
+    def _commit_prepared(self, sink: Sink, intent: Intent) -> None:
         sink.commit(intent.commit, intent.loads)
         (self.checkpoint / INTENT).unlink(missing_ok=True)
         sink.clean_up()

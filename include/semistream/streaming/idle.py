@@ -4,17 +4,18 @@ listing of the source's files."""
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from typing import Any
 
 from semistream.job import AnyJob, Job
+from semistream.data_files import Unreadable
 from semistream.sizing.plan import Plan
-from semistream.source_files import Unseen, list_files
 from semistream.streaming.commit import Commits
 from semistream.streaming.planning import Planner
 from semistream.streaming.position import begun_by_spark, done_by_spark
 from semistream.streaming.settings import AVAILABLE_NOW, AppSettings
 from semistream.streaming.sources.log import SourceLog
-from semistream.streaming.sources.reader import is_local, is_read
+from semistream.streaming.sources.registry import find_source
 
 
 def plan_of_idle_load(settings: AppSettings, job: AnyJob, commits: Commits,
@@ -26,7 +27,10 @@ def plan_of_idle_load(settings: AppSettings, job: AnyJob, commits: Commits,
     the sink, the settings or the master's version differ from those of the newest commit. Raises
     SemistreamError if a load would refuse to continue.
     """
-    if settings.trigger != AVAILABLE_NOW or not isinstance(job, Job) or not is_listed(job):
+    if settings.trigger != AVAILABLE_NOW or not isinstance(job, Job):
+        return None
+    entries = find_source(job.stream).entries()
+    if entries is None:
         return None
     progress, last = commits.take_up(), commits.last
     if progress is None or last is None or commits.needs_plan:
@@ -43,20 +47,13 @@ def plan_of_idle_load(settings: AppSettings, job: AnyJob, commits: Commits,
         return None
     plan = progress.plan
     wanted = planner.wanted(settings.partitions or plan.partitions)
-    if wanted != plan.asked() or not all_loaded(job, commits):
+    if wanted != plan.asked() or not all_loaded(entries, commits):
         return None
     return plan
 
 
-def is_listed(job: Job) -> bool:
-    """Return whether the stream's files can be listed from here."""
-    return is_read(job.stream) and is_local(job.stream) and bool(job.stream.path)
-
-
-def all_loaded(job: Job, commits: Commits) -> bool:
+def all_loaded(entries: Iterable[os.DirEntry[str] | Unreadable], commits: Commits) -> bool:
     """Return whether the ledger has every file that the source has now. An entry that cannot be
     read may be, or hide, an unloaded file."""
     loaded = commits.ledger.file_paths()
-    found = list_files(os.path.abspath(job.stream.path or ""), job.stream.options,
-                       job.stream.format)
-    return all(not isinstance(entry, Unseen) and entry.path in loaded for entry in found)
+    return all(not isinstance(entry, Unreadable) and entry.path in loaded for entry in entries)

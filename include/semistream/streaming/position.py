@@ -19,7 +19,7 @@ def position(checkpoint: Path) -> Position | None:
     return None if values is None else (values["batch"], values["drain"])
 
 
-def promised(checkpoint: Path) -> Position | None:
+def prepared(checkpoint: Path) -> Position | None:
     """Return the position of a commit that is recorded, and made even after a crash; None if there
     is none. Raises StateError if the record is damaged."""
     values = read_checked(checkpoint / INTENT, RESTORE)
@@ -27,7 +27,7 @@ def promised(checkpoint: Path) -> Position | None:
 
 
 def follows(at: Position, last: Position | None) -> bool:
-    """Return whether a load can be at ``at`` if the newest commit is ``last``: at the same
+    """Return whether an app can be at ``at`` if the newest commit is ``last``: at the same
     position, at its drain, or at the next batch."""
     batch, kind = last if last is not None else START
     return at in ((batch, kind), (batch, Kind.DRAIN), (batch + 1, Kind.BATCH)) and at[0] >= 0

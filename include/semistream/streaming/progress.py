@@ -6,10 +6,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from semistream.data_files import DataFile
 from semistream.durable import read_checked, write_checked
 from semistream.errors import StateError
 from semistream.sizing.plan import JoinPlan, Plan
-from semistream.source_files import SourceFile
 from semistream.streaming.position import PROGRESS, RESTORE
 
 
@@ -30,7 +30,7 @@ class Progress:
     plan: Plan[Any]
     states: dict[int, str] = field(default_factory=dict)
     source: dict[str, Any] = field(default_factory=dict)
-    sources: tuple[SourceFile, ...] = ()
+    sources: tuple[DataFile, ...] = ()
 
     @classmethod
     def read(cls, checkpoint: Path, kind: type[JoinPlan]) -> Progress | None:
@@ -43,7 +43,7 @@ class Progress:
         try:
             return cls(values["batch"], values["drain"], Plan.from_json(values["plan"], kind),
                        {int(p): f for p, f in values["states"].items()}, values["source"],
-                       tuple(SourceFile(*s) for s in values["sources"]))
+                       tuple(DataFile(*s) for s in values["sources"]))
         except (ValueError, KeyError, TypeError) as e:
             raise StateError(f"{path} is of another version: {e!r}. {RESTORE}") from None
 

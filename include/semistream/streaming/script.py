@@ -1,4 +1,4 @@
-"""The common part of the scripts in ``spark_apps`` that load a warehouse."""
+"""The common part of the scripts in ``spark_apps``."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from semistream.streaming.settings import AppSettings
 from semistream.streaming.status import StatusFile, checkpoint_lock, forget_former_stop
 
 
-def load(program: str, about: str, kind: type[AppSettings], job_of: Callable[[str, Paths], AnyJob],
-         argv: Sequence[str] | None) -> int:
+def run_app(program: str, about: str, kind: type[AppSettings],
+            job_of: Callable[[str, Paths], AnyJob], argv: Sequence[str] | None) -> int:
     """Run the app as its command line says and return the exit code. about: the help's text; kind:
     of settings; job_of: returns the job for a name or file."""
     parser = argparse.ArgumentParser(program, description=about, allow_abbrev=False,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     kind.add_arguments(parser)
     arguments = parser.parse_args(argv)
-    _tell()
+    _log_to_stderr()
     try:
         settings = kind.from_arguments(arguments)
         places = Paths.from_environment()
@@ -34,10 +34,10 @@ def load(program: str, about: str, kind: type[AppSettings], job_of: Callable[[st
             job = job_of(settings.job, places)
             # opens in the background during the imports and checks below
             session = start_session(settings.name())
-            from semistream.streaming.app import Load
+            from semistream.streaming.app import App
             from semistream.streaming.summary import describe
 
-            app = Load(settings, job, places, status)
+            app = App(settings, job, places, status)
             with app.signals():
                 app.check()
                 with session() as spark:
@@ -50,7 +50,7 @@ def load(program: str, about: str, kind: type[AppSettings], job_of: Callable[[st
         return 2 if isinstance(e, ConfigError) else 1
 
 
-def _tell() -> None:
+def _log_to_stderr() -> None:
     """Log the app's messages with the time to standard error."""
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s semistream: %(message)s",

@@ -173,7 +173,7 @@ class StreamStreamSettings(AppSettings):
     """The settings of one run of the app that joins two streams."""
 
     algorithm: str = Field("pjoin", description="Join algorithm of two streams: pjoin, or xjoin, "
-                                               "which knows no promises of the streams")
+                                               "which knows no constraints of the streams")
     memory: Bytes = Field(ByteSize(64_000_000), description="M, bytes that the join may hold, "
                                                             "shared by its partitions; what does "
                                                             "not fit waits on local disk")

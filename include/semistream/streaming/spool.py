@@ -7,7 +7,7 @@ import os
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -17,15 +17,27 @@ from semistream.files.source import Rejected
 from semistream.gathering import Gathered
 from semistream.reasons import Reason
 from semistream.scratch import task_directory
-from semistream.streaming.sinks.base import PROPAGATED, UNMATCHED
-from semistream.streaming.sinks.delta import DataFiles
 from semistream.warehouse.closing import Final
 from semistream.warehouse.ids import stream_ids
 from semistream.warehouse.types import python_rows
 
+# unmatched tuples and propagated patterns
+UNMATCHED = pa.schema([("reason", pa.string()), ("side", pa.string()), ("stream_id", pa.string()),
+                       ("tuple", pa.string())])
+PROPAGATED = pa.schema([("side", pa.string()), ("pattern", pa.string())])
 TEXT = "_corrupt_record"  # the field of an unparsable tuple's text; the name is Spark's
 WRITTEN_BYTES = 8_000_000  # of buffered rows that are written at a time
 VALUES = 131_072  # of unmatched tuples that are Python objects at a time
+
+
+class RowWriter(Protocol):
+    """A sink's writer of a partition's joined rows, which takes them as they come."""
+
+    def write(self, rows: pa.RecordBatch) -> None:
+        """Write rows."""
+
+    def discard(self) -> None:
+        """Delete what was written."""
 
 
 class Spool:
@@ -33,16 +45,16 @@ class Spool:
     repeated.
 
     ``joined()`` and ``unmatched()`` are tables that map the files into memory: the system reads a
-    page when it is accessed. data: the files of a sink that takes joined rows at once.
+    page when it is accessed. writer: of a sink that takes joined rows as they come.
     """
 
     def __init__(self, joined: pa.Schema, streams: tuple[pa.Schema, ...],
-                 ids: tuple[tuple[str, ...], ...], data: DataFiles | None = None,
+                 ids: tuple[tuple[str, ...], ...], writer: RowWriter | None = None,
                  first: int | None = None, *, closes: bool = False):
         """Make the spool. joined: schema of the joined rows, whose first columns are the (left)
         stream's; streams: schema of each stream's rows; ids: names of its id columns; closes: the
         sink needs the keys that become final."""
-        self.output_schema, self.streams, self.ids, self.data = joined, streams, ids, data
+        self.output_schema, self.streams, self.ids, self.writer = joined, streams, ids, writer
         self._first = len(streams[0]) if first is None else first
         self._directory = tempfile.TemporaryDirectory(prefix="semistream-", dir=task_directory())
         self._schemas = {"joined": joined, "unmatched": UNMATCHED, "propagated": PROPAGATED}
@@ -58,8 +70,8 @@ class Spool:
             with suppress(OSError):  # for instance a full disk, which is already being reported
                 writer.close()
         self._directory.cleanup()
-        if failed and self.data is not None:
-            self.data.discard()
+        if failed and self.writer is not None:
+            self.writer.discard()
 
     @property
     def stream_schema(self) -> pa.Schema:
@@ -86,8 +98,8 @@ class Spool:
         if propagated:
             columns = [pa.repeat(SIDES[side], len(propagated)), pa.array(propagated)]
             self._append("propagated", pa.record_batch(columns, schema=PROPAGATED))
-        if joined is not None and joined.num_rows and self.data is not None:
-            self.data.write(joined)
+        if joined is not None and joined.num_rows and self.writer is not None:
+            self.writer.write(joined)
         elif joined is not None and joined.num_rows:
             self._append("joined", joined)
         if unmatched is not None and unmatched.num_rows:

@@ -25,7 +25,7 @@ from semistream.errors import ConfigError
 HEARTBEAT = 2.0  # s
 # the environment variable of a driver whose launcher has decided whether a former stop holds
 LAUNCHED = "SEMISTREAM_LAUNCHED"
-LOCK_PATIENCE = 2.0  # s; a process that checks whether the lock is held takes it for a moment
+LOCK_TIMEOUT = 2.0  # s; a process that checks whether the lock is held takes it for a moment
 
 State = Literal["starting", "running", "draining", "stopped", "failed"]
 
@@ -84,8 +84,9 @@ def stop_requested(checkpoint: str | Path) -> bool:
 
 
 def forget_former_stop(checkpoint: Path) -> None:
-    """Forget a stop that was asked of a driver which is gone, in one that begins and has the
-    checkpoint's lock. A launcher knows for whom it was meant: then it is as that left it."""
+    """Forget a stop that was requested of a former driver. The caller begins, and has the
+    checkpoint's lock. A driver with a launcher keeps the request: the launcher has decided whether
+    it holds."""
     if LAUNCHED not in os.environ:
         clear_stop(checkpoint)
 
@@ -166,7 +167,7 @@ def checkpoint_lock(checkpoint: Path) -> Iterator[None]:
     The kernel releases the lock when the process ends, however it ends.
     """
     checkpoint.mkdir(parents=True, exist_ok=True)
-    deadline = time.monotonic() + LOCK_PATIENCE
+    deadline = time.monotonic() + LOCK_TIMEOUT
     with open(checkpoint / "lock", "a+") as f:
         while True:
             try:

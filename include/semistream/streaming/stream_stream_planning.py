@@ -13,7 +13,7 @@ from semistream.sizing.plan import Plan
 from semistream.errors import ConfigError
 from semistream.sizing.stream_stream_plan import BUCKETS, StreamStreamPlan
 from semistream.streaming.planning import split
-from semistream.streaming.promises import promises_of
+from semistream.streaming.punctuating import punctuation_sources
 from semistream.streaming.settings import StreamStreamSettings
 from semistream.streaming.waiting import WaitingBound
 from semistream.warehouse.closing import closing_of
@@ -93,5 +93,5 @@ class StreamStreamPlanner:
                streams: tuple[pa.Schema, ...]) -> tuple[pa.Schema, pa.Schema]:
         (join,) = plan.joins
         for side in range(len(streams)):
-            promises_of(join, side, streams, 0)
+            punctuation_sources(join, side, streams, 0)
         return split(join.open(streams).output_schema, len(join.tuples(streams)[0]))

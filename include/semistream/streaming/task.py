@@ -1,5 +1,5 @@
 """One Spark task: it joins one partition of a micro-batch and loads the result exactly once.
-``joining`` has the operator that it runs."""
+``join_operator`` has the operator that it runs."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from semistream.data_files import DataFile, check_unchanged
 from semistream.errors import SemistreamError, StateError
 from semistream.keys import buckets
 from semistream.reasons import Reason
@@ -24,11 +25,16 @@ from semistream.resident import process_peak
 from semistream.sizing.plan import Plan
 from semistream.sizing.stream_stream_plan import StreamStreamPlan
 from semistream.sketches import SampledSketch
-from semistream.source_files import SourceFile, check_unchanged
-from semistream.streaming.exchange import Input, Side, TaskFailed, inputs
-from semistream.streaming.joining import Joining, OfTwoStreams, Refused, WithMaster
+from semistream.streaming.exchange import Input, Side, TaskFailed, read_messages
+from semistream.streaming.join_operator import (
+    Finished,
+    JoinOperator,
+    Refused,
+    SemiStreamOperator,
+    StreamStreamOperator,
+)
 from semistream.streaming.sinks.base import Sink
-from semistream.streaming.sources.reader import Reader
+from semistream.streaming.sources.contract import Decoder, Splits
 from semistream.streaming.spool import Spool
 from semistream.streaming.waiting import Pace
 from semistream.streaming.workers.operators import OperatorCache, use_memory_files
@@ -48,9 +54,9 @@ class Work:
     """The input of all tasks of a micro-batch, or of the drain after it.
 
     states: name of the state file by partition; checkpoint: directory of the join states, shared by
-    all workers; streams: schemas of the tuples; ids: each stream's id columns; readers: of each
-    stream, None if Spark brings rows; files: each stream's paths that every task reads, keeping its
-    own tuples; sources: all files of the micro-batch.
+    all workers; streams: schemas of the tuples; ids: each stream's id columns; replicated: the
+    splits that every task reads, keeping the tuples of its partition, each with its side; sources:
+    all files of the micro-batch.
     """
 
     app: str
@@ -62,50 +68,41 @@ class Work:
     streams: tuple[pa.Schema, ...]
     ids: tuple[tuple[str, ...], ...]
     sink: Sink = field(repr=False)  # not shown: it has the warehouse's password
-    files: tuple[tuple[str, ...], ...] = ()
-    sources: tuple[SourceFile, ...] = ()
-    readers: tuple[Reader | None, ...] = ()
+    replicated: tuple[tuple[int, Splits[Any]], ...] = ()
+    sources: tuple[DataFile, ...] = ()
     sketched: bool = True  # whether the ledger keeps a sketch of the load's keys
-    pace: Pace | None = None  # see ``Joining.settle``
-
-    def reading(self, files: Sequence[Sequence[str]]) -> Work:
-        return replace(self, files=tuple(map(tuple, files)))
+    pace: Pace | None = None  # see ``JoinOperator.end_batch``
 
     def side(self, number: int) -> Side:
-        reader = self.readers[number] if self.readers else None
-        return Side(number, self.plan.placement(self.streams, number), reader)
+        return Side(number, self.plan.placement(self.streams, number))
 
-    def place_files(self, shares: Sequence[Sequence[Sequence[str]]]) -> Placing:
-        """Return the function for ``mapInArrow`` of the tasks that read files. Each input row is
-        the number of a share, [share][side] paths."""
+    def place_splits(self, shares: Sequence[Sequence[tuple[int, Splits[Any]]]]) -> Placing:
+        """Return the function for ``mapInArrow`` of the tasks that read splits for others. Each
+        input row is the number of a share: splits, each with their side."""
         def place(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:
                 for number in batch.column(0).to_pylist():
-                    for side, paths in enumerate(shares[number]):
-                        if paths:
-                            yield from self.side(side).place_files(paths)
+                    for side, of in shares[number]:
+                        yield from self.side(side).messages(of.reader.read(of.splits))
 
         return place
 
-    def place_frame(self, number: int, contents: bool) -> Placing:
-        """Return the function for ``mapInArrow`` over what Spark brings of a side: rows, messages,
-        or files with their contents."""
+    def place_records(self, number: int, decoder: Decoder) -> Placing:
+        """Return the function for ``mapInArrow`` over the records that Spark brings of a side."""
         def place(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            side = self.side(number)
-            return (side.place_rows if side.reader is None else side.place_contents if contents
-                    else side.place_values)(batches)
+            return self.side(number).messages(decoder.decode(batches))
 
         return place
 
-    def of_batches(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def join_messages(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Join the messages of a partition, see ``exchange``; the function for ``mapInArrow``.
         Yields one row: the load's record as JSON."""
-        yield pa.record_batch([pa.array([self._summary(inputs(batches, self.streams))])],
+        yield pa.record_batch([pa.array([self._summary(read_messages(batches, self.streams))])],
                               names=["summary"])
 
-    def of_nothing(self, _: Iterator[object]) -> Iterator[tuple[str]]:
+    def join_nothing(self, _: Iterator[object]) -> Iterator[tuple[str]]:
         """Join a partition that gets no messages; the function for ``mapPartitions``. Yields the
-        same row as ``of_batches``."""
+        same row as ``join_messages``."""
         yield (self._summary(iter(())),)
 
     def _summary(self, batches: Iterator[Input]) -> str:
@@ -117,7 +114,7 @@ class Work:
         assert context is not None
         try:
             record = self.join_partition(context.partitionId(), batches)
-        except SemistreamError as e:  # another attempt would fail alike
+        except SemistreamError as e:  # another attempt would fail, too
             for _ in batches:
                 pass
             return json.dumps({REFUSED: str(e)})
@@ -133,44 +130,42 @@ class Work:
             for _ in batches:  # Spark does not reuse a worker that leaves input unread
                 pass
             return done
-        join = self._operator(partition)
-        join.begin(began)
-        before = join.count()
+        operator = self._operator(partition)
+        operator.begin(began)
+        before = operator.count()
         sketch = (SampledSketch((self.batch, self.drain, partition))
-                  if self.sketched and join.sketched else None)
-        with Spool(join.output_schema, self.streams, self.ids,
-                   self.sink.data_files(join.output_schema, self.app, self.batch, self.drain,
-                                        partition),
-                   join.first, closes=self.sink.closing is not None) as spool:
-            refused, changed = self._run(join, self._tuples(partition, batches), spool, sketch)
+                  if self.sketched and operator.sketched else None)
+        with Spool(operator.output_schema, self.streams, self.ids,
+                   self.sink.writer(operator.output_schema, self.app, self.batch, self.drain,
+                                    partition),
+                   operator.first, closes=self.sink.closing is not None) as spool:
+            refused, changed = self._run(operator, self._tuples(partition, batches), spool, sketch)
             name, former = self._state_file(partition, changed), self.states.get(partition, "")
-            record = self._checked(join.counted(self._load(partition), before, refused, name))
+            record = self._checked(operator.counted(self._load(partition), before, refused, name))
             if sketch is not None and record.rows_read:
                 record = replace(record, key_sketch=sketch.sketch.to_bytes())
             state = Path(self.checkpoint) / "state" / name
             if name != former:
-                join.save(state, former)
+                operator.save(state, former)
             check_unchanged(self.sources)
             record = self.sink.write(record, spool)
         if record.state_file == name:
-            operators.put((self.checkpoint, partition, name), join)
+            operators.put((self.checkpoint, partition, name), operator)
         else:  # another attempt was first
             state.unlink(missing_ok=True)
-            join.close()
+            operator.close()
         return record
 
     def _tuples(self, partition: int, batches: Iterator[Input]) -> Iterator[Input]:
         yield from batches
-        for number, files in enumerate(self.files):
-            if not files:
-                continue
+        for number, of in self.replicated:
             side = self.side(number)
-            for numbered in side.files(files):
-                own = side.of_partition(partition, numbered)
-                if own.tuples.num_rows or own.rejected:
-                    yield own
+            for numbered in of.reader.read(of.splits):
+                mine = side.of_partition(partition, numbered)
+                if mine.tuples.num_rows or mine.rejected:
+                    yield mine
 
-    def _operator(self, partition: int) -> Joining:
+    def _operator(self, partition: int) -> JoinOperator:
         """Return the operator in its state after the previous batch: the cached one, or a new one
         that restores the state."""
         before = self.states.get(partition, "")
@@ -178,12 +173,12 @@ class Work:
         if cached is not None:
             return cached
         operators.clear()  # frees its memory before the next one is allocated
-        join = open_joining(self.plan, self.streams, partition)
+        operator = open_operator(self.plan, self.streams, partition)
         if before:
-            join.restore(Path(self.checkpoint) / "state" / before)
-        return join
+            operator.restore(Path(self.checkpoint) / "state" / before)
+        return operator
 
-    def _run(self, join: Joining, batches: Iterator[Input], spool: Spool,
+    def _run(self, operator: JoinOperator, batches: Iterator[Input], spool: Spool,
              sketch: SampledSketch | None) -> tuple[Refused, bool]:
         """Feed the operator with the input, and the sketch with its keys. Return the counts of
         tuples rejected before the operator, and whether the operator's state may have changed."""
@@ -198,13 +193,18 @@ class Work:
                 refused[side, Reason.LONG_ID] += rejected.num_rows
                 spool.keep(rejected, pa.repeat(Reason.LONG_ID, rejected.num_rows), side)
             if sketch is not None:
-                join.sketch(sketch, batch)
-            for output in join.process(side, batch):
+                operator.sketch(sketch, batch)
+            for output in operator.process(side, batch):
                 spool.write(*output)
-        goes_on = read or (self.pace is not None and join.waiting > 0)
-        for output in (join.drain() if self.drain else join.settle(self.pace) if goes_on else ()):
+        continues = read or (self.pace is not None and operator.waiting > 0)
+        rest: Iterable[Finished] = ()
+        if self.drain:
+            rest = operator.drain()
+        elif continues:
+            rest = operator.end_batch(self.pace)
+        for output in rest:
             spool.write(*output)
-        return refused, goes_on or bool(self.drain)
+        return refused, continues or bool(self.drain)
 
     def _load(self, partition: int) -> LoadRecord:
         """Return the partition's record, without counts."""
@@ -241,16 +241,18 @@ def records_of(summaries: Iterable[str]) -> list[LoadRecord]:
     return sorted(records, key=lambda record: record.partition)
 
 
-def open_joining(plan: Plan[Any], streams: tuple[pa.Schema, ...], partition: int) -> Joining:
+def open_operator(plan: Plan[Any], streams: tuple[pa.Schema, ...],
+                  partition: int) -> JoinOperator:
     """Return a new operator of a partition. Raises ConfigError for a plan that cannot work."""
     (join,) = plan.joins
     if isinstance(join, StreamStreamPlan):
-        from semistream.streaming.promises import promises_of  # one stream does not need it
+        # imported only here: one stream does not need it
+        from semistream.streaming.punctuating import punctuation_sources
 
-        promises = tuple(promises_of(join, side, streams, partition)
-                         for side in range(len(streams)))
-        return OfTwoStreams(join.open(streams), promises, join.partitions == 1)
-    return WithMaster(join.open(streams[0], partition), join.role)
+        sources = tuple(punctuation_sources(join, side, streams, partition)
+                        for side in range(len(streams)))
+        return StreamStreamOperator(join.open(streams), sources, join.partitions == 1)
+    return SemiStreamOperator(join.open(streams[0], partition), join.role)
 
 
 @cache
@@ -260,7 +262,7 @@ def keep_modules() -> None:
     gc.freeze()
 
 
-def get_ready(_: Iterator[object]) -> None:
+def warm_up(_: Iterator[object]) -> None:
     """Let a worker import what a micro-batch's tasks need; the function of a task. PyArrow and
     Numba import and compile at their first calls."""
     buckets(pa.array([0]).to_numpy(), True, 1)

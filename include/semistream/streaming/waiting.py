@@ -28,7 +28,7 @@ TRIGGERS = 2  # the least bound, in triggers: one to read a tuple, one to finish
 SAMPLED = 100_000  # tuples of a micro-batch that auto samples
 READ = 16  # partitions that are read to estimate a pass
 IDLE = 1.0  # the least s without a micro-batch after which the disk counts as idle
-TOLD = 60.0  # s between two warnings
+WARN_EVERY = 60.0  # s between two warnings
 COARSE = 1.1  # waits are recorded in steps of 9%
 
 
@@ -69,7 +69,7 @@ class WaitingBound:
         """
         self._given, self._trigger = given, trigger
         self.seconds: float | None = given or None
-        self._pass, self._before, self._told = 0.0, 0.0, -math.inf
+        self._pass, self._before, self._warned = 0.0, 0.0, -math.inf
         self._interval = trigger or 0.0  # s between the last two micro-batches
         self._paced, self._began = 0, time.monotonic()  # micro-batches of this run, and its start
         if given and given < (least := TRIGGERS * (trigger or 0.0)):
@@ -133,14 +133,14 @@ class WaitingBound:
         if self.seconds is None or longest <= COARSE * self.seconds:
             return
         now = time.monotonic()
-        if now - self._told < TOLD:
+        if now - self._warned < WARN_EVERY:
             return
         # tuples that waited before this run were due in its first micro-batch
         if self._paced < 2 and longest > COARSE * (now - self._began):
             log.warning("tuples waited for up to %.3g s, longer than max_wait, %.3g s, with the "
                         "time before this start of the load", longest, self.seconds)
             return
-        self._told = now
+        self._warned = now
         known = self._paced > 1 and self._interval and tuples
         rate = f" at {tuples / self._interval:,.0f} tuples/s" if known else ""
         log.warning("tuples waited for up to %.3g s, longer than max_wait, %.3g s%s. To keep a "

@@ -10,6 +10,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from semistream.cost_models import Costs
+from semistream.data_files import ENDINGS
 from semistream.errors import ConfigError
 from semistream.job import Job, StreamSpec, only_role
 from semistream.master.published import snapshot_root
@@ -18,7 +19,6 @@ from semistream.paths import Paths
 from semistream.progress import Progress, silent
 from semistream.sizing.choice import COSTS_FILE, known_costs
 from semistream.sizing.sizing_input import SizingInput
-from semistream.source_files import ENDINGS
 from semistream.tuning.settings import TuneSettings
 
 CALIBRATED_ROWS = 1024  # stream tuples that calibration repeats
@@ -91,7 +91,7 @@ def _own(settings: TuneSettings, stack: ExitStack, progress: Progress) -> Sizing
 def stream_sample(spec: StreamSpec, rows: int) -> pa.Table:
     """Return the first tuples of a job's stream. Raises ConfigError for a source that cannot be
     sampled here."""
-    from semistream.streaming.sources.reader import find_reader, listed
+    from semistream.streaming.sources.file_reader import find_reader, listed
 
     if spec.format == "zipf":
         from semistream.streaming.sources.zipf import ZipfReader, zipf_tuples

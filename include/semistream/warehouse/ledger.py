@@ -62,9 +62,9 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.sql import ColumnElement
 from tenacity import Retrying, retry_if_exception, stop_before_delay, wait_random_exponential
 
+from semistream.data_files import DataFile
 from semistream.positions import Kind, Position
 from semistream.reasons import Reason
-from semistream.source_files import SourceFile
 from semistream.warehouse.bulk import bulk_insert
 from semistream.warehouse.dialects import SYSTEMS
 from semistream.warehouse.load_ids import first_load, last_load, load_id
@@ -321,7 +321,7 @@ class Ledger:
                 f.batch, f.number).limit(FILES_AT_ONCE)
             rows = self.run(partial(_all, page))
             gone = [{"b": row.batch, "n": row.number} for row in rows
-                    if SourceFile(row.path).now() is None]
+                    if DataFile(row.path).now() is None]
             if gone:
                 there = and_(f.app == self.app, f.batch == bindparam("b"),
                              f.number == bindparam("n"))

@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 
 from pydantic import ConfigDict, TypeAdapter
 
+from semistream.data_files import DataFile
 from semistream.positions import Kind
 from semistream.reasons import Reason
-from semistream.source_files import SourceFile
 
 
 def unaccounted(counts: Any) -> Any:
@@ -154,7 +154,7 @@ class Commit:
     job: str = "{}"
     source_offsets: str = "{}"
     source_listed: float | None = None
-    files: tuple[SourceFile, ...] = ()
+    files: tuple[DataFile, ...] = ()
 
 
 def waiting_by_role(loads: Iterable[LoadRecord]) -> dict[str, int]:

@@ -4,25 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
 from sqlalchemy import Engine
 
+from semistream.streaming.sinks.warehouse import Warehouse
+from semistream.streaming.spool import RowWriter, Spool
 from semistream.warehouse.checksum import as_stored, checksum, signed
+from semistream.warehouse.closing import Closing
+from semistream.warehouse.records import Commit, LoadRecord
 
-if TYPE_CHECKING:
-    from semistream.streaming.sinks.delta import DataFiles
-    from semistream.streaming.sinks.sql import SqlSink
-    from semistream.streaming.spool import Spool
-    from semistream.warehouse.closing import Closing
-    from semistream.warehouse.records import Commit, LoadRecord
-
-# unmatched tuples and propagated patterns, as tasks keep them
-UNMATCHED = pa.schema([("reason", pa.string()), ("side", pa.string()), ("stream_id", pa.string()),
-                       ("tuple", pa.string())])
-PROPAGATED = pa.schema([("side", pa.string()), ("pattern", pa.string())])
 INSERT_ROWS = 100_000  # rows given to the bulk writer at a time
 
 
@@ -43,7 +36,7 @@ class StoredRows(NamedTuple):
 
 
 class Sink(Protocol):
-    """A sink. ``loaded``, ``data_files`` and ``write`` run in tasks, the rest in the driver; a sink
+    """A sink. ``loaded``, ``writer`` and ``write`` run in tasks, the rest in the driver; a sink
     is sent to the tasks pickled.
 
     two_phase: ``commit`` has several steps and needs a durable record before it; all steps, and
@@ -62,9 +55,8 @@ class Sink(Protocol):
         """Return whether the app's setting ``sink`` names a sink of this kind."""
 
     @classmethod
-    def open(cls, setting: str, warehouse: SqlSink, checkpoint: Path) -> Sink:
-        """Return the sink that the setting names. warehouse: has the ledger, unmatched tuples and
-        the dimension."""
+    def open(cls, setting: str, warehouse: Warehouse, checkpoint: Path) -> Sink:
+        """Return the sink that the setting names. Raises ConfigError."""
 
     def loaded(self, app: str, batch: int, drain: int, partition: int) -> LoadRecord | None:
         """Return the record of a partition that is already loaded, else None."""
@@ -72,13 +64,13 @@ class Sink(Protocol):
     def take_back(self, app: str, batch: int, drain: int) -> None:
         """Delete what partitions have written of a batch that is not committed."""
 
-    def data_files(self, schema: pa.Schema, app: str, batch: int, drain: int,
-                   partition: int) -> DataFiles | None:
-        """Return the files to which joined rows are written at once; None: they go to the
-        spool."""
+    def writer(self, schema: pa.Schema, app: str, batch: int, drain: int,
+               partition: int) -> RowWriter | None:
+        """Return the writer that takes joined rows as they come; None: they go to the spool."""
 
     def write(self, record: LoadRecord, spool: Spool) -> LoadRecord:
-        """Write a partition, or prepare it for ``commit``. Return the record that is valid."""
+        """Write a partition, or prepare it for ``commit``. Return the record that is valid; what
+        ``commit`` needs to know is in its field ``prepared``."""
 
     def prepare(self, stream: pa.Schema, added: pa.Schema, id_columns: tuple[str, ...]) -> Sink:
         """Create or check the target. Return the sink to use from then on. Raises ConfigError if

@@ -20,8 +20,8 @@ import pyarrow.parquet as pq
 from semistream.durable import DirectFile, naming, sync
 from semistream.errors import ConfigError, StateError
 from semistream.gathering import Gathered
+from semistream.parquet_decoding import open_parquet, parquet_batches
 from semistream.parquet_encoding import encoding
-from semistream.source_files import open_parquet, parquet_batches
 from semistream.streaming.sinks.base import (
     INSERT_ROWS,
     Rows,
@@ -29,7 +29,8 @@ from semistream.streaming.sinks.base import (
     rejected_rows,
     stored_checksum,
 )
-from semistream.streaming.sinks.sql import SqlSink
+from semistream.streaming.sinks.warehouse import Warehouse
+from semistream.streaming.spool import Spool
 from semistream.warehouse.checksum import checksum, signed
 from semistream.warehouse.identity import warehouse_identity
 from semistream.warehouse.load_ids import app_loads
@@ -41,8 +42,6 @@ if TYPE_CHECKING:
     import pyarrow.dataset as ds
     from deltalake import DeltaTable
     from sqlalchemy import Table
-
-    from semistream.streaming.spool import Spool
 
 WAREHOUSE = "semistream.warehouse"  # property of the table: the identity of its warehouse
 RESTORE = ("Restore it from a backup of the same time as the ledger; or delete the table, and load "
@@ -80,7 +79,7 @@ class DeltaSink:
 
     uri: str
     checkpoint: str
-    warehouse: SqlSink
+    warehouse: Warehouse
     two_phase: ClassVar[bool] = True
     closing: ClassVar[None] = None
 
@@ -89,7 +88,7 @@ class DeltaSink:
         return True  # every other setting is a directory or a URI
 
     @classmethod
-    def open(cls, setting: str, warehouse: SqlSink, checkpoint: Path) -> DeltaSink:
+    def open(cls, setting: str, warehouse: Warehouse, checkpoint: Path) -> DeltaSink:
         if warehouse.closing is not None:
             raise ConfigError("sink", "must be sql where a job has totals, which are computed in "
                                       "the transaction that loads their rows", setting,
@@ -102,23 +101,23 @@ class DeltaSink:
     def take_back(self, app: str, batch: int, drain: int) -> None:
         return None  # nothing refers to the written files
 
-    def data_files(self, schema: pa.Schema, app: str, batch: int, drain: int,
-                   partition: int) -> DataFiles:
+    def writer(self, schema: pa.Schema, app: str, batch: int, drain: int,
+               partition: int) -> DataFiles:
         key = self.warehouse.ledger(app).load_id(batch, drain, partition)
         return DataFiles(self.uri, schema, f"{batch:09d}-{drain}-{partition:04d}",
                          {"load_id": pa.scalar(key, pa.int64())})
 
     def write(self, record: LoadRecord, spool: Spool) -> LoadRecord:
-        assert spool.data is not None
-        name, data = f"{record.state_file}.parquet", spool.data.close()
+        assert isinstance(spool.writer, DataFiles)
+        name, files = f"{record.state_file}.parquet", spool.writer.close()
         rejected, staged = spool.unmatched(), {}
         unmatched_checksum = stored_checksum(rejected, self.warehouse.engine)
         for table, rows in ((unmatched, rejected), (propagated, spool.propagated())):
             if rows.num_rows:
                 staged[table.name] = f"{table.name}-{name}"
                 self._stage(staged[table.name], rows)
-        return replace(record, prepared={"data": data, "staged": staged},
-                       facts_checksum=signed(spool.data.total),
+        return replace(record, prepared={"files": files, "staged": staged},
+                       facts_checksum=signed(spool.writer.total),
                        unmatched_checksum=unmatched_checksum)
 
     def _stage(self, name: str, rows: pa.Table) -> None:
@@ -192,7 +191,7 @@ class DeltaSink:
         table.update_incremental()
         newest = table.transaction_version(commit.app)
         if newest is None or newest < version:
-            files = [file for load in loads for file in load.prepared["data"]]
+            files = [file for load in loads for file in load.prepared["files"]]
             actions: list[AddAction | RemoveAction] = [
                 AddAction(f["path"], f["size"], {}, 0, True, json.dumps({"numRecords": f["rows"]}))
                 for f in files]

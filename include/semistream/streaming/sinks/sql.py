@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import pyarrow as pa
 from sqlalchemy import Connection, Engine, inspect, select
@@ -21,10 +19,11 @@ from semistream.streaming.sinks.base import (
     stored_checksum,
     with_key,
 )
+from semistream.streaming.sinks.warehouse import Warehouse
+from semistream.streaming.spool import Spool
 from semistream.warehouse.bulk import bulk_insert, nulled
 from semistream.warehouse.closing import Closing, closed_name
-from semistream.warehouse.dialects import connect, system_of
-from semistream.warehouse.ledger import Ledger
+from semistream.warehouse.dialects import system_of
 from semistream.warehouse.limits import said
 from semistream.warehouse.load_ids import app_loads
 from semistream.warehouse.records import Commit, LoadRecord
@@ -32,91 +31,80 @@ from semistream.warehouse.schema import load_commits, propagated, unmatched
 from semistream.warehouse.tables import ensure, existing_table, fact_table
 from semistream.warehouse.types import outside_years
 
-if TYPE_CHECKING:
-    from semistream.streaming.sinks.delta import DataFiles
-    from semistream.streaming.spool import Spool
-
-
-@lru_cache(maxsize=4)
-def _engine(url: str, _process: int) -> Engine:
-    return connect(url)
-
 
 @dataclass(frozen=True)
 class SqlSink:
     """The sink of the warehouse's own tables. Each task writes its rows and its ledger row in one
     transaction. The rows are spooled, so that they can be written again after a lost connection."""
 
-    url: str = field(repr=False)
-    fact: str
-    surrogates: tuple[str, ...]  # the fact table's surrogate keys, of each role
-    retry: float
-    index_ids: bool = False  # the fact table has an index on the stream's id columns
-    closing: Closing | None = None
+    warehouse: Warehouse
     two_phase: ClassVar[bool] = False
+
+    @property
+    def closing(self) -> Closing | None:
+        return self.warehouse.closing
 
     @staticmethod
     def accepts(setting: str) -> bool:
         return setting == "sql"
 
     @classmethod
-    def open(cls, setting: str, warehouse: SqlSink, checkpoint: Path) -> SqlSink:
-        return warehouse
+    def open(cls, setting: str, warehouse: Warehouse, checkpoint: Path) -> SqlSink:
+        return cls(warehouse)
 
     @property
     def engine(self) -> Engine:
-        return _engine(self.url, os.getpid())
-
-    def ledger(self, app: str) -> Ledger:
-        return Ledger(self.engine, app, self.retry)
+        return self.warehouse.engine
 
     def loaded(self, app: str, batch: int, drain: int, partition: int) -> LoadRecord | None:
-        return self.ledger(app).partition(batch, drain, partition)
+        return self.warehouse.ledger(app).partition(batch, drain, partition)
 
     def take_back(self, app: str, batch: int, drain: int) -> None:
-        names = [self.fact, *([closed_name(self.fact)] if self.closing is not None else [])]
-        self.ledger(app).take_back(batch, drain,
-                                   [existing_table(self.engine, name) for name in names])
+        fact = self.warehouse.fact
+        names = [fact, *([closed_name(fact)] if self.closing is not None else [])]
+        self.warehouse.ledger(app).take_back(batch, drain,
+                                             [existing_table(self.engine, n) for n in names])
 
-    def data_files(self, schema: pa.Schema, app: str, batch: int, drain: int,
-                   partition: int) -> DataFiles | None:
+    def writer(self, schema: pa.Schema, app: str, batch: int, drain: int,
+               partition: int) -> None:
         return None
 
     def write(self, record: LoadRecord, spool: Spool) -> LoadRecord:
-        ledger = self.ledger(record.app)
+        fact, ledger = self.warehouse.fact, self.warehouse.ledger(record.app)
         key = ledger.load_id(record.batch, record.drain, record.partition)
         joined, rejected, closed = spool.joined(), spool.unmatched(), spool.propagated()
         final, lost = spool.final(), Counter[str]()
         for _, part in parts(joined):
-            check_years(part, self.fact)
+            check_years(part, fact)
             lost.update(nulled(part, self.engine))
         record = replace(record, facts_checksum=stored_checksum(joined, self.engine),
                          nulled=dict(lost),
                          unmatched_checksum=stored_checksum(rejected, self.engine))
-        table = fact_table(self.fact, spool.stream_schema, self.surrogates, spool.added_schema)
+        table = fact_table(fact, spool.stream_schema, self.warehouse.surrogates, spool.added_schema)
 
         def insert(connection: Connection) -> int | None:
             for first, part in parts(joined):
                 bulk_insert(connection, table, with_key(part, key, first))
             for kept, rows in ((unmatched, rejected), (propagated, closed)):
                 for first, part in parts(rows):
-                    bulk_insert(connection, kept, rejected_rows(part, key, self.fact, first))
+                    bulk_insert(connection, kept, rejected_rows(part, key, fact, first))
             return (self.closing.close(connection, table, key, app_loads(ledger.number()), final)
                     if self.closing is not None else None)
 
-        with said(self.engine, self.fact):
+        with said(self.engine, fact):
             return ledger.load(record, insert)
 
     def prepare(self, stream: pa.Schema, added: pa.Schema, id_columns: tuple[str, ...]) -> SqlSink:
-        table = fact_table(self.fact, stream, self.surrogates, added, id_columns,
-                           index_ids=self.index_ids,
+        fact = self.warehouse.fact
+        table = fact_table(fact, stream, self.warehouse.surrogates, added, id_columns,
+                           index_ids=self.warehouse.index_ids,
                            keys=self.closing.keys if self.closing is not None else ())
         try:
             ensure(self.engine, table)
         except ConfigError:
             if not self._is_left_over():
                 raise
-            existing_table(self.engine, self.fact).drop(self.engine)
+            existing_table(self.engine, fact).drop(self.engine)
             ensure(self.engine, table)
         if self.closing is not None:
             self.closing.check(table, system_of(self.engine))
@@ -125,32 +113,32 @@ class SqlSink:
 
     def _is_left_over(self) -> bool:
         """Return whether the fact table was made by a first load that was refused, and is empty."""
-        c = load_commits.c
+        c, fact = load_commits.c, self.warehouse.fact
         with self.engine.connect() as connection:
-            table = existing_table(self.engine, self.fact)
+            table = existing_table(self.engine, fact)
             return ({"load_id", "load_row"} <= {*table.c.keys()}
                     and connection.execute(select(table).limit(1)).first() is None
                     and connection.execute(select(c.app).where(
-                        c.fact_table == self.fact).limit(1)).first() is None)
+                        c.fact_table == fact).limit(1)).first() is None)
 
     def commit(self, commit: Commit, loads: Sequence[LoadRecord]) -> None:
-        self.ledger(commit.app).commit(commit)
+        self.warehouse.ledger(commit.app).commit(commit)
 
     def clean_up(self) -> None:
         return None
 
     def missing(self, app: str) -> str | None:
-        newest = self.ledger(app).newest_output("sql")
+        fact, newest = self.warehouse.fact, self.warehouse.ledger(app).newest_output("sql")
         if newest is None:
             return None
         load, batch = newest
-        if not inspect(self.engine).has_table(self.fact):
-            return f"The table {self.fact} is gone"
-        key = existing_table(self.engine, self.fact).c.load_id
+        if not inspect(self.engine).has_table(fact):
+            return f"The table {fact} is gone"
+        key = existing_table(self.engine, fact).c.load_id
         any_row = select(key).where(key == load).limit(1)
         with self.engine.connect() as connection:
             if connection.execute(any_row).first() is None:
-                return f"The table {self.fact} has no row of batch {batch}"
+                return f"The table {fact} has no row of batch {batch}"
         return None
 
     def newest(self, app: str) -> tuple[int, int] | None:

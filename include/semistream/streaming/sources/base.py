@@ -1,64 +1,67 @@
-"""The base of all sources: how a source is read, which limits its micro-batches can have, and how
-the proof recounts it."""
+"""The base of all sources, which is also any source that Spark has."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import os
+from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 from sqlalchemy import Engine
 
 from semistream.job import StreamSpec
+from semistream.data_files import Unreadable
 from semistream.errors import ConfigError
+from semistream.streaming.sources.contract import (
+    CannotRecount,
+    Decoder,
+    Part,
+    Records,
+    Recount,
+    Split,
+    Splits,
+)
+from semistream.streaming.sources.decoders import RowDecoder
 
 if TYPE_CHECKING:
     from pyspark.errors import PySparkException
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from semistream.streaming.sources.reader import Reader
-
-RECOUNT_ROWS = 100_000  # tuples counted at a time
-
-
-class CannotRecount(Exception):
-    """A part of a source cannot be read again; the message says why."""
-
-
-@dataclass(frozen=True)
-class Part:
-    """The part of a source that one batch read. read(ids): yields (rows, the ids of those rows
-    whose ids can be read)."""
-
-    label: str
-    read: Callable[[tuple[str, ...]], Iterator[tuple[int, pa.RecordBatch]]]
-
 
 class Source:
     """Any source of Spark, given by its format and options.
 
-    formats: the names of sources of this kind; rows_option: the option that limits the tuples of a
-    micro-batch, if there is one; read_by_tasks: tasks, not Spark, parse its texts.
+    rows_option: the option that limits the tuples of a micro-batch, if there is one; texts: its
+    values are texts, so that the job may declare how they are written.
     """
 
-    formats: ClassVar[tuple[str, ...]] = ()
     rows_option: ClassVar[str] = ""
-    read_by_tasks: ClassVar[bool] = False
+    texts: ClassVar[bool] = False
+    decoder: Decoder  # of what Spark brings, since ``open``
 
-    def __init__(self, spec: StreamSpec):
-        self.spec = spec
+    def __init__(self, spec: StreamSpec, former: pa.Schema | None = None):
+        """Describe the source. former: the schema that was found when the app began."""
+        self.spec, self.former = spec, former
 
-    def reader(self) -> Reader | None:
-        """Return how tasks read its texts or files, with the declared schema or the one that the
-        files have; None if Spark brings rows. Raises ConfigError."""
-        return None
+    # ---- before there is a Spark session
 
     def check(self, max_files: int = 0, max_rows: int = 0) -> None:
         """Raise ConfigError for what can be known to fail without Spark. max_files, max_rows: as of
         ``options``."""
         self.options(max_files, max_rows)
+
+    @cached_property
+    def schema(self) -> pa.Schema | None:
+        """The schema of the tuples; None if only Spark can find it. Raises ConfigError."""
+        return None
+
+    def entries(self) -> Iterator[os.DirEntry[str] | Unreadable] | None:
+        """List the files that the source has now; None if only Spark can."""
+        return None
+
+    # ---- through Spark
 
     def options(self, max_files: int = 0, max_rows: int = 0) -> dict[str, str]:
         """Return the options for Spark. max_files, max_rows: limits of a micro-batch, if the source
@@ -66,23 +69,17 @@ class Source:
         limit = {self.rows_option: str(max_rows)} if max_rows and self.rows_option else {}
         return limit | self.spec.all_options()
 
-    def schema(self, spark: SparkSession) -> StructType | None:
-        """Return the schema to read with; None if Spark's source knows its own. Raises
-        ConfigError."""
-        from semistream.streaming.sources.schema import told_schema  # imports Spark
+    def spark_schema(self, spark: SparkSession) -> StructType | None:
+        """Return the schema for Spark's source; None if that knows its own. Raises ConfigError."""
+        from semistream.streaming.sources.schema import declared_schema  # imports Spark
 
-        return told_schema(self.spec) if self.spec.columns else None
+        return declared_schema(self.spec) if self.spec.columns else None
 
     def register(self, spark: SparkSession) -> None:
         """Register a data source that Spark does not have."""
 
-    def rows(self, df: DataFrame) -> DataFrame:
-        """Select from the DataFrame of Spark's source what the tasks need."""
-        return df
-
-    def files(self, df: DataFrame, paths: list[str]) -> DataFrame | None:
-        """Return what tasks need of a micro-batch's files, as these are now; None if tasks read the
-        files themselves. df: the micro-batch as Spark gives it."""
+    def columns(self, df: DataFrame) -> DataFrame:
+        """Select from the DataFrame of Spark's source the columns that ``input`` needs."""
         return df
 
     def refusal(self, spark: SparkSession, error: PySparkException) -> ConfigError:
@@ -90,8 +87,27 @@ class Source:
         what = f"{self.spec.format} {self.spec.path or ''}".strip()
         return ConfigError("stream", "must be a source that Spark can read", what, str(error))
 
-    def recount(self, offsets: dict[str, Any], warehouse: Engine) -> Part:
-        """Return a batch's part of the source, to be read again. offsets: its
-        ``load_commits.source_offsets``. Raises CannotRecount."""
+    def open(self, df: DataFrame) -> pa.Schema:
+        """Return the schema of the tuples, found through Spark if need be. df: the stream."""
+        from semistream.streaming.sources.schema import stream_schema
+
+        self.decoder = RowDecoder(stream_schema(df))
+        return self.decoder.schema
+
+    def input(self, df: DataFrame, part: Part) -> Splits[Any] | Records:
+        """Return how a micro-batch's tuples come to the tasks. df: the micro-batch as Spark gives
+        it. ``open`` must have been called."""
+        return Records(df, self.decoder)
+
+    # ---- for a second reading
+
+    def splits(self, part: Part) -> Sequence[Split]:
+        """Return the splits of a part of the source. Raises CannotRecount if it is not kept for a
+        second reading."""
+        raise CannotRecount(
+            f"a source of format {self.spec.format} is not kept for a second reading")
+
+    def recount(self, split: Any, warehouse: Engine) -> Recount:
+        """Return a split to be read again by the proof. Raises CannotRecount."""
         raise CannotRecount(
             f"a source of format {self.spec.format} is not kept for a second reading")

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import logging
+from functools import cached_property
+from typing import TYPE_CHECKING
 
-from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
+import pyarrow as pa
 
 from semistream.errors import ConfigError
-from semistream.files.formats import check_formats
 from semistream.files.source import Reading
+from semistream.files.formats import check_formats
 from semistream.streaming.sources.base import Source
-from semistream.streaming.sources.reader import Reader
+from semistream.streaming.sources.decoders import MessageDecoder
+from semistream.streaming.sources.file_reader import FileReader
+
+if TYPE_CHECKING:
+    from pyspark.errors import PySparkException
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 PACKAGE = "org.apache.spark:spark-sql-kafka-0-10_2.13"
 STARTS = ("startingoffsets", "startingtimestamp", "startingoffsetsbytimestamp")
@@ -20,20 +26,18 @@ log = logging.getLogger(__name__)
 
 
 class KafkaSource(Source):
-    formats = ("kafka",)
-    read_by_tasks = True
+    texts = True
     rows_option = "maxOffsetsPerTrigger"
 
-    def reader(self) -> Reader | None:
+    @cached_property
+    def schema(self) -> pa.Schema | None:
         declared, formats = self.spec.declared, self.spec.formats
-        if declared is None:
-            if formats:
-                raise ConfigError("stream.columns", "must be given with formats", None,
-                                  "Name the columns of the messages with their types.")
-            return None
-        check_formats(declared, formats, "stream")
-        return Reader("json", Reading(formats=formats), declared, tuple(declared.names),
-                      self.spec.id)
+        if declared is not None:
+            check_formats(declared, formats, "stream")
+        elif formats:
+            raise ConfigError("stream.columns", "must be given with formats", None,
+                              "Name the columns of the messages with their types.")
+        return declared
 
     def options(self, max_files: int = 0, max_rows: int = 0) -> dict[str, str]:
         """Return the options, with the earliest offsets as the start of a first load: Spark's own
@@ -44,11 +48,19 @@ class KafkaSource(Source):
         log.info("a first load begins with the earliest records of the topic (startingOffsets)")
         return given | {"startingOffsets": "earliest"}
 
-    def schema(self, spark: SparkSession) -> StructType | None:
+    def spark_schema(self, spark: SparkSession) -> StructType | None:
         return None  # Spark has its own schema of Kafka records
 
-    def rows(self, df: DataFrame) -> DataFrame:
+    def columns(self, df: DataFrame) -> DataFrame:
         return df.select("value") if self.spec.columns else df
+
+    def open(self, df: DataFrame) -> pa.Schema:
+        if self.schema is None:
+            return super().open(df)
+        self.decoder = MessageDecoder(
+            FileReader("json", Reading(formats=self.spec.formats), self.schema,
+                   tuple(self.schema.names), self.spec.id))
+        return self.schema
 
     def refusal(self, spark: SparkSession, error: PySparkException) -> ConfigError:
         if "kafka" not in str(error).lower():

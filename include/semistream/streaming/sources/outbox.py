@@ -15,7 +15,7 @@ from sqlalchemy import Engine, func, select
 from sqlalchemy.exc import DBAPIError
 
 from semistream.errors import ConfigError
-from semistream.streaming.sources.base import RECOUNT_ROWS
+from semistream.streaming.sources.contract import RECOUNT_ROWS
 from semistream.streaming.sources.ranges import NumberedSource, Range, RangeReader, option
 from semistream.warehouse.bulk import fetch
 from semistream.warehouse.dialects import connect, system_of
@@ -44,26 +44,25 @@ class OutboxDataSource(DataSource):
 
 
 class Outbox(NumberedSource):
-    formats = ("outbox",)
     data_source = OutboxDataSource
 
     def check(self, max_files: int = 0, max_rows: int = 0) -> None:
         with suppress(DBAPIError):  # a database that is away may be back when Spark asks it
             super().check(max_files, max_rows)
 
-    def label(self, first: int, last: int) -> str:
-        return f"{option(self.spec.all_options(), 'table', '')}, {super().label(first, last)}"
+    def label(self, split: Range) -> str:
+        return f"{option(self.spec.all_options(), 'table', '')}, {split.label}"
 
-    def ids(self, first: int, last: int, ids: tuple[str, ...],
-            warehouse: Engine) -> Iterator[tuple[int, pa.RecordBatch]]:
+    def read_again(self, split: Range, columns: tuple[str, ...],
+                   warehouse: Engine) -> Iterator[tuple[int, pa.RecordBatch]]:
         options = self.spec.all_options()
         url = option(options, "url", "") or os.environ.get(option(options, "urlVariable", ""), "")
         engine = connect(url) if url else warehouse
         table = existing_table(engine, option(options, "table", ""))
         column = table.c[option(options, "id", "id")]
-        schema = pa.schema([f for f in arrow_schema(table) if f.name in ids])
+        schema = pa.schema([f for f in arrow_schema(table) if f.name in columns])
         query = select(*(table.c[n] for n in schema.names or [column.name])).where(
-            column > first, column <= last)
+            column > split.start, column <= split.end)
         try:
             with engine.connect() as connection:
                 for batch in fetch(connection, query, schema, RECOUNT_ROWS):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -21,7 +21,23 @@ from pyspark.sql.streaming.datasource import (
 from sqlalchemy import Engine
 
 from semistream.errors import ConfigError
-from semistream.streaming.sources.base import RECOUNT_ROWS, Part, Source
+from semistream.streaming.sources.base import Source
+from semistream.streaming.sources.contract import RECOUNT_ROWS, CannotRecount, Part, Recount
+
+
+class Range(InputPartition):
+    """Ids in (start, end]."""
+
+    def __init__(self, start: int, end: int):
+        self.start, self.end = start, end
+
+    @property
+    def label(self) -> str:
+        return f"ids {self.start + 1} to {self.end}"
+
+    @property
+    def size(self) -> int:
+        return -1
 
 
 class NumberedSource(Source):
@@ -38,28 +54,29 @@ class NumberedSource(Source):
     def register(self, spark: SparkSession) -> None:
         spark.dataSource.register(self.data_source)
 
-    def recount(self, offsets: dict[str, Any], warehouse: Engine) -> Part:
-        first, last = ((o or [{"id": 0}])[0]["id"] for o in (offsets["start"], offsets["offsets"]))
-        return Part(self.label(first, last), lambda ids: self.ids(first, last, ids, warehouse))
+    def splits(self, part: Part) -> list[Range]:
+        first, last = (0 if at is None else at["id"] for at in (part.start, part.end))
+        return [Range(first, last)]
 
-    def label(self, first: int, last: int) -> str:
-        return f"ids {first + 1} to {last}"
+    def recount(self, split: Range, warehouse: Engine) -> Recount:
+        if self.spec.mark is not None:
+            raise CannotRecount("rows that are punctuations are not told apart in this source")
+        return Recount(self.label(split), lambda columns: self.read_again(split, columns,
+                                                                          warehouse))
 
-    def ids(self, first: int, last: int, ids: tuple[str, ...],
-            warehouse: Engine) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yield (rows, their ids) of the numbers in (first, last], some at a time. The default is
-        for generated tuples, whose number is the column id."""
-        for start in range(first, last, RECOUNT_ROWS):
-            numbers = pa.array(range(start + 1, min(start + RECOUNT_ROWS, last) + 1), pa.int64())
-            yield len(numbers), pa.record_batch([numbers],
-                                                names=["id"]).select([i for i in ids if i == "id"])
+    def label(self, split: Range) -> str:
+        """Return the name of a range in reports."""
+        return split.label
 
-
-class Range(InputPartition):
-    """Ids in (start, end]."""
-
-    def __init__(self, start: int, end: int):
-        self.start, self.end = start, end
+    def read_again(self, split: Range, columns: tuple[str, ...],
+                   warehouse: Engine) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Yield (rows, these columns of them) of a range, some at a time. The default is for
+        generated tuples, whose number is the column id."""
+        for start in range(split.start, split.end, RECOUNT_ROWS):
+            end = min(start + RECOUNT_ROWS, split.end)
+            numbers = pa.array(range(start + 1, end + 1), pa.int64())
+            yield len(numbers), pa.record_batch([numbers], names=["id"]).select(
+                [name for name in columns if name == "id"])
 
 
 class RangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

@@ -1,65 +1,79 @@
 """The registry of sources by format. A new source is a file beside this one, and a line in
-``SOURCES``.
-
-A micro-batch's offsets are those of Spark's offset log (``log``). For file formats,
-``quality.sources`` recounts the files.
-"""
+``SOURCES``."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+import pyarrow as pa
 
-from semistream.job import StreamSpec
+from semistream.job import FILE_FORMATS, StreamSpec
 from semistream.errors import ConfigError
 from semistream.streaming.sources.base import Source
-from semistream.streaming.sources.files import FileSource, SparkFiles
-from semistream.streaming.sources.kafka import KafkaSource
-from semistream.streaming.sources.outbox import Outbox
-from semistream.streaming.sources.zipf import Zipf
+from semistream.streaming.sources.file_reader import READ
 
-SOURCES: list[type[Source]] = [FileSource, SparkFiles, KafkaSource, Zipf, Outbox]
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+# ``module.Class`` of this package by format, imported on first use: the proof needs no Spark
+SOURCES: dict[str, str] = {
+    **dict.fromkeys(FILE_FORMATS, "file_streams.SparkFileStream"),
+    **dict.fromkeys(READ, "file_streams.FileStream"),
+    "kafka": "kafka.KafkaSource", "outbox": "outbox.Outbox", "zipf": "zipf.Zipf",
+}
 
 
-def find_source(spec: StreamSpec) -> Source:
-    """Return the source of a job; for a format that no line names, Spark's own. Raises ConfigError
-    if columns have formats that the source would ignore."""
-    kind = next((kind for kind in SOURCES if spec.format in kind.formats), Source)
-    if spec.formats and not kind.read_by_tasks:
-        known = [f for k in SOURCES if k.read_by_tasks for f in k.formats]
+def find_source(spec: StreamSpec, former: pa.Schema | None = None) -> Source:
+    """Return the source of a job; for a format that no line names, Spark's own. former: the schema
+    that was found when the app began. Raises ConfigError if columns have formats that the source
+    would ignore."""
+    kind = _class_of(spec.format)
+    if spec.formats and not kind.texts:
+        known = [name for name in SOURCES if _class_of(name).texts]
         raise ConfigError("stream.formats", f"must be of a source of {', '.join(known)}, as "
                                             f"{spec.format} has values with types",
                           ", ".join(spec.formats),
                           "Leave formats out, of the master's key columns too.")
-    return kind(spec)
+    return kind(spec, former)
 
 
-def read_streams(spark: SparkSession, specs: Sequence[StreamSpec], max_files: int = 0,
+def _class_of(source_format: str) -> type[Source]:
+    if source_format not in SOURCES:
+        return Source
+    module, name = SOURCES[source_format].split(".")
+    found: type[Source] = getattr(import_module(f"{__package__}.{module}"), name)
+    return found
+
+
+def read_streams(spark: SparkSession, sources: Sequence[Source], max_files: int = 0,
                  max_rows: int = 0) -> list[DataFrame]:
-    """Return the DataFrame of each stream as Spark reads it.
+    """Return the DataFrame of each source as Spark reads it.
 
-    max_files, max_rows: limits of a micro-batch for each stream; 0: no limit. Raises ConfigError
+    max_files, max_rows: limits of a micro-batch for each source; 0: no limit. Raises ConfigError
     for a source that cannot be read.
     """
     # Spark shows a source's options in its plans, which errors quote. The options of a secret file
     # are redacted, whatever their names.
-    secret = [name for spec in specs for name in spec.secrets()]
+    secret = [name for source in sources for name in source.spec.secrets()]
     spark.conf.set("spark.sql.redaction.options.regex",
                    "|".join(["(?i)url", *map(re.escape, secret)]))
-    return [_read_stream(spark, spec, max_files, max_rows) for spec in specs]
+    return [_read_stream(spark, source, max_files, max_rows) for source in sources]
 
 
-def _read_stream(spark: SparkSession, spec: StreamSpec, max_files: int,
+def _read_stream(spark: SparkSession, source: Source, max_files: int,
                  max_rows: int) -> DataFrame:
-    source = find_source(spec)
+    from pyspark.errors import PySparkException
+
     source.register(spark)
-    reader = spark.readStream.format(spec.format).options(**source.options(max_files, max_rows))
-    if (schema := source.schema(spark)) is not None:
+    path = source.spec.path
+    reader = spark.readStream.format(source.spec.format).options(
+        **source.options(max_files, max_rows))
+    if (schema := source.spark_schema(spark)) is not None:
         reader = reader.schema(schema)
     try:
-        return source.rows(reader.load(spec.path) if spec.path else reader.load())
+        return source.columns(reader.load(path) if path else reader.load())
     except PySparkException as e:
         raise source.refusal(spark, e) from None

@@ -15,6 +15,6 @@ def stream_schema(df: DataFrame) -> pa.Schema:
     return to_arrow_schema(df.schema, timezone="UTC")
 
 
-def told_schema(spec: StreamSpec) -> StructType:
+def declared_schema(spec: StreamSpec) -> StructType:
     """Return the schema that ``stream.columns`` declares, as Spark's. Raises ConfigError."""
     return from_arrow_schema(spec.declared, prefer_timestamp_ntz=True)

@@ -39,7 +39,6 @@ class ZipfDataSource(DataSource):
 
 
 class Zipf(NumberedSource):
-    formats = ("zipf",)
     data_source = ZipfDataSource
 
 

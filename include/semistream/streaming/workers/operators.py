@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from semistream.joins.arena import Region
-from semistream.streaming.joining import Joining
+from semistream.streaming.join_operator import JoinOperator
 from semistream.streaming.workers.sockets import (
     close,
     connect,
@@ -48,34 +48,34 @@ class OperatorCache:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._held: tuple[Key, Joining] | None = None
+        self._held: tuple[Key, JoinOperator] | None = None
         self._listening: socket.socket | None = None
 
-    def put(self, key: Key, join: Joining) -> None:
+    def put(self, key: Key, operator: JoinOperator) -> None:
         """Cache an operator in place of the former one."""
         self.clear()
         with self._lock:
-            self._held = key, join
-            if join.portable:
+            self._held = key, operator
+            if operator.portable:
                 self._listen(key)
 
-    def take(self, key: Key) -> Joining | None:
+    def take(self, key: Key) -> JoinOperator | None:
         """Take the operator out of the cache of this worker or of another one; None if no worker
         has it."""
         with self._lock:
             if self._held and self._held[0] == key:
-                join = self._held[1]
+                operator = self._held[1]
                 self._remove()
-                return join
+                return operator
         return fetch(key)
 
     def clear(self) -> None:
         """Free the cached operator's memory."""
         with self._lock:
             if self._held:
-                join = self._held[1]
+                operator = self._held[1]
                 self._remove()
-                join.close()
+                operator.close()
 
     def _remove(self) -> None:
         if self._listening:
@@ -93,21 +93,21 @@ class OperatorCache:
             with self._lock:
                 if self._held is None or self._held[0] != key:
                     return
-                join = self._held[1]
+                operator = self._held[1]
                 self._remove()
                 try:
-                    send(other, join)
+                    send(other, operator)
                 except OSError as e:
                     log.warning("an operator could not be passed to another worker: %s", e)
-                join.close()
+                operator.close()
                 return
 
 
-def send(to: socket.socket, join: Joining) -> None:
+def send(to: socket.socket, operator: JoinOperator) -> None:
     """Send an operator: sizes, file descriptors of its arrays, then the pickle of the rest."""
     out = io.BytesIO()
     pickler = _Pickler(out)
-    pickler.dump(join)
+    pickler.dump(operator)
     data, handles = out.getvalue(), [r.handle for r in pickler.regions]
     to.sendall(HEAD.pack(len(data), len(handles)))
     for first in range(0, len(handles), HANDLES):
@@ -115,7 +115,7 @@ def send(to: socket.socket, join: Joining) -> None:
     to.sendall(data)
 
 
-def fetch(key: Key) -> Joining | None:
+def fetch(key: Key) -> JoinOperator | None:
     """Fetch the operator from the cache of another worker; None if none has it."""
     other = connect(key)
     if other is None:

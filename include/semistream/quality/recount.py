@@ -8,22 +8,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import sqlalchemy as sa
 from sqlalchemy import BigInteger, Column, String, Text, select
 
-from semistream.errors import SemistreamError
 from semistream.job import StreamSpec
 from semistream.positions import Kind
 from semistream.quality.scope import Scope, Stream
 from semistream.quality.staging import Sources, Staging
-from semistream.streaming.sources.base import CannotRecount, Part
+from semistream.streaming.sources.contract import INFERRED, CannotRecount, Part, Recount
 from semistream.warehouse.bulk import bulk_insert
 from semistream.warehouse.ids import shorten, stream_ids
 from semistream.warehouse.ledger import parts_of
@@ -31,7 +28,6 @@ from semistream.warehouse.schema import load_files
 from semistream.warehouse.tables import arrow_schema, quoted
 from semistream.warehouse.types import KeyString, LongString
 
-FOUND_TYPES = {b"types": b"found"}  # for texts whose types a load inferred, see ``cast_cells``
 PLACES = 2**31  # a tuple's place is its batch times this, plus the number of its file in the batch
 Columns = Mapping[str, sa.types.TypeEngine]  # a source's columns, with the warehouse's types
 
@@ -50,8 +46,8 @@ def stage_sources(staging: Staging, stream: Stream, commits: list[sa.Row],
     """Stage the number of rows of each batch's source, and these columns of each row, the first of
     which are its id. Return None, with a note, if the source cannot be recounted."""
     try:
-        parts = [(c.batch, _parts(_source(staging.engine, c, stream.side), stream.spec,
-                                  staging.engine)) for c in commits if c.drain == Kind.BATCH]
+        parts = [(c.batch, _recounts(staging.engine, c, stream.side, stream.spec))
+                 for c in commits if c.drain == Kind.BATCH]
         found = _stage(staging, columns, len(stream.ids), parts,
                        f"_{stream.name}" if stream.name else "")
     except CannotRecount as e:
@@ -71,11 +67,11 @@ def read_tuples(engine: sa.Engine, stream: StreamSpec, commits: list[sa.Row], co
     names = tuple(columns)
     for c in commits:
         if c.drain == Kind.BATCH:
-            for part in _parts(_source(engine, c, side), stream, engine):
+            for part in _recounts(engine, c, side, stream):
                 yield from ((c.batch, found) for _, found in part.read(names))
 
 
-def _stage(staging: Staging, columns: Columns, ids: int, parts: list[tuple[int, list[Part]]],
+def _stage(staging: Staging, columns: Columns, ids: int, parts: list[tuple[int, list[Recount]]],
            side: str) -> Sources:
     counts = staging.table(f"sources{side}", Column("batch", BigInteger), Column("source", Text),
                            Column("rows_in_source", BigInteger))
@@ -106,12 +102,14 @@ def _stage(staging: Staging, columns: Columns, ids: int, parts: list[tuple[int, 
     return Sources(counts, tuples, places)
 
 
-def _source(engine: sa.Engine, commit: sa.Row, side: int | None) -> dict[str, Any]:
-    """Return the ``source_offsets`` of a stream, with the paths of the batch's files."""
+def _part_of_source(engine: sa.Engine, commit: sa.Row,
+                    side: int | None) -> tuple[dict[str, Any], list[str]]:
+    """Return the ``source_offsets`` of a stream, and the paths of the batch's files. Raises
+    CannotRecount."""
     parts = parts_of(json.loads(commit.source_offsets))
     offsets: dict[str, Any] = parts[side or 0]
-    if (count := offsets.get("files")) is None:
-        return offsets
+    if not (count := offsets.get("files", 0)):
+        return offsets, []
     first = parts[0].get("files", 0) if side else 0
     f = load_files.c
     with engine.connect() as connection:
@@ -122,41 +120,26 @@ def _source(engine: sa.Engine, commit: sa.Row, side: int | None) -> dict[str, An
     if len(paths) < count:
         raise CannotRecount(f"{count - len(paths)} source files of batch {commit.batch} are gone, "
                             f"and their names forgotten")
-    return offsets | {"files": paths}
+    return offsets, paths
 
 
-def _parts(offsets: dict[str, Any], stream: StreamSpec, engine: sa.Engine) -> list[Part]:
-    """Return the parts of the source that a batch read: one for each file, labelled with its path,
-    or a single one."""
-    if "files" not in offsets:
-        return [_part(offsets, stream, engine)]
-    return [replace(_part(offsets | {"files": [file]}, stream, engine), label=file)
-            for file in offsets["files"]]
-
-
-def _label(parts: list[Part]) -> str:
-    names = [Path(part.label).name for part in parts]
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-
-
-def _part(offsets: dict[str, Any], stream: StreamSpec, engine: sa.Engine) -> Part:
-    """Return the part of the source that ``load_commits.source_offsets`` describes. Raises
-    CannotRecount if it cannot be read again."""
-    kind = offsets.get("format")
-    if "files" in offsets:
-        files = [_local(f) for f in offsets["files"]]
-        names = [f.name for f in files]
-        label = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-        return Part(
-            label, lambda ids: (piece for f in files
-                                for piece in _readable_file(f, kind, stream, ids)))
-    if stream.mark is not None:
-        raise CannotRecount("rows that are punctuations are not told apart in this source")
-    # imported only here: it imports Spark, which files do not need
+def _recounts(engine: sa.Engine, commit: sa.Row, side: int | None,
+              stream: StreamSpec) -> list[Recount]:
+    """Return the splits of the source that a batch read, to be read again. Raises
+    CannotRecount."""
+    # imported only here: it imports Numba, which other checks do not need
     from semistream.streaming.sources.registry import find_source
 
-    return find_source(stream.model_copy(update={"format": kind or stream.format})).recount(
-        offsets, engine)
+    offsets, files = _part_of_source(engine, commit, side)
+    # of the format that was read, which may not be the job's any more
+    source = find_source(stream.model_copy(update={"format": offsets.get("format")
+                                                   or stream.format}))
+    return [source.recount(split, engine) for split in source.splits(Part.of(offsets, files))]
+
+
+def _label(parts: list[Recount]) -> str:
+    names = [Path(part.label).name for part in parts]
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def with_stream_id(batch: int, found: pa.RecordBatch, ids: int, schema: pa.Schema, file: int = 0,
@@ -185,7 +168,7 @@ def _readable(found: pa.RecordBatch, schema: pa.Schema, deciding: int) -> pa.Rec
     these types. Other values that cannot be converted are null."""
     from semistream.files.convert import cast_cells
 
-    exact = (found.schema.metadata or {}) == FOUND_TYPES
+    exact = (found.schema.metadata or {}) == INFERRED
     columns, wrong = [], list[int]()
     for name, column in zip(found.schema.names, found.columns, strict=True):
         kind = schema.field(name).type
@@ -202,72 +185,8 @@ def _readable(found: pa.RecordBatch, schema: pa.Schema, deciding: int) -> pa.Rec
 def ids_of_file(file: Path, stream: StreamSpec,
                 engine: sa.Engine) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Yield (rows, their ids) of one file, as for the file of a batch. Raises CannotRecount."""
-    yield from _part({"format": stream.format, "files": [str(file)]}, stream,
-                     engine).read(stream.id)
+    from semistream.streaming.sources.registry import find_source
 
-
-def _local(file: str) -> Path:
-    if "://" in file:
-        raise CannotRecount(f"{file} is not on a file system here")
-    path = Path(file)
-    try:
-        there = path.is_file()
-    except OSError as e:
-        raise CannotRecount(f"{path} cannot be looked at ({e.strerror or e})") from None
-    if not there:
-        raise CannotRecount(f"the source file {path} is gone")
-    return path
-
-
-def _readable_file(file: Path, *arguments: Any) -> Iterator[tuple[int, pa.RecordBatch]]:
-    try:
-        yield from read_ids(file, *arguments)
-    except (pa.ArrowException, OSError, SemistreamError) as e:
-        raise CannotRecount(f"{file} cannot be read ({e})") from None
-
-
-def read_ids(file: Path, kind: str | None, stream: StreamSpec,
-             ids: tuple[str, ...]) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yield (rows, some of their columns) piece by piece, read as the load reads the file. A line
-    that is no row, or whose columns cannot be read, is only counted. The columns of text files are
-    texts."""
-    # imported only here: they import Numba, which other checks do not need
-    from semistream.files.opening import SOURCES, read_files
-    from semistream.streaming.sources.reader import reading_of
-
-    if kind not in SOURCES:
-        raise CannotRecount(f"files of the format {kind} cannot be read again; those that can are "
-                            f"{', '.join(SOURCES)}")
-    if stream.mark is not None and kind != "parquet":
-        raise CannotRecount(f"rows that are punctuations are not told apart in {kind} files")
-    if not file.stat().st_size:
-        return
-    wanted = [*ids, *([] if stream.mark is None else [stream.mark])]
-    reading = reading_of(stream.model_copy(update={"format": kind}))
-    names = [f.name for f in stream.declared] if stream.declared is not None else []
-    source = read_files("stream", [], kind, reading, pa.schema([(n, pa.string()) for n in names]))
-    found = source.columns(file) or names
-    if lacking := [i for i in stream.id if i not in found] if kind != "json" or not names else []:
-        raise CannotRecount(f"{file} has no column {lacking[0]}")
-    there = [n for n in wanted if n in found]
-    if kind == "parquet":
-        source = read_files("stream", [file], kind, reading)
-    else:
-        source = read_files("stream", [], kind, reading, pa.schema([(n, pa.string())
-                                                                    for n in found]), found)
-    source.only(there or found[:1])  # without a column the rows could not be counted
-    for chunk in source.read(file):
-        rows = chunk.rows
-        if stream.mark is not None:
-            rows = rows.filter(_is_tuple(rows.column(stream.mark)))
-        rows = rows.select([n for n in there if n in ids])
-        if kind != "parquet" and stream.declared is None:
-            rows = rows.replace_schema_metadata(FOUND_TYPES)
-        yield rows.num_rows + len(chunk.rejected), rows
-
-
-def _is_tuple(marks: pa.Array) -> pa.Array:
-    """Return whether each row is a tuple and not a punctuation; see
-    ``stream_joins.sources.PunctuationRows``."""
-    marked = marks if pa.types.is_boolean(marks.type) else pc.not_equal(marks, "")
-    return pc.invert(pc.fill_null(marked, False))
+    source = find_source(stream)
+    for split in source.splits(Part(None, None, (str(file),))):
+        yield from source.recount(split, engine).read(stream.id)

@@ -10,18 +10,18 @@ from pathlib import Path
 import sqlalchemy as sa
 from sqlalchemy import BigInteger, Column, func, select
 
-from semistream.job import FILE_FORMATS, StreamSpec
-from semistream.quality.scope import Scope, Stream
-from semistream.quality.staging import Staging
-from semistream.source_files import (
-    SourceFile,
-    Unseen,
+from semistream.data_files import (
+    DataFile,
+    Unreadable,
+    escaped,
     fixed_part,
     is_remote,
     is_utf8,
     list_files,
-    plainly,
 )
+from semistream.job import FILE_FORMATS, StreamSpec
+from semistream.quality.scope import Scope, Stream
+from semistream.quality.staging import Staging
 from semistream.warehouse.schema import load_commits, load_files
 from semistream.warehouse.types import LongString
 
@@ -29,7 +29,7 @@ AT_ONCE = 10_000  # rows of the ledger read at a time
 NOT_SEEN = "could not be looked at"
 
 
-def stage_source_files(staging: Staging, scope: Scope, of: Stream) -> sa.Table | None:
+def stage_file_audit(staging: Staging, scope: Scope, of: Stream) -> sa.Table | None:
     """Stage the wrong files of the source: batch, file, finding. Return None for a source without
     files, or, with a note, for one that cannot be listed from here.
 
@@ -57,7 +57,7 @@ def stage_source_files(staging: Staging, scope: Scope, of: Stream) -> sa.Table |
                              "that was there has been loaded.")
     table = staging.table(f"files_{of.name}", Column("batch", BigInteger),
                           Column("file", LongString()), Column("finding", LongString()))
-    staging.insert(table, ((batch, plainly(file), found) for batch, file, found in findings))
+    staging.insert(table, ((batch, escaped(file), found) for batch, file, found in findings))
     return table
 
 
@@ -70,7 +70,7 @@ def _changed(connection: sa.Connection,
         select(f.batch, f.path, f.size, f.modified).where(f.app == scope.app))
     for batch, *noted in rows:
         names.add(noted[0])
-        file = SourceFile(*noted)
+        file = DataFile(*noted)
         try:
             now = file.now()
         except OSError as e:
@@ -93,7 +93,7 @@ def _passed_over(path: str, stream: StreamSpec, names: set[str],
     for entry in list_files(path, stream.options, stream.format):
         if entry.path in names:
             continue
-        if isinstance(entry, Unseen):
+        if isinstance(entry, Unreadable):
             yield None, entry.path, f"{NOT_SEEN}: {entry.why}"
             continue
         if not is_utf8(entry.path):

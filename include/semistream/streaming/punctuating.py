@@ -1,8 +1,8 @@
-"""The promises of two streams about later tuples, as punctuations, if the streams come in
+"""The constraints of two streams, as punctuations about later tuples, if the streams come in
 micro-batches.
 
 Within a micro-batch tuples have no order, because partitions of the source are read in parallel. A
-promise that depends on the stream's order therefore holds only after the micro-batch.
+constraint that depends on the stream's order therefore holds only after the micro-batch.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from semistream.stream_joins.sources import (
 )
 
 
-class Promise(Protocol):
-    """A promise of a stream. state: can be written as JSON, for a snapshot after a micro-batch; it
-    is updated in place."""
+class BatchPunctuations(Protocol):
+    """A source of punctuations of a stream that comes in micro-batches. state: can be written as
+    JSON, for a snapshot after a micro-batch; it is updated in place."""
 
     state: dict[str, Any]
 
     def steps(self, chunk: pa.RecordBatch) -> Iterator[Step]:
         """Yield the chunk's tuples, with the punctuations that already hold after them."""
 
-    def behind(self) -> list[Punctuations]:
+    def end_batch(self) -> list[Punctuations]:
         """Return the punctuations that hold after the micro-batch."""
 
 
-class AtOnce:
+class Immediate:
     """A punctuation source that does not depend on the order of tuples."""
 
     def __init__(self, source: PunctuationSource):
@@ -49,11 +49,11 @@ class AtOnce:
     def steps(self, chunk: pa.RecordBatch) -> Iterator[Step]:
         return self.source.steps(chunk)
 
-    def behind(self) -> list[Punctuations]:
+    def end_batch(self) -> list[Punctuations]:
         return []
 
 
-class Behind:
+class Deferred:
     """A punctuation source whose punctuations are held back until the end of the micro-batch."""
 
     def __init__(self, source: PunctuationSource):
@@ -64,12 +64,12 @@ class Behind:
             self._held += step.punctuations
             yield Step(step.tuples)
 
-    def behind(self) -> list[Punctuations]:
+    def end_batch(self) -> list[Punctuations]:
         held, self._held = self._held, []
         return held
 
 
-class Rows(Behind):
+class MarkedRows(Deferred):
     """Punctuations that are rows of the source. A punctuation of several keys comes to every
     partition; one of a single key is used only in the key's partition, which alone knows when it is
     complete."""
@@ -78,16 +78,16 @@ class Rows(Behind):
         super().__init__(PunctuationRows(mark, on))
         self.on, self.placement, self.partition = on, placement, partition
 
-    def behind(self) -> list[Punctuations]:
-        return [own for said in super().behind() for own in self._own(said)]
+    def end_batch(self) -> list[Punctuations]:
+        return [mine for found in super().end_batch() for mine in self._of_partition(found)]
 
-    def _own(self, said: Punctuations) -> Iterator[Punctuations]:
-        if isinstance(said, pa.RecordBatch):
-            yield said
+    def _of_partition(self, found: Punctuations) -> Iterator[Punctuations]:
+        if isinstance(found, pa.RecordBatch):
+            yield found
             return
-        constant = [p for p in said if set(p) == set(self.on)
+        constant = [p for p in found if set(p) == set(self.on)
                     and not any(isinstance(v, dict) for v in p.values())]
-        yield [p for p in said if p not in constant]
+        yield [p for p in found if p not in constant]
         if constant:
             columns = [_typed([p[name] for p in constant], self.placement.stream.field(name).type)
                        for name in self.on]
@@ -107,8 +107,8 @@ def _typed(values: list[Any], kind: pa.DataType) -> pa.Array:
 
 
 class ClusteredBatches:
-    """The promise that tuples of a key come together: a key of the previous micro-batch that is not
-    in this one is complete, if this one has any keys. The state has the keys of the latest
+    """The constraint that tuples of a key come together: a key of the previous micro-batch that is
+    not in this one is complete, if this one has any keys. The state has the keys of the latest
     micro-batch."""
 
     def __init__(self, schema: pa.Schema, on: list[str]):
@@ -122,7 +122,7 @@ class ClusteredBatches:
             self._found.append(keys.group_by(names, use_threads=False).aggregate([]))
         yield Step(chunk)
 
-    def behind(self) -> list[Punctuations]:
+    def end_batch(self) -> list[Punctuations]:
         if not self._found:
             return []
         names = self.schema.names
@@ -144,20 +144,20 @@ def _message(table: pa.Table) -> bytes:
     return sink.getvalue().to_pybytes()
 
 
-def promises_of(plan: StreamStreamPlan, side: int, streams: tuple[pa.Schema, ...],
-                partition: int) -> list[Promise]:
-    """Return the promises of a side in a partition. Raises ConfigError for a watermark over a
-    column that is of no use to the join."""
+def punctuation_sources(plan: StreamStreamPlan, side: int, streams: tuple[pa.Schema, ...],
+                        partition: int) -> list[BatchPunctuations]:
+    """Return the punctuation sources of a side in a partition. Raises ConfigError for a watermark
+    over a column that is of no use to the join."""
     given, on = plan.promises[side], [pair[side] for pair in plan.on]
-    out: list[Promise] = []
+    out: list[BatchPunctuations] = []
     if (mark := plan.mark(side)) is not None:
         if mark not in streams[side].names or mark in on:
             raise ConfigError(f"{SIDES[side]}.punctuation", "must name a column of the stream that "
                                                             "is no join column", mark,
                               f"It has: {', '.join(streams[side].names)}.")
-        out.append(Rows(mark, on, plan.placement(streams, side), partition))
+        out.append(MarkedRows(mark, on, plan.placement(streams, side), partition))
     if given.get("unique"):
-        out.append(AtOnce(UniqueKey(on)))
+        out.append(Immediate(UniqueKey(on)))
     if given.get("clustered"):
         out.append(ClusteredBatches(streams[side], on))
     if watermark := given.get("watermark"):
@@ -168,5 +168,5 @@ def promises_of(plan: StreamStreamPlan, side: int, streams: tuple[pa.Schema, ...
                                                           "of within", column,
                               f"Columns: {', '.join(sorted(allowed))}.")
         delay = distance(watermark.get("delay", 0), streams[side].field(column).type)
-        out.append(Behind(Watermark(column, delay)))
+        out.append(Deferred(Watermark(column, delay)))
     return out

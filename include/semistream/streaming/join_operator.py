@@ -25,7 +25,7 @@ from semistream.warehouse.records import InputCounts, LoadRecord
 if TYPE_CHECKING:
     from semistream.sketches import SampledSketch
     from semistream.stream_joins import Propagated, StreamJoinOutput, StreamStreamJoin
-    from semistream.streaming.promises import Promise
+    from semistream.streaming.punctuating import BatchPunctuations
     from semistream.streaming.waiting import Pace
 
 Refused = Counter[tuple[int, Reason]]  # tuples rejected before the operator, by side and reason
@@ -44,7 +44,7 @@ class Finished(NamedTuple):
     final: Final | None = None
 
 
-class Joining(Protocol):
+class JoinOperator(Protocol):
     """An operator in a task. first: how many of its output columns are the (left) stream's;
     sketched: whether its keys can be sketched for the ledger."""
 
@@ -65,7 +65,7 @@ class Joining(Protocol):
     def sketch(self, sketch: SampledSketch, tuples: pa.RecordBatch) -> None:
         """Add a sample of the tuples' join keys, drawn by the sketch."""
 
-    def settle(self, pace: Pace | None) -> Iterator[Finished]:
+    def end_batch(self, pace: Pace | None) -> Iterator[Finished]:
         """End the micro-batch, whose tuples are all processed. pace: how far to finish waiting
         tuples, if their waiting is bounded."""
 
@@ -95,7 +95,7 @@ class Joining(Protocol):
         it would otherwise stay until the next garbage collection."""
 
 
-class WithMaster:
+class SemiStreamOperator:
     """The operator that joins a stream with R."""
 
     portable = True
@@ -120,7 +120,7 @@ class WithMaster:
         codes, valid = keys.stream_codes(drawn)
         sketch.add(codes[valid])
 
-    def settle(self, pace: Pace | None) -> Iterator[Finished]:
+    def end_batch(self, pace: Pace | None) -> Iterator[Finished]:
         return (Finished(*output) for output in (self.join.keep_up(*pace) if pace else ()))
 
     def drain(self) -> Iterator[Finished]:
@@ -165,19 +165,19 @@ class WithMaster:
         vars(self.join).clear()
 
 
-class OfTwoStreams:
+class StreamStreamOperator:
     """The operator that joins two streams. A tuple counts as waiting while it is held, even if it
     has had a partner.
 
-    promises: of each side, what turns its tuples into punctuations; alone: this is the only
-    partition. Otherwise a range that it propagates says nothing of other partitions' keys and is
-    not recorded.
+    sources: the punctuation sources of each side; alone: this is the only partition. Otherwise a
+    range that it propagates says nothing of other partitions' keys and is not recorded.
     """
 
     sketched: ClassVar[bool] = False
 
-    def __init__(self, join: StreamStreamJoin, promises: tuple[list[Promise], ...], alone: bool):
-        self.join, self.output_schema, self.promises = join, join.output_schema, promises
+    def __init__(self, join: StreamStreamJoin, sources: tuple[list[BatchPunctuations], ...],
+                 alone: bool):
+        self.join, self.output_schema, self.sources = join, join.output_schema, sources
         self.first, self.alone = len(join.spec.schemas[0]), alone
 
     @property
@@ -187,33 +187,33 @@ class OfTwoStreams:
         return not self.join.state.uses_disk
 
     def begin(self, at: float) -> None:
-        pass  # no wait is told of tuples that are held for what is still to come
+        pass  # tuples are held for later ones: the ledger has no waits for them
 
     def process(self, side: int, tuples: pa.RecordBatch) -> Iterator[Finished]:
-        return self._finished(self._process(side, tuples, self.promises[side]))
+        return self._finished(self._process(side, tuples, self.sources[side]))
 
     def _process(self, side: int, tuples: pa.RecordBatch,
-                 promises: list[Promise]) -> Iterator[StreamJoinOutput]:
-        if not promises:
+                 sources: list[BatchPunctuations]) -> Iterator[StreamJoinOutput]:
+        if not sources:
             yield from self.join.process(side, tuples)
             return
-        for step in promises[0].steps(tuples):
-            yield from self._process(side, step.tuples, promises[1:])
+        for step in sources[0].steps(tuples):
+            yield from self._process(side, step.tuples, sources[1:])
             for punctuations in step.punctuations:
                 yield from self.join.punctuate(side, punctuations)
 
     def sketch(self, sketch: SampledSketch, tuples: pa.RecordBatch) -> None:
         raise NotImplementedError
 
-    def settle(self, pace: Pace | None) -> Iterator[Finished]:
-        return self._finished(self._settle())
+    def end_batch(self, pace: Pace | None) -> Iterator[Finished]:
+        return self._finished(self._end_batch())
 
-    def _settle(self) -> Iterator[StreamJoinOutput]:
+    def _end_batch(self) -> Iterator[StreamJoinOutput]:
         """Apply the punctuations that hold after the micro-batch, then let the join work during the
         pause."""
-        for side, promises in enumerate(self.promises):
-            for promise in promises:
-                for punctuations in promise.behind():
+        for side, sources in enumerate(self.sources):
+            for source in sources:
+                for punctuations in source.end_batch():
                     yield from self.join.punctuate(side, punctuations)
         if self.join.monitor.pull:
             yield from self.join.request_propagation()
@@ -231,17 +231,17 @@ class OfTwoStreams:
                 yield Finished(None, None, propagated.side, _texts(propagated, self.alone),
                                self._final(propagated))
 
-    def _final(self, said: Propagated) -> Final | None:
+    def _final(self, found: Propagated) -> Final | None:
         """Return the keys that a propagated punctuation makes final, in the left stream's columns.
         In an outer join, return None for a punctuation of the right stream: left tuples with its
         keys may still come out without a partner."""
         spec = self.join.spec
-        if said.side and spec.join_type != "inner":
+        if found.side and spec.join_type != "inner":
             return None
-        names = dict(zip(spec.key_columns(said.side), spec.key_columns(0), strict=True))
-        constants = pa.Table.from_batches([said.constants]).rename_columns(list(names.values()))
+        names = dict(zip(spec.key_columns(found.side), spec.key_columns(0), strict=True))
+        constants = pa.Table.from_batches([found.constants]).rename_columns(list(names.values()))
         return Final(constants, [{names[c]: p for c, p in plain.items()}
-                                 for plain in said.patterns])
+                                 for plain in found.patterns])
 
     @property
     def waiting(self) -> int:
@@ -271,13 +271,13 @@ class OfTwoStreams:
 
     def save(self, path: Path, before: str) -> None:
         self.join.save(path, before,
-                       promises=[[promise.state for promise in of] for of in self.promises])
+                       punctuations=[[source.state for source in of] for of in self.sources])
 
     def restore(self, path: Path) -> None:
         states = JoinState.read(path)
-        for of, former in zip(self.promises, states[-1].values["promises"], strict=True):
-            for promise, state in zip(of, former, strict=True):
-                promise.state.update(state)
+        for of, former in zip(self.sources, states[-1].values["punctuations"], strict=True):
+            for source, state in zip(of, former, strict=True):
+                source.state.update(state)
         self.join.restore(*states)
 
     def close(self) -> None:

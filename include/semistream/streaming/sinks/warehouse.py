@@ -1,0 +1,51 @@
+"""The warehouse, as the sinks of a job need it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from sqlalchemy import Engine
+
+from semistream.job import AnyJob, Job
+from semistream.warehouse.closing import Closing, closing_of
+from semistream.warehouse.dialects import connect
+from semistream.warehouse.ledger import Ledger
+
+
+@lru_cache(maxsize=4)
+def _engine(url: str, _process: int) -> Engine:
+    return connect(url)
+
+
+@dataclass(frozen=True)
+class Warehouse:
+    """The warehouse with a job's ledger, unmatched tuples and fact table. It is sent to tasks,
+    pickled; each process connects once.
+
+    surrogates: the surrogate keys of the fact table, one a role; none for a join of two streams;
+    retry: seconds for which an unreachable database is tried again; index_ids: the fact table has
+    an index on the stream's id columns; closing: of keys that have become final, if the job has
+    totals.
+    """
+
+    url: str = field(repr=False)
+    fact: str
+    surrogates: tuple[str, ...]
+    retry: float
+    index_ids: bool = False
+    closing: Closing | None = None
+
+    @classmethod
+    def of(cls, url: str, job: AnyJob, retry: float = 60.0) -> Warehouse:
+        """Return the warehouse of a job."""
+        surrogates = tuple(r.surrogate_key for r in job.roles) if isinstance(job, Job) else ()
+        return cls(url, job.fact_table, surrogates, retry, job.index_ids, closing_of(job))
+
+    @property
+    def engine(self) -> Engine:
+        return _engine(self.url, os.getpid())
+
+    def ledger(self, app: str) -> Ledger:
+        return Ledger(self.engine, app, self.retry)

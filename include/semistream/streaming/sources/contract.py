@@ -1,0 +1,161 @@
+"""The contract between sources, tasks and the proof: how the tuples of a micro-batch come to the
+tasks, as `Splits`, which tasks read themselves, or as `Records`, which Spark brings and tasks
+decode; and how they are read again."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from semistream.streaming.sources.numbered import Numbered
+
+RECOUNT_ROWS = 100_000  # tuples counted at a time
+INFERRED = {b"types": b"inferred"}  # metadata of texts whose types a load infers, see `cast_cells`
+
+
+class Split(Protocol):
+    """A piece of a source that can be read by itself, and again. It is sent to tasks, pickled.
+
+    label: its name in reports; size: its bytes, about; negative if unknown.
+    """
+
+    @property
+    def label(self) -> str: ...
+
+    @property
+    def size(self) -> int: ...
+
+
+S = TypeVar("S", bound=Split)
+
+
+class SplitReader(ABC, Generic[S]):
+    """The reader of a source's splits. It is sent to tasks, pickled. schema: of the tuples."""
+
+    schema: pa.Schema
+
+    @abstractmethod
+    def read(self, splits: Sequence[S]) -> Iterator[Numbered]:
+        """Read splits one after the other. Raises SemistreamError for one that cannot be read."""
+
+    def check(self, splits: Sequence[S]) -> None:
+        """Raise ConfigError for a split that does not have the stream's columns."""
+
+    def is_empty(self, split: S) -> bool:
+        """Return whether a split surely has no tuples."""
+        return split.size == 0
+
+    def count(self, splits: Sequence[S]) -> int:
+        """Count the tuples of splits, unparsable ones included."""
+        return sum(n.chunk.rows.num_rows + len(n.chunk.rejected) for n in self.read(splits))
+
+    def replicated(self, splits: Sequence[S], tasks: int) -> bool:
+        """Return whether it is cheaper that each of several tasks reads all splits, and keeps the
+        tuples of its partition, than that the tasks exchange tuples."""
+        return False
+
+
+class Decoder(Protocol):
+    """The decoder of the records that Spark brings. It is sent to tasks, pickled.
+
+    schema: of the tuples; most_sampled: the most records that are worth decoding for a sample.
+    """
+
+    @property
+    def schema(self) -> pa.Schema: ...
+
+    @property
+    def most_sampled(self) -> int: ...
+
+    def decode(self, records: Iterator[pa.RecordBatch]) -> Iterator[Numbered]:
+        """Decode records to tuples."""
+
+
+@dataclass(frozen=True)
+class Splits(Generic[S]):
+    """A micro-batch's tuples of a stream, in splits that tasks read."""
+
+    reader: SplitReader[S]
+    splits: Sequence[S]
+
+    def check(self) -> None:
+        """Raise ConfigError for a split that does not have the stream's columns."""
+        self.reader.check(self.splits)
+
+    def is_empty(self) -> bool:
+        """Return whether there are surely no tuples."""
+        return all(map(self.reader.is_empty, self.splits))
+
+    def sample(self, most: int) -> Iterator[pa.RecordBatch]:
+        """Yield tuples, of as few splits as possible."""
+        for numbered in self.reader.read(self.splits):
+            yield numbered.chunk.rows
+
+    def count(self) -> int:
+        """Count the tuples, unparsable ones included."""
+        return self.reader.count(self.splits)
+
+
+@dataclass(frozen=True)
+class Records:
+    """A micro-batch's tuples of a stream, as records that Spark brings and tasks decode."""
+
+    frame: DataFrame
+    decoder: Decoder
+
+    def check(self) -> None:
+        """Check nothing: records have the columns of Spark's source."""
+
+    def is_empty(self) -> bool:
+        """Return False: only Spark could tell."""
+        return False
+
+    def sample(self, most: int) -> Iterator[pa.RecordBatch]:
+        """Yield tuples of at most so many records."""
+        table = self.frame.limit(min(most, self.decoder.most_sampled)).toArrow()
+        for numbered in self.decoder.decode(iter(table.combine_chunks().to_batches())):
+            yield numbered.chunk.rows
+
+    def count(self) -> int:
+        """Count the records."""
+        return self.frame.count()
+
+
+@dataclass(frozen=True)
+class Part:
+    """The part of a source that a micro-batch is.
+
+    start: the offset after which it begins, None for the source's beginning; end: the last offset
+    in it, None if the source has given nothing yet; files: the paths, for a source of files.
+    """
+
+    start: Any
+    end: Any
+    files: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, offsets: dict[str, Any], files: Sequence[str] = ()) -> Part:
+        """Return the part that a batch's ``load_commits.source_offsets`` describe."""
+        start, end = (known[0] if known else None
+                      for known in (offsets.get("start"), offsets.get("offsets")))
+        return cls(start, end, tuple(files))
+
+
+class CannotRecount(Exception):
+    """A part of a source cannot be read again; the message says why."""
+
+
+@dataclass(frozen=True)
+class Recount:
+    """A split that the proof reads again. read(columns): yields (rows, these columns of the rows
+    in which they can be read). Raises CannotRecount."""
+
+    label: str
+    read: Callable[[tuple[str, ...]], Iterator[tuple[int, pa.RecordBatch]]]
