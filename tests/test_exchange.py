@@ -17,7 +17,7 @@ from semistream.data_files import DataFile
 from semistream.errors import SemistreamError
 from semistream.files.source import Rejected
 from semistream.job import StreamSpec
-from semistream.sizing.plan import Plan
+from semistream.sizing.role_plan import RolePlan
 from semistream.streaming.exchange import Input, Side, TaskFailed, read_messages, shares
 from semistream.streaming.sinks.sql import SqlSink
 from semistream.streaming.sources.contract import Splits
@@ -121,9 +121,9 @@ def reader(tmp_path):
 
 @pytest.fixture
 def side(sqlite_load, reader):
-    version = next((sqlite_load.places.snapshots / "part").glob("v*"))
-    plan = Plan("ssbj", 1_000_000, "inner", {}, ON, None, 3, str(version))
-    return Side(0, plan.placement(reader.schema))
+    version = next((sqlite_load.places.snapshots / "part" / "code").glob("v*"))
+    plan = RolePlan("ssbj", 1_000_000, "inner", {}, ON, 3, str(version))
+    return Side(0, plan.placement((reader.schema,)))
 
 
 def files(directory, pattern="*"):

@@ -17,7 +17,7 @@ from semistream.job import Job
 from semistream.master.published import current_version, key_name, snapshot_root, snapshot_roots
 from semistream.paths import Paths
 from semistream.pipeline import steps
-from semistream.streaming.app import Load, make_planner
+from semistream.streaming.app import App, make_planner
 from semistream.streaming.settings import LoadSettings
 
 PRODUCTS = [("a", "e1", "apple"), ("b", "e2", "bread"), ("c", "e3", "corn")]
@@ -203,7 +203,7 @@ def test_a_role_names_the_surrogate_key_and_prefixes_columns(places, spark):
                                   "partitions": 2})
     directory = settings.directory(places)
     with checkpoint_lock(directory), StatusFile(directory, "j") as status:
-        load = Load(settings, workloads.load_job(job, places), places, status)
+        load = App(settings, workloads.load_job(job, places), places, status)
         load.check()
         load.run(spark)
     from sqlalchemy import text
