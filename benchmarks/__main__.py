@@ -22,34 +22,66 @@ from benchmarks.data import Files
 from benchmarks.harness import Bench, Unavailable, WrongAnswer, change
 from benchmarks.papers import kept
 
-BENCHMARKS = {"memory": "memory", "grid": "grid", "caches": "caches",
-              "console": "console", "duckdb": "duckdb_join", "anchors": "anchors",
-              "spark": "spark_join",
-              "scale-out": "scale_out", "sinks": "sinks", "start": "start_up", "latency": "latency",
-              "workers": "workers", "budget": "budget", "stream-stream": "stream_stream",
-              "elevatorjoin-ablation": "elevatorjoin_ablation",
-              "flink": "flink_join", "pathway": "pathway_join",
-              "nexmark": "nexmark", "choice": "choice"}  # name: module
+BENCHMARKS = {
+    "memory": "memory",
+    "grid": "grid",
+    "caches": "caches",
+    "console": "console",
+    "duckdb": "duckdb_join",
+    "anchors": "anchors",
+    "spark": "spark_join",
+    "scale-out": "scale_out",
+    "sinks": "sinks",
+    "start": "start_up",
+    "latency": "latency",
+    "workers": "workers",
+    "budget": "budget",
+    "stream-stream": "stream_stream",
+    "elevatorjoin-ablation": "elevatorjoin_ablation",
+    "flink": "flink_join",
+    "pathway": "pathway_join",
+    "nexmark": "nexmark",
+    "choice": "choice",
+}  # name: module
 RUNS = {"smallest": 2, "small": 3, "full": 5}
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser("python -m benchmarks", description=__doc__,
-                                     allow_abbrev=False,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME",
-                        help=f"of {', '.join(BENCHMARKS)}; default: all")
+    parser = argparse.ArgumentParser(
+        "python -m benchmarks",
+        description=__doc__,
+        allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"of {', '.join(BENCHMARKS)}; default: all"
+    )
     parser.add_argument("--list", action="store_true", help="what each measures, and its settings")
     parser.add_argument("--scale", choices=RUNS, default="small", help="[%(default)s]")
-    parser.add_argument("--runs", type=int, help="of each peer ["
-                        + ", ".join(f"{s}: {n}" for s, n in RUNS.items()) + "]")
-    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE",
-                        help="another value for a setting; repeat it")
-    parser.add_argument("--data", type=Path,
-                        default=Path(tempfile.gettempdir()) / "semistream-benchmarks",
-                        help="where data files are made, once [%(default)s]")
-    parser.add_argument("--output", type=Path, default=Path(__file__).parent / "results",
-                        help="where results go [%(default)s]")
+    parser.add_argument(
+        "--runs",
+        type=int,
+        help="of each peer [" + ", ".join(f"{s}: {n}" for s, n in RUNS.items()) + "]",
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="another value for a setting; repeat it",
+    )
+    parser.add_argument(
+        "--data",
+        type=Path,
+        default=Path(tempfile.gettempdir()) / "semistream-benchmarks",
+        help="where data files are made, once [%(default)s]",
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=Path(__file__).parent / "results",
+        help="where results go [%(default)s]",
+    )
     a = parser.parse_args(argv)
     if a.names == ["docs"]:
         docs.write()
@@ -62,13 +94,19 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     if unknown := [n for n in a.names if n not in BENCHMARKS]:
         parser.error(f"no benchmark is called {unknown[0]}: {', '.join(BENCHMARKS)}")
-    modules = {n: importlib.import_module(f"benchmarks.{BENCHMARKS[n]}") for n in a.names
-               or BENCHMARKS}
+    modules = {
+        n: importlib.import_module(f"benchmarks.{BENCHMARKS[n]}") for n in a.names or BENCHMARKS
+    }
     if a.list:
         for name, module in modules.items():
-            print(f"{name}: {module.__doc__}\n  "
-                  + "\n  ".join(f"{f.name}={getattr(module.SCALES[a.scale], f.name)}"
-                                for f in dataclasses.fields(module.Settings)) + "\n")
+            print(
+                f"{name}: {module.__doc__}\n  "
+                + "\n  ".join(
+                    f"{f.name}={getattr(module.SCALES[a.scale], f.name)}"
+                    for f in dataclasses.fields(module.Settings)
+                )
+                + "\n"
+            )
         return 0
     changes = dict(pair.split("=", 1) for pair in a.set)
     known = {f.name for m in modules.values() for f in dataclasses.fields(m.Settings)}

@@ -41,22 +41,32 @@ class Settings:
     warm_up: float = 20.0  # at most
 
 
-SCALES = {"smallest": Settings(master=50_000, share=30.0, batches=(5_000,), algorithms=("ssbj",),
-                               seconds=0.02, warm_up=0.3),
-          "small": Settings(), "full": Settings(master=20_000_000, batches=(100_000, 1_000_000),
-                                                seconds=5.0, warm_up=600.0)}
+SCALES = {
+    "smallest": Settings(
+        master=50_000, share=30.0, batches=(5_000,), algorithms=("ssbj",), seconds=0.02, warm_up=0.3
+    ),
+    "small": Settings(),
+    "full": Settings(master=20_000_000, batches=(100_000, 1_000_000), seconds=5.0, warm_up=600.0),
+}
 
 
 def run(bench: Bench, s: Settings) -> None:
     memory, stream = int(s.share / 100 * s.master * MASTER_BYTES), Stream(s.master, s.skew)
     bench.files.snapshot(s.master, OPAQUE)
     for rows in s.batches:
-        others = {name: Anchor(bench.files, name, memory, stream, rows, s.seconds)
-                  for name in s.peers}
-        ours = {name: Operator(bench.files, OPAQUE, name, memory, stream, rows, s.seconds,
-                               s.warm_up) for name in s.algorithms}
-        bench.compare("anchors", f"R={s.master:,} M={s.share:g}% batch={rows:,}",
-                      {**others, **ours}, next(iter(others)))
+        others = {
+            name: Anchor(bench.files, name, memory, stream, rows, s.seconds) for name in s.peers
+        }
+        ours = {
+            name: Operator(bench.files, OPAQUE, name, memory, stream, rows, s.seconds, s.warm_up)
+            for name in s.algorithms
+        }
+        bench.compare(
+            "anchors",
+            f"R={s.master:,} M={s.share:g}% batch={rows:,}",
+            {**others, **ours},
+            next(iter(others)),
+        )
 
 
 @dataclass(frozen=True)
@@ -104,8 +114,13 @@ class AnchorPeer(ABC):
 
     def finish(self) -> Result:
         note = "" if self.limited else "takes what memory it likes"
-        return Result(self.answer, self.of.stream.expected(self.fed), self.of.memory,
-                      rss_peak=peak_rss(), note=note)
+        return Result(
+            self.answer,
+            self.of.stream.expected(self.fed),
+            self.of.memory,
+            rss_peak=peak_rss(),
+            note=note,
+        )
 
     def _timed(self, joined: Iterator[pa.RecordBatch]) -> float:
         """Return the seconds of the join and of writing its rows as Arrow, without those of
@@ -135,15 +150,17 @@ class LookUp(AnchorPeer):
     def _join(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         keys, rows = np.unique(batch.column(0).to_numpy(), return_inverse=True)
         payload = pa.FixedSizeBinaryArray.from_buffers(
-            OPAQUE.field(1).type, len(keys), [None, pa.py_buffer(b"".join(self._get(keys)))])
-        yield pa.RecordBatch.from_arrays([*batch.columns, payload.take(pa.array(rows))],
-                                         schema=JOINED)
+            OPAQUE.field(1).type, len(keys), [None, pa.py_buffer(b"".join(self._get(keys)))]
+        )
+        yield pa.RecordBatch.from_arrays(
+            [*batch.columns, payload.take(pa.array(rows))], schema=JOINED
+        )
 
 
 def stored(keys: np.ndarray) -> list[bytes]:
     """Return the keys as the stores have them: eight bytes each, which sort like the keys."""
     text = keys.astype(">i8").tobytes()
-    return [text[i:i + 8] for i in range(0, len(text), 8)]
+    return [text[i : i + 8] for i in range(0, len(text), 8)]
 
 
 def pairs(of: Anchor) -> Iterator[tuple[np.ndarray, list[bytes]]]:
@@ -159,8 +176,9 @@ class Sqlite(LookUp):
             with sqlite3.connect(at / "r.db") as connection:
                 connection.execute("CREATE TABLE r (key INTEGER PRIMARY KEY, payload BLOB)")
                 for keys, payloads in pairs(self.of):
-                    connection.executemany("INSERT INTO r VALUES (?, ?)",
-                                           zip(keys.tolist(), payloads, strict=True))
+                    connection.executemany(
+                        "INSERT INTO r VALUES (?, ?)", zip(keys.tolist(), payloads, strict=True)
+                    )
 
         path = self.of.files.made(f"master-{self.of.stream.master}.sqlite", make)
         self.connection = sqlite3.connect(path / "r.db")
@@ -171,9 +189,10 @@ class Sqlite(LookUp):
     def _get(self, keys: np.ndarray) -> list[bytes]:
         self.connection.execute("DELETE FROM s")
         self.connection.executemany("INSERT INTO s VALUES (?)", ((k,) for k in keys.tolist()))
-        found = self.connection.execute("SELECT r.payload FROM s CROSS JOIN r ON r.key = s.key "
-                                        "ORDER BY s.key")
-        return [payload for payload, in found]
+        found = self.connection.execute(
+            "SELECT r.payload FROM s CROSS JOIN r ON r.key = s.key ORDER BY s.key"
+        )
+        return [payload for (payload,) in found]
 
 
 class Lmdb(LookUp):
@@ -183,12 +202,14 @@ class Lmdb(LookUp):
         import lmdb
 
         def make(at: Path) -> None:
-            with lmdb.open(str(at), map_size=4 * MASTER_BYTES * self.of.stream.master
-                           + (1 << 20)) as environment:
+            with lmdb.open(
+                str(at), map_size=4 * MASTER_BYTES * self.of.stream.master + (1 << 20)
+            ) as environment:
                 for keys, payloads in pairs(self.of):
                     with environment.begin(write=True) as transaction:
-                        transaction.cursor().putmulti(zip(stored(keys), payloads, strict=True),
-                                                      append=True)
+                        transaction.cursor().putmulti(
+                            zip(stored(keys), payloads, strict=True), append=True
+                        )
 
         path = self.of.files.made(f"master-{self.of.stream.master}.lmdb", make)
         self.environment = lmdb.open(str(path), readonly=True, lock=False, readahead=False)
@@ -259,18 +280,25 @@ class DataFusion(AnchorPeer):
         runtime = datafusion.RuntimeEnvBuilder().with_disk_manager_os()
         self.context = datafusion.SessionContext(
             datafusion.SessionConfig().with_target_partitions(1),
-            runtime.with_fair_spill_pool(self.of.memory))
+            runtime.with_fair_spill_pool(self.of.memory),
+        )
         self.context.register_parquet("r", str(path))
         return path
 
     def _join(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         self.context.register_record_batches("s", [[batch]])
-        joined = self.context.sql("SELECT s.key, s.id, s.quantity, r.payload FROM s JOIN r "
-                                  "ON s.key = r.key")
+        joined = self.context.sql(
+            "SELECT s.key, s.id, s.quantity, r.payload FROM s JOIN r ON s.key = r.key"
+        )
         for rows in joined.execute_stream():
             yield from pa.Table.from_batches([rows.to_pyarrow()]).cast(JOINED).to_batches()
         self.context.deregister_table("s")
 
 
 PEERS: dict[str, Callable[[Anchor], AnchorPeer]] = {
-    "sqlite": Sqlite, "lmdb": Lmdb, "rocksdb": RocksDB, "polars": Polars, "datafusion": DataFusion}
+    "sqlite": Sqlite,
+    "lmdb": Lmdb,
+    "rocksdb": RocksDB,
+    "polars": Polars,
+    "datafusion": DataFusion,
+}

@@ -65,8 +65,9 @@ class Reading:
         def once() -> tuple[int, int]:
             before = relation.bytes_read
             for number in range(relation.partition_count):
-                relation.prefetch(range(number, min(number + relation.buffers,
-                                                    relation.partition_count)), names)
+                relation.prefetch(
+                    range(number, min(number + relation.buffers, relation.partition_count)), names
+                )
                 relation.read_codes(number)
                 relation.pages(number, names)
             return relation.tuple_count, relation.bytes_read - before
@@ -85,8 +86,10 @@ class CacheLines:
     def __call__(self) -> Callable[[], tuple[int, int]]:
         lines = mapped(self.memory // LINE, np.int64, LINE // 8)
         lines[:] = 1
-        batches = [self.stream.batch(n * self.batch, self.batch).column("key").to_numpy()
-                   for n in range(16)]
+        batches = [
+            self.stream.batch(n * self.batch, self.batch).column("key").to_numpy()
+            for n in range(16)
+        ]
 
         def once() -> tuple[int, int]:
             for keys in batches:

@@ -69,21 +69,34 @@ class Settings:
     cores: int = 2
 
 
-SCALES = {"smallest": Settings(master=50_000, share=30.0, batch=20_000, batches=3, warm_up=1,
-                               seconds=0.02, settle=0.3),
-          "small": Settings(), "full": Settings(master=20_000_000, batch=1_000_000, seconds=3.0,
-                                                settle=600.0)}
+SCALES = {
+    "smallest": Settings(
+        master=50_000, share=30.0, batch=20_000, batches=3, warm_up=1, seconds=0.02, settle=0.3
+    ),
+    "small": Settings(),
+    "full": Settings(master=20_000_000, batch=1_000_000, seconds=3.0, settle=600.0),
+}
 
 
 def run(bench: Bench, s: Settings) -> None:
     memory = int(s.share / 100 * s.master * MASTER_BYTES)
-    case = Case(bench.files, Stream(s.master), s.batch, s.batches, s.warm_up, s.driver_memory,
-                f"local[{s.cores},4]")
+    case = Case(
+        bench.files,
+        Stream(s.master),
+        s.batch,
+        s.batches,
+        s.warm_up,
+        s.driver_memory,
+        f"local[{s.cores},4]",
+    )
     case.make()
     steps = {name: Step(case, s, name, memory) for name in STEPS}
-    bench.compare("budget", f"R={s.master:,} M={memory / 1e6:,.0f}MB batch={s.batch:,}",
-                  {"app": Whole(App(case, s.algorithm, memory)), **steps,
-                   TASKS: Tasks(steps[TASKS])}, "app")
+    bench.compare(
+        "budget",
+        f"R={s.master:,} M={memory / 1e6:,.0f}MB batch={s.batch:,}",
+        {"app": Whole(App(case, s.algorithm, memory)), **steps, TASKS: Tasks(steps[TASKS])},
+        "app",
+    )
 
 
 @dataclass(frozen=True)
@@ -157,8 +170,10 @@ class TasksPeer:
 
     def measure(self) -> Sample:
         samples = self._all("measure")
-        return _told(Sample(sum(s.tuples for s in samples), max(s.seconds for s in samples)),
-                     sum(s.cpu_seconds for s in samples))
+        return _told(
+            Sample(sum(s.tuples for s in samples), max(s.seconds for s in samples)),
+            sum(s.cpu_seconds for s in samples),
+        )
 
     def finish(self) -> Result:
         results = self._all("finish")
@@ -190,14 +205,21 @@ def tuples(of: Step) -> list[pa.RecordBatch]:
 def placement(of: Step) -> Placement:
     master = of.case.files.relation(of.case.stream.master, COLUMNS)
     spec = join_spec(of.settings.algorithm, of.memory, STREAM, master, ON)
-    return Placement(STREAM, spec.keys, np.arange(master.manifest.bucket_count, dtype=np.int32) % 2,
-                     2)
+    return Placement(
+        STREAM, spec.keys, np.arange(master.manifest.bucket_count, dtype=np.int32) % 2, 2
+    )
 
 
 def operator(of: Step, columns: list[str] | None = None) -> SemiStreamJoin:
     master = of.case.files.relation(of.case.stream.master, COLUMNS)
-    return open_join(of.settings.algorithm, memory=of.memory, stream=STREAM, master=master, on=ON,
-                     columns=columns)
+    return open_join(
+        of.settings.algorithm,
+        memory=of.memory,
+        stream=STREAM,
+        master=master,
+        on=ON,
+        columns=columns,
+    )
 
 
 def fed(of: Step) -> Iterator[pa.RecordBatch]:
@@ -217,8 +239,12 @@ def joined(of: Step) -> pa.Table:
 
 def copying(batches: list[pa.RecordBatch]) -> Once:
     """Return a step that copies the bytes of the values."""
-    values = [np.frombuffer(b, np.uint8) for batch in batches for c in batch.columns
-              for b in c.buffers()[1:]]
+    values = [
+        np.frombuffer(b, np.uint8)
+        for batch in batches
+        for c in batch.columns
+        for b in c.buffers()[1:]
+    ]
     copies = [np.empty_like(v) for v in values]
 
     def once() -> int:
@@ -298,8 +324,9 @@ def encoding(of: Step, plain: bool = False) -> Once:
     rows = joined(of)
     for name, value in KEY.items():
         rows = rows.append_column(name, pa.repeat(value, rows.num_rows))
-    options = {"compression": "none", "use_dictionary": False,
-               "write_statistics": False} if plain else {}
+    options = (
+        {"compression": "none", "use_dictionary": False, "write_statistics": False} if plain else {}
+    )
 
     room = pa.allocate_buffer(2 * rows.nbytes)  # large enough to never grow
 
@@ -336,8 +363,15 @@ def task(of: Step) -> Once:
     """Return a step that does all steps on a partition of each file in turn."""
     s, stream = of.settings, of.case.stream
     root = of.case.files.snapshot(stream.master, COLUMNS)
-    plan = RolePlan(s.algorithm, of.memory // s.cores, "inner", {}, tuple(ON), s.cores,
-                    str(root / str(current_version(root))))
+    plan = RolePlan(
+        s.algorithm,
+        of.memory // s.cores,
+        "inner",
+        {},
+        tuple(ON),
+        s.cores,
+        str(root / str(current_version(root))),
+    )
     sample = pa.Table.from_batches(chunk.rows for chunk in decode(files(of)[0]))
     plan = plan.choose(sample.slice(0, SAMPLED).combine_chunks().to_batches()[0], TYPICAL)
     placement, join = plan.placement((STREAM,)), plan.open(STREAM, of.partition)
@@ -347,8 +381,9 @@ def task(of: Step) -> Once:
     more = fed(of)
 
     def own(rows: pa.RecordBatch, numbers: np.ndarray | None) -> pa.RecordBatch:
-        return placement.only(of.partition, rows, np.arange(len(rows)) if numbers is None
-                              else numbers)
+        return placement.only(
+            of.partition, rows, np.arange(len(rows)) if numbers is None else numbers
+        )
 
     def feed() -> None:
         for _ in join.process(own(next(more), None)):
@@ -356,7 +391,7 @@ def task(of: Step) -> Once:
 
     def once() -> int:
         before = join.stats.matched
-        for file in files(of)[s.warm_up:]:
+        for file in files(of)[s.warm_up :]:
             data = DataFiles(str(directory), join.output_schema, load, KEY)
             for chunk in decode(file):
                 for output in join.process(own(chunk.rows, chunk.lines - 1)):
@@ -371,10 +406,16 @@ def task(of: Step) -> Once:
 
 TASKS = "tasks, without Spark"
 STEPS: dict[str, Callable[[Step], Once]] = {
-    TASKS: task, "decode": decoding, "split": splitting,
+    TASKS: task,
+    "decode": decoding,
+    "split": splitting,
     "bound of each of these: a copy": lambda of: copying(tuples(of)),
-    "join, S only": lambda of: joining(of, []), "join": joining,
+    "join, S only": lambda of: joining(of, []),
+    "join": joining,
     "bound: a copy of joined rows": lambda of: copying(joined(of).to_batches()),
-    "checksum": checking, "bound: a sum of joined rows": summing,
-    "encode": encoding, "bound: plain, uncompressed": lambda of: encoding(of, plain=True),
-    "write": writing}
+    "checksum": checking,
+    "bound: a sum of joined rows": summing,
+    "encode": encoding,
+    "bound: plain, uncompressed": lambda of: encoding(of, plain=True),
+    "write": writing,
+}

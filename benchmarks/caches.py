@@ -54,17 +54,36 @@ class Settings:
     warm_up: float = 30.0
 
 
-SCALES = {"smallest": Settings(master=20_000, share=20.0, skews=(1.0,), drifts=(0,), flights=False,
-                               algorithms=("ssbj",), batch=4096, seconds=0.02, warm_up=1.0),
-          "small": Settings(), "full": Settings(master=20_000_000, share=1.0,
-                                                drifts=(0, 20_000_000), batch=65_536, seconds=3.0,
-                                                warm_up=600.0)}
+SCALES = {
+    "smallest": Settings(
+        master=20_000,
+        share=20.0,
+        skews=(1.0,),
+        drifts=(0,),
+        flights=False,
+        algorithms=("ssbj",),
+        batch=4096,
+        seconds=0.02,
+        warm_up=1.0,
+    ),
+    "small": Settings(),
+    "full": Settings(
+        master=20_000_000,
+        share=1.0,
+        drifts=(0, 20_000_000),
+        batch=65_536,
+        seconds=3.0,
+        warm_up=600.0,
+    ),
+}
 
 
 def run(bench: Bench, s: Settings) -> None:
     streams: dict[str, Stream] = {
         f"zipf {z:g} {f'drift {d:,}' if d else 'no drift'}": Stream(s.master, z, d)
-        for z in s.skews for d in s.drifts}
+        for z in s.skews
+        for d in s.drifts
+    }
     if s.flights:
         try:
             streams["flights"] = flights(bench.files.root)
@@ -78,11 +97,13 @@ def run(bench: Bench, s: Settings) -> None:
             _compare(bench, s, f"{name} M={share:g}% {algorithm}", share, algorithm, stream)
 
 
-def _compare(bench: Bench, s: Settings, case: str, share: float, algorithm: str,
-             stream: Stream) -> None:
+def _compare(
+    bench: Bench, s: Settings, case: str, share: float, algorithm: str, stream: Stream
+) -> None:
     memory = int(share / 100 * stream.master * MASTER_BYTES)
-    make = Cached(Operator(bench.files, OPAQUE, algorithm, memory, stream, s.batch, s.seconds,
-                           s.warm_up))
+    make = Cached(
+        Operator(bench.files, OPAQUE, algorithm, memory, stream, s.batch, s.seconds, s.warm_up)
+    )
     shares: dict[str, list[float]] = {}
     for _ in range(bench.runs):
         try:
@@ -91,30 +112,44 @@ def _compare(bench: Bench, s: Settings, case: str, share: float, algorithm: str,
             bench.add("caches", case, algorithm, {"note": f"cannot run: {e}"})
             return
         if result.answer != result.expected:
-            raise WrongAnswer(f"caches, {case}: {algorithm} {result.answer}, expected "
-                              f"{result.expected}")
+            raise WrongAnswer(
+                f"caches, {case}: {algorithm} {result.answer}, expected {result.expected}"
+            )
         begun, capacity = int(sample.extra["begun"]), int(sample.extra["H_R"])
         shares.setdefault(algorithm, []).append(sample.extra["share"])
         first = max(begun - max(BEFORE * sample.tuples, 10 * capacity), 0)
         keys = keys_of(stream, first, begun + sample.tuples - first)
         later = partial(lru, wait=int(sample.extra["wait"]))
         for policy, hits in {**POLICIES, LATER: later}.items():
-            measured = hits(keys, stream.master, capacity)[begun - first:]
+            measured = hits(keys, stream.master, capacity)[begun - first :]
             shares.setdefault(policy, []).append(float(np.mean(measured)))
     for who, found in shares.items():
         wide = half_width(found)
         told = f" ± {100 * wide:.2f}" if math.isfinite(wide) else ""
-        bench.add("caches", case, who, {
-            "share": float(np.mean(found)), "share_interval": wide if told else None,
-            "capacity": capacity, "runs": len(found), "settled": result.settled,
-            "note": f"{100 * np.mean(found):.2f}{told}% hit, of {capacity:,} tuples"})
+        bench.add(
+            "caches",
+            case,
+            who,
+            {
+                "share": float(np.mean(found)),
+                "share_interval": wide if told else None,
+                "capacity": capacity,
+                "runs": len(found),
+                "settled": result.settled,
+                "note": f"{100 * np.mean(found):.2f}{told}% hit, of {capacity:,} tuples",
+            },
+        )
 
 
 def keys_of(stream: Stream, first: int, rows: int) -> np.ndarray:
     """Return the keys of the stream, int64[rows], counted from 0."""
     step = 1_000_000
-    return np.concatenate([stream.batch(at, min(step, first + rows - at)).column(0).to_numpy() - 1
-                           for at in range(first, first + rows, step)])
+    return np.concatenate(
+        [
+            stream.batch(at, min(step, first + rows - at)).column(0).to_numpy() - 1
+            for at in range(first, first + rows, step)
+        ]
+    )
 
 
 @dataclass(frozen=True)
@@ -137,8 +172,11 @@ class CachedPeer(OperatorPeer):
         share = (stats.cache_hits - hits) / fed
         # Little's law: the number of tuples that come while one waits
         wait = stats.waiting / max(1 - share, 1 / fed)
-        return Sample(fed, sample.seconds, extra={
-            "begun": before, "H_R": self.join.cached, "share": share, "wait": wait})
+        return Sample(
+            fed,
+            sample.seconds,
+            extra={"begun": before, "H_R": self.join.cached, "share": share, "wait": wait},
+        )
 
 
 @dataclass(frozen=True)
@@ -181,7 +219,7 @@ def trace(values: np.ndarray) -> Trace:
 def most_frequent(keys: np.ndarray, count: int, capacity: int) -> np.ndarray:
     """Simulate a static oracle that caches the most frequent keys of the second half of the
     keys."""
-    often = np.bincount(keys[len(keys) // 2:], minlength=count)
+    often = np.bincount(keys[len(keys) // 2 :], minlength=count)
     kept = np.zeros(count, np.bool_)
     kept[np.argsort(-often, kind="stable")[:capacity]] = True
     return kept[keys]
@@ -418,5 +456,10 @@ def _unlink(links, key):
 
 Policy = Callable[[np.ndarray, int, int], np.ndarray]
 POLICIES: dict[str, Policy] = {
-    "Belady's optimum": belady, "most frequent": most_frequent, "W-TinyLFU": w_tiny_lfu,
-    "S3-FIFO": s3_fifo, "SIEVE": sieve, "LRU": lru}
+    "Belady's optimum": belady,
+    "most frequent": most_frequent,
+    "W-TinyLFU": w_tiny_lfu,
+    "S3-FIFO": s3_fifo,
+    "SIEVE": sieve,
+    "LRU": lru,
+}

@@ -39,15 +39,18 @@ NEAR, STOPPED = 4 / 3, 1.5  # of the fastest time: up to there a run is repeated
 LEAST = 0.3  # seconds before which no run is stopped
 DEALT = 56  # random points of the grid, some of them equal
 # names of points at which another algorithm is faster than the choice, with the reason
-DRIFT = ("The models do not know that keys drift: they expect of a cache what it answers in a "
-         "stream without drift.")
+DRIFT = (
+    "The models do not know that keys drift: they expect of a cache what it answers in a "
+    "stream without drift."
+)
 EXCEPTIONS = {
     "R 50k x 4 M 2.6 MB zipf 0 absent 40% 4 drifts S 800k": DRIFT,
     "R 50k x 4 M 1.2 MB zipf 1.3 absent 5% 4 drifts S 200k": DRIFT,
     "R 500k x 14 M 3 MB zipf 1.3 absent 40% 4 drifts S 500k": DRIFT,
-    "R 50k x 14 M 1.2 MB zipf 0.5 absent 40% S 800k":
+    "R 50k x 14 M 1.2 MB zipf 0.5 absent 40% S 800k": (
         "The models have the two joins within 15% of each other, which is within their error, and "
-        "in the other order. ELEVATORJOIN's stops cost more there than its model says.",
+        "in the other order. ELEVATORJOIN's stops cost more there than its model says."
+    ),
 }
 
 
@@ -67,9 +70,11 @@ class Point:
 
     @property
     def name(self) -> str:
-        return (f"R {self.master // 1000}k x {self.columns} M {self.memory / MB:.3g} MB "
-                f"zipf {self.skew:g} absent {self.absent}%"
-                f"{f' {self.drifts} drifts' if self.drifts else ''} S {self.tuples // 1000}k")
+        return (
+            f"R {self.master // 1000}k x {self.columns} M {self.memory / MB:.3g} MB "
+            f"zipf {self.skew:g} absent {self.absent}%"
+            f"{f' {self.drifts} drifts' if self.drifts else ''} S {self.tuples // 1000}k"
+        )
 
 
 @dataclass(frozen=True)
@@ -79,49 +84,67 @@ class Settings:
     longest: int = 1_500_000  # tuples of S
 
 
-SCALES = {"smallest": Settings(points=2, longest=50_000), "small": Settings(),
-          "full": Settings(longest=50_000_000)}
+SCALES = {
+    "smallest": Settings(points=2, longest=50_000),
+    "small": Settings(),
+    "full": Settings(longest=50_000_000),
+}
 
 
 def grid(s: Settings) -> list[Point]:
     """Return points in which each value of each factor occurs equally often. The first points are
     those at which the choice was once wrong, or similar ones."""
     if s.points <= 2:
-        return [Point(20_000, 4, MB, 1.0, 5, 0, s.longest),
-                Point(20_000, 14, MB, 0.0, 0, 1, s.longest)][:s.points]
-    seen = [Point(500_000, 4, 32 * MB, 1.0, 5, 0, 1_000_000),
-            Point(500_000, 4, 32 * MB, 1.0, 5, 0, 3_000_000),
-            Point(400_000, 14, 50 * MB, 0.0, 0, 0, 1_000_000),
-            Point(400_000, 14, 13 * MB, 0.0, 0, 0, 1_000_000),
-            Point(400_000, 14, 50 * MB, 0.0, 5, 0, 2_000_000),
-            Point(200_000, 4, 13 * MB, 1.0, 5, 0, 200_000),
-            Point(200_000, 4, 13 * MB, 1.0, 40, 4, 1_000_000)]
+        return [
+            Point(20_000, 4, MB, 1.0, 5, 0, s.longest),
+            Point(20_000, 14, MB, 0.0, 0, 1, s.longest),
+        ][: s.points]
+    seen = [
+        Point(500_000, 4, 32 * MB, 1.0, 5, 0, 1_000_000),
+        Point(500_000, 4, 32 * MB, 1.0, 5, 0, 3_000_000),
+        Point(400_000, 14, 50 * MB, 0.0, 0, 0, 1_000_000),
+        Point(400_000, 14, 13 * MB, 0.0, 0, 0, 1_000_000),
+        Point(400_000, 14, 50 * MB, 0.0, 5, 0, 2_000_000),
+        Point(200_000, 4, 13 * MB, 1.0, 5, 0, 200_000),
+        Point(200_000, 4, 13 * MB, 1.0, 40, 4, 1_000_000),
+    ]
     order = random.Random(6)
 
     def dealt(values: list[Any]) -> list[Any]:
         return order.sample((values * DEALT)[:DEALT], DEALT)
 
-    rows = zip(dealt([50_000, 200_000, 500_000]), dealt([4, 14]), dealt([0.05, 0.2, 0.6, 1.3]),
-               dealt([0.0, 0.5, 1.0, 1.3]), dealt([0, 5, 40]), dealt([0, 0, 0, 4]),
-               dealt([1, 4, 16]), strict=True)
-    drawn = [Point(r, c, int(share * r * 8 * (c + 1)), skew, absent, drifts,
-                   min(times * r, s.longest))
-             for r, c, share, skew, absent, drifts, times in rows]
-    return list(dict.fromkeys(seen + drawn))[:s.points]
+    rows = zip(
+        dealt([50_000, 200_000, 500_000]),
+        dealt([4, 14]),
+        dealt([0.05, 0.2, 0.6, 1.3]),
+        dealt([0.0, 0.5, 1.0, 1.3]),
+        dealt([0, 5, 40]),
+        dealt([0, 0, 0, 4]),
+        dealt([1, 4, 16]),
+        strict=True,
+    )
+    drawn = [
+        Point(r, c, int(share * r * 8 * (c + 1)), skew, absent, drifts, min(times * r, s.longest))
+        for r, c, share, skew, absent, drifts, times in rows
+    ]
+    return list(dict.fromkeys(seen + drawn))[: s.points]
 
 
 def master(files: Files, point: Point) -> SnapshotRelation:
     """Return R with the keys 2, 4, … 2 R_t."""
-    schema = pa.schema([("key", pa.int64()), *((f"c{i}", pa.int64())
-                                               for i in range(1, point.columns))])
+    schema = pa.schema(
+        [("key", pa.int64()), *((f"c{i}", pa.int64()) for i in range(1, point.columns))]
+    )
 
     def batches() -> Iterator[pa.RecordBatch]:
         for first in range(0, point.master, BATCH):
             key = pa.array(2 * np.arange(first + 1, min(first + BATCH, point.master) + 1))
             yield pa.RecordBatch.from_arrays([key] * point.columns, schema=schema)
 
-    root = files.made(f"snapshot-{point.master}-{point.columns}-even",
-                      lambda at: publish_snapshot(batches(), schema, at, "master", ["key"]))
+    root = files.made(
+        f"snapshot-{point.master}-{point.columns}-even",
+        lambda at: publish_snapshot(batches(), schema, at, "master", ["key"]),
+    )
     return SnapshotRelation(root / str(current_version(root)))
 
 
@@ -133,8 +156,9 @@ def batch(point: Point, number: int) -> pa.RecordBatch:
     drift = point.tuples // (point.drifts + 1) if point.drifts else 0
     keys = ZipfKeys(point.master, point.skew, seed=1, scattered=True, drift=drift)
     drawn, share = chance.random(rows), point.absent / 100
-    codes = 2 * np.where(drawn < share / 2, chance.integers(1, point.master, rows),
-                         keys.draw(first, rows)) - (drawn < share)
+    codes = 2 * np.where(
+        drawn < share / 2, chance.integers(1, point.master, rows), keys.draw(first, rows)
+    ) - (drawn < share)
     ids = np.arange(first, first + rows)
     return pa.RecordBatch.from_arrays([codes, ids, np.ones(rows, np.int32)], schema=STREAM)
 
@@ -149,7 +173,7 @@ def run(bench: Bench, s: Settings) -> None:
     for point in grid(SCALES["smallest"]):  # compiles the kernels
         Rivals(bench, point).compare(1)
     wrong = []
-    for point in grid(s)[s.skip:]:
+    for point in grid(s)[s.skip :]:
         bench.say(point.name)
         row = Rivals(bench, point).compare(bench.runs)
         bench.add("choice", point.name, row.pop("peer"), row)
@@ -182,21 +206,35 @@ class Rivals:
             if (seconds := self._seconds(name, most)) is not None:
                 times[name] = seconds
         near = [a for a in times if a == mine or times[a] <= NEAR * min(times.values())]
-        rounds = [times, *({a: self._seconds(a) for a in random.sample(near, len(near))}
-                           for _ in range(1, runs))]
+        rounds = [
+            times,
+            *(
+                {a: self._seconds(a) for a in random.sample(near, len(near))}
+                for _ in range(1, runs)
+            ),
+        ]
         medians = {a: float(np.median([r[a] for r in rounds])) for a in near}
         best = min(medians, key=lambda a: medians[a])
         answer = self.answers[-1]
         right = all(a == self.expected for a in self.answers[1:])
-        return {"peer": mine, "baseline": best, "point": asdict(self.point),
-                "rate": self.point.tuples / medians[mine], "seconds": medians[mine],
-                "ratio": float(np.median([r[best] / r[mine] for r in rounds])), "runs": runs,
-                "parameters": self.choice.parameters, "predicted": predicted,
-                "rates": {a: self.point.tuples / medians.get(a, times[a]) for a in times},
-                "rows": answer.rows, "checksum": f"{answer.checksum:016x}", "right": right,
-                "memory_budget": self.point.memory,
-                "note": f"{best} {self.point.tuples / medians[best]:,.0f}; expected "
-                        + ", ".join(f"{a} {r:,.0f}" for a, r in list(predicted.items())[:4])}
+        return {
+            "peer": mine,
+            "baseline": best,
+            "point": asdict(self.point),
+            "rate": self.point.tuples / medians[mine],
+            "seconds": medians[mine],
+            "ratio": float(np.median([r[best] / r[mine] for r in rounds])),
+            "runs": runs,
+            "parameters": self.choice.parameters,
+            "predicted": predicted,
+            "rates": {a: self.point.tuples / medians.get(a, times[a]) for a in times},
+            "rows": answer.rows,
+            "checksum": f"{answer.checksum:016x}",
+            "right": right,
+            "memory_budget": self.point.memory,
+            "note": f"{best} {self.point.tuples / medians[best]:,.0f}; expected "
+            + ", ".join(f"{a} {r:,.0f}" for a, r in list(predicted.items())[:4]),
+        }
 
     def _seconds(self, algorithm: str, most: float = 0.0) -> float | None:
         """Return the processor seconds of a run; None if M is too small, or if it takes more than
@@ -211,9 +249,16 @@ class Rivals:
 
     def _open(self, algorithm: str) -> SemiStreamJoin:
         parameters = self.choice.parameters if algorithm == self.choice.algorithm else {}
-        return open_join(algorithm, memory=self.point.memory, stream=STREAM, master=self.relation,
-                         on=ON, parameters=parameters, sample=self.batches[0],
-                         tuples=self.point.tuples)
+        return open_join(
+            algorithm,
+            memory=self.point.memory,
+            stream=STREAM,
+            master=self.relation,
+            on=ON,
+            parameters=parameters,
+            sample=self.batches[0],
+            tuples=self.point.tuples,
+        )
 
     def _joined(self, join: SemiStreamJoin, answer: Answer, most: float) -> float:
         """Run the join and return its seconds; only the join is timed."""

@@ -55,10 +55,11 @@ class Settings:
     peers: tuple[str, ...] = ("duckdb", "polars")
 
 
-SCALES = {"smallest": Settings(masters=(20_000,), stream=50_000, memory=1_500_000, cores=(1,)),
-          "small": Settings(),
-          "full": Settings(masters=(2_000_000, 20_000_000), stream=20_000_000,
-                           memory=250_000_000)}
+SCALES = {
+    "smallest": Settings(masters=(20_000,), stream=50_000, memory=1_500_000, cores=(1,)),
+    "small": Settings(),
+    "full": Settings(masters=(2_000_000, 20_000_000), stream=20_000_000, memory=250_000_000),
+}
 
 
 def run(bench: Bench, s: Settings) -> None:
@@ -69,13 +70,20 @@ def run(bench: Bench, s: Settings) -> None:
             case = Case(bench.files, tuples, s, tuple(cores[:number]))
             case.make()
             peers: dict[str, Callable[[], Run]] = {
-                name: Peer(case, MAKERS[name], name) for name in s.peers}
+                name: Peer(case, MAKERS[name], name) for name in s.peers
+            }
             for algorithm in s.algorithms:
-                peers |= {f"{algorithm}, from files": Peer(case, _from_files, algorithm),
-                          f"{algorithm}, ready": Peer(case, _ready, algorithm)}
+                peers |= {
+                    f"{algorithm}, from files": Peer(case, _from_files, algorithm),
+                    f"{algorithm}, ready": Peer(case, _ready, algorithm),
+                }
             what = f"R={tuples:,} S={s.stream:,} M={s.memory / 1e6:g} MB"
-            bench.compare("console", f"{what}, {number} cores" if number > 1 else f"{what}, 1 core",
-                          peers, next(iter(peers)))
+            bench.compare(
+                "console",
+                f"{what}, {number} cores" if number > 1 else f"{what}, 1 core",
+                peers,
+                next(iter(peers)),
+            )
 
 
 @dataclass(frozen=True)
@@ -114,8 +122,18 @@ class Peer:
 
 def _duckdb(run: Run) -> list[str | Path]:
     case, columns = run.of.case, ", ".join(f"r.{n}" for n in COLUMNS.names[1:])
-    return [sys.executable, "-c", DUCKDB, case.stream, case.table, run.out, str(len(case.cores)),
-            str(run.limit), run.home / "scratch", columns]
+    return [
+        sys.executable,
+        "-c",
+        DUCKDB,
+        case.stream,
+        case.table,
+        run.out,
+        str(len(case.cores)),
+        str(run.limit),
+        run.home / "scratch",
+        columns,
+    ]
 
 
 def _polars(run: Run) -> list[str | Path]:
@@ -124,8 +142,22 @@ def _polars(run: Run) -> list[str | Path]:
 
 def _join(run: Run) -> list[str | Path]:
     case = run.of.case
-    return [sys.executable, "-m", "semistream.cli", "join", "--algorithm", run.of.name, "--stream",
-            case.stream, "--on", "key", "--memory", str(case.settings.memory), "--out", run.out]
+    return [
+        sys.executable,
+        "-m",
+        "semistream.cli",
+        "join",
+        "--algorithm",
+        run.of.name,
+        "--stream",
+        case.stream,
+        "--on",
+        "key",
+        "--memory",
+        str(case.settings.memory),
+        "--out",
+        run.out,
+    ]
 
 
 def _from_files(run: Run) -> list[str | Path]:
@@ -178,14 +210,23 @@ class Run:
                 time.sleep(INTERVAL)
             seconds = running.end()
         written = self.out.stat().st_size
-        return Sample(case.settings.stream, seconds, cpu_seconds=_children_seconds() - before,
-                      extra={"output MB": written / 1e6})
+        return Sample(
+            case.settings.stream,
+            seconds,
+            cpu_seconds=_children_seconds() - before,
+            extra={"output MB": written / 1e6},
+        )
 
     def finish(self) -> Result:
         case, answer = self.of.case, answer_of([self.out])
         shutil.rmtree(self.home)
-        return Result(answer, case.tuples.expected(case.settings.stream), case.settings.memory,
-                      rss_peak=self.memory_peak, note=self.note)
+        return Result(
+            answer,
+            case.tuples.expected(case.settings.stream),
+            case.settings.memory,
+            rss_peak=self.memory_peak,
+            note=self.note,
+        )
 
 
 def _children_seconds() -> float:

@@ -123,11 +123,13 @@ class Stream:
     drift: int = 0  # tuples after which other keys are the frequent ones; 0: never
 
     def batch(self, first: int, rows: int) -> pa.RecordBatch:
-        keys = ZipfKeys(self.master, self.skew, seed=1, scattered=True,
-                        drift=self.drift).draw(first, rows)
+        keys = ZipfKeys(self.master, self.skew, seed=1, scattered=True, drift=self.drift).draw(
+            first, rows
+        )
         ids = np.arange(first, first + rows, dtype=np.int64)
         return pa.record_batch(
-            [pa.array(keys), pa.array(ids), pa.array((ids % 97).astype(np.int32))], schema=STREAM)
+            [pa.array(keys), pa.array(ids), pa.array((ids % 97).astype(np.int32))], schema=STREAM
+        )
 
     def expected(self, tuples: int) -> Answer:
         """Return the expected answer of the join of the first so many tuples."""
@@ -135,8 +137,9 @@ class Stream:
         for first in range(0, tuples, STEP):
             batch = self.batch(first, min(STEP, tuples - first))
             answer.rows += batch.num_rows
-            answer.checksum = (answer.checksum
-                               + int(_sum_expected(*(c.to_numpy() for c in batch.columns)))) % 2**64
+            answer.checksum = (
+                answer.checksum + int(_sum_expected(*(c.to_numpy() for c in batch.columns)))
+            ) % 2**64
         return answer
 
 
@@ -148,11 +151,15 @@ def master_batches(tuples: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         _payload(first, words)
         keys = pa.array(np.arange(first, first + n, dtype=np.int64))
         if schema.equals(OPAQUE):
-            payload = [pa.FixedSizeBinaryArray.from_buffers(OPAQUE.field(1).type, n,
-                                                            [None, pa.py_buffer(words)])]
+            payload = [
+                pa.FixedSizeBinaryArray.from_buffers(
+                    OPAQUE.field(1).type, n, [None, pa.py_buffer(words)]
+                )
+            ]
         else:
-            payload = [pa.array(np.ascontiguousarray(words[:, i]).view(np.int64))
-                       for i in range(WORDS)]
+            payload = [
+                pa.array(np.ascontiguousarray(words[:, i]).view(np.int64)) for i in range(WORDS)
+            ]
         yield pa.record_batch([keys, *payload], schema=schema)
 
 
@@ -170,8 +177,12 @@ class Files:
 
     def snapshot(self, tuples: int, schema: pa.Schema) -> Path:
         """Return the directory of R as a master snapshot: its versions' root."""
-        return self.made(f"snapshot-{tuples}-{_form(schema)}", lambda at: publish_snapshot(
-            master_batches(tuples, schema), schema, at, "master", ["key"]))
+        return self.made(
+            f"snapshot-{tuples}-{_form(schema)}",
+            lambda at: publish_snapshot(
+                master_batches(tuples, schema), schema, at, "master", ["key"]
+            ),
+        )
 
     def relation(self, tuples: int, schema: pa.Schema) -> SnapshotRelation:
         """Return R, read past the page cache."""
@@ -181,11 +192,13 @@ class Files:
     def master_parquet(self, tuples: int, schema: pa.Schema) -> Path:
         """Return the directory of R as Parquet files of at most 10M tuples, in the order of the
         keys."""
+
         def make(at: Path) -> None:
             at.mkdir()
             batches, number = master_batches(tuples, schema), 0
-            while (table := pa.Table.from_batches(
-                [b for _, b in zip(range(10_000_000 // STEP), batches, strict=False)], schema)):
+            while table := pa.Table.from_batches(
+                [b for _, b in zip(range(10_000_000 // STEP), batches, strict=False)], schema
+            ):
                 pq.write_table(table, at / f"part-{number:05d}.parquet")
                 number += 1
 
@@ -193,17 +206,21 @@ class Files:
 
     def stream_parquet(self, stream: Stream, files: int, rows: int) -> Path:
         """Return the directory of S as Parquet files, each with row groups for several tasks."""
+
         def make(at: Path) -> None:
             at.mkdir()
             for number in range(files):
-                pq.write_table(pa.Table.from_batches([stream.batch(number * rows, rows)]),
-                               at / f"part-{number:05d}.parquet",
-                               row_group_size=max(rows // ROW_GROUPS, 1))
+                pq.write_table(
+                    pa.Table.from_batches([stream.batch(number * rows, rows)]),
+                    at / f"part-{number:05d}.parquet",
+                    row_group_size=max(rows // ROW_GROUPS, 1),
+                )
 
         drift = f"-{stream.drift}" if stream.drift else ""
         return self.made(
             f"stream-{stream.master}-{stream.skew:g}{drift}-{files}x{rows}-{ROW_GROUPS}.parquet",
-            make)
+            make,
+        )
 
     def made(self, name: str, make: Callable[[Path], object]) -> Path:
         """Return the path of what ``make`` makes, which appears whole or not at all."""

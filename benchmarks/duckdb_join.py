@@ -35,10 +35,19 @@ class Settings:
     warm_up: float = 20.0  # at most
 
 
-SCALES = {"smallest": Settings(master=50_000, share=30.0, batches=(20_000,), algorithms=("ssbj",),
-                               layouts=("sorted",), seconds=0.02, warm_up=0.3),
-          "small": Settings(), "full": Settings(master=20_000_000, forms=("columns", "opaque"),
-                                                seconds=5.0, warm_up=600.0)}
+SCALES = {
+    "smallest": Settings(
+        master=50_000,
+        share=30.0,
+        batches=(20_000,),
+        algorithms=("ssbj",),
+        layouts=("sorted",),
+        seconds=0.02,
+        warm_up=0.3,
+    ),
+    "small": Settings(),
+    "full": Settings(master=20_000_000, forms=("columns", "opaque"), seconds=5.0, warm_up=600.0),
+}
 
 
 def run(bench: Bench, s: Settings) -> None:
@@ -48,12 +57,22 @@ def run(bench: Bench, s: Settings) -> None:
         bench.files.snapshot(s.master, schema)
         files = {layout: database(bench.files, s.master, form, layout) for layout in s.layouts}
         for rows in s.batches:
-            duck = {f"duckdb, {layout}": DuckDB(file, schema, memory, stream, rows, s.seconds)
-                    for layout, file in files.items()}
-            ours = {name: Operator(bench.files, schema, name, memory, stream, rows, s.seconds,
-                                   s.warm_up) for name in s.algorithms}
-            bench.compare("duckdb", f"R={s.master:,} M={s.share:g}% batch={rows:,} {form}",
-                          {**duck, **ours}, next(iter(duck)))
+            duck = {
+                f"duckdb, {layout}": DuckDB(file, schema, memory, stream, rows, s.seconds)
+                for layout, file in files.items()
+            }
+            ours = {
+                name: Operator(
+                    bench.files, schema, name, memory, stream, rows, s.seconds, s.warm_up
+                )
+                for name in s.algorithms
+            }
+            bench.compare(
+                "duckdb",
+                f"R={s.master:,} M={s.share:g}% batch={rows:,} {form}",
+                {**duck, **ours},
+                next(iter(duck)),
+            )
 
 
 def database(files: Files, tuples: int, form: str, layout: str) -> Path:
@@ -61,14 +80,15 @@ def database(files: Files, tuples: int, form: str, layout: str) -> Path:
     import duckdb
 
     def make(at: Path) -> None:
-        types = ", ".join(f"{f.name} {'BIGINT' if f.type == pa.int64() else 'BLOB'} NOT NULL"
-                          for f in FORMS[form])
+        types = ", ".join(
+            f"{f.name} {'BIGINT' if f.type == pa.int64() else 'BLOB'} NOT NULL" for f in FORMS[form]
+        )
         with duckdb.connect(str(at)) as connection:
             connection.execute(
-                f"CREATE TABLE r ({types}{', PRIMARY KEY (key)' if layout == 'indexed' else ''})")
-            batches = pa.RecordBatchReader.from_batches(FORMS[form],  # noqa: F841
-                                                        master_batches(
-                                                            tuples, FORMS[form]))
+                f"CREATE TABLE r ({types}{', PRIMARY KEY (key)' if layout == 'indexed' else ''})"
+            )
+            rows = master_batches(tuples, FORMS[form])
+            connection.register("batches", pa.RecordBatchReader.from_batches(FORMS[form], rows))
             connection.execute("INSERT INTO r SELECT * FROM batches")
             connection.execute("CHECKPOINT")
 
@@ -99,8 +119,9 @@ class DuckDBPeer:
         self.limit = of.memory
         columns = ", ".join(f"r.{n}" for n in of.schema.names[1:])
         self.query = f"SELECT s.key, s.id, s.quantity, {columns} FROM s JOIN r ON s.key = r.key"
-        self.connection = duckdb.connect(str(of.file), read_only=True,
-                                         config={"threads": 1, "preserve_insertion_order": False})
+        self.connection = duckdb.connect(
+            str(of.file), read_only=True, config={"threads": 1, "preserve_insertion_order": False}
+        )
         self.out: pa.RecordBatchStreamWriter | None = None
         while not self._works():
             self.limit = int(1.25 * self.limit)
@@ -126,12 +147,17 @@ class DuckDBPeer:
             return False
 
     def finish(self) -> Result:
-        note = ("" if self.limit == self.of.memory
-                else f"memory_limit {self.limit / 1e6:,.1f} MB is the least that works")
+        note = (
+            ""
+            if self.limit == self.of.memory
+            else f"memory_limit {self.limit / 1e6:,.1f} MB is the least that works"
+        )
         used = self.connection.execute(
-            "SELECT sum(memory_usage_bytes) FROM duckdb_memory()").fetchall()[0][0]
-        return Result(self.answer, self.of.stream.expected(self.fed), self.limit, int(used),
-                      peak_rss(), note)
+            "SELECT sum(memory_usage_bytes) FROM duckdb_memory()"
+        ).fetchall()[0][0]
+        return Result(
+            self.answer, self.of.stream.expected(self.fed), self.limit, int(used), peak_rss(), note
+        )
 
     def _join(self, batch: pa.RecordBatch, check: bool = True) -> float:
         """Return the seconds that a micro-batch took, its rows written out as Arrow."""

@@ -46,10 +46,13 @@ class Settings:
     variants: tuple[str, ...] = ("all",)
 
 
-SCALES = {"smallest": Settings(master=30_000, shares=(10.0,), absent=(30.0,), batch=10_000,
-                               cycles=2, seconds=0.05),
-          "small": Settings(),
-          "full": Settings(master=20_000_000, seconds=5.0)}
+SCALES = {
+    "smallest": Settings(
+        master=30_000, shares=(10.0,), absent=(30.0,), batch=10_000, cycles=2, seconds=0.05
+    ),
+    "small": Settings(),
+    "full": Settings(master=20_000_000, seconds=5.0),
+}
 
 
 @dataclass(frozen=True)
@@ -72,43 +75,59 @@ def run(bench: Bench, s: Settings) -> None:
     master(bench.files, s.master)
     for share in s.shares:
         for absent in s.absent:
-            whole = Variant(bench.files, s, int(share / 100 * s.master * MASTER_BYTES),
-                            absent / 100)
+            whole = Variant(
+                bench.files, s, int(share / 100 * s.master * MASTER_BYTES), absent / 100
+            )
             peers = {
                 WHOLE: whole,
                 "no index: ssbj": replace(whole, algorithm="ssbj"),
                 "no grouping: sscj": replace(whole, algorithm="sscj"),
                 "no sweep: partition-join": replace(whole, algorithm="partition-join"),
                 "no cache": replace(whole, parameters={"cache_tuples": 1}),
-                "neither of these: partition-join": replace(whole, algorithm="partition-join",
-                                                            parameters={"cache_share": 0}),
+                "neither of these: partition-join": replace(
+                    whole, algorithm="partition-join", parameters={"cache_share": 0}
+                ),
                 "phi = 1, SSBJ's": replace(whole, parameters={"disk_share": 1.0}),
                 "phi = 0.001, any repeated": replace(whole, parameters={"disk_share": 1e-3}),
                 "no hysteresis": replace(whole, constants={"HYSTERESIS": 1.0}),
                 "no absent values": replace(whole, constants={"ABSENT_VALUES": False}),
                 "no filter": replace(whole, parameters={"filter_bits": -1}),
                 "a filter of 8 bits": replace(whole, parameters={"filter_bits": 8}),
-                "neither of the last two": replace(whole, parameters={"filter_bits": -1},
-                                                   constants={"ABSENT_VALUES": False})}
+                "neither of the last two": replace(
+                    whole, parameters={"filter_bits": -1}, constants={"ABSENT_VALUES": False}
+                ),
+            }
             if not absent:
-                peers = {n: p for n, p in peers.items() if not n.endswith(("absent values",
-                                                                           "filter", "bits",
-                                                                           "two"))}
+                peers = {
+                    n: p
+                    for n, p in peers.items()
+                    if not n.endswith(("absent values", "filter", "bits", "two"))
+                }
             case = f"R={s.master:,} M={share:g}% absent {absent:g}%"
-            bench.compare("elevatorjoin-ablation", case,
-                          {n: p for n, p in peers.items()
-                           if n == WHOLE or "all" in s.variants or n in s.variants}, WHOLE)
+            bench.compare(
+                "elevatorjoin-ablation",
+                case,
+                {
+                    n: p
+                    for n, p in peers.items()
+                    if n == WHOLE or "all" in s.variants or n in s.variants
+                },
+                WHOLE,
+            )
 
 
 def master(files: Files, tuples: int) -> SnapshotRelation:
     """Return R with the keys 2, 4, … 2 R_t, read past the page cache."""
+
     def even() -> Iterator[pa.RecordBatch]:
         for batch in master_batches(tuples, OPAQUE):
             key = pa.array(2 * batch["key"].to_numpy())
             yield pa.RecordBatch.from_arrays([key, batch["payload"]], schema=OPAQUE)
 
-    root = files.made(f"snapshot-{tuples}-even",
-                      lambda at: publish_snapshot(even(), OPAQUE, at, "master", ["key"]))
+    root = files.made(
+        f"snapshot-{tuples}-even",
+        lambda at: publish_snapshot(even(), OPAQUE, at, "master", ["key"]),
+    )
     return SnapshotRelation(root / str(current_version(root)), direct=True)
 
 
@@ -122,30 +141,48 @@ class VariantPeer:
         self.of, self.fed, self.expected, self.answer = of, 0, Answer(), Answer()
         s, self.cpu = of.settings, 0.0
         self.keys = ZipfKeys(s.master, s.skew, scattered=True, drift=s.drift)
-        self.join = open_join(of.algorithm, memory=of.memory, stream=STREAM, on=ON,
-                              master=master(of.files, s.master), sample=self._batch(0),
-                              parameters=of.parameters)
+        self.join = open_join(
+            of.algorithm,
+            memory=of.memory,
+            stream=STREAM,
+            on=ON,
+            master=master(of.files, s.master),
+            sample=self._batch(0),
+            parameters=of.parameters,
+        )
         while self.join.stats.r_cycles < s.cycles:
             self._feed()
 
     def measure(self) -> Sample:
-        stats, before, cpu, start = (self.join.stats, replace(self.join.stats), self.cpu,
-                                     time.perf_counter())
+        stats, before, cpu, start = (
+            self.join.stats,
+            replace(self.join.stats),
+            self.cpu,
+            time.perf_counter(),
+        )
         while self.cpu - cpu < self.of.settings.seconds:
             self._feed()
         done = stats.matched + stats.unmatched - before.matched - before.unmatched
         hits = stats.cache_hits - before.cache_hits
         spent = self.cpu - cpu
-        return Sample(done, spent, stats.bytes_read - before.bytes_read, spent, {
-            "% at once": 100 * hits / done,
-            "bytes of R a tuple": (stats.bytes_read - before.bytes_read) / done,
-            "wall s": time.perf_counter() - start})
+        return Sample(
+            done,
+            spent,
+            stats.bytes_read - before.bytes_read,
+            spent,
+            {
+                "% at once": 100 * hits / done,
+                "bytes of R a tuple": (stats.bytes_read - before.bytes_read) / done,
+                "wall s": time.perf_counter() - start,
+            },
+        )
 
     def finish(self) -> Result:
         self._pass_on(self.join.drain())
         stats = self.join.stats
-        return Result(self.answer, self.expected, self.join.arena.budget, stats.memory_peak,
-                      peak_rss())
+        return Result(
+            self.answer, self.expected, self.join.arena.budget, stats.memory_peak, peak_rss()
+        )
 
     def _batch(self, number: int) -> pa.RecordBatch:
         """Return tuples with even keys, and with odd keys, which R lacks: half of these as frequent
@@ -180,5 +217,6 @@ def add(answer: Answer, rows: pa.RecordBatch) -> None:
     """Add rows to an answer, with a hash of key and id."""
     key, number = (rows[n].to_numpy().view(np.uint64) for n in ("key", "id"))
     answer.rows += rows.num_rows
-    answer.checksum = (answer.checksum + int(((key * ODD) ^ number * ODD >> np.uint64(7)).sum(
-        dtype=np.uint64))) % 2**64
+    answer.checksum = (
+        answer.checksum + int(((key * ODD) ^ number * ODD >> np.uint64(7)).sum(dtype=np.uint64))
+    ) % 2**64

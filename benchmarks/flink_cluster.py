@@ -31,18 +31,13 @@ from benchmarks.processes import Program, program
 HERE = ROOT / "benchmarks" / "flink"
 PYFLINK = "lib/python3.11/site-packages/pyflink"
 JARS = {  # path in a Maven repository: SHA-256
-    "commons-logging/commons-logging/1.3.5":
-        "6d7a744e4027649fbb50895df9497d109f98c766a637062fe8d2eabbb3140ba4",
-    "org/apache/flink/flink-connector-jdbc-core/4.0.0-2.0":
-        "ccb9691bf1d0f97574ae768e1bef05a39c06d7f7b13996e9d485fbdd69dcbfec",
-    "org/apache/flink/flink-sql-parquet/2.3.0":
-        "f30617f4a5a6d437750f155ff72178ab34439aec91df64d96621c260559ba5fd",
-    "org/apache/hadoop/hadoop-client-api/3.4.1":
-        "a964d4daa054c9615bbafb4553efbb140fa7fb9ac6f358a24393f183a5703438",
-    "org/apache/hadoop/hadoop-client-runtime/3.4.1":
-        "f6a800a159f918670db533606d33560d6c13b7e13f14eda493280ae33b9eeb2f",
-    "org/mariadb/jdbc/mariadb-java-client/3.5.3":
-        "85c4ba2f221d0dfd439c26affbb294f784960763544263c65aba9c2c76858706"}
+    "commons-logging/commons-logging/1.3.5": "6d7a744e4027649fbb50895df9497d109f98c766a637062fe8d2eabbb3140ba4",
+    "org/apache/flink/flink-connector-jdbc-core/4.0.0-2.0": "ccb9691bf1d0f97574ae768e1bef05a39c06d7f7b13996e9d485fbdd69dcbfec",
+    "org/apache/flink/flink-sql-parquet/2.3.0": "f30617f4a5a6d437750f155ff72178ab34439aec91df64d96621c260559ba5fd",
+    "org/apache/hadoop/hadoop-client-api/3.4.1": "a964d4daa054c9615bbafb4553efbb140fa7fb9ac6f358a24393f183a5703438",
+    "org/apache/hadoop/hadoop-client-runtime/3.4.1": "f6a800a159f918670db533606d33560d6c13b7e13f14eda493280ae33b9eeb2f",
+    "org/mariadb/jdbc/mariadb-java-client/3.5.3": "85c4ba2f221d0dfd439c26affbb294f784960763544263c65aba9c2c76858706",
+}
 
 
 # ---- installation
@@ -67,8 +62,18 @@ def _add_jars(home: Path) -> None:
             raise OSError(f"{url} is not the file that is pinned")
         (lib / name).write_bytes(found)
     run("javac", "-nowarn", "-cp", f"{lib}/*", "-d", classes, HERE / "MariaDb.java")
-    run("jar", "--create", "--file", lib / "mariadb-dialect.jar", "-C", classes, ".", "-C", HERE,
-         "META-INF")
+    run(
+        "jar",
+        "--create",
+        "--file",
+        lib / "mariadb-dialect.jar",
+        "-C",
+        classes,
+        ".",
+        "-C",
+        HERE,
+        "META-INF",
+    )
 
 
 # ---- a cluster
@@ -88,16 +93,21 @@ class Cluster:
         """The peak memory of both processes, in bytes."""
         return sum(p.memory_peak for p in self.processes)
 
-    def submit(self, statements: Sequence[str], log: Path,
-               configuration: Mapping[str, Any]) -> str:
+    def submit(self, statements: Sequence[str], log: Path, configuration: Mapping[str, Any]) -> str:
         """Start the job of the last statement and return its id."""
-        job = {"statements": list(statements),
-               "configuration": {**self.configuration, "execution.target": "remote",
-                                 **configuration}}
+        job = {
+            "statements": list(statements),
+            "configuration": {**self.configuration, "execution.target": "remote", **configuration},
+        }
         with open(log, "ab") as out:
-            done = subprocess.run([self.home.parents[3] / "bin" / "python", HERE / "submit.py"],
-                                  input=json.dumps(job), text=True, stdout=subprocess.PIPE,
-                                  stderr=out, check=False)
+            done = subprocess.run(
+                [self.home.parents[3] / "bin" / "python", HERE / "submit.py"],
+                input=json.dumps(job),
+                text=True,
+                stdout=subprocess.PIPE,
+                stderr=out,
+                check=False,
+            )
         lines = [line for line in done.stdout.splitlines() if line.startswith("job ")]
         if done.returncode or not lines:
             raise RuntimeError(f"the job was not taken:\n{log.read_text()[-4000:]}")
@@ -137,22 +147,38 @@ def cluster(directory: Path, settings: Mapping[str, Any], look: float) -> Iterat
     Flink's defaults; None removes one."""
     home = install()
     rest, rpc = _free_ports(2)
-    told = {**_flat(yaml.safe_load((home / "conf" / "config.yaml").read_text())),
-                     "rest.port": rest, "rest.bind-port": rest, "rest.address": "127.0.0.1",
-                     "jobmanager.rpc.port": rpc, "io.tmp.dirs": str(directory / "tmp"),
-                     "metrics.fetcher.update-interval": 500, **settings}
+    told = {
+        **_flat(yaml.safe_load((home / "conf" / "config.yaml").read_text())),
+        "rest.port": rest,
+        "rest.bind-port": rest,
+        "rest.address": "127.0.0.1",
+        "jobmanager.rpc.port": rpc,
+        "io.tmp.dirs": str(directory / "tmp"),
+        "metrics.fetcher.update-interval": 500,
+        **settings,
+    }
     configuration = {name: value for name, value in told.items() if value is not None}
     conf = directory / "conf"
     (directory / "tmp").mkdir(parents=True)
     shutil.copytree(home / "conf", conf)
     (conf / "config.yaml").write_text(yaml.safe_dump(configuration))
-    environment = {"FLINK_CONF_DIR": str(conf), "FLINK_LOG_DIR": str(directory / "log"),
-                   "FLINK_PID_DIR": str(directory), "FLINK_HOME": str(home)}
+    environment = {
+        "FLINK_CONF_DIR": str(conf),
+        "FLINK_LOG_DIR": str(directory / "log"),
+        "FLINK_PID_DIR": str(directory),
+        "FLINK_HOME": str(home),
+    }
     with ExitStack() as stack:
+
         def start(script: str) -> Program:
-            return stack.enter_context(program([home / "bin" / script, "start-foreground"],
-                                               directory / f"{script}.log", environment,
-                                               look))
+            return stack.enter_context(
+                program(
+                    [home / "bin" / script, "start-foreground"],
+                    directory / f"{script}.log",
+                    environment,
+                    look,
+                )
+            )
 
         manager = start("jobmanager.sh")
         address = f"http://127.0.0.1:{rest}"
@@ -183,6 +209,9 @@ def _flat(tree: Mapping[str, Any], above: str = "") -> dict[str, Any]:
     """Return nested settings by their full names."""
     flat: dict[str, Any] = {}
     for name, value in tree.items():
-        flat |= (_flat(value, f"{above}{name}.") if isinstance(value, dict)
-                 else {f"{above}{name}": value})
+        flat |= (
+            _flat(value, f"{above}{name}.")
+            if isinstance(value, dict)
+            else {f"{above}{name}": value}
+        )
     return flat

@@ -71,12 +71,18 @@ def database(files: Files, batches: Iterable[pa.RecordBatch], tables: Tables) ->
             for batch in batches:
                 csv.write_csv(batch, file, csv.WriteOptions(include_header=False))
         columns = ", ".join(declared({"key": "BIGINT"} | tables.master))
-        with pymysql.connect(host="127.0.0.1", port=server.port, user="root", local_infile=True,
-                     autocommit=True) as connection, connection.cursor() as cursor:
+        with (
+            pymysql.connect(
+                host="127.0.0.1", port=server.port, user="root", local_infile=True, autocommit=True
+            ) as connection,
+            connection.cursor() as cursor,
+        ):
             cursor.execute("CREATE DATABASE r")
             cursor.execute(f"CREATE TABLE r.r ({columns}, PRIMARY KEY (`key`))")
-            cursor.execute(f"LOAD DATA LOCAL INFILE '{rows}' INTO TABLE r.r FIELDS TERMINATED BY "
-                           f"',' OPTIONALLY ENCLOSED BY '\"'")
+            cursor.execute(
+                f"LOAD DATA LOCAL INFILE '{rows}' INTO TABLE r.r FIELDS TERMINATED BY "
+                f"',' OPTIONALLY ENCLOSED BY '\"'"
+            )
             cursor.execute("ANALYZE TABLE r.r")
         rows.unlink()
         yield Server(server.port, server.process.pid)

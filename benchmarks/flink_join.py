@@ -57,12 +57,22 @@ class Settings:
     files: int = 4  # of S
 
 
-SCALES = {"smallest": Settings(master=20_000, tuples=40_000, few=20_000, looked_up=20_000,
-                               seconds=3, warm_up=1, files=2),
-          "small": Settings(),
-          "full": Settings(master=2_000_000, tuples=10_000_000, few=300_000,
-                           looked_up=1_000_000, memories=(64, 250), seconds=20, warm_up=15,
-                           files=8)}
+SCALES = {
+    "smallest": Settings(
+        master=20_000, tuples=40_000, few=20_000, looked_up=20_000, seconds=3, warm_up=1, files=2
+    ),
+    "small": Settings(),
+    "full": Settings(
+        master=2_000_000,
+        tuples=10_000_000,
+        few=300_000,
+        looked_up=1_000_000,
+        memories=(64, 250),
+        seconds=20,
+        warm_up=15,
+        files=8,
+    ),
+}
 
 
 def run(bench: Bench, s: Settings) -> None:
@@ -71,23 +81,36 @@ def run(bench: Bench, s: Settings) -> None:
     whole = Arrivals(bench.files, stream, s.tuples // s.files, s.files, 0, s.heap, "local[2,4]")
     few = replace(whole, batch=s.few // s.files)
     looked_up = replace(whole, batch=s.looked_up // s.files)
-    fed = replace(whole, batch=s.rate // 10, batches=10 * (s.warm_up + s.seconds),
-                  warm_up=10 * s.warm_up)
+    fed = replace(
+        whole, batch=s.rate // 10, batches=10 * (s.warm_up + s.seconds), warm_up=10 * s.warm_up
+    )
     for case in (whole, few, looked_up, fed):
         case.make()
     with database(bench.files, master_batches(s.master, COLUMNS), TABLES) as server:
-        lookup = Flink(looked_up, LOOKUP, s.memories[0] * MB, server=server,
-                       cached=int(s.cached / 100 * s.master))
+        lookup = Flink(
+            looked_up,
+            LOOKUP,
+            s.memories[0] * MB,
+            server=server,
+            cached=int(s.cached / 100 * s.master),
+        )
         for number, megabytes in enumerate(s.memories):
             memory = megabytes * MB
-            peers = {CONSOLE: Console(whole, memory), OURS: Loading(whole, memory),
-                     STREAMING: Flink(few, STREAMING, memory), BATCH: Flink(whole, BATCH, memory)}
+            peers = {
+                CONSOLE: Console(whole, memory),
+                OURS: Loading(whole, memory),
+                STREAMING: Flink(few, STREAMING, memory),
+                BATCH: Flink(whole, BATCH, memory),
+            }
             if number == 0:  # it does not depend on M
                 peers[LOOKUP] = lookup
             bench.compare("flink", f"R={s.master:,} M={megabytes}MB", peers, CONSOLE)
-        bench.compare("flink", f"latency, {s.rate:,} tuples/s", {
-            OURS: Loading(fed, s.memories[0] * MB),
-            LOOKUP: replace(lookup, case=fed)}, OURS)
+        bench.compare(
+            "flink",
+            f"latency, {s.rate:,} tuples/s",
+            {OURS: Loading(fed, s.memories[0] * MB), LOOKUP: replace(lookup, case=fed)},
+            OURS,
+        )
 
 
 # ---- what is joined
@@ -140,18 +163,27 @@ TABLES = Tables(dict.fromkeys(COLUMNS.names[1:], "BIGINT"), {"id": "BIGINT", "qu
 
 
 EXPERT: Mapping[str, Any] = {
-    "taskmanager.numberOfTaskSlots": 2, "parallelism.default": 2, "pipeline.object-reuse": True,
-    "jobmanager.memory.process.size": "1g", "taskmanager.memory.process.size": None,
+    "taskmanager.numberOfTaskSlots": 2,
+    "parallelism.default": 2,
+    "pipeline.object-reuse": True,
+    "jobmanager.memory.process.size": "1g",
+    "taskmanager.memory.process.size": None,
     "taskmanager.memory.framework.off-heap.size": "128m",
-    "taskmanager.memory.network.min": "64m", "taskmanager.memory.network.max": "64m",
-    "state.backend.type": "rocksdb", "execution.checkpointing.incremental": True,
-    "execution.checkpointing.interval": "1 s", "table.exec.mini-batch.enabled": True,
-    "table.exec.mini-batch.allow-latency": "500 ms", "table.exec.mini-batch.size": 5000}
+    "taskmanager.memory.network.min": "64m",
+    "taskmanager.memory.network.max": "64m",
+    "state.backend.type": "rocksdb",
+    "execution.checkpointing.incremental": True,
+    "execution.checkpointing.interval": "1 s",
+    "table.exec.mini-batch.enabled": True,
+    "table.exec.mini-batch.allow-latency": "500 ms",
+    "table.exec.mini-batch.size": 5000,
+}
 SELECTS = {
     STREAMING: "SELECT /*+ STATE_TTL('s' = '1 s') */ {} FROM s JOIN r ON s.`key` = r.`key`",
     BATCH: "SELECT {} FROM s JOIN r ON s.`key` = r.`key`",
     LOOKUP: "SELECT {} FROM (SELECT *, PROCTIME() AS t FROM s) AS s "
-            "JOIN r FOR SYSTEM_TIME AS OF s.t ON s.`key` = r.`key`"}
+    "JOIN r FOR SYSTEM_TIME AS OF s.t ON s.`key` = r.`key`",
+}
 
 
 @dataclass(frozen=True)
@@ -171,18 +203,30 @@ class Flink:
         options = {"source.monitor-interval": "100 ms"} if watched else {}
         of_r = files_of(self.case.files.master_parquet(self.case.stream.master, COLUMNS))
         if self.server is not None:
-            of_r = {"connector": "jdbc", "driver": "org.mariadb.jdbc.Driver", "table-name": "r",
-                    "url": f"jdbc:mariadb://127.0.0.1:{self.server.port}/r?useServerPrepStmts=true",
-                    "username": "root", "password": "", "lookup.cache": "PARTIAL",
-                    "lookup.partial-cache.max-rows": str(self.cached)}
+            of_r = {
+                "connector": "jdbc",
+                "driver": "org.mariadb.jdbc.Driver",
+                "table-name": "r",
+                "url": f"jdbc:mariadb://127.0.0.1:{self.server.port}/r?useServerPrepStmts=true",
+                "username": "root",
+                "password": "",
+                "lookup.cache": "PARTIAL",
+                "lookup.partial-cache.max-rows": str(self.cached),
+            }
         key, added = declared({"key": "BIGINT"}), declared(self.tables.master)
         s = [*key, *declared(self.tables.stream)]
-        joined = ", ".join([*(f"s.`{n}`" for n in ("key", *self.tables.stream)),
-                            *(f"r.`{n}`" for n in self.tables.master)])
-        return [table("r", [*key, *added, "PRIMARY KEY (`key`) NOT ENFORCED"], of_r),
-                table("s", s, files_of(stream) | options),
-                table("joined", [*s, *added], files_of(output)),
-                "INSERT INTO joined " + SELECTS[self.join].format(joined)]
+        joined = ", ".join(
+            [
+                *(f"s.`{n}`" for n in ("key", *self.tables.stream)),
+                *(f"r.`{n}`" for n in self.tables.master),
+            ]
+        )
+        return [
+            table("r", [*key, *added, "PRIMARY KEY (`key`) NOT ENFORCED"], of_r),
+            table("s", s, files_of(stream) | options),
+            table("joined", [*s, *added], files_of(output)),
+            "INSERT INTO joined " + SELECTS[self.join].format(joined),
+        ]
 
 
 def files_of(path: Path) -> dict[str, str]:
@@ -200,9 +244,12 @@ class FlinkPeer(ProgramPeer):
         self.of, self.output = of, self.home / "output"
 
     def _run(self) -> Sample:
-        settings = {**EXPERT, "taskmanager.memory.managed.size": f"{self.of.memory}b",
-                    "taskmanager.memory.task.heap.size": self.of.case.driver_memory,
-                    "execution.checkpointing.dir": (self.home / "checkpoints").as_uri()}
+        settings = {
+            **EXPERT,
+            "taskmanager.memory.managed.size": f"{self.of.memory}b",
+            "taskmanager.memory.task.heap.size": self.of.case.driver_memory,
+            "execution.checkpointing.dir": (self.home / "checkpoints").as_uri(),
+        }
         forget(self.case.files.master_parquet(self.case.stream.master, COLUMNS))
         start = time.monotonic()
         with cluster(self.home / "cluster", settings, LOOK) as running:
@@ -232,20 +279,28 @@ class FlinkPeer(ProgramPeer):
         loaded, start = time.monotonic() - began, time.time()
         deliver(sorted(self.case.tuples.iterdir()), arrived, 0)
         until(lambda: running.job(job) and rows_of(self._visible()) >= self.expected.rows)
-        return Sample(self.case.count(), max(self._visible().values()) - start,
-                      extra={"s until R was loaded": loaded})
+        return Sample(
+            self.case.count(),
+            max(self._visible().values()) - start,
+            extra={"s until R was loaded": loaded},
+        )
 
     def _latency(self, running: Cluster) -> Sample:
         stream = self.home / "stream"
         job = self._submit(running, stream, watched=True)
-        return latency(self.case, stream, self._visible,
-                       lambda condition: until(lambda: running.job(job) and condition()))
+        return latency(
+            self.case,
+            stream,
+            self._visible,
+            lambda condition: until(lambda: running.job(job) and condition()),
+        )
 
     def _submit(self, running: Cluster, stream: Path, watched: bool = False) -> str:
         stream.mkdir(exist_ok=True)
         batch = {"execution.runtime-mode": "batch"} if self.of.join == BATCH else {}
-        return running.submit(self.of.statements(stream, self.output, watched),
-                              self.home / "submit.log", batch)
+        return running.submit(
+            self.of.statements(stream, self.output, watched), self.home / "submit.log", batch
+        )
 
     def _visible(self) -> dict[Path, float]:
         """Return the files of committed rows, and the time of each commit, which renames the
@@ -279,8 +334,12 @@ def deliver(files: Sequence[Path], directory: Path, every: float) -> list[float]
     return came
 
 
-def latency(case: Case, directory: Path, visible: Callable[[], Mapping[Path, float]],
-            wait: Callable[[Callable[[], object]], object]) -> Sample:
+def latency(
+    case: Case,
+    directory: Path,
+    visible: Callable[[], Mapping[Path, float]],
+    wait: Callable[[Callable[[], object]], object],
+) -> Sample:
     """Let a case's files arrive, the first one alone, and wait for their rows. Return the latencies
     of the files after the warm-up. visible: returns the files of committed rows, and when each was
     committed; wait: waits until a condition holds."""
@@ -289,10 +348,16 @@ def latency(case: Case, directory: Path, visible: Callable[[], Mapping[Path, flo
     wait(lambda: rows_of(visible()))
     came += deliver(others, directory, 0.1)
     wait(lambda: rows_of(visible()) >= expected)
-    waited = (last_visible(visible(), case.batch, len(came)) - came)[case.warm_up:]
-    return Sample(case.count(case.warm_up), came[-1] - came[case.warm_up], extra={
-        "p50 s": float(np.median(waited)), "p99 s": float(np.quantile(waited, 0.99)),
-        "largest s": float(waited.max())})
+    waited = (last_visible(visible(), case.batch, len(came)) - came)[case.warm_up :]
+    return Sample(
+        case.count(case.warm_up),
+        came[-1] - came[case.warm_up],
+        extra={
+            "p50 s": float(np.median(waited)),
+            "p99 s": float(np.quantile(waited, 0.99)),
+            "largest s": float(waited.max()),
+        },
+    )
 
 
 def last_visible(found: Mapping[Path, float], rows: int, files: int) -> np.ndarray:
@@ -330,17 +395,35 @@ class ConsolePeer(ProgramPeer):
     def _run(self) -> Sample:
         master = self.case.files.master_parquet(self.case.stream.master, COLUMNS)
         forget(master)
-        command = [Path(sys.executable).parent / "semistream", "join", "--stream",
-                   self.case.tuples, "--master", master, "--on", "key", "--memory",
-                   str(self.memory), "--out", self.home / "out.parquet", "--stats",
-                   self.home / "stats.json"]
+        command = [
+            Path(sys.executable).parent / "semistream",
+            "join",
+            "--stream",
+            self.case.tuples,
+            "--master",
+            master,
+            "--on",
+            "key",
+            "--memory",
+            str(self.memory),
+            "--out",
+            self.home / "out.parquet",
+            "--stats",
+            self.home / "stats.json",
+        ]
         with program(command, self.home / "log", {"TMPDIR": str(self.home)}, LOOK) as running:
             wall = running.end()
         told = json.loads((self.home / "stats.json").read_text())
         self.rss_peak = max(self.rss_peak, running.memory_peak)
         self.memory_peak = max(self.memory_peak, told["memory_peak"])
-        return Sample(self.case.count(), told["seconds"], extra={
-            "by wall tuples/s": self.case.count() / wall, "resident MB": running.memory_peak / MB})
+        return Sample(
+            self.case.count(),
+            told["seconds"],
+            extra={
+                "by wall tuples/s": self.case.count() / wall,
+                "resident MB": running.memory_peak / MB,
+            },
+        )
 
     def _answer(self) -> Answer:
         return answer_of([self.home / "out.parquet"], self.case.stream.expected(0))
@@ -359,19 +442,34 @@ class Loading:
 
 
 class LoadingPeer(AppPeer):
-    def _sample(self, running: Program, seconds: float, ends: dict[int, float],
-                finished: int | None = None, bytes_read: int = 0) -> Sample:
+    def _sample(
+        self,
+        running: Program,
+        seconds: float,
+        ends: dict[int, float],
+        finished: int | None = None,
+        bytes_read: int = 0,
+    ) -> Sample:
         first = (self.home / "checkpoint" / "query" / "offsets" / "0").stat().st_mtime
-        return Sample(self.case.count(), max(self._visible().values()) - first, bytes_read, extra={
-            "by wall tuples/s": self.case.count() / seconds,
-            "resident MB": running.memory_peak / MB})
+        return Sample(
+            self.case.count(),
+            max(self._visible().values()) - first,
+            bytes_read,
+            extra={
+                "by wall tuples/s": self.case.count() / seconds,
+                "resident MB": running.memory_peak / MB,
+            },
+        )
 
     def _visible(self) -> dict[Path, float]:
         """Return the files of the Delta table, and when each was committed."""
         log = (self.home / "output" / "_delta_log").glob("*.json")
-        return {self.home / "output" / action["add"]["path"]: commit.stat().st_mtime
-                for commit in log for action in map(json.loads, commit.read_text().splitlines())
-                if "add" in action}
+        return {
+            self.home / "output" / action["add"]["path"]: commit.stat().st_mtime
+            for commit in log
+            for action in map(json.loads, commit.read_text().splitlines())
+            if "add" in action
+        }
 
     def _answer(self) -> Answer:
         return answer_of([*self._visible()], self.case.stream.expected(0))
@@ -381,10 +479,22 @@ class FedPeer(LoadingPeer):
     def _run(self) -> Sample:
         stream, case, checkpoint = self.home / "stream", self.case, self.home / "checkpoint"
         stream.mkdir()
-        settings = arguments(self.home, case.files.snapshot(case.stream.master, COLUMNS), stream,
-                             self.of.algorithm, self.memory)
-        command = [sys.executable, APP, *settings, "--trigger", "1 second",
-                   "--source-columns", "key BIGINT, id BIGINT, quantity INT"]
+        settings = arguments(
+            self.home,
+            case.files.snapshot(case.stream.master, COLUMNS),
+            stream,
+            self.of.algorithm,
+            self.memory,
+        )
+        command = [
+            sys.executable,
+            APP,
+            *settings,
+            "--trigger",
+            "1 second",
+            "--source-columns",
+            "key BIGINT, id BIGINT, quantity INT",
+        ]
         environment = case.environment(self.home) | places(self.home)
         with program(command, self.home / "log", environment, LOOK) as running:
             sample = latency(case, stream, self._visible, running.until)

@@ -38,13 +38,28 @@ class Settings:
     warm_up: float = 20.0  # at most
 
 
-SCALES = {"smallest": Settings(master=50_000, shares=(20.0,), skews=(1.0,), drifts=(0, 50_000),
-                               algorithms=("ssbj", "sscj"), seconds=0.02, warm_up=0.3),
-          "small": Settings(),
-          "full": Settings(master=1_000_000, shares=(1.0, 10.0, 50.0), skews=(0.0, 0.5, 1.0, 1.5),
-                           drifts=(0, 500_000),
-                           algorithms=tuple(a for a in REGISTRY if a != OURS), batch=65_536,
-                           seconds=0.7, warm_up=120.0)}
+SCALES = {
+    "smallest": Settings(
+        master=50_000,
+        shares=(20.0,),
+        skews=(1.0,),
+        drifts=(0, 50_000),
+        algorithms=("ssbj", "sscj"),
+        seconds=0.02,
+        warm_up=0.3,
+    ),
+    "small": Settings(),
+    "full": Settings(
+        master=1_000_000,
+        shares=(1.0, 10.0, 50.0),
+        skews=(0.0, 0.5, 1.0, 1.5),
+        drifts=(0, 500_000),
+        algorithms=tuple(a for a in REGISTRY if a != OURS),
+        batch=65_536,
+        seconds=0.7,
+        warm_up=120.0,
+    ),
+}
 
 
 def run(bench: Bench, s: Settings) -> None:
@@ -57,9 +72,16 @@ def run(bench: Bench, s: Settings) -> None:
                 memory = int(share / 100 * s.master * MASTER_BYTES)
                 stream = Stream(s.master, skew, drift)
                 bench.compare(
-                    "grid", case(share, skew, drift),
-                    {name: Operator(bench.files, OPAQUE, name, memory, stream, s.batch, s.seconds,
-                                    s.warm_up) for name in (OURS, *s.algorithms)}, OURS)
+                    "grid",
+                    case(share, skew, drift),
+                    {
+                        name: Operator(
+                            bench.files, OPAQUE, name, memory, stream, s.batch, s.seconds, s.warm_up
+                        )
+                        for name in (OURS, *s.algorithms)
+                    },
+                    OURS,
+                )
     write_text(bench.path("grid", "svg"), picture(bench.rows, s))
 
 
@@ -71,27 +93,44 @@ def picture(rows: Sequence[Mapping[str, Any]], s: Settings) -> str:
     """Return the picture as SVG: a panel a drift, a field a point, with the ratio of ELEVATORJOIN's
     rate to that of the best other, and the name of that one."""
     with rc_context({**STYLE, "axes.grid": False}):
-        figure, axes = figure_of(1.2 + 1.5 * len(s.shares) * len(s.drifts),
-                                 1.2 + 0.6 * len(s.skews), 1, len(s.drifts))
+        figure, axes = figure_of(
+            1.2 + 1.5 * len(s.shares) * len(s.drifts), 1.2 + 0.6 * len(s.skews), 1, len(s.drifts)
+        )
         for panel, drift in zip([axes] if len(s.drifts) == 1 else axes, s.drifts, strict=True):
             times = [[float("nan")] * len(s.shares) for _ in s.skews]
             for y, skew in enumerate(s.skews):
                 for x, share in enumerate(s.shares):
-                    others = [r for r in rows if r["benchmark"] == "grid" and r["peer"] != OURS
-                              and r["case"] == case(share, skew, drift) and r.get("ratio")]
+                    others = [
+                        r
+                        for r in rows
+                        if r["benchmark"] == "grid"
+                        and r["peer"] != OURS
+                        and r["case"] == case(share, skew, drift)
+                        and r.get("ratio")
+                    ]
                     if others:
                         best = max(others, key=lambda r: r["ratio"])
                         times[y][x] = 1 / best["ratio"]
                         open_ = "?" if best["verdict"] == Verdict.NOT_DECIDED else ""
-                        panel.text(x, y, f"{1 / best['ratio']:.2f}{open_}\n"
-                                         f"{REGISTRY[best['peer']].title}", ha="center",
-                                   va="center")
+                        panel.text(
+                            x,
+                            y,
+                            f"{1 / best['ratio']:.2f}{open_}\n{REGISTRY[best['peer']].title}",
+                            ha="center",
+                            va="center",
+                        )
             panel.imshow(times, norm=LogNorm(0.25, 4), cmap="PiYG", aspect="auto")
-            panel.set(xticks=range(len(s.shares)), xticklabels=[f"{v:g}%" for v in s.shares],
-                      yticks=range(len(s.skews)), yticklabels=[f"{v:g}" for v in s.skews],
-                      xlabel="M, of R", ylabel="Zipf exponent",
-                      title=f"other keys after {drift:,} tuples" if drift else "no drift")
+            panel.set(
+                xticks=range(len(s.shares)),
+                xticklabels=[f"{v:g}%" for v in s.shares],
+                yticks=range(len(s.skews)),
+                yticklabels=[f"{v:g}" for v in s.skews],
+                xlabel="M, of R",
+                ylabel="Zipf exponent",
+                title=f"other keys after {drift:,} tuples" if drift else "no drift",
+            )
         figure.suptitle(
             f"{REGISTRY[OURS].title}'s service rate, times that of the best of the others\n"
-            "?: which of them is faster is not decided")
+            "?: which of them is faster is not decided"
+        )
         return svg(figure)

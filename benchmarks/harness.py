@@ -28,8 +28,20 @@ from semistream.errors import ConfigError
 
 ROOT = Path(__file__).parent.parent
 MB = 1_000_000
-PACKAGES = ("numpy", "numba", "pyarrow", "duckdb", "pyspark", "deltalake", "adbc-driver-sqlite",
-            "pymysql", "rocksdict", "lmdb", "polars", "datafusion")
+PACKAGES = (
+    "numpy",
+    "numba",
+    "pyarrow",
+    "duckdb",
+    "pyspark",
+    "deltalake",
+    "adbc-driver-sqlite",
+    "pymysql",
+    "rocksdict",
+    "lmdb",
+    "polars",
+    "datafusion",
+)
 
 
 Item = TypeVar("Item")
@@ -94,8 +106,9 @@ class Bench:
     def say(self, text: str) -> None:
         print(f"# {text}", file=sys.stderr, flush=True)
 
-    def compare(self, benchmark: str, case: str, peers: Mapping[str, Callable[[], Peer]],
-                baseline: str) -> None:
+    def compare(
+        self, benchmark: str, case: str, peers: Mapping[str, Callable[[], Peer]], baseline: str
+    ) -> None:
         """Run the peers ``runs`` times, each time in random order, and each in a new process. Write
         a row for each peer, with its ratio to the baseline in the same repetition.
 
@@ -112,15 +125,20 @@ class Bench:
                         self.say(f"{case}: {name}, run {repetition + 1}: {rate:,.6g} tuples/s")
                     except Unavailable as e:
                         failed[name] = str(e)
-        rates = {name: [sample.rate for sample, _ in runs[name]] for name in peers
-                 if name not in failed}
+        rates = {
+            name: [sample.rate for sample, _ in runs[name]] for name in peers if name not in failed
+        }
         for name in peers:
             if name in failed:
                 self.add(benchmark, case, name, {"note": f"cannot run: {failed[name]}"})
             else:
                 self.add(benchmark, case, name, summary(runs[name], rates.get(baseline), baseline))
-        wrong = [f"{n}: {r.answer}, expected {r.expected}" for n in rates for _, r in runs[n]
-                 if r.answer != r.expected]
+        wrong = [
+            f"{n}: {r.answer}, expected {r.expected}"
+            for n in rates
+            for _, r in runs[n]
+            if r.answer != r.expected
+        ]
         if wrong:
             raise WrongAnswer(f"{benchmark}, {case}: {'; '.join(wrong)}")
 
@@ -132,9 +150,14 @@ class Bench:
             print(HEAD)
         self.rows.append(row)
         with open(self.path(benchmark, "jsonl"), "a") as file:
-            file.write(json.dumps(row | self.about | {"load": os.getloadavg()[0],
-                                                      "at": time.strftime("%FT%TZ", time.gmtime())})
-                       + "\n")
+            file.write(
+                json.dumps(
+                    row
+                    | self.about
+                    | {"load": os.getloadavg()[0], "at": time.strftime("%FT%TZ", time.gmtime())}
+                )
+                + "\n"
+            )
         print(line(row), flush=True)
 
     def path(self, benchmark: str, suffix: str) -> Path:
@@ -143,8 +166,9 @@ class Bench:
         return self.output / f"{benchmark}-{self.scale}.{suffix}"
 
 
-def summary(runs: Sequence[tuple[Sample, Result]], baseline: Sequence[float] | None,
-            name: str) -> dict[str, Any]:
+def summary(
+    runs: Sequence[tuple[Sample, Result]], baseline: Sequence[float] | None, name: str
+) -> dict[str, Any]:
     """Return a peer's row from its repetitions. baseline: the rates of the peer of this name in the
     same repetitions; None if it could not run."""
     samples, results = zip(*runs, strict=True)
@@ -152,28 +176,41 @@ def summary(runs: Sequence[tuple[Sample, Result]], baseline: Sequence[float] | N
     rates = [s.rate for s in samples]
     wide = half_width(rates)
     extra = {what: mean(s.extra[what] for s in samples) for what in samples[0].extra}
-    notes = [*dict.fromkeys(r.note for r in results),
-             *(f"{what} {value:,.6g}" for what, value in extra.items())]
+    notes = [
+        *dict.fromkeys(r.note for r in results),
+        *(f"{what} {value:,.6g}" for what, value in extra.items()),
+    ]
     answer = next((r for r in results if r.answer != r.expected), results[-1])
     row = {
-        "rate": mean(rates), "rate_interval": wide if math.isfinite(wide) else None,
-        "ratio": None, "baseline": name, "rates": [float(f"{r:.4g}") for r in rates],
-        "runs": len(runs), "tuples": mean(s.tuples for s in samples),
+        "rate": mean(rates),
+        "rate_interval": wide if math.isfinite(wide) else None,
+        "ratio": None,
+        "baseline": name,
+        "rates": [float(f"{r:.4g}") for r in rates],
+        "runs": len(runs),
+        "tuples": mean(s.tuples for s in samples),
         "seconds": mean(s.seconds for s in samples),
         "cpu_seconds": mean(s.cpu_seconds for s in samples),
         "bytes_read": mean(s.bytes_read for s in samples),
-        "rows": answer.answer.rows, "checksum": f"{answer.answer.checksum:016x}",
+        "rows": answer.answer.rows,
+        "checksum": f"{answer.answer.checksum:016x}",
         "right": all(r.answer == r.expected for r in results),
         "memory_budget": max(r.memory_budget for r in results),
         "memory_peak": max(r.memory_peak for r in results),
         "rss_peak": max(r.rss_peak for r in results),
-        "settled": all(r.settled for r in results), "extra": extra,
-        "note": ", ".join(filter(None, notes))}
+        "settled": all(r.settled for r in results),
+        "extra": extra,
+        "note": ", ".join(filter(None, notes)),
+    }
     if baseline:
         ratio = ratio_of(rates, baseline)
         known = math.isfinite(wide)
-        row |= {"ratio": ratio.value, "ratio_low": ratio.low if known else None,
-                "ratio_high": ratio.high if known else None, "verdict": ratio.verdict}
+        row |= {
+            "ratio": ratio.value,
+            "ratio_low": ratio.low if known else None,
+            "ratio_high": ratio.high if known else None,
+            "verdict": ratio.verdict,
+        }
     return row
 
 
@@ -280,8 +317,9 @@ def change(settings: Any, changes: dict[str, str]) -> Any:
     """Return a frozen dataclass with some fields replaced by parsed texts, in the type of the
     present value."""
     known = {f.name: getattr(settings, f.name) for f in dataclasses.fields(settings)}
-    return dataclasses.replace(settings,
-                               **{n: _parse(known[n], v) for n, v in changes.items() if n in known})
+    return dataclasses.replace(
+        settings, **{n: _parse(known[n], v) for n, v in changes.items() if n in known}
+    )
 
 
 def _parse(value: Any, text: str) -> Any:
@@ -293,13 +331,19 @@ def _parse(value: Any, text: str) -> Any:
 def about() -> dict[str, Any]:
     """Return what the figures depend on besides their settings."""
     here = machine()
-    return {"machine": here["system"], **{k: here[k] for k in ("processor", "cores", "memory")},
-            **commit(), "command": "python -m benchmarks " + shlex.join(sys.argv[1:]),
-            "versions": {"python": here["python"], **versions(PACKAGES)}}
+    return {
+        "machine": here["system"],
+        **{k: here[k] for k in ("processor", "cores", "memory")},
+        **commit(),
+        "command": "python -m benchmarks " + shlex.join(sys.argv[1:]),
+        "versions": {"python": here["python"], **versions(PACKAGES)},
+    }
 
 
-HEAD = (f"{'case':<42}{'peer':<26}{'tuples/s':>12}{'ratio':>8}{'95% interval':^16}{'seconds':>9}"
-        f"{'read MB':>10}{'M MB':>9}{'arena MB':>9}{'RSS MB':>8}{'rows':>13}  checksum")
+HEAD = (
+    f"{'case':<42}{'peer':<26}{'tuples/s':>12}{'ratio':>8}{'95% interval':^16}{'seconds':>9}"
+    f"{'read MB':>10}{'M MB':>9}{'arena MB':>9}{'RSS MB':>8}{'rows':>13}  checksum"
+)
 
 
 def line(row: dict[str, Any]) -> str:
@@ -314,7 +358,9 @@ def line(row: dict[str, Any]) -> str:
     known = row.get("ratio_low") is not None
     ratio += f"{row['ratio_low']:>8.2f}–{row['ratio_high']:<7.2f}" if known else f"{'-':^16}"
     rate = f"{row['rate']:>12,.0f}" if row["rate"] >= 100 else f"{row['rate']:>12.3g}"
-    return (f"{start}{rate}{ratio}{row['seconds']:>9.3f}{mb('bytes_read', 10)}"
-            f"{mb('memory_budget', 9)}{mb('memory_peak', 9)}{mb('rss_peak', 8)}{row['rows']:>13,}  "
-            f"{row['checksum']}{'' if row['right'] else ' WRONG'}"
-            f"{'  ' + row['note'] if row.get('note') else ''}")
+    return (
+        f"{start}{rate}{ratio}{row['seconds']:>9.3f}{mb('bytes_read', 10)}"
+        f"{mb('memory_budget', 9)}{mb('memory_peak', 9)}{mb('rss_peak', 8)}{row['rows']:>13,}  "
+        f"{row['checksum']}{'' if row['right'] else ' WRONG'}"
+        f"{'  ' + row['note'] if row.get('note') else ''}"
+    )

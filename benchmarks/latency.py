@@ -60,26 +60,46 @@ class Settings:
     cores: int = 2
 
 
-SCALES = {"smallest": Settings(master=50_000, share=60.0, rates=(2_000,), warm_up=3.0, seconds=3.0,
-                               tail=3.0, algorithms=("elevatorjoin",), spark=0),
-          "small": Settings(),
-          "full": Settings(warm_up=30, seconds=60, algorithms=ALL)}
+SCALES = {
+    "smallest": Settings(
+        master=50_000,
+        share=60.0,
+        rates=(2_000,),
+        warm_up=3.0,
+        seconds=3.0,
+        tail=3.0,
+        algorithms=("elevatorjoin",),
+        spark=0,
+    ),
+    "small": Settings(),
+    "full": Settings(warm_up=30, seconds=60, algorithms=ALL),
+}
 
 
 def run(bench: Bench, s: Settings) -> None:
     memory = int(s.share / 100 * s.master * MASTER_BYTES)
     for rate in s.rates:
-        case = Case(bench.files, Stream(s.master), int(rate * EVERY),
-                    int((s.warm_up + s.seconds + s.tail) / EVERY), 1, s.driver_memory,
-                    f"local[{s.cores},4]")
+        case = Case(
+            bench.files,
+            Stream(s.master),
+            int(rate * EVERY),
+            int((s.warm_up + s.seconds + s.tail) / EVERY),
+            1,
+            s.driver_memory,
+            f"local[{s.cores},4]",
+        )
         bench.files.snapshot(s.master, COLUMNS)
         bench.files.master_parquet(s.master, COLUMNS)
         arrivals = Arrivals(case, s.warm_up, s.seconds)
         peers = {a: Latency(App(case, a, memory), arrivals, s.trigger) for a in s.algorithms}
         if s.spark:
             peers["spark"] = Latency(Spark(case, "as is"), arrivals, s.trigger)
-        bench.compare("latency", f"{rate:,} tuples/s, trigger {s.trigger:g} s", peers,
-                      "spark" if s.spark else s.algorithms[0])
+        bench.compare(
+            "latency",
+            f"{rate:,} tuples/s, trigger {s.trigger:g} s",
+            peers,
+            "spark" if s.spark else s.algorithms[0],
+        )
 
 
 @dataclass(frozen=True)
@@ -105,9 +125,15 @@ class Arrivals:
             table = self.table(number)
             table = table.filter(pa.array(table["id"].to_numpy() % ABSENT != 0)).combine_chunks()
             answer.rows += table.num_rows
-            answer.checksum = (answer.checksum + int(_sum_expected(
-                *(c.chunk(0).to_numpy() for c in table.columns)))) % 2**64 if table.num_rows \
+            answer.checksum = (
+                (
+                    answer.checksum
+                    + int(_sum_expected(*(c.chunk(0).to_numpy() for c in table.columns)))
+                )
+                % 2**64
+                if table.num_rows
                 else answer.checksum
+            )
         return answer
 
     def write(self, beside: Path) -> None:
@@ -142,16 +168,27 @@ class Arrivals:
         if np.isnan(waited).any():
             raise RuntimeError(f"{np.isnan(waited).sum():,} tuples never became visible")
         count = self.case.stream.master
-        hot = np.isin(keys[ids], ZipfKeys(count, self.case.stream.skew, seed=1, scattered=True)
-                      .keys_of(np.arange(1, max(count // HOT, 1) + 1)))
+        hot = np.isin(
+            keys[ids],
+            ZipfKeys(count, self.case.stream.skew, seed=1, scattered=True).keys_of(
+                np.arange(1, max(count // HOT, 1) + 1)
+            ),
+        )
         absent = ids % ABSENT == 0
         extra = {}
-        for kind, which in (("all", np.ones(len(ids), bool)), ("hot", hot & ~absent),
-                            ("rare", ~hot & ~absent), ("absent", absent)):
+        for kind, which in (
+            ("all", np.ones(len(ids), bool)),
+            ("hot", hot & ~absent),
+            ("rare", ~hot & ~absent),
+            ("absent", absent),
+        ):
             if which.any():
                 p50, p99 = np.percentile(waited[which], [50, 99])
-                extra |= {f"{kind} p50": p50, f"{kind} p99": p99,
-                          f"{kind} longest": waited[which].max()}
+                extra |= {
+                    f"{kind} p50": p50,
+                    f"{kind} p99": p99,
+                    f"{kind} longest": waited[which].max(),
+                }
         return Sample(1, float(extra["all p99"]), extra={k: float(v) for k, v in extra.items()})
 
 
@@ -167,8 +204,14 @@ class Latency:
         return (AppLatency if isinstance(self.of, App) else SparkLatency)(self)
 
 
-def fed(peer: ProgramPeer, of: Latency, command: list[str | Path],
-        environment: dict[str, str], query: Path, stop: Path | None) -> list[float]:
+def fed(
+    peer: ProgramPeer,
+    of: Latency,
+    command: list[str | Path],
+    environment: dict[str, str],
+    query: Path,
+    stop: Path | None,
+) -> list[float]:
     """Run a program while files arrive, and until it has read them all. Return when each arrived.
     stop: the file that asks it to end; None: it is killed."""
     home, stream, arrived = peer.home, peer.home / "stream", list[float]()
@@ -208,21 +251,40 @@ class AppLatency(AppPeer):
     def _run(self) -> Sample:
         case = self.case
         stream = ready(self, self.latency)
-        settings = arguments(self.home, case.files.snapshot(case.stream.master, COLUMNS), stream,
-                             self.of.algorithm, self.memory)
-        command: list[str | Path] = [sys.executable, APP, *settings, "--join-type", "left",
-                                     "--trigger", f"{1000 * self.latency.trigger:g} milliseconds"]
+        settings = arguments(
+            self.home,
+            case.files.snapshot(case.stream.master, COLUMNS),
+            stream,
+            self.of.algorithm,
+            self.memory,
+        )
+        command: list[str | Path] = [
+            sys.executable,
+            APP,
+            *settings,
+            "--join-type",
+            "left",
+            "--trigger",
+            f"{1000 * self.latency.trigger:g} milliseconds",
+        ]
         checkpoint = self.home / "checkpoint"
-        arrived = fed(self, self.latency, command, case.environment(self.home) | places(self.home),
-                      checkpoint / "query", checkpoint / "stop")
+        arrived = fed(
+            self,
+            self.latency,
+            command,
+            case.environment(self.home) | places(self.home),
+            checkpoint / "query",
+            checkpoint / "stop",
+        )
         return self.latency.arrivals.latencies(arrived, self._visible())
 
     def _visible(self) -> dict[float, list[str]]:
         out = {}
         for log in (self.home / "output" / "_delta_log").glob("*.json"):
             actions = [json.loads(line) for line in log.read_text().splitlines()]
-            out[log.stat().st_mtime] = [str(self.home / "output" / unquote(a["add"]["path"]))
-                                        for a in actions if "add" in a]
+            out[log.stat().st_mtime] = [
+                str(self.home / "output" / unquote(a["add"]["path"])) for a in actions if "add" in a
+            ]
         return out
 
     def _answer(self) -> Answer:
@@ -238,16 +300,30 @@ class SparkLatency(SparkPeer):
     def _run(self) -> Sample:
         stream = ready(self, self.latency)
         master = self.case.files.master_parquet(self.case.stream.master, COLUMNS)
-        command = [sys.executable, "-m", "benchmarks.spark_static", self.of.variant, master, stream,
-                   self.home / "output", self.home / "query", "--how", "left", "--trigger",
-                   f"{1000 * self.latency.trigger:g} milliseconds"]
+        command = [
+            sys.executable,
+            "-m",
+            "benchmarks.spark_static",
+            self.of.variant,
+            master,
+            stream,
+            self.home / "output",
+            self.home / "query",
+            "--how",
+            "left",
+            "--trigger",
+            f"{1000 * self.latency.trigger:g} milliseconds",
+        ]
         arrived = fed(self, self.latency, command, self._environment(), self.home / "query", None)
         return self.latency.arrivals.latencies(arrived, self._visible())
 
     def _visible(self) -> dict[float, list[str]]:
         out, seen = dict[float, list[str]](), set[str]()
-        logs = [log for log in (self.home / "output" / "_spark_metadata").iterdir()
-                if not log.name.startswith(".")]
+        logs = [
+            log
+            for log in (self.home / "output" / "_spark_metadata").iterdir()
+            if not log.name.startswith(".")
+        ]
         # every tenth log, such as "9.compact", also has the entries before it
         for log in sorted(logs, key=lambda log: int(log.name.partition(".")[0])):
             entries = (json.loads(line)["path"] for line in log.read_text().splitlines()[1:])

@@ -38,11 +38,23 @@ class Settings:
     hash_join: bool = True  # also a hash join; its R must fit into this machine's memory
 
 
-SCALES = {"smallest": Settings(master=50_000, shares=(20.0, 30.0), algorithms=("ssbj", "sscj"),
-                               batch=20_000, seconds=0.02, warm_up=0.3),
-          "small": Settings(),
-          "full": Settings(master=20_000_000, shares=(0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0),
-                           seconds=3.0, warm_up=600.0)}
+SCALES = {
+    "smallest": Settings(
+        master=50_000,
+        shares=(20.0, 30.0),
+        algorithms=("ssbj", "sscj"),
+        batch=20_000,
+        seconds=0.02,
+        warm_up=0.3,
+    ),
+    "small": Settings(),
+    "full": Settings(
+        master=20_000_000,
+        shares=(0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0),
+        seconds=3.0,
+        warm_up=600.0,
+    ),
+}
 
 
 def run(bench: Bench, s: Settings) -> None:
@@ -53,9 +65,12 @@ def run(bench: Bench, s: Settings) -> None:
         memory = int(share / 100 * s.master * MASTER_BYTES)
         make = {
             name: Operator(bench.files, OPAQUE, name, memory, stream, s.batch, s.seconds, s.warm_up)
-                for name in (*beside, *s.algorithms)}
-        make |= {"bound: R read alone": Bound(Reading(bench.files, OPAQUE, s.master), s.seconds),
-                 "bound: four cache lines": Bound(CacheLines(stream, memory, s.batch), s.seconds)}
+            for name in (*beside, *s.algorithms)
+        }
+        make |= {
+            "bound: R read alone": Bound(Reading(bench.files, OPAQUE, s.master), s.seconds),
+            "bound: four cache lines": Bound(CacheLines(stream, memory, s.batch), s.seconds),
+        }
         bench.compare("memory", f"R={s.master:,} M={share:g}% zipf {s.skew:g}", make, HASH_JOIN)
     if len(s.shares) > 1 and s.hash_join:
         write_text(bench.path("memory", "svg"), curve(bench.rows, s.master))
@@ -66,16 +81,27 @@ def curve(rows: Sequence[Mapping[str, Any]], master: int) -> str:
     with rc_context(STYLE):
         figure, axes = figure_of(7.2, 4.0)
         for name, colour in zip(REGISTRY, [*COLOURS, "black"], strict=False):
-            points = sorted((100 * r["memory_budget"] / MASTER_BYTES / master, r["ratio"])
-                            for r in rows
-                            if r["benchmark"] == "memory" and r["peer"] == name and r.get("ratio"))
+            points = sorted(
+                (100 * r["memory_budget"] / MASTER_BYTES / master, r["ratio"])
+                for r in rows
+                if r["benchmark"] == "memory" and r["peer"] == name and r.get("ratio")
+            )
             if points:
-                axes.plot(*zip(*points, strict=True), marker="o", markersize=3, color=colour,
-                          label=REGISTRY[name].title)
+                axes.plot(
+                    *zip(*points, strict=True),
+                    marker="o",
+                    markersize=3,
+                    color=colour,
+                    label=REGISTRY[name].title,
+                )
         axes.axhline(1, color="grey", linestyle=":")
-        axes.set(xscale="log", yscale="log", xlabel=f"M, % of R of {master:,} tuples",
-                 ylabel="service rate, of the hash join's",
-                 title="What bounded memory costs: 1 is a hash join with all of R in memory")
+        axes.set(
+            xscale="log",
+            yscale="log",
+            xlabel=f"M, % of R of {master:,} tuples",
+            ylabel="service rate, of the hash join's",
+            title="What bounded memory costs: 1 is a hash join with all of R in memory",
+        )
         axes.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
         axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)

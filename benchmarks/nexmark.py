@@ -17,16 +17,7 @@ from dataclasses import dataclass
 from benchmarks.data import Answer
 from benchmarks.flink_cluster import install
 from benchmarks.flink_database import Tables, database
-from benchmarks.flink_join import (
-    BATCH,
-    CONSOLE,
-    LOOKUP,
-    OURS,
-    Arrivals,
-    Console,
-    Flink,
-    Loading,
-)
+from benchmarks.flink_join import BATCH, CONSOLE, LOOKUP, OURS, Arrivals, Console, Flink, Loading
 from benchmarks.harness import MB, Bench, Sample
 from benchmarks.nexmark_data import BID, Bids, SideFiles, side_batches
 from benchmarks.processes import Program, answer_of, commits
@@ -47,9 +38,13 @@ class Settings:
     looked_up: int = 1_000_000  # the most keys that go into the database
 
 
-SCALES = {"smallest": Settings(keys=(10_000,), bids=20_000, files=2), "small": Settings(),
-          "full": Settings(keys=(10_000, 1_000_000, 20_000_000), bids=8_000_000, files=8,
-                           looked_up=20_000_000)}
+SCALES = {
+    "smallest": Settings(keys=(10_000,), bids=20_000, files=2),
+    "small": Settings(),
+    "full": Settings(
+        keys=(10_000, 1_000_000, 20_000_000), bids=8_000_000, files=8, looked_up=20_000_000
+    ),
+}
 
 
 def run(bench: Bench, s: Settings) -> None:
@@ -60,13 +55,17 @@ def run(bench: Bench, s: Settings) -> None:
         case.make()
         memory = s.memory * MB
         peers: dict[str, Callable[[], ProgramPeer]] = {
-            CONSOLE: Console(case, memory), OURS: Loading(case, memory),
-            SPARK: StreamStatic(case), BATCH: Flink(case, BATCH, memory, TABLES)}
+            CONSOLE: Console(case, memory),
+            OURS: Loading(case, memory),
+            SPARK: StreamStatic(case),
+            BATCH: Flink(case, BATCH, memory, TABLES),
+        }
         with ExitStack() as stack:
             if keys <= s.looked_up:
                 server = stack.enter_context(database(files, side_batches(keys), TABLES))
-                peers[LOOKUP] = Flink(case, LOOKUP, memory, TABLES, server,
-                                      max(keys // 10, LEAST_CACHED))
+                peers[LOOKUP] = Flink(
+                    case, LOOKUP, memory, TABLES, server, max(keys // 10, LEAST_CACHED)
+                )
             bench.compare("nexmark", f"q13, {keys:,} keys M={s.memory}MB", peers, CONSOLE)
 
 
@@ -79,14 +78,24 @@ class StreamStatic:
 
 
 class StreamStaticPeer(SparkPeer):
-    def _sample(self, running: Program, seconds: float, ends: dict[int, float],
-                finished: int | None = None, bytes_read: int = 0) -> Sample:
+    def _sample(
+        self,
+        running: Program,
+        seconds: float,
+        ends: dict[int, float],
+        finished: int | None = None,
+        bytes_read: int = 0,
+    ) -> Sample:
         query = self.home / "query"
         first = (query / "offsets" / "0").stat().st_mtime
-        return Sample(self.case.count(), max(commits(query).values()) - first, extra={
-            "by wall tuples/s": self.case.count() / seconds,
-            "resident MB": running.memory_peak / MB})
+        return Sample(
+            self.case.count(),
+            max(commits(query).values()) - first,
+            extra={
+                "by wall tuples/s": self.case.count() / seconds,
+                "resident MB": running.memory_peak / MB,
+            },
+        )
 
     def _answer(self) -> Answer:
-        return answer_of([*(self.home / "output").glob("*.parquet")],
-                         self.case.stream.expected(0))
+        return answer_of([*(self.home / "output").glob("*.parquet")], self.case.stream.expected(0))

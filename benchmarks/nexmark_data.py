@@ -28,8 +28,9 @@ ACTIVE_PEOPLE = 1000
 FIRST_ID = 1000
 FIRST_TIME = 1_436_918_400_000  # ms since the epoch, of event 0
 EVENTS_PER_MS = 10
-BID = pa.schema([(name, pa.int64()) for name in ("key", "id", "auction", "bidder", "price",
-                                                 "date_time")])
+BID = pa.schema(
+    [(name, pa.int64()) for name in ("key", "id", "auction", "bidder", "price", "date_time")]
+)
 SIDE = pa.schema([("key", pa.int64()), ("value", pa.string())])
 
 
@@ -58,8 +59,14 @@ class Bids(Stream):
         auction = self.auctions(ids, AUCTIONS * epoch + AUCTIONS - 1) + FIRST_ID
         price = 100 * 10 ** (6 * (random_words(ids, 4) >> np.uint64(11)) * 2.0**-53)
         event = EVENTS * epoch + EVENTS - BIDS + ids % BIDS
-        columns = (auction % self.master, ids, auction, bidders(ids, epoch) + FIRST_ID,
-                   np.rint(price).astype(np.int64), FIRST_TIME + event // EVENTS_PER_MS)
+        columns = (
+            auction % self.master,
+            ids,
+            auction,
+            bidders(ids, epoch) + FIRST_ID,
+            np.rint(price).astype(np.int64),
+            FIRST_TIME + event // EVENTS_PER_MS,
+        )
         return pa.record_batch([pa.array(c) for c in columns], schema=BID)
 
     def auctions(self, ids: np.ndarray, last: np.ndarray) -> np.ndarray:
@@ -116,8 +123,10 @@ class SideFiles(Files):
     """Files with the side input in place of R."""
 
     def snapshot(self, tuples: int, schema: pa.Schema) -> Path:
-        return self.made(f"snapshot-side-{tuples}", lambda at: publish_snapshot(
-            side_batches(tuples), SIDE, at, "master", ["key"]))
+        return self.made(
+            f"snapshot-side-{tuples}",
+            lambda at: publish_snapshot(side_batches(tuples), SIDE, at, "master", ["key"]),
+        )
 
     def master_parquet(self, tuples: int, schema: pa.Schema) -> Path:
         def make(at: Path) -> None:

@@ -34,16 +34,18 @@ class HashJoin(SemiStreamJoin):
     kernels."""
 
     def __init__(self, spec: JoinSpec):
-        size = spec.master.tuple_count * (MasterCache.bytes_per_tuple(spec.fetched_schema, 0)
-                                          + MasterCache.ENTRY)
+        size = spec.master.tuple_count * (
+            MasterCache.bytes_per_tuple(spec.fetched_schema, 0) + MasterCache.ENTRY
+        )
         assert not has_strings(spec.fetched_schema)
         super().__init__(replace(spec, memory=int(size)), Settings())
         self.arena.reserve("H_R", int(size))
         count = spec.master.tuple_count
         self.cache = MasterCache(spec.fetched_schema, count, count, 0)
         numbers = range(spec.master.partition_count)
-        self.cache.stage(np.concatenate([spec.master.read_codes(n) for n in numbers]),
-                         np.zeros(count))
+        self.cache.stage(
+            np.concatenate([spec.master.read_codes(n) for n in numbers]), np.zeros(count)
+        )
         first = 0
         for partition in (DiskPartition(spec, n) for n in numbers):
             rows = np.arange(len(partition.codes))
@@ -57,8 +59,12 @@ class HashJoin(SemiStreamJoin):
 
     def _take(self, batch: pa.RecordBatch, codes: np.ndarray) -> Iterator[JoinOutput]:
         for first in range(0, len(codes), PROBE_ROWS):
-            yield from probe(self.cache, batch.slice(first, PROBE_ROWS),
-                             codes[first:first + PROBE_ROWS], self.output)
+            yield from probe(
+                self.cache,
+                batch.slice(first, PROBE_ROWS),
+                codes[first : first + PROBE_ROWS],
+                self.output,
+            )
 
     @property
     def passes(self) -> float:
@@ -74,8 +80,9 @@ class HashJoin(SemiStreamJoin):
         raise NotImplementedError
 
 
-def open_operator(algorithm: str, master: MasterRelation, memory: int, skew: float,
-                  batch: int) -> SemiStreamJoin:
+def open_operator(
+    algorithm: str, master: MasterRelation, memory: int, skew: float, batch: int
+) -> SemiStreamJoin:
     """Open an operator at the sizes that its cost model finds best, or at its own choice if it has
     no model. Raises ConfigError if M is too small."""
     if algorithm == HASH_JOIN:
@@ -86,8 +93,9 @@ def open_operator(algorithm: str, master: MasterRelation, memory: int, skew: flo
         spec = join_spec(algorithm, memory, STREAM, master, ON)
         work = describe(spec, sample, Frequencies.zipf(master.tuple_count, skew), batch)
         parameters = tune(algorithm, work, memory, TYPICAL).parameters
-    return open_join(algorithm, memory=memory, stream=STREAM, master=master, on=ON,
-                     parameters=parameters)
+    return open_join(
+        algorithm, memory=memory, stream=STREAM, master=master, on=ON, parameters=parameters
+    )
 
 
 @dataclass(frozen=True)
@@ -133,18 +141,33 @@ class OperatorPeer:
             self._feed()
             spent, read = self.seconds - start, stats.disk_tuples_read - before.disk_tuples_read
             done = self._finished - finished
-            if done and spent >= self.of.seconds and (
-                    not read or read >= self.of.stream.master or spent >= 5 * self.of.seconds):
+            if (
+                done
+                and spent >= self.of.seconds
+                and (not read or read >= self.of.stream.master or spent >= 5 * self.of.seconds)
+            ):
                 hits = stats.cache_hits - before.cache_hits
-                return Sample(done, spent, stats.bytes_read - before.bytes_read, self.cpu - cpu,
-                              {"% through the cache": 100 * hits / done})
+                return Sample(
+                    done,
+                    spent,
+                    stats.bytes_read - before.bytes_read,
+                    self.cpu - cpu,
+                    {"% through the cache": 100 * hits / done},
+                )
 
     def finish(self) -> Result:
         self._pass_on(self.join.drain())
         stats = self.join.stats
         note = "" if self.settled else f"not settled after {self.of.warm_up:g} s"
-        return Result(self.answer, self.of.stream.expected(self.fed), self.join.arena.budget,
-                      stats.memory_peak, peak_rss(), note, self.settled)
+        return Result(
+            self.answer,
+            self.of.stream.expected(self.fed),
+            self.join.arena.budget,
+            stats.memory_peak,
+            peak_rss(),
+            note,
+            self.settled,
+        )
 
     @property
     def _finished(self) -> int:

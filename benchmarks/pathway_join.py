@@ -36,17 +36,23 @@ class Settings:
     memory: int = 6  # M, MB
 
 
-SCALES = {"smallest": Settings(master=20_000, tuples=20_000),
-          "small": Settings(),
-          "full": Settings(master=1_000_000, tuples=5_000_000, memory=32)}
+SCALES = {
+    "smallest": Settings(master=20_000, tuples=20_000),
+    "small": Settings(),
+    "full": Settings(master=1_000_000, tuples=5_000_000, memory=32),
+}
 
 
 def run(bench: Bench, s: Settings) -> None:
     peer_environment("pathway")
     case = Texts(bench.files, Absent(s.master), s.tuples, 1, 0, "", "")
     case.make()
-    bench.compare("pathway", f"R={s.master:,} S={s.tuples:,} M={s.memory}MB, CSV", {
-        OURS: Peer(case, s.memory * MB), PATHWAY: Peer(case)}, OURS)
+    bench.compare(
+        "pathway",
+        f"R={s.master:,} S={s.tuples:,} M={s.memory}MB, CSV",
+        {OURS: Peer(case, s.memory * MB), PATHWAY: Peer(case)},
+        OURS,
+    )
 
 
 class Texts(Case):
@@ -106,8 +112,14 @@ class TextPeer(ProgramPeer):
         with program(self._command(), self.home / "log", environment, LOOK) as running:
             wall = running.end()
         self.rss_peak = max(self.rss_peak, running.memory_peak)
-        return Sample(self.case.count(), self._seconds(), extra={
-            "by wall tuples/s": self.case.count() / wall, "resident MB": running.memory_peak / MB})
+        return Sample(
+            self.case.count(),
+            self._seconds(),
+            extra={
+                "by wall tuples/s": self.case.count() / wall,
+                "resident MB": running.memory_peak / MB,
+            },
+        )
 
     def _answer(self) -> Answer:
         answer = Answer()
@@ -120,8 +132,14 @@ class TextPeer(ProgramPeer):
 class PathwayPeer(TextPeer):
     def _command(self) -> list[str | Path]:
         python = peer_environment("pathway") / "bin" / "python"
-        return [python, ROOT / "benchmarks" / "pathway" / "program.py", self.case.tuples,
-                self.case.master_text, self.home / "out.csv", ",".join(COLUMNS.names[1:])]
+        return [
+            python,
+            ROOT / "benchmarks" / "pathway" / "program.py",
+            self.case.tuples,
+            self.case.master_text,
+            self.home / "out.csv",
+            ",".join(COLUMNS.names[1:]),
+        ]
 
     def _seconds(self) -> float:
         return float(re.findall(r"seconds ([\d.]+)", (self.home / "log").read_text())[-1])
@@ -129,9 +147,22 @@ class PathwayPeer(TextPeer):
 
 class ConsolePeer(TextPeer):
     def _command(self) -> list[str | Path]:
-        return [Path(sys.executable).parent / "semistream", "join", "--stream", self.case.tuples,
-                "--master", self.case.master_text, "--on", "key", "--memory", str(self.memory),
-                "--out", self.home / "out.csv", "--stats", self.home / "stats.json"]
+        return [
+            Path(sys.executable).parent / "semistream",
+            "join",
+            "--stream",
+            self.case.tuples,
+            "--master",
+            self.case.master_text,
+            "--on",
+            "key",
+            "--memory",
+            str(self.memory),
+            "--out",
+            self.home / "out.csv",
+            "--stats",
+            self.home / "stats.json",
+        ]
 
     def _seconds(self) -> float:
         return json.loads((self.home / "stats.json").read_text())["seconds"]

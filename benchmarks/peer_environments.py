@@ -26,8 +26,17 @@ def peer_environment(name: str, finish: Callable[[Path], None] | None = None) ->
         print(f"# installing {name} into {home}", file=sys.stderr, flush=True)
         try:
             run("uv", "venv", "-q", "--clear", "--python", sys.executable, home)
-            run("uv", "pip", "install", "-q", "--python", home / "bin" / "python",
-                 "--require-hashes", "-r", lock)
+            run(
+                "uv",
+                "pip",
+                "install",
+                "-q",
+                "--python",
+                home / "bin" / "python",
+                "--require-hashes",
+                "-r",
+                lock,
+            )
             if finish is not None:
                 finish(home)
         except (OSError, subprocess.CalledProcessError) as e:
@@ -38,5 +47,10 @@ def peer_environment(name: str, finish: Callable[[Path], None] | None = None) ->
 
 
 def run(*command: str | Path) -> None:
-    subprocess.run([str(c) for c in command], check=True, text=True, stdout=subprocess.DEVNULL,
-                   stderr=subprocess.PIPE)
+    subprocess.run(
+        [str(c) for c in command],
+        check=True,
+        text=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )

@@ -47,7 +47,8 @@ class Program:
         seconds = time.monotonic() - self.started
         if code:
             raise RuntimeError(
-                f"{self.name} ended with {code}:\n{self.log.read_text(errors='replace')[-4000:]}")
+                f"{self.name} ended with {code}:\n{self.log.read_text(errors='replace')[-4000:]}"
+            )
         return seconds
 
     def until(self, condition: Callable[[], object], timeout: float = 600) -> float:
@@ -55,8 +56,10 @@ class Program:
         if the program ends or the time is over first."""
         while not condition():
             if self.process.poll() is not None or time.monotonic() - self.started > timeout:
-                raise RuntimeError(f"{self.name} did not get "
-                                   f"there:\n{self.log.read_text(errors='replace')[-4000:]}")
+                raise RuntimeError(
+                    f"{self.name} did not get "
+                    f"there:\n{self.log.read_text(errors='replace')[-4000:]}"
+                )
             time.sleep(0.01)
         return time.monotonic() - self.started
 
@@ -74,8 +77,12 @@ class Program:
                 self.memory_peak = max(self.memory_peak, sum(map(_pss, self._tree())))
                 looked = time.monotonic()
             times = psutil.cpu_times()
-            self.busy.append((time.time(), sum(times) - times.idle - times.iowait - times.guest
-                              - times.guest_nice))
+            self.busy.append(
+                (
+                    time.time(),
+                    sum(times) - times.idle - times.iowait - times.guest - times.guest_nice,
+                )
+            )
             time.sleep(SAMPLED)
 
     def cores(self, first: float, last: float) -> float:
@@ -92,17 +99,31 @@ class Program:
 
 
 @contextmanager
-def program(command: Sequence[str | Path], log: Path,
-            environment: dict[str, str] | None = None, look: float = LOOK) -> Iterator[Program]:
+def program(
+    command: Sequence[str | Path],
+    log: Path,
+    environment: dict[str, str] | None = None,
+    look: float = LOOK,
+) -> Iterator[Program]:
     """Start a program in the project's directory. Processes of it that are left are killed at the
     end of the context. look: seconds between measurements of its memory."""
     with open(log, "ab") as out:
-        process = subprocess.Popen([str(c) for c in command], stdout=out, stderr=out,
-                                   stdin=subprocess.DEVNULL, cwd=ROOT,
-                                   env={**os.environ, **(environment or {})},
-                                   start_new_session=True)
-    running = Program(Path(command[1]).name if len(command) > 1 else str(command[0]), process, log,
-                      time.monotonic(), look)
+        process = subprocess.Popen(
+            [str(c) for c in command],
+            stdout=out,
+            stderr=out,
+            stdin=subprocess.DEVNULL,
+            cwd=ROOT,
+            env={**os.environ, **(environment or {})},
+            start_new_session=True,
+        )
+    running = Program(
+        Path(command[1]).name if len(command) > 1 else str(command[0]),
+        process,
+        log,
+        time.monotonic(),
+        look,
+    )
     threading.Thread(target=running.watch, daemon=True).start()
     try:
         yield running
@@ -122,28 +143,38 @@ def _pss(process: psutil.Process) -> int:
 def spark_environment(master: str, memory: str, scratch: Path) -> dict[str, str]:
     """Return the environment of a program that opens a Spark session; the same for every peer."""
     scratch.mkdir(parents=True, exist_ok=True)
-    settings = {"spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1",
-                "spark.driver.bindAddress": "127.0.0.1",
-                "spark.sql.warehouse.dir": str(scratch / "warehouse"), "spark.log.level": "ERROR"}
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+        "spark.log.level": "ERROR",
+    }
     arguments = " ".join(f"--conf {k}={v}" for k, v in settings.items())
-    return {"PYSPARK_SUBMIT_ARGS": f"--master {master} --driver-memory {memory} {arguments} "
-                                   f"pyspark-shell",
-            "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable,
-            "SPARK_LOCAL_DIRS": str(scratch), "SPARK_LOCAL_IP": "127.0.0.1"}
+    return {
+        "PYSPARK_SUBMIT_ARGS": f"--master {master} --driver-memory {memory} {arguments} "
+        f"pyspark-shell",
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "SPARK_LOCAL_DIRS": str(scratch),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
 
 
 def commits(query: Path) -> dict[int, float]:
     """Return when Spark recorded each micro-batch of a query as finished, by its checkpoint."""
-    return {int(p.name): p.stat().st_mtime for p in (query / "commits").glob("*")
-            if p.name.isdigit()}
+    return {
+        int(p.name): p.stat().st_mtime for p in (query / "commits").glob("*") if p.name.isdigit()
+    }
 
 
 def answer_of(files: Sequence[str | Path], answer: Answer | None = None) -> Answer:
     """Return the answer of joined rows in Parquet files. answer: an empty one of another kind."""
     answer = answer or Answer()
     if files:
-        for batch in ds.dataset([str(f) for f in files],
-                                format="parquet").to_batches(batch_size=65_536, use_threads=False):
+        for batch in ds.dataset([str(f) for f in files], format="parquet").to_batches(
+            batch_size=65_536, use_threads=False
+        ):
             answer.add(batch)
     return answer
 

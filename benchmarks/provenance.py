@@ -20,23 +20,32 @@ def commit() -> dict[str, Any]:
     """Return commit: the short hash of the source tree's commit, and dirty: whether a file of the
     tree has changed since, other than results of measurements and pages. Without git: "" and True.
     """
+
     def git(*words: str) -> str | None:
         try:
-            return subprocess.run(["git", "-C", HERE, *words], capture_output=True, text=True,
-                                  check=True).stdout.strip()
+            return subprocess.run(
+                ["git", "-C", HERE, *words], capture_output=True, text=True, check=True
+            ).stdout.strip()
         except (OSError, subprocess.CalledProcessError):
             return None
 
-    return {"commit": git("rev-parse", "--short", "HEAD") or "",
-            "dirty": git("status", "--porcelain", "-uno", "--", ":/", *RESULTS) != ""}
+    return {
+        "commit": git("rev-parse", "--short", "HEAD") or "",
+        "dirty": git("status", "--porcelain", "-uno", "--", ":/", *RESULTS) != "",
+    }
 
 
 def machine() -> dict[str, Any]:
     """Return the machine's properties. memory: bytes."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return {"name": platform.node(), "processor": processor(),
-            "cores": len(os.sched_getaffinity(0)), "memory": memory,
-            "system": platform.platform(), "python": platform.python_version()}
+    return {
+        "name": platform.node(),
+        "processor": processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory": memory,
+        "system": platform.platform(),
+        "python": platform.python_version(),
+    }
 
 
 def versions(packages: Iterable[str]) -> dict[str, str]:

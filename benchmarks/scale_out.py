@@ -47,30 +47,52 @@ class Settings:
     executor_memory: str = "1g"
 
 
-SCALES = {"smallest": Settings(master=50_000, batch=20_000, batches=2, warm_up=1, algorithm="ssbj"),
-          "small": Settings(), "full": Settings(master=20_000_000, batch=8_000_000)}
+SCALES = {
+    "smallest": Settings(master=50_000, batch=20_000, batches=2, warm_up=1, algorithm="ssbj"),
+    "small": Settings(),
+    "full": Settings(master=20_000_000, batch=8_000_000),
+}
 
 
 def run(bench: Bench, s: Settings) -> None:
     case = Case(bench.files, Stream(s.master), s.batch, s.batches, s.warm_up, s.driver_memory, "")
     case.make()
     memory = int(s.share / 100 * s.master * MASTER_BYTES)
-    peers = {f"{n} executor{'s' * (n > 1)}": OnCluster(App(case, s.algorithm, memory, n),
-                                                       s.executor_memory) for n in s.executors}
+    peers = {
+        f"{n} executor{'s' * (n > 1)}": OnCluster(
+            App(case, s.algorithm, memory, n), s.executor_memory
+        )
+        for n in s.executors
+    }
     name = f"R={s.master:,} M={s.share:g}% batch={s.batch:,}"
     bench.compare("scale-out", name, peers, next(iter(peers)))
     for plan in planned(bench.files, case.stream, memory, s):
-        bench.add("scale-out", name, f"model, {plan.operators}",
-                  {"operators": plan.operators,
-                   "note": (f"{plan.rate:,.0f} tuples/s; each M {plan.memory_each / MB:,.1f} MB, R "
-                            f"{plan.master_each / MB:,.1f} MB; the slowest {plan.share:.1%} of S; "
-                            f"{plan.shuffled:.1f} bytes a tuple shuffled")})
+        bench.add(
+            "scale-out",
+            name,
+            f"model, {plan.operators}",
+            {
+                "operators": plan.operators,
+                "note": (
+                    f"{plan.rate:,.0f} tuples/s; each M {plan.memory_each / MB:,.1f} MB, R "
+                    f"{plan.master_each / MB:,.1f} MB; the slowest {plan.share:.1%} of S; "
+                    f"{plan.shuffled:.1f} bytes a tuple shuffled"
+                ),
+            },
+        )
 
 
 def planned(files: Files, stream: Stream, memory: int, s: Settings) -> list[Scaled]:
     root = files.snapshot(s.master, COLUMNS)
-    job = Job.load({"name": "benchmark", "stream": {"path": "stream"}, "master": {"name": "master"},
-                    "on": {"key": "key"}, "fact_table": "fact"})
+    job = Job.load(
+        {
+            "name": "benchmark",
+            "stream": {"path": "stream"},
+            "master": {"name": "master"},
+            "on": {"key": "key"},
+            "fact_table": "fact",
+        }
+    )
     case = tuning.SizingInput(job, stream.batch(0, SAMPLE), root / str(current_version(root)), 1)
     with closing(case.relation):
         return scale_out(case, [memory], s.planned, [s.algorithm], TYPICAL)
@@ -91,9 +113,12 @@ class ClusterPeer(AppPeer):
     def __init__(self, of: OnCluster):
         self._stack, self._programs = ExitStack(), list[Program]()
         url = self._start(of)
-        case = replace(of.app.case, master=f"{url} --conf spark.executor.cores=1 --conf "
-                                           f"spark.cores.max={of.app.partitions} --executor-memory "
-                                           f"{of.executor_memory}")
+        case = replace(
+            of.app.case,
+            master=f"{url} --conf spark.executor.cores=1 --conf "
+            f"spark.cores.max={of.app.partitions} --executor-memory "
+            f"{of.executor_memory}",
+        )
         super().__init__(replace(of.app, case=case))
 
     def finish(self) -> Result:
@@ -108,16 +133,38 @@ class ClusterPeer(AppPeer):
         home.mkdir(parents=True, exist_ok=True)
         port, web, *others = free_ports(2 + count)
         url = f"spark://127.0.0.1:{port}"
-        environment = {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1",
-                       "SPARK_DAEMON_MEMORY": "256m", "SPARK_LOCAL_DIRS": str(home / "scratch"),
-                       "SPARK_WORKER_DIR": str(home / "work")}
-        master = ["org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", port,
-                  "--webui-port", web]
-        worker = ["org.apache.spark.deploy.worker.Worker", "--host", "127.0.0.1", "--cores", "1",
-                  "--memory", of.executor_memory, "--webui-port"]
+        environment = {
+            "PYSPARK_PYTHON": sys.executable,
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_LOCAL_DIRS": str(home / "scratch"),
+            "SPARK_WORKER_DIR": str(home / "work"),
+        }
+        master = [
+            "org.apache.spark.deploy.master.Master",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            port,
+            "--webui-port",
+            web,
+        ]
+        worker = [
+            "org.apache.spark.deploy.worker.Worker",
+            "--host",
+            "127.0.0.1",
+            "--cores",
+            "1",
+            "--memory",
+            of.executor_memory,
+            "--webui-port",
+        ]
         for command in (master, *([*worker, other, url] for other in others)):
-            self._programs.append(self._stack.enter_context(
-                program([SPARK_CLASS, *map(str, command)], home / "log", environment)))
+            self._programs.append(
+                self._stack.enter_context(
+                    program([SPARK_CLASS, *map(str, command)], home / "log", environment)
+                )
+            )
         self._programs[0].until(lambda: alive_workers(web) == count, START_SECONDS)
         return url
 

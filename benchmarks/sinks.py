@@ -47,8 +47,11 @@ class Settings:
     databases: tuple[str, ...] = ("sqlite", "mariadb", "delta")
 
 
-SCALES = {"smallest": Settings(rows=5_000, databases=("sqlite", "delta")), "small": Settings(),
-          "full": Settings(rows=2_000_000)}
+SCALES = {
+    "smallest": Settings(rows=5_000, databases=("sqlite", "delta")),
+    "small": Settings(),
+    "full": Settings(rows=2_000_000),
+}
 
 
 def run(bench: Bench, s: Settings) -> None:
@@ -58,10 +61,12 @@ def run(bench: Bench, s: Settings) -> None:
             if database == "mariadb" and server is None:
                 continue
             url = server.fresh() if server is not None else ""
-            peers = {name: Sink(bench.files, s.rows, database, name, url)
-                     for name in WAYS[database]}
-            bench.compare("sinks", f"{database}, {s.rows:,} rows", peers,
-                          next(n for n in peers if n != OURS))
+            peers = {
+                name: Sink(bench.files, s.rows, database, name, url) for name in WAYS[database]
+            }
+            bench.compare(
+                "sinks", f"{database}, {s.rows:,} rows", peers, next(n for n in peers if n != OURS)
+            )
         finally:
             if server is not None:
                 server.stop()
@@ -74,8 +79,12 @@ def start_mariadb(bench: Bench):
     from conftest import MARIADBD, MariaDB
 
     if not MARIADBD:
-        bench.add("sinks", "mariadb", "-", {"note": "cannot run: no mariadbd (apt-get install "
-                                                    "mariadb-server-core)"})
+        bench.add(
+            "sinks",
+            "mariadb",
+            "-",
+            {"note": "cannot run: no mariadbd (apt-get install mariadb-server-core)"},
+        )
         return None
     directory = bench.files.runs / "mariadb"
     directory.mkdir(parents=True)
@@ -128,8 +137,10 @@ class SinkPeer:
         stream, master = Stream(of.rows), pa.Table.from_batches(master_batches(of.rows, COLUMNS))
         tuples = stream.batch(0, of.rows)
         found = master.take(pa.array(tuples.column("key").to_numpy() - 1))
-        self.rows = pa.table([*tuples.columns, *(found[c].combine_chunks() for c in ADDED.names)],
-                             schema=pa.schema([*STREAM, *ADDED]))
+        self.rows = pa.table(
+            [*tuples.columns, *(found[c].combine_chunks() for c in ADDED.names)],
+            schema=pa.schema([*STREAM, *ADDED]),
+        )
         self.whole = with_key(self.rows, load_id(1, 0, 0, 0))
         self.answer, self.expected = Answer(), stream.expected(of.rows)
         self.measure()  # the first run of a process takes longer
@@ -160,7 +171,8 @@ class SinkPeer:
         engine = connect(place)
         with engine.connect() as connection:
             query = select(*(column(quoted(n)) for n in self.rows.column_names)).select_from(
-                table("fact"))
+                table("fact")
+            )
             rows = pa.Table.from_batches(fetch(connection, query, self.rows.schema))
         engine.dispose()
         return rows
@@ -200,9 +212,10 @@ def executemany(peer: SinkPeer, place: str) -> float:
     with closing(sqlite3.connect(place.removeprefix("sqlite:///"))) as connection:
         start = time.perf_counter()
         with connection:
-            connection.executemany(f"INSERT INTO fact ({columns}) VALUES "
-                                   f"({', '.join('?' * peer.whole.num_columns)})",
-                                   zip(*(c.to_pylist() for c in peer.whole.columns), strict=True))
+            connection.executemany(
+                f"INSERT INTO fact ({columns}) VALUES ({', '.join('?' * peer.whole.num_columns)})",
+                zip(*(c.to_pylist() for c in peer.whole.columns), strict=True),
+            )
         return time.perf_counter() - start
 
 
@@ -210,8 +223,10 @@ def adbc(peer: SinkPeer, place: str) -> float:
     import adbc_driver_sqlite.dbapi
 
     tables(place).warehouse.engine.dispose()
-    with adbc_driver_sqlite.dbapi.connect(
-        place.removeprefix("sqlite:///")) as connection, connection.cursor() as cursor:
+    with (
+        adbc_driver_sqlite.dbapi.connect(place.removeprefix("sqlite:///")) as connection,
+        connection.cursor() as cursor,
+    ):
         start = time.perf_counter()
         cursor.adbc_ingest("fact", peer.whole, mode="append")
         connection.commit()
@@ -224,8 +239,10 @@ def load_data(peer: SinkPeer, place: str) -> float:
     columns = ", ".join(f"`{n}`" for n in peer.whole.column_names)
     start = time.perf_counter()
     with sink.warehouse.engine.begin() as connection:
-        connection.exec_driver_sql(f"LOAD DATA LOCAL INFILE '{file}' INTO TABLE fact FIELDS "
-                                   f"TERMINATED BY ',' OPTIONALLY ENCLOSED BY '\"' ({columns})")
+        connection.exec_driver_sql(
+            f"LOAD DATA LOCAL INFILE '{file}' INTO TABLE fact FIELDS "
+            f"TERMINATED BY ',' OPTIONALLY ENCLOSED BY '\"' ({columns})"
+        )
     return time.perf_counter() - start
 
 
@@ -258,4 +275,5 @@ OURS, ADBC = "semistream", "adbc_ingest"
 WAYS: dict[str, dict[str, Callable[[SinkPeer, str], float]]] = {
     "sqlite": {"executemany": executemany, ADBC: adbc, OURS: sql_sink},
     "mariadb": {"LOAD DATA, file ready": load_data, OURS: sql_sink},
-    "delta": {"write_deltalake": write_deltalake, OURS: delta_sink}}
+    "delta": {"write_deltalake": write_deltalake, OURS: delta_sink},
+}

@@ -47,29 +47,52 @@ class Settings:
     cores: int = 2
 
 
-SCALES = {"smallest": Settings(batch=20_000, batches=2, warm_up=1, variants=("as is",),
-                               algorithms=("ssbj",)), "small": Settings(),
-          "full": Settings(masters=(2_000_000, 20_000_000, 100_000_000), batch=1_000_000,
-                           batches=8, least_memory=300_000_000, algorithms=("auto", "elevatorjoin"),
-                           variants=("as is", "broadcast S", "R cached", "broadcast R"))}
+SCALES = {
+    "smallest": Settings(
+        batch=20_000, batches=2, warm_up=1, variants=("as is",), algorithms=("ssbj",)
+    ),
+    "small": Settings(),
+    "full": Settings(
+        masters=(2_000_000, 20_000_000, 100_000_000),
+        batch=1_000_000,
+        batches=8,
+        least_memory=300_000_000,
+        algorithms=("auto", "elevatorjoin"),
+        variants=("as is", "broadcast S", "R cached", "broadcast R"),
+    ),
+}
 BROADCAST_BYTES = 500_000_000  # the largest R that is broadcast
 
 
 def run(bench: Bench, s: Settings) -> None:
     for master in s.masters:
         stream, size = Stream(master), master * MASTER_BYTES
-        case = Case(bench.files, stream, s.batch, s.batches, s.warm_up, s.driver_memory,
-                    f"local[{s.cores},4]")
+        case = Case(
+            bench.files,
+            stream,
+            s.batch,
+            s.batches,
+            s.warm_up,
+            s.driver_memory,
+            f"local[{s.cores},4]",
+        )
         few = s.spark_batches or s.batches
         others = replace(case, batches=few, warm_up=min(s.warm_up, few // 2))
         case.make()
         others.make()
-        spark = {f"spark, {v}": Spark(others, v) for v in s.variants if v != "broadcast R"
-                 or size <= BROADCAST_BYTES}
+        spark = {
+            f"spark, {v}": Spark(others, v)
+            for v in s.variants
+            if v != "broadcast R" or size <= BROADCAST_BYTES
+        }
         memory = max(int(s.share / 100 * size), s.least_memory)
         ours = {a: App(case, a, memory) for a in s.algorithms}
-        bench.compare("spark", f"R={master:,} M={memory / 1e6:,.0f}MB batch={s.batch:,}",
-                      {**spark, **ours}, next(iter(spark)))
+        bench.compare(
+            "spark",
+            f"R={master:,} M={memory / 1e6:,.0f}MB batch={s.batch:,}",
+            {**spark, **ours},
+            next(iter(spark)),
+        )
 
 
 @dataclass(frozen=True)
@@ -143,17 +166,29 @@ class ProgramPeer:
                 raise
             raise Unavailable(f"{found[0]}, with {self.case.driver_memory}") from None
 
-    def _sample(self, running: Program, seconds: float, ends: dict[int, float],
-                finished: int | None = None, bytes_read: int = 0) -> Sample:
+    def _sample(
+        self,
+        running: Program,
+        seconds: float,
+        ends: dict[int, float],
+        finished: int | None = None,
+        bytes_read: int = 0,
+    ) -> Sample:
         """Return the sample of a run. seconds: of the whole run; ends: commit times; finished:
         tuples after the warm-up, if they are not the tuples read."""
         case = self.case
         first, last = ends[case.warm_up - 1], ends[case.batches - 1]
         if finished is None:
             finished = case.count(case.warm_up)
-        return Sample(finished, last - first, bytes_read,
-                      extra={"end to end tuples/s": case.count() / seconds,
-                             "busy cores": running.cores(first, last)})
+        return Sample(
+            finished,
+            last - first,
+            bytes_read,
+            extra={
+                "end to end tuples/s": case.count() / seconds,
+                "busy cores": running.cores(first, last),
+            },
+        )
 
 
 @dataclass(frozen=True)
@@ -173,8 +208,16 @@ class SparkPeer(ProgramPeer):
     def _command(self) -> list[str | Path]:
         master = self.case.files.master_parquet(self.case.stream.master, COLUMNS)
         forget(master)
-        return [sys.executable, "-m", "benchmarks.spark_static", self.of.variant, master,
-                self.case.tuples, self.home / "output", self.home / "query"]
+        return [
+            sys.executable,
+            "-m",
+            "benchmarks.spark_static",
+            self.of.variant,
+            master,
+            self.case.tuples,
+            self.home / "output",
+            self.home / "query",
+        ]
 
     def _run(self) -> Sample:
         with program(self._command(), self.home / "log", self._environment()) as running:
@@ -212,40 +255,83 @@ class AppPeer(ProgramPeer):
     def _run(self) -> Sample:
         root = self.case.files.snapshot(self.case.stream.master, COLUMNS)
         forget(root)
-        settings = arguments(self.home, root, self.case.tuples, self.of.algorithm, self.memory,
-                             self.of.partitions, self.of.sink)
+        settings = arguments(
+            self.home,
+            root,
+            self.case.tuples,
+            self.of.algorithm,
+            self.memory,
+            self.of.partitions,
+            self.of.sink,
+        )
         command: list[str | Path] = [sys.executable, APP, *settings, "--max-files", "1"]
         environment = self.case.environment(self.home) | places(self.home) | self.environment
         with program(command, self.home / "log", environment) as running:
             seconds = running.end()
         self.rss_peak = max(self.rss_peak, running.memory_peak)
         with sqlite3.connect(self.home / "warehouse.db") as ledger:
-            finished, read = ledger.execute("SELECT sum(matched + unmatched), sum(bytes_read) FROM "
-                                            "load_batches WHERE drain = 0 AND batch >= ?",
-                                            [self.case.warm_up]).fetchone()
-            self.memory_peak = max(self.memory_peak, *(row[0] for row in ledger.execute(
-                "SELECT sum(memory_peak) FROM load_batches GROUP BY batch, drain")))
-        return self._sample(running, seconds, commits(self.home / "checkpoint" / "query"), finished,
-                            read)
+            finished, read = ledger.execute(
+                "SELECT sum(matched + unmatched), sum(bytes_read) FROM "
+                "load_batches WHERE drain = 0 AND batch >= ?",
+                [self.case.warm_up],
+            ).fetchone()
+            self.memory_peak = max(
+                self.memory_peak,
+                *(
+                    row[0]
+                    for row in ledger.execute(
+                        "SELECT sum(memory_peak) FROM load_batches GROUP BY batch, drain"
+                    )
+                ),
+            )
+        return self._sample(
+            running, seconds, commits(self.home / "checkpoint" / "query"), finished, read
+        )
 
     def _answer(self) -> Answer:
-        return (answer_of(DeltaTable(self.home / "output").file_uris()) if not self.of.sink
-                else Answer())
+        return (
+            answer_of(DeltaTable(self.home / "output").file_uris())
+            if not self.of.sink
+            else Answer()
+        )
 
 
 def places(home: Path) -> dict[str, str]:
     return {"SEMISTREAM_HOME": str(home), "WAREHOUSE_URL": f"sqlite:///{home / 'warehouse.db'}"}
 
 
-def arguments(home: Path, snapshot: Path, stream: Path, algorithm: str, memory: int,
-              partitions: int = 0, sink: str = "") -> list[str]:
+def arguments(
+    home: Path,
+    snapshot: Path,
+    stream: Path,
+    algorithm: str,
+    memory: int,
+    partitions: int = 0,
+    sink: str = "",
+) -> list[str]:
     """Return the app's arguments for a job on these files, with a new home and a new Delta
     table."""
     (home / "snapshots").mkdir(exist_ok=True)
     (home / "snapshots" / "master").symlink_to(snapshot)
-    job = {"name": "benchmark", "stream": {"format": "parquet", "path": str(stream), "id": ["id"]},
-           "master": {"name": "master"}, "on": {"key": "key"}, "fact_table": "fact_benchmark"}
+    job = {
+        "name": "benchmark",
+        "stream": {"format": "parquet", "path": str(stream), "id": ["id"]},
+        "master": {"name": "master"},
+        "on": {"key": "key"},
+        "fact_table": "fact_benchmark",
+    }
     (home / "job.yaml").write_text(yaml.safe_dump(job))
-    return ["--job", str(home / "job.yaml"), "--algorithm", algorithm, "--memory", str(memory),
-            "--partitions", str(partitions),
-            "--checkpoint", str(home / "checkpoint"), "--sink", sink or str(home / "output")]
+    return [
+        "--job",
+        str(home / "job.yaml"),
+        "--algorithm",
+        algorithm,
+        "--memory",
+        str(memory),
+        "--partitions",
+        str(partitions),
+        "--checkpoint",
+        str(home / "checkpoint"),
+        "--sink",
+        sink or str(home / "output"),
+    ]

@@ -27,22 +27,33 @@ def main() -> None:
     parser.add_argument("output", type=Path)
     parser.add_argument("checkpoint", type=Path)
     a = parser.parse_args()
-    spark = (SparkSession.builder.config("spark.sql.shuffle.partitions", "4")
-             .config("spark.sql.streaming.stateStore.providerClass", STATE + PROVIDERS[a.state])
-             .getOrCreate())
+    spark = (
+        SparkSession.builder.config("spark.sql.shuffle.partitions", "4")
+        .config("spark.sql.streaming.stateStore.providerClass", STATE + PROVIDERS[a.state])
+        .getOrCreate()
+    )
 
     def read(path: Path, column: str, delay: int) -> DataFrame:
         schema = spark.read.parquet(str(path)).schema
-        return (spark.readStream.schema(schema).option("maxFilesPerTrigger", str(a.files))
-                .parquet(str(path)).withColumn(column, F.col(column).cast("timestamp"))
-                .withWatermark(column, f"{delay} seconds"))
+        return (
+            spark.readStream.schema(schema)
+            .option("maxFilesPerTrigger", str(a.files))
+            .parquet(str(path))
+            .withColumn(column, F.col(column).cast("timestamp"))
+            .withWatermark(column, f"{delay} seconds")
+        )
 
     orders, lines = read(a.left, a.left_time, 0), read(a.right, a.right_time, a.delay)
     ordered, key = orders[a.left_time], lines[a.right_key]
     later = lines[a.right_time].between(ordered, ordered + F.expr(f"INTERVAL {a.span} SECONDS"))
     joined = orders.join(lines, (orders[a.left_key] == key) & later).drop(key)
-    query = (joined.writeStream.format("parquet").option("path", str(a.output))
-             .option("checkpointLocation", str(a.checkpoint)).trigger(availableNow=True).start())
+    query = (
+        joined.writeStream.format("parquet")
+        .option("path", str(a.output))
+        .option("checkpointLocation", str(a.checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
     query.awaitTermination()
     spark.stop()
 

@@ -52,24 +52,39 @@ class Settings:
     cores: int = 2
 
 
-SCALES = {"smallest": Settings(master=50_000, waiting=20_000, batches=4, warm_up=2),
-          "small": Settings(),
-          "full": Settings(master=20_000_000, share=10.0, batches=50, warm_up=20)}
+SCALES = {
+    "smallest": Settings(master=50_000, waiting=20_000, batches=4, warm_up=2),
+    "small": Settings(),
+    "full": Settings(master=20_000_000, share=10.0, batches=50, warm_up=20),
+}
 
 
 def run(bench: Bench, s: Settings) -> None:
     memory, master = int(s.share / 100 * s.master * MASTER_BYTES), f"local[{s.cores},4]"
     empty = Case(bench.files, Stream(s.master), 0, s.batches, s.warm_up, s.driver_memory, master)
     empty.make()
-    bench.compare("start", "empty micro-batch", {
-        "spark": Empty(Spark(empty, "as is")), "the app's job, empty": Empty(Spark(empty, NOTHING)),
-        "semistream, delta": Empty(App(empty, s.algorithm, memory)),
-        "semistream, sql": Empty(App(empty, s.algorithm, memory, sink="sql"))}, "spark")
+    bench.compare(
+        "start",
+        "empty micro-batch",
+        {
+            "spark": Empty(Spark(empty, "as is")),
+            "the app's job, empty": Empty(Spark(empty, NOTHING)),
+            "semistream, delta": Empty(App(empty, s.algorithm, memory)),
+            "semistream, sql": Empty(App(empty, s.algorithm, memory, sink="sql")),
+        },
+        "spark",
+    )
     case = replace(empty, batch=s.waiting, batches=1)
-    bench.compare("start", f"restart, {s.waiting:,} tuples given before",
-                  {"spark's own start": Start(replace(case, batch=1)),
-                   "one waits": Restart(replace(case, batch=1), s.waits, memory),
-                   "all wait": Restart(case, s.waits, memory)}, "spark's own start")
+    bench.compare(
+        "start",
+        f"restart, {s.waiting:,} tuples given before",
+        {
+            "spark's own start": Start(replace(case, batch=1)),
+            "one waits": Restart(replace(case, batch=1), s.waits, memory),
+            "all wait": Restart(case, s.waits, memory),
+        },
+        "spark's own start",
+    )
 
 
 @dataclass(frozen=True)
@@ -85,8 +100,9 @@ class Empty:
         def counted() -> Sample:
             sample = plain()
             count = peer.case.batches - peer.case.warm_up
-            return replace(sample, tuples=count,
-                           extra={"ms a batch": 1000 * sample.seconds / count})
+            return replace(
+                sample, tuples=count, extra={"ms a batch": 1000 * sample.seconds / count}
+            )
 
         peer._run = counted  # type: ignore[method-assign]
         return peer
@@ -108,8 +124,9 @@ class StartPeer(SparkPeer):
         self.expected = Answer()
 
     def _run(self) -> Sample:
-        with program(self._command(), self.home / "log",
-                     self.case.environment(self.home)) as running:
+        with program(
+            self._command(), self.home / "log", self.case.environment(self.home)
+        ) as running:
             seconds = running.until(lambda: 0 in commits(self.home / "query"))
             running.end()
         self.rss_peak = max(self.rss_peak, running.memory_peak)
@@ -135,8 +152,13 @@ class RestartPeer(ProgramPeer):
         case, home = self.case, self.home
         tuples = home / "stream"
         shutil.copytree(case.tuples, tuples)
-        settings = arguments(home, case.files.snapshot(case.stream.master, COLUMNS), tuples,
-                             self.algorithm, self.memory)
+        settings = arguments(
+            home,
+            case.files.snapshot(case.stream.master, COLUMNS),
+            tuples,
+            self.algorithm,
+            self.memory,
+        )
         command: list[str | Path] = [sys.executable, APP, *settings, "--max-files", "1"]
         environment = case.environment(home) | places(home)
         endless = [*command, "--trigger", "1 second", "--max-wait", "3600"]
@@ -158,8 +180,11 @@ class RestartPeer(ProgramPeer):
         if batch not in commits(self.home / "checkpoint" / "query"):
             return False
         with sqlite3.connect(self.home / "warehouse.db") as ledger:
-            return bool(ledger.execute("SELECT count(*) FROM load_commits WHERE batch = ?",
-                                       [batch]).fetchone()[0])
+            return bool(
+                ledger.execute(
+                    "SELECT count(*) FROM load_commits WHERE batch = ?", [batch]
+                ).fetchone()[0]
+            )
 
     def _one_more(self):
         import pyarrow as pa

@@ -41,15 +41,7 @@ import pyarrow.parquet as pq
 import yaml
 from deltalake import DeltaTable
 
-from benchmarks.data import (
-    COLUMNS,
-    STREAM,
-    Answer,
-    Files,
-    Stream,
-    _sum_expected,
-    master_batches,
-)
+from benchmarks.data import COLUMNS, STREAM, Answer, Files, Stream, _sum_expected, master_batches
 from benchmarks.harness import ROOT, Bench, Result, Sample, peak_rss
 from benchmarks.processes import answer_of, commits, program
 from benchmarks.spark_join import Case, ProgramPeer, places
@@ -77,48 +69,95 @@ class Settings:
     little_driver_memory: str = "700m"
 
 
-SCALES = {"smallest": Settings(orders=4_000, span=500, files=2, warm_up=1, parts=("in process",)),
-          "small": Settings(),
-          "full": Settings(orders=1_500_000, span=50_000, files=8, memory=256_000_000)}
+SCALES = {
+    "smallest": Settings(orders=4_000, span=500, files=2, warm_up=1, parts=("in process",)),
+    "small": Settings(),
+    "full": Settings(orders=1_500_000, span=50_000, files=8, memory=256_000_000),
+}
 
 
 def run(bench: Bench, s: Settings) -> None:
     streams = Orders(bench.files, s.orders, s.span, s.files)
     if "in process" in s.parts:
         whole, tenth = 2 * streams.held, max(streams.held // 10, LEAST)
-        ours = {"pjoin, unique orders": Join(streams, "pjoin", whole, s.piece, unique=True),
-                "pjoin, watermarks": Join(streams, "pjoin", whole, s.piece, within=True),
-                "nothing purged": Join(streams, "xjoin", whole, s.piece),
-                "pjoin, unique orders, M a tenth": Join(streams, "pjoin", tenth, s.piece,
-                                                        unique=True),
-                "nothing purged, M a tenth": Join(streams, "xjoin", tenth, s.piece)}
-        bench.compare("stream-stream", f"in process, orders={s.orders:,}",
-                      {"duckdb": DuckDB(streams), **ours}, "duckdb")
+        ours = {
+            "pjoin, unique orders": Join(streams, "pjoin", whole, s.piece, unique=True),
+            "pjoin, watermarks": Join(streams, "pjoin", whole, s.piece, within=True),
+            "nothing purged": Join(streams, "xjoin", whole, s.piece),
+            "pjoin, unique orders, M a tenth": Join(streams, "pjoin", tenth, s.piece, unique=True),
+            "nothing purged, M a tenth": Join(streams, "xjoin", tenth, s.piece),
+        }
+        bench.compare(
+            "stream-stream",
+            f"in process, orders={s.orders:,}",
+            {"duckdb": DuckDB(streams), **ours},
+            "duckdb",
+        )
     if "spark" in s.parts:
-        case = StreamCase(bench.files, Stream(s.orders), 0, s.files, s.warm_up,
-                          s.driver_memory, f"local[{s.cores},4]", streams)
+        case = StreamCase(
+            bench.files,
+            Stream(s.orders),
+            0,
+            s.files,
+            s.warm_up,
+            s.driver_memory,
+            f"local[{s.cores},4]",
+            streams,
+        )
         peers: dict[str, Callable[[], ProgramPeer]] = {
             "spark, rocksdb": partial(SparkPeer, case),
             "app, watermarks": partial(AppPeer, case, s.memory, False),
-            "app, unique orders": partial(AppPeer, case, s.memory, True)}
-        bench.compare("stream-stream",
-                      f"spark, orders={s.orders:,} M={s.memory / 1e6:,.0f}MB", peers,
-                      "spark, rocksdb")
+            "app, unique orders": partial(AppPeer, case, s.memory, True),
+        }
+        bench.compare(
+            "stream-stream",
+            f"spark, orders={s.orders:,} M={s.memory / 1e6:,.0f}MB",
+            peers,
+            "spark, rocksdb",
+        )
     if "outgrown" in s.parts:
         never = Orders(bench.files, s.orders, s.orders, s.files)
-        case = StreamCase(bench.files, Stream(s.orders), 0, s.files, s.warm_up,
-                          s.little_driver_memory, f"local[{s.cores},4]", never)
-        bench.compare("stream-stream", f"outgrown, orders={s.orders:,} M={s.little / 1e6:,.0f}MB", {
-            "spark, rocksdb": partial(SparkPeer, case),
-            "spark, its own memory": partial(SparkPeer, case, "heap"),
-            "app, watermarks": partial(AppPeer, case, s.little, False)}, "spark, rocksdb")
+        case = StreamCase(
+            bench.files,
+            Stream(s.orders),
+            0,
+            s.files,
+            s.warm_up,
+            s.little_driver_memory,
+            f"local[{s.cores},4]",
+            never,
+        )
+        bench.compare(
+            "stream-stream",
+            f"outgrown, orders={s.orders:,} M={s.little / 1e6:,.0f}MB",
+            {
+                "spark, rocksdb": partial(SparkPeer, case),
+                "spark, its own memory": partial(SparkPeer, case, "heap"),
+                "app, watermarks": partial(AppPeer, case, s.little, False),
+            },
+            "spark, rocksdb",
+        )
     if "tpch" in s.parts:
         tpch = Tpch(bench.files)
-        case = StreamCase(bench.files, Stream(1), 0, STREAM_FILES // tpch.at_once, 1,
-                          s.driver_memory, f"local[{s.cores},4]", tpch)
-        bench.compare("stream-stream", f"tpch_orders, M={s.memory / 1e6:,.0f}MB", {
-            "spark, rocksdb": partial(SparkPeer, case),
-            "app, the shipped job": partial(AppPeer, case, s.memory, None)}, "spark, rocksdb")
+        case = StreamCase(
+            bench.files,
+            Stream(1),
+            0,
+            STREAM_FILES // tpch.at_once,
+            1,
+            s.driver_memory,
+            f"local[{s.cores},4]",
+            tpch,
+        )
+        bench.compare(
+            "stream-stream",
+            f"tpch_orders, M={s.memory / 1e6:,.0f}MB",
+            {
+                "spark, rocksdb": partial(SparkPeer, case),
+                "app, the shipped job": partial(AppPeer, case, s.memory, None),
+            },
+            "spark, rocksdb",
+        )
 
 
 @dataclass(frozen=True)
@@ -181,8 +220,13 @@ class Orders:
         orders, or else watermarks."""
         left = {"format": "parquet", "path": str(self.left), "id": ["key"]}
         right = {"format": "parquet", "path": str(self.right), "id": ["id"]}
-        job = {"name": "benchmark", "left": left, "right": right, "on": {"key": "key"},
-               "fact_table": "fact_benchmark"}
+        job = {
+            "name": "benchmark",
+            "left": left,
+            "right": right,
+            "on": {"key": "key"},
+            "fact_table": "fact_benchmark",
+        }
         if unique:
             left["unique"] = True
         else:
@@ -205,8 +249,12 @@ class Tpch:
 
     @property
     def home(self) -> Path:
-        return self.files.made("tpch-orders", lambda at: prepare(
-            load_stream_stream_job("tpch_orders", Paths(home=at)), Paths(home=at)))
+        return self.files.made(
+            "tpch-orders",
+            lambda at: prepare(
+                load_stream_stream_job("tpch_orders", Paths(home=at)), Paths(home=at)
+            ),
+        )
 
     @property
     def left(self) -> Path:
@@ -220,8 +268,13 @@ class Tpch:
     def answer(files: Sequence[str | Path]) -> Answer:
         answer = Answer()
         if files:
-            answer.add(_as_answered(pq.read_table(
-                [str(f) for f in files], columns=["o_orderkey", "o_custkey", "l_linenumber"])))
+            answer.add(
+                _as_answered(
+                    pq.read_table(
+                        [str(f) for f in files], columns=["o_orderkey", "o_custkey", "l_linenumber"]
+                    )
+                )
+            )
         return answer
 
     def expected(self) -> Answer:
@@ -229,8 +282,11 @@ class Tpch:
         lines = pq.read_table(self.right, columns=["l_orderkey", "l_linenumber"])
         at = np.searchsorted(orders["o_orderkey"].to_numpy(), lines["l_orderkey"].to_numpy())
         answer = Answer()
-        answer.add(_as_answered(orders.take(pa.array(at)).append_column(
-            "l_linenumber", lines["l_linenumber"])))
+        answer.add(
+            _as_answered(
+                orders.take(pa.array(at)).append_column("l_linenumber", lines["l_linenumber"])
+            )
+        )
         return answer
 
     def prepare(self, home: Path, unique: bool | None) -> str:
@@ -252,8 +308,11 @@ def _write(table: pa.Table, at: Path, parts: int) -> None:
     at.mkdir()
     size = -(-table.num_rows // parts)
     for number in range(parts):
-        pq.write_table(table.slice(number * size, size), at / f"part-{number:05d}.parquet",
-                       row_group_size=max(size // 4, 1))
+        pq.write_table(
+            table.slice(number * size, size),
+            at / f"part-{number:05d}.parquet",
+            row_group_size=max(size // 4, 1),
+        )
 
 
 # ---- in process
@@ -287,22 +346,39 @@ class JoinPeer:
         join = self._join(0)
         self.stats = join.stats
         rows = sum(side.rows_read for side in join.stats.sides)
-        return Sample(rows, self.spent, join.stats.bytes_read, time.process_time() - cpu,
-                      {"tuples held at most": sum(s.held_peak for s in join.stats.sides),
-                       "tuples to disk": join.stats.relocated})
+        return Sample(
+            rows,
+            self.spent,
+            join.stats.bytes_read,
+            time.process_time() - cpu,
+            {
+                "tuples held at most": sum(s.held_peak for s in join.stats.sides),
+                "tuples to disk": join.stats.relocated,
+            },
+        )
 
     def finish(self) -> Result:
-        return Result(self.answer, self.of.streams.expected(), self.of.memory,
-                      self.stats.memory_peak, peak_rss())
+        return Result(
+            self.answer,
+            self.of.streams.expected(),
+            self.of.memory,
+            self.stats.memory_peak,
+            peak_rss(),
+        )
 
     def _join(self, few: int):
         of = self.of
         files = [sorted(p.glob("*.parquet")) for p in (of.streams.left, of.streams.right)]
         schemas = [pq.read_schema(f[0]) for f in files]
         span = timedelta(seconds=of.streams.span)
-        join = open_stream_join(of.algorithm, memory=of.memory, left=schemas[0], right=schemas[1],
-                                on=[("key", "key")],
-                                within=Within("o_time", "l_time", span) if of.within else None)
+        join = open_stream_join(
+            of.algorithm,
+            memory=of.memory,
+            left=schemas[0],
+            right=schemas[1],
+            on=[("key", "key")],
+            within=Within("o_time", "l_time", span) if of.within else None,
+        )
         out = pa.ipc.new_stream(pa.OSFile("/dev/null", "wb"), join.output_schema)
 
         def take(outputs) -> None:
@@ -316,8 +392,10 @@ class JoinPeer:
             self.spent += time.perf_counter() - start
 
         for pair in zip(*files, strict=True):
-            readers = [pq.ParquetFile(f).iter_batches(size, use_threads=False)
-                       for f, size in zip(pair, (of.piece, 4 * of.piece), strict=True)]
+            readers = [
+                pq.ParquetFile(f).iter_batches(size, use_threads=False)
+                for f, size in zip(pair, (of.piece, 4 * of.piece), strict=True)
+            ]
             going = [True, True]
             while any(going):
                 for side in (LEFT, RIGHT):
@@ -333,8 +411,12 @@ class JoinPeer:
                     if of.within:
                         name = ("o_time", "l_time")[side]
                         latest = batch.column(name)[-1].as_py()
-                        take(join.punctuate(side, [{name: {"range": [None, latest
-                                                           - timedelta(microseconds=1)]}}]))
+                        take(
+                            join.punctuate(
+                                side,
+                                [{name: {"range": [None, latest - timedelta(microseconds=1)]}}],
+                            )
+                        )
                 if few:
                     break
         take(join.drain())
@@ -360,8 +442,10 @@ class DuckDBPeer:
         self.connection = duckdb.connect(config={"threads": 1, "preserve_insertion_order": False})
         payload = ", ".join(f"o.{n}" for n in COLUMNS.names[1:])
         left, right = (f"'{p}/*.parquet'" for p in (of.streams.left, of.streams.right))
-        self.query = (f"SELECT l.key, l.id, l.quantity, l.l_time, o.o_time, {payload} "
-                      f"FROM {left} o JOIN {right} l ON o.key = l.key")
+        self.query = (
+            f"SELECT l.key, l.id, l.quantity, l.l_time, o.o_time, {payload} "
+            f"FROM {left} o JOIN {right} l ON o.key = l.key"
+        )
         self.connection.execute("SET enable_progress_bar = false")
 
     def measure(self) -> Sample:
@@ -393,9 +477,11 @@ class StreamCase(Case):
         return self.streams.expected()
 
     def count(self, first: int = 0) -> int:
-        return sum(pq.ParquetFile(f).metadata.num_rows
-                   for p in (self.streams.left, self.streams.right)
-                   for f in sorted(p.glob("*.parquet"))[first * self.streams.at_once:])
+        return sum(
+            pq.ParquetFile(f).metadata.num_rows
+            for p in (self.streams.left, self.streams.right)
+            for f in sorted(p.glob("*.parquet"))[first * self.streams.at_once :]
+        )
 
 
 class SparkPeer(ProgramPeer):
@@ -407,11 +493,23 @@ class SparkPeer(ProgramPeer):
 
     def _run(self) -> Sample:
         streams = self.case.streams
-        command = [sys.executable, "-m", "benchmarks.spark_streams", self.state, streams.left,
-                   streams.right, *streams.columns, str(streams.span), str(streams.delay),
-                   str(streams.at_once), self.home / "output", self.home / "query"]
-        with program(command, self.home / "log",
-                     self.case.environment(self.home) | {"SPARK_SUBMIT_OPTS": ""}) as running:
+        command = [
+            sys.executable,
+            "-m",
+            "benchmarks.spark_streams",
+            self.state,
+            streams.left,
+            streams.right,
+            *streams.columns,
+            str(streams.span),
+            str(streams.delay),
+            str(streams.at_once),
+            self.home / "output",
+            self.home / "query",
+        ]
+        with program(
+            command, self.home / "log", self.case.environment(self.home) | {"SPARK_SUBMIT_OPTS": ""}
+        ) as running:
             seconds = self._end(running)
         self.rss_peak = max(self.rss_peak, running.memory_peak)
         return self._sample(running, seconds, commits(self.home / "query"))
@@ -429,16 +527,36 @@ class AppPeer(ProgramPeer):
 
     def _run(self) -> Sample:
         streams = self.case.streams
-        command = [sys.executable, APP, "--job", streams.prepare(self.home, self.unique),
-                   "--memory", str(self.memory), "--checkpoint", self.home / "checkpoint", "--sink",
-                   self.home / "output", "--max-files", str(streams.at_once), "--end"]
-        with program(command, self.home / "log",
-                     self.case.environment(self.home) | places(self.home)) as running:
+        command = [
+            sys.executable,
+            APP,
+            "--job",
+            streams.prepare(self.home, self.unique),
+            "--memory",
+            str(self.memory),
+            "--checkpoint",
+            self.home / "checkpoint",
+            "--sink",
+            self.home / "output",
+            "--max-files",
+            str(streams.at_once),
+            "--end",
+        ]
+        with program(
+            command, self.home / "log", self.case.environment(self.home) | places(self.home)
+        ) as running:
             seconds = running.end()
         self.rss_peak = max(self.rss_peak, running.memory_peak)
         with sqlite3.connect(self.home / "warehouse.db") as ledger:
-            self.memory_peak = max(self.memory_peak, *(row[0] for row in ledger.execute(
-                "SELECT sum(memory_peak) FROM load_batches GROUP BY batch, drain")))
+            self.memory_peak = max(
+                self.memory_peak,
+                *(
+                    row[0]
+                    for row in ledger.execute(
+                        "SELECT sum(memory_peak) FROM load_batches GROUP BY batch, drain"
+                    )
+                ),
+            )
         return self._sample(running, seconds, commits(self.home / "checkpoint" / "query"))
 
     def _answer(self) -> Answer:

@@ -20,8 +20,13 @@ CACHED = 0.95  # share of a window's tuples through H_R from which the other tup
 WINDOWS = 20  # most windows
 
 
-def warm_up(join: SemiStreamJoin, feed: Callable[[], object], seconds: float = 0.0, rows: int = 0,
-            most_seconds: float = float("inf")) -> bool:
+def warm_up(
+    join: SemiStreamJoin,
+    feed: Callable[[], object],
+    seconds: float = 0.0,
+    rows: int = 0,
+    most_seconds: float = float("inf"),
+) -> bool:
     """Feed an operator, window by window, until its rate is settled: two successive windows finish
     equally many stream tuples a second, and H_R does not grow from the first to the second. Return
     False if that takes more than WINDOWS windows or most_seconds.

@@ -33,20 +33,33 @@ class Settings:
     partitions: tuple[int, ...] = (2, 8)  # P
 
 
-SCALES = {"smallest": Settings(master=50_000, batch=20_000, batches=4, warm_up=2,
-                               partitions=(2,)),
-          "small": Settings(), "full": Settings(master=20_000_000, share=10.0, batch=1_000_000)}
+SCALES = {
+    "smallest": Settings(master=50_000, batch=20_000, batches=4, warm_up=2, partitions=(2,)),
+    "small": Settings(),
+    "full": Settings(master=20_000_000, share=10.0, batch=1_000_000),
+}
 
 
 def run(bench: Bench, s: Settings) -> None:
     memory = int(s.share / 100 * s.master * MASTER_BYTES)
-    case = Case(bench.files, Stream(s.master), s.batch, s.batches, s.warm_up, s.driver_memory,
-                f"local[{s.cores},4]")
+    case = Case(
+        bench.files,
+        Stream(s.master),
+        s.batch,
+        s.batches,
+        s.warm_up,
+        s.driver_memory,
+        f"local[{s.cores},4]",
+    )
     case.make()
     for count in s.partitions:
         peers = {n: Without(App(case, s.algorithm, memory, count), n) for n in WITHOUT}
-        bench.compare("workers", f"R={s.master:,} M={memory / 1e6:,.0f}MB batch={s.batch:,} "
-                      f"P={count}", peers, "operators restored")
+        bench.compare(
+            "workers",
+            f"R={s.master:,} M={memory / 1e6:,.0f}MB batch={s.batch:,} P={count}",
+            peers,
+            "operators restored",
+        )
 
 
 @dataclass(frozen=True)
@@ -59,8 +72,11 @@ class Without:
     def __call__(self) -> AppPeer:
         source = self.of.case.files.runs / f"source {self.name}"
         shutil.rmtree(source, ignore_errors=True)
-        shutil.copytree(Path(semistream.__file__).parent, source / "semistream",
-                        ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            Path(semistream.__file__).parent,
+            source / "semistream",
+            ignore=shutil.ignore_patterns("__pycache__"),
+        )
         for file, present, other in WITHOUT[self.name]:
             path = source / "semistream" / "streaming" / "workers" / file
             text = path.read_text()

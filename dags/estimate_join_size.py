@@ -15,18 +15,35 @@ from semistream_operators import attempt, form, places
 
 PARAMS = form(
     JoinSizeSettings,
-    {"Data": ("left", "right", "on"),
-     "Estimate": ("sum", "method", "memory", "seed", "max_output_rows"),
-     "Files": ("left_types", "right_types", "left_formats", "right_formats", "null_values",
-               "delimiter")},
-    left={"default": ""}, right={"default": ""},
+    {
+        "Data": ("left", "right", "on"),
+        "Estimate": ("sum", "method", "memory", "seed", "max_output_rows"),
+        "Files": (
+            "left_types",
+            "right_types",
+            "left_formats",
+            "right_formats",
+            "null_values",
+            "delimiter",
+        ),
+    },
+    left={"default": ""},
+    right={"default": ""},
     on={"default": {}, "description": 'Join columns as JSON, {"column of A": "column of B"}'},
-    memory={"type": "string", "default": "64KB", "pattern": r"^\d+(\.\d+)? *([kKMGT]i?)?[bB]?$",
-            "minLength": 1},
-    left_types={"description": 'Types of columns of A as JSON, {"column": "type"}, over those '
-                               'found in its file'},
-    left_formats={"description": 'How columns of A are written that are not written as usual, as '
-                                 'JSON, {"column": "%d/%m/%Y"}; see docs/input.md'},
+    memory={
+        "type": "string",
+        "default": "64KB",
+        "pattern": r"^\d+(\.\d+)? *([kKMGT]i?)?[bB]?$",
+        "minLength": 1,
+    },
+    left_types={
+        "description": 'Types of columns of A as JSON, {"column": "type"}, over those '
+        "found in its file"
+    },
+    left_formats={
+        "description": "How columns of A are written that are not written as usual, as "
+        'JSON, {"column": "%d/%m/%Y"}; see docs/input.md'
+    },
 )
 
 

@@ -12,19 +12,35 @@ from semistream.pipeline import steps
 from semistream.settings import Publishing
 from semistream_operators import DIMENSIONS, PublishOperator, attempt, dimension_asset, form, places
 
-MEMORY = {"type": "string", "default": "256MB", "minLength": 1,
-          "pattern": r"^\d+(\.\d+)? *([kKMGT]i?)?[bB]?$"}
+MEMORY = {
+    "type": "string",
+    "default": "256MB",
+    "minLength": 1,
+    "pattern": r"^\d+(\.\d+)? *([kKMGT]i?)?[bB]?$",
+}
 SPARK_APPS = Path(__file__).resolve().parents[1] / "spark_apps"
 
 
-@dag(schedule=None, catchup=False, tags=["semistream"], doc_md=__doc__,
-     default_args={"retries": 2, "retry_delay": timedelta(seconds=10)},
-     params={"job": Param("tpch", type="string", minLength=1, examples=list(Job.shipped),
-                          section="Data",
-                          description="Whose dimensions: a shipped job, or the path of a job's "
-                                      "YAML file; or a dimension, by its name or its file's "
-                                      "path"),
-             **form(Publishing, {"Publishing": ("memory",)}, memory=MEMORY)})
+@dag(
+    schedule=None,
+    catchup=False,
+    tags=["semistream"],
+    doc_md=__doc__,
+    default_args={"retries": 2, "retry_delay": timedelta(seconds=10)},
+    params={
+        "job": Param(
+            "tpch",
+            type="string",
+            minLength=1,
+            examples=list(Job.shipped),
+            section="Data",
+            description="Whose dimensions: a shipped job, or the path of a job's "
+            "YAML file; or a dimension, by its name or its file's "
+            "path",
+        ),
+        **form(Publishing, {"Publishing": ("memory",)}, memory=MEMORY),
+    },
+)
 def provision_master_data() -> None:
     @task
     def prepare(params: dict[str, Any]) -> None:
@@ -42,8 +58,9 @@ def provision_master_data() -> None:
         return attempt(steps.provision, params["job"], dimension, places())
 
     @task(outlets=[DIMENSIONS], map_index_template="{{ task.op_kwargs['dimension'] }}")
-    def announce(dimension: str, params: dict[str, Any], *,
-                 outlet_events: dict[str, Any]) -> dict[str, Any]:
+    def announce(
+        dimension: str, params: dict[str, Any], *, outlet_events: dict[str, Any]
+    ) -> dict[str, Any]:
         """Emit an event of the dimension's asset that says which versions are current."""
         versions = attempt(steps.published, params["job"], dimension, places())
         outlet_events[DIMENSIONS].add(dimension_asset(dimension), extra=versions)
@@ -51,9 +68,14 @@ def provision_master_data() -> None:
 
     names = dimensions()
     publish = PublishOperator.partial(
-        task_id="publish", job="{{ params.job }}", memory="{{ params.memory }}",
-        application=str(SPARK_APPS / "publish_snapshot.py"), name="semistream publish",
-        driver_memory="1g", map_index_template="{{ task.dimension }}").expand(dimension=names)
+        task_id="publish",
+        job="{{ params.job }}",
+        memory="{{ params.memory }}",
+        application=str(SPARK_APPS / "publish_snapshot.py"),
+        name="semistream publish",
+        driver_memory="1g",
+        map_index_template="{{ task.dimension }}",
+    ).expand(dimension=names)
     prepare() >> names
     provision.expand(dimension=names) >> publish >> announce.expand(dimension=names)
 

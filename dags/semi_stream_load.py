@@ -24,31 +24,57 @@ from semistream_operators import DIMENSIONS, FACTS, TUNED, SemiStreamLoadOperato
 SPARK_APPS = Path(__file__).resolve().parents[1] / "spark_apps"
 PARAMS = form(
     LoadSettings,
-    {"Data": ("job", "app", "sink"),
-     "Join": ("algorithm", "memory", "join_type", "parameters", "partitions"),
-     "Rows": ("max_output_rows", "key_sketch"),
-     "Stop policy": ("trigger", "stop_after", "max_wait"),
-     "Source": ("source_format", "source_path", "source_options", "source_options_file",
-                "source_columns", "max_files", "max_rows", "min_age"),
-     "Failure": ("retry",)},
+    {
+        "Data": ("job", "app", "sink"),
+        "Join": ("algorithm", "memory", "join_type", "parameters", "partitions"),
+        "Rows": ("max_output_rows", "key_sketch"),
+        "Stop policy": ("trigger", "stop_after", "max_wait"),
+        "Source": (
+            "source_format",
+            "source_path",
+            "source_options",
+            "source_options_file",
+            "source_columns",
+            "max_files",
+            "max_rows",
+            "min_age",
+        ),
+        "Failure": ("retry",),
+    },
     job={"default": "tpch", "examples": list(Job.shipped), "minLength": 1},
-    algorithm={"enum": [AUTO, *REGISTRY],
-               "values_display": {AUTO: "auto: the cost models choose"}
-               | {a.name: a.title for a in REGISTRY.values()}},
-    parameters={"description": 'Further parameters of the algorithm as JSON, {"name": value}; see '
-                               '`semistream algorithms`'},
-    memory={"type": "string", "default": "64MB", "pattern": r"^\d+(\.\d+)? *([kKMGT]i?)?[bB]?$",
-            "minLength": 1},
+    algorithm={
+        "enum": [AUTO, *REGISTRY],
+        "values_display": {AUTO: "auto: the cost models choose"}
+        | {a.name: a.title for a in REGISTRY.values()},
+    },
+    parameters={
+        "description": 'Further parameters of the algorithm as JSON, {"name": value}; see '
+        "`semistream algorithms`"
+    },
+    memory={
+        "type": "string",
+        "default": "64MB",
+        "pattern": r"^\d+(\.\d+)? *([kKMGT]i?)?[bB]?$",
+        "minLength": 1,
+    },
     trigger={"examples": ["availableNow", "5 seconds", "1 minute"]},
     sink={"examples": ["sql"]},
     source_format={"examples": ["parquet", "csv", "json", "kafka", "zipf", "outbox"]},
-    source_options={"description": 'Source options besides the job\'s as JSON, {"name": "value"}, '
-                                   'as Spark takes them'},
+    source_options={
+        "description": 'Source options besides the job\'s as JSON, {"name": "value"}, '
+        "as Spark takes them"
+    },
 )
 
 
-@dag(schedule=[DIMENSIONS], catchup=False, tags=["semistream"], doc_md=__doc__, params=PARAMS,
-     default_args={"retries": 3, "retry_delay": timedelta(seconds=10)})
+@dag(
+    schedule=[DIMENSIONS],
+    catchup=False,
+    tags=["semistream"],
+    doc_md=__doc__,
+    params=PARAMS,
+    default_args={"retries": 3, "retry_delay": timedelta(seconds=10)},
+)
 def semi_stream_load() -> None:
     @task
     def jobs(**context: Context) -> list[str]:
@@ -56,11 +82,15 @@ def semi_stream_load() -> None:
         form."""
         return jobs_of(context)
 
-    SemiStreamLoadOperator.partial(task_id="load",
-                                   application=str(SPARK_APPS / "semi_stream_join.py"),
-                                   name="semistream load", driver_memory="1g", inlets=[TUNED],
-                                   outlets=[FACTS],
-                                   map_index_template="{{ task.job }}",).expand(job=jobs())
+    SemiStreamLoadOperator.partial(
+        task_id="load",
+        application=str(SPARK_APPS / "semi_stream_join.py"),
+        name="semistream load",
+        driver_memory="1g",
+        inlets=[TUNED],
+        outlets=[FACTS],
+        map_index_template="{{ task.job }}",
+    ).expand(job=jobs())
 
 
 semi_stream_load()

@@ -20,25 +20,39 @@ from semistream_operators import FACTS, PROPAGATED, StreamStreamLoadOperator, at
 SPARK_APPS = Path(__file__).resolve().parents[1] / "spark_apps"
 PARAMS = form(
     StreamStreamSettings,
-    {"Data": ("job", "app", "sink"),
-     "Join": ("algorithm", "memory", "parameters", "partitions"),
-     "Stop policy": ("trigger", "stop_after", "end"),
-     "Source": ("max_files", "max_rows", "min_age"),
-     "Failure": ("retry",)},
+    {
+        "Data": ("job", "app", "sink"),
+        "Join": ("algorithm", "memory", "parameters", "partitions"),
+        "Stop policy": ("trigger", "stop_after", "end"),
+        "Source": ("max_files", "max_rows", "min_age"),
+        "Failure": ("retry",),
+    },
     job={"default": "tpch_orders", "examples": list(StreamStreamJob.shipped), "minLength": 1},
     algorithm={"enum": ["pjoin", "xjoin"]},
-    parameters={"description": 'Further parameters of the algorithm as JSON, {"name": value}: '
-                               'purge_threshold, propagate (push or pull), propagate_count, '
-                               'propagate_seconds, index (lazy or eager)'},
-    memory={"type": "string", "default": "64MB", "pattern": r"^\d+(\.\d+)? *([kKMGT]i?)?[bB]?$",
-            "minLength": 1},
+    parameters={
+        "description": 'Further parameters of the algorithm as JSON, {"name": value}: '
+        "purge_threshold, propagate (push or pull), propagate_count, "
+        "propagate_seconds, index (lazy or eager)"
+    },
+    memory={
+        "type": "string",
+        "default": "64MB",
+        "pattern": r"^\d+(\.\d+)? *([kKMGT]i?)?[bB]?$",
+        "minLength": 1,
+    },
     trigger={"examples": ["availableNow", "5 seconds", "1 minute"]},
     sink={"examples": ["sql"]},
 )
 
 
-@dag(schedule=None, catchup=False, tags=["semistream"], doc_md=__doc__, params=PARAMS,
-     default_args={"retries": 3, "retry_delay": timedelta(seconds=10)})
+@dag(
+    schedule=None,
+    catchup=False,
+    tags=["semistream"],
+    doc_md=__doc__,
+    params=PARAMS,
+    default_args={"retries": 3, "retry_delay": timedelta(seconds=10)},
+)
 def stream_stream_load() -> None:
     @task
     def prepare(params: dict[str, Any]) -> None:
@@ -46,8 +60,13 @@ def stream_stream_load() -> None:
         attempt(steps.prepare, params["job"], places())
 
     load = StreamStreamLoadOperator(
-        task_id="load", job="{{ params.job }}", name="semistream load", driver_memory="1g",
-        application=str(SPARK_APPS / "stream_stream_join.py"), outlets=[FACTS, PROPAGATED])
+        task_id="load",
+        job="{{ params.job }}",
+        name="semistream load",
+        driver_memory="1g",
+        application=str(SPARK_APPS / "stream_stream_join.py"),
+        outlets=[FACTS, PROPAGATED],
+    )
 
     prepare() >> load
 

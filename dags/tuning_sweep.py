@@ -19,18 +19,28 @@ from semistream_operators import TUNED, SweepPointOperator, attempt, form, place
 
 SPARK_APPS = Path(__file__).resolve().parents[1] / "spark_apps"
 PARAMS = form(
-    TuneSettings, {"Data": ("job", "stream", "snapshot", "on", "columns", "rows"),
-                   "Grid": ("algorithms", "memory", "partitions", "grid", "calibrate")},
+    TuneSettings,
+    {
+        "Data": ("job", "stream", "snapshot", "on", "columns", "rows"),
+        "Grid": ("algorithms", "memory", "partitions", "grid", "calibrate"),
+    },
     job={"default": "tpch", "examples": list(Job.shipped)},
-    stream={"type": "string", "default": ""}, snapshot={"type": "string", "default": ""},
-    on={"description": 'Join columns of your own sample as JSON, {"stream column": "master '
-                       'column"}'}, columns={"type": "string", "default": ""},
-    algorithms={"type": "array", "default": [],
-                "items": {"type": "string", "enum": list(REGISTRY)}, "examples": list(REGISTRY),
-                "values_display": {a.name: a.title for a in REGISTRY.values()},
-                "description": "Those "
-                               "to compare; none chosen: all that can join with the master data"},
-    memory={"type": "string", "default": "4MB", "minLength": 1}, calibrate={"default": True},
+    stream={"type": "string", "default": ""},
+    snapshot={"type": "string", "default": ""},
+    on={
+        "description": 'Join columns of your own sample as JSON, {"stream column": "master column"}'
+    },
+    columns={"type": "string", "default": ""},
+    algorithms={
+        "type": "array",
+        "default": [],
+        "items": {"type": "string", "enum": list(REGISTRY)},
+        "examples": list(REGISTRY),
+        "values_display": {a.name: a.title for a in REGISTRY.values()},
+        "description": "Those to compare; none chosen: all that can join with the master data",
+    },
+    memory={"type": "string", "default": "4MB", "minLength": 1},
+    calibrate={"default": True},
 )
 
 
@@ -45,8 +55,14 @@ def tuning_sweep() -> None:
     @task_group
     def point(setting: dict[str, Any]) -> None:
         measure = SweepPointOperator(
-            task_id="measure", point=setting, application=str(SPARK_APPS / "semi_stream_join.py"),
-            name="semistream sweep", driver_memory="1g", retries=0, max_active_tis_per_dag=1)
+            task_id="measure",
+            point=setting,
+            application=str(SPARK_APPS / "semi_stream_join.py"),
+            name="semistream sweep",
+            driver_memory="1g",
+            retries=0,
+            max_active_tis_per_dag=1,
+        )
 
         @task(trigger_rule=TriggerRule.ALL_DONE)
         def record(setting: dict[str, Any], run_id: str) -> dict[str, Any]:

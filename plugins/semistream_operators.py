@@ -33,16 +33,20 @@ TUNED, PROPAGATED = Asset("settings_recommended"), Asset("punctuations_propagate
 LATEST = 50  # recommendations that a load reads
 
 
-def form(settings: type[Settings], sections: Mapping[str, tuple[str, ...]],
-         **overrides: dict[str, Any]) -> dict[str, Param]:
+def form(
+    settings: type[Settings], sections: Mapping[str, tuple[str, ...]], **overrides: dict[str, Any]
+) -> dict[str, Param]:
     """Return the trigger form of the named settings, section by section."""
     fields = settings.airflow_params(overrides)
     for field in fields.values():
         # the form treats an empty text as missing unless the schema allows null
         if field["default"] == "":
             field |= {"default": None, "type": ["null", "string"]}
-    return {name: Param(**fields[name], section=section) for section, names in sections.items()
-            for name in names}
+    return {
+        name: Param(**fields[name], section=section)
+        for section, names in sections.items()
+        for name in names
+    }
 
 
 def warehouse_environment() -> dict[str, str]:
@@ -57,8 +61,14 @@ def warehouse_environment() -> dict[str, str]:
     from sqlalchemy import URL  # imported only here: parsing a DAG file needs no SQL
 
     driver = {"mysql": "mysql+pymysql"}.get(connection.conn_type, connection.conn_type)
-    url = URL.create(driver, connection.login, connection.password, connection.host,
-                     connection.port, connection.schema)
+    url = URL.create(
+        driver,
+        connection.login,
+        connection.password,
+        connection.host,
+        connection.port,
+        connection.schema,
+    )
     return {"WAREHOUSE_URL": url.render_as_string(hide_password=False)}
 
 
@@ -98,14 +108,16 @@ def apps_of(context: Mapping[str, Any]) -> list[str]:
 def recommendations(context: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield what tuning sweeps recommended, the newest first; the events are read only when they
     are needed."""
-    yield from (dict(event.extra) for event in context["inlet_events"][TUNED].ascending(False)
-                .limit(LATEST))
+    yield from (
+        dict(event.extra) for event in context["inlet_events"][TUNED].ascending(False).limit(LATEST)
+    )
 
 
 def _events(context: Mapping[str, Any], key: str) -> list[str]:
     events = context.get("triggering_asset_events") or {}
     return sorted(
-        {event.extra[key] for each in events.values() for event in each if event.extra.get(key)})
+        {event.extra[key] for each in events.values() for event in each if event.extra.get(key)}
+    )
 
 
 class SparkAppOperator(SparkSubmitOperator):
@@ -124,21 +136,29 @@ class SparkAppOperator(SparkSubmitOperator):
         try:
             spark = BaseHook.get_connection(self._conn_id)
         except AirflowNotFoundException:  # the hook would silently submit to YARN
-            raise AirflowFailException(f"There is no Airflow connection {self._conn_id!r} to a "
-                                       f"Spark master. Set AIRFLOW_CONN_{self._conn_id.upper()} or "
-                                       f"add it under Admin > Connections.") from None
-        self.env_vars = {**local_environment(spark.host or ""), **(self.env_vars or {}),
-                         **warehouse_environment()}
+            raise AirflowFailException(
+                f"There is no Airflow connection {self._conn_id!r} to a "
+                f"Spark master. Set AIRFLOW_CONN_{self._conn_id.upper()} or "
+                f"add it under Admin > Connections."
+            ) from None
+        self.env_vars = {
+            **local_environment(spark.host or ""),
+            **(self.env_vars or {}),
+            **warehouse_environment(),
+        }
         # the same test as the hook's
         if any(kind in f"{spark.conn_type}://{spark.host}" for kind in ("yarn", "k8s")):
-            secret = next((name for name, value in self.env_vars.items()
-                           if re.search(PASSWORD, str(value))), None)
+            secret = next(
+                (name for name, value in self.env_vars.items() if re.search(PASSWORD, str(value))),
+                None,
+            )
             if secret:
                 raise AirflowFailException(
                     f"{secret} holds a password, and to a YARN or Kubernetes master Airflow passes "
                     f"it on spark-submit's command line, where others can read it. Set {secret} in "
                     f"the environment of Airflow's workers in place of the "
-                    "connection 'warehouse', with the deploy mode client; or use another master.")
+                    "connection 'warehouse', with the deploy mode client; or use another master."
+                )
 
 
 class PublishOperator(SparkAppOperator):
@@ -148,8 +168,9 @@ class PublishOperator(SparkAppOperator):
     template_fields = (*SparkSubmitOperator.template_fields, "job", "dimension", "memory")
 
     def __init__(self, *, job: str, dimension: str, memory: str, **kwargs: Any):
-        super().__init__(application_args=["--job", job, "--dimension", dimension,
-                                           "--memory", memory], **kwargs)
+        super().__init__(
+            application_args=["--job", job, "--dimension", dimension, "--memory", memory], **kwargs
+        )
         self.job, self.dimension, self.memory = job, dimension, memory
 
     def execute(self, context: Any) -> Any:
@@ -182,8 +203,9 @@ class SemiStreamLoadOperator(SparkAppOperator):
         ti = context["ti"]
         owner = f"{ti.dag_id} {ti.run_id} {ti.map_index}"
         if drivers.is_alive(checkpoint):
-            self.reattach(checkpoint, owner,
-                          by_asset=context["dag_run"].run_type == "asset_triggered")
+            self.reattach(
+                checkpoint, owner, by_asset=context["dag_run"].run_type == "asset_triggered"
+            )
         elif self.is_idle(settings):
             self.log.info("%s has nothing to do: Spark is not started", self.job)
             return self.finish(context, {"checkpoint": str(checkpoint), "state": "stopped"})
@@ -192,16 +214,21 @@ class SemiStreamLoadOperator(SparkAppOperator):
             self._hook = self._get_hook()
             command = self._hook._build_spark_submit_command(self.application)
             launched = drivers.launch(command, checkpoint, owner, self.env_vars or {})
-            self.log.info("Started the driver of %s, process %d; its output is %s/driver.log",
-                          self.job, launched.pid, checkpoint)
+            self.log.info(
+                "Started the driver of %s, process %d; its output is %s/driver.log",
+                self.job,
+                launched.pid,
+                checkpoint,
+            )
         self.defer(trigger=DriverTrigger(str(checkpoint)), method_name="finish")
 
     def settings(self, context: Any) -> AppSettings:
         """Return the settings from the form and from the recommendations of tuning sweeps."""
         from semistream.pipeline import steps
 
-        return attempt(steps.load_settings, self.job, dict(context["params"]),
-                       recommendations(context))
+        return attempt(
+            steps.load_settings, self.job, dict(context["params"]), recommendations(context)
+        )
 
     def is_idle(self, settings: AppSettings) -> bool:
         """Return whether the load has nothing to do, and record that it ran."""
@@ -212,17 +239,26 @@ class SemiStreamLoadOperator(SparkAppOperator):
     def reattach(self, checkpoint: Path, owner: str, by_asset: bool) -> None:
         record = drivers.last_launch(checkpoint)
         if record is not None and record.owner == owner:
-            self.log.info("The driver that this task started, process %d, still runs: following it "
-                          "again", record.pid)
+            self.log.info(
+                "The driver that this task started, process %d, still runs: following it again",
+                record.pid,
+            )
             return
-        whose = (f"process {record.pid}, started by {record.owner}," if record
-                 else "one that Airflow did not start")
+        whose = (
+            f"process {record.pid}, started by {record.owner},"
+            if record
+            else "one that Airflow did not start"
+        )
         if by_asset:
-            raise AirflowSkipException(f"A load of {self.job} runs already ({whose}); it takes up "
-                                       f"the new master data itself")
-        raise AirflowFailException(f"A load of {self.job} runs already on checkpoint {checkpoint} "
-                                   f"({whose}). Stop it (page Semistream, or `semistream stop`), "
-                                   "or give this run another app name.")
+            raise AirflowSkipException(
+                f"A load of {self.job} runs already ({whose}); it takes up "
+                f"the new master data itself"
+            )
+        raise AirflowFailException(
+            f"A load of {self.job} runs already on checkpoint {checkpoint} "
+            f"({whose}). Stop it (page Semistream, or `semistream stop`), "
+            "or give this run another app name."
+        )
 
     def finish(self, context: Any, event: dict[str, Any]) -> dict[str, Any]:
         """Return the summary of the driver, which has ended, or raise the error with which it
@@ -234,8 +270,10 @@ class SemiStreamLoadOperator(SparkAppOperator):
             self.log.error("The end of the driver's output:\n%s", drivers.log_tail(checkpoint))
             if event["why"].startswith("failed: ConfigError"):
                 raise AirflowFailException(event["why"].partition("ConfigError: ")[2])
-            raise AirflowException(f"The driver of {self.job} {event['why']}. A retry goes on from "
-                                   f"its checkpoint {checkpoint}.")
+            raise AirflowException(
+                f"The driver of {self.job} {event['why']}. A retry goes on from "
+                f"its checkpoint {checkpoint}."
+            )
         summary = steps.run_summary(checkpoint)
         self.log.info("Loaded: %s", summary)
         context["outlet_events"][FACTS].extra = {"job": self.job, "app": checkpoint.name}
@@ -261,7 +299,9 @@ class StreamStreamLoadOperator(SemiStreamLoadOperator):
         summary = super().finish(context, event)
         checkpoint = Path(event["checkpoint"])
         context["outlet_events"][PROPAGATED].extra = {
-            "job": self.job, **steps.propagated(checkpoint.name, places(), checkpoint)}
+            "job": self.job,
+            **steps.propagated(checkpoint.name, places(), checkpoint),
+        }
         return summary
 
 
@@ -278,8 +318,9 @@ class SweepPointOperator(SparkAppOperator):
         from semistream.pipeline import steps
 
         self.use_connections()
-        self.application_args, own = attempt(steps.sweep_app, self.point, context["run_id"],
-                                             places())
+        self.application_args, own = attempt(
+            steps.sweep_app, self.point, context["run_id"], places()
+        )
         self.env_vars = {**(self.env_vars or {}), **own}
         return SparkSubmitOperator.execute(self, context)
 
@@ -293,8 +334,10 @@ class DriverTrigger(BaseTrigger):
         self.checkpoint, self.poll = checkpoint, poll
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        return f"{__name__}.{type(self).__name__}", {"checkpoint": self.checkpoint,
-                                                     "poll": self.poll}
+        return f"{__name__}.{type(self).__name__}", {
+            "checkpoint": self.checkpoint,
+            "poll": self.poll,
+        }
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         checkpoint, said = Path(self.checkpoint), ""

@@ -22,11 +22,15 @@ from semistream_operators import places
 
 LOAD = "semi_stream_load"
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
-OWN = ("default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; frame-src "
-       "'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'self'")
+OWN = (
+    "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; frame-src "
+    "'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'self'"
+)
 # reports have no script, and inline styles
-REPORT = ("default-src 'none'; style-src 'unsafe-inline'; img-src 'self' data:; form-action "
-          "'none'; base-uri 'none'; frame-ancestors 'self'")
+REPORT = (
+    "default-src 'none'; style-src 'unsafe-inline'; img-src 'self' data:; form-action "
+    "'none'; base-uri 'none'; frame-ancestors 'self'"
+)
 may_read = Depends(requires_access_dag("GET", param_dag_id=LOAD))
 may_stop = Depends(requires_access_dag("PUT", DagAccessEntity.RUN, param_dag_id=LOAD))
 
@@ -59,8 +63,11 @@ def same_origin(request: Request) -> None:
     own = urlsplit(conf.get("api", "base_url", fallback=""))
     local = origin.hostname in LOOPBACK and origin.netloc == request.headers.get("host")
     if not local and (not own.netloc or origin[:2] != own[:2]):
-        raise HTTPException(403, "A stop must be requested from this page, and "
-                                 "AIRFLOW__API__BASE_URL must be its address")
+        raise HTTPException(
+            403,
+            "A stop must be requested from this page, and "
+            "AIRFLOW__API__BASE_URL must be its address",
+        )
 
 
 @app.get("/", dependencies=[may_read], response_class=HTMLResponse)
@@ -106,8 +113,9 @@ def report(path: str) -> FileResponse:
 
 
 def _page(template: str, request: Request, ended: bool) -> str:
-    return templates.get_template(template).render(overview=overview.show(places(), ended),
-                                                   ended=ended, root=_root(request))
+    return templates.get_template(template).render(
+        overview=overview.show(places(), ended), ended=ended, root=_root(request)
+    )
 
 
 def _root(request: Request) -> str:

@@ -16,5 +16,12 @@ async def page(scope: Any, receive: Any, send: Any) -> None:
 class SemistreamPlugin(AirflowPlugin):
     name = "semistream"
     fastapi_apps = [{"app": page, "url_prefix": "/semistream", "name": "Semistream"}]
-    external_views = [{"name": "Semistream", "href": "semistream/", "destination": "nav",
-                       "url_route": "semistream", "nav_top_level": True}]
+    external_views = [
+        {
+            "name": "Semistream",
+            "href": "semistream/",
+            "destination": "nav",
+            "url_route": "semistream",
+            "nav_top_level": True,
+        }
+    ]

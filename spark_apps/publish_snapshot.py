@@ -22,8 +22,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     from semistream.provisioning.spark import PublishSettings, publications
     from semistream.streaming.session import open_session
 
-    parser = argparse.ArgumentParser("publish_snapshot.py", description=__doc__, allow_abbrev=False,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        "publish_snapshot.py",
+        description=__doc__,
+        allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     PublishSettings.add_arguments(parser)
     arguments = parser.parse_args(argv)
     try:
@@ -37,8 +41,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         if publish.needed:
             needed.append(publish)
         else:
-            print(f"The current snapshot of {publish.name} by {', '.join(publish.key_columns)} is "
-                  f"{publish.dimension.table.name} as it is: nothing to publish.")
+            print(
+                f"The current snapshot of {publish.name} by {', '.join(publish.key_columns)} is "
+                f"{publish.dimension.table.name} as it is: nothing to publish."
+            )
     if not needed:
         return 0
     with open_session(f"publish {', '.join(dict.fromkeys(p.name for p in needed))}") as spark:
@@ -46,8 +52,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         manifests = [publish.run(spark) for publish in needed]
         interrupts.ignore()
     for manifest in manifests:
-        print(f"Published {manifest.name} {manifest.version}: {manifest.tuple_count:,} tuples in "
-              f"{manifest.bucket_count} buckets, {manifest.null_keys:,} without a key left out.")
+        print(
+            f"Published {manifest.name} {manifest.version}: {manifest.tuple_count:,} tuples in "
+            f"{manifest.bucket_count} buckets, {manifest.null_keys:,} without a key left out."
+        )
     return 0
 
 

@@ -22,8 +22,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     from semistream.streaming.settings import StreamStreamSettings
     from semistream.workloads import load_stream_stream_job
 
-    return run_app("stream_stream_join.py", __doc__, StreamStreamSettings, load_stream_stream_job,
-                argv)
+    return run_app(
+        "stream_stream_join.py", __doc__, StreamStreamSettings, load_stream_stream_job, argv
+    )
 
 
 if __name__ == "__main__":

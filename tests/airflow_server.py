@@ -18,8 +18,9 @@ from semistream.local import group_lives
 DEADLINE = 180.0  # s
 
 
-def wait_until(true: Callable[[], Any], what: str, seconds: float = DEADLINE,
-               every: float = 0.2) -> Any:
+def wait_until(
+    true: Callable[[], Any], what: str, seconds: float = DEADLINE, every: float = 0.2
+) -> Any:
     end = time.monotonic() + seconds
     while not (result := true()):
         assert time.monotonic() < end, f"{what}: not within {seconds:.0f} s"
@@ -30,15 +31,18 @@ def wait_until(true: Callable[[], Any], what: str, seconds: float = DEADLINE,
 class AirflowServer:
     def __init__(self, home: Path, port: int):
         self.home, self.url = home, f"http://localhost:{port}"
-        self.environment = {**os.environ, "SEMISTREAM_HOME": str(home),
-                            "AIRFLOW__API__PORT": str(port),
-                            "WAREHOUSE_URL": f"sqlite:///{home / 'warehouse.db'}",
-                            # by default every 30 s, which takes most of a processor
-                            "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "3600",
-                            # how soon a new triggerer takes over from one that was killed; 30 s and
-                            # 5 s by default
-                            "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "10",
-                            "AIRFLOW__TRIGGERER__JOB_HEARTBEAT_SEC": "2"}
+        self.environment = {
+            **os.environ,
+            "SEMISTREAM_HOME": str(home),
+            "AIRFLOW__API__PORT": str(port),
+            "WAREHOUSE_URL": f"sqlite:///{home / 'warehouse.db'}",
+            # by default every 30 s, which takes most of a processor
+            "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "3600",
+            # how soon a new triggerer takes over from one that was killed; 30 s and
+            # 5 s by default
+            "AIRFLOW__TRIGGERER__TRIGGERER_HEALTH_CHECK_THRESHOLD": "10",
+            "AIRFLOW__TRIGGERER__JOB_HEARTBEAT_SEC": "2",
+        }
 
     def up(self) -> str:
         return self._local("up")
@@ -47,8 +51,12 @@ class AirflowServer:
         return self._local("down")
 
     def _local(self, command: str) -> str:
-        run = subprocess.run([sys.executable, "-m", "semistream.local", command],
-                             env=self.environment, capture_output=True, text=True)
+        run = subprocess.run(
+            [sys.executable, "-m", "semistream.local", command],
+            env=self.environment,
+            capture_output=True,
+            text=True,
+        )
         assert run.returncode == 0, run.stdout + run.stderr
         return run.stdout
 
@@ -60,27 +68,33 @@ class AirflowServer:
 
     @property
     def password(self) -> str:
-        return json.loads((self.home / "airflow"
-                           / "simple_auth_manager_passwords.json.generated").read_text())["admin"]
+        return json.loads(
+            (self.home / "airflow" / "simple_auth_manager_passwords.json.generated").read_text()
+        )["admin"]
 
     def call(self, path: str, body: dict[str, Any] | None = None, method: str | None = None) -> Any:
         if not hasattr(self, "token"):
-            self.token = self._send("/auth/token", {"username": "admin", "password": self.password},
-                                    None, None)["access_token"]
+            self.token = self._send(
+                "/auth/token", {"username": "admin", "password": self.password}, None, None
+            )["access_token"]
         return self._send(path, body, method, self.token)
 
-    def _send(self, path: str, body: dict[str, Any] | None, method: str | None,
-              token: str | None) -> Any:
-        headers = ({"Content-Type": "application/json"}
-                   | ({"Authorization": f"Bearer {token}"} if token else {}))
+    def _send(
+        self, path: str, body: dict[str, Any] | None, method: str | None, token: str | None
+    ) -> Any:
+        headers = {"Content-Type": "application/json"} | (
+            {"Authorization": f"Bearer {token}"} if token else {}
+        )
         data = None if body is None else json.dumps(body).encode()
-        with urllib.request.urlopen(urllib.request.Request(self.url + path, data, headers,
-                                                           method=method), timeout=30) as answer:
+        with urllib.request.urlopen(
+            urllib.request.Request(self.url + path, data, headers, method=method), timeout=30
+        ) as answer:
             return json.load(answer)
 
     def trigger(self, dag: str, **conf: Any) -> str:
-        return self.call(f"/api/v2/dags/{dag}/dagRuns",
-                         {"logical_date": None, "conf": conf})["dag_run_id"]
+        return self.call(f"/api/v2/dags/{dag}/dagRuns", {"logical_date": None, "conf": conf})[
+            "dag_run_id"
+        ]
 
     def tasks(self, dag: str, run: str) -> dict[str, str]:
         found = self.call(f"/api/v2/dags/{dag}/dagRuns/{run}/taskInstances")["task_instances"]
@@ -91,5 +105,8 @@ class AirflowServer:
 
     def runs(self, dag: str) -> list[str]:
         """The states of a DAG's runs, but for those that its timetable began."""
-        return [r["state"] for r in self.call(f"/api/v2/dags/{dag}/dagRuns")["dag_runs"]
-                if r["run_type"] != "scheduled"]
+        return [
+            r["state"]
+            for r in self.call(f"/api/v2/dags/{dag}/dagRuns")["dag_runs"]
+            if r["run_type"] != "scheduled"
+        ]

@@ -13,9 +13,17 @@ from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
-FLAGS = ("headless", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run",
-         "disable-background-networking",
-         "disable-component-update", "disable-sync", "window-size=1400,1400")
+FLAGS = (
+    "headless",
+    "no-sandbox",
+    "disable-gpu",
+    "disable-quic",
+    "no-first-run",
+    "disable-background-networking",
+    "disable-component-update",
+    "disable-sync",
+    "window-size=1400,1400",
+)
 
 
 def chromium(profile: Path) -> webdriver.Chrome:
@@ -29,8 +37,11 @@ def chromium(profile: Path) -> webdriver.Chrome:
 
 def forbidden(driver) -> list[str]:
     """What a page's own policy kept it from doing."""
-    return [line["message"] for line in driver.get_log("browser")
-            if "Content Security Policy" in line["message"]]
+    return [
+        line["message"]
+        for line in driver.get_log("browser")
+        if "Content Security Policy" in line["message"]
+    ]
 
 
 def find(driver, css: str, seconds: float = 60):
@@ -55,11 +66,13 @@ def unfold(driver, section: str) -> None:
         return bool(content) and content[0].is_displayed() and bool(content[0].text)
 
     moving = [ElementClickInterceptedException, StaleElementReferenceException]
-    WebDriverWait(driver, 30, poll_frequency=1,
-                  ignored_exceptions=moving).until(unfolded, f"{section} unfolds")
+    WebDriverWait(driver, 30, poll_frequency=1, ignored_exceptions=moving).until(
+        unfolded, f"{section} unfolds"
+    )
 
 
 def _shown(driver, by: str, what: str, seconds: float):
     wait = WebDriverWait(driver, seconds)
     return wait.until(
-        lambda d: next((e for e in d.find_elements(by, what) if e.is_displayed()), None), what)
+        lambda d: next((e for e in d.find_elements(by, what) if e.is_displayed()), None), what
+    )

@@ -26,8 +26,12 @@ CASES = 2  # of a test's parameters, in a fast run
 
 
 def pytest_addoption(parser):
-    parser.addoption("--fast", action="store_true", help=f"no test that needs a server or is "
-                     f"marked slow, and no more than {CASES} cases of one")
+    parser.addoption(
+        "--fast",
+        action="store_true",
+        help=f"no test that needs a server or is "
+        f"marked slow, and no more than {CASES} cases of one",
+    )
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -74,40 +78,63 @@ class MariaDB:
         self._databases = 0
 
     def install(self) -> None:
-        subprocess.run(["mariadb-install-db", "--no-defaults", "--user=root",
-                        f"--datadir={self.directory / 'data'}",
-                        "--auth-root-authentication-method=normal", "--skip-test-db"], check=True,
-                       capture_output=True)
+        subprocess.run(
+            [
+                "mariadb-install-db",
+                "--no-defaults",
+                "--user=root",
+                f"--datadir={self.directory / 'data'}",
+                "--auth-root-authentication-method=normal",
+                "--skip-test-db",
+            ],
+            check=True,
+            capture_output=True,
+        )
 
     def start(self, timeout: float = 60) -> None:
         """Start it, after a kill too, and wait until it answers."""
         assert MARIADBD, "mariadb-server is not installed"
         with open(self.directory / "server.log", "ab") as log:
             self.process = subprocess.Popen(
-                [MARIADBD, "--no-defaults", "--user=root", f"--datadir={self.directory / 'data'}",
-                 f"--port={self.port}",
-                 f"--socket={self.directory / 'socket'}", f"--pid-file={self.directory / 'pid'}",
-                 "--bind-address=127.0.0.1",
-                 # in a common one, a server that starts removes the others' tables
-                 f"--tmpdir={self.directory / 'data'}",
-                 "--local-infile=1", "--innodb-buffer-pool-size=128M",
-                 "--innodb-flush-log-at-trx-commit=1", "--skip-log-bin", "--skip-name-resolve",
-                 # what was written outlives the server, if not the machine
-                 "--innodb-flush-method=nosync", "--debug-no-sync"], stdout=log, stderr=log,
-                start_new_session=True)
+                [
+                    MARIADBD,
+                    "--no-defaults",
+                    "--user=root",
+                    f"--datadir={self.directory / 'data'}",
+                    f"--port={self.port}",
+                    f"--socket={self.directory / 'socket'}",
+                    f"--pid-file={self.directory / 'pid'}",
+                    "--bind-address=127.0.0.1",
+                    # in a common one, a server that starts removes the others' tables
+                    f"--tmpdir={self.directory / 'data'}",
+                    "--local-infile=1",
+                    "--innodb-buffer-pool-size=128M",
+                    "--innodb-flush-log-at-trx-commit=1",
+                    "--skip-log-bin",
+                    "--skip-name-resolve",
+                    # what was written outlives the server, if not the machine
+                    "--innodb-flush-method=nosync",
+                    "--debug-no-sync",
+                ],
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
         deadline = time.monotonic() + timeout
         while not self._answers():
             if self.process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError("MariaDB did not start:\n"
-                                   + (self.directory / "server.log").read_text()[-4000:])
+                raise RuntimeError(
+                    "MariaDB did not start:\n" + (self.directory / "server.log").read_text()[-4000:]
+                )
             time.sleep(0.05)
 
     def _answers(self) -> bool:
         import pymysql
 
         try:
-            pymysql.connect(host="127.0.0.1", port=self.port, user="root",
-                            connect_timeout=2).close()
+            pymysql.connect(
+                host="127.0.0.1", port=self.port, user="root", connect_timeout=2
+            ).close()
             return True
         except pymysql.err.OperationalError:
             return False
@@ -177,13 +204,24 @@ def spark(tmp_path_factory):
 
     from semistream.streaming.session import DEFAULTS
 
-    session = SparkSession.builder.appName("tests").config(map=DEFAULTS | {
-        "spark.master": "local[2]", "spark.ui.enabled": "false",
-        "spark.sql.session.timeZone": "UTC", "spark.driver.memory": "1g",
-        "spark.driver.bindAddress": "127.0.0.1", "spark.driver.host": "127.0.0.1",
-        "spark.sql.shuffle.partitions": "4",
-        "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("spark-warehouse")),
-        "spark.local.dir": str(tmp_path_factory.mktemp("spark-local"))}).getOrCreate()
+    session = (
+        SparkSession.builder.appName("tests")
+        .config(
+            map=DEFAULTS
+            | {
+                "spark.master": "local[2]",
+                "spark.ui.enabled": "false",
+                "spark.sql.session.timeZone": "UTC",
+                "spark.driver.memory": "1g",
+                "spark.driver.bindAddress": "127.0.0.1",
+                "spark.driver.host": "127.0.0.1",
+                "spark.sql.shuffle.partitions": "4",
+                "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("spark-warehouse")),
+                "spark.local.dir": str(tmp_path_factory.mktemp("spark-local")),
+            }
+        )
+        .getOrCreate()
+    )
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
@@ -204,8 +242,9 @@ def airflow_environment(airflow_home) -> dict[str, str]:
     assert "airflow" not in sys.modules, "Airflow was imported before its environment was set"
     settings = local.environment(airflow_home)
     os.environ |= settings
-    subprocess.run([sys.executable, "-m", "airflow", "db", "migrate"], check=True,
-                   capture_output=True)
+    subprocess.run(
+        [sys.executable, "-m", "airflow", "db", "migrate"], check=True, capture_output=True
+    )
     return settings
 
 

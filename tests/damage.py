@@ -26,5 +26,5 @@ def of_former_version(state: Path) -> Path:
     """A join state, in the format before the present one: its header is all that is read of it."""
     data = state.read_bytes()
     assert data.startswith(HEADER)
-    state.write_bytes(b"%s%d\n" % (MAGIC, FORMAT - 1) + data[len(HEADER):])
+    state.write_bytes(b"%s%d\n" % (MAGIC, FORMAT - 1) + data[len(HEADER) :])
     return state

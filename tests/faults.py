@@ -26,9 +26,18 @@ from stream_pairs import Pair
 ROOT = Path(__file__).resolve().parents[1]
 APPS = ROOT / "spark_apps"
 DAEMON = DEFAULTS["spark.python.daemon.module"]  # of Python workers
-CONF = ("--driver-memory", "512m", "--conf", "spark.ui.enabled=false", "--conf",
-        "spark.driver.host=127.0.0.1", "--conf", "spark.driver.bindAddress=127.0.0.1",
-        "--conf", "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+CONF = (
+    "--driver-memory",
+    "512m",
+    "--conf",
+    "spark.ui.enabled=false",
+    "--conf",
+    "spark.driver.host=127.0.0.1",
+    "--conf",
+    "spark.driver.bindAddress=127.0.0.1",
+    "--conf",
+    "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+)
 
 What = Literal["driver", "worker", "database"]
 
@@ -62,12 +71,17 @@ class App:
         self.process: subprocess.Popen[bytes] | None = None
         self._groups: list[int] = []
 
-    def start(self, command: Sequence[str] = (sys.executable,),
-              local_directories: bool = True) -> None:
+    def start(
+        self, command: Sequence[str] = (sys.executable,), local_directories: bool = True
+    ) -> None:
         places = self.load.places
-        environment = {**os.environ, "SEMISTREAM_HOME": str(places.home),
-                       "WAREHOUSE_URL": places.warehouse_url, "PYSPARK_PYTHON": sys.executable,
-                       "SPARK_LOCAL_DIRS": str(places.home / "scratch")}
+        environment = {
+            **os.environ,
+            "SEMISTREAM_HOME": str(places.home),
+            "WAREHOUSE_URL": places.warehouse_url,
+            "PYSPARK_PYTHON": sys.executable,
+            "SPARK_LOCAL_DIRS": str(places.home / "scratch"),
+        }
         if not local_directories:
             del environment["SPARK_LOCAL_DIRS"]
         if command == (sys.executable,):
@@ -75,15 +89,25 @@ class App:
             environment["PYSPARK_SUBMIT_ARGS"] = f"--master {self.master} {conf} pyspark-shell"
         with open(self.log, "ab") as log:
             arguments = [*command, str(self.script), *self.settings.to_arguments()]
-            self.process = subprocess.Popen(arguments, stdout=log, stderr=log,
-                                            stdin=subprocess.DEVNULL, env=environment,
-                                            start_new_session=True)
+            self.process = subprocess.Popen(
+                arguments,
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                env=environment,
+                start_new_session=True,
+            )
         self._groups.append(self.process.pid)
 
     def submit(self, *options: str, **how: Any) -> None:
         """Start it by spark-submit, as from Airflow: on this machine, or with these options."""
-        self.start([str(Path(sys.executable).with_name("spark-submit")),
-                    *(options or ("--master", "local[2]", "--driver-memory", "512m"))], **how)
+        self.start(
+            [
+                str(Path(sys.executable).with_name("spark-submit")),
+                *(options or ("--master", "local[2]", "--driver-memory", "512m")),
+            ],
+            **how,
+        )
 
     def wait(self, reached: Callable[[Status], object], what: str) -> Status:
         """Wait until its status, of this run, is so; gives it."""
@@ -134,8 +158,11 @@ class App:
     def workers(self) -> list[int]:
         """Python workers of the app: what the daemons forked."""
         assert self.process is not None
-        return [pid for pid in descendants(self.process.pid) if DAEMON in command_of(pid)
-                and DAEMON in command_of(parent_of(pid))]
+        return [
+            pid
+            for pid in descendants(self.process.pid)
+            if DAEMON in command_of(pid) and DAEMON in command_of(parent_of(pid))
+        ]
 
 
 def descendants(root: int) -> list[int]:
@@ -167,8 +194,9 @@ def parent_of(pid: int) -> int:
 
 def command_of(pid: int) -> str:
     try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(
-            errors="replace")
+        return (
+            Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        )
     except OSError:
         return ""
 
@@ -178,16 +206,25 @@ def listening(pids: Iterable[int]) -> set[str]:
     inodes = set()
     for pid in pids:
         with suppress(OSError):
-            inodes |= {link.readlink().name for link in Path(f"/proc/{pid}/fd").iterdir()
-                       if link.is_symlink()}
-    sockets = [line.split() for name in ("tcp", "tcp6")
-               for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]]
+            inodes |= {
+                link.readlink().name
+                for link in Path(f"/proc/{pid}/fd").iterdir()
+                if link.is_symlink()
+            }
+    sockets = [
+        line.split()
+        for name in ("tcp", "tcp6")
+        for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]
+    ]
     return {s[1] for s in sockets if s[3] == "0A" and f"socket:[{s[9]}]" in inodes}
 
 
 def is_loopback(address: str) -> bool:
-    return address.split(":", maxsplit=1)[0] in ("0100007F", "0000000000000000FFFF00000100007F",
-                                     "00000000000000000000000001000000")
+    return address.split(":", maxsplit=1)[0] in (
+        "0100007F",
+        "0000000000000000FFFF00000100007F",
+        "00000000000000000000000001000000",
+    )
 
 
 def run_through(app: App, seed: int, kills: Mapping[What, int], database: Any = None) -> None:
@@ -205,16 +242,20 @@ def run_through(app: App, seed: int, kills: Mapping[What, int], database: Any = 
                 elif app.code is not None:
                     history.append(f"exit {app.code}")
                 app.start()
-            until(lambda t=target: not app.running or batches(app.load) >= t, 120,
-                  f"progress to {target} batches")
+            until(
+                lambda t=target: not app.running or batches(app.load) >= t,
+                120,
+                f"progress to {target} batches",
+            )
         if fault.what == "worker":
             until(lambda: not app.running or app.workers(), 60, "a Python worker")
         time.sleep(fault.later)  # not synchronisation: the moment within a batch
         history.append(strike(app, fault, chance, database))
     while not app.running or app.end() != 0:
         if not app.running:
-            assert len(history) < 3 * len(
-                faults) + 6, f"it does not recover: {history}\n{app.output()}"
+            assert len(history) < 3 * len(faults) + 6, (
+                f"it does not recover: {history}\n{app.output()}"
+            )
             history += [f"exit {app.code}"] if app.code is not None else []
             app.start()
     struck = Counter(what for what in history if what in kills)
@@ -227,8 +268,9 @@ def strike(app: App, fault: Fault, chance: random.Random, database: Any) -> str:
         app.process.kill()  # its JVM and tasks may live on for a while: that is part of it
         app.process.wait()
     elif fault.what == "worker":
-        for pid in chance.sample(found := sorted(app.workers()),
-                                 min(len(found), chance.choice((1, 2)))):
+        for pid in chance.sample(
+            found := sorted(app.workers()), min(len(found), chance.choice((1, 2)))
+        ):
             os.kill(pid, signal.SIGKILL)
     else:
         database.kill()

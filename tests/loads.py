@@ -33,7 +33,8 @@ from semistream.warehouse.tables import dimension_table, ensure
 
 ON, COLUMNS = (("sku", "code"),), ("name", "price")
 MASTER = pa.schema(
-    [("part_sk", pa.int64()), ("code", pa.string()), ("name", pa.string()), ("price", pa.int32())])
+    [("part_sk", pa.int64()), ("code", pa.string()), ("name", pa.string()), ("price", pa.int32())]
+)
 STREAM = pa.schema([("id", pa.int64()), ("sku", pa.string()), ("amount", pa.float64())])
 
 
@@ -107,25 +108,36 @@ class SmallLoad(AnyLoad):
         self.stream_directory.mkdir(parents=True)
         self.master: list[dict[str, Any]] = []
         self.stream: list[dict[str, Any]] = []
-        self.job = Job.load({"name": "sales",
-                             "stream": {"format": "parquet", "path": str(self.stream_directory),
-                                        "id": ["id"]}, "master": {"name": "part"}, "on": dict(ON),
-                             "columns": list(COLUMNS), "fact_table": "fact_sales"})
+        self.job = Job.load(
+            {
+                "name": "sales",
+                "stream": {"format": "parquet", "path": str(self.stream_directory), "id": ["id"]},
+                "master": {"name": "part"},
+                "on": dict(ON),
+                "columns": list(COLUMNS),
+                "fact_table": "fact_sales",
+            }
+        )
 
     def publish(self, prefix: str = "part") -> None:
         """A new version of the master data."""
-        self.master = [{"part_sk": i + 1, "code": f"c{i}", "name": f"{prefix} {i}", "price": i % 97}
-                       for i in range(self.parts)]
+        self.master = [
+            {"part_sk": i + 1, "code": f"c{i}", "name": f"{prefix} {i}", "price": i % 97}
+            for i in range(self.parts)
+        ]
         table = pa.Table.from_pylist(self.master, MASTER)
-        publish_snapshot(table.to_batches(), MASTER, self.places.snapshots / "part" / "code",
-                         "part", ["code"])
+        publish_snapshot(
+            table.to_batches(), MASTER, self.places.snapshots / "part" / "code", "part", ["code"]
+        )
 
     def sales(self, rows: int) -> pa.Table:
         """The next tuples of the stream; they are remembered."""
         first = len(self.stream)
         keys = self.random.zipf(1.3, rows) % int(self.parts * 1.1)
-        tuples = [{"id": first + i, "sku": None if k % 101 == 100 else f"c{k}",
-                   "amount": float(k) / 8} for i, k in enumerate(keys.tolist())]
+        tuples = [
+            {"id": first + i, "sku": None if k % 101 == 100 else f"c{k}", "amount": float(k) / 8}
+            for i, k in enumerate(keys.tolist())
+        ]
         self.stream += tuples
         return pa.Table.from_pylist(tuples, STREAM)
 
@@ -135,9 +147,17 @@ class SmallLoad(AnyLoad):
         self.put_file(self.stream_directory, self.sales(rows))
 
     def settings(self, **values: Any) -> LoadSettings:
-        return LoadSettings.load({"job": "sales", "algorithm": "elevatorjoin", "partitions": 2,
-                                  "memory": "200KB", "max_files": 1,
-                                  "parameters": {"disk_tuples": 128}, **values})
+        return LoadSettings.load(
+            {
+                "job": "sales",
+                "algorithm": "elevatorjoin",
+                "partitions": 2,
+                "memory": "200KB",
+                "max_files": 1,
+                "parameters": {"disk_tuples": 128},
+                **values,
+            }
+        )
 
     # ---- what came out
 
@@ -162,21 +182,34 @@ class SmallLoad(AnyLoad):
         self.check_ledger()
 
     def check_ledger(self, rows: int | None = None) -> None:
-        totals = self.query("SELECT sum(rows_read), sum(matched) + sum(unmatched) FROM "
-                            "load_batches")[0]
+        totals = self.query(
+            "SELECT sum(rows_read), sum(matched) + sum(unmatched) FROM load_batches"
+        )[0]
         assert [int(n) for n in totals] == [len(self.stream) if rows is None else rows] * 2
-        broken = self.query("SELECT * FROM load_batches WHERE waiting_before + rows_read <> "
-                            "matched + unmatched + waiting")
+        broken = self.query(
+            "SELECT * FROM load_batches WHERE waiting_before + rows_read <> "
+            "matched + unmatched + waiting"
+        )
         assert broken == []
-        assert self.query("SELECT batch FROM load_batches WHERE facts_checksum IS NULL OR "
-                          "unmatched_checksum IS NULL") == []
+        assert (
+            self.query(
+                "SELECT batch FROM load_batches WHERE facts_checksum IS NULL OR "
+                "unmatched_checksum IS NULL"
+            )
+            == []
+        )
         commits = self.query(
-            "SELECT batch, drain, partitions, rows_read FROM load_commits ORDER BY batch, drain")
-        batches = self.query("SELECT batch, drain, count(*), sum(rows_read) FROM load_batches "
-                             "GROUP BY batch, drain ORDER BY batch, drain")
+            "SELECT batch, drain, partitions, rows_read FROM load_commits ORDER BY batch, drain"
+        )
+        batches = self.query(
+            "SELECT batch, drain, count(*), sum(rows_read) FROM load_batches "
+            "GROUP BY batch, drain ORDER BY batch, drain"
+        )
         assert commits == [(b, d, n, int(r)) for b, d, n, r in batches]
-        last = self.query("SELECT sum(waiting) FROM load_batches WHERE 2 * batch + drain = (SELECT "
-                          "max(2 * batch + drain) FROM load_batches)")
+        last = self.query(
+            "SELECT sum(waiting) FROM load_batches WHERE 2 * batch + drain = (SELECT "
+            "max(2 * batch + drain) FROM load_batches)"
+        )
         assert int(last[0][0]) == 0
 
 
@@ -190,7 +223,8 @@ class SmallJob:
         self.expected = Counter(rows_read=0, matched=0, unmatched=0, facts=0, ids=0)
         (directory / "orders").mkdir(parents=True)
         (directory / "products.csv").write_text(
-            "sku,title,price\n" + "".join(f"p{i},Product {i},{i}.50\n" for i in range(300)))
+            "sku,title,price\n" + "".join(f"p{i},Product {i},{i}.50\n" for i in range(300))
+        )
         self.file.write_text("""
 name: small
 stream:
@@ -209,15 +243,21 @@ fact_table: fact_small
         """A further file of orders: every tenth of an unknown product, every 97th of none."""
         ids = range(self.orders, self.orders + count)
         skus = [None if i % 97 == 0 else f"p{i * 7 % 300}" if i % 10 else f"x{i}" for i in ids]
-        table = pa.table({"order_id": pa.array(ids, pa.int64()), "sku": pa.array(skus, pa.string()),
-                          "n": pa.array([1] * count, pa.int32())})
+        table = pa.table(
+            {
+                "order_id": pa.array(ids, pa.int64()),
+                "sku": pa.array(skus, pa.string()),
+                "n": pa.array([1] * count, pa.int32()),
+            }
+        )
         beside = self.directory / f".{self.orders}.parquet"
         pq.write_table(table, beside)
         beside.rename(self.directory / "orders" / f"orders-{self.orders:08d}.parquet")
         known = sum(s is not None and s.startswith("p") for s in skus)
         self.orders += count
-        self.expected.update(rows_read=count, matched=known, unmatched=count - known, facts=known,
-                             ids=known)
+        self.expected.update(
+            rows_read=count, matched=known, unmatched=count - known, facts=known, ids=known
+        )
 
 
 def small_load(place: Path, warehouse_url: str) -> SmallLoad:
@@ -241,9 +281,14 @@ def verify(load: SmallLoad, job: Job | None = None, **options: Any) -> Verificat
     """Prove what was loaded, the dimension provisioned."""
     if not inspect(connect(load.places.warehouse_url)).has_table("dim_part"):
         provision_beside(load)
-    return quality.verify(load.places.warehouse_url, "sales", job=job or load.job,
-                          reports_dir=load.places.home / "reports",
-                          snapshots=load.places.snapshots, **options)
+    return quality.verify(
+        load.places.warehouse_url,
+        "sales",
+        job=job or load.job,
+        reports_dir=load.places.home / "reports",
+        snapshots=load.places.snapshots,
+        **options,
+    )
 
 
 class Running:
@@ -278,20 +323,28 @@ def delta_facts(uri: str | Path) -> Counter:
     """``SmallLoad.facts`` where they are in a Delta table."""
     from deltalake import DeltaTable
 
-    rows = DeltaTable(uri).to_pyarrow_table().select(
-        ["id", "sku", "amount", "part_sk", "name", "price"])
+    rows = (
+        DeltaTable(uri)
+        .to_pyarrow_table()
+        .select(["id", "sku", "amount", "part_sk", "name", "price"])
+    )
     return Counter(tuple(r.values()) for r in rows.to_pylist())
 
 
 def same(found: Counter, wanted: Counter) -> None:
     """Equal, or the first few differences."""
     missing, extra = wanted - found, found - wanted
-    assert not missing and not extra, (f"{missing.total()} missing: {list(missing)[:3]}; "
-                                       f"{extra.total()} extra: {list(extra)[:3]}")
+    assert not missing and not extra, (
+        f"{missing.total()} missing: {list(missing)[:3]}; {extra.total()} extra: {list(extra)[:3]}"
+    )
 
 
-def until(condition: Callable[[], Any], timeout: float = 90, what: str = "it",
-          watch: Callable[[], None] = lambda: None) -> Any:
+def until(
+    condition: Callable[[], Any],
+    timeout: float = 90,
+    what: str = "it",
+    watch: Callable[[], None] = lambda: None,
+) -> Any:
     """Wait for a condition; gives its value. watch: raises when waiting is in vain."""
     deadline = time.monotonic() + timeout
     while not (value := condition()):

@@ -38,15 +38,25 @@ class Pair(AnyLoad):
         for side, key in (("left", "id"), ("right", "line")):
             (home / side).mkdir(parents=True)
             streams[side] = {"format": "parquet", "path": str(home / side), "id": [key]}
-        self.job = StreamStreamJob.load({
-            "name": "orders", **streams, "on": "order_no", "join_type": join_type,
-            "fact_table": "fact_orders"})
+        self.job = StreamStreamJob.load(
+            {
+                "name": "orders",
+                **streams,
+                "on": "order_no",
+                "join_type": join_type,
+                "fact_table": "fact_orders",
+            }
+        )
 
     def change(self, **sides: dict[str, Any]) -> None:
         """Settings of a side of the job."""
         self.job = StreamStreamJob.load(
-            self.job.model_dump() | {side: getattr(self.job, side).model_dump() | values
-                                     for side, values in sides.items()})
+            self.job.model_dump()
+            | {
+                side: getattr(self.job, side).model_dump() | values
+                for side, values in sides.items()
+            }
+        )
 
     def tuples(self, side: str, rows: int, keys: np.ndarray | None = None) -> pa.Table:
         """The next tuples of a side; they are remembered."""
@@ -79,8 +89,9 @@ class Pair(AnyLoad):
         self.appear(self.places.home / side, beside)
 
     def settings(self, **values: Any) -> StreamStreamSettings:
-        return StreamStreamSettings.load({"job": "orders", "partitions": 2, "memory": "400KB",
-                                          "max_files": 1, **values})
+        return StreamStreamSettings.load(
+            {"job": "orders", "partitions": 2, "memory": "400KB", "max_files": 1, **values}
+        )
 
     def expected(self) -> tuple[Counter, Counter]:
         """(joined rows, unmatched tuples with their side and reason), where both streams have
@@ -92,18 +103,25 @@ class Pair(AnyLoad):
         joined, unmatched = Counter(), Counter()
         for tuple_ in self.rows["left"]:
             if tuple_["order_no"] is not None:
-                joined.update((*tuple_.values(), *other.values())
-                              for other in right.get(tuple_["order_no"], ()))
-        for side, other, outer in (("left", "right", ("left", "full")),
-                                   ("right", "left", ("right", "full"))):
+                joined.update(
+                    (*tuple_.values(), *other.values())
+                    for other in right.get(tuple_["order_no"], ())
+                )
+        for side, other, outer in (
+            ("left", "right", ("left", "full")),
+            ("right", "left", ("right", "full")),
+        ):
             for tuple_ in self.rows[side]:
                 if tuple_["order_no"] not in keys[other]:
                     reason = "null_key" if tuple_["order_no"] is None else "no_partner"
                     unmatched[(side, reason, *tuple_.values())] += 1
                     if self.join_type in outer:
                         nulls = (None,) * 3
-                        joined[(*tuple_.values(), *nulls) if side == "left"
-                               else (*nulls, *tuple_.values())] += 1
+                        joined[
+                            (*tuple_.values(), *nulls)
+                            if side == "left"
+                            else (*nulls, *tuple_.values())
+                        ] += 1
         return joined, unmatched
 
     def closed(self) -> Counter:
@@ -117,8 +135,10 @@ class Pair(AnyLoad):
             if row[1] is not None and (keys is None or row[1] in keys):
                 rows.setdefault(row[1], []).extend([row[5]] * times)
         amounts = {key: [a for a in of if a is not None] for key, of in rows.items()}
-        return Counter((key, len(rows[key]), len(of), sum(of) if of else None,
-                        max(of, default=None)) for key, of in amounts.items())
+        return Counter(
+            (key, len(rows[key]), len(of), sum(of) if of else None, max(of, default=None))
+            for key, of in amounts.items()
+        )
 
     def facts(self) -> Counter:
         return Counter(self.query(f"SELECT {', '.join(COLUMNS)} FROM fact_orders"))
@@ -149,19 +169,24 @@ class Pair(AnyLoad):
         names = "waiting_before, rows_read, matched, unmatched, waiting"
         loads = self.query(f"SELECT load_id, batch, drain, {names} FROM load_batches")
         inputs = self.query(f"SELECT load_id, role, {names} FROM load_inputs")
-        rejected = self.query("SELECT load_id, role, sum(tuples) FROM load_rejections GROUP BY "
-                              "load_id, role")
+        rejected = self.query(
+            "SELECT load_id, role, sum(tuples) FROM load_rejections GROUP BY load_id, role"
+        )
         read, of_loads = Counter(), {load: Counter() for load, *_ in loads}
         for load, role, before, rows, matched, unmatched, waiting in inputs:
             assert before + rows == matched + unmatched + waiting
             read[role] += rows
-            of_loads[load].update(before=before, rows=rows, matched=matched, unmatched=unmatched,
-                                  waiting=waiting)
+            of_loads[load].update(
+                before=before, rows=rows, matched=matched, unmatched=unmatched, waiting=waiting
+            )
         for load, _, _, *counts in loads:
-            assert [of_loads[load][name] for name in (
-                "before", "rows", "matched", "unmatched", "waiting")] == counts
+            assert [
+                of_loads[load][name]
+                for name in ("before", "rows", "matched", "unmatched", "waiting")
+            ] == counts
         assert {(load, role): int(n) for load, role, n in rejected} == {
-            (load, role): unmatched for load, role, *_, unmatched, _ in inputs if unmatched}
+            (load, role): unmatched for load, role, *_, unmatched, _ in inputs if unmatched
+        }
         assert read == Counter({side: len(rows) for side, rows in self.rows.items()})
         newest = max(loads)[1:3]
         assert not ended or sum(load[-1] for load in loads if load[1:3] == newest) == 0

@@ -47,7 +47,9 @@ print(most)
 def test_a_refusal_says_how_much_there_is_and_what_to_give(algorithm, passed_on):
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM.format(algorithm=algorithm, passed_on=passed_on)],
-        capture_output=True, text=True)
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
     refusal, most = done.stdout.splitlines()
     assert "'memory' must be less: the system refuses an array of " in refusal

@@ -50,9 +50,16 @@ def provisioned(airflow_server, tmp_path_factory):
     for _ in range(3):
         job.add(1000)
     airflow_server.trigger("provision_master_data", job=str(job.file))
-    wait_until(lambda: {"success", "failed"} & set(airflow_server.runs("verify_completeness"))
-               or "failed" in airflow_server.runs("semi_stream_load")
-               + airflow_server.runs("provision_master_data"), "provisioned, loaded, verified", 400)
+    wait_until(
+        lambda: (
+            {"success", "failed"} & set(airflow_server.runs("verify_completeness"))
+            or "failed"
+            in airflow_server.runs("semi_stream_load")
+            + airflow_server.runs("provision_master_data")
+        ),
+        "provisioned, loaded, verified",
+        400,
+    )
     return job
 
 
@@ -64,10 +71,16 @@ class EndlessLoad:
     def __init__(self, server: AirflowServer, job: SmallJob):
         self.server, self.job = server, job
         self.checkpoint = server.home / "checkpoints" / self.app
-        self.engine = create_engine(server.environment["WAREHOUSE_URL"],
-                                    isolation_level="AUTOCOMMIT")
-        self.run = server.trigger("semi_stream_load", job=str(job.file), app=self.app,
-                                  memory="1MB", trigger="500 milliseconds")
+        self.engine = create_engine(
+            server.environment["WAREHOUSE_URL"], isolation_level="AUTOCOMMIT"
+        )
+        self.run = server.trigger(
+            "semi_stream_load",
+            job=str(job.file),
+            app=self.app,
+            memory="1MB",
+            trigger="500 milliseconds",
+        )
 
     @property
     def lives(self) -> bool:
@@ -85,8 +98,13 @@ class EndlessLoad:
     def rows_read(self) -> int:
         """In the ledger."""
         with self.engine.connect() as c:
-            return c.scalar(text("SELECT sum(rows_read) FROM load_batches WHERE app = :app"),
-                            {"app": self.app}) or 0
+            return (
+                c.scalar(
+                    text("SELECT sum(rows_read) FROM load_batches WHERE app = :app"),
+                    {"app": self.app},
+                )
+                or 0
+            )
 
     @property
     def has_read_all(self) -> bool:
@@ -94,9 +112,13 @@ class EndlessLoad:
 
     def check(self) -> None:
         with self.engine.connect() as c:
-            facts = c.execute(text("SELECT count(*), count(DISTINCT order_id) FROM fact_small "
-                                   "JOIN load_batches USING (load_id) WHERE app = :app"),
-                              {"app": self.app}).one()
+            facts = c.execute(
+                text(
+                    "SELECT count(*), count(DISTINCT order_id) FROM fact_small "
+                    "JOIN load_batches USING (load_id) WHERE app = :app"
+                ),
+                {"app": self.app},
+            ).one()
         assert tuple(facts) == (self.job.expected["facts"], self.job.expected["ids"])
 
 
@@ -138,18 +160,26 @@ def shot(browser_in, tmp_path):
 
 
 def test_airflow_and_its_drivers_are_reached_from_this_machine_only_and_read_by_their_owner_only(
-        airflow_server, provisioned):
+    airflow_server, provisioned
+):
     home = airflow_server.home
     group = int((home / "airflow" / "standalone.pid").read_text())
     found = faults.listening([group, *faults.descendants(group)])
     assert found and all(map(faults.is_loopback, found)), found
     assert stat.S_IMODE(home.stat().st_mode) == 0o700
     # Spark's own logs are readable to all, in a directory that is not.
-    files = [p for p in home.rglob("*") if not p.is_symlink()
-             and "query" not in p.relative_to(home).parts]
+    files = [
+        p
+        for p in home.rglob("*")
+        if not p.is_symlink() and "query" not in p.relative_to(home).parts
+    ]
     assert [p for p in files if stat.S_IMODE(p.stat().st_mode) & 0o077] == []
-    assert {"warehouse.db", "airflow.db", "driver.log",
-            "simple_auth_manager_passwords.json.generated"} <= {p.name for p in files}
+    assert {
+        "warehouse.db",
+        "airflow.db",
+        "driver.log",
+        "simple_auth_manager_passwords.json.generated",
+    } <= {p.name for p in files}
     assert any(p.name.startswith("attempt=") for p in files)  # logs of tasks
 
 
@@ -181,7 +211,8 @@ def test_retry_goes_on_from_the_checkpoint(endless):
 
 
 def test_driver_outlives_airflow_and_drains_when_the_page_s_button_is_pressed(
-        airflow_server, browser_in, shot, endless):
+    airflow_server, browser_in, shot, endless
+):
     """Everything of Airflow is killed, started again, follows the same driver, and a stop ends it
     well."""
     checkpoint = endless.checkpoint
@@ -222,8 +253,10 @@ def test_form_shows_every_parameter_with_its_description(airflow_server, browser
         unfold(browser_in, section)
         shown += dialog.text
         shot(section)
-    assert {name for name in LoadSettings.model_fields
-            if name not in shown} == {"checkpoint", "reason"}
+    assert {name for name in LoadSettings.model_fields if name not in shown} == {
+        "checkpoint",
+        "reason",
+    }
     assert LoadSettings.model_fields["stop_after"].description in shown
 
 
@@ -237,9 +270,13 @@ def test_form_triggers_a_run(airflow_server, browser_in, provisioned):
     browser_in.execute_script("arguments[0].select()", field)
     field.send_keys(str(provisioned.file))
     find(browser_in, "[role=dialog]").find_elements(
-        By.XPATH, ".//button[normalize-space()='Trigger']")[-1].click()
-    wait_until(lambda: len(airflow_server.runs("provision_master_data")) == before + 1,
-               "the run exists", 60)
+        By.XPATH, ".//button[normalize-space()='Trigger']"
+    )[-1].click()
+    wait_until(
+        lambda: len(airflow_server.runs("provision_master_data")) == before + 1,
+        "the run exists",
+        60,
+    )
 
 
 def in_page(browser, server) -> None:
@@ -249,7 +286,8 @@ def in_page(browser, server) -> None:
 
 
 def test_page_shows_loads_ledger_and_proof_and_opens_the_report(
-        airflow_server, browser_in, shot, provisioned):
+    airflow_server, browser_in, shot, provisioned
+):
     in_page(browser_in, airflow_server)
     assert "small" in find(browser_in, "#apps").text and "stopped" in find(browser_in, "#apps").text
     assert "fact_small" in find(browser_in, "#ledger").text
@@ -271,8 +309,13 @@ def test_page_links_the_latest_tuning_report(airflow_server, browser_in, shot, p
     home = airflow_server.home
     places = Paths(home=home, warehouse_url=airflow_server.environment["WAREHOUSE_URL"])
     run = "manual__2026-01-01"
-    form = {"job": str(provisioned.file), "memory": "500KB", "algorithms": ["meshjoin"], "grid": 1,
-            "partitions": 1}
+    form = {
+        "job": str(provisioned.file),
+        "memory": "500KB",
+        "algorithms": ["meshjoin"],
+        "grid": 1,
+        "partitions": 1,
+    }
     for point in steps.sweep_points(form, run, places):
         steps.sweep_record(point, run, places)
     steps.sweep_publish(run, places)

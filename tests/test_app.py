@@ -47,24 +47,39 @@ def cluster(tmp_path):
     ports = dict(zip(("7077", "8081", "8082"), map(str, free_ports(3)), strict=True))
 
     def local(name: str) -> list[str]:
-        command = [re.sub("7077|8081|8082", lambda m: ports[m[0]], a)
-                   for a in services[name]["command"]]
-        return [a.replace("spark-master", "127.0.0.1").replace("/tmp/spark-work", str(tmp_path))
-                for a in command]
+        command = [
+            re.sub("7077|8081|8082", lambda m: ports[m[0]], a) for a in services[name]["command"]
+        ]
+        return [
+            a.replace("spark-master", "127.0.0.1").replace("/tmp/spark-work", str(tmp_path))
+            for a in command
+        ]
 
-    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable,
-                   "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-                   "SPARK_LOCAL_DIRS": str(tmp_path / "scratch"), "SPARK_DAEMON_MEMORY": "256m",
-                   "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_WORKER_CORES": "2",
-                   "SPARK_WORKER_MEMORY": "1g"}
+    environment = {
+        **os.environ,
+        "PYSPARK_PYTHON": sys.executable,
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "SPARK_LOCAL_DIRS": str(tmp_path / "scratch"),
+        "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_WORKER_CORES": "2",
+        "SPARK_WORKER_MEMORY": "1g",
+    }
     log = tmp_path / "cluster.log"
     with open(log, "ab") as out:
-        processes = [subprocess.Popen(local(name), stdout=out, stderr=out, env=environment,
-                                      start_new_session=True)
-                     for name in ("spark-master", "spark-worker")]
+        processes = [
+            subprocess.Popen(
+                local(name), stdout=out, stderr=out, env=environment, start_new_session=True
+            )
+            for name in ("spark-master", "spark-worker")
+        ]
     try:
-        until(lambda: alive_workers(ports["8081"]) == 1, 90, "registration of the worker",
-              lambda: check(processes, log))
+        until(
+            lambda: alive_workers(ports["8081"]) == 1,
+            90,
+            "registration of the worker",
+            lambda: check(processes, log),
+        )
         yield f"spark://127.0.0.1:{ports['7077']}"
     finally:
         for process in reversed(processes):
@@ -91,10 +106,13 @@ def test_standalone_cluster_and_sigterm_to_the_driver(cluster, sqlite_load, make
     sqlite_load.check()
 
 
-@pytest.mark.parametrize(("number", "group", "address"), [
-    (signal.SIGTERM, False, ""), (signal.SIGTERM, True, "127.0.0.1"), (signal.SIGINT, True, "")])
+@pytest.mark.parametrize(
+    ("number", "group", "address"),
+    [(signal.SIGTERM, False, ""), (signal.SIGTERM, True, "127.0.0.1"), (signal.SIGINT, True, "")],
+)
 def test_sigterm_and_ctrl_c_to_spark_submit_or_its_process_group_drain_and_end_with_0(
-        sqlite_load, make_app, monkeypatch, number, group, address):
+    sqlite_load, make_app, monkeypatch, number, group, address
+):
     """Before that, the driver is reached from this machine only: by itself, and with its UI where
     the environment has the address, as Airflow's tasks set it."""
     # a shell lets what runs in the background ignore it, and what that starts
@@ -105,8 +123,9 @@ def test_sigterm_and_ctrl_c_to_spark_submit_or_its_process_group_drain_and_end_w
     sqlite_load.add_file(1000)
     for _ in range(FEW_FILES):
         sqlite_load.add_file(1)
-    app = make_app(sqlite_load, trigger="100 milliseconds", max_wait=3600, memory="100KB",
-                   max_files=0)
+    app = make_app(
+        sqlite_load, trigger="100 milliseconds", max_wait=3600, memory="100KB", max_files=0
+    )
     app.submit()
     status = app.read(1000 + FEW_FILES)
     assert status.waiting, "nothing is left to be drained"
@@ -142,8 +161,12 @@ def check_addresses(app: faults.App, has_ui: bool) -> None:
 
 def test_a_refusal_is_one_line_and_no_stack_of_spark(sqlite_load, make_app):
     sqlite_load.add_file(1000)
-    app = make_app(sqlite_load, source_format="csv", source_columns="x INT",
-                   source_path=str(sqlite_load.stream_directory))
+    app = make_app(
+        sqlite_load,
+        source_format="csv",
+        source_columns="x INT",
+        source_path=str(sqlite_load.stream_directory),
+    )
     app.submit()
     assert app.end() == 2
     said = app.output(10**6)
@@ -172,16 +195,24 @@ def test_a_worker_whose_connection_is_closed_leaves_no_traceback(module, quiet):
 
 
 def check_closed_connection(module: str, quiet: bool, sockets: str) -> None:
-    environment = {**os.environ, "PYTHON_UNIX_DOMAIN_ENABLED": "true", "SPARK_REUSE_WORKER": "1",
-                   "PYTHON_WORKER_FACTORY_SOCK_DIR": sockets,
-                   "PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE": "1"}
-    process = subprocess.Popen([sys.executable, "-m", module, "pyspark.worker"], env=environment,
-                               stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                               stderr=subprocess.PIPE)
-    size, = struct.unpack("!i", process.stdout.read(4))
+    environment = {
+        **os.environ,
+        "PYTHON_UNIX_DOMAIN_ENABLED": "true",
+        "SPARK_REUSE_WORKER": "1",
+        "PYTHON_WORKER_FACTORY_SOCK_DIR": sockets,
+        "PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE": "1",
+    }
+    process = subprocess.Popen(
+        [sys.executable, "-m", module, "pyspark.worker"],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    (size,) = struct.unpack("!i", process.stdout.read(4))
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(process.stdout.read(size).decode())
-        worker, = struct.unpack("!i", connection.recv(4, socket.MSG_WAITALL))
+        (worker,) = struct.unpack("!i", connection.recv(4, socket.MSG_WAITALL))
     until(lambda: not Path(f"/proc/{worker}").exists(), 30, "the worker's end")
     process.stdin.close()  # which ends the daemon
     told = process.stderr.read().decode()
@@ -191,13 +222,19 @@ def check_closed_connection(module: str, quiet: bool, sockets: str) -> None:
 
 def test_scratch_directories_without_a_living_process_are_swept(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    code = ("import os; from semistream.scratch import scratch_directory\n"
-            "print(scratch_directory(), flush=True); input()")
+    code = (
+        "import os; from semistream.scratch import scratch_directory\n"
+        "print(scratch_directory(), flush=True); input()"
+    )
 
     def start() -> tuple[subprocess.Popen[str], Path]:
-        process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, text=True,
-                                   stdout=subprocess.PIPE,
-                                   env={**os.environ, "TMPDIR": str(tmp_path)})
+        process = subprocess.Popen(
+            [sys.executable, "-c", code],
+            stdin=subprocess.PIPE,
+            text=True,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "TMPDIR": str(tmp_path)},
+        )
         return process, Path(process.stdout.readline().strip())
 
     alive, kept = start()
@@ -240,10 +277,17 @@ def test_what_a_killed_driver_leaves_is_swept(sqlite_load, make_app, tmp_path, m
     sqlite_load.check()
 
 
-@pytest.mark.parametrize("master, local",
-                         [("local", True), ("local[*,4]", True), ("local-cluster[1,1,1024]", False),
-                          ("spark://localhost:7077", False), ("yarn", False),
-                          ("k8s://https://host", False)])
+@pytest.mark.parametrize(
+    "master, local",
+    [
+        ("local", True),
+        ("local[*,4]", True),
+        ("local-cluster[1,1,1024]", False),
+        ("spark://localhost:7077", False),
+        ("yarn", False),
+        ("k8s://https://host", False),
+    ],
+)
 def test_on_a_cluster_nothing_is_forced(monkeypatch, master, local):
     monkeypatch.delenv("SPARK_LOCAL_IP", raising=False)
     assert is_local(master) == local and bool(local_environment(master)) == local
@@ -251,6 +295,7 @@ def test_on_a_cluster_nothing_is_forced(monkeypatch, master, local):
 
 def spark_properties(url: str) -> dict[str, str]:
     """Of the driver whose UI that is."""
+
     def get(url: str):
         with urllib.request.urlopen(url, timeout=30) as answer:
             return json.load(answer)
@@ -259,14 +304,19 @@ def spark_properties(url: str) -> dict[str, str]:
 
 
 def test_help_tells_every_setting_and_unknown_flags_are_errors():
-    run = subprocess.run([sys.executable, faults.APPS / "semi_stream_join.py", "--help"],
-                         capture_output=True, text=True)
+    run = subprocess.run(
+        [sys.executable, faults.APPS / "semi_stream_join.py", "--help"],
+        capture_output=True,
+        text=True,
+    )
     assert run.returncode == 0
     for name in LoadSettings.model_fields:
         assert "--" + name.replace("_", "-") in run.stdout
     wrong = subprocess.run(
         [sys.executable, faults.APPS / "semi_stream_join.py", "--job", "tpch", "--memroy", "1MB"],
-                           capture_output=True, text=True)
+        capture_output=True,
+        text=True,
+    )
     assert wrong.returncode == 2 and "--memroy" in wrong.stderr
 
 
@@ -289,16 +339,20 @@ def test_settings_that_cannot_work_exit_with_2_and_a_second_app_is_refused(sqlit
 @pytest.mark.parametrize("script", ["semi_stream_join", "stream_stream_join", "publish_snapshot"])
 def test_an_interrupt_while_modules_are_imported_is_one_line(script, moment, tmp_path):
     process = subprocess.Popen(
-        [sys.executable, faults.APPS / f"{script}.py", "--job", "tpch"], stderr=subprocess.PIPE,
-        text=True, env={**os.environ, "SEMISTREAM_HOME": str(tmp_path)},
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+        [sys.executable, faults.APPS / f"{script}.py", "--job", "tpch"],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "SEMISTREAM_HOME": str(tmp_path)},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     at, maps = Path(f"/proc/{process.pid}/status"), Path(f"/proc/{process.pid}/maps")
 
     def there() -> bool:
         caught = int(at.read_text().split("SigCgt:")[1].split()[0], 16)
         # Python itself has no handler for SIGTERM
-        return bool(caught >> (signal.SIGTERM - 1) & 1) and (moment == "its first line"
-                                                             or moment in maps.read_text())
+        return bool(caught >> (signal.SIGTERM - 1) & 1) and (
+            moment == "its first line" or moment in maps.read_text()
+        )
 
     ended = lambda: pytest.fail("it ended") if process.poll() is not None else None
     until(there, 60, moment, ended)
@@ -309,30 +363,50 @@ def test_an_interrupt_while_modules_are_imported_is_one_line(script, moment, tmp
 
 def test_a_job_that_cannot_be_read_is_in_the_status(tmp_path):
     home = {**os.environ, "SEMISTREAM_HOME": str(tmp_path)}
-    run = subprocess.run([sys.executable, faults.APPS / "semi_stream_join.py", "--job", "nope"],
-                         capture_output=True, text=True, env=home)
+    run = subprocess.run(
+        [sys.executable, faults.APPS / "semi_stream_join.py", "--job", "nope"],
+        capture_output=True,
+        text=True,
+        env=home,
+    )
     assert run.returncode == 2 and "'job' must be" in run.stderr and "Traceback" not in run.stderr
     status = read_status(tmp_path / "checkpoints" / "nope")
     assert status.state == "failed" and "'job' must be" in status.error
 
 
-@pytest.mark.parametrize("stream, says", [
-    ({"format": "csv", "columns": "id INT, sku STRING", "path": "{home}/gone"},
-     "'stream.path' must be a directory that is there. Got '{home}/gone'"),
-    ({"format": "orc", "path": "{home}/gone"}, "'stream.path' must be a directory that is there"),
-    ({"format": "parquet", "columns": "id INT, sku STRING", "path": None},
-     "'stream.path' must be given"),
-    ({"format": "zipf", "path": None}, "'rows' must be given"),
-    ({"format": "zipf", "path": None, "options": {"rows": "9", "partitions": "0"}},
-     "'partitions' must be a whole number"),
-    ({"format": "outbox", "path": None, "options": {"table": "gone", "url": "sqlite://"}},
-     "'table' must be a table of the database. Got 'gone'")])
+@pytest.mark.parametrize(
+    "stream, says",
+    [
+        (
+            {"format": "csv", "columns": "id INT, sku STRING", "path": "{home}/gone"},
+            "'stream.path' must be a directory that is there. Got '{home}/gone'",
+        ),
+        (
+            {"format": "orc", "path": "{home}/gone"},
+            "'stream.path' must be a directory that is there",
+        ),
+        (
+            {"format": "parquet", "columns": "id INT, sku STRING", "path": None},
+            "'stream.path' must be given",
+        ),
+        ({"format": "zipf", "path": None}, "'rows' must be given"),
+        (
+            {"format": "zipf", "path": None, "options": {"rows": "9", "partitions": "0"}},
+            "'partitions' must be a whole number",
+        ),
+        (
+            {"format": "outbox", "path": None, "options": {"table": "gone", "url": "sqlite://"}},
+            "'table' must be a table of the database. Got 'gone'",
+        ),
+    ],
+)
 def test_a_source_that_is_not_there_is_refused_without_spark(tmp_path, stream, says):
     load = SmallLoad(tmp_path, f"sqlite:///{tmp_path / 'warehouse.db'}")
     load.publish()
     path = stream["path"] and stream["path"].format(home=tmp_path)
-    job = load.job.model_copy(update={
-        "stream": load.job.stream.model_copy(update={**stream, "path": path})})
+    job = load.job.model_copy(
+        update={"stream": load.job.stream.model_copy(update={**stream, "path": path})}
+    )
     settings = load.settings()
     app = App(settings, job, load.places, StatusFile(settings.directory(load.places), "sales"))
     with pytest.raises(ConfigError, match=re.escape(says.format(home=tmp_path))):
@@ -367,9 +441,11 @@ def test_a_stop_of_a_driver_that_is_gone_is_forgotten_but_by_its_own_launcher(tm
 
 
 def test_lock_goes_with_its_process(tmp_path):
-    code = ("import sys, time; from pathlib import Path; from semistream.streaming.status import "
-            "checkpoint_lock\nwith checkpoint_lock(Path(sys.argv[1])): print('held', flush=True); "
-            "time.sleep(60)")
+    code = (
+        "import sys, time; from pathlib import Path; from semistream.streaming.status import "
+        "checkpoint_lock\nwith checkpoint_lock(Path(sys.argv[1])): print('held', flush=True); "
+        "time.sleep(60)"
+    )
     process = subprocess.Popen([sys.executable, "-c", code, tmp_path], stdout=subprocess.PIPE)
     assert process.stdout.readline() == b"held\n"
     with pytest.raises(ConfigError, match=f"pid {process.pid} on"), checkpoint_lock(tmp_path):
@@ -405,10 +481,15 @@ def test_stop_request(tmp_path):
     assert not stop_requested(tmp_path / "new")
 
 
-@pytest.mark.parametrize("values, parameter", [
-    ({"trigger": "often"}, "trigger"), ({"app": "a/b"}, "app"), ({"partitions": -1}, "partitions"),
-    ({"memroy": "1"}, "memroy"),
-])
+@pytest.mark.parametrize(
+    "values, parameter",
+    [
+        ({"trigger": "often"}, "trigger"),
+        ({"app": "a/b"}, "app"),
+        ({"partitions": -1}, "partitions"),
+        ({"memroy": "1"}, "memroy"),
+    ],
+)
 def test_wrong_settings_are_named(values, parameter):
     with pytest.raises(ConfigError) as e:
         LoadSettings.load({"job": "tpch", **values})
@@ -419,8 +500,16 @@ def test_settings_survive_the_command_line(tmp_path):
     import argparse
 
     settings = LoadSettings.load(
-        {"job": "jobs/sales.yaml", "trigger": "5s", "sink": "delta", "source_options": {"a": "b=c"},
-         "memory": "1MB", "algorithm": "ssbj", "parameters": {"disk_tuples": 128}})
+        {
+            "job": "jobs/sales.yaml",
+            "trigger": "5s",
+            "sink": "delta",
+            "source_options": {"a": "b=c"},
+            "memory": "1MB",
+            "algorithm": "ssbj",
+            "parameters": {"disk_tuples": 128},
+        }
+    )
     parser = argparse.ArgumentParser()
     LoadSettings.add_arguments(parser)
     again = LoadSettings.from_arguments(parser.parse_args(settings.to_arguments()))
@@ -453,21 +542,27 @@ def check(processes, log):
     assert all(p.poll() is None for p in processes), log.read_text()[-3000:]
 
 
-
-
 @pytest.mark.slow
 def test_the_users_spark_configuration_wins_over_the_defaults():
     from semistream.streaming.session import DEFAULTS
 
     names = list(DEFAULTS)
-    program = (f"from semistream.streaming.session import open_session\nspark = open_session('x')\n"
-               f"print([spark.sparkContext.getConf().get(n) for n in {names!r}])")
-    own = {"spark.master": "local[1]",
-           "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.LocalFileSystem"}
+    program = (
+        f"from semistream.streaming.session import open_session\nspark = open_session('x')\n"
+        f"print([spark.sparkContext.getConf().get(n) for n in {names!r}])"
+    )
+    own = {
+        "spark.master": "local[1]",
+        "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.LocalFileSystem",
+    }
     arguments = " ".join(f"--conf {name}={value}" for name, value in own.items())
-    run = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True,
-                         text=True,
-                         env={**os.environ, "PYSPARK_SUBMIT_ARGS": f"{arguments} pyspark-shell"})
+    run = subprocess.run(
+        [sys.executable, "-c", program],
+        check=True,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYSPARK_SUBMIT_ARGS": f"{arguments} pyspark-shell"},
+    )
     assert run.stdout.splitlines()[-1] == str([own.get(name, DEFAULTS[name]) for name in names])
 
 
@@ -477,8 +572,13 @@ SECRET = 'PlainLoginModule required username="u" password="hush-hush";'
 
 @pytest.mark.parametrize(
     "name, value",
-    [(JAAS, SECRET), ("kafka.ssl.keystore.password", "hush-hush"), ("accessKey", "hush-hush"),
-     ("url", "mysql+pymysql://u:hush-hush@h/d")])
+    [
+        (JAAS, SECRET),
+        ("kafka.ssl.keystore.password", "hush-hush"),
+        ("accessKey", "hush-hush"),
+        ("url", "mysql+pymysql://u:hush-hush@h/d"),
+    ],
+)
 def test_a_secret_is_refused_where_others_could_read_it(name, value):
     with pytest.raises(ConfigError, match="source_options_file") as refused:
         LoadSettings.load({"job": "tpch", "source_options": {name: value}})
@@ -488,8 +588,13 @@ def test_a_secret_is_refused_where_others_could_read_it(name, value):
 def test_secrets_of_a_source_come_from_a_file_that_its_owner_alone_may_read(tmp_path):
     file = tmp_path / "secrets.yaml"
     file.write_text(yaml.safe_dump({JAAS: SECRET, "rows": 5}))
-    settings = LoadSettings.load({"job": "sales", "source_options": {"url": "mysql://u@h/d"},
-                                  "source_options_file": str(file)})
+    settings = LoadSettings.load(
+        {
+            "job": "sales",
+            "source_options": {"url": "mysql://u@h/d"},
+            "source_options_file": str(file),
+        }
+    )
     job = settings.with_source(SmallLoad(tmp_path / "home", "sqlite://").job)
     file.chmod(0o640)
     with pytest.raises(ConfigError, match=f"chmod 600 {file}"):

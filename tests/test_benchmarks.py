@@ -20,23 +20,47 @@ from semistream.joins import REGISTRY
 
 
 def test_smallest_form_of_what_runs_in_process(tmp_path):
-    command = [sys.executable, "-m", "benchmarks", "memory", "grid", "console", "duckdb", "sinks",
-               "--scale", "smallest",
-               "--set", "databases=delta", "--data", tmp_path / "data", "--output",
-               tmp_path / "results"]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks",
+        "memory",
+        "grid",
+        "console",
+        "duckdb",
+        "sinks",
+        "--scale",
+        "smallest",
+        "--set",
+        "databases=delta",
+        "--data",
+        tmp_path / "data",
+        "--output",
+        tmp_path / "results",
+    ]
     done = subprocess.run(command, cwd=docs.ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    for name, baseline in (("memory", "hash join, all of R"), ("grid", "elevatorjoin"),
-                           ("console", "duckdb"), ("duckdb", "duckdb, sorted"),
-                           ("sinks", "write_deltalake")):
-        rows = [json.loads(line) for line in (tmp_path / "results"
-                                              / f"{name}-smallest.jsonl").read_text().splitlines()]
+    for name, baseline in (
+        ("memory", "hash join, all of R"),
+        ("grid", "elevatorjoin"),
+        ("console", "duckdb"),
+        ("duckdb", "duckdb, sorted"),
+        ("sinks", "write_deltalake"),
+    ):
+        rows = [
+            json.loads(line)
+            for line in (tmp_path / "results" / f"{name}-smallest.jsonl").read_text().splitlines()
+        ]
         assert len(rows) > 1
         for row in rows:
             assert row.get("right") and row["rows"] and row["rate"] > 0 and row["rss_peak"] > 0, row
             assert row["dirty"] in (True, False)
-            assert row["baseline"] == baseline and row["commit"] and row[
-                "command"] and row["versions"]["pyarrow"]
+            assert (
+                row["baseline"] == baseline
+                and row["commit"]
+                and row["command"]
+                and row["versions"]["pyarrow"]
+            )
             assert row["ratio"] == 1 or row["peer"] != baseline
             assert row["runs"] == 2 and row["ratio_low"] <= row["ratio"] <= row["ratio_high"]
             assert row["memory_peak"] <= row["memory_budget"]
@@ -59,8 +83,9 @@ def test_checksum_is_that_of_the_join_in_any_order_and_form():
         assert answer(joined.slice(1)) != expected
         # as many rows, one twice and one missing
         assert answer(joined.slice(1), joined.slice(1, 1)) != expected
-        other = joined.set_column(3, joined.column_names[3],
-                                  joined.column(3).take(list(range(1, 300)) + [0]))
+        other = joined.set_column(
+            3, joined.column_names[3], joined.column(3).take(list(range(1, 300)) + [0])
+        )
         assert answer(other) != expected
 
 
@@ -89,9 +114,16 @@ def test_the_warm_up_ends_behind_the_cycle_in_which_ssbj_first_caches(files):
     assert sample.extra["% through the cache"] > 20 and ssbj.finish().settled == ssbj.settled
 
 
-@pytest.mark.parametrize("algorithm, share", [("meshjoin", 0.1), ("hybridjoin", 0.1),
-                                              ("sscj", 0.1), ("elevatorjoin", 0.1),
-                                              (HASH_JOIN, 0.1)])
+@pytest.mark.parametrize(
+    "algorithm, share",
+    [
+        ("meshjoin", 0.1),
+        ("hybridjoin", 0.1),
+        ("sscj", 0.1),
+        ("elevatorjoin", 0.1),
+        (HASH_JOIN, 0.1),
+    ],
+)
 def test_the_warm_up_is_one_rule_for_all(files, algorithm, share):
     join = peer(files, algorithm, share).join
     if algorithm == HASH_JOIN:  # nothing waits: as many tuples as R has, twice
@@ -134,8 +166,10 @@ def test_a_wrong_answer_fails_the_run_and_is_in_the_results(tmp_path, capsys):
     bench = harness.Bench("smallest", 2, data.Files(tmp_path), tmp_path)
     with pytest.raises(harness.WrongAnswer, match="rows=2"):
         bench.compare("x", "case", {"good": Fixed(), "bad": Fixed(2)}, "good")
-    assert [(r["peer"], r["right"], r["ratio"])
-            for r in bench.rows] == [("good", True, 1), ("bad", False, 1)]
+    assert [(r["peer"], r["right"], r["ratio"]) for r in bench.rows] == [
+        ("good", True, 1),
+        ("bad", False, 1),
+    ]
     assert "WRONG" in capsys.readouterr().out
 
 
@@ -145,7 +179,7 @@ def test_every_run_is_a_process_of_its_own_and_the_order_is_random(tmp_path):
     bench.compare("x", "case", {n: Fixed(3, log, n) for n in names}, "a")
     ran = [line.split() for line in log.read_text().splitlines()]
     assert len({pid for _, pid in ran}) == len(ran) == 16
-    orders = [tuple(name for name, _ in ran[i:i + 4]) for i in range(0, 16, 4)]
+    orders = [tuple(name for name, _ in ran[i : i + 4]) for i in range(0, 16, 4)]
     assert all(sorted(o) == names for o in orders) and len(set(orders)) > 1
     assert all(r["verdict"] == Verdict.NOT_DECIDED for r in bench.rows)
 
@@ -173,7 +207,9 @@ def test_a_peer_that_cannot_go_on_is_a_row_and_the_others_go_on(tmp_path):
     bench = harness.Bench("smallest", 2, data.Files(tmp_path), tmp_path)
     bench.compare("x", "case", {"starved": Starved(), "good": Fixed()}, "good")
     assert [(r["peer"], r.get("ratio"), r.get("note")) for r in bench.rows] == [
-        ("starved", None, "cannot run: no memory"), ("good", 1, "")]
+        ("starved", None, "cannot run: no memory"),
+        ("good", 1, ""),
+    ]
 
 
 @pytest.mark.parametrize("name", anchors.PEERS)
@@ -210,10 +246,10 @@ def test_duckdb_loses_no_row_of_a_join_that_spills(tmp_path):
         connection.execute("CREATE TABLE probe AS SELECT * FROM s")
         connection.execute("SET memory_limit = '25MB'")
         columns = ", ".join(f"build.{name}" for name in schema.names[1:])
-        for batch in connection.sql(f"SELECT probe.*, {columns} FROM probe JOIN build "
-                                    "USING (key)").to_arrow_reader(65_536):
-            spilled = max(spilled, sum(f.stat().st_size
-                                       for f in (tmp_path / "spilled").glob("*")))
+        for batch in connection.sql(
+            f"SELECT probe.*, {columns} FROM probe JOIN build USING (key)"
+        ).to_arrow_reader(65_536):
+            spilled = max(spilled, sum(f.stat().st_size for f in (tmp_path / "spilled").glob("*")))
             answer.add(batch)
     assert spilled > 0 and answer == stream.expected(800_000)
 
@@ -221,9 +257,19 @@ def test_duckdb_loses_no_row_of_a_join_that_spills(tmp_path):
 def test_list_tells_every_benchmark_and_unknown_names_are_errors(capsys):
     assert main(["--list"]) == 0
     listed = "\n" + capsys.readouterr().out
-    assert all(f"\n{name}: " in listed
-               for name in ("memory", "caches", "duckdb", "anchors", "spark", "scale-out", "sinks",
-                            "start"))
+    assert all(
+        f"\n{name}: " in listed
+        for name in (
+            "memory",
+            "caches",
+            "duckdb",
+            "anchors",
+            "spark",
+            "scale-out",
+            "sinks",
+            "start",
+        )
+    )
     for wrong in (["memroy"], ["memory", "--set", "sahres=1"]):
         with pytest.raises(SystemExit, match="2"):
             main(wrong)
@@ -246,14 +292,22 @@ def test_every_result_of_a_benchmark_stands_on_a_page():
     """What no page shows, nobody would measure again."""
     shown = {m[1] for page in docs.PAGES for m in docs.BLOCK.finditer(page.read_text())}
     assert {p.stem for p in docs.RESULTS.glob("*.jsonl")} == {n for n in shown if "/" not in n} - {
-        "experiments", "compared"}
+        "experiments",
+        "compared",
+    }
 
 
-@pytest.mark.parametrize("text, found", [
-    ("It joins 2.95 million tuples/s.", ["2.95 million tuples/s"]),
-    ("4.5 times as fast", ["4.5 times as fast"]), ("takes 66 ns a key", ["66 ns a key"]),
-    ("```\n3 tuples/s\n```", []), ("R of 20 million tuples of 120 bytes", []),
-    ("<!-- results: x -->\n3 tuples/s\n<!-- end -->", [])])
+@pytest.mark.parametrize(
+    "text, found",
+    [
+        ("It joins 2.95 million tuples/s.", ["2.95 million tuples/s"]),
+        ("4.5 times as fast", ["4.5 times as fast"]),
+        ("takes 66 ns a key", ["66 ns a key"]),
+        ("```\n3 tuples/s\n```", []),
+        ("R of 20 million tuples of 120 bytes", []),
+        ("<!-- results: x -->\n3 tuples/s\n<!-- end -->", []),
+    ],
+)
 def test_figures_that_stand_by_themselves_are_found(text, found):
     assert docs.unmarked(text) == found
 
@@ -261,8 +315,9 @@ def test_figures_that_stand_by_themselves_are_found(text, found):
 def test_what_is_written_differently_has_not_changed(tmp_path, monkeypatch):
     def git(*words: str) -> str:
         who = ["-c", "user.name=a", "-c", "user.email=a@b"]
-        return subprocess.run(["git", "-C", tmp_path, *who, *words], check=True, text=True,
-                              capture_output=True).stdout.strip()
+        return subprocess.run(
+            ["git", "-C", tmp_path, *who, *words], check=True, text=True, capture_output=True
+        ).stdout.strip()
 
     monkeypatch.setattr(docs, "ROOT", tmp_path)
     docs.has_changed.cache_clear()
@@ -281,8 +336,10 @@ def test_what_is_written_differently_has_not_changed(tmp_path, monkeypatch):
 
 
 def test_settings_keep_their_type_and_texts_come_where_there_are_none():
-    changed = harness.change(caches.SCALES["small"],
-                             {"master": "1e3", "skews": "1,2", "traces": "a.xz,b.xz", "other": "1"})
+    changed = harness.change(
+        caches.SCALES["small"],
+        {"master": "1e3", "skews": "1,2", "traces": "a.xz,b.xz", "other": "1"},
+    )
     assert (changed.master, changed.skews, changed.traces) == (1000, (1.0, 2.0), ("a.xz", "b.xz"))
 
 
@@ -290,20 +347,37 @@ def test_a_peer_stands_beside_another(monkeypatch, tmp_path):
     """By the same repetitions; a single run decides nothing."""
     monkeypatch.setattr(docs, "RESULTS", tmp_path)
     monkeypatch.setattr(docs, "_flaws_of", lambda rows: ["today's"])
-    monkeypatch.setattr(docs, "COMPARED", (docs.Compared("join", "Other", "x", "a", "b", "one"),
-                                           docs.Compared("app", "Other", "x", "a", "b", "all")))
-    rows = [{"case": case, "peer": peer, "rates": rates, "rss_peak": 2e6}
-            for case, peer, rates in (("one", "a", [1.0]), ("one", "b", [2.0]),
-                                      ("all", "a", [3.0, 6.0]), ("all", "b", [1.0, 2.0]))]
+    monkeypatch.setattr(
+        docs,
+        "COMPARED",
+        (
+            docs.Compared("join", "Other", "x", "a", "b", "one"),
+            docs.Compared("app", "Other", "x", "a", "b", "all"),
+        ),
+    )
+    rows = [
+        {"case": case, "peer": peer, "rates": rates, "rss_peak": 2e6}
+        for case, peer, rates in (
+            ("one", "a", [1.0]),
+            ("one", "b", [2.0]),
+            ("all", "a", [3.0, 6.0]),
+            ("all", "b", [1.0, 2.0]),
+        )
+    ]
     (tmp_path / "x.jsonl").write_text("\n".join(map(json.dumps, rows)))
     assert docs.compared().splitlines()[3:] == [
-        "| join | Other | 0.5 | one run, not decided | 2, 2 |", "| app | Other | 3 | 3–3 | 2, 2 |",
-        "", "**To be measured again**, as the code has changed since: x."]
+        "| join | Other | 0.5 | one run, not decided | 2, 2 |",
+        "| app | Other | 3 | 3–3 | 2, 2 |",
+        "",
+        "**To be measured again**, as the code has changed since: x.",
+    ]
 
 
 def test_figures_of_rows_and_choices():
-    rows = [{"case": "c", "peer": p, "rate": 1, "ratio": r, "extra": {"p50": 1.234, "p99": 2}}
-            for p, r in (("ssbj", 0.5), ("ssbj", 1.0), ("sscj", 0.9))]
+    rows = [
+        {"case": "c", "peer": p, "rate": 1, "ratio": r, "extra": {"p50": 1.234, "p99": 2}}
+        for p, r in (("ssbj", 0.5), ("ssbj", 1.0), ("sscj", 0.9))
+    ]
     extra = docs._extra(rows, {"extra": "p99,p50", "peers": "sscj"})
     assert extra[2:] == ["| c | sscj | 2 | 1.23 |"]
     assert docs._chosen(rows)[2:] == ["| ssbj | 2 | 1 | 1 | 0.50 |", "| sscj | 1 | 0 | 1 | 0.90 |"]
@@ -317,16 +391,31 @@ def test_results_that_are_not_there_are_told():
 def test_shares_of_caches_are_a_row_a_case():
     row = {"case": "zipf 1", "peer": "ssbj", "share": 0.5, "share_interval": 0.01, "capacity": 1000}
     other = row | {"peer": "LRU", "share": 0.25, "share_interval": None}
-    assert docs._shares([row, other]) == ["| case | tuples in H_R | H_R | LRU |",
-                                          "| --- | --: | --: | --: |",
-                                          "| zipf 1 | 1,000 | 50.00 ± 1.00 | 25.00 |"]
+    assert docs._shares([row, other]) == [
+        "| case | tuples in H_R | H_R | LRU |",
+        "| --- | --: | --: | --: |",
+        "| zipf 1 | 1,000 | 50.00 ± 1.00 | 25.00 |",
+    ]
 
 
 def test_results_that_an_algorithm_has_left_behind_are_told(monkeypatch):
-    row = {"benchmark": "memory", "case": "M=1%", "peer": "ssbj", "rate": 1e6, "ratio": 2.0,
-           "ratio_low": 1.5, "ratio_high": 2.5, "verdict": "faster", "note": "", "settled": True,
-           "commit": "abc", "dirty": False, "command": "python -m benchmarks memory --scale full",
-           "processor": "P", "cores": 2}
+    row = {
+        "benchmark": "memory",
+        "case": "M=1%",
+        "peer": "ssbj",
+        "rate": 1e6,
+        "ratio": 2.0,
+        "ratio_low": 1.5,
+        "ratio_high": 2.5,
+        "verdict": "faster",
+        "note": "",
+        "settled": True,
+        "commit": "abc",
+        "dirty": False,
+        "command": "python -m benchmarks memory --scale full",
+        "processor": "P",
+        "cores": 2,
+    }
     monkeypatch.setattr(docs, "has_changed", lambda commit, path: False)
     told = docs.about_rows([row])
     assert told == '`make bench SCALE=full ARGS="memory"` at commit abc, P, 2 cores.'
@@ -345,9 +434,17 @@ def test_results_that_an_algorithm_has_left_behind_are_told(monkeypatch):
 def test_points_at_which_another_algorithm_is_faster(monkeypatch, tmp_path):
     """Of three points one is behind, one not decided, and at one it is ahead."""
     head = "algorithm,data,master_tuples,memory_percent,skew,rate,mu,mu_interval,settled"
-    rows = [f"{a},zipf,1000,{m},1.0,0,{mu},{mu / 10},True" for a, m, mu in (
-        ("ssbj", 10, 80), ("meshjoin", 10, 100), ("ssbj", 5.0, 95), ("meshjoin", 5.0, 100),
-        ("ssbj", 1, 100), ("meshjoin", 1, 50))]
+    rows = [
+        f"{a},zipf,1000,{m},1.0,0,{mu},{mu / 10},True"
+        for a, m, mu in (
+            ("ssbj", 10, 80),
+            ("meshjoin", 10, 100),
+            ("ssbj", 5.0, 95),
+            ("meshjoin", 5.0, 100),
+            ("ssbj", 1, 100),
+            ("meshjoin", 1, 50),
+        )
+    ]
     monkeypatch.setattr(docs, "KEPT", tmp_path)
     (tmp_path / "some.csv").write_text("\n".join([head, *rows]))
     (tmp_path / "some.txt").write_text("a machine\ncommit abc, python 3\n$ semistream\n")
@@ -355,14 +452,17 @@ def test_points_at_which_another_algorithm_is_faster(monkeypatch, tmp_path):
     table = docs.behind("ssbj")
     assert table.splitlines()[3:] == [
         "| some | zipf | 5 | 1 | meshjoin | 0.95 ± 0.13, not decided |",
-        "| some | zipf | 10 | 1 | meshjoin | 0.80 ± 0.11 |"]
+        "| some | zipf | 10 | 1 | meshjoin | 0.80 ± 0.11 |",
+    ]
     monkeypatch.setattr(docs, "has_changed", lambda commit, path: path.endswith("/meshjoin.py"))
     assert docs.behind("ssbj").endswith(
-        "\n**To be measured again**: by today's meshjoin, which changed since.\n")
+        "\n**To be measured again**: by today's meshjoin, which changed since.\n"
+    )
 
 
-RECORDED = [json.loads(line) for line in (docs.RESULTS / "choice-small.jsonl").read_text()
-            .splitlines()]
+RECORDED = [
+    json.loads(line) for line in (docs.RESULTS / "choice-small.jsonl").read_text().splitlines()
+]
 
 
 def test_auto_was_measured_beside_all_others_at_points_of_the_grid():
@@ -372,8 +472,9 @@ def test_auto_was_measured_beside_all_others_at_points_of_the_grid():
     for name in ("master", "columns", "memory", "skew", "absent", "drifts", "tuples"):
         assert len({getattr(p, name) for p in points}) > 1
     # where none but the choice has a rate, all others were stopped
-    assert all(row["right"] and {row["peer"], row["baseline"]} <= row["rates"].keys()
-               for row in RECORDED)
+    assert all(
+        row["right"] and {row["peer"], row["baseline"]} <= row["rates"].keys() for row in RECORDED
+    )
 
 
 def test_auto_is_within_a_quarter_of_the_fastest_or_it_is_said_why():
@@ -397,10 +498,11 @@ def test_the_models_still_choose_what_was_measured(row, tmp_path_factory):
 def test_a_choice_is_measured_beside_all_others(tmp_path):
     bench = harness.Bench("smallest", 2, data.Files(tmp_path), tmp_path / "results")
     choice.run(bench, choice.SCALES["smallest"])
-    rows = [json.loads(line) for line in (tmp_path / "results" / "choice-smallest.jsonl")
-            .read_text().splitlines()]
-    assert [row["case"] for row in rows] == [p.name for p in
-                                             choice.grid(choice.SCALES["smallest"])]
+    rows = [
+        json.loads(line)
+        for line in (tmp_path / "results" / "choice-smallest.jsonl").read_text().splitlines()
+    ]
+    assert [row["case"] for row in rows] == [p.name for p in choice.grid(choice.SCALES["smallest"])]
     for row in rows:
         assert row["right"] and row["rows"] and row["predicted"][row["peer"]] > 0
         assert row["rates"][row["peer"]] == row["rate"] and row["baseline"] in row["rates"]

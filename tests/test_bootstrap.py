@@ -42,14 +42,20 @@ def make_ready(project):
 def run(project, *arguments, **environment):
     inherited = {k: v for k, v in os.environ.items() if k not in ("PYTHON", "JAVA_HOME")}
     inherited["PATH"] = f"{project / 'bin'}:{inherited['PATH']}"
-    return subprocess.run(["sh", "bootstrap.sh", *arguments], cwd=project, capture_output=True,
-                          text=True, timeout=60,
-                          env=inherited | {k: str(v) for k, v in environment.items()})
+    return subprocess.run(
+        ["sh", "bootstrap.sh", *arguments],
+        cwd=project,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=inherited | {k: str(v) for k, v in environment.items()},
+    )
 
 
 def java_home(project):
-    line = next(x for x in (project / ".venv/environment").read_text().splitlines()
-                if "JAVA_HOME" in x)
+    line = next(
+        x for x in (project / ".venv/environment").read_text().splitlines() if "JAVA_HOME" in x
+    )
     return line.split("'")[1]
 
 
@@ -87,10 +93,15 @@ def test_a_python_without_venv_is_explained(project):
     assert not (project / ".venv").exists()
 
 
-@pytest.mark.parametrize("version, module, taken", [
-    ("17.0.1", "jdk.incubator.vector", True), ("25", "jdk.incubator.vector", True),
-    ("21.0.2", "java.sql", False), ("11.0.2", "jdk.incubator.vector", False),
-])
+@pytest.mark.parametrize(
+    "version, module, taken",
+    [
+        ("17.0.1", "jdk.incubator.vector", True),
+        ("25", "jdk.incubator.vector", True),
+        ("21.0.2", "java.sql", False),
+        ("11.0.2", "jdk.incubator.vector", False),
+    ],
+)
 def test_the_jdk_named_is_taken_when_it_suits(version, module, taken, project):
     make_ready(project)
     program(project / "jdk/bin/java", JDK.format(version=version, module=module))

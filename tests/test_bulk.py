@@ -25,22 +25,74 @@ from semistream.warehouse.dialects import mysql, sqlite
 from semistream.warehouse.dialects.sqlite import HANDLE
 
 ROWS = [
-    {"k": "a", "i": 1, "s": "tab\there", "f": 1.5, "b": True, "d": dt.date(2024, 2, 29),
-     "t": dt.datetime(2024, 1, 2, 3, 4, 5, 678901),
-         "m": Decimal("12345.67"), "w": Decimal("12345678901234567890.12"), "y": b"\x00\xff'\\",
-     "c": dt.time(1, 2, 3, 4)},
-    {"k": "A", "i": -2**63, "s": "~0 ~N ~ back\\slash \\N \n 'quote' \"", "f": -1e300, "b": False,
-     "d": dt.date(1970, 1, 1), "t": dt.datetime(1970, 1, 1),
-         "m": Decimal("-0.01"), "w": Decimal("-0.01"), "y": b"", "c": dt.time(23, 59, 59, 999999)},
-    {"k": "a ", "i": 2**63 - 1, "s": "", "f": 0.1, "b": None, "d": None, "t": None, "m": None,
-     "w": None, "y": None, "c": None},
-    {"k": "ü€😀", "i": None, "s": None, "f": None, "b": None, "d": None, "t": None, "m": None,
-     "w": None, "y": b"x", "c": None},
+    {
+        "k": "a",
+        "i": 1,
+        "s": "tab\there",
+        "f": 1.5,
+        "b": True,
+        "d": dt.date(2024, 2, 29),
+        "t": dt.datetime(2024, 1, 2, 3, 4, 5, 678901),
+        "m": Decimal("12345.67"),
+        "w": Decimal("12345678901234567890.12"),
+        "y": b"\x00\xff'\\",
+        "c": dt.time(1, 2, 3, 4),
+    },
+    {
+        "k": "A",
+        "i": -(2**63),
+        "s": "~0 ~N ~ back\\slash \\N \n 'quote' \"",
+        "f": -1e300,
+        "b": False,
+        "d": dt.date(1970, 1, 1),
+        "t": dt.datetime(1970, 1, 1),
+        "m": Decimal("-0.01"),
+        "w": Decimal("-0.01"),
+        "y": b"",
+        "c": dt.time(23, 59, 59, 999999),
+    },
+    {
+        "k": "a ",
+        "i": 2**63 - 1,
+        "s": "",
+        "f": 0.1,
+        "b": None,
+        "d": None,
+        "t": None,
+        "m": None,
+        "w": None,
+        "y": None,
+        "c": None,
+    },
+    {
+        "k": "ü€😀",
+        "i": None,
+        "s": None,
+        "f": None,
+        "b": None,
+        "d": None,
+        "t": None,
+        "m": None,
+        "w": None,
+        "y": b"x",
+        "c": None,
+    },
 ]
-SCHEMA = pa.schema([("k", pa.string()), ("i", pa.int64()), ("s", pa.string()), ("f", pa.float64()),
-                    ("b", pa.bool_()),
-                    ("d", pa.date32()), ("t", pa.timestamp("us")), ("m", pa.decimal128(10, 2)),
-                    ("w", pa.decimal128(30, 2)), ("y", pa.binary()), ("c", pa.time64("us"))])
+SCHEMA = pa.schema(
+    [
+        ("k", pa.string()),
+        ("i", pa.int64()),
+        ("s", pa.string()),
+        ("f", pa.float64()),
+        ("b", pa.bool_()),
+        ("d", pa.date32()),
+        ("t", pa.timestamp("us")),
+        ("m", pa.decimal128(10, 2)),
+        ("w", pa.decimal128(30, 2)),
+        ("y", pa.binary()),
+        ("c", pa.time64("us")),
+    ]
+)
 
 
 @pytest.fixture(autouse=True)
@@ -59,8 +111,9 @@ def test_every_type_comes_back_as_it_went_in(warehouse, dimension, fast):
         if not fast:
             warehouse.__dict__["_semistream"] = {"local_infile": False}
             connection.info[HANDLE] = None
-        assert bulk.bulk_insert(connection, dimension,
-                                pa.Table.from_pylist(ROWS, SCHEMA)) == len(ROWS)
+        assert bulk.bulk_insert(connection, dimension, pa.Table.from_pylist(ROWS, SCHEMA)) == len(
+            ROWS
+        )
     query = select(*[dimension.c[n] for n in SCHEMA.names]).order_by(dimension.c.m_sk)
     with warehouse.connect() as connection:
         assert [r for b in bulk.fetch(connection, query, SCHEMA, 3) for r in b.to_pylist()] == ROWS
@@ -79,27 +132,47 @@ def test_sqlite_stores_what_executemany_would(tmp_path):
     floats[:4] = 0.0, -0.0, np.inf, np.nan
     absent = rng.random(n) < 0.2
     text = pa.array([words[i % len(words)] for i in range(n)])
-    integers = pa.array(rng.integers(-2**63, 2**63 - 1, n), mask=absent)
+    integers = pa.array(rng.integers(-(2**63), 2**63 - 1, n), mask=absent)
     blobs = pa.array([None if w is None else w.encode() for w in text.to_pylist()])
-    rows = pa.table({
-        "text": text, "large": text.cast(pa.large_string()), "view": text.cast(pa.string_view()),
-        "word": text.dictionary_encode(), "blob": blobs,
-        "large_blob": blobs.cast(pa.large_binary()),
-        "fixed": pa.array([b"12345678"] * n, pa.binary(8)), "big": integers,
-        "small": pa.array(np.arange(n) % 200, pa.uint8()),
-        "bit": pa.array(absent, mask=np.roll(absent, 1)),
-        "double": pa.array(floats, mask=absent), "float": pa.array(rng.random(n, np.float32)),
-        "half": pa.array(rng.random(n).astype(np.float16)), "nothing": pa.nulls(n),
-        "no_text": pa.nulls(n, pa.string()),
-        "at": pa.array(rng.integers(0, 2**50, n), pa.timestamp("us", "UTC")),
-        "day": pa.array(rng.integers(0, 20000, n).astype(np.int32), pa.date32()),
-        "clock": pa.array(rng.integers(0, 86_400_000_000, n), pa.time64("us")),
-        "amount": pa.array([None if a else Decimal(int(v)).scaleb(-2) for a, v in zip(
-            absent, rng.integers(-10**14, 10**14, n), strict=True)], pa.decimal128(15, 2))})
+    rows = pa.table(
+        {
+            "text": text,
+            "large": text.cast(pa.large_string()),
+            "view": text.cast(pa.string_view()),
+            "word": text.dictionary_encode(),
+            "blob": blobs,
+            "large_blob": blobs.cast(pa.large_binary()),
+            "fixed": pa.array([b"12345678"] * n, pa.binary(8)),
+            "big": integers,
+            "small": pa.array(np.arange(n) % 200, pa.uint8()),
+            "bit": pa.array(absent, mask=np.roll(absent, 1)),
+            "double": pa.array(floats, mask=absent),
+            "float": pa.array(rng.random(n, np.float32)),
+            "half": pa.array(rng.random(n).astype(np.float16)),
+            "nothing": pa.nulls(n),
+            "no_text": pa.nulls(n, pa.string()),
+            "at": pa.array(rng.integers(0, 2**50, n), pa.timestamp("us", "UTC")),
+            "day": pa.array(rng.integers(0, 20000, n).astype(np.int32), pa.date32()),
+            "clock": pa.array(rng.integers(0, 86_400_000_000, n), pa.time64("us")),
+            "amount": pa.array(
+                [
+                    None if a else Decimal(int(v)).scaleb(-2)
+                    for a, v in zip(absent, rng.integers(-(10**14), 10**14, n), strict=True)
+                ],
+                pa.decimal128(15, 2),
+            ),
+        }
+    )
     rows = pa.concat_tables([rows.slice(0, 0), rows.slice(5, 300), rows.slice(300)])
     engine = connect(f"sqlite:///{tmp_path / 'types.db'}")
-    kinds = {"text": "TEXT", "big": "BIGINT", "double": "DOUBLE", "amount": "NUMERIC(15, 2)",
-             "at": "DATETIME", "word": "VARCHAR(20)"}
+    kinds = {
+        "text": "TEXT",
+        "big": "BIGINT",
+        "double": "DOUBLE",
+        "amount": "NUMERIC(15, 2)",
+        "at": "DATETIME",
+        "word": "VARCHAR(20)",
+    }
     found = []
     with engine.begin() as connection:
         assert connection.info[HANDLE], "SQLite's functions are not found"
@@ -122,20 +195,38 @@ def test_sqlite_s_values_are_read_as_its_module_reads_them(tmp_path, monkeypatch
     monkeypatch.setattr(sqlite_rows, "TEXT_BYTES", text_bytes)
     engine = connect(f"sqlite:///{tmp_path / 'mixed.db'}")
     values = {
-        "i": [1, None, -2**63, 2**63 - 1], "d": [1, 2.5, None, -3.75], "n": [None] * 4,
-        "big": [2**53, 0.5, 1, -2**53], "wide": [2**53 + 1, 0.5, 1, -2**63],
+        "i": [1, None, -(2**63), 2**63 - 1],
+        "d": [1, 2.5, None, -3.75],
+        "n": [None] * 4,
+        "big": [2**53, 0.5, 1, -(2**53)],
+        "wide": [2**53 + 1, 0.5, 1, -(2**63)],
         "s": ["", "ü€😀", "x" * 900, None],
-        "b": [b"", b"\x00\xff", None, b"y" * 900], "all": [1, "1", b"1", None],
-        "f": [0.5, -0.0, 1e300, None], "day": ["2024-02-29", None, "1970-01-01", "2100-12-31"],
-        "bit": [1, 0, None, 1]}
-    kinds = {"i": pa.int64(), "d": pa.decimal128(12, 2), "n": pa.string(), "big": pa.float64(),
-             "wide": pa.string(), "s": pa.string(), "b": pa.binary(), "all": pa.string(),
-             "f": pa.float64(), "day": pa.date32(), "bit": pa.bool_()}
+        "b": [b"", b"\x00\xff", None, b"y" * 900],
+        "all": [1, "1", b"1", None],
+        "f": [0.5, -0.0, 1e300, None],
+        "day": ["2024-02-29", None, "1970-01-01", "2100-12-31"],
+        "bit": [1, 0, None, 1],
+    }
+    kinds = {
+        "i": pa.int64(),
+        "d": pa.decimal128(12, 2),
+        "n": pa.string(),
+        "big": pa.float64(),
+        "wide": pa.string(),
+        "s": pa.string(),
+        "b": pa.binary(),
+        "all": pa.string(),
+        "f": pa.float64(),
+        "day": pa.date32(),
+        "bit": pa.bool_(),
+    }
     table = Table("t", MetaData(), *(Column(name) for name in values))
     with engine.begin() as connection:
         connection.exec_driver_sql(f"CREATE TABLE t ([{'], ['.join(values)}])")
-        connection.exec_driver_sql(f"INSERT INTO t VALUES ({', '.join('?' * len(values))})",
-                                   list(zip(*values.values(), strict=True)) * 26)
+        connection.exec_driver_sql(
+            f"INSERT INTO t VALUES ({', '.join('?' * len(values))})",
+            list(zip(*values.values(), strict=True)) * 26,
+        )
 
         def read(names):
             schema = pa.schema([(name, kinds[name]) for name in names])
@@ -145,8 +236,10 @@ def test_sqlite_s_values_are_read_as_its_module_reads_them(tmp_path, monkeypatch
         fit = [name for name in values if name not in ("all", "wide")]
         found, handle = read(fit), connection.info[HANDLE]
         for name in ("all", "wide"):
-            parts = [c.to_pylist() if isinstance(c, pa.Array) else c
-                     for c, in sqlite_rows.read(handle, f"SELECT [{name}] FROM t", 10)]
+            parts = [
+                c.to_pylist() if isinstance(c, pa.Array) else c
+                for (c,) in sqlite_rows.read(handle, f"SELECT [{name}] FROM t", 10)
+            ]
             assert [v for part in parts for v in part] == values[name] * 26
         kinds["i"] = pa.timestamp("us")  # 1 is no time
         for known in (handle, None):
@@ -165,6 +258,7 @@ def test_sqlite_s_values_are_read_as_its_module_reads_them(tmp_path, monkeypatch
 
 def test_each_thread_s_rows_go_to_its_own_file(tmp_path):
     """Handles are told when connections open; here many do at a time."""
+
     def load(number: int) -> list[tuple[int, int]]:
         engine = connect(f"sqlite:///{tmp_path / str(number)}.db")
         with engine.begin() as connection:
@@ -182,12 +276,22 @@ def test_each_thread_s_rows_go_to_its_own_file(tmp_path):
 def test_the_checksum_is_of_what_the_database_gives_back(warehouse):
     """Of every type, with numbers that take all their digits, and none."""
     rng = np.random.default_rng(1)
-    numbers = np.concatenate([rng.standard_normal(500) * 10.0 ** rng.integers(-300, 300, 500),
-                              [0.0, -0.0, np.inf, np.nan]])
-    more = pa.table({"k": [f"n{i}" for i in range(len(numbers))], "f": pa.array(numbers),
-                     "g": pa.array(numbers[:500].tolist()
-                                   + [1.5, None, None, 0.1]).cast(pa.float32(), safe=False),
-                     "u": pa.array(np.arange(len(numbers)) % 200, pa.uint8())})
+    numbers = np.concatenate(
+        [
+            rng.standard_normal(500) * 10.0 ** rng.integers(-300, 300, 500),
+            [0.0, -0.0, np.inf, np.nan],
+        ]
+    )
+    more = pa.table(
+        {
+            "k": [f"n{i}" for i in range(len(numbers))],
+            "f": pa.array(numbers),
+            "g": pa.array(numbers[:500].tolist() + [1.5, None, None, 0.1]).cast(
+                pa.float32(), safe=False
+            ),
+            "u": pa.array(np.arange(len(numbers)) % 200, pa.uint8()),
+        }
+    )
     rows = pa.concat_tables([pa.Table.from_pylist(ROWS, SCHEMA), more], promote_options="default")
     table = tables.ensure(warehouse, tables.dimension_table("m", rows.schema, ["k"]))
     with warehouse.begin() as connection:
@@ -221,7 +325,8 @@ def test_duplicates_and_bent_values_are_errors_not_warnings(warehouse, dimension
 def test_rows_that_cannot_be_made_or_are_not_wanted_load_nothing(warehouse, dimension, monkeypatch):
     """Neither waits for the other: many rows are still to be made, or to be taken in."""
     many = pa.table(
-        {"k": pa.array([str(i) for i in range(100_000)]), "s": pa.repeat("text" * 50, 100_000)})
+        {"k": pa.array([str(i) for i in range(100_000)]), "s": pa.repeat("text" * 50, 100_000)}
+    )
     with pytest.raises(DBAPIError), warehouse.begin() as connection:
         bulk.bulk_insert(connection, dimension, many.rename_columns(["k", "no such column"]))
 
@@ -239,33 +344,46 @@ def test_rows_that_cannot_be_made_or_are_not_wanted_load_nothing(warehouse, dime
 
 def test_replace_keeps_the_last(warehouse, dimension):
     with warehouse.begin() as connection:
-        bulk.bulk_insert(connection, dimension,
-                         pa.Table.from_pylist([ROWS[0], ROWS[0] | {"s": "new"}], SCHEMA),
-                         replace=True)
+        bulk.bulk_insert(
+            connection,
+            dimension,
+            pa.Table.from_pylist([ROWS[0], ROWS[0] | {"s": "new"}], SCHEMA),
+            replace=True,
+        )
         assert connection.execute(select(dimension.c.s)).all() == [("new",)]
 
 
 def test_a_table_that_does_not_fit_is_refused(warehouse, dimension):
     with pytest.raises(ConfigError, match="must be a column of type int"):
-        tables.ensure(warehouse,
-                      tables.dimension_table("m", SCHEMA.set(2, pa.field("s", pa.int32())), ["k"]))
+        tables.ensure(
+            warehouse, tables.dimension_table("m", SCHEMA.set(2, pa.field("s", pa.int32())), ["k"])
+        )
     with pytest.raises(ConfigError, match="'extra' must be a column of the table dim_m"):
-        tables.ensure(warehouse,
-                      tables.dimension_table("m",
-                                             SCHEMA.append(pa.field("extra", pa.int32())), ["k"]))
+        tables.ensure(
+            warehouse,
+            tables.dimension_table("m", SCHEMA.append(pa.field("extra", pa.int32())), ["k"]),
+        )
 
 
 def test_fact_tables(warehouse):
     stream = pa.schema([("id", pa.int64()), ("k", pa.string())])
-    fact = tables.ensure(warehouse, tables.fact_table(
-        "f", stream, ["m_sk"], pa.schema([("m_k", pa.string()), ("m_sk", pa.int64())]), ["id"]))
+    fact = tables.ensure(
+        warehouse,
+        tables.fact_table(
+            "f", stream, ["m_sk"], pa.schema([("m_k", pa.string()), ("m_sk", pa.int64())]), ["id"]
+        ),
+    )
     assert [c.name for c in fact.columns] == ["id", "k", "m_sk", "m_k", "load_id", "load_row"]
-    tables.ensure(warehouse, tables.fact_table(
-        "f", stream, ["m_sk"], pa.schema([("m_k", pa.string())]), ["id"]))
+    tables.ensure(
+        warehouse,
+        tables.fact_table("f", stream, ["m_sk"], pa.schema([("m_k", pa.string())]), ["id"]),
+    )
     reflected = tables.arrow_schema(tables.existing_table(warehouse, "f"))
     assert reflected.field("id").type == pa.int64() and reflected.field("k").type == pa.string()
-    for schema, message in ((stream.append(pa.field("Load_ID", pa.int64())), "Load_ID"),
-                            (stream.append(pa.field("K", pa.int64())), "K")):
+    for schema, message in (
+        (stream.append(pa.field("Load_ID", pa.int64())), "Load_ID"),
+        (stream.append(pa.field("K", pa.int64())), "K"),
+    ):
         with pytest.raises(ConfigError, match=message):
             tables.fact_table("f", schema, ["m_sk"], pa.schema([]), ["id"])
     with pytest.raises(ConfigError, match="stream.id"):
@@ -279,8 +397,17 @@ def test_apps_that_start_at_the_same_time_make_the_same_tables(warehouse_url, wh
 
     def make(engine):
         create_all(engine)
-        tables.ensure(engine, tables.fact_table("f", pa.schema([("id", pa.int64())]), ["m_sk"],
-                                                pa.schema([]), ["id"], index_ids=True))
+        tables.ensure(
+            engine,
+            tables.fact_table(
+                "f",
+                pa.schema([("id", pa.int64())]),
+                ["m_sk"],
+                pa.schema([]),
+                ["id"],
+                index_ids=True,
+            ),
+        )
 
     def meanwhile(_connection, _cursor, statement, *_):
         if what in statement.replace("`", "") and not overtaken:
@@ -302,17 +429,24 @@ def test_apps_that_start_at_the_same_time_make_the_same_tables(warehouse_url, wh
 
 def test_a_table_that_cannot_be_made_is_an_error(warehouse):
     table = Table("f", MetaData(), Column("id", BigInteger))
-    event.listen(warehouse, "before_cursor_execute", lambda c, k, s, *_: (
-        s.replace("CREATE TABLE", "CREATE TABEL"), ()), retval=True)
+    event.listen(
+        warehouse,
+        "before_cursor_execute",
+        lambda c, k, s, *_: (s.replace("CREATE TABLE", "CREATE TABEL"), ()),
+        retval=True,
+    )
     with pytest.raises(DBAPIError):
         tables.create_missing(warehouse, [table])
 
 
 def test_decimals_of_fifteen_digits_keep_each_one(warehouse):
-    numbers = [Decimal(int(n)).scaleb(-2)
-               for n in np.random.default_rng(1).integers(-10**15 + 1, 10**15, 5000)]
+    numbers = [
+        Decimal(int(n)).scaleb(-2)
+        for n in np.random.default_rng(1).integers(-(10**15) + 1, 10**15, 5000)
+    ]
     data = pa.table(
-        {"k": range(5000), "n": pa.array([*numbers[:-2], Decimal(0), None], pa.decimal128(15, 2))})
+        {"k": range(5000), "n": pa.array([*numbers[:-2], Decimal(0), None], pa.decimal128(15, 2))}
+    )
     table = tables.ensure(warehouse, tables.dimension_table("m", data.schema, ["k"]))
     with warehouse.begin() as connection:
         bulk.bulk_insert(connection, table, data)
@@ -323,13 +457,16 @@ def test_decimals_of_fifteen_digits_keep_each_one(warehouse):
 def test_a_checksum_is_the_one_that_ledgers_have():
     """Of many rows, whatever batches and integer types they come in."""
     n = np.arange(40_000)
-    rows = pa.table({"N": n, "text": [f"{i}" for i in n], "half": n / 2,
-                     "few": pa.array(n, mask=n % 7 > 0)})
+    rows = pa.table(
+        {"N": n, "text": [f"{i}" for i in n], "half": n / 2, "few": pa.array(n, mask=n % 7 > 0)}
+    )
     assert checksum(rows) == -6163140663806081140  # as a former version has it
     hashes = row_hashes(rows)
     assert len(set(hashes.tolist())) == len(n) and signed(hashes.sum()) == checksum(rows)
-    for table in (pa.concat_tables([rows.slice(30_001), rows.slice(0, 30_001)]),
-                  rows.set_column(0, "n", rows["N"].cast(pa.int32()))):
+    for table in (
+        pa.concat_tables([rows.slice(30_001), rows.slice(0, 30_001)]),
+        rows.set_column(0, "n", rows["N"].cast(pa.int32())),
+    ):
         assert checksum(table) == checksum(rows)
 
 
@@ -352,14 +489,20 @@ def test_a_mark_before_the_first_text_is_kept(warehouse):
 def test_rows_longer_than_a_packet_of_mysql_s_are_read(mariadb):
     """Together, or after their characters are escaped, or in hexadecimal; none becomes null."""
     half, tabs = 600_000, ("x" * 500 + "\t") * 2090
-    rows = pa.table({
-        "k": range(7), "s": ["x" * half, "short", tabs, "x", None, "\ufeff", "x" * half],
-        "t": ["y" * half, "~N", None, "y", "", None, "~" * 9],
-        "b": [b"", b"", b"x", b"\0\xff" * (half // 2), None, b"z", b"\0" * half],
-        "i": [1, None, 3, 4, 5, 6, 7], "d": pa.array([0, 1, None, 3, 4, 5, 6], pa.date32()),
-        "f": [0.5, None, 0.25, 1e300, 5.0, 6.0, 7.0], "o": [True, None, False, True, *[None] * 3],
-        "c": pa.array([1, None, 3, *[None] * 4], pa.time64("us")),
-        "m": pa.array([Decimal("1.50"), None, *[Decimal("-0.01")] * 5], pa.decimal128(9, 2))})
+    rows = pa.table(
+        {
+            "k": range(7),
+            "s": ["x" * half, "short", tabs, "x", None, "\ufeff", "x" * half],
+            "t": ["y" * half, "~N", None, "y", "", None, "~" * 9],
+            "b": [b"", b"", b"x", b"\0\xff" * (half // 2), None, b"z", b"\0" * half],
+            "i": [1, None, 3, 4, 5, 6, 7],
+            "d": pa.array([0, 1, None, 3, 4, 5, 6], pa.date32()),
+            "f": [0.5, None, 0.25, 1e300, 5.0, 6.0, 7.0],
+            "o": [True, None, False, True, *[None] * 3],
+            "c": pa.array([1, None, 3, *[None] * 4], pa.time64("us")),
+            "m": pa.array([Decimal("1.50"), None, *[Decimal("-0.01")] * 5], pa.decimal128(9, 2)),
+        }
+    )
     engine = connect(mariadb.fresh())
     table = tables.ensure(engine, tables.dimension_table("m", rows.schema, ["k"]))
     with engine.connect() as connection:
@@ -376,7 +519,10 @@ def test_rows_longer_than_a_packet_of_mysql_s_are_read(mariadb):
             assert found.sort_by("k") == rows
             texts = pa.Table.from_batches(bulk.fetch_texts(connection, query, rows.schema))
         assert texts.sort_by("k").select(["i", "f", "b"]).to_pylist()[3] == {
-            "i": "4", "f": "1e300", "b": rows["b"][3].as_py()}
+            "i": "4",
+            "f": "1e300",
+            "b": rows["b"][3].as_py(),
+        }
     finally:
         with engine.connect() as connection:
             connection.exec_driver_sql(f"SET GLOBAL max_allowed_packet = {before}")
@@ -402,8 +548,10 @@ def test_rows_that_change_while_the_long_ones_are_read_are_an_error(mariadb, mon
         connection.exec_driver_sql("SET GLOBAL max_allowed_packet = 1048576")
     engine.dispose()
     try:
-        with (engine.connect() as connection,
-              pytest.raises(bulk.BulkError, match="2 rows were longer .* and 1 when")):
+        with (
+            engine.connect() as connection,
+            pytest.raises(bulk.BulkError, match="2 rows were longer .* and 1 when"),
+        ):
             list(bulk.fetch(connection, query, rows.schema))
     finally:
         with engine.connect() as connection:

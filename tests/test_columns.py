@@ -33,41 +33,85 @@ def load_and_verify(spark, home, url, stream, master, on, ids, sink="sql"):
     (home / "s").mkdir(parents=True)
     pq.write_table(stream, home / "s" / "a.parquet")
     pq.write_table(master, home / "m.parquet")
-    job = Job.load({"name": "j", "stream": {"format": "parquet", "path": str(home / "s"),
-                                            "id": ids},
-                    "master": {"name": "m", "path": str(home / "m.parquet")}, "on": on,
-                    "fact_table": "facts"})
+    job = Job.load(
+        {
+            "name": "j",
+            "stream": {"format": "parquet", "path": str(home / "s"), "id": ids},
+            "master": {"name": "m", "path": str(home / "m.parquet")},
+            "on": on,
+            "fact_table": "facts",
+        }
+    )
     engine = connect(url)
     provision(job, engine)
     publish(job, engine, places.snapshots)
-    settings = LoadSettings.load({"job": "j", "algorithm": "ssbj", "partitions": 1, "sink": sink,
-                                  "memory": "200KB"})
+    settings = LoadSettings.load(
+        {"job": "j", "algorithm": "ssbj", "partitions": 1, "sink": sink, "memory": "200KB"}
+    )
     directory = settings.directory(places)
     with checkpoint_lock(directory), StatusFile(directory, settings.name()) as status:
         load = App(settings, job, places, status)
         load.check()
         summary = load.run(spark)
-    result = quality.verify(url, "j", job=job, reports_dir=home / "reports",
-                            snapshots=places.snapshots)
+    result = quality.verify(
+        url, "j", job=job, reports_dir=home / "reports", snapshots=places.snapshots
+    )
     engine.dispose()
     return summary, result
 
 
-STRANGE = ["b`t", "``", "100%", 'q"q', "x y", "order", "lateral", "a.b", "c:d", "?", "[", "back\\",
-           "it's", "é", " lead", "tab\tbed", "%(x)s", "batch", "version", "stream_id", "source",
-           "key_0", "app", "drain", "partition", "reason", "tuple", "fact_table", "side", "file"]
+STRANGE = [
+    "b`t",
+    "``",
+    "100%",
+    'q"q',
+    "x y",
+    "order",
+    "lateral",
+    "a.b",
+    "c:d",
+    "?",
+    "[",
+    "back\\",
+    "it's",
+    "é",
+    " lead",
+    "tab\tbed",
+    "%(x)s",
+    "batch",
+    "version",
+    "stream_id",
+    "source",
+    "key_0",
+    "app",
+    "drain",
+    "partition",
+    "reason",
+    "tuple",
+    "fact_table",
+    "side",
+    "file",
+]
 
 
 @pytest.mark.parametrize("sink", ["sql", "delta"])
 def test_columns_of_any_name_are_loaded_and_proven(spark, tmp_path, warehouse_url, sink):
-    stream = pa.table({"batch": range(20), "version": [str(i) for i in range(20)],
-                       "stream_id": range(20)}
-                      | {n: range(20) for n in STRANGE if n not in ("batch", "version",
-                                                                    "stream_id")})
+    stream = pa.table(
+        {"batch": range(20), "version": [str(i) for i in range(20)], "stream_id": range(20)}
+        | {n: range(20) for n in STRANGE if n not in ("batch", "version", "stream_id")}
+    )
     master = pa.table({"key": range(15)} | {n: [f"{i} {n}" for i in range(15)] for n in STRANGE})
     sink = "sql" if sink == "sql" else str(tmp_path / "delta")
-    summary, result = load_and_verify(spark, tmp_path / "home", warehouse_url, stream, master,
-                                      {"b`t": "key"}, ["batch", "version", "stream_id"], sink)
+    summary, result = load_and_verify(
+        spark,
+        tmp_path / "home",
+        warehouse_url,
+        stream,
+        master,
+        {"b`t": "key"},
+        ["batch", "version", "stream_id"],
+        sink,
+    )
     assert summary["matched"] == 15 and summary["rejected"] == {"no_match": 5}
     assert result.success, result.describe()
 
@@ -77,14 +121,27 @@ INFINITY, NAN = float("inf"), float("nan")
 
 @pytest.mark.parametrize("sink", ["sql", "delta"])
 def test_numbers_that_the_sink_lacks_are_counted_and_proven(spark, tmp_path, warehouse_url, sink):
-    stream = pa.table({"id": range(4), "k": [1, 1, 1, 2], "x": [NAN, INFINITY, -INFINITY, NAN],
-                       "y": pa.array([1.5, NAN, NAN, NAN], pa.float32())})
+    stream = pa.table(
+        {
+            "id": range(4),
+            "k": [1, 1, 1, 2],
+            "x": [NAN, INFINITY, -INFINITY, NAN],
+            "y": pa.array([1.5, NAN, NAN, NAN], pa.float32()),
+        }
+    )
     sqlite = warehouse_url.startswith("sqlite")
     nulled = {} if sink == "delta" else {"x": 1 if sqlite else 3, "y": 2}
     uri = "sql" if sink == "sql" else str(tmp_path / "delta")
-    summary, result = load_and_verify(spark, tmp_path / "home", warehouse_url, stream,
-                                      pa.table({"k": [1], "name": ["one"]}), {"k": "k"}, ["id"],
-                                      uri)
+    summary, result = load_and_verify(
+        spark,
+        tmp_path / "home",
+        warehouse_url,
+        stream,
+        pa.table({"k": [1], "name": ["one"]}),
+        {"k": "k"},
+        ["id"],
+        uri,
+    )
     assert result.success, result.describe()
     assert summary["nulled"] == nulled
     said = [note for note in result.notes if "stored as NULL" in note]
@@ -97,8 +154,11 @@ def test_numbers_that_the_sink_lacks_are_counted_and_proven(spark, tmp_path, war
     with engine.connect() as connection:
         kept = connection.scalars(select(load_batches.c.nulled)).all()
         assert [json.loads(text) for text in kept if text] == ([nulled] if nulled else [])
-        facts = DeltaTable(uri).to_pyarrow_table().to_pylist() if sink == "delta" else \
-            connection.execute(select(existing_table(engine, "facts"))).mappings().all()
+        facts = (
+            DeltaTable(uri).to_pyarrow_table().to_pylist()
+            if sink == "delta"
+            else connection.execute(select(existing_table(engine, "facts"))).mappings().all()
+        )
     engine.dispose()
     found = {row["id"]: row["x"] for row in facts}
     assert (found[0] != found[0]) if sink == "delta" else (found[0] is None)
@@ -110,9 +170,16 @@ def test_numbers_that_the_sink_lacks_are_counted_and_proven(spark, tmp_path, war
 def test_times_that_no_database_holds_are_unparsable(spark, tmp_path, warehouse_url, sink):
     late = [569_039_644_800_000_000, None, 253_402_300_800_000_000]
     stream = pa.table({"id": range(3), "k": [1, 1, 2], "until": pa.array(late, pa.timestamp("us"))})
-    summary, result = load_and_verify(spark, tmp_path / "home", warehouse_url, stream,
-                                      pa.table({"k": [1], "name": ["one"]}), {"k": "k"}, ["id"],
-                                      "sql" if sink == "sql" else str(tmp_path / "delta"))
+    summary, result = load_and_verify(
+        spark,
+        tmp_path / "home",
+        warehouse_url,
+        stream,
+        pa.table({"k": [1], "name": ["one"]}),
+        {"k": "k"},
+        ["id"],
+        "sql" if sink == "sql" else str(tmp_path / "delta"),
+    )
     assert summary["rejected"] == {"unparsable": 2} and summary["matched"] == 1
     assert {r.name for r in result.failed} == {"unparsable"}, result.describe()
     engine = connect(warehouse_url)
@@ -121,14 +188,22 @@ def test_times_that_no_database_holds_are_unparsable(spark, tmp_path, warehouse_
     engine.dispose()
     assert [json.loads(text)["why"] for text in kept] == [
         "until: 20002-02-24 00:00:00.000000 is not in the years 1 to 9999",
-        "until: 10000-01-01 00:00:00.000000 is not in the years 1 to 9999"]
+        "until: 10000-01-01 00:00:00.000000 is not in the years 1 to 9999",
+    ]
 
 
 @pytest.mark.parametrize("sink", ["sql", "delta"])
 def test_facts_too_wide_for_mysql_end_the_load_or_go_to_delta(spark, tmp_path, mariadb, sink):
     stream = pa.table({"id": [1], "k": [1]} | {f"c{i}": ["y" * 39] for i in range(300)})
-    arguments = (spark, tmp_path / "home", mariadb.fresh(), stream,
-                 pa.table({"k": [1], "name": ["one"]}), {"k": "k"}, ["id"])
+    arguments = (
+        spark,
+        tmp_path / "home",
+        mariadb.fresh(),
+        stream,
+        pa.table({"k": [1], "name": ["one"]}),
+        {"k": "k"},
+        ["id"],
+    )
     if sink == "delta":
         summary, result = load_and_verify(*arguments, str(tmp_path / "delta"))
         assert result.success, result.describe()
@@ -143,10 +218,15 @@ def test_facts_too_wide_for_mysql_end_the_load_or_go_to_delta(spark, tmp_path, m
 def test_columns_that_a_load_adds_itself_are_refused_in_a_stream(tmp_path, kind, name):
     warehouse = Warehouse(f"sqlite:///{tmp_path / 'w.db'}", "facts", ("m_sk",), 60.0)
     create_all(warehouse.engine)
-    sink = (SqlSink(warehouse) if kind == "sql"
-            else DeltaSink(str(tmp_path / "d"), str(tmp_path), warehouse))
-    for stream, added in (({"id": pa.int64(), name: pa.int64()}, {}),
-                          ({"id": pa.int64()}, {name: pa.int64()})):
+    sink = (
+        SqlSink(warehouse)
+        if kind == "sql"
+        else DeltaSink(str(tmp_path / "d"), str(tmp_path), warehouse)
+    )
+    for stream, added in (
+        ({"id": pa.int64(), name: pa.int64()}, {}),
+        ({"id": pa.int64()}, {name: pa.int64()}),
+    ):
         if added and name.lower() == "m_sk":
             continue  # it is the surrogate key
         with pytest.raises(ConfigError, match=f"repeat a column of the table. Got '{name}'"):

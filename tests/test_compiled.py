@@ -34,8 +34,14 @@ def run(tmp_path):
         """What the kernel gives, and how often its code was there already."""
         (tmp_path / "inlined.py").write_text(INLINED.format(added=added, factor=factor))
         (tmp_path / "kernel.py").write_text(KERNEL)
-        return subprocess.run([sys.executable, "-B", "kernel.py"], cwd=tmp_path, check=True,
-                              text=True, stdout=subprocess.PIPE).stdout.strip()
+        return subprocess.run(
+            [sys.executable, "-B", "kernel.py"],
+            cwd=tmp_path,
+            check=True,
+            text=True,
+            stdout=subprocess.PIPE,
+        ).stdout.strip()
+
     return result
 
 

@@ -20,21 +20,26 @@ def airflow_commands() -> dict[str, list[str]]:
 
 
 def test_schema():
-    subprocess.run([BIN / "check-jsonschema", "--builtin-schema", "vendor.compose-spec", FILE],
-                   check=True, capture_output=True)
+    subprocess.run(
+        [BIN / "check-jsonschema", "--builtin-schema", "vendor.compose-spec", FILE],
+        check=True,
+        capture_output=True,
+    )
 
 
 def test_no_secret_is_in_the_file():
     for name, service in SERVICES.items():
         for key, value in service.get("environment", {}).items():
-            if re.search("PASSWORD|SECRET|FERNET|URL$|SQL_ALCHEMY_CONN",
-                         key) and "EXECUTION_API" not in key:
+            if (
+                re.search("PASSWORD|SECRET|FERNET|URL$|SQL_ALCHEMY_CONN", key)
+                and "EXECUTION_API" not in key
+            ):
                 assert re.search(r"\$\{\w+:\?", value), (name, key)
 
 
 def test_every_secret_is_in_the_recipe():
     text = FILE.read_text()
-    recipe = text[:text.index("\nname:")]
+    recipe = text[: text.index("\nname:")]
     assert all(secret in recipe for secret in re.findall(r"\$\{(\w+):\?", text))
 
 
@@ -48,8 +53,9 @@ def test_health_comes_from_an_endpoint_that_exists(airflow_environment):
     component, by these names."""
     from airflow.api_fastapi.core_api.datamodels.monitor import HealthInfoResponse
 
-    checks = {n: " ".join(s["healthcheck"]["test"])
-              for n, s in SERVICES.items() if s.get("healthcheck")}
+    checks = {
+        n: " ".join(s["healthcheck"]["test"]) for n, s in SERVICES.items() if s.get("healthcheck")
+    }
     asked = re.findall(r'health\["(\w+)"\]', " ".join(checks.values()))
     assert set(asked) == {"dag_processor", "triggerer"} <= set(HealthInfoResponse.model_fields)
     assert not [n for n, check in checks.items() if "airflow jobs" in check]
@@ -74,8 +80,9 @@ def test_all_that_python_imports_is_compiled_in_the_image(tmp_path):
     # of which the last two have files that are no Python 3
     for name in ("json", "lib2to3", "site-packages"):
         (library / name / "tests").mkdir(parents=True)
-        (library / name / "__init__.py").write_text("x = 1" if name != "site-packages"
-                                                    else "print 1")
+        (library / name / "__init__.py").write_text(
+            "x = 1" if name != "site-packages" else "print 1"
+        )
         (library / name / "tests" / "bad.py").write_text("print 1")
     command = re.sub(r'"\$\(.*?\)"', str(library), standard)
     subprocess.run(f"{sys.executable} -m compileall -q {command}", shell=True, check=True)
@@ -84,8 +91,9 @@ def test_all_that_python_imports_is_compiled_in_the_image(tmp_path):
 
 def test_what_numba_compiles_and_the_classes_archive_are_kept():
     text = (ROOT / "Dockerfile").read_text()
-    (volume,) = [v.partition(":")[2] for v in SERVICES["spark-worker"]["volumes"]
-                 if v.startswith("home:")]
+    (volume,) = [
+        v.partition(":")[2] for v in SERVICES["spark-worker"]["volumes"] if v.startswith("home:")
+    ]
     assert re.search(r"NUMBA_CACHE_DIR=(\S+)", text)[1].startswith(f"{volume}/")
     (made,) = re.findall(r"semistream.streaming.archive (\S+)", text)
     assert f"-XX:SharedArchiveFile=/opt/semistream/{made}" in text
@@ -95,8 +103,11 @@ def test_dependencies_exist_and_wait_for_something_that_happens():
     for service in SERVICES.values():
         for needed, how in service.get("depends_on", {}).items():
             condition = how["condition"]
-            assert ("healthcheck" in SERVICES[needed] if condition == "service_healthy"
-                    else needed == "airflow-init")
+            assert (
+                "healthcheck" in SERVICES[needed]
+                if condition == "service_healthy"
+                else needed == "airflow-init"
+            )
 
 
 def test_services_are_those_of_standalone_airflow(airflow_environment):
@@ -106,8 +117,10 @@ def test_services_are_those_of_standalone_airflow(airflow_environment):
     from airflow.cli.commands.standalone_command import StandaloneCommand
 
     started = re.findall(r'command=\["([\w-]+)"\]', inspect.getsource(StandaloneCommand.run))
-    expected = {"airflow-init": ["airflow", "db", "migrate"],
-                **{f"airflow-{c}": ["airflow", c] for c in started}}
+    expected = {
+        "airflow-init": ["airflow", "db", "migrate"],
+        **{f"airflow-{c}": ["airflow", c] for c in started},
+    }
     assert airflow_commands() == expected
 
 
@@ -129,9 +142,11 @@ def test_image_holds_what_the_commands_need():
     dockerfile = (ROOT / "Dockerfile").read_text()
     copied = re.findall(r"^COPY (.+) \S+$", dockerfile, re.M)
     sent = set(re.findall(r"^!(\S+)$", (ROOT / ".dockerignore").read_text(), re.M))
-    assert sent == {path for line in copied
-                    for path in line.split()}, "the image is sent what it copies, and nothing else"
+    assert sent == {path for line in copied for path in line.split()}, (
+        "the image is sent what it copies, and nothing else"
+    )
     assert not {p for line in copied for p in line.split()} & {"requirements-dev.lock", "tests"}
     assert all((ROOT / path).exists() for line in copied for path in line.split())
-    assert {"dags", "plugins", "include",
-            "spark_apps"} <= {p for line in copied for p in line.split()}
+    assert {"dags", "plugins", "include", "spark_apps"} <= {
+        p for line in copied for p in line.split()
+    }

@@ -36,8 +36,11 @@ def test_every_class_and_constant_is_linked():
 def test_every_package_of_the_layers_has_its_line():
     contract = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
     layers = [name for layer in contract["contracts"][0]["layers"] for name in layer.split(" | ")]
-    rooms = {name: path for name, path in NAMED if path.startswith("include/semistream/")
-             and name == Path(path).stem}
+    rooms = {
+        name: path
+        for name, path in NAMED
+        if path.startswith("include/semistream/") and name == Path(path).stem
+    }
     for name in layers:
         path = f"include/semistream/{name}"
         wanted = f"{path}/" if (ROOT / path).is_dir() else f"{path}.py"

@@ -69,11 +69,11 @@ def test_two_streams(tmp_path, make_app):
 
 POINTS = [  # where the driver dies, in the order in which a batch passes them
     ("semistream.streaming.progress.Progress.write", "before"),
-          ("semistream.streaming.progress.Progress.write", "after"),
+    ("semistream.streaming.progress.Progress.write", "after"),
     ("semistream.streaming.app.run_tasks", "after"),
-          ("semistream.warehouse.ledger.Ledger.commit", "before"),
+    ("semistream.warehouse.ledger.Ledger.commit", "before"),
     ("semistream.warehouse.ledger.Ledger.commit", "after"),
-          ("semistream.streaming.commit.Commits.finish", "after"),
+    ("semistream.streaming.commit.Commits.finish", "after"),
     ("semistream.streaming.app.App._finish", "after"),
 ]
 OF_DELTA = [  # what it has besides: an intent, and a commit that Spark need not wait for
@@ -104,8 +104,11 @@ def test_driver_dies_at_every_step_of_batches_and_drains(spark, tmp_path, monkey
     else:
         from deltalake import DeltaTable
 
-        rows = DeltaTable(target).to_pyarrow_table().select(
-            ["id", "sku", "amount", "part_sk", "price"])
+        rows = (
+            DeltaTable(target)
+            .to_pyarrow_table()
+            .select(["id", "sku", "amount", "part_sk", "price"])
+        )
         facts = Counter(tuple(r.values()) for r in rows.to_pylist())
     joined, unmatched = load.expected()
     # names differ from version to version

@@ -19,8 +19,14 @@ from loads import SmallJob
 from stream_pairs import Pair
 
 ROOT = Path(__file__).parents[1]
-DAGS = ("provision_master_data", "semi_stream_load", "stream_stream_load", "verify_completeness",
-        "tuning_sweep", "estimate_join_size")
+DAGS = (
+    "provision_master_data",
+    "semi_stream_load",
+    "stream_stream_load",
+    "verify_completeness",
+    "tuning_sweep",
+    "estimate_join_size",
+)
 pytestmark = pytest.mark.usefixtures("airflow_environment")
 
 
@@ -103,13 +109,18 @@ def airflows_modules(directory: Path) -> set[tuple[str, str]]:
             if isinstance(node, ast.Import):
                 names = [alias.name for alias in node.names]
             elif isinstance(node, ast.ImportFrom) and not node.level:
-                names = [f"{node.module}.{alias.name}" if node.module == "airflow"
-                         else str(node.module) for alias in node.names]
-            elif (isinstance(node, ast.Call)
-                    and ast.unparse(node.func).split(".")[-1] in ("import_module", "__import__")):
+                names = [
+                    f"{node.module}.{alias.name}" if node.module == "airflow" else str(node.module)
+                    for alias in node.names
+                ]
+            elif isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in (
+                "import_module",
+                "__import__",
+            ):
                 names = [str(a.value) for a in node.args if isinstance(a, ast.Constant)]
-            found |= {(str(file.relative_to(directory)), n) for n in names
-                      if n.split(".")[0] == "airflow"}
+            found |= {
+                (str(file.relative_to(directory)), n) for n in names if n.split(".")[0] == "airflow"
+            }
     return found
 
 
@@ -121,23 +132,36 @@ def test_library_does_not_import_airflow():
 
 def test_dags_know_the_task_sdk_only_and_plugins_what_is_public():
     assert {module for _, module in airflows_modules(ROOT / "dags")} == {"airflow.sdk"}
-    public = ("airflow.sdk", "airflow.providers", "airflow.triggers", "airflow.plugins_manager",
-              "airflow.configuration", "airflow.api_fastapi")
-    assert not [found for found in airflows_modules(ROOT / "plugins")
-                if not found[1].startswith(public)]
+    public = (
+        "airflow.sdk",
+        "airflow.providers",
+        "airflow.triggers",
+        "airflow.plugins_manager",
+        "airflow.configuration",
+        "airflow.api_fastapi",
+    )
+    assert not [
+        found for found in airflows_modules(ROOT / "plugins") if not found[1].startswith(public)
+    ]
 
 
-@pytest.mark.parametrize(("code", "module"), [
-    ("def f():\n    from airflow.cli import cli_parser", "airflow.cli"),
-    ("async def f():\n    import airflow.models as m", "airflow.models"),
-    ("class A:\n    def f(self):\n        if 1:\n            from airflow import settings",
-     "airflow.settings"),
-    ("def f():\n    import_module('airflow.cli')", "airflow.cli"), ("f = lambda: "
-                                                                    "__import__('airflow')",
-                                                                    "airflow"),
-    ("if TYPE_CHECKING:\n    from airflow.models import DagRun", "airflow.models"),
-    ("from semistream import airflow", None), ("from .airflow import x", None),
-    ("import airflowish", None)])
+@pytest.mark.parametrize(
+    ("code", "module"),
+    [
+        ("def f():\n    from airflow.cli import cli_parser", "airflow.cli"),
+        ("async def f():\n    import airflow.models as m", "airflow.models"),
+        (
+            "class A:\n    def f(self):\n        if 1:\n            from airflow import settings",
+            "airflow.settings",
+        ),
+        ("def f():\n    import_module('airflow.cli')", "airflow.cli"),
+        ("f = lambda: __import__('airflow')", "airflow"),
+        ("if TYPE_CHECKING:\n    from airflow.models import DagRun", "airflow.models"),
+        ("from semistream import airflow", None),
+        ("from .airflow import x", None),
+        ("import airflowish", None),
+    ],
+)
 def test_an_import_of_airflow_is_found_wherever_it_is(tmp_path, code, module):
     (tmp_path / "file.py").write_text(code)
     assert airflows_modules(tmp_path) == ({("file.py", module)} if module else set())
@@ -154,8 +178,10 @@ def test_every_param_explains_itself(dags, name):
 def test_load_form_has_every_setting_but_checkpoint_and_reason(dags):
     from semistream.streaming.settings import LoadSettings
 
-    assert (set(dags["semi_stream_load"].params) == set(LoadSettings.model_fields)
-            - {"checkpoint", "reason"})
+    assert set(dags["semi_stream_load"].params) == set(LoadSettings.model_fields) - {
+        "checkpoint",
+        "reason",
+    }
 
 
 def test_form_of_two_streams_has_every_setting_but_checkpoint_and_reason(dags):
@@ -165,13 +191,24 @@ def test_form_of_two_streams_has_every_setting_but_checkpoint_and_reason(dags):
     params = dags["stream_stream_load"].params
     assert set(params) == set(StreamStreamSettings.model_fields) - {"checkpoint", "reason"}
     assert steps.stream_stream_settings("orders", params.dump()) == StreamStreamSettings.load(
-        {"job": "orders"})
+        {"job": "orders"}
+    )
 
 
-@pytest.mark.parametrize("name,wrong", [("algorithm", "hashjoin"), ("memory", "lots"),
-                                        ("memory", ""), ("join_type", "outer"),
-                                        ("partitions", -1), ("partitions", 1.5), ("stop_after", -1),
-                                        ("retry", 0), ("job", "")])
+@pytest.mark.parametrize(
+    "name,wrong",
+    [
+        ("algorithm", "hashjoin"),
+        ("memory", "lots"),
+        ("memory", ""),
+        ("join_type", "outer"),
+        ("partitions", -1),
+        ("partitions", 1.5),
+        ("stop_after", -1),
+        ("retry", 0),
+        ("job", ""),
+    ],
+)
 def test_form_refuses(dags, name, wrong):
     from airflow.sdk.exceptions import ParamValidationError
 
@@ -185,8 +222,9 @@ def test_join_size_form_has_every_setting(dags):
     params = dags["estimate_join_size"].params
     assert set(params) == set(JoinSizeSettings.model_fields)
     given = params.dump() | {"left": "a", "right": "b", "on": {"k": "k"}}
-    assert JoinSizeSettings.load({k: v for k, v in given.items() if v is not None}) == \
-        JoinSizeSettings.load({"left": "a", "right": "b", "on": "k"})
+    assert JoinSizeSettings.load(
+        {k: v for k, v in given.items() if v is not None}
+    ) == JoinSizeSettings.load({"left": "a", "right": "b", "on": "k"})
 
 
 def test_form_defaults_are_those_of_the_settings(dags):
@@ -194,27 +232,38 @@ def test_form_defaults_are_those_of_the_settings(dags):
     from semistream.streaming.settings import LoadSettings
 
     assert steps.load_settings("tpch", dags["semi_stream_load"].params.dump()) == LoadSettings.load(
-        {"job": "tpch"})
+        {"job": "tpch"}
+    )
 
 
 def test_assets_link_them(dags):
     assert [a.name for a in dags["semi_stream_load"].schedule] == ["dimensions"]
-    assert [a.name for a in dags["provision_master_data"].get_task("announce")
-            .partial_kwargs["outlets"]] == ["dimensions"]
-    assert [a.name for a in dags["semi_stream_load"].get_task("load")
-            .partial_kwargs["outlets"]] == ["facts_loaded"]
+    assert [
+        a.name for a in dags["provision_master_data"].get_task("announce").partial_kwargs["outlets"]
+    ] == ["dimensions"]
+    assert [
+        a.name for a in dags["semi_stream_load"].get_task("load").partial_kwargs["outlets"]
+    ] == ["facts_loaded"]
     assert {a.name for a in dags["stream_stream_load"].get_task("load").outlets} == {
-        "facts_loaded", "punctuations_propagated"}
+        "facts_loaded",
+        "punctuations_propagated",
+    }
     verify = dags["verify_completeness"].schedule
     assert [a.name for a in verify.asset_condition.objects] == ["facts_loaded"]
     assert verify.timetable.expression == "0 5 * * *"
 
 
-@pytest.mark.parametrize(("events", "form", "since_last"), [
-    ({"facts_loaded": []}, {}, True), ({}, {}, False), ({}, {"app": "sales"}, False),
-    ({"facts_loaded": []}, {"app": "sales"}, False),
-    ({}, {"app": "sales", "since_last": True}, True),
-    ({"facts_loaded": []}, {"since_last": False}, False)])
+@pytest.mark.parametrize(
+    ("events", "form", "since_last"),
+    [
+        ({"facts_loaded": []}, {}, True),
+        ({}, {}, False),
+        ({}, {"app": "sales"}, False),
+        ({"facts_loaded": []}, {"app": "sales"}, False),
+        ({}, {"app": "sales", "since_last": True}, True),
+        ({"facts_loaded": []}, {"since_last": False}, False),
+    ],
+)
 def test_what_is_verified(dags, monkeypatch, events, form, since_last):
     """After a load what is new; every day, and of an app that is named, everything; with the sample
     that the form says."""
@@ -224,9 +273,9 @@ def test_what_is_verified(dags, monkeypatch, events, form, since_last):
     monkeypatch.setattr(steps, "verify", lambda app, places, **how: asked.append((app, how)) or {})
     verify = dags["verify_completeness"]
     params = verify.params.dump() | {"sample": 7} | form
-    verify.get_task("verify").python_callable("sales", params,
-                                              outlet_events=defaultdict(SimpleNamespace),
-                                              triggering_asset_events=events)
+    verify.get_task("verify").python_callable(
+        "sales", params, outlet_events=defaultdict(SimpleNamespace), triggering_asset_events=events
+    )
     assert asked == [("sales", {"since_last": since_last, "sample": 7})]
 
 
@@ -237,11 +286,20 @@ def run(airflow, dag: str, **conf) -> None:
 def counts(url: str, app: str) -> Counter:
     engine = create_engine(url)
     with engine.connect() as c:
-        rows = c.execute(text("SELECT sum(rows_read) rows_read, sum(matched) matched, "
-                              "sum(unmatched) unmatched FROM load_batches WHERE app=:a"),
-                         {"a": app}).one()
-        facts = c.execute(text("SELECT count(*), count(DISTINCT order_id) FROM fact_small "
-                               "JOIN load_batches USING (load_id) WHERE app=:a"), {"a": app}).one()
+        rows = c.execute(
+            text(
+                "SELECT sum(rows_read) rows_read, sum(matched) matched, "
+                "sum(unmatched) unmatched FROM load_batches WHERE app=:a"
+            ),
+            {"a": app},
+        ).one()
+        facts = c.execute(
+            text(
+                "SELECT count(*), count(DISTINCT order_id) FROM fact_small "
+                "JOIN load_batches USING (load_id) WHERE app=:a"
+            ),
+            {"a": app},
+        ).one()
     return Counter(rows._asdict()) + Counter(facts=facts[0], ids=facts[1])
 
 
@@ -267,7 +325,10 @@ class Made:
     def make_load(self, *jobs: Path) -> str:
         made = subprocess.run(
             [sys.executable, "-m", "semistream.local", "load", *map(str, jobs)],
-            env={**os.environ, "SPARK_CONF_DIR": str(self.conf)}, capture_output=True, text=True)
+            env={**os.environ, "SPARK_CONF_DIR": str(self.conf)},
+            capture_output=True,
+            text=True,
+        )
         assert made.returncode == 0, made.stdout + made.stderr
         return made.stdout
 
@@ -313,13 +374,14 @@ def test_provision_load_verify_end_to_end(airflow, made, told, monkeypatch):
     engine = create_engine(url)
     with engine.begin() as connection:  # a row is lost, of what was proven already
         connection.execute(
-            text("DELETE FROM fact_small WHERE order_id = (SELECT min(order_id) FROM fact_small)"))
+            text("DELETE FROM fact_small WHERE order_id = (SELECT min(order_id) FROM fact_small)")
+        )
     with pytest.raises(SystemExit, match="DagRun failed"):
         run(airflow, "verify_completeness", app=app)
     with engine.connect() as connection:
         assert connection.execute(
             text("SELECT success FROM quality_runs WHERE app = 'small' ORDER BY id")
-            ).scalars().all() == [1, 0]
+        ).scalars().all() == [1, 0]
 
 
 def test_two_streams_end_to_end(airflow, airflow_environment, made, told):
@@ -330,18 +392,25 @@ def test_two_streams_end_to_end(airflow, airflow_environment, made, told):
     from semistream.streaming.status import read_status
 
     table, pair = table_of(told, "orders"), made.pair
-    assert re.search(r"rows read .* 600 │\n", table) and re.search(
-        r"complete .* yes │\n", table), told
+    assert re.search(r"rows read .* 600 │\n", table) and re.search(r"complete .* yes │\n", table), (
+        told
+    )
     assert pair.facts() == pair.expected()[0]
     checkpoint = Path(airflow_environment["SEMISTREAM_HOME"]) / "checkpoints" / "orders"
     assert read_status(checkpoint).sides["right"] == 0
     run(airflow, "stream_stream_load", job=str(pair.yaml()), end=True)
     with create_session() as session:
-        events = session.query(AssetEvent).join(AssetModel, AssetModel.id == AssetEvent.asset_id) \
-            .filter(AssetModel.name == "punctuations_propagated").all()
+        events = (
+            session.query(AssetEvent)
+            .join(AssetModel, AssetModel.id == AssetEvent.asset_id)
+            .filter(AssetModel.name == "punctuations_propagated")
+            .all()
+        )
     told = events[-1].extra
     assert told["app"] == "orders" and {"side": "left", "pattern": {"order_no": "o7"}} in [
-        *told["values"], *events[0].extra["values"]]
+        *told["values"],
+        *events[0].extra["values"],
+    ]
 
 
 def test_wrong_setting_fails_at_once_and_says_what_to_do(airflow, small_job, capfd):
@@ -376,6 +445,10 @@ def xcom(dag: str, task: str) -> dict:
     from sqlalchemy import select
 
     with create_session() as session:
-        value = session.scalars(select(XCom.value).where(XCom.dag_id == dag, XCom.task_id == task)
-                                .order_by(XCom.timestamp.desc()).limit(1)).one()
+        value = session.scalars(
+            select(XCom.value)
+            .where(XCom.dag_id == dag, XCom.task_id == task)
+            .order_by(XCom.timestamp.desc())
+            .limit(1)
+        ).one()
     return json.loads(value) if isinstance(value, str) else value

@@ -41,8 +41,9 @@ def killed(spark, tmp_path_factory):
         load.add_file(rows)
     drain = App._drain
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Lost):
-        patch.setattr(App, "_drain",
-                      lambda self: lost() if self.commits.last == (1, 0) else drain(self))
+        patch.setattr(
+            App, "_drain", lambda self: lost() if self.commits.last == (1, 0) else drain(self)
+        )
         load.run(spark, **SETTINGS)
     assert load.query("SELECT sum(waiting) FROM load_batches WHERE batch = 1")[0][0] > 0
     load.add_file(500)
@@ -79,8 +80,10 @@ def statement(*statements: str, named: str = "the ledger of sales ends with 0"):
 
 
 def state_of(load: SmallLoad) -> Path:
-    [(name,)] = load.query("SELECT state_file FROM load_inputs JOIN load_batches USING (load_id) "
-                           "WHERE batch = 1 AND partition = 0")
+    [(name,)] = load.query(
+        "SELECT state_file FROM load_inputs JOIN load_batches USING (load_id) "
+        "WHERE batch = 1 AND partition = 0"
+    )
     return checkpoint(load) / "state" / name
 
 
@@ -102,10 +105,12 @@ DAMAGES = {  # each gives what the refusal must name
     "a bit of the master data": lambda load: flip(largest(version(load).glob("*.arrow"))),
     "a bit of the master's codes": lambda load: flip(largest(version(load).glob("*.codes")), 0.1),
     "a file of the master data is gone": lambda load: remove(
-        largest(version(load).glob("*.arrow"))),
+        largest(version(load).glob("*.arrow"))
+    ),
     "a bit of the manifest": lambda load: flip(version(load) / "manifest.json", 0.9),
     "a bit of the name of the current version": lambda load: flip(
-        load.places.snapshots / "part" / "code" / "CURRENT", 0.8),
+        load.places.snapshots / "part" / "code" / "CURRENT", 0.8
+    ),
     "a bit of progress.json": lambda load: flip(checkpoint(load) / "progress.json"),
     "another batch in progress.json": altered_progress,
     "progress.json is gone": lambda load: remove(checkpoint(load) / "progress.json").parent,
@@ -113,14 +118,18 @@ DAMAGES = {  # each gives what the refusal must name
     "a join state is gone": lambda load: remove(state_of(load)),
     "a join state of a former version": lambda load: of_former_version(state_of(load)),
     "a ledger row of the last batch": statement(
-        "DELETE FROM load_batches WHERE batch = 1 AND partition = 1", named="load_batches"),
+        "DELETE FROM load_batches WHERE batch = 1 AND partition = 1", named="load_batches"
+    ),
     "the commit of the last batch": statement("DELETE FROM load_commits WHERE batch = 1"),
-    "all partitions of the last batch": statement("DELETE FROM load_batches WHERE batch = 1",
-                                                  named="load_batches"),
-    "all of the last batch in the ledger": statement("DELETE FROM load_commits WHERE batch = 1",
-                                                     "DELETE FROM load_batches WHERE batch = 1"),
-    "spark's own note of the last batch": lambda load: remove(
-        checkpoint(load) / "query" / "offsets" / "1").parent.parent,
+    "all partitions of the last batch": statement(
+        "DELETE FROM load_batches WHERE batch = 1", named="load_batches"
+    ),
+    "all of the last batch in the ledger": statement(
+        "DELETE FROM load_commits WHERE batch = 1", "DELETE FROM load_batches WHERE batch = 1"
+    ),
+    "spark's own note of the last batch": lambda load: (
+        remove(checkpoint(load) / "query" / "offsets" / "1").parent.parent
+    ),
     "spark's query": lambda load: shutil.rmtree(checkpoint(load) / "query"),
 }
 
@@ -132,8 +141,11 @@ def test_damage_is_refused_or_comes_out_right(spark, killed, damage):
     try:
         killed.run(spark, **SETTINGS)
     except Exception as e:
-        assert isinstance(e, SemistreamError) or "StateError" in str(
-            e) or "CONCURRENT_STREAM_LOG_UPDATE" in str(e), e
+        assert (
+            isinstance(e, SemistreamError)
+            or "StateError" in str(e)
+            or "CONCURRENT_STREAM_LOG_UPDATE" in str(e)
+        ), e
         assert str(named) in str(e)
         assert not killed.facts() - killed.expected()[0], "what was loaded before is right"
     else:
@@ -142,15 +154,17 @@ def test_damage_is_refused_or_comes_out_right(spark, killed, damage):
 
 @pytest.mark.parametrize("way", ["the directory is restored", "it is loaded anew"])
 def test_the_version_that_waiting_tuples_need_is_gone_while_a_newer_one_exists(
-        spark, killed, tmp_path, way):
+    spark, killed, tmp_path, way
+):
     bring_back(killed)
     killed.publish()
     aside = shutil.move(version(killed), tmp_path)
     for _ in range(2):
         with pytest.raises(StateError) as e:
             killed.run(spark, **SETTINGS)
-        assert re.search(r"[\d,]+ tuples of sales wait to be joined with that very version",
-                         str(e.value))
+        assert re.search(
+            r"[\d,]+ tuples of sales wait to be joined with that very version", str(e.value)
+        )
         assert f"restore {version(killed)} from a backup" in str(e.value)
         assert "semistream reset sales" in str(e.value) and "anew: `" not in str(e.value)
     if way == "the directory is restored":
@@ -206,9 +220,13 @@ def test_damaged_files_of_a_delta_table_are_found(spark, sqlite_load, tmp_path):
     provision_beside(sqlite_load)
 
     def failed() -> dict[str, list]:
-        result = quality.verify(sqlite_load.places.warehouse_url, "sales", job=sqlite_load.job,
-                                reports_dir=tmp_path / "reports",
-                                snapshots=sqlite_load.places.snapshots)
+        result = quality.verify(
+            sqlite_load.places.warehouse_url,
+            "sales",
+            job=sqlite_load.job,
+            reports_dir=tmp_path / "reports",
+            snapshots=sqlite_load.places.snapshots,
+        )
         return {r.name: r.rows for r in result.failed}
 
     assert not failed()

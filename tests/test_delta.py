@@ -38,8 +38,9 @@ def test_a_table_that_another_warehouse_loads_is_refused(tmp_path):
             sinks[first].prepare(stream, added, ("id",))
             with pytest.raises(ConfigError, match="that no other warehouse loads"):
                 sinks[second].prepare(stream, added, ("id",))
-        assert DeltaTable(uri).metadata().configuration[WAREHOUSE] == \
-            warehouse_identity(sinks[first].warehouse.engine, 60.0)
+        assert DeltaTable(uri).metadata().configuration[WAREHOUSE] == warehouse_identity(
+            sinks[first].warehouse.engine, 60.0
+        )
 
 
 def test_a_warehouse_has_one_identity_whoever_asks(warehouse):
@@ -83,7 +84,8 @@ def test_delta_table_may_be_compacted_while_the_app_runs(spark, sqlite_load, tmp
 
 
 def test_delta_commit_is_not_repeated_when_the_ledger_was_not_reached(
-        spark, sqlite_load, tmp_path, monkeypatch):
+    spark, sqlite_load, tmp_path, monkeypatch
+):
     for rows in (2500, 3000):
         sqlite_load.add_file(rows)
     commit, sink = Ledger.commit, str(tmp_path / "delta")
@@ -105,12 +107,14 @@ def test_delta_commit_is_not_repeated_when_the_ledger_was_not_reached(
 
 
 def test_a_prepared_delta_commit_is_made_whatever_sink_comes_next(
-        spark, sqlite_load, tmp_path, monkeypatch):
+    spark, sqlite_load, tmp_path, monkeypatch
+):
     def crashing(*_):
         raise OSError("crash")
 
-    elsewhere = Paths(home=sqlite_load.places.home,
-                       warehouse_url=f"sqlite:///{tmp_path / 'other.db'}")
+    elsewhere = Paths(
+        home=sqlite_load.places.home, warehouse_url=f"sqlite:///{tmp_path / 'other.db'}"
+    )
     sqlite_load.add_file(300)
     sqlite_load.run(spark, sink=str(tmp_path / "delta"))
     sqlite_load.add_file(2500)
@@ -131,7 +135,8 @@ def test_a_prepared_delta_commit_is_made_whatever_sink_comes_next(
 
 
 def test_delta_commit_goes_on_while_the_next_batch_is_planned_and_not_longer(
-        spark, sqlite_load, tmp_path, monkeypatch):
+    spark, sqlite_load, tmp_path, monkeypatch
+):
     for _ in range(3):
         sqlite_load.add_file(400)
     commit, write, committed, happened = DeltaSink.commit, Progress.write, app.App._committed, []
@@ -143,8 +148,9 @@ def test_delta_commit_goes_on_while_the_next_batch_is_planned_and_not_longer(
 
     monkeypatch.setattr(DeltaSink, "commit", slow)
     monkeypatch.setattr(Progress, "write", lambda *args: (happened.append("begun"), write(*args)))
-    monkeypatch.setattr(app.App, "_committed",
-                        lambda *args: (committed(*args), happened.append("prepared")))
+    monkeypatch.setattr(
+        app.App, "_committed", lambda *args: (committed(*args), happened.append("prepared"))
+    )
     sqlite_load.run(spark, sink=str(tmp_path / "delta"))
     assert len(happened) >= 9 and happened == ["begun", "prepared", "made"] * (len(happened) // 3)
     sqlite_load.check_ledger()
@@ -157,8 +163,11 @@ def test_apps_that_start_at_the_same_time_make_the_same_delta_table(sqlite_load,
         together, uri = Barrier(4), str(tmp_path / f"delta{attempt}")
 
         def prepare(_, together=together, uri=uri):
-            sink = DeltaSink(uri, str(tmp_path),
-                             Warehouse(sqlite_load.places.warehouse_url, "f", ("m_sk",), 10.0))
+            sink = DeltaSink(
+                uri,
+                str(tmp_path),
+                Warehouse(sqlite_load.places.warehouse_url, "f", ("m_sk",), 10.0),
+            )
             together.wait()
             sink.prepare(schema, pa.schema([]), ("id",))
 

@@ -42,9 +42,11 @@ def test_a_writer_that_is_killed_changes_nothing(tmp_path):
 def test_content_and_name_are_on_disk_before_it_returns(tmp_path, monkeypatch):
     """In this order: the content, the name, the directory."""
     seen, fsync, replace = [], os.fsync, os.replace
-    monkeypatch.setattr(os, "fsync",
-                        lambda handle: (seen.append(os.readlink(f"/proc/self/fd/{handle}")),
-                                        fsync(handle)))
+    monkeypatch.setattr(
+        os,
+        "fsync",
+        lambda handle: (seen.append(os.readlink(f"/proc/self/fd/{handle}")), fsync(handle)),
+    )
     monkeypatch.setattr(os, "replace", lambda a, b: (seen.append("rename"), replace(a, b)))
     write_text(tmp_path / "a", "x")
     beside, *rest = seen
@@ -52,8 +54,10 @@ def test_content_and_name_are_on_disk_before_it_returns(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("place", ["disk", "memory"])  # which has no page cache to write past
-@pytest.mark.parametrize("sizes", [
-    [], [0], [1], [SECTOR], [BLOCK], [BLOCK, 1], [BLOCK - 1, 2, 2 * BLOCK + 5], [70_001] * 90])
+@pytest.mark.parametrize(
+    "sizes",
+    [[], [0], [1], [SECTOR], [BLOCK], [BLOCK, 1], [BLOCK - 1, 2, 2 * BLOCK + 5], [70_001] * 90],
+)
 def test_a_direct_file_has_what_was_written(place, sizes, tmp_path):
     path = tmp_path / "a" if place == "disk" else Path(f"/dev/shm/semistream-{os.getpid()}")
     pieces = [os.urandom(size) for size in sizes]
@@ -83,8 +87,11 @@ def test_a_direct_file_is_on_disk_when_it_is_closed(tmp_path, monkeypatch):
     """The last bytes, which no direct write takes, too."""
     seen, fsync, pwrite = [], os.fsync, os.pwrite
     monkeypatch.setattr(os, "fsync", lambda handle: (seen.append("flushed"), fsync(handle)))
-    monkeypatch.setattr(os, "pwrite", lambda handle, data, at: (
-        written := pwrite(handle, data, at), seen.append(written))[0])
+    monkeypatch.setattr(
+        os,
+        "pwrite",
+        lambda handle, data, at: (written := pwrite(handle, data, at), seen.append(written))[0],
+    )
     with closing(DirectFile(tmp_path / "a")) as file:
         file.write(bytes(SECTOR + 7))
     assert seen == [SECTOR, 7, "flushed"]

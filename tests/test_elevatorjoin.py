@@ -21,20 +21,32 @@ R = 20_000  # tuples, with the even keys up to 2 R
 
 @pytest.fixture
 def master(tmp_path):
-    table = pa.table({"k": pa.array(range(0, 2 * R, 2), pa.int64()),
-                      "v": pa.array(range(R), pa.int64())})
+    table = pa.table(
+        {"k": pa.array(range(0, 2 * R, 2), pa.int64()), "v": pa.array(range(R), pa.int64())}
+    )
     publish_snapshot(table.to_batches(), table.schema, tmp_path, "r", ["k"], page_tuples=64)
     return open_snapshot(tmp_path)
 
 
 def chunk(keys, first=0):
-    return pa.record_batch({"id": pa.array(range(first, first + len(keys)), pa.int64()),
-                            "k": pa.array(keys, pa.int64())})
+    return pa.record_batch(
+        {
+            "id": pa.array(range(first, first + len(keys)), pa.int64()),
+            "k": pa.array(keys, pa.int64()),
+        }
+    )
 
 
 def start(master, memory=150_000, sample=None, **parameters):
-    return open_join("elevatorjoin", memory=memory, stream=chunk([]).schema, master=master,
-                     on=[("k", "k")], parameters={"disk_tuples": 256} | parameters, sample=sample)
+    return open_join(
+        "elevatorjoin",
+        memory=memory,
+        stream=chunk([]).schema,
+        master=master,
+        on=[("k", "k")],
+        parameters={"disk_tuples": 256} | parameters,
+        sample=sample,
+    )
 
 
 @pytest.mark.parametrize("skew", ["uniform", "zipf"])
@@ -48,8 +60,11 @@ def test_no_tuple_waits_for_more_than_n_stops(skew, master):
     def finish(outputs):
         for o in outputs:
             for tuples in (o.joined, o.unmatched):  # the stop that gives them is not counted yet
-                waited.extend(join.stats.iteration_count + 1 - came[i]
-                              for i in tuples["id"].to_pylist() if i in came)
+                waited.extend(
+                    join.stats.iteration_count + 1 - came[i]
+                    for i in tuples["id"].to_pylist()
+                    if i in came
+                )
 
     while join.sweeps < 4:
         keys = rng.integers(0, 2 * R, size) if skew == "uniform" else rng.zipf(1.3, size) % (2 * R)
@@ -92,7 +107,7 @@ def test_a_filter_answers_most_keys_that_r_lacks_at_once_after_a_sweep(master):
     out = list(join.process(chunk(gone[:500])))
     assert stats.iteration_count - before[0] < 5
     assert sum(o.unmatched.num_rows for o in out) > 400
-    out += [o for a in range(500, 2_000, 500) for o in join.process(chunk(gone[a:a + 500]))]
+    out += [o for a in range(500, 2_000, 500) for o in join.process(chunk(gone[a : a + 500]))]
     out += list(join.drain())
     assert sorted(k for o in out for k in o.unmatched["k"].to_pylist()) == sorted(gone.tolist())
 
@@ -130,9 +145,24 @@ def test_the_ablation_runs_in_its_smallest_form(tmp_path, monkeypatch):
     from benchmarks.__main__ import main
 
     variants = "no filter,no index: ssbj"
-    assert main(["elevatorjoin-ablation", "--scale", "smallest", "--runs", "1", "--set",
-                 f"variants={variants}", "--data", str(tmp_path / "data"), "--output",
-                 str(tmp_path)]) == 0
+    assert (
+        main(
+            [
+                "elevatorjoin-ablation",
+                "--scale",
+                "smallest",
+                "--runs",
+                "1",
+                "--set",
+                f"variants={variants}",
+                "--data",
+                str(tmp_path / "data"),
+                "--output",
+                str(tmp_path),
+            ]
+        )
+        == 0
+    )
     lines = (tmp_path / "elevatorjoin-ablation-smallest.jsonl").read_text().splitlines()
     rows = {row["peer"]: row for row in map(json.loads, lines)}
     assert set(rows) == {"elevatorjoin", *variants.split(",")}

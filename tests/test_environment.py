@@ -17,17 +17,21 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 LOCKS = [ROOT / f"requirements{which}.lock" for which in ("", "-dev", "-tools")]
 RUNTIME, DEVELOPMENT, _ = [
-    dict(re.findall(r"^([A-Za-z0-9_.-]+)==([^ \\;]+)", lock.read_text(), re.M)) for lock in LOCKS]
+    dict(re.findall(r"^([A-Za-z0-9_.-]+)==([^ \\;]+)", lock.read_text(), re.M)) for lock in LOCKS
+]
 PINNED = DEVELOPMENT | RUNTIME
 
 
 def test_pyspark_is_whole():
     files = [f for f in distribution("pyspark").files if f.suffix == ".py" and f.hash is not None]
     assert len(files) > 500
-    differing = [str(f) for f in files
-                 if _hash(Path(f.locate()).read_bytes(), f.hash.mode) != f.hash.value]
-    assert not differing, ("not as pyspark was published, as when pyspark-client is installed "
-                           f"beside it: {differing[:5]}")
+    differing = [
+        str(f) for f in files if _hash(Path(f.locate()).read_bytes(), f.hash.mode) != f.hash.value
+    ]
+    assert not differing, (
+        "not as pyspark was published, as when pyspark-client is installed "
+        f"beside it: {differing[:5]}"
+    )
     with pytest.raises(PackageNotFoundError):
         distribution("pyspark-client")
 
@@ -43,8 +47,10 @@ def test_installed_versions_are_those_of_the_lock():
 
 def test_the_lock_has_what_the_project_asks_for():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    for asked, pinned in ((project["project"]["dependencies"], RUNTIME),
-                          (project["dependency-groups"]["dev"], DEVELOPMENT)):
+    for asked, pinned in (
+        (project["project"]["dependencies"], RUNTIME),
+        (project["dependency-groups"]["dev"], DEVELOPMENT),
+    ):
         for requirement in asked:
             name, _, pin = requirement.partition("==")
             name = re.match(r"[A-Za-z0-9_.-]+", name)[0].lower().replace("_", "-")
@@ -53,7 +59,8 @@ def test_the_lock_has_what_the_project_asks_for():
 
 def test_what_only_development_needs_is_in_a_lock_of_its_own():
     assert {n: v for n, v in DEVELOPMENT.items() if n in RUNTIME} == {
-        n: RUNTIME[n] for n in DEVELOPMENT if n in RUNTIME}
+        n: RUNTIME[n] for n in DEVELOPMENT if n in RUNTIME
+    }
     assert not {"pytest", "ruff", "mypy", "selenium", "duckdb", "hypothesis"} & set(RUNTIME)
 
 
@@ -61,18 +68,29 @@ def test_what_only_development_needs_is_in_a_lock_of_its_own():
 def test_every_package_of_a_lock_has_hashes_and_no_address(lock):
     entries = re.split(r"^(?=[A-Za-z0-9])", lock.read_text(), flags=re.M)
     assert all("--hash=sha256:" in e for e in entries if re.match(r"[A-Za-z0-9]", e))
-    assert not re.search(r"://|^\s*-[if]\b|--(extra-)?index-url|--find-links", lock.read_text(),
-                         re.M)
+    assert not re.search(
+        r"://|^\s*-[if]\b|--(extra-)?index-url|--find-links", lock.read_text(), re.M
+    )
 
 
 def test_no_file_names_a_registry():
-    hosts = ["pypi" + r"\.org", "python" + "hosted", "repo1" + r"\.maven", "--" + "index-url",
-             "--" + "find-links", "art" + "ifactory"]
-    files = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True,
-                           check=True).stdout.split("\0")
-    found = [(f, m[0]) for f in files if f and (ROOT / f).is_file()
-             and f != "tests/test_environment.py"
-             for m in re.finditer("|".join(hosts), (ROOT / f).read_bytes().decode(errors="ignore"))]
+    hosts = [
+        "pypi" + r"\.org",
+        "python" + "hosted",
+        "repo1" + r"\.maven",
+        "--" + "index-url",
+        "--" + "find-links",
+        "art" + "ifactory",
+    ]
+    files = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split("\0")
+    found = [
+        (f, m[0])
+        for f in files
+        if f and (ROOT / f).is_file() and f != "tests/test_environment.py"
+        for m in re.finditer("|".join(hosts), (ROOT / f).read_bytes().decode(errors="ignore"))
+    ]
     assert not found
 
 
@@ -84,8 +102,9 @@ def test_ci_runs_what_a_developer_types():
 
 def test_make_help_lists_every_target():
     targets = re.findall(r"^([a-z-]+):(?!=)", (ROOT / "Makefile").read_text(), re.M)
-    shown = subprocess.run(["make", "-s", "-C", str(ROOT), "help"], capture_output=True, text=True,
-                           check=True).stdout
+    shown = subprocess.run(
+        ["make", "-s", "-C", str(ROOT), "help"], capture_output=True, text=True, check=True
+    ).stdout
     assert {"load", "up", "down", "test", "check", "lock", "clean", "help"} <= set(targets)
     assert all(f"make {t} " in shown for t in targets if t != "setup")
 
@@ -95,10 +114,15 @@ def test_spark_has_its_classes_from_the_archive(tmp_path):
     """As bootstrap.sh made it: .venv/spark.jsa.log says why there is none."""
     program = "from semistream.streaming.session import open_session as s; s('x').range(1).count()"
     options = f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} -Xlog:class+load:file={tmp_path}/classes"
-    subprocess.run([sys.executable, "-c", program], check=True, capture_output=True,
-                   env=os.environ | {"SPARK_SUBMIT_OPTS": options})
-    loaded = re.findall(r"\] (org\.apache\.spark\.[\w.]+) source: (.*)",
-                        (tmp_path / "classes").read_text())
+    subprocess.run(
+        [sys.executable, "-c", program],
+        check=True,
+        capture_output=True,
+        env=os.environ | {"SPARK_SUBMIT_OPTS": options},
+    )
+    loaded = re.findall(
+        r"\] (org\.apache\.spark\.[\w.]+) source: (.*)", (tmp_path / "classes").read_text()
+    )
     assert len(loaded) > 500
     assert sum("shared objects" in source for _, source in loaded) > 0.9 * len(loaded)
 
@@ -108,5 +132,7 @@ def test_the_second_compiler_of_sparks_jvm_waits_longer():
     options = shlex.split(os.environ["SPARK_SUBMIT_OPTS"])
     command = [java, *options, "-XX:+PrintFlagsFinal", "-version"]
     flags = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    assert dict(re.findall(r"(Tier4\w+Threshold) += (\d+)",
-                           flags))["Tier4InvocationThreshold"] == "200000"
+    assert (
+        dict(re.findall(r"(Tier4\w+Threshold) += (\d+)", flags))["Tier4InvocationThreshold"]
+        == "200000"
+    )

@@ -82,8 +82,9 @@ def costs(places) -> Path:
 
 @pytest.fixture(scope="module")
 def bench(places, costs) -> Bench:
-    return Bench(places, places.home / "data", scale=R_T / 1e8, seconds=0.01, costs=costs,
-                 batch=BATCH)
+    return Bench(
+        places, places.home / "data", scale=R_T / 1e8, seconds=0.01, costs=costs, batch=BATCH
+    )
 
 
 def batch(**columns) -> pa.RecordBatch:
@@ -105,12 +106,21 @@ def test_the_checksum_is_of_the_rows_and_not_of_their_order():
     assert len(set(row_hashes(ROWS).tolist())) == 3
 
 
-@pytest.mark.parametrize("other", [
-    batch(id=[1, 2, 3], name=["a", None, "c"], price=[1.5, 2.5, None], raw=[b"x", b"y", b"z"]),
-    batch(id=[1, 2, None], name=["c", None, "a"], price=[1.5, 2.5, None], raw=[b"x", b"y", b"z"]),
-    batch(id=[1, 2, None], name=["a", None, "c"], price=[1.5, 2.25, None], raw=[b"x", b"y", b"z"]),
-    ROWS.slice(0, 2), pa.concat_batches([ROWS, ROWS])],
-                         ids=["null", "swapped", "float", "missing", "twice"])
+@pytest.mark.parametrize(
+    "other",
+    [
+        batch(id=[1, 2, 3], name=["a", None, "c"], price=[1.5, 2.5, None], raw=[b"x", b"y", b"z"]),
+        batch(
+            id=[1, 2, None], name=["c", None, "a"], price=[1.5, 2.5, None], raw=[b"x", b"y", b"z"]
+        ),
+        batch(
+            id=[1, 2, None], name=["a", None, "c"], price=[1.5, 2.25, None], raw=[b"x", b"y", b"z"]
+        ),
+        ROWS.slice(0, 2),
+        pa.concat_batches([ROWS, ROWS]),
+    ],
+    ids=["null", "swapped", "float", "missing", "twice"],
+)
 def test_the_checksum_sees_what_is_wrong(other):
     assert answer_of(other) != answer_of(ROWS)
 
@@ -120,22 +130,27 @@ def oracle(bench: Bench, point: Point) -> Answer:
     data = bench.data(point)
     r = data.relation.with_partition(R_T)
     tuples = pa.Table.from_batches(
-        [r.read(i, data.relation.schema.names) for i in range(r.partition_count)])
+        [r.read(i, data.relation.schema.names) for i in range(r.partition_count)]
+    )
     rows_of: dict[int, list[int]] = {}
     for i, key in enumerate(tuples["key"].to_pylist()):
         rows_of.setdefault(key, []).append(i)
     chunk, answer = data.stream(ELSEWHERE).next(BATCH), Answer()
-    pairs = [(i, row) for i, key in enumerate(chunk["key"].to_pylist())
-             for row in rows_of.get(key, ())]
+    pairs = [
+        (i, row) for i, key in enumerate(chunk["key"].to_pylist()) for row in rows_of.get(key, ())
+    ]
     left, right = (pa.array(x) for x in zip(*pairs, strict=True))
     matched = chunk.take(left)
-    joined = pa.RecordBatch.from_arrays([*matched.columns,
-                                         tuples["payload"].combine_chunks().take(right)],
-                                        ["key", "note", "payload"])
+    joined = pa.RecordBatch.from_arrays(
+        [*matched.columns, tuples["payload"].combine_chunks().take(right)],
+        ["key", "note", "payload"],
+    )
     lost = chunk.take(
-        pa.array([i for i, key in enumerate(chunk["key"].to_pylist()) if key not in rows_of]))
-    answer.add(JoinOutput(joined,
-                          lost.append_column("reason", pa.repeat("no_match", lost.num_rows))))
+        pa.array([i for i, key in enumerate(chunk["key"].to_pylist()) if key not in rows_of])
+    )
+    answer.add(
+        JoinOutput(joined, lost.append_column("reason", pa.repeat("no_match", lost.num_rows)))
+    )
     return answer
 
 
@@ -148,10 +163,12 @@ def rows(bench) -> list[dict]:
 def test_every_algorithm_gives_the_oracles_answer(bench, rows):
     expected = oracle(bench, Point("meshjoin", R_T, 0.15, data="zipf-many"))
     assert expected.unmatched > 1000 and expected.joined != BATCH
-    assert [(r["algorithm"], r["state"], r["error"])
-            for r in rows] == [(a, MEASURED, "") for a in MODELS]
+    assert [(r["algorithm"], r["state"], r["error"]) for r in rows] == [
+        (a, MEASURED, "") for a in MODELS
+    ]
     assert {(r["answer"], r["answer_rows"], r["answer_unmatched"]) for r in rows} == {
-        (expected.checksum, expected.joined, expected.unmatched)}
+        (expected.checksum, expected.joined, expected.unmatched)
+    }
     assert wrong_answers(rows) == []
 
 
@@ -176,7 +193,8 @@ def test_the_models_know_how_often_keys_are_absent_and_repeated(bench):
     keys = data.relation.with_partition(R_T)
     present = np.unique(np.concatenate([keys.read_codes(i) for i in range(keys.partition_count)]))
     drawn = np.concatenate(
-        [data.stream(i * 16_384).next(16_384)["key"].to_numpy() for i in range(20)])
+        [data.stream(i * 16_384).next(16_384)["key"].to_numpy() for i in range(20)]
+    )
     assert np.isin(drawn, present).mean() == pytest.approx(1 - data.frequencies.absent, abs=0.005)
     assert data.frequencies.count == len(present) and data.fan_out == R_T / len(present)
 
@@ -199,8 +217,9 @@ def test_flights_are_many_to_many(bench):
     assert data.fan_out > 20 and 0 < data.frequencies.absent < 0.3
     assert set(data.stream(0).next(BATCH)["month"].to_pylist()) == {12}
     r = data.relation.with_partition(400_000)
-    master = pa.concat_tables(pa.Table.from_batches([r.read(i, ["tailnum"])])
-                              for i in range(r.partition_count))
+    master = pa.concat_tables(
+        pa.Table.from_batches([r.read(i, ["tailnum"])]) for i in range(r.partition_count)
+    )
     counts = Counter(master["tailnum"].to_pylist())
     checked, row = data.stream(ELSEWHERE).next(BATCH)["tailnum"].to_pylist(), bench.run(point)
     assert row["error"] == "" and row["answer_rows"] == sum(counts[t] for t in checked)
@@ -212,10 +231,19 @@ def test_arrivals_wait_until_the_operator_has_time(bench):
     data = bench.data(point)
 
     def drive() -> Drive:
-        return Drive(open_join("hybridjoin", memory=bench.memory(point), stream=data.sample.schema,
-                               master=data.relation,
-                               on=data.on, parameters=bench.predict(point).parameters),
-                     data.stream(0), BATCH, bench.clock)
+        return Drive(
+            open_join(
+                "hybridjoin",
+                memory=bench.memory(point),
+                stream=data.sample.schema,
+                master=data.relation,
+                on=data.on,
+                parameters=bench.predict(point).parameters,
+            ),
+            data.stream(0),
+            BATCH,
+            bench.clock,
+        )
 
     at_ease = measure_arrivals(calm := drive(), Arrivals(calm, ArrivalTimes(100.0)), 0.1)
     assert at_ease.busy < 1 and calm.join.stats.rows_read >= 10
@@ -234,8 +262,14 @@ def test_waiting_by_the_papers_is_for_all_w_tuples(bench, monkeypatch):
     clock = count(0.0, 1e-9).__next__
     monkeypatch.setattr("time.perf_counter", clock)
     data, rate = bench.data(Point("meshjoin", 500, 0.5)), 1e3
-    join = open_join("meshjoin", memory=92_000, stream=data.sample.schema, master=data.relation,
-                     on=data.on, parameters={"disk_tuples": 125})
+    join = open_join(
+        "meshjoin",
+        memory=92_000,
+        stream=data.sample.schema,
+        master=data.relation,
+        on=data.on,
+        parameters={"disk_tuples": 125},
+    )
     drive = Drive(join, data.stream(0), BATCH, clock)
     arrivals = Arrivals(drive, ArrivalTimes(rate))
     arrivals.feed()
@@ -254,9 +288,14 @@ def test_tuples_of_bursts_wait_for_one_another(bench, places, costs, monkeypatch
     point, spans = Point("hybridjoin", R_T, 0.5), {}
     for burstiness in (0.5, 0.8):
         data = bench.data(point)
-        join = open_join("hybridjoin", memory=bench.memory(point), stream=data.sample.schema,
-                         master=data.relation, on=data.on,
-                         parameters=bench.predict(point).parameters)
+        join = open_join(
+            "hybridjoin",
+            memory=bench.memory(point),
+            stream=data.sample.schema,
+            master=data.relation,
+            on=data.on,
+            parameters=bench.predict(point).parameters,
+        )
         drive = Drive(join, data.stream(0), 1, count(0.0, 2e-3).__next__)
         arrivals = Arrivals(drive, ArrivalTimes(50.0, burstiness, period=8.0))
         while arrivals.taken < 400:
@@ -264,10 +303,13 @@ def test_tuples_of_bursts_wait_for_one_another(bench, places, costs, monkeypatch
         spans[burstiness] = arrivals.waited / arrivals.taken
     assert spans[0.5] == pytest.approx(0, abs=1e-6) and spans[0.8] > 2e-3
     asked = []
-    monkeypatch.setattr("benchmarks.papers.bench.Arrivals",
-                        lambda drive, times: asked.append(times) or Arrivals(drive, times))
-    settings = ExperimentSettings(burstiness=0.8, seconds=0.01, costs=costs,
-                                  data=places.home / "data")
+    monkeypatch.setattr(
+        "benchmarks.papers.bench.Arrivals",
+        lambda drive, times: asked.append(times) or Arrivals(drive, times),
+    )
+    settings = ExperimentSettings(
+        burstiness=0.8, seconds=0.01, costs=costs, data=places.home / "data"
+    )
     bursty = _bench(EXPERIMENTS["ssj-time"], settings, places, print)
     assert bursty.run(replace(point, rate=1e4))["error"] == ""
     assert [(t.rate, t.burstiness, t.period) for t in asked] == [(1e4, 0.8, 0.01)]
@@ -276,13 +318,23 @@ def test_tuples_of_bursts_wait_for_one_another(bench, places, costs, monkeypatch
 def test_what_is_told_beside_a_claim_does_not_judge_it(bench):
     claim = EXPERIMENTS["ssj-time"].claims[1]
     assert "waiting" in claim.text and claim.beside
-    common = {"state": MEASURED, "master_tuples": 1, "memory_percent": 10.0, "skew": 1.0,
-              "data": "zipf", "rate": 100.0, "repetition": 0, "point": ""}
-    runs = [common | {"algorithm": a, "point": a, "waiting_time": wait, "entry_time": entry}
-            for a, wait, entry in (("meshjoin", 6.0, 1.0), ("ssj", 3.0, 4.0))]
+    common = {
+        "state": MEASURED,
+        "master_tuples": 1,
+        "memory_percent": 10.0,
+        "skew": 1.0,
+        "data": "zipf",
+        "rate": 100.0,
+        "repetition": 0,
+        "point": "",
+    }
+    runs = [
+        common | {"algorithm": a, "point": a, "waiting_time": wait, "entry_time": entry}
+        for a, wait, entry in (("meshjoin", 6.0, 1.0), ("ssj", 3.0, 4.0))
+    ]
     experiment = replace(EXPERIMENTS["ssj-time"], claims=(claim,))
     points = [Point(a, 1, 0.1) for a in ("meshjoin", "ssj")]
-    found, = judge(experiment, bench, points, runs + [r | {"repetition": 1} for r in runs])
+    (found,) = judge(experiment, bench, points, runs + [r | {"repetition": 1} for r in runs])
     assert found.verdict is Verdict.REPRODUCED and found.number.value == pytest.approx(2)
     assert found.reason.endswith("the w tuples of an iteration have come: 0.25.")
 
@@ -291,15 +343,19 @@ def test_the_memory_that_a_rate_needs(bench):
     mesh = bench.predict(Point("meshjoin", R_T, 0.4))
     for algorithm, form, load in (("meshjoin", (), 3), ("ssbj", (("form", "rate"),), 30)):
         row = bench.run(
-            Point(algorithm, R_T, 0.5, rate=mesh.mu / load, needed=True, parameters=form))
+            Point(algorithm, R_T, 0.5, rate=mesh.mu / load, needed=True, parameters=form)
+        )
         assert row["error"] == "" and row["needed"] > 0 and row["needed_model"] > 0
 
 
 def test_the_parts_of_an_iteration_are_all_of_it(bench):
     points = [Point(a, R_T, 0.3) for a in ("ssj", "meshjoin")]
     settings = explain(bench, points)
-    assert [s.name.split(",")[0] for s in settings] == ["the paper's |R|", "the paper's |R|",
-                                                        "as measured here"]
+    assert [s.name.split(",")[0] for s in settings] == [
+        "the paper's |R|",
+        "the paper's |R|",
+        "as measured here",
+    ]
     for s in settings:
         assert all(sum(x.terms.values()) == pytest.approx(1, abs=0.05) for x in s.shares)
         assert s.ratio == pytest.approx(s.shares[0].mu / s.shares[1].mu)
@@ -320,8 +376,12 @@ def test_no_costs_give_more_than_the_bound(bench):
         weights, costs = random.lognormal(sigma=3, size=len(TERMS)), bench.costs("zipf")
         for term, weight in zip(TERMS, weights, strict=True):
             costs = scaled(costs, term, weight)
-        ratios.append(math.exp(math.log(bench.predict(points[0], work, memory, costs).mu)
-                               - math.log(bench.predict(points[1], work, memory, costs).mu)))
+        ratios.append(
+            math.exp(
+                math.log(bench.predict(points[0], work, memory, costs).mu)
+                - math.log(bench.predict(points[1], work, memory, costs).mu)
+            )
+        )
     assert paper.ratio <= paper.bound.ratio and max(ratios) <= paper.bound.ratio * 1.01
     assert set(paper.bound.terms) <= set(TERMS) and paper.bound.terms
 
@@ -332,14 +392,21 @@ def scaled(costs, term, weight):
 
     def times(owner, names):
         values = {n: getattr(owner, n) for n in names}
-        return replace(owner, **{n: tuple(weight * x for x in v) if isinstance(v, tuple)
-                                 else weight * v for n, v in values.items()})
+        return replace(
+            owner,
+            **{
+                n: tuple(weight * x for x in v) if isinstance(v, tuple) else weight * v
+                for n, v in values.items()
+            },
+        )
 
     return replace(times(costs, general), **{p: times(getattr(costs, p), phases) for p in PHASES})
 
 
-@pytest.mark.parametrize("algorithms, data, share, least, most", [
-    (("ssj", "meshjoin"), "zipf", 0.1, 7, 15), (("ssbj", "meshjoin"), "zipf-many", 0.1, 4.5, 5.5)])
+@pytest.mark.parametrize(
+    "algorithms, data, share, least, most",
+    [(("ssj", "meshjoin"), "zipf", 0.1, 7, 15), (("ssbj", "meshjoin"), "zipf-many", 0.1, 4.5, 5.5)],
+)
 def test_a_bound_is_over_sizes_too(bench, algorithms, data, share, least, most):
     """SSJ's h_R may be what the costs make best, so that 7 times is possible; SSBJ's follows."""
     paper = explain(bench, [Point(a, R_T, share, data=data) for a in algorithms])[0]
@@ -361,8 +428,9 @@ def test_the_largest_ratio_may_need_several_costs():
 
 def test_a_cache_makes_the_use_of_partitions_even(bench):
     """Most of a skewed stream joins with few partitions, until a cache answers for these."""
-    spread = {a: used(bench, p := Point(a, R_T, 0.3), bench.predict(p))
-              for a in ("ssbj", "meshjoin")}
+    spread = {
+        a: used(bench, p := Point(a, R_T, 0.3), bench.predict(p)) for a in ("ssbj", "meshjoin")
+    }
     assert 0 < spread["ssbj"]["partition_spread"] < spread["meshjoin"]["partition_spread"] / 2
     assert spread["ssbj"]["partition_pairs"] > 10
 
@@ -384,8 +452,9 @@ def test_why_a_rate_needs_so_much_memory(bench):
 
 def test_what_is_left_of_waiting_for_the_disk_is_a_part_of_reading(bench, monkeypatch):
     known, points = bench.costs("zipf"), [Point(a, R_T, 0.3) for a in ("ssj", "meshjoin")]
-    waiting = {p: replace(getattr(known, p), wait_partition=2e-4, left_partition=1e-4)
-               for p in PHASES}
+    waiting = {
+        p: replace(getattr(known, p), wait_partition=2e-4, left_partition=1e-4) for p in PHASES
+    }
     before = explain(bench, points)[-1].shares[1]
     monkeypatch.setattr(bench, "costs", lambda *_: replace(known, **waiting))
     after = explain(bench, points)[-1].shares[1]
@@ -399,27 +468,47 @@ def test_a_term_that_is_free_costs_nothing():
     assert without(TYPICAL, "look up in H_S").scan.look_up == (0.0,) * len(TYPICAL.scan.look_up)
 
 
-@pytest.mark.parametrize("value, interval, verdict", [
-    (7, 0, Verdict.REPRODUCED), (7, 1.7, Verdict.REPRODUCED), (5.3, 0.3, Verdict.NOT_DECIDED),
-    (5.0, 0.3, Verdict.NOT_DECIDED), (12, 1, Verdict.MORE), (9, 1, Verdict.NOT_DECIDED),
-    (2, 0.1, Verdict.LESS), (1.05, 0.1, Verdict.NOT_DECIDED), (0.8, 0.1, Verdict.NOT_REPRODUCED),
-    (7, math.inf, Verdict.NOT_DECIDED), (float("nan"), 0, Verdict.NOT_MEASURED)])
+@pytest.mark.parametrize(
+    "value, interval, verdict",
+    [
+        (7, 0, Verdict.REPRODUCED),
+        (7, 1.7, Verdict.REPRODUCED),
+        (5.3, 0.3, Verdict.NOT_DECIDED),
+        (5.0, 0.3, Verdict.NOT_DECIDED),
+        (12, 1, Verdict.MORE),
+        (9, 1, Verdict.NOT_DECIDED),
+        (2, 0.1, Verdict.LESS),
+        (1.05, 0.1, Verdict.NOT_DECIDED),
+        (0.8, 0.1, Verdict.NOT_REPRODUCED),
+        (7, math.inf, Verdict.NOT_DECIDED),
+        (float("nan"), 0, Verdict.NOT_MEASURED),
+    ],
+)
 def test_verdicts_on_seven_times(value, interval, verdict):
     claim = Claim("7 times", lambda rows: None, "7", 5.25, 8.75, worse=1.0)
     assert claim.verdict(Number(value, interval)) is verdict
     assert claim.verdict(None) is Verdict.NOT_MEASURED
 
 
-@pytest.mark.parametrize("value, interval, verdict", [
-    (0.05, 0.04, Verdict.MET), (0.0, 0.01, Verdict.MET), (0.05, 0.06, Verdict.NOT_DECIDED),
-    (0.3, 0.1, Verdict.NOT_MET), (0.12, 0.04, Verdict.NOT_DECIDED)])
+@pytest.mark.parametrize(
+    "value, interval, verdict",
+    [
+        (0.05, 0.04, Verdict.MET),
+        (0.0, 0.01, Verdict.MET),
+        (0.05, 0.06, Verdict.NOT_DECIDED),
+        (0.3, 0.1, Verdict.NOT_MET),
+        (0.12, 0.04, Verdict.NOT_DECIDED),
+    ],
+)
 def test_verdicts_on_an_aim(value, interval, verdict):
-    assert Claim("error", lambda rows: None, "", 0, 0.1, aim=True).verdict(
-        Number(value, interval)) is verdict
+    assert (
+        Claim("error", lambda rows: None, "", 0, 0.1, aim=True).verdict(Number(value, interval))
+        is verdict
+    )
 
 
 def test_intervals_are_those_of_students_distribution():
-    assert half_width([1.0, 2.0, 3.0]) == pytest.approx(4.303 / 3 ** 0.5, rel=1e-3)
+    assert half_width([1.0, 2.0, 3.0]) == pytest.approx(4.303 / 3**0.5, rel=1e-3)
     assert half_width([1.0]) == math.inf and half_width([2.0, 2.0]) == 0
     faster = ratio_of([20, 22, 24], [10, 11, 12])
     assert faster == pytest.approx((2, 2, 2)) and faster.verdict is Verdict.FASTER
@@ -441,8 +530,11 @@ def test_a_claim_is_judged_over_repetitions():
     experiment = replace(EXPERIMENTS["ssj-memory"], claims=(claim,))
 
     def judged(*rates: float) -> Verdict:
-        runs = [r | {"point": r["algorithm"], "repetition": i} for i, mu in enumerate(rates)
-                for r in point_rows(("ssj", 1, mu), ("meshjoin", 1, 10))]
+        runs = [
+            r | {"point": r["algorithm"], "repetition": i}
+            for i, mu in enumerate(rates)
+            for r in point_rows(("ssj", 1, mu), ("meshjoin", 1, 10))
+        ]
         [finding] = judge(experiment, None, [], runs)
         assert finding.number.value == pytest.approx(np.mean(rates) / 10)
         return finding.verdict
@@ -453,8 +545,16 @@ def test_a_claim_is_judged_over_repetitions():
 
 
 def test_repetitions_are_combined():
-    one = {"point": "p", "repetition": 0, "state": MEASURED, "mu": 10.0, "h_r": 4, "settled": True,
-           "series": "SSJ", "master_tuples": 7}
+    one = {
+        "point": "p",
+        "repetition": 0,
+        "state": MEASURED,
+        "mu": 10.0,
+        "h_r": 4,
+        "settled": True,
+        "series": "SSJ",
+        "master_tuples": 7,
+    }
     two = one | {"repetition": 1, "mu": 12.0, "h_r": 5, "settled": False}
     [row] = combined([one, two])
     assert row["mu"] == 11 and row["mu_interval"] == pytest.approx(12.706, rel=1e-3)
@@ -466,13 +566,20 @@ def test_repetitions_are_combined():
     assert shuffled("x", 0, range(9)) == shuffled("x", 0, range(9))
 
 
-@pytest.mark.parametrize("paper, bound, told, short", [
-    (5.0, 9.0, "agree with the paper", "as claimed"),
-    (2.0, 3.5, "does not follow from them", "at most 3.50"),
-    (2.0, 6.0, "is possible by the models", "at most 6.00"), (9.0, 9.0, "prints no costs", "9.00")])
+@pytest.mark.parametrize(
+    "paper, bound, told, short",
+    [
+        (5.0, 9.0, "agree with the paper", "as claimed"),
+        (2.0, 3.5, "does not follow from them", "at most 3.50"),
+        (2.0, 6.0, "is possible by the models", "at most 6.00"),
+        (9.0, 9.0, "prints no costs", "9.00"),
+    ],
+)
 def test_why_a_ratio_is_not_the_papers(paper, bound, told, short):
-    settings = [Setting(name, paper, (), 0.5, bound=Bound(bound, ("read R",)))
-                for name in (PAPERS, "as measured here")]
+    settings = [
+        Setting(name, paper, (), 0.5, bound=Bound(bound, ("read R",)))
+        for name in (PAPERS, "as measured here")
+    ]
     claim = Claim("5 times", lambda rows: None, "5", 3.75, 6.25, worse=1.0)
     assert told in reason(claim, settings) and f"{paper:.2f}" in reason(claim, settings)
     assert "1.25 at the sizes and costs here" in reason(claim, settings, 1.25)
@@ -483,8 +590,11 @@ def test_why_a_ratio_is_not_the_papers(paper, bound, told, short):
 def test_where_a_paper_contradicts_itself():
     """No ratio is both 7 and at most 3.5; 8 and 8 are no contradiction."""
     found = {(c.paper, c.at.memory_percent): [str(s) for s in c.stated] for c in contradictions()}
-    assert found["SSJ (2014)", 10.0] == ["7 (Fig. 6(a))", "at most 3.5 (Fig. 6(b))",
-                                         "7 (Fig. 6(c))"]
+    assert found["SSJ (2014)", 10.0] == [
+        "7 (Fig. 6(a))",
+        "at most 3.5 (Fig. 6(b))",
+        "7 (Fig. 6(c))",
+    ]
     assert "at most 1.6 (Fig. 5(f): 39% through the cache)" in found["SSBJ", 1.0]
     assert "5.7 (Fig. 5(b))" in found["SSBJ", 10.0]
     assert "3 (Fig. 4(c))" in found["SSCJ (2013)", 10.0]
@@ -499,9 +609,18 @@ def test_where_a_paper_contradicts_itself():
 
 
 def test_what_is_of_the_papers_size_is_not_decided_at_another(bench):
-    rows = [r | {"algorithm": "ssbj", "through_cache": 0.6, "through_cache_model": 0.6,
-                 "point": "p", "repetition": i} for i in (0, 1)
-            for r in point_rows(("ssbj", 1.0, 10))]
+    rows = [
+        r
+        | {
+            "algorithm": "ssbj",
+            "through_cache": 0.6,
+            "through_cache_model": 0.6,
+            "point": "p",
+            "repetition": i,
+        }
+        for i in (0, 1)
+        for r in point_rows(("ssbj", 1.0, 10))
+    ]
     claim = EXPERIMENTS["ssbj-memory"].claims[2]
     experiment = replace(EXPERIMENTS["ssbj-memory"], claims=(claim,))
     [finding] = judge(experiment, bench, [], rows)
@@ -522,8 +641,12 @@ def test_that_r_meshjoin_has_one_slice_is_told():
 
 
 def test_changes_over_a_parameter():
-    made = point_rows(("tuned-x-hybridjoin", 5, 30), ("x-hybridjoin", 5, 20),
-                      ("tuned-x-hybridjoin", 30, 42), ("x-hybridjoin", 30, 40))
+    made = point_rows(
+        ("tuned-x-hybridjoin", 5, 30),
+        ("x-hybridjoin", 5, 20),
+        ("tuned-x-hybridjoin", 30, 42),
+        ("x-hybridjoin", 30, 40),
+    )
     grows = change("grows", "memory_percent", 5, 30, "tuned-x-hybridjoin", "x-hybridjoin")
     assert grows.find(made).value == grows.find(made).predicted == pytest.approx(0.7)
     assert grows.verdict(grows.find(made)) is Verdict.NOT_REPRODUCED
@@ -538,8 +661,10 @@ def test_changes_over_a_parameter():
 
 def test_what_other_switching_factors_lose():
     def at(**mu):
-        return [{**point_rows(("ssbj", 1, v))[0], "switching_factor": float(k[1:])}
-                for k, v in mu.items()]
+        return [
+            {**point_rows(("ssbj", 1, v))[0], "switching_factor": float(k[1:])}
+            for k, v in mu.items()
+        ]
 
     best, worse = EXPERIMENTS["ssbj-switching"].claims
     assert worse.find(at(f1=100, f2=80, f4=50)).value == pytest.approx(0.2)
@@ -551,10 +676,21 @@ def test_what_other_switching_factors_lose():
 
 def test_a_surface_is_compared_at_every_position():
     """The best measured size is the model's, and the model is far off elsewhere."""
-    made = [{**point_rows(("ssj", 1, mu))[0], "mu_model": model, "at_disk_tuples": d,
-             "at_cache_tuples": h} for d, h, mu, model in (
-        (0.5, 1.0, 80, 80), (1.0, 1.0, 100, 102), (2.0, 1.0, 90, 45), (1.0, 2.0, 70, 70),
-        (2.0, 2.0, 10, 31))]
+    made = [
+        {
+            **point_rows(("ssj", 1, mu))[0],
+            "mu_model": model,
+            "at_disk_tuples": d,
+            "at_cache_tuples": h,
+        }
+        for d, h, mu, model in (
+            (0.5, 1.0, 80, 80),
+            (1.0, 1.0, 100, 102),
+            (2.0, 1.0, 90, 45),
+            (1.0, 2.0, 70, 70),
+            (2.0, 2.0, 10, 31),
+        )
+    ]
     assert tuned("disk_tuples", "2.5%", 0.025).find(made).value == pytest.approx(0.02)
     assert deviation("disk_tuples", "2.5%", 0.025).find(made).value == pytest.approx(0.5)
     assert deviation("cache_tuples", "0.65%", 0.0065).find(made).value == pytest.approx(0.02)
@@ -564,13 +700,26 @@ def test_a_surface_is_compared_at_every_position():
 
 
 def point_rows(*rates: tuple[str, float, float]) -> list[dict]:
-    return [{"algorithm": a, "memory_percent": m, "mu": mu, "mu_model": 2 * mu, "state": MEASURED,
-             "master_tuples": 1, "skew": 1.0, "data": "zipf", "rate": 0.0} for a, m, mu in rates]
+    return [
+        {
+            "algorithm": a,
+            "memory_percent": m,
+            "mu": mu,
+            "mu_model": 2 * mu,
+            "state": MEASURED,
+            "master_tuples": 1,
+            "skew": 1.0,
+            "data": "zipf",
+            "rate": 0.0,
+        }
+        for a, m, mu in rates
+    ]
 
 
 def test_ratios_compare_the_same_settings():
-    made = point_rows(("ssj", 1, 20), ("meshjoin", 1, 10), ("ssj", 10, 80), ("meshjoin", 10, 10),
-                      ("ssj", 5, 1000))
+    made = point_rows(
+        ("ssj", 1, 20), ("meshjoin", 1, 10), ("ssj", 10, 80), ("meshjoin", 10, 10), ("ssj", 5, 1000)
+    )
     number = ratio("ssj", "meshjoin", memory_percent=10)(made)
     assert number.value == number.predicted == pytest.approx(8)
     assert ratio("ssj", "meshjoin")(made).value == pytest.approx(4)
@@ -579,25 +728,46 @@ def test_ratios_compare_the_same_settings():
 
 
 @pytest.mark.parametrize(
-    "experiment", [pytest.param(e, id=e.name) for e in EXPERIMENTS.values() if e.study is None])
+    "experiment", [pytest.param(e, id=e.name) for e in EXPERIMENTS.values() if e.study is None]
+)
 def test_every_experiment_is_laid_out(experiment, places, costs):
-    asked = Bench(places, places.home / "data", experiment.least, costs=costs, tuples=(400_000,),
-                  percent=(5.0, 10.0))
+    asked = Bench(
+        places,
+        places.home / "data",
+        experiment.least,
+        costs=costs,
+        tuples=(400_000,),
+        percent=(5.0, 10.0),
+    )
     points = experiment.points(asked, experiment.algorithms)
     assert {p.algorithm for p in points} == set(experiment.algorithms)
     assert len(points) == len(set(points))
-    assert all(p.algorithm in REGISTRY and p.memory > 0
-               and (p.tuples >= 100_000 or p.data == "flights") for p in points)
-    assert {k for p in experiment.plots
-            for k in (p.x, p.y, *filter(None, [p.second]))} <= set(TITLES)
+    assert all(
+        p.algorithm in REGISTRY and p.memory > 0 and (p.tuples >= 100_000 or p.data == "flights")
+        for p in points
+    )
+    assert {k for p in experiment.plots for k in (p.x, p.y, *filter(None, [p.second]))} <= set(
+        TITLES
+    )
     for claim in experiment.claims:
         assert claim.find([]) is None and claim.text
 
 
 def semistream(places, monkeypatch, costs, *arguments: str) -> int:
     monkeypatch.setenv("SEMISTREAM_HOME", str(places.home))
-    return main([*arguments, "--costs", str(costs), "--data",
-                 str(places.home / "data"), "--seconds", "0.01", "--repetitions", "2"])
+    return main(
+        [
+            *arguments,
+            "--costs",
+            str(costs),
+            "--data",
+            str(places.home / "data"),
+            "--seconds",
+            "0.01",
+            "--repetitions",
+            "2",
+        ]
+    )
 
 
 GRID = ("--master", str(R_T), "--memory", "0.1,30", "--skew", "1", "--algorithms", "meshjoin,sscj")
@@ -610,14 +780,16 @@ def test_the_note_of_a_claim_is_its_reason_where_the_models_have_none():
 
     assert why("others wait for w tuples", 0.3) == "Others wait for w tuples."
     assert why("others wait for w tuples", 1.3) == why("", 0.3) == ""
-    waits = [c for n in ("ssj-time", "sscj-time") for c in EXPERIMENTS[n].claims
-             if "waiting" in c.text]
+    waits = [
+        c for n in ("ssj-time", "sscj-time") for c in EXPERIMENTS[n].claims if "waiting" in c.text
+    ]
     assert len(waits) == 4 and all("stream buffer is empty" in c.note for c in waits)
 
 
 def test_results_a_report_and_a_failed_point(places, monkeypatch, costs, tmp_path, capsys):
-    assert semistream(places, monkeypatch, costs, "cost-models", *GRID, "--output",
-                      str(tmp_path)) == 0
+    assert (
+        semistream(places, monkeypatch, costs, "cost-models", *GRID, "--output", str(tmp_path)) == 0
+    )
     out, err = capsys.readouterr()
     assert "median error of c_loop" in out and "report.html" in out
     assert "[8/8]" in err and err.count("failed: 'memory'") == 4
@@ -627,16 +799,21 @@ def test_results_a_report_and_a_failed_point(places, monkeypatch, costs, tmp_pat
     assert about["command"].startswith("python -m benchmarks.papers cost-models")
     assert about["commit"]
     good = [r for r in results["rows"] if r["state"] == MEASURED]
-    assert len(results["runs"]) == 8 and all(r["mu_interval"] > 0 and r["repetitions"] == 2
-                                             for r in good)
-    assert len(results["rows"]) == 4 and len(
-        {r["answer"] for r in good}) == 1 and results["wrong_answers"] == []
+    assert len(results["runs"]) == 8 and all(
+        r["mu_interval"] > 0 and r["repetitions"] == 2 for r in good
+    )
+    assert (
+        len(results["rows"]) == 4
+        and len({r["answer"] for r in good}) == 1
+        and results["wrong_answers"] == []
+    )
     with open(tmp_path / "cost-models" / "results.csv") as f:
         assert [float(r["mu"]) for r in csv.DictReader(f) if r["mu"]] == [r["mu"] for r in good]
     claims = (tmp_path / "cost-models" / "claims.txt").read_text()
     assert f"commit {about['commit']}" in claims and f"$ {about['command']}\n" in claims
-    assert "answers: of all joins equal" in claims and all(c["claim"] in claims
-                                                           for c in results["claims"])
+    assert "answers: of all joins equal" in claims and all(
+        c["claim"] in claims for c in results["claims"]
+    )
     page = (tmp_path / "cost-models" / "report.html").read_text()
     assert page.count("<svg") == 2 and "http" not in page.replace("http://www.w3.org", "")
     assert "<strong>failed:</strong>" in page
@@ -645,8 +822,11 @@ def test_results_a_report_and_a_failed_point(places, monkeypatch, costs, tmp_pat
 
 
 def test_a_series_has_one_colour_in_all_plots_of_a_report():
-    rows = [{"series": s, "state": MEASURED, "x": x, "mu": 1.0 + x, "part": s == "SSJ"}
-            for x in (1, 2) for s in ("MESHJOIN", "SSJ")]
+    rows = [
+        {"series": s, "state": MEASURED, "x": x, "mu": 1.0 + x, "part": s == "SSJ"}
+        for x in (1, 2)
+        for s in ("MESHJOIN", "SSJ")
+    ]
     both, one = (draw(Plot("", "x", models=(), only=only), rows) for only in ({}, {"part": True}))
     assert all(c in both for c in COLOURS[:2])
     assert COLOURS[0] not in one
@@ -655,9 +835,18 @@ def test_a_series_has_one_colour_in_all_plots_of_a_report():
 
 def test_an_interrupted_run_is_taken_up(places, costs, tmp_path):
     settings = ExperimentSettings.load(
-        {"costs": costs, "data": places.home / "data", "output": tmp_path, "seconds": 0.01,
-         "repetitions": 1, "algorithms": "meshjoin,ssbj", "master": str(R_T), "memory": "30",
-         "skew": "1"})
+        {
+            "costs": costs,
+            "data": places.home / "data",
+            "output": tmp_path,
+            "seconds": 0.01,
+            "repetitions": 1,
+            "algorithms": "meshjoin,ssbj",
+            "master": str(R_T),
+            "memory": "30",
+            "skew": "1",
+        }
+    )
     experiment, lines = EXPERIMENTS["cost-models"], []
 
     def interrupting(line: str) -> None:
@@ -682,13 +871,25 @@ def test_costs_are_of_the_machine_as_it_is_at_the_run(places, tmp_path, monkeypa
     """They are measured with the points: what is taken up keeps them, what is not has new ones."""
     times = iter(range(9))
     monkeypatch.setattr("benchmarks.papers.bench.MOST_TUPLES", R_T)
-    monkeypatch.setattr("benchmarks.papers.bench.calibrate",
-                        lambda *_, **__: replace(TYPICAL, measured={"at": next(times)}))
+    monkeypatch.setattr(
+        "benchmarks.papers.bench.calibrate",
+        lambda *_, **__: replace(TYPICAL, measured={"at": next(times)}),
+    )
 
     def measured_at(**more):
         settings = ExperimentSettings.load(
-            {"data": places.home / "data", "output": tmp_path, "seconds": 0.01, "repetitions": 1,
-             "algorithms": "meshjoin", "master": str(R_T), "memory": "30", "skew": "1"} | more)
+            {
+                "data": places.home / "data",
+                "output": tmp_path,
+                "seconds": 0.01,
+                "repetitions": 1,
+                "algorithms": "meshjoin",
+                "master": str(R_T),
+                "memory": "30",
+                "skew": "1",
+            }
+            | more
+        )
         run(EXPERIMENTS["cost-models"], settings, places, "a command", print)
         about = json.loads((tmp_path / "cost-models" / "results.json").read_text())["about"]
         return about["costs"]["zipf"]["at"]
@@ -711,9 +912,14 @@ def test_names():
 
 
 @pytest.mark.parametrize(
-    "arguments, named", [(["nothing"], "'experiment'"), (["ssj-memory", "--scale", "0"], "'scale'"),
-                         (["cost-models", "--master", "many"], "'master'"),
-                         (["ssj-memory", "--algorithms", "sjj"], "'algorithm'")])
+    "arguments, named",
+    [
+        (["nothing"], "'experiment'"),
+        (["ssj-memory", "--scale", "0"], "'scale'"),
+        (["cost-models", "--master", "many"], "'master'"),
+        (["ssj-memory", "--algorithms", "sjj"], "'algorithm'"),
+    ],
+)
 def test_wrong_settings_are_refused(arguments, named, places, monkeypatch, costs, capsys):
     assert semistream(places, monkeypatch, costs, *arguments) == 2
     assert named in capsys.readouterr().err

@@ -23,26 +23,41 @@ ON = [("k", "k")]
 
 def algorithms():
     """Those whose H_R is a FrequentTuples."""
-    return [name for name in REGISTRY
-            if isinstance(getattr(start(name, products(10)), "h_r", None), FrequentTuples)]
+    return [
+        name
+        for name in REGISTRY
+        if isinstance(getattr(start(name, products(10)), "h_r", None), FrequentTuples)
+    ]
 
 
 def products(count, copies=1, names=("p",)):
     keys = np.repeat(np.arange(count), copies)
-    return pa.table({"k": keys, "v": np.arange(len(keys)),
-                     "name": [names[i % len(names)] for i in range(len(keys))]})
+    return pa.table(
+        {
+            "k": keys,
+            "v": np.arange(len(keys)),
+            "name": [names[i % len(names)] for i in range(len(keys))],
+        }
+    )
 
 
 def start(algorithm, master, memory=60_000, part=50, **parameters):
     fields = REGISTRY[algorithm].parameters.model_fields
     parameters = {k: v for k, v in {"disk_tuples": 50, **parameters}.items() if k in fields}
-    return open_join(algorithm, memory=memory, stream=chunk([]).schema,
-                     master=MemoryRelation("r", master, ["k"], part), on=ON, parameters=parameters)
+    return open_join(
+        algorithm,
+        memory=memory,
+        stream=chunk([]).schema,
+        master=MemoryRelation("r", master, ["k"], part),
+        on=ON,
+        parameters=parameters,
+    )
 
 
 def chunk(keys):
     return pa.record_batch(
-        {"id": pa.array(np.arange(len(keys)), pa.int64()), "k": pa.array(keys, pa.int64())})
+        {"id": pa.array(np.arange(len(keys)), pa.int64()), "k": pa.array(keys, pa.int64())}
+    )
 
 
 def feed(join, chunks):
@@ -56,27 +71,38 @@ def cached(join):
 
 @pytest.mark.parametrize("copies", [1, 3])
 def test_the_tuples_of_some_keys_are_found_in_any_order(copies, tmp_path):
-    table = products(2_000,
-                     copies).take(pa.array(np.random.default_rng(1).permutation(2_000 * copies)))
-    publish_snapshot(table.to_batches(), table.schema, tmp_path, "m", ["k"], bucket_count=16,
-                     page_tuples=32)
-    for relation in (MemoryRelation("r", table, ["k"], 50),
-                     open_snapshot(tmp_path, partition_tuples=700)):
-        spec = open_join("ssbj", memory=1_000_000, stream=chunk([]).schema, master=relation,
-                         on=ON).spec
+    table = products(2_000, copies).take(
+        pa.array(np.random.default_rng(1).permutation(2_000 * copies))
+    )
+    publish_snapshot(
+        table.to_batches(), table.schema, tmp_path, "m", ["k"], bucket_count=16, page_tuples=32
+    )
+    for relation in (
+        MemoryRelation("r", table, ["k"], 50),
+        open_snapshot(tmp_path, partition_tuples=700),
+    ):
+        spec = open_join(
+            "ssbj", memory=1_000_000, stream=chunk([]).schema, master=relation, on=ON
+        ).spec
         keys = np.array([1_999, 7, 3, 1_000, 5_000, 0])
-        found = [(int(keys[i]), row) for partition, rows, index in tuples_of(spec, keys)
-                 for i, row in zip(index, partition.take(rows).to_pylist(), strict=True)]
+        found = [
+            (int(keys[i]), row)
+            for partition, rows, index in tuples_of(spec, keys)
+            for i, row in zip(index, partition.take(rows).to_pylist(), strict=True)
+        ]
         assert Counter((k, r["v"]) for k, r in found) == Counter(
-            (k, v) for k, v in zip(table["k"].to_pylist(),
-                                   table["v"].to_pylist(), strict=True) if k in keys)
+            (k, v)
+            for k, v in zip(table["k"].to_pylist(), table["v"].to_pylist(), strict=True)
+            if k in keys
+        )
 
 
 def hot(rng, values, chunks, size=500, share=0.8):
     """Chunks of which `share` are of the hot values, the rest uniformly 600..999."""
     for _ in range(chunks):
-        yield np.where(rng.random(size) < share, rng.choice(values, size),
-                       rng.integers(600, 1000, size))
+        yield np.where(
+            rng.random(size) < share, rng.choice(values, size), rng.integers(600, 1000, size)
+        )
 
 
 def check(join, outputs, chunks, master):
@@ -149,8 +175,14 @@ def test_of_a_duplicate_key_all_master_tuples_are_cached_or_none(algorithm):
 @pytest.mark.parametrize("copies", [1, 3, 30])
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_a_detection_takes_a_pass_over_h_r_however_many_tuples_a_key_has(algorithm, copies):
-    join = start(algorithm, products(3000 // copies, copies), memory=200_000, disk_tuples=300,
-                 part=300, cache_tuples=90)  # 11 places in the switching buffer
+    join = start(
+        algorithm,
+        products(3000 // copies, copies),
+        memory=200_000,
+        disk_tuples=300,
+        part=300,
+        cache_tuples=90,
+    )  # 11 places in the switching buffer
     h_r, partition, passes = join.h_r, DiskPartition(join.spec, 3), 0
 
     def index():
@@ -174,16 +206,18 @@ def test_a_detection_takes_a_pass_over_h_r_however_many_tuples_a_key_has(algorit
     h_r.end_period()
     assert passes <= before + 2
     assert h_r.threshold == (3 if copies > 11 else 2)  # more than an eighth of H_R changed places
-    assert cached(join) == dict.fromkeys([*keys[:fit - 1].tolist(), int(keys[-1])], copies)
+    assert cached(join) == dict.fromkeys([*keys[: fit - 1].tolist(), int(keys[-1])], copies)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_nothing_is_fetched_of_a_key_with_more_tuples_than_h_r_has_places_for(
-        algorithm, monkeypatch):
+    algorithm, monkeypatch
+):
     fetched = []
     monkeypatch.setattr(DiskPartition, "read", fetched.append)
-    join = start(algorithm, products(100, 30), memory=200_000, disk_tuples=300, part=300,
-                 cache_tuples=29)
+    join = start(
+        algorithm, products(100, 30), memory=200_000, disk_tuples=300, part=300, cache_tuples=29
+    )
     join.h_r.detect(DiskPartition(join.spec, 3), np.full(300, 5, np.int32))
     assert not fetched and not len(join.h_r.cache.staged)
 
@@ -240,8 +274,11 @@ def test_a_smaller_memory_takes_up_the_most_frequent(algorithm):
     small = start(algorithm, master, cache_tuples=10)
     state = large.snapshot()
     small.restore(state)
-    saved = Counter(dict(zip(*(state.tables["cache"][c].to_pylist() for c in ("key", "frequency")),
-                             strict=True)))
+    saved = Counter(
+        dict(
+            zip(*(state.tables["cache"][c].to_pylist() for c in ("key", "frequency")), strict=True)
+        )
+    )
     assert len(cached(small)) == 10
     assert min(saved[k] for k in cached(small)) >= sorted(saved.values())[-10]
     check(small, outputs, chunks, master)
@@ -255,33 +292,52 @@ def test_a_cache_that_does_not_fit_is_named(algorithm):
 
 @pytest.mark.parametrize("algorithm", ["cmeshjoin", "ssj", "ssbj", "sscj", "elevatorjoin"])
 def test_a_batch_larger_than_h_s_is_served_by_what_is_cached_while_it_waits_to_get_in(
-        algorithm, tmp_path):
+    algorithm, tmp_path
+):
     rng = np.random.default_rng(3)
-    keys = np.where(rng.random(60_000) < 0.9, rng.integers(0, 20, 60_000) * 977,
-                    rng.integers(0, 20_000, 60_000))
+    keys = np.where(
+        rng.random(60_000) < 0.9, rng.integers(0, 20, 60_000) * 977, rng.integers(0, 20_000, 60_000)
+    )
     table = pa.table(
-        {"k": pa.array(range(20_000), pa.int64()), "v": pa.array(range(20_000), pa.int64())})
-    publish_snapshot(table.to_batches(), table.schema, tmp_path, "m", ["k"], bucket_count=1,
-                     page_tuples=64)
+        {"k": pa.array(range(20_000), pa.int64()), "v": pa.array(range(20_000), pa.int64())}
+    )
+    publish_snapshot(
+        table.to_batches(), table.schema, tmp_path, "m", ["k"], bucket_count=1, page_tuples=64
+    )
     master = open_snapshot(tmp_path, partition_tuples=512)
-    join = open_join(algorithm, memory=60_000, stream=chunk([]).schema, master=master, on=ON,
-                     parameters={"disk_tuples": 512})
-    rows = sum(o.joined.num_rows for outputs in (join.process(chunk(keys)), join.drain())
-               for o in outputs)
+    join = open_join(
+        algorithm,
+        memory=60_000,
+        stream=chunk([]).schema,
+        master=master,
+        on=ON,
+        parameters={"disk_tuples": 512},
+    )
+    rows = sum(
+        o.joined.num_rows for outputs in (join.process(chunk(keys)), join.drain()) for o in outputs
+    )
     assert rows == 60_000 and join.stats.cache_hits > 0.8 * rows
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 2), st.integers(1, 9)), max_size=60),
-       st.integers(1, 50), st.integers(1, 120), st.sampled_from([0, selection.FEW]))
+@given(
+    st.lists(st.tuples(st.integers(0, 6), st.integers(0, 2), st.integers(1, 9)), max_size=60),
+    st.integers(1, 50),
+    st.integers(1, 120),
+    st.sampled_from([0, selection.FEW]),
+)
 def test_the_most_frequent_that_have_room(values, tuples, size, few):
     frequencies, counts, sizes = np.array(values, np.int64).reshape(-1, 3).T
     best = sorted(range(len(values)), key=lambda i: -frequencies[i] / max(counts[i], 1))
-    room = [i for i in range(len(best)) if counts[best[:i + 1]].sum() <= tuples
-            and sizes[best[:i + 1]].sum() <= size]
+    room = [
+        i
+        for i in range(len(best))
+        if counts[best[: i + 1]].sum() <= tuples and sizes[best[: i + 1]].sum() <= size
+    ]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(selection, "PORTION", 7)
         patch.setattr(selection, "FEW", few)
         found = selection.most_frequent(
-            len(values), lambda part: (frequencies[part], counts[part], sizes[part]), tuples, size)
-    assert np.flatnonzero(found).tolist() == sorted(best[:len(room)])
+            len(values), lambda part: (frequencies[part], counts[part], sizes[part]), tuples, size
+        )
+    assert np.flatnonzero(found).tolist() == sorted(best[: len(room)])

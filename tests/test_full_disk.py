@@ -38,8 +38,9 @@ def snapshot(place: Path) -> None:
 
 def bucket(place: Path) -> None:
     """As a task of Spark writes one."""
-    with Publication(place, "m", ROWS.schema, ["id"], bucket_count=1,
-                     page_tuples=1024) as publication:
+    with Publication(
+        place, "m", ROWS.schema, ["id"], bucket_count=1, page_tuples=1024
+    ) as publication:
         key_codes, _ = publication.keys.master_codes(ROWS)
         writer = publication.writer(0)
         writer.write(ROWS.take(pa.array(np.argsort(key_codes, kind="stable"))))
@@ -65,8 +66,12 @@ def json_lines(place: Path) -> None:
 
 
 def delta(place: Path) -> None:
-    file = DataFiles(str(place), ROWS.schema, {"app": "a", "batch": 0, "drain": 0, "partition": 0},
-                     {"load_id": pa.scalar(1)})
+    file = DataFiles(
+        str(place),
+        ROWS.schema,
+        {"app": "a", "batch": 0, "drain": 0, "partition": 0},
+        {"load_id": pa.scalar(1)},
+    )
     try:
         file.write(ROWS)
         file.close()
@@ -82,7 +87,8 @@ def spool(place: Path) -> None:
 
 @pytest.mark.parametrize("write", [snapshot, bucket, parquet, csv, json_lines, delta, spool])
 def test_a_file_that_cannot_grow_is_named_and_nothing_stays(
-        tmp_path, monkeypatch, little_room, write):
+    tmp_path, monkeypatch, little_room, write
+):
     place = tmp_path / "place"
     place.mkdir()
     monkeypatch.setattr("semistream.streaming.spool.task_directory", lambda: str(place))
@@ -97,8 +103,10 @@ def test_the_warehouse_s_file_is_named(tmp_path):
     full = f"No space left on device: '{tmp_path}/warehouse.db'"
     with pytest.raises(OSError, match=full), engine.begin() as connection:
         connection.exec_driver_sql("PRAGMA max_page_count = 10")
-        connection.exec_driver_sql("CREATE TABLE t AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL "
-                                   "SELECT i + 1 FROM n WHERE i < 100000) SELECT i FROM n")
+        connection.exec_driver_sql(
+            "CREATE TABLE t AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL "
+            "SELECT i + 1 FROM n WHERE i < 100000) SELECT i FROM n"
+        )
     with pytest.raises(OSError, match=full), engine.begin() as connection:
         connection.exec_driver_sql("CREATE TABLE t (id, text)")
         bulk_insert(connection, Table("t", MetaData()), ROWS)
@@ -109,7 +117,8 @@ def test_the_warehouse_s_file_is_named(tmp_path):
 
 @pytest.mark.parametrize("how", ["rows", "arrow"])
 def test_the_status_says_what_went_wrong_in_a_worker_and_not_where_in_the_code(
-        spark, tmp_path, how):
+    spark, tmp_path, how
+):
     def fail(_):
         try:
             raise ValueError("at first")
@@ -117,12 +126,14 @@ def test_the_status_says_what_went_wrong_in_a_worker_and_not_where_in_the_code(
             raise OSError(errno.ENOSPC, "No space left on device", "/data/file") from e
 
     numbers = spark.range(1)
-    job = (numbers.rdd.mapPartitions(fail) if how == "rows"
-           else numbers.mapInArrow(fail, "id BIGINT"))
+    job = (
+        numbers.rdd.mapPartitions(fail) if how == "rows" else numbers.mapInArrow(fail, "id BIGINT")
+    )
     with pytest.raises(Exception, match="Traceback"), StatusFile(tmp_path, "sales"):
         job.collect()
-    assert read_status(
-        tmp_path).error == "OSError: [Errno 28] No space left on device: '/data/file'"
+    assert (
+        read_status(tmp_path).error == "OSError: [Errno 28] No space left on device: '/data/file'"
+    )
 
 
 def test_the_status_says_an_error_of_the_driver_as_it_is(tmp_path):

@@ -25,15 +25,21 @@ def start(algorithm, memory, keys, disk_tuples, **parameters):
     payload = [10 * k + keys[:i].count(k) for i, k in enumerate(keys)]
     master = pa.table({"k": pa.array(keys, pa.int64()), "v": pa.array(payload, pa.int64())})
     stream = pa.schema([("id", pa.int64()), ("k", pa.int64())])
-    return open_join(algorithm, memory=memory, stream=stream,
-                     master=MemoryRelation("r", master, ["k"]), on=[("k", "k")],
-                     parameters={"disk_tuples": disk_tuples} | parameters)
+    return open_join(
+        algorithm,
+        memory=memory,
+        stream=stream,
+        master=MemoryRelation("r", master, ["k"]),
+        on=[("k", "k")],
+        parameters={"disk_tuples": disk_tuples} | parameters,
+    )
 
 
 def step(join, keys):
     """Give the join these stream tuples; (payloads joined, keys unmatched), sorted."""
     chunk = pa.record_batch(
-        {"id": pa.array(range(len(keys)), pa.int64()), "k": pa.array(keys, pa.int64())})
+        {"id": pa.array(range(len(keys)), pa.int64()), "k": pa.array(keys, pa.int64())}
+    )
     return gave(join.process(chunk))
 
 
@@ -47,8 +53,10 @@ def gave(outputs):
 
 def iterations(join):
     """(w_N, w_S, disk tuples, waiting, cached, R-cycles) of each."""
-    return [(i.w_n, i.w_s, i.disk_tuples, i.waiting, i.cached, i.r_cycles)
-            for i in join.stats.iterations]
+    return [
+        (i.w_n, i.w_s, i.disk_tuples, i.waiting, i.cached, i.r_cycles)
+        for i in join.stats.iterations
+    ]
 
 
 def h_r(cache):
@@ -73,8 +81,14 @@ def test_meshjoin():
     assert step(join, [9, 2]) == ([50], [])
     assert step(join, [4, 2]) == ([10, 20, 20], [])
     assert gave(join.drain()) == ([40], [9])
-    assert iterations(join) == [(0, 0, 2, 2, 0, 0), (0, 0, 2, 4, 0, 0), (0, 2, 2, 4, 0, 1),
-                                (0, 2, 2, 4, 0, 1), (0, 2, 2, 2, 0, 1), (0, 2, 2, 0, 0, 2)]
+    assert iterations(join) == [
+        (0, 0, 2, 2, 0, 0),
+        (0, 0, 2, 4, 0, 0),
+        (0, 2, 2, 4, 0, 1),
+        (0, 2, 2, 4, 0, 1),
+        (0, 2, 2, 2, 0, 1),
+        (0, 2, 2, 0, 0, 2),
+    ]
 
 
 def test_r_meshjoin():
@@ -96,9 +110,15 @@ def test_r_meshjoin():
     assert step(join, [8, 1]) == ([], [])
     assert step(join, [7, 9]) == ([70, 80], [])
     assert gave(join.drain()) == ([10, 20], [9])
-    assert iterations(join) == [(0, 0, 4, 2, 0, 0), (0, 0, 0, 4, 0, 0), (0, 0, 4, 6, 0, 0),
-                                (0, 2, 0, 6, 0, 1),
-                                (0, 2, 4, 4, 0, 1), (0, 2, 0, 2, 0, 1), (0, 2, 4, 0, 0, 1)]
+    assert iterations(join) == [
+        (0, 0, 4, 2, 0, 0),
+        (0, 0, 0, 4, 0, 0),
+        (0, 0, 4, 6, 0, 0),
+        (0, 2, 0, 6, 0, 1),
+        (0, 2, 4, 4, 0, 1),
+        (0, 2, 0, 2, 0, 1),
+        (0, 2, 4, 0, 0, 1),
+    ]
 
 
 def test_r_meshjoin_with_one_slice_is_meshjoin():
@@ -126,8 +146,14 @@ def test_cmeshjoin():
                                                                               threshold 3
     7                          {1 2}              1:1 2:1        [] []
     """
-    join = start("cmeshjoin", disk_buffer(2) + 3 * (V_R + V_E) + 6 * V_S, [1, 2, 3, 4, 5, 6], 2,
-                 cache_tuples=2, threshold=2)
+    join = start(
+        "cmeshjoin",
+        disk_buffer(2) + 3 * (V_R + V_E) + 6 * V_S,
+        [1, 2, 3, 4, 5, 6],
+        2,
+        cache_tuples=2,
+        threshold=2,
+    )
     cache = join.h_r.cache
     assert step(join, [1, 1]) == ([10, 10], [])
     assert h_r(cache) == {1: 2}
@@ -141,9 +167,15 @@ def test_cmeshjoin():
     assert h_r(cache) == {1: 2, 2: 3}
     assert gave(join.drain()) == ([], [])
     assert (h_r(cache), join.h_r.threshold) == ({1: 1, 2: 1}, 3)
-    assert iterations(join) == [(0, 0, 2, 2, 1, 0), (1, 0, 2, 4, 2, 0), (1, 2, 2, 4, 2, 1),
-                                (0, 2, 2, 4, 2, 1),
-                                (2, 2, 2, 4, 2, 1), (0, 2, 2, 2, 2, 2), (0, 2, 2, 0, 2, 2)]
+    assert iterations(join) == [
+        (0, 0, 2, 2, 1, 0),
+        (1, 0, 2, 4, 2, 0),
+        (1, 2, 2, 4, 2, 1),
+        (0, 2, 2, 4, 2, 1),
+        (2, 2, 2, 4, 2, 1),
+        (0, 2, 2, 2, 2, 2),
+        (0, 2, 2, 0, 2, 2),
+    ]
 
 
 def test_ssj():
@@ -168,23 +200,43 @@ def test_ssj():
     -    1       1                               3:1 1:1                   nothing waits: the disk
                                                                            rests
     """
-    join = start("ssj", disk_buffer(2) + 4 * (V_R + V_E) + 6 * V_S, [1, 2, 3, 4, 5, 6], 2,
-                 cache_tuples=3, threshold=4)
+    join = start(
+        "ssj",
+        disk_buffer(2) + 4 * (V_R + V_E) + 6 * V_S,
+        [1, 2, 3, 4, 5, 6],
+        2,
+        cache_tuples=3,
+        threshold=4,
+    )
     frequent = join.h_r
     assert step(join, [5]) == ([], [])
     assert step(join, [3, 3]) == ([30, 30], [])
     assert (step(join, [6]), frequent.threshold) == (([50, 60], []), 2)
     assert step(join, [3]) == ([], [])
     assert (step(join, [3]), h_r(frequent.cache)) == (([30, 30], []), {3: 2})
-    assert (step(join, [3, 3]), h_r(frequent.cache),
-            frequent.threshold) == (([30, 30], []), {3: 2}, 1)
+    assert (step(join, [3, 3]), h_r(frequent.cache), frequent.threshold) == (
+        ([30, 30], []),
+        {3: 2},
+        1,
+    )
     assert (step(join, [1]), h_r(frequent.cache)) == (([10], []), {3: 2, 1: 1})
-    assert (gave(join.drain()), h_r(frequent.cache),
-            frequent.threshold) == (([], []), {3: 1, 1: 0}, 1)
+    assert (gave(join.drain()), h_r(frequent.cache), frequent.threshold) == (
+        ([], []),
+        {3: 1, 1: 0},
+        1,
+    )
     assert (step(join, [1]), h_r(frequent.cache)) == (([10], []), {3: 1, 1: 1})
-    assert iterations(join) == [(0, 0, 2, 1, 0, 0), (0, 0, 2, 3, 0, 0), (0, 1, 2, 3, 0, 1),
-                                (0, 2, 2, 2, 0, 1), (0, 1, 2, 2, 1, 1), (2, 1, 2, 1, 1, 2),
-                                (0, 1, 2, 1, 2, 2), (0, 0, 2, 1, 2, 2), (0, 1, 2, 0, 2, 3)]
+    assert iterations(join) == [
+        (0, 0, 2, 1, 0, 0),
+        (0, 0, 2, 3, 0, 0),
+        (0, 1, 2, 3, 0, 1),
+        (0, 2, 2, 2, 0, 1),
+        (0, 1, 2, 2, 1, 1),
+        (2, 1, 2, 1, 1, 2),
+        (0, 1, 2, 1, 2, 2),
+        (0, 0, 2, 1, 2, 2),
+        (0, 1, 2, 0, 2, 3),
+    ]
 
 
 def test_ssbj():
@@ -240,9 +292,19 @@ def test_ssbj():
     assert (join.rc, h_r(join.h_r)) == (10, {7: 0})
     assert step(join, [1, 7]) == ([10], [7])
     assert (gave(join.drain()), h_r(join.h_r)) == (([], []), {7: 1})
-    assert iterations(join) == [(0, 0, 3, 2, 0, 0),
-                                (0, 2, 3, 1, 0, 1), (0, 1, 3, 1, 0, 1), (0, 1, 3, 6, 0, 2),
-                                (0, 6, 3, 1, 0, 2), (0, 1, 3, 6, 0, 3), (0, 6, 3, 1, 0, 3),
-                                (0, 1, 3, 1, 1, 4), (2, 1, 3, 1, 1, 4), (0, 1, 3, 1, 1, 5),
-                                *((0, 1, 3, 1, 1, cycle) for cycle in (5, 6, 6, 7, 7)),
-                                (0, 1, 3, 1, 0, 8), (1, 1, 3, 1, 0, 8), (0, 1, 3, 0, 0, 9)]
+    assert iterations(join) == [
+        (0, 0, 3, 2, 0, 0),
+        (0, 2, 3, 1, 0, 1),
+        (0, 1, 3, 1, 0, 1),
+        (0, 1, 3, 6, 0, 2),
+        (0, 6, 3, 1, 0, 2),
+        (0, 1, 3, 6, 0, 3),
+        (0, 6, 3, 1, 0, 3),
+        (0, 1, 3, 1, 1, 4),
+        (2, 1, 3, 1, 1, 4),
+        (0, 1, 3, 1, 1, 5),
+        *((0, 1, 3, 1, 1, cycle) for cycle in (5, 6, 6, 7, 7)),
+        (0, 1, 3, 1, 0, 8),
+        (1, 1, 3, 1, 0, 8),
+        (0, 1, 3, 0, 0, 9),
+    ]

@@ -26,23 +26,38 @@ SLOT = ByKey.bytes_per_tuple(pa.schema([STREAM.field("id"), STREAM.field("rest")
 
 
 def snapshot(path, table, partition_tuples=2, page_tuples=2, bucket_count=1):
-    publish_snapshot(table.to_batches(), table.schema, path / "r", "r", ["k"],
-                     bucket_count=bucket_count, page_tuples=page_tuples)
+    publish_snapshot(
+        table.to_batches(),
+        table.schema,
+        path / "r",
+        "r",
+        ["k"],
+        bucket_count=bucket_count,
+        page_tuples=page_tuples,
+    )
     return open_snapshot(path / "r", partition_tuples=partition_tuples)
 
 
 @pytest.fixture
 def master(tmp_path):
     keys = list(range(10, 90, 10))
-    return snapshot(tmp_path,
-                    pa.table({"k": pa.array(keys, pa.int64()), "v": [f"v{k}" for k in keys]}))
+    return snapshot(
+        tmp_path, pa.table({"k": pa.array(keys, pa.int64()), "v": [f"v{k}" for k in keys]})
+    )
 
 
 def open_with(algorithm, master, h_s, **parameters):
     """The join with an H_S of exactly so many tuples."""
+
     def make(memory):
-        return open_join(algorithm, memory=memory, stream=STREAM, master=master, on=[("k", "k")],
-                         parameters={"disk_tuples": 2} | parameters)
+        return open_join(
+            algorithm,
+            memory=memory,
+            stream=STREAM,
+            master=master,
+            on=[("k", "k")],
+            parameters={"disk_tuples": 2} | parameters,
+        )
 
     used = make(1_000_000).arena.components
     return make(int(sum(used[c] for c in used if c != "block cache") + h_s * SLOT))
@@ -50,15 +65,18 @@ def open_with(algorithm, master, h_s, **parameters):
 
 def chunk(first, *keys):
     return pa.RecordBatch.from_pylist(
-        [{"id": first + i, "k": k, "rest": b"." * 200} for i, k in enumerate(keys)], STREAM)
+        [{"id": first + i, "k": k, "rest": b"." * 200} for i, k in enumerate(keys)], STREAM
+    )
 
 
 def run(join, *chunks):
     """(ids of each joined batch, ids of each unmatched batch)."""
     out = [o for c in chunks for o in join.process(c)] + list(join.drain())
     assert all(r["v"] == f"v{r['k']}" for o in out for r in o.joined.to_pylist())
-    return tuple([sorted(b["id"].to_pylist()) for b in batches if b.num_rows]
-                 for batches in zip(*out, strict=True))
+    return tuple(
+        [sorted(b["id"].to_pylist()) for b in batches if b.num_rows]
+        for batches in zip(*out, strict=True)
+    )
 
 
 def trace(join, *columns):
@@ -81,8 +99,14 @@ def test_hybridjoin(master):
     assert joined == [[0, 2], [1], [5], [4], [8, 10], [9]]
     assert unmatched == [[7], [3, 6], [11]]
     assert trace(join, "w_s", "disk_tuples", "waiting", "r_cycles") == [
-        (2, 2, 2, 0), (1, 2, 3, 0), (3, 2, 1, 0), (1, 2, 3, 1), (2, 2, 2, 1), (1, 2, 1, 1),
-        (1, 2, 0, 1)]
+        (2, 2, 2, 0),
+        (1, 2, 3, 0),
+        (3, 2, 1, 0),
+        (1, 2, 3, 1),
+        (2, 2, 2, 1),
+        (1, 2, 1, 1),
+        (1, 2, 0, 1),
+    ]
 
 
 def test_elevatorjoin(master):
@@ -100,16 +124,31 @@ def test_elevatorjoin(master):
     # 5                          p0 8:20 10:10  p2 11:55  p3 12:70 p0    8 10
     # 6                                                            p2    11*
     # 7                                                            p3    12
-    join = open_join("elevatorjoin", memory=1_000_000, stream=STREAM, master=master,
-                     on=[("k", "k")],
-                     parameters={"disk_tuples": 2, "waiting_tuples": 4, "cache_tuples": 4})
-    joined, unmatched = run(join, chunk(0, 30, 10, 40, 55, 30, 60, 57, 45, 20, 80, 10, 55),
-                            chunk(12, 70), chunk(13, 30, 57))
+    join = open_join(
+        "elevatorjoin",
+        memory=1_000_000,
+        stream=STREAM,
+        master=master,
+        on=[("k", "k")],
+        parameters={"disk_tuples": 2, "waiting_tuples": 4, "cache_tuples": 4},
+    )
+    joined, unmatched = run(
+        join,
+        chunk(0, 30, 10, 40, 55, 30, 60, 57, 45, 20, 80, 10, 55),
+        chunk(12, 70),
+        chunk(13, 30, 57),
+    )
     assert joined == [[1], [0, 2, 4], [5], [9], [13], [8, 10], [12]]
     assert unmatched == [[7], [3, 6], [14], [11]]
     assert trace(join, "w_n", "w_s", "disk_tuples", "waiting", "cached", "r_cycles") == [
-        (0, 1, 2, 3, 1, 0), (0, 3, 2, 1, 3, 0), (0, 3, 2, 1, 4, 0), (0, 1, 2, 3, 4, 0),
-        (2, 2, 2, 2, 4, 1), (0, 1, 2, 1, 4, 1), (0, 1, 2, 0, 4, 1)]
+        (0, 1, 2, 3, 1, 0),
+        (0, 3, 2, 1, 3, 0),
+        (0, 3, 2, 1, 4, 0),
+        (0, 1, 2, 3, 4, 0),
+        (2, 2, 2, 2, 4, 1),
+        (0, 1, 2, 1, 4, 1),
+        (0, 1, 2, 0, 4, 1),
+    ]
 
 
 @pytest.mark.parametrize(("skew", "cached"), [(0, range(60)), (1, range(100, 400))])
@@ -117,17 +156,27 @@ def test_elevatorjoin_caches_what_is_worth_its_bytes(skew, cached, tmp_path):
     """A uniform stream fills H_S and caches hardly anything; when the hot values change, H_R
     follows within two sweeps."""
     table = pa.table(
-        {"k": pa.array(range(20_000), pa.int64()), "v": [f"v{k}" for k in range(20_000)]})
+        {"k": pa.array(range(20_000), pa.int64()), "v": [f"v{k}" for k in range(20_000)]}
+    )
     master, rng = snapshot(tmp_path, table, page_tuples=64), np.random.default_rng(3)
-    join = open_join("elevatorjoin", memory=150_000, stream=STREAM, master=master, on=[("k", "k")],
-                     parameters={"disk_tuples": 256, "disk_share": 1.0})
+    join = open_join(
+        "elevatorjoin",
+        memory=150_000,
+        stream=STREAM,
+        master=master,
+        on=[("k", "k")],
+        parameters={"disk_tuples": 256, "disk_share": 1.0},
+    )
     weights = (np.arange(20_000) + 1.0) ** -skew
     for drift in (0, 7_000):
         for _ in range(60):
             hits = join.stats.cache_hits
             keys = (rng.choice(20_000, 500, p=weights / weights.sum()) + drift) % 20_000
-            assert all(r["v"] == f"v{r['k']}" for o in join.process(chunk(0, *keys))
-                       for r in o.joined.to_pylist())
+            assert all(
+                r["v"] == f"v{r['k']}"
+                for o in join.process(chunk(0, *keys))
+                for r in o.joined.to_pylist()
+            )
         assert join.cached in cached and join.stats.rejected == {}
         assert (join.stats.cache_hits - hits > 200) == (skew == 1)
 
@@ -136,15 +185,21 @@ def test_elevatorjoin_indexes_no_more_of_h_r_than_misses_pay_for(tmp_path, monke
     """Few tuples wait beside many join values in H_R: what each stop finds is kept back until a
     share of H_R has missed."""
     table = pa.table(
-        {"k": pa.array(range(20_000), pa.int64()), "v": pa.array(range(20_000), pa.int64())})
-    join = open_join("elevatorjoin", memory=4_000_000, stream=STREAM,
-                     master=snapshot(tmp_path, table, page_tuples=64), on=[("k", "k")],
-                     parameters={"disk_tuples": 256, "waiting_tuples": 200, "cache_tuples": 8_000})
+        {"k": pa.array(range(20_000), pa.int64()), "v": pa.array(range(20_000), pa.int64())}
+    )
+    join = open_join(
+        "elevatorjoin",
+        memory=4_000_000,
+        stream=STREAM,
+        master=snapshot(tmp_path, table, page_tuples=64),
+        on=[("k", "k")],
+        parameters={"disk_tuples": 256, "waiting_tuples": 200, "cache_tuples": 8_000},
+    )
     indexed, index = [], join.h_r.index
     monkeypatch.setattr(join.h_r, "index", lambda: (index(), indexed.append(join.h_r.entries)))
     keys = np.random.default_rng(3).zipf(1.2, 60_000) % 20_000
     for first in range(0, len(keys), 1_000):
-        list(join.process(chunk(first, *keys[first:first + 1_000])))
+        list(join.process(chunk(first, *keys[first : first + 1_000])))
     misses = join.stats.rows_read - join.stats.cache_hits
     assert join.cached > 2_000 and 0 < sum(indexed) < cost_balance.INDEXED * misses
 
@@ -157,17 +212,28 @@ def test_the_state_is_kept_by_its_changes(algorithm, note, most, tmp_path, monke
     little more than what came. Most strings are longer than the first ones, so that H_S's heap is
     full."""
     monkeypatch.setattr("semistream.joins.stream_table.snapshots.MOST_CHANGES", most)
-    table = pa.table({"k": pa.array(range(0, 50_000, 2), pa.int64()),
-                      "v": pa.array(range(0, 50_000, 2), pa.int64())})
+    table = pa.table(
+        {
+            "k": pa.array(range(0, 50_000, 2), pa.int64()),
+            "v": pa.array(range(0, 50_000, 2), pa.int64()),
+        }
+    )
     master, rng = snapshot(tmp_path, table, page_tuples=64), np.random.default_rng(3)
     keys = rng.permutation(np.r_[rng.zipf(1.2, 15_000), rng.integers(0, 50_000, 30_000)]) % 50_000
     stream = pa.table({"id": range(len(keys)), "k": keys})
     if note:
         stream = stream.append_column(
-            "note", pa.array(["n" * (20 if i < 500 else 23) for i in range(len(keys))]))
+            "note", pa.array(["n" * (20 if i < 500 else 23) for i in range(len(keys))])
+        )
     sizes = {"disk_tuples": 512} | ({"disk_share": 1.0} if algorithm == "elevatorjoin" else {})
-    make = lambda: open_join(algorithm, memory=300_000, stream=stream.schema, master=master,
-                             on=[("k", "k")], parameters=sizes)
+    make = lambda: open_join(
+        algorithm,
+        memory=300_000,
+        stream=stream.schema,
+        master=master,
+        on=[("k", "k")],
+        parameters=sizes,
+    )
     join, outputs, kept, files, cached = make(), [], 0, [], []
     for i, batch in enumerate(stream.to_batches(max_chunksize=500)):
         outputs += join.process(batch)
@@ -178,8 +244,12 @@ def test_the_state_is_kept_by_its_changes(algorithm, note, most, tmp_path, monke
         assert state.whole == (len(files) == 1) and len(files) <= 1 + most
         if i % 7 == 0:
             waiting, join, states = join.stats.waiting, make(), JoinState.read(tmp_path / files[-1])
-            assert not any(b.address % 8 for s in states
-                           for b in s.tables["waiting"]["s0"].chunk(0).buffers() if b)
+            assert not any(
+                b.address % 8
+                for s in states
+                for b in s.tables["waiting"]["s0"].chunk(0).buffers()
+                if b
+            )
             join.restore(*states)
             assert join.stats.waiting == waiting
             cached.append(join.cached)
@@ -197,20 +267,33 @@ def test_the_state_is_kept_by_its_changes(algorithm, note, most, tmp_path, monke
 @pytest.mark.parametrize("memory", [400_000, 4_000_000])
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.7, 0.9])
 def test_elevatorjoin_tells_the_unmatched_of_a_stop_at_which_h_s_shrinks(memory, share, tmp_path):
-    table = pa.table({"k": pa.array(range(0, 20_000, 2), pa.int64()),
-                      "v": pa.array(range(0, 20_000, 2), pa.int64())})
+    table = pa.table(
+        {
+            "k": pa.array(range(0, 20_000, 2), pa.int64()),
+            "v": pa.array(range(0, 20_000, 2), pa.int64()),
+        }
+    )
     master = snapshot(tmp_path, table, page_tuples=64)
     keys = np.random.default_rng(3).zipf(1.3, 20_000) * 7 % 20_000
-    join = open_join("elevatorjoin", memory=memory, stream=STREAM, master=master, on=[("k", "k")],
-                     parameters={"disk_tuples": 512, "disk_share": 1.0})
+    join = open_join(
+        "elevatorjoin",
+        memory=memory,
+        stream=STREAM,
+        master=master,
+        on=[("k", "k")],
+        parameters={"disk_tuples": 512, "disk_share": 1.0},
+    )
     outputs = []
     for first in range(0, 20_000, 5_000):
-        outputs += join.process(chunk(first, *keys[first:first + 5_000]))
+        outputs += join.process(chunk(first, *keys[first : first + 5_000]))
         join.parameters = join.parameters.model_copy(
-            update={"waiting_tuples": int(share * join.stats.waiting)})
+            update={"waiting_tuples": int(share * join.stats.waiting)}
+        )
     outputs += join.drain()
-    joined, unmatched = (sorted(i for b in batches for i in b["id"].to_pylist())
-                         for batches in zip(*outputs, strict=True))
+    joined, unmatched = (
+        sorted(i for b in batches for i in b["id"].to_pylist())
+        for batches in zip(*outputs, strict=True)
+    )
     assert joined == np.flatnonzero(keys % 2 == 0).tolist()
     assert unmatched == np.flatnonzero(keys % 2).tolist()
 
@@ -229,7 +312,12 @@ def test_x_hybridjoin(master):
     joined, unmatched = run(join, chunk(0, 30, 10, 30, 70, 10, 30, 30, 60, 10, 20, 50, 30))
     assert joined == [[1, 4], [0, 2, 5], [6, 8], [3], [11], [7, 10], [9]] and not unmatched
     assert trace(join, "w_n", "w_s", "waiting", "cached") == [
-        (0, 2, 4, 0), (0, 3, 1, 0), (2, 1, 3, 2), (1, 2, 1, 2), (0, 1, 0, 2)]
+        (0, 2, 4, 0),
+        (0, 3, 1, 0),
+        (2, 1, 3, 2),
+        (1, 2, 1, 2),
+        (0, 1, 0, 2),
+    ]
 
 
 def test_tuned_x_hybridjoin(master):
@@ -244,7 +332,12 @@ def test_tuned_x_hybridjoin(master):
     joined, unmatched = run(join, chunk(0, 30, 10, 30, 70, 10, 30, 30, 60, 10, 20, 50, 30))
     assert joined == [[0, 2, 5], [6], [1, 4, 8], [11], [3], [7, 10], [9]] and not unmatched
     assert trace(join, "w_n", "w_s", "waiting", "cached") == [
-        (0, 3, 3, 0), (1, 3, 2, 1), (1, 1, 3, 1), (0, 2, 1, 1), (0, 1, 0, 1)]
+        (0, 3, 3, 0),
+        (1, 3, 2, 1),
+        (1, 1, 3, 1),
+        (0, 2, 1, 1),
+        (0, 1, 0, 1),
+    ]
 
 
 def test_sscj(master):
@@ -262,11 +355,17 @@ def test_sscj(master):
     # drain
     # 5                          7:20 8:10 10:20             p0    7 8 10   30 20 (10: f = 1)
     join = open_with("sscj", master, 4, cache_tuples=2, threshold=2)
-    joined, unmatched = run(join, chunk(0, 30, 10, 30, 70, 20), chunk(5, 30, 60, 20, 10, 30),
-                            chunk(10, 20, 30))
+    joined, unmatched = run(
+        join, chunk(0, 30, 10, 30, 70, 20), chunk(5, 30, 60, 20, 10, 30), chunk(10, 20, 30)
+    )
     assert joined == [[0, 2], [1, 4], [5, 9], [3], [11], [6], [7, 8, 10]] and not unmatched
     assert trace(join, "w_n", "w_s", "waiting", "cached") == [
-        (0, 2, 2, 1), (0, 2, 1, 1), (2, 1, 3, 1), (1, 1, 3, 1), (0, 3, 0, 2)]
+        (0, 2, 2, 1),
+        (0, 2, 1, 1),
+        (2, 1, 3, 1),
+        (1, 1, 3, 1),
+        (0, 3, 0, 2),
+    ]
     assert sorted(join.h_r.cache.keys) == [20, 30] and join.h_r.threshold == 1
 
 
@@ -285,11 +384,16 @@ def test_ssij(master):
     join = open_with("ssij", master, 8 + block / SLOT, cache_share=0)
     assert not join.blocks.places
     join = open_with("ssij", master, 8 + block / SLOT, cache_share=(block + 1) / (block + 8 * SLOT))
-    joined, unmatched = run(join, chunk(0, 30, 10, 30, 40, 70, 10, 30, 20, 50),
-                            chunk(9, 40, 35, 20))
+    joined, unmatched = run(
+        join, chunk(0, 30, 10, 30, 40, 70, 10, 30, 20, 50), chunk(9, 40, 35, 20)
+    )
     assert joined == [[0, 2, 3, 6], [9], [1, 5, 7, 11], [4], [8]] and unmatched == [[10]]
-    assert trace(join, "w_n", "w_s", "waiting",
-                 "cached") == [(0, 4, 4, 0), (2, 4, 2, 2), (0, 1, 1, 2), (0, 1, 0, 2)]
+    assert trace(join, "w_n", "w_s", "waiting", "cached") == [
+        (0, 4, 4, 0),
+        (2, 4, 2, 2),
+        (0, 1, 1, 2),
+        (0, 1, 0, 2),
+    ]
 
 
 class TestPartitionJoin:
@@ -298,11 +402,17 @@ class TestPartitionJoin:
     @pytest.fixture
     def join(self, master):
         open_ = lambda memory: open_join(
-            "partition-join", memory=memory, stream=STREAM, master=master, on=[("k", "k")],
-            parameters={"disk_tuples": 2, "cache_share": 0})
+            "partition-join",
+            memory=memory,
+            stream=STREAM,
+            master=master,
+            on=[("k", "k")],
+            parameters={"disk_tuples": 2, "cache_share": 0},
+        )
         join = open_(1_000_000)
-        return open_(sum(join.arena.components.values()) + join.h_s.least_bytes
-                     + 4 * join.h_s.block_bytes)
+        return open_(
+            sum(join.arena.components.values()) + join.h_s.least_bytes + 4 * join.h_s.block_bytes
+        )
 
     def test_the_fullest_partition_is_read(self, join):
         #                                  waiting     read  leave
@@ -343,11 +453,21 @@ def test_keys_across_partitions_and_absent_ones_within(algorithm, memory, tmp_pa
     table = pa.table({"k": keys, "v": range(len(keys))})
     master = snapshot(tmp_path, table, partition_tuples=16, page_tuples=8, bucket_count=3)
     numbers = np.minimum(rng.zipf(1.3, 12_000) - 1, 399)
-    stream = pa.table({"id": range(12_000), "k": [f"k{i}" for i in numbers],
-                       "note": ["x" * (i // 400) for i in range(12_000)]})
-    make = lambda: open_join(algorithm, memory=memory, stream=stream.schema, master=master,
-                             on=[("k", "k")],
-                             parameters={"disk_tuples": 16})
+    stream = pa.table(
+        {
+            "id": range(12_000),
+            "k": [f"k{i}" for i in numbers],
+            "note": ["x" * (i // 400) for i in range(12_000)],
+        }
+    )
+    make = lambda: open_join(
+        algorithm,
+        memory=memory,
+        stream=stream.schema,
+        master=master,
+        on=[("k", "k")],
+        parameters={"disk_tuples": 16},
+    )
     join = make()
     out = []
     for i, batch in enumerate(stream.to_batches(max_chunksize=500)):
@@ -365,17 +485,26 @@ def test_keys_across_partitions_and_absent_ones_within(algorithm, memory, tmp_pa
 @pytest.mark.parametrize("algorithm", INDEXED)
 def test_a_join_that_adds_no_column(algorithm, master):
     stream = chunk(0, *[10, 20, 35, 30] * 200)
-    join = open_join(algorithm, memory=40_000, stream=STREAM, master=master, on=[("k", "k")],
-                     columns=[], parameters={"disk_tuples": 2})
-    out = [o for at in range(0, 800, 50)
-           for o in join.process(stream.slice(at, 50))] + list(join.drain())
+    join = open_join(
+        algorithm,
+        memory=40_000,
+        stream=STREAM,
+        master=master,
+        on=[("k", "k")],
+        columns=[],
+        parameters={"disk_tuples": 2},
+    )
+    out = [o for at in range(0, 800, 50) for o in join.process(stream.slice(at, 50))] + list(
+        join.drain()
+    )
     assert sum(o.joined.num_rows for o in out) == 600
     assert sum(o.unmatched.num_rows for o in out) == 200
 
 
 def test_tuples_leave_h_s_by_key_and_its_heap_is_compacted():
     h_s = ByKey(
-        StreamLayout(pa.schema([("s", pa.string()), ("n", pa.int32()), ("t", pa.string())])), 1)
+        StreamLayout(pa.schema([("s", pa.string()), ("n", pa.int32()), ("t", pa.string())])), 1
+    )
     h_s.open(30, 20_000)
     rng, waiting, n = np.random.default_rng(2), {}, 0
     for _ in range(300):
@@ -394,8 +523,9 @@ def test_tuples_leave_h_s_by_key_and_its_heap_is_compacted():
         if count < 20:
             gone = np.unique(np.r_[h_s.key[h_s.oldest], rng.integers(0, 40, 12)])
             removed = h_s.remove(h_s.find(gone, np.zeros(len(gone), np.int32), (0, 1)).met).slots
-            assert sorted(h_s.key[removed]) == sorted(w[0] for w in waiting.values()
-                                                      if w[0] in gone)
+            assert sorted(h_s.key[removed]) == sorted(
+                w[0] for w in waiting.values() if w[0] in gone
+            )
             waiting = {i: w for i, w in waiting.items() if w[0] not in gone}
     assert n == 6000
 
@@ -404,8 +534,9 @@ def test_those_that_wait_for_a_partition_are_found_without_a_look_at_the_others(
     schema = pa.schema([("id", pa.int64())])
     h_s, partitions = ByKey(StreamLayout(schema), 50), np.arange(1000, dtype=np.int32) // 20
     h_s.open(0, 200_000)
-    buffer = StreamBuffer(h_s.layout, pa.record_batch([np.arange(1000)], schema=schema),
-                          np.arange(1000))
+    buffer = StreamBuffer(
+        h_s.layout, pa.record_batch([np.arange(1000)], schema=schema), np.arange(1000)
+    )
     buffer.spans = np.stack([partitions, partitions + 1], axis=1)
     assert h_s.admit(buffer) == 1000
     mine = h_s.key[:1000] // 20 == 7

@@ -52,7 +52,8 @@ def test_it_notes_what_a_run_would_note(spark, loaded):
     found = idle(loaded)
     unlike = {"seconds"}
     assert {k: v for k, v in found.items() if k not in unlike} == {
-        k: v for k, v in ran.items() if k not in unlike}
+        k: v for k, v in ran.items() if k not in unlike
+    }
     assert json.loads((checkpoint(loaded) / "summary.json").read_text()) == found
     assert read_status(checkpoint(loaded)).state == "stopped"
     assert not (checkpoint(loaded) / "stop").exists()
@@ -80,16 +81,26 @@ LEFT_TO_DO = {
     "a batch that was begun": begun,
     "a batch that Spark has begun": given_by_spark,
     "a batch that Spark has not noted": lambda load: (
-        checkpoint(load) / "query" / "commits" / "1").unlink(),
+        checkpoint(load) / "query" / "commits" / "1"
+    ).unlink(),
     "tuples that wait": lambda load: change(
-        load, "UPDATE load_inputs SET waiting = 5, rows_read = rows_read + 5 "
-              "WHERE load_id = (SELECT max(load_id) FROM load_batches)"),
+        load,
+        "UPDATE load_inputs SET waiting = 5, rows_read = rows_read + 5 "
+        "WHERE load_id = (SELECT max(load_id) FROM load_batches)",
+    ),
     "a file whose name is forgotten": lambda load: change(
-        load, "DELETE FROM load_files WHERE batch = 0"),
+        load, "DELETE FROM load_files WHERE batch = 0"
+    ),
     "an entry that cannot be looked at": lambda load: (
-        load.stream_directory / "x.parquet").symlink_to("nowhere"),
-    "another job": lambda load: setattr(load, "job", load.job.model_copy(
-        update={"stream": load.job.stream.model_copy(update={"max_unparsable": 0.5})})),
+        load.stream_directory / "x.parquet"
+    ).symlink_to("nowhere"),
+    "another job": lambda load: setattr(
+        load,
+        "job",
+        load.job.model_copy(
+            update={"stream": load.job.stream.model_copy(update={"max_unparsable": 0.5})}
+        ),
+    ),
     "no progress": lambda load: (checkpoint(load) / "progress.json").unlink(),
     "no list of files": lambda load: (checkpoint(load) / "query" / "sources" / "0" / "1").unlink(),
     "a damaged note": lambda load: (checkpoint(load) / "progress.json").write_text("{}"),
@@ -110,9 +121,17 @@ def test_whatever_is_left_to_do_or_to_refuse_is_left_to_a_run(loaded, what):
         assert idle(loaded) is None
 
 
-@pytest.mark.parametrize("settings", [
-    {"trigger": "5 seconds"}, {"memory": "300KB"}, {"join_type": "left"}, {"partitions": 1},
-    {"sink": "delta"}, {"source_columns": "id BIGINT, sku STRING, amount DOUBLE"}])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"trigger": "5 seconds"},
+        {"memory": "300KB"},
+        {"join_type": "left"},
+        {"partitions": 1},
+        {"sink": "delta"},
+        {"source_columns": "id BIGINT, sku STRING, amount DOUBLE"},
+    ],
+)
 def test_changed_settings_are_left_to_a_run(loaded, tmp_path, settings):
     if "sink" in settings:
         settings = {"sink": str(tmp_path / "delta")}
@@ -120,8 +139,7 @@ def test_changed_settings_are_left_to_a_run(loaded, tmp_path, settings):
     found = type(loaded.settings()).load(loaded_settings)
     directory = found.directory(loaded.places)
     with checkpoint_lock(directory):
-        assert App(found, loaded.job, loaded.places,
-                    StatusFile(directory, "sales")).idle() is None
+        assert App(found, loaded.job, loaded.places, StatusFile(directory, "sales")).idle() is None
 
 
 def test_a_step_leaves_what_a_load_refuses_to_the_load(loaded):

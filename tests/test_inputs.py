@@ -21,11 +21,22 @@ from semistream.files.settings import JoinFiles
 from semistream.files.source import Reading
 from semistream.job import Job
 
-NASTY = ('id,k,note\r\n1,c1,"says ""hi"", ok"\r\n2,c2,"two\nlines"\r\n3,c3,\'\r\n4,c4,"a,b"\r\n'
-         '5,c5,back\\slash\r\n6,c6,""\r\n7,c7,"ends with \\"\r\n8,c8,"ü\n漢字 😀"\r\n'
-         '9,c9,was \ufffd before\r\n')
-NOTES = {1: 'says "hi", ok', 2: "two\nlines", 3: "'", 4: "a,b", 5: "back\\slash", 6: "",
-         7: "ends with \\", 8: "ü\n漢字 😀", 9: "was \ufffd before"}
+NASTY = (
+    'id,k,note\r\n1,c1,"says ""hi"", ok"\r\n2,c2,"two\nlines"\r\n3,c3,\'\r\n4,c4,"a,b"\r\n'
+    '5,c5,back\\slash\r\n6,c6,""\r\n7,c7,"ends with \\"\r\n8,c8,"ü\n漢字 😀"\r\n'
+    "9,c9,was \ufffd before\r\n"
+)
+NOTES = {
+    1: 'says "hi", ok',
+    2: "two\nlines",
+    3: "'",
+    4: "a,b",
+    5: "back\\slash",
+    6: "",
+    7: "ends with \\",
+    8: "ü\n漢字 😀",
+    9: "was \ufffd before",
+}
 
 
 def source(tmp_path, name, content, **options):
@@ -46,22 +57,34 @@ def rows(found):
 def app_job(load, form, columns=None):
     directory = load.places.home / form
     directory.mkdir(exist_ok=True)
-    return directory, Job.load(load.job.model_dump() | {
-        "on": {"k": "code"},
-        "stream": {"format": form, "path": str(directory), "id": ["id"], "columns": columns}})
+    return directory, Job.load(
+        load.job.model_dump()
+        | {
+            "on": {"k": "code"},
+            "stream": {"format": form, "path": str(directory), "id": ["id"], "columns": columns},
+        }
+    )
 
 
 # ---- types
 
 
-@pytest.mark.parametrize(("cells", "kind"), [
-    (["9007199254740993", "1"], pa.int64()), (["1.5", "9007199254740993"], pa.decimal128(38, 1)),
-    (["0.12345678901234567890"], pa.decimal128(38, 20)), (["1e400", "1"], pa.string()),
-    (["12345678901234567890"], pa.string()),
-    (["0.6180339887498949", "1e-7", "1E+5", "1.50"], pa.float64()),
-    (["1", "4.0128e+10"], pa.int64()), (["007"], pa.string()),
-    (["1.0", "2.0"], pa.float64()), (["-0", "1"], pa.float64()),
-    (["1" * 30 + "." + "1" * 20], pa.string())])
+@pytest.mark.parametrize(
+    ("cells", "kind"),
+    [
+        (["9007199254740993", "1"], pa.int64()),
+        (["1.5", "9007199254740993"], pa.decimal128(38, 1)),
+        (["0.12345678901234567890"], pa.decimal128(38, 20)),
+        (["1e400", "1"], pa.string()),
+        (["12345678901234567890"], pa.string()),
+        (["0.6180339887498949", "1e-7", "1E+5", "1.50"], pa.float64()),
+        (["1", "4.0128e+10"], pa.int64()),
+        (["007"], pa.string()),
+        (["1.0", "2.0"], pa.float64()),
+        (["-0", "1"], pa.float64()),
+        (["1" * 30 + "." + "1" * 20], pa.string()),
+    ],
+)
 def test_no_type_alters_a_value(cells, kind):
     column = pa.array(cells)
     assert infer_type(column) == kind
@@ -86,17 +109,23 @@ def test_a_later_number_that_a_double_would_alter_makes_its_row_unparsable(tmp_p
 def test_it_is_said_when_a_cell_decides_a_type(tmp_path):
     found = source(tmp_path, "a.csv", "k,v\n" + "".join(f"{i},{i}\n" for i in range(500)) + "x,1\n")
     assert found.notes == [
-        "stream column k is read as string, for 1 of 501 cells that are no int64, the first 'x'"]
-    assert deciding_cells(pa.array(["a", "b"]),
-                          pa.string()) == "" == deciding_cells(pa.array(["1", "2"]), pa.int64())
+        "stream column k is read as string, for 1 of 501 cells that are no int64, the first 'x'"
+    ]
+    assert (
+        deciding_cells(pa.array(["a", "b"]), pa.string())
+        == ""
+        == deciding_cells(pa.array(["1", "2"]), pa.int64())
+    )
 
 
 # ---- files
 
 
 def test_columns_go_by_their_names(tmp_path):
-    for name, text in {"a.csv": "id,home,away\n1,h1,a1\n",
-                       "b.csv": "away,id,home\na2,2,h2\n"}.items():
+    for name, text in {
+        "a.csv": "id,home,away\n1,h1,a1\n",
+        "b.csv": "away,id,home\na2,2,h2\n",
+    }.items():
         (tmp_path / name).write_text(text)
     good, _ = rows(open_source("stream", tmp_path))
     assert good == [{"id": 1, "home": "h1", "away": "a1"}, {"id": 2, "home": "h2", "away": "a2"}]
@@ -133,8 +162,9 @@ def test_columns_of_a_json_file_beyond_the_sample(tmp_path, monkeypatch):
     monkeypatch.setattr("semistream.files.source.SAMPLE", 1)
     monkeypatch.setattr("semistream.files.text_source.BLOCK", 40)
     path = tmp_path / "a.jsonl"
-    path.write_text('{"id": 1, "other": "late"}\n' * 5
-                    + '{"id": 2, "k": "none", "sp": 1, "sp\\u00e4t": 1}\n')
+    path.write_text(
+        '{"id": 1, "other": "late"}\n' * 5 + '{"id": 2, "k": "none", "sp": 1, "sp\\u00e4t": 1}\n'
+    )
     assert file_columns(path, "json") == ["id", "other", "k", "sp", "spät"]
 
 
@@ -145,11 +175,16 @@ def test_a_header_that_is_not_utf8_is_refused(tmp_path, kind):
         source(tmp_path, f"a.{kind}", content)
 
 
-@pytest.mark.parametrize(("name", "content", "message"), [
-    ("a.csv", "id,k\n1,é\n".encode("utf-16"), "UTF-16"),
-    ("a.csv", gzip.compress(b"id,k\n1,2\n", mtime=0), r"end in \.gz"),
-    ("a.jsonl", gzip.compress(b'{"id": 1}\n', mtime=0), r"end in \.gz"),
-    ("a.csv", "id;k\n1;2\n", "--delimiter ';'"), ("a.csv", b"PK\3\4rest", "spreadsheet")])
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.csv", "id,k\n1,é\n".encode("utf-16"), "UTF-16"),
+        ("a.csv", gzip.compress(b"id,k\n1,2\n", mtime=0), r"end in \.gz"),
+        ("a.jsonl", gzip.compress(b'{"id": 1}\n', mtime=0), r"end in \.gz"),
+        ("a.csv", "id;k\n1;2\n", "--delimiter ';'"),
+        ("a.csv", b"PK\3\4rest", "spreadsheet"),
+    ],
+)
 def test_what_is_no_such_text_is_said(tmp_path, name, content, message):
     with pytest.raises(ConfigError, match=message):
         source(tmp_path, name, content)
@@ -162,12 +197,21 @@ def test_a_directory_in_the_way_of_hive_is_refused(tmp_path):
         open_source("stream", tmp_path)
 
 
-@pytest.mark.parametrize(("given", "wanted"), [
-    (["Order ID", "a,b"], ("Order ID", "a,b")),
-    ('a, "b, c",store name', ("a", "b, c", "store name"))])
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        (["Order ID", "a,b"], ("Order ID", "a,b")),
+        ('a, "b, c",store name', ("a", "b, c", "store name")),
+    ],
+)
 def test_a_name_may_have_blanks_and_commas(given, wanted):
-    job = {"name": "j", "stream": {"id": given}, "master": {"name": "m"}, "on": "k",
-           "fact_table": "f"}
+    job = {
+        "name": "j",
+        "stream": {"id": given},
+        "master": {"name": "m"},
+        "on": "k",
+        "fact_table": "f",
+    }
     assert Job.load(job).stream.id == wanted
 
 
@@ -176,9 +220,20 @@ def test_the_types_that_an_error_proposes_are_taken(tmp_path, monkeypatch, capsy
 
     monkeypatch.chdir(tmp_path)
     Path("s.csv").write_text('id,"the, key",day\n1,x1,2\n')
-    Path("m.csv").write_text('the key,day,v\n1,x,p\n')
-    command = ["join", "--stream", "s.csv", "--master", "m.csv", "--on", "the, key=the key", "--on",
-               "day", "--out", "o.csv"]
+    Path("m.csv").write_text("the key,day,v\n1,x,p\n")
+    command = [
+        "join",
+        "--stream",
+        "s.csv",
+        "--master",
+        "m.csv",
+        "--on",
+        "the, key=the key",
+        "--on",
+        "day",
+        "--out",
+        "o.csv",
+    ]
     for _ in range(2):  # a column each
         assert main(command) == 2
         proposed = capsys.readouterr().err.split("should have: ")[1].strip().removesuffix(".")
@@ -186,11 +241,18 @@ def test_the_types_that_an_error_proposes_are_taken(tmp_path, monkeypatch, capsy
     assert main(command) == 0
 
 
-@pytest.mark.parametrize(("given", "wanted"), [
-    ("a=string, b, c=decimal(12, 2),d=int64",
-     {"a": "string", "b, c": "decimal(12, 2)", "d": "int64"}),
-    (["a=b=string", "c=date"], {"a=b": "string", "c": "date"}), ("a=int64,b", {"a": "int64,b"}),
-    ({"x, y": "date"}, {"x, y": "date"})])
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        (
+            "a=string, b, c=decimal(12, 2),d=int64",
+            {"a": "string", "b, c": "decimal(12, 2)", "d": "int64"},
+        ),
+        (["a=b=string", "c=date"], {"a=b": "string", "c": "date"}),
+        ("a=int64,b", {"a": "int64,b"}),
+        ({"x, y": "date"}, {"x, y": "date"}),
+    ],
+)
 def test_types_of_columns_with_any_signs(given, wanted):
     assert JoinFiles.load({"stream": "s", "on": "k", "out": "o", "types": given}).types == wanted
 
@@ -201,19 +263,59 @@ def test_join_with_odd_names_and_a_column_reason(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("s.csv").write_bytes(b"id,the `key`,reason\n1,1,late\n2,9,early\n3,\xe9,x\n")
     Path("m.csv").write_text('"the, key",store name\n1,north\n')
-    assert main(["join", "--stream", "s.csv", "--master", "m.csv", "--on", "the `key`=the, key",
-                 "--columns", "store name", "--types", "the `key`=int64,id=int64", "--out",
-                 "o.jsonl", "--unmatched", "u.jsonl"]) == 0
+    assert (
+        main(
+            [
+                "join",
+                "--stream",
+                "s.csv",
+                "--master",
+                "m.csv",
+                "--on",
+                "the `key`=the, key",
+                "--columns",
+                "store name",
+                "--types",
+                "the `key`=int64,id=int64",
+                "--out",
+                "o.jsonl",
+                "--unmatched",
+                "u.jsonl",
+            ]
+        )
+        == 0
+    )
     assert [json.loads(line) for line in Path("o.jsonl").read_text().splitlines()] == [
-        {"id": 1, "the `key`": 1, "reason": "late", "store name": "north"}]
+        {"id": 1, "the `key`": 1, "reason": "late", "store name": "north"}
+    ]
     kept = [json.loads(line) for line in Path("u.jsonl").read_text().splitlines()]
     assert [(k.get("reason"), k["_reason"]) for k in kept] == [
-        (None, "unparsable"), ("early", "no_match")]
+        (None, "unparsable"),
+        ("early", "no_match"),
+    ]
     assert kept[0]["text"] == "3,\\xe9,x" and kept[0]["detail"].startswith("s.csv, line 4: ")
-    assert main(["join", "--stream", "m.csv", "--master", "m.csv", "--on", "the, key", "--out",
-                 "self.csv"]) == 0
-    assert main(["join", "--stream", "m.csv", "--master", "m.csv", "--on", "the, key", "--out",
-                 "m.csv"]) == 2
+    assert (
+        main(
+            [
+                "join",
+                "--stream",
+                "m.csv",
+                "--master",
+                "m.csv",
+                "--on",
+                "the, key",
+                "--out",
+                "self.csv",
+            ]
+        )
+        == 0
+    )
+    assert (
+        main(
+            ["join", "--stream", "m.csv", "--master", "m.csv", "--on", "the, key", "--out", "m.csv"]
+        )
+        == 2
+    )
     capsys.readouterr()
 
 
@@ -231,21 +333,31 @@ def test_the_app_reads_a_nasty_file_as_the_console_does(spark, sqlite_load, tmp_
     assert verify(sqlite_load, job).success
 
 
-@pytest.mark.parametrize("content",
-                         [b'id,"k\n' + b"1,c1\n" * 40_000, b'id,"k\n1,c1\n', b'"id"x,k\n1,c1\n'])
+@pytest.mark.parametrize(
+    "content", [b'id,"k\n' + b"1,c1\n" * 40_000, b'id,"k\n1,c1\n', b'"id"x,k\n1,c1\n']
+)
 def test_a_header_whose_quotes_do_not_match_is_refused(tmp_path, content):
     (path := tmp_path / "a.csv").write_bytes(content)
     for read in (lambda: file_columns(path, "csv"), lambda: open_source("stream", path)):
-        with pytest.raises(ConfigError, match=r"a header line that names each column "
-                                              r"once.*a\.csv.*quotes do not match") as e:
+        with pytest.raises(
+            ConfigError,
+            match=r"a header line that names each column "
+            r"once.*a\.csv.*quotes do not match",
+        ) as e:
             read()
         assert len(str(e.value)) < 500
 
 
-@pytest.mark.parametrize(("content", "columns"), [
-    (b'id,"a\nb","c ""d"""\n1,2,3\n', ["id", "a\nb", 'c "d"']),
-    (b'\xef\xbb\xbf"x,y",k\n', ["x,y", "k"]), (b"\n\n", None),
-    (b"\n\nid,,k", ["id", "column_2", "k"]), (b'na"me,k\n', ['na"me', "k"])])
+@pytest.mark.parametrize(
+    ("content", "columns"),
+    [
+        (b'id,"a\nb","c ""d"""\n1,2,3\n', ["id", "a\nb", 'c "d"']),
+        (b'\xef\xbb\xbf"x,y",k\n', ["x,y", "k"]),
+        (b"\n\n", None),
+        (b"\n\nid,,k", ["id", "column_2", "k"]),
+        (b'na"me,k\n', ['na"me', "k"]),
+    ],
+)
 def test_the_columns_of_a_csv_file(tmp_path, content, columns):
     (path := tmp_path / "a.csv").write_bytes(content)
     assert file_columns(path, "csv") == columns
@@ -282,31 +394,68 @@ def test_the_app_takes_columns_by_name_and_refuses_others(spark, sqlite_load, fo
     write("c", {"home": ["h3"], "id": [3], "k": ["c3"], "away": ["a3"]})
     sqlite_load.run(spark, job)
     assert sqlite_load.query("SELECT id, home, away FROM fact_sales ORDER BY id") == [
-        *loaded, (3, "h3", "a3")]
+        *loaded,
+        (3, "h3", "a3"),
+    ]
 
 
-@pytest.mark.parametrize(("form", "content", "read", "unparsable"), [
-    ("csv", b"id,k\n1,c1\n2,\xe9\n3,c3\n", 3, 1), ("csv", b'id,k\n1,c1\n2,"c2\n3,c3\n', 3, 1),
-    ("json", b'{"id": 1, "k": "c1"}\n{"id": 2, "k": "\xe9"}\n{"id": 3, "k": "c3"}\n', 3, 1),
-    ("json", b'{"id": 1, "k": "c1"}\n[{"id": 2, "k": "c2"}, {"id": 3, "k": "c3"}]\n{"id": 4, "k": '
-             b'"c4"}{"id": 5, "k": "c5"}\n',
-     None, None),
-    ("csv", b'\xef\xbb\xbfid,k\n1,c1\n2,c2\n', 2, None), ("csv", b"", 0, None),
-    ("csv", b'id,k\n1,c1\n2,"c2\n' + b"".join(b"%d,c3\n" % i for i in range(3, 40_003)), 40_002, 1),
-    ("json", b'\xef\xbb\xbf{"id": 1, "k": "c1"}\n{"id": 2, "k": "c2"}\n', 2, None),
-    ("json", b'{"id": 1, "k": "c1"}\n' + b"{'id': 2, 'k': 'c2'}\n", 2, 1),
-    ("json", b'{"id": 1, "k": "c1"}\n[1, 2]\n[{"id": 3, "k": "c3"}, 5]\n[null, {"id": 4}]\n[]\n', 5,
-     4),
-    ("json", b'{"id": 1, "k": "c1"}\n[{"id": 3, "k": "c3"}, {"id": "x"}]\n[[{"id": 3}]]\n[{"id": '
-             b'3}, {"id": 4\n', None, None),
-    ("json", b'{"id": 99999999999999999999, "k": "c"}\n{"id": 1.5}\n{"id": "7"}\n{"id": '
-             b'01}\n{"id": 9, "k": NaN}\n', 5, None),
-    ("json", b'null\n3\n"x"\n{}\n', 4, None),
-    ("json", b'{"id": 1, "x": +INF}\n{"id": 2, "x": -INF, "k": "c2"}\n{"id": 3, "x": +Infinity, '
-             b'"y": "a \\" +INF"}\n{"id": 4, "x": NaN}\n{"id": 5, "x": INF}\n{"id": 6, "x": '
-             b'1e400}\n{"id": 7, "k": -INF}\n{"id": +INF}\n', 8, None)])
+@pytest.mark.parametrize(
+    ("form", "content", "read", "unparsable"),
+    [
+        ("csv", b"id,k\n1,c1\n2,\xe9\n3,c3\n", 3, 1),
+        ("csv", b'id,k\n1,c1\n2,"c2\n3,c3\n', 3, 1),
+        ("json", b'{"id": 1, "k": "c1"}\n{"id": 2, "k": "\xe9"}\n{"id": 3, "k": "c3"}\n', 3, 1),
+        (
+            "json",
+            b'{"id": 1, "k": "c1"}\n[{"id": 2, "k": "c2"}, {"id": 3, "k": "c3"}]\n{"id": 4, "k": '
+            b'"c4"}{"id": 5, "k": "c5"}\n',
+            None,
+            None,
+        ),
+        ("csv", b"\xef\xbb\xbfid,k\n1,c1\n2,c2\n", 2, None),
+        ("csv", b"", 0, None),
+        (
+            "csv",
+            b'id,k\n1,c1\n2,"c2\n' + b"".join(b"%d,c3\n" % i for i in range(3, 40_003)),
+            40_002,
+            1,
+        ),
+        ("json", b'\xef\xbb\xbf{"id": 1, "k": "c1"}\n{"id": 2, "k": "c2"}\n', 2, None),
+        ("json", b'{"id": 1, "k": "c1"}\n' + b"{'id': 2, 'k': 'c2'}\n", 2, 1),
+        (
+            "json",
+            b'{"id": 1, "k": "c1"}\n[1, 2]\n[{"id": 3, "k": "c3"}, 5]\n[null, {"id": 4}]\n[]\n',
+            5,
+            4,
+        ),
+        (
+            "json",
+            b'{"id": 1, "k": "c1"}\n[{"id": 3, "k": "c3"}, {"id": "x"}]\n[[{"id": 3}]]\n[{"id": '
+            b'3}, {"id": 4\n',
+            None,
+            None,
+        ),
+        (
+            "json",
+            b'{"id": 99999999999999999999, "k": "c"}\n{"id": 1.5}\n{"id": "7"}\n{"id": '
+            b'01}\n{"id": 9, "k": NaN}\n',
+            5,
+            None,
+        ),
+        ("json", b'null\n3\n"x"\n{}\n', 4, None),
+        (
+            "json",
+            b'{"id": 1, "x": +INF}\n{"id": 2, "x": -INF, "k": "c2"}\n{"id": 3, "x": +Infinity, '
+            b'"y": "a \\" +INF"}\n{"id": 4, "x": NaN}\n{"id": 5, "x": INF}\n{"id": 6, "x": '
+            b'1e400}\n{"id": 7, "k": -INF}\n{"id": +INF}\n',
+            8,
+            None,
+        ),
+    ],
+)
 def test_what_the_app_cannot_read_is_unparsable_and_the_proof_holds(
-        spark, sqlite_load, form, content, read, unparsable):
+    spark, sqlite_load, form, content, read, unparsable
+):
     sqlite_load.publish()
     more = ", x DOUBLE, y STRING" if b'"x":' in content else ""
     directory, job = app_job(sqlite_load, form, f"id BIGINT, k STRING{more}")
@@ -324,7 +473,8 @@ def test_the_app_keeps_numbers_that_a_double_would_alter(spark, sqlite_load):
     sqlite_load.publish()
     directory, job = app_job(sqlite_load, "csv")
     (directory / "a.csv").write_text(
-        "id,k,price,big\n1,c1,0.12345678901234567890,1e400\n2,c2,9007199254740993,7\n")
+        "id,k,price,big\n1,c1,0.12345678901234567890,1e400\n2,c2,9007199254740993,7\n"
+    )
     sqlite_load.run(spark, job)
     found = sqlite_load.query("SELECT id, price, big FROM fact_sales ORDER BY id")
     assert [big for *_, big in found] == ["1e400", "7"]
@@ -334,61 +484,103 @@ def test_the_app_keeps_numbers_that_a_double_would_alter(spark, sqlite_load):
 def test_the_app_infers_no_type_that_alters_a_value(spark, sqlite_load, caplog):
     sqlite_load.publish()
     directory, job = app_job(sqlite_load, "csv")
-    lines = "".join(f"{i},c{i},{i:05},2026-01-01 00:00:00.123456789,{i}e3,{i},{i}\n"
-                    for i in range(1, 40))
+    lines = "".join(
+        f"{i},c{i},{i:05},2026-01-01 00:00:00.123456789,{i}e3,{i},{i}\n" for i in range(1, 40)
+    )
     (directory / "a.csv").write_text(
-        f"id,k,zip,at,scale,day,n\n{lines}4.0128e+10,c1,00001,2026-01-01 00:00:00,5,40,x\n")
+        f"id,k,zip,at,scale,day,n\n{lines}4.0128e+10,c1,00001,2026-01-01 00:00:00,5,40,x\n"
+    )
     summary = sqlite_load.run(spark, job)
     assert (summary["matched"], summary["rejected"]) == (40, {})
     found = sqlite_load.query("SELECT id, zip, at, scale, day FROM fact_sales ORDER BY id")
     assert found.pop() == (40_128_000_000, "00001", "2026-01-01 00:00:00", 5, 40)
-    assert found == [(i, f"{i:05}", "2026-01-01 00:00:00.123456789", i * 1000, i)
-                     for i in range(1, 40)]
+    assert found == [
+        (i, f"{i:05}", "2026-01-01 00:00:00.123456789", i * 1000, i) for i in range(1, 40)
+    ]
     assert {type(v) for v, *_ in found} == {int}
-    assert ("stream column id is read as int64; numbers with an exponent are integers there, "
-            "too" in caplog.text)
-    assert ("stream column n is read as string, for 1 of 40 cells that are no int64, the first "
-            "'x'" in caplog.text)
+    assert (
+        "stream column id is read as int64; numbers with an exponent are integers there, "
+        "too" in caplog.text
+    )
+    assert (
+        "stream column n is read as string, for 1 of 40 cells that are no int64, the first "
+        "'x'" in caplog.text
+    )
 
 
 def test_a_later_number_that_its_type_would_alter_makes_its_tuple_unparsable_to_the_app(
-        spark, sqlite_load):
+    spark, sqlite_load
+):
     """As to ``semistream join``: types were found from the first file."""
     sqlite_load.publish()
     directory, job = app_job(sqlite_load, "csv")
     (directory / "a.csv").write_text(
-        "id,k,price,rate,n\n1,c1,9007199254740993.5,0.5,2e3\n2,c2,1.5,1.25,7\n")
+        "id,k,price,rate,n\n1,c1,9007199254740993.5,0.5,2e3\n2,c2,1.5,1.25,7\n"
+    )
     os.utime(directory / "a.csv", (1, 1))
     assert sqlite_load.run(spark, job)["rejected"] == {}
-    good = {3: ("7.5", "-1.25e-3", "3e2"), 4: ("-0.0", "-0.0", "0"), 5: ("", "", ""),
-            6: ("1e1", "1E+5", "4.0128e+10"),
-            7: ("12345678901234567890.5", "0.6180339887498949", "9007199254740993")}
-    bad = {10: ("0.25", "1", "1"), 11: ("1", "9007199254740993.5", "1"), 12: ("1", "1e400", "1"),
-           13: ("1", "1", "1.5"), 14: ("1", "1e-400", "1"), 15: ("1", "1", "1e30"),
-           16: ("x", "1", "1"), 17: ("1", "1f", "1"), 18: ("1", "0x1p3", "1"),
-           19: ("1", "1", "-0"), 20: ("01", "1", "1"), 21: ("1", "01", "1"), 22: ("1", "1", "01"),
-           23: ("1", "1", "+1"), 24: ("1", "1", " 1")}
+    good = {
+        3: ("7.5", "-1.25e-3", "3e2"),
+        4: ("-0.0", "-0.0", "0"),
+        5: ("", "", ""),
+        6: ("1e1", "1E+5", "4.0128e+10"),
+        7: ("12345678901234567890.5", "0.6180339887498949", "9007199254740993"),
+    }
+    bad = {
+        10: ("0.25", "1", "1"),
+        11: ("1", "9007199254740993.5", "1"),
+        12: ("1", "1e400", "1"),
+        13: ("1", "1", "1.5"),
+        14: ("1", "1e-400", "1"),
+        15: ("1", "1", "1e30"),
+        16: ("x", "1", "1"),
+        17: ("1", "1f", "1"),
+        18: ("1", "0x1p3", "1"),
+        19: ("1", "1", "-0"),
+        20: ("01", "1", "1"),
+        21: ("1", "01", "1"),
+        22: ("1", "1", "01"),
+        23: ("1", "1", "+1"),
+        24: ("1", "1", " 1"),
+    }
     lines = [f"{i},c{i},{','.join(cells)}\n" for i, cells in (good | bad).items()]
     (directory / "b.csv").write_text("id,k,price,rate,n\n" + "".join(lines))
     assert sqlite_load.run(spark, job)["rejected"] == {"unparsable": len(bad)}
     found = sqlite_load.query("SELECT id, price, rate, n FROM fact_sales WHERE id > 2 ORDER BY id")
     assert [i for i, *_ in found] == list(good)
     assert [[rate, n] for _, _, rate, n in found] == [
-        [-0.00125, 300], [0.0, 0], [None, None], [1e5, 40_128_000_000],
-        [0.6180339887498949, 9007199254740993]]
+        [-0.00125, 300],
+        [0.0, 0],
+        [None, None],
+        [1e5, 40_128_000_000],
+        [0.6180339887498949, 9007199254740993],
+    ]
     assert [price if price is None else Decimal(str(price)) for _, price, *_ in found] == [
-        Decimal("7.5"), 0, None, 10, Decimal("12345678901234567890.5")]
-    kept = [json.loads(t)
-            for t, in sqlite_load.query("SELECT tuple FROM unmatched ORDER BY stream_id, tuple")]
-    assert sorted(k["_corrupt_record"] + "\n" for k in kept) == sorted(lines[len(good):])
+        Decimal("7.5"),
+        0,
+        None,
+        10,
+        Decimal("12345678901234567890.5"),
+    ]
+    kept = [
+        json.loads(t)
+        for (t,) in sqlite_load.query("SELECT tuple FROM unmatched ORDER BY stream_id, tuple")
+    ]
+    assert sorted(k["_corrupt_record"] + "\n" for k in kept) == sorted(lines[len(good) :])
     why = {int(k["_corrupt_record"].split(",")[0]): k["why"] for k in kept}
-    assert (why[10], why[12]) == ("price: '0.25' is not decimal128(38, 1)",
-                                  "rate: '1e400' is not double")
+    assert (why[10], why[12]) == (
+        "price: '0.25' is not decimal128(38, 1)",
+        "rate: '1e400' is not double",
+    )
     assert all(w.split(":")[0] in ("price", "rate", "n") for w in why.values()), why
-    assert all(k["line"] == 1 + len(good) + n
-               for n, k in enumerate(sorted(kept, key=lambda k: k["_corrupt_record"]), 1))
-    assert verify(sqlite_load, job.model_copy(
-        update={"stream": job.stream.model_copy(update={"max_unparsable": 1})})).success
+    assert all(
+        k["line"] == 1 + len(good) + n
+        for n, k in enumerate(sorted(kept, key=lambda k: k["_corrupt_record"]), 1)
+    )
+    assert verify(
+        sqlite_load,
+        job.model_copy(update={"stream": job.stream.model_copy(update={"max_unparsable": 1})}),
+    ).success
 
 
 def test_ids_of_json_texts_are_as_they_are_written(spark, sqlite_load):
@@ -398,7 +590,7 @@ def test_ids_of_json_texts_are_as_they_are_written(spark, sqlite_load):
     lines = [f'{{"id": {i if i != "007" else json.dumps(i)}, "k": "c1"}}' for i in ids]
     (directory / "a.json").write_text("\n".join(lines))
     sqlite_load.run(spark, job)
-    assert sorted(i for i, in sqlite_load.query("SELECT id FROM fact_sales")) == sorted(ids)
+    assert sorted(i for (i,) in sqlite_load.query("SELECT id FROM fact_sales")) == sorted(ids)
     result = verify(sqlite_load, job)
     assert result.success, [(r.name, r.rows) for r in result.results if not r.success]
 
@@ -417,12 +609,18 @@ def test_the_app_refuses_a_directory_in_the_way_of_hive(spark, sqlite_load, form
         sqlite_load.run(spark, job)
 
 
-@pytest.mark.parametrize(("content", "message"), [
-    ("id,k\n1,é\n".encode("utf-16"), "UTF-16"),
-    (gzip.compress(b"id,k\n1,2\n", mtime=0), r"end in \.gz"), (b"id;k\n1;2\n", "delimiter"),
-    (b"id,k,caf\xe9\n1,2,3\n", "header line in UTF-8")])
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("id,k\n1,é\n".encode("utf-16"), "UTF-16"),
+        (gzip.compress(b"id,k\n1,2\n", mtime=0), r"end in \.gz"),
+        (b"id;k\n1;2\n", "delimiter"),
+        (b"id,k,caf\xe9\n1,2,3\n", "header line in UTF-8"),
+    ],
+)
 def test_the_app_says_what_is_no_such_text_with_columns_told_too(
-        spark, sqlite_load, content, message):
+    spark, sqlite_load, content, message
+):
     sqlite_load.publish()
     directory, job = app_job(sqlite_load, "csv", "id BIGINT, k STRING")
     (directory / "a.csv").write_bytes(content)
@@ -441,29 +639,55 @@ def test_the_app_takes_odd_names(spark, sqlite_load):
     assert kept[0] == "2" and json.loads(kept[1])["reason"] == "early"
 
 
-@pytest.mark.parametrize(("form", "files"), [
-    ("csv",
-     {"a day.csv": b"id,k,n\n1,c1,1\n2,c2,x\n3,c3\n4,\xe9,4\n"
-                  b"5,\"two\nlines\",5\n6,c6,\"x\"y\n",
-      "b%20.csv": b"n,k,id\r\n1,c1,7\r\n,\xc3\xa9,\r\n1,c9,8,8\r\n9,c2,y\r\n"}),
-    ("json",
-     {"a day.json": b'{"id": 1, "k": "c1", "n": 1}\n{"id": 2, "k": "c2", "n": 1.5}\n'
-                    b'{"id": 4, "k": "\xe9", "n": 4}\n',
-      "b%20.json": b'{"n": 1, "k": "c1", "id": 3}\n"text"\n'
-                   b'{"id": {}, "k": "c1", "n": 1}\n'})])
+@pytest.mark.parametrize(
+    ("form", "files"),
+    [
+        (
+            "csv",
+            {
+                "a day.csv": b"id,k,n\n1,c1,1\n2,c2,x\n3,c3\n4,\xe9,4\n"
+                b'5,"two\nlines",5\n6,c6,"x"y\n',
+                "b%20.csv": b"n,k,id\r\n1,c1,7\r\n,\xc3\xa9,\r\n1,c9,8,8\r\n9,c2,y\r\n",
+            },
+        ),
+        (
+            "json",
+            {
+                "a day.json": b'{"id": 1, "k": "c1", "n": 1}\n{"id": 2, "k": "c2", "n": 1.5}\n'
+                b'{"id": 4, "k": "\xe9", "n": 4}\n',
+                "b%20.json": b'{"n": 1, "k": "c1", "id": 3}\n"text"\n'
+                b'{"id": {}, "k": "c1", "n": 1}\n',
+            },
+        ),
+    ],
+)
 def test_unmatched_tells_why_a_tuple_could_not_be_parsed_and_on_which_line_it_stands(
-        spark, sqlite_load, form, files):
+    spark, sqlite_load, form, files
+):
     sqlite_load.publish()
     directory, job = app_job(sqlite_load, form, "id BIGINT, k STRING, n BIGINT")
     for name, content in files.items():
         (directory / name).write_bytes(content)
     sqlite_load.run(spark, job, partitions=2)
-    kept = [json.loads(t)
-            for t, in sqlite_load.query("SELECT tuple FROM unmatched WHERE reason = 'unparsable'")]
+    kept = [
+        json.loads(t)
+        for (t,) in sqlite_load.query("SELECT tuple FROM unmatched WHERE reason = 'unparsable'")
+    ]
     a, b = (str(directory / name) for name in files)
-    expected = {"csv": [(a, 3, "n: 'x' is not int64"), (a, 4, "2 fields in place of 3"),
-                        (a, 5, "k: not UTF-8"), (a, 8, "quotes do not match"),
-                        (b, 4, "4 fields in place of 3"), (b, 5, "id: 'y' is not int64")],
-                "json": [(a, 2, "n: '1.5' is not int64"), (a, 3, "not UTF-8"),
-                         (b, 2, "not one JSON object"), (b, 3, "id: '{}' is not int64")]}
+    expected = {
+        "csv": [
+            (a, 3, "n: 'x' is not int64"),
+            (a, 4, "2 fields in place of 3"),
+            (a, 5, "k: not UTF-8"),
+            (a, 8, "quotes do not match"),
+            (b, 4, "4 fields in place of 3"),
+            (b, 5, "id: 'y' is not int64"),
+        ],
+        "json": [
+            (a, 2, "n: '1.5' is not int64"),
+            (a, 3, "not UTF-8"),
+            (b, 2, "not one JSON object"),
+            (b, 3, "id: '{}' is not int64"),
+        ],
+    }
     assert sorted((k["file"], k.get("line"), k["why"]) for k in kept) == expected[form]

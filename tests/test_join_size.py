@@ -52,8 +52,11 @@ def test_few_keys_are_counted_exactly_in_every_format(left, right, estimate):
     write(f"a.{left}", pa.table({"n": range(2000), "k": LEFT}))
     write(f"b.{right}", pa.table({"key": RIGHT, "x": [0.5] * 400}))
     found = estimate(f"a.{left}", f"b.{right}", "--on", "k=key", "--memory", "8KB")
-    assert (found["estimate"], found["bound"],
-            found["method"]) == (join_size(LEFT, RIGHT), 0, "skimmed")
+    assert (found["estimate"], found["bound"], found["method"]) == (
+        join_size(LEFT, RIGHT),
+        0,
+        "skimmed",
+    )
     assert found["left"] == {"name": f"a.{left}", "rows": 2000, "null_keys": 118, "unparsable": 0}
     assert found["memory_bytes"] <= 8000
 
@@ -62,12 +65,14 @@ def test_few_keys_are_counted_exactly_in_every_format(left, right, estimate):
 def test_keys_of_every_type(kind, estimate):
     left, right = [i % 7 for i in range(50)], [i % 2 for i in range(9)]
     pq.write_table(pa.table({"k": keys(kind, left), "j": pa.array(left, pa.int32())}), "a.parquet")
-    pq.write_table(pa.table({"k": keys(kind, right), "j": pa.array(right, pa.int32())}),
-                   "b.parquet")
+    pq.write_table(
+        pa.table({"k": keys(kind, right), "j": pa.array(right, pa.int32())}), "b.parquet"
+    )
     expected = join_size(*([KEY_KINDS[kind][1](i) for i in side] for side in (left, right)))
     assert estimate("a.parquet", "b.parquet", "--on", "k")["estimate"] == expected
-    assert estimate("a.parquet", "b.parquet", "--on", "k", "--on",
-                    "j")["estimate"] == join_size(left, right)
+    assert estimate("a.parquet", "b.parquet", "--on", "k", "--on", "j")["estimate"] == join_size(
+        left, right
+    )
 
 
 @pytest.mark.parametrize("method", ["skimmed", "agms"])
@@ -81,8 +86,9 @@ def test_many_keys_are_estimated_within_the_bound(method, estimate):
     found = estimate("a.parquet", "b.parquet", "--on", "k", "--method", method, "--memory", "64KB")
     assert abs(found["estimate"] - exact) <= found["bound"] < exact
     assert found["memory_bytes"] <= 64_000
-    again = estimate("a.parquet", "b.parquet", "--on", "k", "--method", method, "--memory", "64KB",
-                     "--seed", 1)
+    again = estimate(
+        "a.parquet", "b.parquet", "--on", "k", "--method", method, "--memory", "64KB", "--seed", 1
+    )
     assert abs(again["estimate"] - exact) <= again["bound"]
     assert again["estimate"] != found["estimate"]
 
@@ -97,8 +103,11 @@ def test_a_sketch_that_cannot_tell_says_so_and_how_much_memory_would(run, estima
     assert found["bound"] > found["estimate"] and found["enough_bytes"] > 4 * 16_000
     told = run("estimate-join-size", *join, "16KB")[1]
     assert re.search(r"estimated join size +cannot tell", told)
-    assert re.search(r"Cannot tell with 16 KB: at most [\d,]+ rows .* \d+ [KM]B would tell a join "
-                     r"of [\d,]+ rows or more; a smaller one takes more", told)
+    assert re.search(
+        r"Cannot tell with 16 KB: at most [\d,]+ rows .* \d+ [KM]B would tell a join "
+        r"of [\d,]+ rows or more; a smaller one takes more",
+        told,
+    )
     better = estimate(*join, found["enough_bytes"])
     assert abs(better["estimate"] - exact) <= better["bound"] <= 1.2 * found["enough_for"]
     told = estimate(*join, "64MB")
@@ -110,13 +119,24 @@ AMOUNTS = [None if i % 7 == 0 else i % 40 for i in range(2000)]
 
 def summed(left: list, amounts: list, right: list):
     counts = Counter(right)
-    return sum(counts[k] * a for k, a in zip(left, amounts, strict=True)
-               if k is not None and a is not None)
+    return sum(
+        counts[k] * a for k, a in zip(left, amounts, strict=True) if k is not None and a is not None
+    )
 
 
-@pytest.mark.parametrize("kind", [pa.int16(), pa.uint64(), pa.decimal128(12, 2), pa.float64(),
-                                  pa.decimal128(38, 10), pa.decimal256(50, 3), pa.float32()],
-                         ids=str)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.int16(),
+        pa.uint64(),
+        pa.decimal128(12, 2),
+        pa.float64(),
+        pa.decimal128(38, 10),
+        pa.decimal256(50, 3),
+        pa.float32(),
+    ],
+    ids=str,
+)
 def test_a_sum_of_few_keys_is_exact(kind, estimate):
     """Nulls count nothing; the others to the last decimal."""
     step = Decimal(1) if pa.types.is_integer(kind) else Decimal("0.25")
@@ -139,8 +159,20 @@ def test_a_sum_over_many_keys_is_within_the_bound(method, least, estimate):
     pq.write_table(pa.table({"k": right}), "b.parquet")
     exact = summed(left, cents.tolist(), right) / 100
     for seed in range(5):
-        found = estimate("a.parquet", "b.parquet", "--on", "k", "--sum", "amount", "--method",
-                         method, "--seed", seed, "--memory", "256KB")
+        found = estimate(
+            "a.parquet",
+            "b.parquet",
+            "--on",
+            "k",
+            "--sum",
+            "amount",
+            "--method",
+            method,
+            "--seed",
+            seed,
+            "--memory",
+            "256KB",
+        )
         assert abs(found["estimate"] - exact) <= found["bound"] < exact
 
 
@@ -157,11 +189,13 @@ def test_what_a_person_is_told_of_a_sum(run):
     code, out, _ = run("estimate-join-size", "a.csv", "b.csv", "--on", "k", "--sum", "n")
     assert code == 0
     assert re.search(r"estimated sum +2,003 +of n, over the rows of the join", out), out
-    for arguments, message in ((["--sum", "m"], "Give the inputs in the other order"),
-                               (["--sum", "z"], "must name a column of A; there are k, n"),
-                               (["--sum", "n", "--left-types", "n=string"], "a numeric column"),
-                               (["--sum", "n", "--max-output-rows", "3"], "'max_output_rows' must"),
-                               (["--sum", "big"], "are together less than 4.61e+12")):
+    for arguments, message in (
+        (["--sum", "m"], "Give the inputs in the other order"),
+        (["--sum", "z"], "must name a column of A; there are k, n"),
+        (["--sum", "n", "--left-types", "n=string"], "a numeric column"),
+        (["--sum", "n", "--max-output-rows", "3"], "'max_output_rows' must"),
+        (["--sum", "big"], "are together less than 4.61e+12"),
+    ):
         if "big" in arguments:
             Path("a.csv").write_text("k,big\n1,9e12\n")
         code, _, err = run("estimate-join-size", "a.csv", "b.csv", "--on", "k", *arguments)
@@ -180,8 +214,10 @@ def test_a_snapshot_and_a_directory_of_files(run, estimate):
 
 
 def test_tables_of_the_warehouse(run, estimate, tmp_path):
-    with open_warehouse(
-        f"sqlite:///{tmp_path / 'var' / 'warehouse.db'}") as engine, engine.begin() as connection:
+    with (
+        open_warehouse(f"sqlite:///{tmp_path / 'var' / 'warehouse.db'}") as engine,
+        engine.begin() as connection,
+    ):
         connection.exec_driver_sql("CREATE TABLE sales (k VARCHAR(9), price INTEGER)")
         connection.exec_driver_sql("INSERT INTO sales VALUES (?, 1)", [(k,) for k in LEFT])
     write("b.csv", pa.table({"k": RIGHT}))
@@ -194,15 +230,17 @@ def test_tables_of_the_warehouse(run, estimate, tmp_path):
 def test_what_a_person_is_told(run):
     Path("a.csv").write_text("k,n\n1,2\n1,\n,5\n2,x\n" + "1,1\n" * 5)
     Path("b.csv").write_text("k\n1\n3\n")
-    code, out, _ = run("estimate-join-size", "a.csv", "b.csv", "--on", "k", "--left-types",
-                       "k=int64")
+    code, out, _ = run(
+        "estimate-join-size", "a.csv", "b.csv", "--on", "k", "--left-types", "k=int64"
+    )
     assert code == 0
     lines = {line.split("  ")[0]: line.split() for line in out.splitlines()}
     assert lines["estimated join size"][3] == "7" and lines["rows of A"][3] == "9"
     assert "1 without a key" in out
     Path("a.csv").write_text("k\n1\nx\n1\n")
-    code, out, _ = run("estimate-join-size", "a.csv", "b.csv", "--on", "k", "--left-types",
-                       "k=int64")
+    code, out, _ = run(
+        "estimate-join-size", "a.csv", "b.csv", "--on", "k", "--left-types", "k=int64"
+    )
     assert code == 0 and "1 unparsable" in out
 
 
@@ -216,17 +254,22 @@ def test_an_empty_side_joins_nothing(text, estimate):
         assert (found["estimate"], found["bound"]) == (0, 0)
 
 
-@pytest.mark.parametrize("arguments, message", [
-    (["no.csv", "b.csv", "--on", "k"], "'left' must be"),
-    (["a.csv", "no", "--on", "k"], "'right' must be"),
-    (["a.csv", "b.csv", "--on", "z"], "must name a column of A"),
-    (["a.csv", "b.csv", "--on", "k=z"], "must name a column of B"),
-    (["a.csv", "b.csv", "--on", "k"], "--left-types k=string --right-types k=string"),
-    (["a.csv", "b.csv"], "'on' must be given"), (["a.csv", "--on", "k"], "'right' must be given"),
-    (["a.csv", "a.csv", "--on", "k", "--memory", "500"], "'memory' must be at least 600 bytes"),
-    (["a.csv", "a.csv", "--on", "k", "--method", "wavelet"], "invalid choice"),
-    (["a.csv", "a.csv", "--on", "k", "--max-output-rows", "-1"], "'max_output_rows' is wrong"),
-    (["a.csv", "a.csv", "--on", "k", "--memry", "500"], "Did you mean --memory")])
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["no.csv", "b.csv", "--on", "k"], "'left' must be"),
+        (["a.csv", "no", "--on", "k"], "'right' must be"),
+        (["a.csv", "b.csv", "--on", "z"], "must name a column of A"),
+        (["a.csv", "b.csv", "--on", "k=z"], "must name a column of B"),
+        (["a.csv", "b.csv", "--on", "k"], "--left-types k=string --right-types k=string"),
+        (["a.csv", "b.csv"], "'on' must be given"),
+        (["a.csv", "--on", "k"], "'right' must be given"),
+        (["a.csv", "a.csv", "--on", "k", "--memory", "500"], "'memory' must be at least 600 bytes"),
+        (["a.csv", "a.csv", "--on", "k", "--method", "wavelet"], "invalid choice"),
+        (["a.csv", "a.csv", "--on", "k", "--max-output-rows", "-1"], "'max_output_rows' is wrong"),
+        (["a.csv", "a.csv", "--on", "k", "--memry", "500"], "Did you mean --memory"),
+    ],
+)
 def test_what_cannot_work_is_said(arguments, message, run):
     Path("a.csv").write_text("k,n\n1,2\n")
     Path("b.csv").write_text("k\nx\n")
@@ -241,8 +284,10 @@ def test_more_rows_than_the_limit_are_refused(run):
     assert run(*join, 30)[0] == 0
     code, _, err = run(*join, 29)
     assert code == 1
-    assert ("Failed: It is estimated that the join has 30 rows, off by at most 0 with a "
-            "probability of 95%, and max_output_rows is 29.") in err.replace("\n", " ")
+    assert (
+        "Failed: It is estimated that the join has 30 rows, off by at most 0 with a "
+        "probability of 95%, and max_output_rows is 29."
+    ) in err.replace("\n", " ")
 
 
 def test_settings_from_a_file(run):

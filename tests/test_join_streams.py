@@ -25,22 +25,37 @@ def run(tmp_path, monkeypatch, capsys):
     rng = np.random.default_rng(11)
     ids = np.arange(N) * 4
     ordered = np.arange(N) * 1_000_000
-    orders = pa.table({"id": ids, "ordered": pa.array(ordered, pa.timestamp("us")),
-                       "customer": [f"c{i % 40}" for i in range(N)]})
+    orders = pa.table(
+        {
+            "id": ids,
+            "ordered": pa.array(ordered, pa.timestamp("us")),
+            "customer": [f"c{i % 40}" for i in range(N)],
+        }
+    )
     some = rng.random(N) > 0.1
     keys, shipped = np.repeat(ids[some], 2), np.repeat(ordered[some], 2)
     shipped = shipped + rng.integers(0, 300_000_000, len(keys))
     keys, shipped = np.append(keys, [1, 2, 3]), np.append(shipped, [0, 0, 10**9])
     order = np.argsort(shipped, kind="stable")
-    lines = pa.table({"order_id": keys[order], "part": rng.integers(0, 9, len(keys)),
-                      "shipped": pa.array(shipped[order], pa.timestamp("us"))})
+    lines = pa.table(
+        {
+            "order_id": keys[order],
+            "part": rng.integers(0, 9, len(keys)),
+            "shipped": pa.array(shipped[order], pa.timestamp("us")),
+        }
+    )
     for name, table in (("orders", orders), ("lines", lines)):
         pq.write_table(table, f"{name}.parquet")
         arrow_csv.write_csv(table, f"{name}.csv")
 
     def run(*arguments, **options):
-        given = {"left": "orders.parquet", "right": "lines.parquet", "on": "id=order_id",
-                 "out": "out.parquet", "stats": "stats.json"} | options
+        given = {
+            "left": "orders.parquet",
+            "right": "lines.parquet",
+            "on": "id=order_id",
+            "out": "out.parquet",
+            "stats": "stats.json",
+        } | options
         flags = [x for k, v in given.items() if v for x in (f"--{k.replace('_', '-')}", str(v))]
         try:
             code = cli.main(["join-streams", *flags, *arguments])
@@ -65,9 +80,15 @@ def same_as_sql(join, condition="a.id = b.order_id"):
     return duckdb.sql(f"SELECT count(*) FROM {differing}").fetchall() == [(0,)]
 
 
-@pytest.mark.parametrize(("join_type", "memory", "algorithm"), [
-    ("inner", "64MB", "xjoin"), ("left", "500KB", "pjoin"), ("right", "64MB", "pjoin"),
-    ("full", "500KB", "xjoin")])
+@pytest.mark.parametrize(
+    ("join_type", "memory", "algorithm"),
+    [
+        ("inner", "64MB", "xjoin"),
+        ("left", "500KB", "pjoin"),
+        ("right", "64MB", "pjoin"),
+        ("full", "500KB", "xjoin"),
+    ],
+)
 def test_equals_the_join_of_a_database(run, join_type, memory, algorithm):
     stats, out = summary(run(join_type=join_type, memory=memory, algorithm=algorithm))
     assert same_as_sql(join_type) and "output rows" in out
@@ -89,10 +110,19 @@ def test_a_unique_side_closes_its_keys(run):
 
 
 def test_event_times_bound_the_state(run):
-    stats, _ = summary(run(left_time="ordered", right_time="shipped", within="5min", delay="0s",
-                           join_type="full", left_unmatched="lone.parquet"))
-    assert same_as_sql("FULL", "a.id = b.order_id AND abs(epoch_us(a.ordered) - "
-                               "epoch_us(b.shipped)) <= 300000000")
+    stats, _ = summary(
+        run(
+            left_time="ordered",
+            right_time="shipped",
+            within="5min",
+            delay="0s",
+            join_type="full",
+            left_unmatched="lone.parquet",
+        )
+    )
+    assert same_as_sql(
+        "FULL", "a.id = b.order_id AND abs(epoch_us(a.ordered) - epoch_us(b.shipped)) <= 300000000"
+    )
     assert max(stats["left"]["held_peak"], stats["right"]["held_peak"]) < N * 3 // 4
     lone = pq.read_table("lone.parquet")
     assert lone.num_rows == stats["left"]["unmatched"]["no_partner"]
@@ -100,32 +130,49 @@ def test_event_times_bound_the_state(run):
 
 
 def test_a_tuple_that_is_too_late_is_quarantined(run):
-    pq.write_table(pa.concat_tables([pq.read_table("lines.parquet"), pq.read_table("lines.parquet")
-                                     .slice(10, 3)]), "again.parquet")
-    stats, _ = summary(run(right="again.parquet", left_time="ordered", right_time="shipped",
-                           within="5min", delay="10s", right_unmatched="late.parquet"))
+    pq.write_table(
+        pa.concat_tables(
+            [pq.read_table("lines.parquet"), pq.read_table("lines.parquet").slice(10, 3)]
+        ),
+        "again.parquet",
+    )
+    stats, _ = summary(
+        run(
+            right="again.parquet",
+            left_time="ordered",
+            right_time="shipped",
+            within="5min",
+            delay="10s",
+            right_unmatched="late.parquet",
+        )
+    )
     assert stats["right"]["unmatched"]["against_punctuation"] == 3
     late = pq.read_table("late.parquet").filter(pa.compute.field("reason") == "against_punctuation")
     assert late.num_rows == 3
 
 
 def test_a_file_of_punctuations_and_what_propagates(run):
-    Path("p.jsonl").write_text("\n".join(json.dumps(
-        {"side": side, "after": after, "match": {column: {"range": [None, N * 4]}}})
-        for side, column, after in (("left", "id", N), ("right", "order_id", 100_000_000))))
+    Path("p.jsonl").write_text(
+        "\n".join(
+            json.dumps({"side": side, "after": after, "match": {column: {"range": [None, N * 4]}}})
+            for side, column, after in (("left", "id", N), ("right", "order_id", 100_000_000))
+        )
+    )
     stats, _ = summary(run(punctuations="p.jsonl", propagated="closed.jsonl"))
     assert same_as_sql("") and stats["left"]["punctuations"] == 1
     assert stats["right"]["punctuations"] == 0
     assert [json.loads(x) for x in Path("closed.jsonl").read_text().splitlines()] == [
-        {"side": "left", "match": json.dumps({"id": {"range": [None, N * 4]}})}]
+        {"side": "left", "match": json.dumps({"id": {"range": [None, N * 4]}})}
+    ]
 
 
 def test_punctuations_of_the_file_come_between_its_rows(run):
     Path("a.csv").write_text("id,x\n1,a\n2,b\n1,c\n")
     Path("b.csv").write_text("order_id,y\n1,p\n2,q\n")
     Path("p.jsonl").write_text('{"side": "left", "after": 2, "match": {"id": 1}}\n')
-    stats, _ = summary(run(left="a.csv", right="b.csv", punctuations="p.jsonl",
-                           left_unmatched="lone.csv"))
+    stats, _ = summary(
+        run(left="a.csv", right="b.csv", punctuations="p.jsonl", left_unmatched="lone.csv")
+    )
     assert stats["left"]["unmatched"] == {"against_punctuation": 1} and stats["output_rows"] == 2
     assert Path("lone.csv").read_text().splitlines()[1].startswith('1,"c","against_punctuation"')
 
@@ -141,23 +188,41 @@ def test_rows_that_are_punctuations_are_no_tuples(run):
 def test_formats_mix_and_malformed_rows_are_set_apart(run):
     with open("lines.csv", "a") as file:
         file.write("nonsense,,\n")
-    stats, out = summary(run(right="lines.csv", right_unmatched="lone.jsonl", out="out.jsonl",
-                             right_types="order_id=int64"))
+    stats, out = summary(
+        run(
+            right="lines.csv",
+            right_unmatched="lone.jsonl",
+            out="out.jsonl",
+            right_types="order_id=int64",
+        )
+    )
     assert stats["right"]["unmatched"]["unparsable"] == 1 and "unparsable" in out
     rows = [json.loads(x) for x in Path("lone.jsonl").read_text().splitlines()]
     assert [r["text"] for r in rows if r["reason"] == "unparsable"] == ["nonsense,,"]
 
 
-@pytest.mark.parametrize(("options", "words"), [
-    ({"left": "none.csv"}, "exists"), ({"on": "id=part_id"}, "column of the right"),
-    ({"on": "customer=order_id"}, "--left-types"), ({"delay": "10s"}, "--within"),
-    ({"within": "10s"}, "--left-time"), ({"within": "soon"}, "10s"), ({"out": "out"}, ".parquet"),
-    ({"unique": "left", "algorithm": "xjoin"}, "pjoin"), ({"memory": "1KB"}, "memory"),
-    ({"out": "orders.parquet"}, "file of its own"), ({"punctuations": "lines.csv"}, "line 1"),
-    ({"left_time": "when", "right_time": "shipped", "within": "5s"}, "column"),
-    ({"left_punctuations": "final"}, "column"), ({"clustered": "neither"}, "invalid choice"),
-    ({"propagate": "pull", "propagate_count": 3}, "propagate_count"), ({"index": "no"}, "choice"),
-    ({"index": "eager", "algorithm": "xjoin"}, "pjoin")])
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"left": "none.csv"}, "exists"),
+        ({"on": "id=part_id"}, "column of the right"),
+        ({"on": "customer=order_id"}, "--left-types"),
+        ({"delay": "10s"}, "--within"),
+        ({"within": "10s"}, "--left-time"),
+        ({"within": "soon"}, "10s"),
+        ({"out": "out"}, ".parquet"),
+        ({"unique": "left", "algorithm": "xjoin"}, "pjoin"),
+        ({"memory": "1KB"}, "memory"),
+        ({"out": "orders.parquet"}, "file of its own"),
+        ({"punctuations": "lines.csv"}, "line 1"),
+        ({"left_time": "when", "right_time": "shipped", "within": "5s"}, "column"),
+        ({"left_punctuations": "final"}, "column"),
+        ({"clustered": "neither"}, "invalid choice"),
+        ({"propagate": "pull", "propagate_count": 3}, "propagate_count"),
+        ({"index": "no"}, "choice"),
+        ({"index": "eager", "algorithm": "xjoin"}, "pjoin"),
+    ],
+)
 def test_what_cannot_work_is_said(run, options, words):
     code, _, err = run(**options)
     assert code == 2 and words in err, err
@@ -165,14 +230,21 @@ def test_what_cannot_work_is_said(run, options, words):
 
 
 def test_punctuations_may_contain_earlier_ones(run):
-    said = [(2, {"id": 4}), (3, {"id": {"range": [None, 8]}}), (5, {"id": {"range": [None, 16]}}),
-            (5, {"id": {"in": [8, 12]}}), (N, {"id": {"any": True}})]
-    Path("p.jsonl").write_text("\n".join(json.dumps({"side": "left", "after": n, "match": match})
-                                         for n, match in said))
+    said = [
+        (2, {"id": 4}),
+        (3, {"id": {"range": [None, 8]}}),
+        (5, {"id": {"range": [None, 16]}}),
+        (5, {"id": {"in": [8, 12]}}),
+        (N, {"id": {"any": True}}),
+    ]
+    Path("p.jsonl").write_text(
+        "\n".join(json.dumps({"side": "left", "after": n, "match": match}) for n, match in said)
+    )
     stats, _ = summary(run(punctuations="p.jsonl", propagated="closed.jsonl"))
     assert same_as_sql("") and stats["left"]["punctuations"] == 4  # one says nothing new
-    told = [json.loads(json.loads(x)["match"])
-            for x in Path("closed.jsonl").read_text().splitlines()]
+    told = [
+        json.loads(json.loads(x)["match"]) for x in Path("closed.jsonl").read_text().splitlines()
+    ]
     assert told == [said[0][1], said[1][1], said[2][1], {}]
 
 
@@ -181,8 +253,11 @@ def test_propagation_is_pushed_or_pulled(run):
     not reached, or by time, it takes none before the end."""
     options = {"unique": "left", "memory": "500KB", "propagated": "closed.jsonl"}
     joins = {}
-    for name, more in {"pull": {"propagate": "pull"}, "push": {"index": "eager"},
-                       "seldom": {"propagate_count": 10 * N, "propagate_seconds": 1e6}}.items():
+    for name, more in {
+        "pull": {"propagate": "pull"},
+        "push": {"index": "eager"},
+        "seldom": {"propagate_count": 10 * N, "propagate_seconds": 1e6},
+    }.items():
         stats, _ = summary(run(**options, **more))
         assert same_as_sql("") and stats["left"]["propagated"] + stats["left"]["forgotten"] == N
         assert len(Path("closed.jsonl").read_text().splitlines()) == stats["left"]["propagated"]

@@ -25,11 +25,17 @@ from semistream.sizing import open_join
 
 MEMORY = 200_000
 ALGORITHMS = sorted(REGISTRY)
-FORMS = [pytest.param(a.name, p, id=f"{a.name}{''.join(f' {v}' for v in p.values())}")
-         for a in REGISTRY.values()
-         for p in ([{"form": "fixed"}, {"form": "rate"}] if "form" in a.parameters.model_fields
-                   else [{}, {"filter_bits": 8}] if "filter_bits" in a.parameters.model_fields
-                   else [{}])]
+FORMS = [
+    pytest.param(a.name, p, id=f"{a.name}{''.join(f' {v}' for v in p.values())}")
+    for a in REGISTRY.values()
+    for p in (
+        [{"form": "fixed"}, {"form": "rate"}]
+        if "form" in a.parameters.model_fields
+        else [{}, {"filter_bits": 8}]
+        if "filter_bits" in a.parameters.model_fields
+        else [{}]
+    )
+]
 
 
 def relation(master, on, partition_tuples=8):
@@ -45,22 +51,41 @@ def small_portions():
         yield
 
 
-def start(algorithm, stream, master, on, *, memory=MEMORY, join_type="inner", partition_tuples=8,
-          columns=None, parameters=None, kept=20):
+def start(
+    algorithm,
+    stream,
+    master,
+    on,
+    *,
+    memory=MEMORY,
+    join_type="inner",
+    partition_tuples=8,
+    columns=None,
+    parameters=None,
+    kept=20,
+):
     """kept: master tuples that have a place in memory, where the algorithm keeps some."""
     fields = REGISTRY[algorithm].parameters.model_fields
     sizes = {"disk_tuples": partition_tuples, "cache_tuples": kept, "resident_tuples": kept}
     given = {name: size for name, size in sizes.items() if name in fields}
-    return open_join(algorithm, memory=memory, stream=stream.schema,
-                     master=relation(master, on, partition_tuples), on=on,
-                     columns=columns, join_type=join_type, parameters=given | (parameters or {}))
+    return open_join(
+        algorithm,
+        memory=memory,
+        stream=stream.schema,
+        master=relation(master, on, partition_tuples),
+        on=on,
+        columns=columns,
+        join_type=join_type,
+        parameters=given | (parameters or {}),
+    )
 
 
 def chunks(stream, lengths):
     at = 0
     for n in lengths:
         yield from stream.slice(at, n).combine_chunks().to_batches() or [
-            pa.RecordBatch.from_pylist([], stream.schema)]
+            pa.RecordBatch.from_pylist([], stream.schema)
+        ]
         at += n
 
 
@@ -69,15 +94,23 @@ def check(outputs, stats, stream, master, on, join_type="inner"):
     joined, unmatched = oracle.join(stream.to_pylist(), master.to_pylist(), on, columns, join_type)
     assert oracle.rows(o.joined for o in outputs) == joined
     assert oracle.rows(o.unmatched for o in outputs) == unmatched
-    assert sum(s.matched + s.unmatched
-               for s in stats) == sum(s.rows_read for s in stats) == stream.num_rows
+    assert (
+        sum(s.matched + s.unmatched for s in stats)
+        == sum(s.rows_read for s in stats)
+        == stream.num_rows
+    )
     assert sum(s.output_rows for s in stats) == sum(joined.values())
     assert stats[-1].waiting == 0
 
 
 def integers(count, start=0, **more):
-    return pa.table({"k": pa.array(range(start, start + count), pa.int64()),
-                     "v": pa.array([f"v{i}" for i in range(count)], pa.string()), **more})
+    return pa.table(
+        {
+            "k": pa.array(range(start, start + count), pa.int64()),
+            "v": pa.array([f"v{i}" for i in range(count)], pa.string()),
+            **more,
+        }
+    )
 
 
 def sales(numbers):
@@ -91,16 +124,37 @@ def run(join, stream, chunk=100):
 
 @pytest.mark.parametrize(("algorithm", "parameters"), FORMS)
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(data=st.data(), join_type=st.sampled_from(["inner", "left"]),
-       partition_tuples=st.sampled_from([1, 8, 100]),
-       memory=st.sampled_from([60_000, 1_000_000]), kept=st.sampled_from([1, 5, 50]),
-       restarts=st.booleans())
-def test_equals_the_oracle(algorithm, parameters, data, join_type, partition_tuples, memory, kept,
-                           restarts, tmp_path_factory):
+@given(
+    data=st.data(),
+    join_type=st.sampled_from(["inner", "left"]),
+    partition_tuples=st.sampled_from([1, 8, 100]),
+    memory=st.sampled_from([60_000, 1_000_000]),
+    kept=st.sampled_from([1, 5, 50]),
+    restarts=st.booleans(),
+)
+def test_equals_the_oracle(
+    algorithm,
+    parameters,
+    data,
+    join_type,
+    partition_tuples,
+    memory,
+    kept,
+    restarts,
+    tmp_path_factory,
+):
     stream, master, on, lengths = data.draw(strategies.joins())
-    make = lambda: start(algorithm, stream, master, on, join_type=join_type,
-                         partition_tuples=partition_tuples,
-                         memory=memory, parameters=parameters, kept=kept)
+    make = lambda: start(
+        algorithm,
+        stream,
+        master,
+        on,
+        join_type=join_type,
+        partition_tuples=partition_tuples,
+        memory=memory,
+        parameters=parameters,
+        kept=kept,
+    )
     join, outputs, stats, path = make(), [], [], tmp_path_factory.mktemp("state")
     for i, chunk in enumerate(chunks(stream, lengths)):
         outputs += join.process(chunk)
@@ -123,10 +177,12 @@ def test_large_streams_stay_within_memory(algorithm, parameters, skew, memory):
     master, on = integers(800), [("k", "k")]
     # keys 5, 13 … lie in gaps, 800..899 behind the end
     master = master.filter(pc.not_equal(pc.bit_wise_and(master["k"], 7), 5))
-    stream = sales(numbers).append_column("note",
-                                          pa.array(["n" * (i % 9) for i in range(len(numbers))]))
-    join = start(algorithm, stream, master, on, memory=memory, partition_tuples=50,
-                 parameters=parameters)
+    stream = sales(numbers).append_column(
+        "note", pa.array(["n" * (i % 9) for i in range(len(numbers))])
+    )
+    join = start(
+        algorithm, stream, master, on, memory=memory, partition_tuples=50, parameters=parameters
+    )
     outputs, peak = [], 0
     for batch in stream.to_batches(max_chunksize=3000):
         for out in join.process(batch):
@@ -139,8 +195,9 @@ def test_large_streams_stay_within_memory(algorithm, parameters, skew, memory):
 
 
 @pytest.mark.parametrize(("algorithm", "parameters"), FORMS)
-def test_more_memory_than_a_heap_of_strings_can_address_is_no_risk(algorithm, parameters,
-                                                                   monkeypatch):
+def test_more_memory_than_a_heap_of_strings_can_address_is_no_risk(
+    algorithm, parameters, monkeypatch
+):
     for name, module in sys.modules.items():
         if name.startswith("semistream.joins.") and hasattr(module, "MOST_HEAP"):
             monkeypatch.setattr(module, "MOST_HEAP", most := 1 << 14)
@@ -152,13 +209,23 @@ def test_more_memory_than_a_heap_of_strings_can_address_is_no_risk(algorithm, pa
         return end
 
     monkeypatch.setattr(TupleStore, "put", watched)
-    numbers = (900 * np.random.default_rng(3).random(20_000)**4).astype(np.int64)
-    notes, texts = (pa.array([i % 9 * length * "w" for i in range(rows)])
-                    for rows, length in ((20_000, 1), (800, 99)))
+    numbers = (900 * np.random.default_rng(3).random(20_000) ** 4).astype(np.int64)
+    notes, texts = (
+        pa.array([i % 9 * length * "w" for i in range(rows)])
+        for rows, length in ((20_000, 1), (800, 99))
+    )
     stream = sales(numbers).append_column("note", notes)
     master, on = integers(800).append_column("text", texts), [("k", "k")]
-    join = start(algorithm, stream, master, on, memory=300_000, partition_tuples=50, kept=400,
-                 parameters=parameters)
+    join = start(
+        algorithm,
+        stream,
+        master,
+        on,
+        memory=300_000,
+        partition_tuples=50,
+        kept=400,
+        parameters=parameters,
+    )
     outputs = run(join, stream, chunk=500)
     assert most // 2 < max(ends) <= most
     check(outputs, [join.stats], stream, master, on)
@@ -167,9 +234,11 @@ def test_more_memory_than_a_heap_of_strings_can_address_is_no_risk(algorithm, pa
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_hash_collisions_cost_time_and_no_row(algorithm, monkeypatch):
     real = keys_module.codes
-    monkeypatch.setattr(keys_module, "codes",
-                        lambda columns, kinds: (real(columns, kinds)[0] % 5,
-                                                real(columns, kinds)[1]))
+    monkeypatch.setattr(
+        keys_module,
+        "codes",
+        lambda columns, kinds: (real(columns, kinds)[0] % 5, real(columns, kinds)[1]),
+    )
     master = pa.table({"k": [f"key{i}" for i in range(60)], "v": range(60)})
     stream = pa.table({"id": range(2000), "k": [f"key{i * i % 70}" for i in range(2000)]})
     join = start(algorithm, stream, master, [("k", "k")], memory=60_000)
@@ -220,8 +289,9 @@ def test_tuples_that_wait_at_the_end_of_the_stream_are_finished(algorithm):
 def test_stream_tuples_of_one_key_do_not_overwrite_one_another(algorithm):
     stream = sales([3] * 777)
     join = start(algorithm, stream, integers(10), [("k", "k")])
-    assert sorted(r["id"] for o in run(join, stream)
-                  for r in o.joined.to_pylist()) == list(range(777))
+    assert sorted(r["id"] for o in run(join, stream) for r in o.joined.to_pylist()) == list(
+        range(777)
+    )
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -266,36 +336,53 @@ def test_a_stream_of_nothing_but_the_key(algorithm):
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-@pytest.mark.parametrize(("change", "message"), [
-    ({"memory": 100}, "'memory' must"),
-    ({"join_type": "outer"}, "'join_type' must be inner or left"),
-    ({"columns": ["nope"]}, "'columns' must be columns of r"),
-    ({"parameters": {"speed": 11}}, "'speed' is not a setting"),
-    ({"parameters": {"disk_tuples": -1}}, "'disk_tuples' is wrong"),
-])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"memory": 100}, "'memory' must"),
+        ({"join_type": "outer"}, "'join_type' must be inner or left"),
+        ({"columns": ["nope"]}, "'columns' must be columns of r"),
+        ({"parameters": {"speed": 11}}, "'speed' is not a setting"),
+        ({"parameters": {"disk_tuples": -1}}, "'disk_tuples' is wrong"),
+    ],
+)
 def test_a_setting_that_cannot_work_is_named(algorithm, change, message):
     with pytest.raises(ConfigError, match=message):
-        join = start(algorithm, sales([1]), integers(1000), [("k", "k")], partition_tuples=100,
-                     **change)
+        join = start(
+            algorithm, sales([1]), integers(1000), [("k", "k")], partition_tuples=100, **change
+        )
         run(join, sales([1]))
 
 
-@pytest.mark.parametrize(("on", "message"), [
-    ([("nope", "k")], "'on' must name a column of the stream"),
-    ([("k", "nope")], "'on' must name a column of the master"),
-    ([("k", "v")], "'on' must join columns of one type"),
-    ([], "'on' must name at least one pair"),
-])
+@pytest.mark.parametrize(
+    ("on", "message"),
+    [
+        ([("nope", "k")], "'on' must name a column of the stream"),
+        ([("k", "nope")], "'on' must name a column of the master"),
+        ([("k", "v")], "'on' must join columns of one type"),
+        ([], "'on' must name at least one pair"),
+    ],
+)
 def test_join_columns_that_cannot_work_are_named(on, message):
     with pytest.raises(ConfigError, match=message):
-        open_join("meshjoin", memory=MEMORY, stream=sales([1]).schema,
-                  master=relation(integers(5), [("k", "k")]), on=on)
+        open_join(
+            "meshjoin",
+            memory=MEMORY,
+            stream=sales([1]).schema,
+            master=relation(integers(5), [("k", "k")]),
+            on=on,
+        )
 
 
 def test_an_unknown_algorithm_is_named_with_the_nearest_one():
     with pytest.raises(ConfigError, match="Did you mean 'meshjoin'"):
-        open_join("meshjion", memory=MEMORY, stream=sales([1]).schema,
-                  master=relation(integers(5), [("k", "k")]), on=[("k", "k")])
+        open_join(
+            "meshjion",
+            memory=MEMORY,
+            stream=sales([1]).schema,
+            master=relation(integers(5), [("k", "k")]),
+            on=[("k", "k")],
+        )
 
 
 # State
@@ -308,8 +395,14 @@ def test_waits_go_on_while_no_process_has_the_tuples(algorithm, seconds, monkeyp
     wall = Seconds()
     monkeypatch.setattr(time, "time", wall)
     master = integers(400)
-    stream = pa.table({"n": np.arange(30), "k": np.random.default_rng(5).permutation(400)[:30],
-                       "text": ["x" * n for n in range(30)], "other": ["y"] * 30})
+    stream = pa.table(
+        {
+            "n": np.arange(30),
+            "k": np.random.default_rng(5).permutation(400)[:30],
+            "text": ["x" * n for n in range(30)],
+            "other": ["y"] * 30,
+        }
+    )
     join = start(algorithm, stream, master, [("k", "k")])
     list(join.process(stream[:3].to_batches()[0]))
     early = join.stats.waiting
@@ -338,8 +431,10 @@ def test_waits_are_told_from_the_micro_batch_that_brought_a_tuple(algorithm, sec
     of its own. Another process takes up what was saved and finishes it in a third micro-batch."""
     master, on = integers(400), [("k", "k")]
     stream = pa.table({"n": np.arange(40), "k": np.arange(40) * 10})
-    first, second, next_one = (part.combine_chunks().to_batches()[0] for part in (
-        stream.slice(0, 10), stream.slice(10, 10), stream.slice(20)))
+    first, second, next_one = (
+        part.combine_chunks().to_batches()[0]
+        for part in (stream.slice(0, 10), stream.slice(10, 10), stream.slice(20))
+    )
     nulls = pa.record_batch({"n": np.arange(5), "k": pa.nulls(5, pa.int64())})
     join = start(algorithm, stream, master, on)
     join.begin(seconds.now)
@@ -389,7 +484,7 @@ def test_a_damaged_state_is_refused_wherever_the_damage_is(algorithm, tmp_path):
     join.snapshot().write(path)
     whole = path.read_bytes()
     for at in itertools.chain(range(60), range(60, len(whole), 17)):
-        path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x55]) + whole[at + 1:])
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x55]) + whole[at + 1 :])
         with pytest.raises(StateError):
             JoinState.read(path)
     path.write_bytes(whole[:-1])
@@ -403,7 +498,7 @@ def test_a_state_of_another_format_is_refused_with_both_formats_and_the_way_out(
     join, path = start("meshjoin", sales([1]), integers(100), [("k", "k")]), tmp_path / "state"
     join.snapshot().write(path)
     former = b"semistream join state 7\n"
-    path.write_bytes(former + path.read_bytes()[len(former):])
+    path.write_bytes(former + path.read_bytes()[len(former) :])
     with pytest.raises(StateError, match="of format 7, and this version reads format 8.*drained"):
         JoinState.read(path)
 
@@ -480,8 +575,17 @@ def test_the_papers_times_are_those_of_each_tuple(algorithm, parameters, seconds
     numbers = np.random.default_rng(3).integers(0, 300 if indexed else 320, 6_000)
     stream = pa.table({"n": np.arange(len(numbers)), "k": numbers})
     join = second_an_iteration(
-        start(algorithm, stream, master, [("k", "k")], memory=40_000, partition_tuples=50,
-              parameters=parameters), seconds)
+        start(
+            algorithm,
+            stream,
+            master,
+            [("k", "k")],
+            memory=40_000,
+            partition_tuples=50,
+            parameters=parameters,
+        ),
+        seconds,
+    )
     came, left = {}, {}
 
     def note(outputs):
@@ -497,16 +601,19 @@ def test_the_papers_times_are_those_of_each_tuple(algorithm, parameters, seconds
     s = join.stats
     assert s.iteration_count > 10 and set(left) == set(range(len(numbers)))
     assert s.paper_waiting_seconds > 0 and s.paper_processing_seconds > 0
-    assert (s.paper_waiting_seconds + s.paper_processing_seconds
-            == pytest.approx(sum(left[n] - came[n] for n in came), rel=1e-3))
+    assert s.paper_waiting_seconds + s.paper_processing_seconds == pytest.approx(
+        sum(left[n] - came[n] for n in came), rel=1e-3
+    )
 
 
 def test_the_papers_waiting_ends_where_an_iteration_begins(seconds):
     """MESHJOIN's chunks of w tuples, three in a call: the second waits for one iteration, the third
     for two; a tuple that is alone in the open chunk waits for those that are to come with it."""
     stream = sales(list(range(200)) * 20)
-    join = second_an_iteration(start("meshjoin", stream, integers(200), [("k", "k")],
-                                     partition_tuples=50, memory=10_000), seconds)
+    join = second_an_iteration(
+        start("meshjoin", stream, integers(200), [("k", "k")], partition_tuples=50, memory=10_000),
+        seconds,
+    )
     list(join.process(stream.slice(0, 1).to_batches()[0]))
     w, paper = join.h_s.missing + 1, join.stats.paper_times
     assert w > 2 and paper.entered == 1
@@ -522,14 +629,20 @@ def test_the_papers_waiting_ends_where_an_iteration_begins(seconds):
 def test_the_papers_times_go_on_after_a_restart(algorithm, seconds):
     """What has had its match is not processed any more, nor is anything after all have left."""
     stream = sales(list(range(200)) * 20)
-    make = lambda: second_an_iteration(start(
-        algorithm, stream, integers(200), [("k", "k")], partition_tuples=50, memory=20_000),
-        seconds)
+    make = lambda: second_an_iteration(
+        start(algorithm, stream, integers(200), [("k", "k")], partition_tuples=50, memory=20_000),
+        seconds,
+    )
     join = make()
     list(join.process(stream.slice(0, 1500).combine_chunks().to_batches()[0]))
     assert 0 < join.stats.waiting < 1500
-    unmatched = sum(not m for m in join.snapshot().tables["waiting"].to_pydict().get(
-        "matched", [False] * join.stats.waiting))
+    unmatched = sum(
+        not m
+        for m in join.snapshot()
+        .tables["waiting"]
+        .to_pydict()
+        .get("matched", [False] * join.stats.waiting)
+    )
     again = make()
     again.restore(join.snapshot())
     list(again.drain())
@@ -550,7 +663,8 @@ def test_on_an_empty_stream_buffer_ssj_and_sscj_read_on(algorithm, keys):
     before, reads = join.stats.iteration_count, algorithm in ("ssj", "sscj")
     assert 0 < join.stats.waiting <= 3 and before == reads
     empty = stream.slice(3).combine_chunks().to_batches() or [
-        pa.RecordBatch.from_pylist([], stream.schema)]
+        pa.RecordBatch.from_pylist([], stream.schema)
+    ]
     for _ in range(10):
         list(join.process(empty[0]))
     assert (join.stats.waiting == 0) == reads
@@ -615,8 +729,9 @@ def test_what_a_restored_state_has_waiting_is_due_at_once(algorithm, seconds):
         again.restore(join.snapshot())
         return again
 
-    came, left, _ = trickle(start(algorithm, stream, master, [("k", "k")]), seconds, stream, 3,
-                            restored=restored)
+    came, left, _ = trickle(
+        start(algorithm, stream, master, [("k", "k")]), seconds, stream, 3, restored=restored
+    )
     assert set(left) == set(came)
     assert max(left[n] - came[n] for n in came) <= 1
 
@@ -650,6 +765,6 @@ def test_frequent_tuples_are_resident_though_h_s_never_fills(algorithm, kept, se
     assert max(left[n] - came[n] for n in came) <= BOUND + 1
     assert sum(s.matched for s in stats) == np.count_nonzero(keys < 400)
     assert all(s.memory_peak <= MEMORY for s in stats)
-    most = np.sort(np.bincount(keys)[:400])[::-1][:join.cached].sum() / len(keys)
+    most = np.sort(np.bincount(keys)[:400])[::-1][: join.cached].sum() / len(keys)
     hits = sum(s.cache_hits for s in stats) / len(keys)
     assert hits > 0.75 * most * (1 - max(kept, each * (BOUND + 1)) / len(keys))

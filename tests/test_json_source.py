@@ -13,10 +13,16 @@ from semistream.files.opening import SOURCES, open_source
 from semistream.files.source import Reading
 
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers(-10**30, 10**30) | st.floats(allow_nan=False)
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**30), 10**30)
+    | st.floats(allow_nan=False)
     | st.text(alphabet=st.characters(codec="utf-8")),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner,
-                                                                max_size=3), max_leaves=6)
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
 NAMES = st.sampled_from(["a", "b", "ä", 'q"', "\\"])
 OBJECTS = st.lists(st.dictionaries(NAMES, VALUES), max_size=12)
 SPACE = st.sampled_from([None, 1, 4])
@@ -27,8 +33,11 @@ def read(path, text, columns):
     schema = pa.schema([(c, pa.string()) for c in columns])
     source = SOURCES["json"]("stream", [], {c: pa.string() for c in columns}, Reading(), schema)
     chunks = list(source.read(path))
-    return ([r for c in chunks for r in c.rows.to_pylist()],
-            [r for c in chunks for r in c.rejected], [n for c in chunks for n in c.lines.tolist()])
+    return (
+        [r for c in chunks for r in c.rows.to_pylist()],
+        [r for c in chunks for r in c.rejected],
+        [n for c in chunks for n in c.lines.tolist()],
+    )
 
 
 class Written(str):
@@ -93,15 +102,30 @@ def test_a_line_is_an_object_exactly_if_python_says_so(tmp_path_factory, lines):
     assert len(rejected) == bad + len(lines)
 
 
-@pytest.mark.parametrize(("line", "why"), [
-    ("{", "not JSON"), ("nul", "not JSON"), ("null", "not one JSON object"),
-    ('{"a": 01}', "not JSON"), ('{"a": 1.}', "not JSON"), ('{"a": .5}', "not JSON"),
-    ('{"a": +1}', "not JSON"), ('{"a": "\t"}', "not JSON"), ("{'a': 1}", "not JSON"),
-    ('{"a": 1,}', "not JSON"), ('{"a": [1,]}', "not JSON"), ('{"a": {"b" 1}}', "not JSON"),
-    ('{"a": 1} {"a": 2}', "not JSON"), ('{"a": "\\x"}', "a: half of a surrogate pair"),
-    ('{"a": "\\ud800"}', "a: half of a surrogate pair"), ("[" * 600 + "]" * 600, "not one"),
-    ('{"a": 1, "a": 2}', "a: it is there twice"), ('{"a": null, "a": 2}', "a: it is there twice"),
-    ('{"a": ' + "[" * 600 + "]" * 600 + "}", "nested too deep")])
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("{", "not JSON"),
+        ("nul", "not JSON"),
+        ("null", "not one JSON object"),
+        ('{"a": 01}', "not JSON"),
+        ('{"a": 1.}', "not JSON"),
+        ('{"a": .5}', "not JSON"),
+        ('{"a": +1}', "not JSON"),
+        ('{"a": "\t"}', "not JSON"),
+        ("{'a': 1}", "not JSON"),
+        ('{"a": 1,}', "not JSON"),
+        ('{"a": [1,]}', "not JSON"),
+        ('{"a": {"b" 1}}', "not JSON"),
+        ('{"a": 1} {"a": 2}', "not JSON"),
+        ('{"a": "\\x"}', "a: half of a surrogate pair"),
+        ('{"a": "\\ud800"}', "a: half of a surrogate pair"),
+        ("[" * 600 + "]" * 600, "not one"),
+        ('{"a": 1, "a": 2}', "a: it is there twice"),
+        ('{"a": null, "a": 2}', "a: it is there twice"),
+        ('{"a": ' + "[" * 600 + "]" * 600 + "}", "nested too deep"),
+    ],
+)
 def test_why_a_line_is_no_object(tmp_path, line, why):
     rows, rejected, lines = read(tmp_path / "a.json", f'{{"a": 1}}\n\n{line}\n{{"a": 2}}\n', ["a"])
     assert rows == [{"a": "1"}, {"a": "2"}] and lines == [1, 4]
@@ -109,12 +133,22 @@ def test_why_a_line_is_no_object(tmp_path, line, why):
     assert rejected[0].detail.startswith(why)
 
 
-@pytest.mark.parametrize(("values", "kind"), [
-    (["1", "2"], "int64"), (["18446744073709551615"], "decimal(38,0)"), (["0.1", "1e5"], "double"),
-    (["0.1", "9007199254740993"], "decimal(38,1)"), (['"2024-01-01"', "null"], "date"),
-    (["true", "false"], "bool"), (["1", '"x"'], "string"), (['"1"', '"2"'], "string"),
-    (["1", "true"], "string"), (["1.00000000000000000000000000000000000000001"], "string"),
-    (['{"b": 9007199254740993.5}'], "string")])
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        (["1", "2"], "int64"),
+        (["18446744073709551615"], "decimal(38,0)"),
+        (["0.1", "1e5"], "double"),
+        (["0.1", "9007199254740993"], "decimal(38,1)"),
+        (['"2024-01-01"', "null"], "date"),
+        (["true", "false"], "bool"),
+        (["1", '"x"'], "string"),
+        (['"1"', '"2"'], "string"),
+        (["1", "true"], "string"),
+        (["1.00000000000000000000000000000000000000001"], "string"),
+        (['{"b": 9007199254740993.5}'], "string"),
+    ],
+)
 def test_types_are_found_from_how_values_are_written(tmp_path, values, kind):
     path = tmp_path / "a.jsonl"
     path.write_text("".join(f'{{"x": {v}}}\n' for v in values))
@@ -125,19 +159,25 @@ def test_types_are_found_from_how_values_are_written(tmp_path, values, kind):
 
 def test_nested_values_are_their_texts(tmp_path):
     path = tmp_path / "a.jsonl"
-    path.write_text('{"id": 1, "x": {"a": [1, 2.50], "b": "q"}}\n{"id": 2, "x": null}\n'
-                    '{"id": 4,\n "x": [3,\n 4]}\n')
+    path.write_text(
+        '{"id": 1, "x": {"a": [1, 2.50], "b": "q"}}\n{"id": 2, "x": null}\n'
+        '{"id": 4,\n "x": [3,\n 4]}\n'
+    )
     source = open_source("stream", path)
     assert source.schema.field("x").type == pa.string()
     assert [r["x"] for c in source.chunks() for r in c.rows.to_pylist()] == [
-        '{"a": [1, 2.50], "b": "q"}', None, "[3,\n 4]"]
+        '{"a": [1, 2.50], "b": "q"}',
+        None,
+        "[3,\n 4]",
+    ]
 
 
 def test_more_keys_than_are_told_apart(tmp_path, monkeypatch):
     monkeypatch.setattr("semistream.files.json_source.MOST_KEYS", 20)
     monkeypatch.setattr("semistream.files.json_source.UNKNOWN", 3)
-    lines = [json.dumps({**{f"{c}{i}": 1 for c in string.ascii_letters}, "id": i})
-             for i in range(20)]
+    lines = [
+        json.dumps({**{f"{c}{i}": 1 for c in string.ascii_letters}, "id": i}) for i in range(20)
+    ]
     (tmp_path / "a.json").write_text("\n".join(lines))
     rows, rejected, _ = read(tmp_path / "a.json", "\n".join(lines), ["id"])
     assert [r["id"] for r in rows] == [str(i) for i in range(20)] and not rejected

@@ -18,8 +18,9 @@ def kernels():
         if file.parent.name == "stream_joins":  # another form, in its own words
             continue
         for node in ast.walk(ast.parse(file.read_text())):
-            if isinstance(node, ast.FunctionDef) and "njit" in map(ast.unparse, (
-                    d.func if isinstance(d, ast.Call) else d for d in node.decorator_list)):
+            if isinstance(node, ast.FunctionDef) and "njit" in map(
+                ast.unparse, (d.func if isinstance(d, ast.Call) else d for d in node.decorator_list)
+            ):
                 yield pytest.param(node, id=f"{file.relative_to(PACKAGE)}:{node.name}")
 
 

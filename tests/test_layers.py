@@ -8,13 +8,16 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-LINT = ("import sys; sys.path.insert(0, 'include'); from importlinter.cli import lint_imports; "
-        "sys.exit(lint_imports(no_logo=True, no_cache=True))")
+LINT = (
+    "import sys; sys.path.insert(0, 'include'); from importlinter.cli import lint_imports; "
+    "sys.exit(lint_imports(no_logo=True, no_cache=True))"
+)
 
 
 def lint(directory: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", LINT], cwd=directory, capture_output=True,
-                          text=True, check=False)
+    return subprocess.run(
+        [sys.executable, "-c", LINT], cwd=directory, capture_output=True, text=True, check=False
+    )
 
 
 def test_a_package_imports_only_those_below_it_and_no_files_import_each_other():

@@ -53,9 +53,16 @@ class Tasks:
     def __init__(self, tmp_path, url, algorithm="meshjoin"):
         self.load = SmallLoad(tmp_path / "home", url)
         self.load.publish()
-        join = RolePlan(algorithm, 100_000, "inner", {"disk_tuples": 128}, ON, 2,
-                        str(self.load.places.snapshots / "part" / "code" / "v000001"),
-                        {c: c for c in COLUMNS})
+        join = RolePlan(
+            algorithm,
+            100_000,
+            "inner",
+            {"disk_tuples": 128},
+            ON,
+            2,
+            str(self.load.places.snapshots / "part" / "code" / "v000001"),
+            {c: c for c in COLUMNS},
+        )
         self.plan = Plan((join,))
         self.checkpoint = tmp_path / "checkpoint"
         (self.checkpoint / "state").mkdir(parents=True)
@@ -71,8 +78,17 @@ class Tasks:
         self.states, self.batch = {}, -1
 
     def work(self, batch, drain=0):
-        return task.Work("sales", batch, drain, self.plan, self.states, str(self.checkpoint),
-                         (STREAM,), (("id",),), self.sink)
+        return task.Work(
+            "sales",
+            batch,
+            drain,
+            self.plan,
+            self.states,
+            str(self.checkpoint),
+            (STREAM,),
+            (("id",),),
+            self.sink,
+        )
 
     def chunks(self, rows):
         """A micro-batch by partition."""
@@ -86,8 +102,10 @@ class Tasks:
         self.batch += not drain
         chunks = [None, None] if drain else self.chunks(rows)
         work = self.work(self.batch, int(drain))
-        entries = [work.join_partition(p, iter([Input(0, c)] if c is not None else []))
-                   for p, c in enumerate(chunks)]
+        entries = [
+            work.join_partition(p, iter([Input(0, c)] if c is not None else []))
+            for p, c in enumerate(chunks)
+        ]
         self.committed(entries)
         return entries
 
@@ -107,7 +125,8 @@ def tasks(tmp_path, warehouse_url):
 
 @pytest.mark.parametrize("algorithm", ["meshjoin", "sscj"])
 def test_a_tuple_that_leaves_at_once_waited_as_long_as_its_micro_batch_ran(
-        tmp_path, warehouse_url, algorithm, monkeypatch):
+    tmp_path, warehouse_url, algorithm, monkeypatch
+):
     """What brings a tuple to the operator takes an hour, by the clock; another one goes by before
     the drain."""
     late = [0.0]
@@ -132,7 +151,6 @@ def test_a_tuple_that_leaves_at_once_waited_as_long_as_its_micro_batch_ran(
         tasks.check()
 
 
-
 def test_waiting_tuples_go_from_batch_to_batch(tasks):
     waited = [sum(e.waiting for e in tasks.run(rows)) for rows in (500, 900, 0, 700)]
     assert all(waited)
@@ -148,8 +166,10 @@ def test_another_workers_operator_is_taken_and_its_state_not_read(tmp_path, monk
     if not pid:
         try:
             task.use_memory_files()
-            entries = [tasks.work(0).join_partition(p, iter([Input(0, c)]))
-                       for p, c in reversed(list(enumerate(chunks)))]
+            entries = [
+                tasks.work(0).join_partition(p, iter([Input(0, c)]))
+                for p, c in reversed(list(enumerate(chunks)))
+            ]
             os.write(writing, json.dumps([e.to_json() for e in entries]).encode() + b"\n")
             time.sleep(60)
         finally:
@@ -163,8 +183,9 @@ def test_another_workers_operator_is_taken_and_its_state_not_read(tmp_path, monk
         tasks.committed(entries)
         tasks.batch = 0
         with monkeypatch.context() as patch:  # partition 0's operator is the one that it holds
-            patch.setattr(join_operator.JoinState, "read",
-                          lambda path: pytest.fail("the state was read"))
+            patch.setattr(
+                join_operator.JoinState, "read", lambda path: pytest.fail("the state was read")
+            )
             tasks.work(1).join_partition(0, iter([Input(0, chunks[0].slice(0, 0))]))
     finally:
         os.kill(pid, signal.SIGKILL)
@@ -212,15 +233,18 @@ def test_of_two_attempts_at_once_one_counts(tasks, monkeypatch):
     entries = []
     threads = [
         threading.Thread(
-            target=lambda: entries.append(tasks.work(1).join_partition(0, iter([Input(0, chunk)]))))
-        for _ in range(2)]
+            target=lambda: entries.append(tasks.work(1).join_partition(0, iter([Input(0, chunk)])))
+        )
+        for _ in range(2)
+    ]
     for t in threads:
         t.start()
     for t in threads:
         t.join(60)
     assert len(entries) == 2 and entries[0].state_file == entries[1].state_file
-    files = [f.name for f in (tasks.checkpoint / "state").iterdir()
-             if f.name.startswith("000000001")]
+    files = [
+        f.name for f in (tasks.checkpoint / "state").iterdir() if f.name.startswith("000000001")
+    ]
     assert files == [entries[0].state_file]
     tasks.committed([entries[0], tasks.work(1).join_partition(1, iter([Input(0, other)]))])
     tasks.batch = 1
@@ -250,8 +274,9 @@ def test_failed_transaction_leaves_neither_rows_nor_ledger_and_is_tried_again(ta
         calls.append(table.name)
         if len(calls) == 1:
             connection.invalidate()
-            raise OperationalError("INSERT", {}, Exception(2013, "Lost connection"),
-                                   connection_invalidated=True)
+            raise OperationalError(
+                "INSERT", {}, Exception(2013, "Lost connection"), connection_invalidated=True
+            )
 
     monkeypatch.setattr(sql_sink, "bulk_insert", lost)
     tasks.run(3000)
@@ -286,21 +311,24 @@ def delta(tasks, tmp_path):
 
 @pytest.mark.parametrize("warehouse_url", ["sqlite"], indirect=True)
 def test_a_delta_tables_data_and_log_are_on_disk_before_the_ledger_counts_them(
-        delta, tmp_path, monkeypatch):
+    delta, tmp_path, monkeypatch
+):
     flushed, fsync, commit = [], os.fsync, Ledger.commit
 
     def noted(handle):
         fsync(handle)
         flushed.append(
-            (os.path.basename(os.readlink(f"/proc/self/fd/{handle}")), os.fstat(handle).st_size))
+            (os.path.basename(os.readlink(f"/proc/self/fd/{handle}")), os.fstat(handle).st_size)
+        )
 
     monkeypatch.setattr(os, "fsync", noted)
-    monkeypatch.setattr(Ledger, "commit",
-                        lambda self, *rows: (flushed.append("ledger"), commit(self, *rows)))
+    monkeypatch.setattr(
+        Ledger, "commit", lambda self, *rows: (flushed.append("ledger"), commit(self, *rows))
+    )
     monkeypatch.setattr(delta_sink, "GROUP_ROWS", 50)
     entries = delta.run(3000)
     delta.sink.commit(Commit("sales", 0, 0, "fact_sales", "", 2, 3000), entries)
-    before = flushed[:flushed.index("ledger")]
+    before = flushed[: flushed.index("ledger")]
     data = list((tmp_path / "delta").glob("*.parquet"))
     log = tmp_path / "delta" / "_delta_log" / f"{1:020d}.json"
     assert len(data) == 2 and {(f.name, f.stat().st_size) for f in (*data, log)} < set(before)
@@ -309,7 +337,8 @@ def test_a_delta_tables_data_and_log_are_on_disk_before_the_ledger_counts_them(
 
 @pytest.mark.parametrize("warehouse_url", ["sqlite"], indirect=True)
 def test_a_data_file_is_written_in_groups_and_goes_where_the_task_fails(
-        delta, tmp_path, monkeypatch):
+    delta, tmp_path, monkeypatch
+):
     monkeypatch.setattr(delta_sink, "GROUP_ROWS", 50)
     delta.run(3000)
     files = list((tmp_path / "delta").glob("*.parquet"))
@@ -320,20 +349,23 @@ def test_a_data_file_is_written_in_groups_and_goes_where_the_task_fails(
 
     monkeypatch.setattr(task.Work, "_checked", failing)
     discard, written = DataFiles.discard, []
-    monkeypatch.setattr(DataFiles, "discard",
-                        lambda self: (written.append(self._rows), discard(self)))
+    monkeypatch.setattr(
+        DataFiles, "discard", lambda self: (written.append(self._rows), discard(self))
+    )
     with pytest.raises(StateError, match="does not add up"):
         delta.run(3000)
     assert written[0] > 0 and sorted((tmp_path / "delta").glob("*.parquet")) == sorted(files)
 
 
-@pytest.mark.parametrize(("limit", "most", "groups"),
-                         [("GROUP_ROWS", 100, [100, 100, 30]),
-                          ("GROUP_BYTES", 13 * (8 + COLUMN_OVERHEAD), [13, 13, 4])])
+@pytest.mark.parametrize(
+    ("limit", "most", "groups"),
+    [("GROUP_ROWS", 100, [100, 100, 30]), ("GROUP_BYTES", 13 * (8 + COLUMN_OVERHEAD), [13, 13, 4])],
+)
 def test_small_outputs_share_a_group(limit, most, groups, tmp_path, monkeypatch):
     monkeypatch.setattr(delta_sink, limit, most)
-    data = DataFiles(str(tmp_path), pa.schema([("id", pa.int64())]), "data",
-                     {"load_id": pa.scalar(1)})
+    data = DataFiles(
+        str(tmp_path), pa.schema([("id", pa.int64())]), "data", {"load_id": pa.scalar(1)}
+    )
     for i in range(sum(groups)):
         data.write(pa.record_batch({"id": [i]}))
     (file,) = data.close()
@@ -346,8 +378,15 @@ def test_a_column_whose_first_null_comes_late_begins_another_file(tmp_path, monk
     """Those before it say that they have none; rows, sizes and what a discard leaves are right."""
     monkeypatch.setattr(delta_sink, "GROUP_ROWS", 2)
     schema = pa.schema([("id", pa.int64()), ("name", pa.string()), ("on", pa.bool_())])
-    rows = [(1, "a", True), (2, "b", False), (3, "c", True), (4, None, True), (None, "e", True),
-            (6, None, None), (7, "g", False)]
+    rows = [
+        (1, "a", True),
+        (2, "b", False),
+        (3, "c", True),
+        (4, None, True),
+        (None, "e", True),
+        (6, None, None),
+        (7, "g", False),
+    ]
 
     def written():
         data = DataFiles(str(tmp_path), schema, "data", {"load_id": pa.scalar(1)})
@@ -360,7 +399,10 @@ def test_a_column_whose_first_null_comes_late_begins_another_file(tmp_path, monk
     assert all((tmp_path / f["path"]).stat().st_size == f["size"] for f in files)
     tables = [pq.read_table(tmp_path / f["path"]) for f in files]
     assert [[f.nullable for f in t.schema] for t in tables] == [
-        [False] * 4, [False, True, False, False], [True, True, True, False]]
+        [False] * 4,
+        [False, True, False, False],
+        [True, True, True, False],
+    ]
     found = pa.concat_tables([t.select(schema.names).cast(schema) for t in tables])
     assert [tuple(row.values()) for row in found.to_pylist()] == rows
     data, more = written()
@@ -370,20 +412,35 @@ def test_a_column_whose_first_null_comes_late_begins_another_file(tmp_path, monk
 
 def test_only_columns_that_become_half_as_large_are_compressed(tmp_path):
     random = np.random.default_rng(0)
-    columns = {"small": random.integers(0, 100, 10_000), "large": random.integers(0, 2**62, 10_000),
-               "empty": pa.array([None] * 10_000, pa.int64()), "flag": [True] * 10_000,
-               "text": [f"{i}" for i in range(10_000)]}
-    data = DataFiles(str(tmp_path), pa.table(columns).schema, {"batch": 0, "drain": 0,
-                     "partition": 0}, {"load_id": pa.scalar(1)})
+    columns = {
+        "small": random.integers(0, 100, 10_000),
+        "large": random.integers(0, 2**62, 10_000),
+        "empty": pa.array([None] * 10_000, pa.int64()),
+        "flag": [True] * 10_000,
+        "text": [f"{i}" for i in range(10_000)],
+    }
+    data = DataFiles(
+        str(tmp_path),
+        pa.table(columns).schema,
+        {"batch": 0, "drain": 0, "partition": 0},
+        {"load_id": pa.scalar(1)},
+    )
     data.write(pa.record_batch(columns).slice(3))
     (file,) = data.close()
     group = pq.ParquetFile(tmp_path / file["path"]).metadata.row_group(0)
-    codecs = {group.column(i).path_in_schema: group.column(i).compression
-              for i in range(group.num_columns)}
+    codecs = {
+        group.column(i).path_in_schema: group.column(i).compression
+        for i in range(group.num_columns)
+    }
     assert codecs == dict.fromkeys([*columns, "load_id"], "SNAPPY") | {
-        "large": "UNCOMPRESSED", "flag": "ZSTD", "text": "ZSTD"}
-    assert pq.read_table(tmp_path / file["path"], columns=list(columns)).to_pydict() == pa.table(
-        columns).slice(3).to_pydict()
+        "large": "UNCOMPRESSED",
+        "flag": "ZSTD",
+        "text": "ZSTD",
+    }
+    assert (
+        pq.read_table(tmp_path / file["path"], columns=list(columns)).to_pydict()
+        == pa.table(columns).slice(3).to_pydict()
+    )
 
 
 def test_writers_at_the_same_time_all_get_through(warehouse):
@@ -523,8 +580,9 @@ def test_a_server_that_may_not_write_is_tried_again_over_new_connections(mariadb
         c.execute(text("CREATE TABLE t (id INTEGER)"))
         c.execute(text("CREATE OR REPLACE USER loader@127.0.0.1 IDENTIFIED BY 'loader'"))
         c.execute(text(f"GRANT ALL ON {url.database}.* TO loader@127.0.0.1"))
-    engine = connect(url.set(username="loader",
-                             password="loader").render_as_string(hide_password=False))
+    engine = connect(
+        url.set(username="loader", password="loader").render_as_string(hide_password=False)
+    )
 
     def work():
         with engine.begin() as c:
@@ -569,8 +627,17 @@ def test_other_errors_and_a_database_that_stays_away_are_raised():
 
 
 def record(partition):
-    counts = InputCounts("part", 0, partition, 0, {Reason.NO_MATCH: partition} if partition else {},
-                         0, f"s{partition}", "part", "v1")
+    counts = InputCounts(
+        "part",
+        0,
+        partition,
+        0,
+        {Reason.NO_MATCH: partition} if partition else {},
+        0,
+        f"s{partition}",
+        "part",
+        "v1",
+    )
     return LoadRecord("app", 0, 0, partition, "a", (counts,), partition, 0, 0, memory={"H_S": 1})
 
 

@@ -33,8 +33,13 @@ class Make:
         environment = {**os.environ, "SEMISTREAM_HOME": str(self.home), "WAREHOUSE_URL": ""}
         with open(self.output, "wb") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "semistream.local", "load", str(self.job)], stdout=output,
-                stderr=output, stdin=subprocess.DEVNULL, env=environment, start_new_session=True)
+                [sys.executable, "-m", "semistream.local", "load", str(self.job)],
+                stdout=output,
+                stderr=output,
+                stdin=subprocess.DEVNULL,
+                env=environment,
+                start_new_session=True,
+            )
 
     def interrupt(self, number: int, when: Callable[[], object]) -> str:
         """Send a signal at a certain moment; gives what it printed."""
@@ -55,7 +60,8 @@ class Make:
         for directory in Path("/proc").glob("[0-9]*"):
             try:
                 if f"SEMISTREAM_HOME={self.home}".encode() in (
-                        directory / "environ").read_bytes().split(b"\0"):
+                    directory / "environ"
+                ).read_bytes().split(b"\0"):
                     found.append((directory / "cmdline").read_bytes().replace(b"\0", b" ").decode())
             except OSError:
                 pass
@@ -71,8 +77,9 @@ def make(tmp_path, small_job):
     yield make
     for directory in Path("/proc").glob("[0-9]*"):  # only after a failure
         try:
-            if f"SEMISTREAM_HOME={make.home}".encode() in (directory
-                                                           / "environ").read_bytes().split(b"\0"):
+            if f"SEMISTREAM_HOME={make.home}".encode() in (
+                directory / "environ"
+            ).read_bytes().split(b"\0"):
                 os.kill(int(directory.name), signal.SIGKILL)
         except OSError:
             pass

@@ -43,8 +43,9 @@ def test_reading_parquet_takes_memory_neither_by_the_file_nor_by_its_row_groups(
     rows = 2_000_000
     random = np.random.default_rng(1)
     table = pa.table({name: random.integers(0, 2**60, rows) for name in ("k", "a", "b", "c")})
-    pq.write_table(table, tmp_path / "m.parquet", row_group_size=rows // groups,
-                   use_dictionary=False)
+    pq.write_table(
+        table, tmp_path / "m.parquet", row_group_size=rows // groups, use_dictionary=False
+    )
     assert (tmp_path / "m.parquet").stat().st_size > 60 * MEGABYTE
     before, peak, seen = pa.total_allocated_bytes(), 0, 0
     for chunk in open_source("stream", tmp_path / "m.parquet").chunks():
@@ -60,8 +61,11 @@ def columns(count, rows, name, seed=6):
     """Numbers, some of them null, and texts, {name}0, {name}1 and so on."""
     random = np.random.default_rng(seed)
     words = pa.array([f"text {i:015d}" for i in range(5000)])
-    kinds = [lambda: random.random(rows), lambda: words.take(random.integers(0, 5000, rows)),
-             lambda: pa.array(random.integers(0, 10**6, rows), mask=random.random(rows) < 0.1)]
+    kinds = [
+        lambda: random.random(rows),
+        lambda: words.take(random.integers(0, 5000, rows)),
+        lambda: pa.array(random.integers(0, 10**6, rows), mask=random.random(rows) < 0.1),
+    ]
     return {f"{name}{i}": pa.array(kinds[i % 3]()) for i in range(count)}
 
 
@@ -80,10 +84,15 @@ def test_the_columns_of_a_wide_parquet_file_are_not_all_read_at_the_same_time(tm
 @pytest.mark.parametrize("names", [slice(None), slice(None, None, -3), slice(FEW_COLUMNS)])
 def test_columns_that_are_read_apart_are_put_side_by_side(tmp_path, monkeypatch, names):
     monkeypatch.setattr("semistream.parquet_decoding.HELD_BYTES", 100_000)
-    table = pa.table({"list": [[i, None] for i in range(3000)],
-                      "struct": [{"a": i, "b": str(i)} for i in range(3000)],
-                      "kind": pa.array(list("abc") * 1000).dictionary_encode(),
-                      "nothing": pa.nulls(3000, pa.string()), **columns(50, 3000, "a.")})
+    table = pa.table(
+        {
+            "list": [[i, None] for i in range(3000)],
+            "struct": [{"a": i, "b": str(i)} for i in range(3000)],
+            "kind": pa.array(list("abc") * 1000).dictionary_encode(),
+            "nothing": pa.nulls(3000, pa.string()),
+            **columns(50, 3000, "a."),
+        }
+    )
     pq.write_table(table, tmp_path / "t.parquet", row_group_size=700)
     table = pq.read_table(tmp_path / "t.parquet").select(table.column_names[names])
     with open_parquet(tmp_path / "t.parquet") as file:
@@ -108,16 +117,28 @@ def test_many_batches_of_one_row_take_no_more_than_their_rows():
 def test_a_bucket_larger_than_the_memory_is_sorted_in_pieces(tmp_path, distinct):
     rows = 400_000
     random = np.random.default_rng(2)
-    table = pa.table({"k": random.integers(0, distinct, rows), "v": np.arange(rows),
-                      "s": [f"{i % 1000:040d}" for i in range(rows)]})
+    table = pa.table(
+        {
+            "k": random.integers(0, distinct, rows),
+            "v": np.arange(rows),
+            "s": [f"{i % 1000:040d}" for i in range(rows)],
+        }
+    )
     before, peak = pa.total_allocated_bytes(), [0]
 
     def watch(_):
         peak[0] = max(peak[0], pa.total_allocated_bytes() - before)
 
-    manifest = publish_snapshot((b for b in table.to_batches(max_chunksize=5000)), table.schema,
-                                tmp_path, "m", ["k"],
-                                bucket_count=1, memory=4 * MEGABYTE, progress=watch)
+    manifest = publish_snapshot(
+        (b for b in table.to_batches(max_chunksize=5000)),
+        table.schema,
+        tmp_path,
+        "m",
+        ["k"],
+        bucket_count=1,
+        memory=4 * MEGABYTE,
+        progress=watch,
+    )
     assert manifest.tuple_count == rows and manifest.unique == (distinct > rows)
     assert peak[0] < 4 * MEGABYTE
     relation = open_snapshot(tmp_path)
@@ -175,8 +196,9 @@ def peak_of(*arguments):
 
 
 def peak_of_python(*arguments):
-    command = subprocess.Popen([sys.executable, *map(str, arguments)],
-                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    command = subprocess.Popen(
+        [sys.executable, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
     most = 0
     while command.poll() is None:
         most = max(most, resident(command.pid))
@@ -193,10 +215,20 @@ JOIN_BASE = 220 * MEGABYTE  # of a process that joins, that README tells
 
 @pytest.mark.parametrize("kind", ["parquet", "csv"])
 def test_publishing_takes_its_memory_whatever_the_size_of_the_master_data(
-        tmp_path, wide_file, kind):
+    tmp_path, wide_file, kind
+):
     def publish(rows):
-        return peak_of("snapshot", "--master", wide_file(rows, kind), "--on", "k",
-                       "--memory", MEMORY, "--out", tmp_path / f"snapshot{rows}")
+        return peak_of(
+            "snapshot",
+            "--master",
+            wide_file(rows, kind),
+            "--on",
+            "k",
+            "--memory",
+            MEMORY,
+            "--out",
+            tmp_path / f"snapshot{rows}",
+        )
 
     # below this, not all of a reader's buffers are full; from there on nothing grows any more
     base = min(publish(5 * FEW), BASE)
@@ -213,29 +245,49 @@ publish("m", ["k"], connect(url), Path(snapshots), memory=int(memory))
 """
 
 
-def test_publishing_takes_its_memory_from_a_database(
-        warehouse, warehouse_url, tmp_path, wide_file):
-    values = {"name": "wide", "stream": {}, "on": {"k": "k"}, "fact_table": "facts",
-              "master": {"name": "m", "path": str(wide_file(MANY))}}
+def test_publishing_takes_its_memory_from_a_database(warehouse, warehouse_url, tmp_path, wide_file):
+    values = {
+        "name": "wide",
+        "stream": {},
+        "on": {"k": "k"},
+        "fact_table": "facts",
+        "master": {"name": "m", "path": str(wide_file(MANY))},
+    }
     provision(Job.load(values), warehouse)
-    peak = peak_of_python("-c", PUBLISH, warehouse_url, tmp_path / "snapshots",
-                          MEMORY)
+    peak = peak_of_python("-c", PUBLISH, warehouse_url, tmp_path / "snapshots", MEMORY)
     assert open_snapshot(tmp_path / "snapshots" / "m" / "k").tuple_count == MANY
     assert peak < BASE + 1.1 * MEMORY
 
 
 @pytest.mark.parametrize(("out", "tuples"), [("parquet", 200_000), ("jsonl", 40_000)])
 def test_a_join_takes_its_memory_whatever_the_size_of_the_master_data(
-        tmp_path, wide_file, out, tuples):
+    tmp_path, wide_file, out, tuples
+):
     random, stats = np.random.default_rng(4), tmp_path / "stats.json"
-    pq.write_table(pa.table({"id": np.arange(tuples), "k": random.zipf(1.3, tuples) % FEW}),
-                   tmp_path / "s.parquet", row_group_size=tuples)
+    pq.write_table(
+        pa.table({"id": np.arange(tuples), "k": random.zipf(1.3, tuples) % FEW}),
+        tmp_path / "s.parquet",
+        row_group_size=tuples,
+    )
 
     def join(rows):
-        return peak_of("join", "--stream", tmp_path / "s.parquet",
-                       "--master", wide_file(rows), "--on", "k",
-                       "--memory", MEMORY, "--algorithm", "elevatorjoin",
-                       "--stats", stats, "--out", tmp_path / f"out.{out}")
+        return peak_of(
+            "join",
+            "--stream",
+            tmp_path / "s.parquet",
+            "--master",
+            wide_file(rows),
+            "--on",
+            "k",
+            "--memory",
+            MEMORY,
+            "--algorithm",
+            "elevatorjoin",
+            "--stats",
+            stats,
+            "--out",
+            tmp_path / f"out.{out}",
+        )
 
     base, peak = join(FEW), join(MANY)
     told = json.loads(stats.read_text())
@@ -247,14 +299,30 @@ def test_a_join_takes_its_memory_though_most_tuples_wait_for_one_partition(tmp_p
     rows = 3_000_000
     keys = np.random.default_rng(5).integers(0, 1_000_000, rows)
     keys[::2] = 7
-    pq.write_table(pa.table({"id": np.arange(rows), "k": keys}), tmp_path / "s.parquet",
-                   row_group_size=100_000)
-    pq.write_table(pa.table({"k": np.arange(1_000_000), "v": np.arange(1_000_000)}),
-                   tmp_path / "m.parquet")
+    pq.write_table(
+        pa.table({"id": np.arange(rows), "k": keys}), tmp_path / "s.parquet", row_group_size=100_000
+    )
+    pq.write_table(
+        pa.table({"k": np.arange(1_000_000), "v": np.arange(1_000_000)}), tmp_path / "m.parquet"
+    )
 
-    peak = peak_of("join", "--stream", tmp_path / "s.parquet", "--master", tmp_path / "m.parquet",
-                   "--on", "k", "--memory", 40 * MEGABYTE, "--algorithm", "elevatorjoin",
-                   "--parameters", "waiting_tuples=1500000", "--out", tmp_path / "out.parquet")
+    peak = peak_of(
+        "join",
+        "--stream",
+        tmp_path / "s.parquet",
+        "--master",
+        tmp_path / "m.parquet",
+        "--on",
+        "k",
+        "--memory",
+        40 * MEGABYTE,
+        "--algorithm",
+        "elevatorjoin",
+        "--parameters",
+        "waiting_tuples=1500000",
+        "--out",
+        tmp_path / "out.parquet",
+    )
     assert peak < JOIN_BASE + 1.1 * 40 * MEGABYTE
 
 
@@ -278,22 +346,33 @@ def check_peaks(points):
     moment."""
     points = sorted(points, key=lambda point: point[0])
     commands = [[*map(str, arguments), "--memory", str(memory)] for memory, arguments in points]
-    run = subprocess.run([sys.executable, "-c", POINTS, json.dumps(commands)], capture_output=True,
-                         text=True)
+    run = subprocess.run(
+        [sys.executable, "-c", POINTS, json.dumps(commands)], capture_output=True, text=True
+    )
     assert run.returncode == 0, run.stdout + run.stderr
     peaks = [int(line.split()[1]) for line in run.stdout.splitlines() if line.startswith("PEAK ")]
     assert len(peaks) == len(points)
-    wrong = {" ".join(command): peak // MEGABYTE
-             for command, peak, (memory, _) in zip(commands, peaks, points, strict=True)
-             if peak > JOIN_BASE + 1.1 * memory}
+    wrong = {
+        " ".join(command): peak // MEGABYTE
+        for command, peak, (memory, _) in zip(commands, peaks, points, strict=True)
+        if peak > JOIN_BASE + 1.1 * memory
+    }
     assert not wrong
 
 
 def keyed_file(path, count, rows, keys):
     random = np.random.default_rng(7)
-    pq.write_table(pa.table({"k": random.permutation(keys)[:rows] if rows <= keys
-                             else random.integers(0, keys, rows),
-                             **columns(count - 1, rows, path.stem[0])}), path)
+    pq.write_table(
+        pa.table(
+            {
+                "k": random.permutation(keys)[:rows]
+                if rows <= keys
+                else random.integers(0, keys, rows),
+                **columns(count - 1, rows, path.stem[0]),
+            }
+        ),
+        path,
+    )
     return path
 
 
@@ -303,28 +382,68 @@ LEAST = {"meshjoin": 0, "elevatorjoin": 0, "auto": 0, "ssbj": 60_000}  # bytes m
 def test_a_join_takes_its_memory_whatever_the_number_of_columns(tmp_path):
     """The smaller M, the fewer rows are joined at a time."""
     points = []
-    for left, right, rows, smallest in [(1, 2, 5000, 20_000), (10, 9, 1500, 30_000),
-                                        (200, 200, 600, 250_000), (399, 1, 500, 150_000)]:
+    for left, right, rows, smallest in [
+        (1, 2, 5000, 20_000),
+        (10, 9, 1500, 30_000),
+        (200, 200, 600, 250_000),
+        (399, 1, 500, 150_000),
+    ]:
         stream = keyed_file(tmp_path / f"s{left}.parquet", left, rows, 1200)
         master = keyed_file(tmp_path / f"m{left}_{right}.parquet", right, 1000, 1000)
-        points += [(memory + more, ["join", "--stream", stream, "--master", master, "--on", "k",
-                                    "--algorithm", algorithm, "--join-type", "left",
-                                    "--out", tmp_path / f"out.{kind}"])
-                   for algorithm, more in LEAST.items()
-                   for memory, kind in ((smallest, "parquet"), (64 * MEGABYTE, "jsonl"))
-                   if memory == smallest or (left, algorithm) == (200, "auto")]
+        points += [
+            (
+                memory + more,
+                [
+                    "join",
+                    "--stream",
+                    stream,
+                    "--master",
+                    master,
+                    "--on",
+                    "k",
+                    "--algorithm",
+                    algorithm,
+                    "--join-type",
+                    "left",
+                    "--out",
+                    tmp_path / f"out.{kind}",
+                ],
+            )
+            for algorithm, more in LEAST.items()
+            for memory, kind in ((smallest, "parquet"), (64 * MEGABYTE, "jsonl"))
+            if memory == smallest or (left, algorithm) == (200, "auto")
+        ]
     check_peaks(points)
 
 
 def test_a_join_of_streams_takes_its_memory_whatever_the_number_of_columns(tmp_path):
     points = []
     for count, rows, smallest in [(1, 20_000, 100_000), (200, 2500, 2 * MEGABYTE)]:
-        left, right = (keyed_file(tmp_path / f"{name}{count}.parquet", count, rows, 2 * rows)
-                       for name in "ab")
-        points += [(memory, ["join-streams", "--left", left, "--right", right, "--on", "k",
-                             "--algorithm", algorithm, "--join-type", "full",
-                             "--out", tmp_path / "out.parquet"])
-                   for algorithm in ("pjoin", "xjoin") for memory in (smallest, 64 * MEGABYTE)]
+        left, right = (
+            keyed_file(tmp_path / f"{name}{count}.parquet", count, rows, 2 * rows) for name in "ab"
+        )
+        points += [
+            (
+                memory,
+                [
+                    "join-streams",
+                    "--left",
+                    left,
+                    "--right",
+                    right,
+                    "--on",
+                    "k",
+                    "--algorithm",
+                    algorithm,
+                    "--join-type",
+                    "full",
+                    "--out",
+                    tmp_path / "out.parquet",
+                ],
+            )
+            for algorithm in ("pjoin", "xjoin")
+            for memory in (smallest, 64 * MEGABYTE)
+        ]
     check_peaks(points)
 
 
@@ -378,14 +497,22 @@ def narrow(tmp_path_factory):
     return join_spec("", 10**9, pa.schema([("k", pa.int64())]), open_snapshot(root), [("k", "k")])
 
 
-@pytest.mark.parametrize(("algorithm", "parameters"), [
-    ("elevatorjoin", {"waiting_tuples": 15_000}), ("meshjoin", {}), ("hybridjoin", {})])
+@pytest.mark.parametrize(
+    ("algorithm", "parameters"),
+    [("elevatorjoin", {"waiting_tuples": 15_000}), ("meshjoin", {}), ("hybridjoin", {})],
+)
 def test_a_state_of_wide_tuples_is_saved_in_portions_of_some_bytes(narrow, algorithm, parameters):
     rows = 15_000
     keys = np.random.default_rng(9).integers(0, 1_000_000, rows)
     table = pa.table({"k": keys, **columns(200, rows, "s")})
-    join = open_join(algorithm, memory=40 * MEGABYTE, stream=table.schema, master=narrow.master,
-                     on=[("k", "k")], parameters=parameters)
+    join = open_join(
+        algorithm,
+        memory=40 * MEGABYTE,
+        stream=table.schema,
+        master=narrow.master,
+        on=[("k", "k")],
+        parameters=parameters,
+    )
     for batch in table.to_batches(max_chunksize=2000):
         for _ in join.process(batch):
             pass
@@ -396,12 +523,26 @@ def test_a_state_of_wide_tuples_is_saved_in_portions_of_some_bytes(narrow, algor
 def test_batches_of_an_outer_join_are_bounded_though_the_other_side_is_wide():
     wide = pa.table({"k": np.arange(200), **columns(400, 200, "m")})
     lone = pa.record_batch({"k": np.arange(1000, 31_000), "n": np.arange(30_000)})
-    join = open_join("meshjoin", memory=8 * MEGABYTE, stream=lone.schema, on=[("k", "k")],
-                     master=MemoryRelation("m", wide, ["k"]), join_type="left")
-    streams = open_stream_join("pjoin", memory=8 * MEGABYTE, left=lone.schema, right=wide.schema,
-                               on=[("k", "k")], join_type="full")
-    for outputs in ([*join.process(lone), *join.drain()],
-                    [*streams.process(0, lone), *streams.drain()]):
+    join = open_join(
+        "meshjoin",
+        memory=8 * MEGABYTE,
+        stream=lone.schema,
+        on=[("k", "k")],
+        master=MemoryRelation("m", wide, ["k"]),
+        join_type="left",
+    )
+    streams = open_stream_join(
+        "pjoin",
+        memory=8 * MEGABYTE,
+        left=lone.schema,
+        right=wide.schema,
+        on=[("k", "k")],
+        join_type="full",
+    )
+    for outputs in (
+        [*join.process(lone), *join.drain()],
+        [*streams.process(0, lone), *streams.drain()],
+    ):
         sizes = [out.joined.nbytes for out in outputs if out.joined is not None]
         assert sum(out.joined.num_rows for out in outputs if out.joined is not None) == 30_000
         assert sum(sizes) > 5 * OUTPUT_BYTES and max(sizes) < 1.1 * OUTPUT_BYTES
@@ -415,8 +556,10 @@ def test_frequent_tuples_change_places_in_little_memory(narrow):
     _, peak = least_of(h_r.end_period)
     assert h_r.cache.tuples == places and h_r.least == 0.0  # of those used 0 times, the first
     left = np.sort(h_r.cache.keys)
-    assert left.tolist() == [*np.flatnonzero((np.arange(n) % 5 > 0)
-                                             | (np.arange(n) < 5 * (places - 1 - n // 5 * 4))), n]
+    assert left.tolist() == [
+        *np.flatnonzero((np.arange(n) % 5 > 0) | (np.arange(n) < 5 * (places - 1 - n // 5 * 4))),
+        n,
+    ]
     assert peak < 10 * n  # bytes, of which half are those of a portion
 
 
@@ -430,8 +573,7 @@ def test_what_stays_in_the_disk_buffer_is_loaded_and_saved_in_little_memory(narr
         one.complete()
 
     _, peak = least_of(load)
-    written, saving = least_of(lambda: sum(
-        batch.num_rows for batch in one.tables()["resident"]))
+    written, saving = least_of(lambda: sum(batch.num_rows for batch in one.tables()["resident"]))
     assert written == one.tuples == len(wanted)
     assert peak < 16 * len(wanted) and saving < 4 * len(wanted)  # bytes
     other.restore({"resident": one.tables()["resident"].read_all()})
@@ -441,7 +583,7 @@ def test_what_stays_in_the_disk_buffer_is_loaded_and_saved_in_little_memory(narr
             rows = np.arange(len(portion.codes))
             assert portion.take(rows)["v"].to_numpy().tolist() == portion.codes.tolist()
     some = NonSwappablePart(narrow, Arena(10**9), len(wanted))
-    some.note(np.repeat(wanted, 1 + (wanted % 2))[-len(wanted):])
+    some.note(np.repeat(wanted, 1 + (wanted % 2))[-len(wanted) :])
     found, peak = least_of(some.most_frequent)
     assert (found[:100] % 2).all() and not (found[-100:] % 2).any()
     assert len(found) > len(wanted) / 2 and peak < 28 * len(wanted)  # bytes, while H_S has room
@@ -493,14 +635,18 @@ print(sum(load.matched for load in loads), sum(load.unmatched for load in loads)
 @pytest.mark.parametrize("sink", ["sql", "delta"])
 def test_a_task_takes_its_memory_whatever_the_number_of_columns(tmp_path, sink):
     random, memory = np.random.default_rng(8), 400_000
-    pq.write_table(pa.table({"id": np.arange(1000), "k": random.integers(0, 1200, 1000),
-                             **columns(200, 1000, "s")}), tmp_path / "s.parquet")
+    pq.write_table(
+        pa.table(
+            {"id": np.arange(1000), "k": random.integers(0, 1200, 1000), **columns(200, 1000, "s")}
+        ),
+        tmp_path / "s.parquet",
+    )
     master = pa.table({"k": np.arange(1000), "m_sk": np.arange(1000), **columns(200, 1000, "m")})
     pq.write_table(master, tmp_path / "m.parquet")
-    publish_snapshot(master.to_batches(), master.schema, tmp_path / "snapshots" / "m" / "k", "m",
-                     ["k"])
+    publish_snapshot(
+        master.to_batches(), master.schema, tmp_path / "snapshots" / "m" / "k", "m", ["k"]
+    )
     assert peak_of_python("-c", TASK, tmp_path, sink, memory) < JOIN_BASE + 1.1 * memory
-
 
 
 class WideLoad(SmallLoad):
@@ -508,17 +654,28 @@ class WideLoad(SmallLoad):
 
     def __init__(self, home, rows, tuples):
         super().__init__(home, f"sqlite:///{home / 'warehouse.db'}")
-        self.job = Job.load({
-            "name": "wide", "master": {"name": "m"}, "on": {"k": "k"}, "columns": ["n0", "s0"],
-            "stream": {"format": "parquet", "path": str(self.stream_directory), "id": ["id"]},
-            "fact_table": "facts"})
-        batches = (keyed(wide(min(20_000, rows - first), first))
-                   for first in range(0, rows, 20_000))
-        publish_snapshot(batches, keyed(wide(1)).schema, self.places.snapshots / "m" / "k", "m",
-                         ["k"])
+        self.job = Job.load(
+            {
+                "name": "wide",
+                "master": {"name": "m"},
+                "on": {"k": "k"},
+                "columns": ["n0", "s0"],
+                "stream": {"format": "parquet", "path": str(self.stream_directory), "id": ["id"]},
+                "fact_table": "facts",
+            }
+        )
+        batches = (
+            keyed(wide(min(20_000, rows - first), first)) for first in range(0, rows, 20_000)
+        )
+        publish_snapshot(
+            batches, keyed(wide(1)).schema, self.places.snapshots / "m" / "k", "m", ["k"]
+        )
         keys = self.random.zipf(1.3, tuples) % rows
-        pq.write_table(pa.table({"id": np.arange(tuples), "k": keys, "v": keys / 8}),
-                       self.stream_directory / "s.parquet", row_group_size=tuples)
+        pq.write_table(
+            pa.table({"id": np.arange(tuples), "k": keys, "v": keys / 8}),
+            self.stream_directory / "s.parquet",
+            row_group_size=tuples,
+        )
 
 
 def keyed(rows):
@@ -529,11 +686,13 @@ def keyed(rows):
 @pytest.mark.parametrize("sink", ["sql", "delta"])
 def test_the_workers_of_an_app_take_their_share_whatever_comes(tmp_path, make_app, sink):
     """R of 20 times M, a stream of one large row group, its rows through either sink."""
+
     def load(rows, tuples):
         home = tmp_path / f"{rows}"
         load = WideLoad(home, rows, tuples)
-        app = make_app(load, memory=MEMORY, parameters={},
-                       sink="sql" if sink == "sql" else str(home / "delta"))
+        app = make_app(
+            load, memory=MEMORY, parameters={}, sink="sql" if sink == "sql" else str(home / "delta")
+        )
         peaks, looks = dict[int, int](), itertools.count()
         app.start()
         while app.running:

@@ -47,14 +47,21 @@ def check(url, rows):
             load = Ledger(engine, row.app).partition(row.batch, row.drain, row.partition)
             assert not any(map(unaccounted, (load, *load.inputs)))
             assert (load.waiting_before, load.waiting, load.unmatched) == (
-                row.waiting_before, row.waiting, row.unmatched)
+                row.waiting_before,
+                row.waiting,
+                row.unmatched,
+            )
             assert load.rejected == json.loads(row.rejected)
             assert {of.state_file for of in load.inputs} == {row.state_file}
             assert (sum(of.rows_read for of in load.inputs), load.algorithm, load.output_rows) == (
-                row.rows_read, row.algorithm, row.output_rows)
+                row.rows_read,
+                row.algorithm,
+                row.output_rows,
+            )
         sales, orders = (Ledger(engine, app).partitions(1, 0) for app in ("sales", "orders"))
         assert {(of.role, of.dimension, of.version) for load in sales for of in load.inputs} == {
-            ("part", "part", "v000001")}
+            ("part", "part", "v000001")
+        }
         assert [load.closed for load in sales] == [None, None]
         assert [[of.role for of in load.inputs] for load in orders] == [["left", "right"]] * 2
         assert sum(waiting_by_role(orders).values()) == sum(load.waiting for load in orders) > 0
@@ -63,8 +70,13 @@ def check(url, rows):
             r = load_rejections.c
             reasons = connection.execute(sa.select(r.role, r.reason).distinct()).all()
         assert set(reasons) == {
-            ("part", Reason.NO_MATCH), ("part", Reason.NULL_KEY), ("left", Reason.NULL_KEY),
-            ("right", Reason.NULL_KEY), ("left", Reason.NO_PARTNER), ("right", Reason.NO_PARTNER)}
+            ("part", Reason.NO_MATCH),
+            ("part", Reason.NULL_KEY),
+            ("left", Reason.NULL_KEY),
+            ("right", Reason.NULL_KEY),
+            ("left", Reason.NO_PARTNER),
+            ("right", Reason.NO_PARTNER),
+        }
     finally:
         engine.dispose()
 

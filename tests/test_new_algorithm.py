@@ -67,8 +67,10 @@ class ArrowList(StreamTable):
     @property
     def tuple_bytes(self):
         """Of a tuple, its strings aside: an offset for each, a bit of validity for each column."""
-        widths = [4 if f.type in (pa.string(), pa.binary()) else max(f.type.bit_width // 8, 1)
-                  for f in self.layout.held]
+        widths = [
+            4 if f.type in (pa.string(), pa.binary()) else max(f.type.bit_width // 8, 1)
+            for f in self.layout.held
+        ]
         return sum(widths) + len(widths) + CODE_AND_FLAG
 
     def open(self, strings, most):
@@ -80,8 +82,11 @@ class ArrowList(StreamTable):
 
     def fits(self, sizes, most=NO_LIMIT):
         most = min(most, self.most - self.live)
-        return int(np.searchsorted(np.cumsum(sizes[:most] + self.tuple_bytes),
-                                   self.size - self.used, side="right"))
+        return int(
+            np.searchsorted(
+                np.cumsum(sizes[:most] + self.tuple_bytes), self.size - self.used, side="right"
+            )
+        )
 
     def append(self, buffer, count):
         rows = buffer.rows[:count]
@@ -117,8 +122,13 @@ class ArrowList(StreamTable):
 
     def remove(self):
         ages = time.perf_counter() - self.entered
-        return Removed(np.arange(self.live), self.matched, float(ages.sum()),
-                       float(ages.max(initial=0.0)), self.live)
+        return Removed(
+            np.arange(self.live),
+            self.matched,
+            float(ages.sum()),
+            float(ages.max(initial=0.0)),
+            self.live,
+        )
 
     def clear(self):
         self.__init__(self.layout, self.most)
@@ -132,8 +142,9 @@ class ArrowList(StreamTable):
 
     def restore(self, waiting, values, spec):
         for part in waiting.combine_chunks().to_batches():
-            self.admit_saved(pa.RecordBatch.from_arrays(part.columns, schema=spec.stream), spec,
-                             by_index=False)
+            self.admit_saved(
+                pa.RecordBatch.from_arrays(part.columns, schema=spec.stream), spec, by_index=False
+            )
 
 
 class NestedLoopParameters(Settings):
@@ -181,23 +192,38 @@ def predict(work, m, costs, disk_tuples, block_tuples):
         return infeasible(NAME, sizes)
     s = work.symbols(costs, h_s, cut.tuples)
     c_loop = s.c_io + cut.tuples * s.c_h * h_s
-    return Prediction(NAME, sizes, 0.0, h_s / cut.number, c_loop, c_loop,
-                      {"disk buffer": cut.most_bytes}, h_s)
+    return Prediction(
+        NAME, sizes, 0.0, h_s / cut.number, c_loop, c_loop, {"disk buffer": cut.most_bytes}, h_s
+    )
 
 
 @pytest.fixture(autouse=True)
 def registered(monkeypatch):
     monkeypatch.setitem(sys.modules, "semistream.joins.nested_loop", sys.modules[__name__])
-    monkeypatch.setitem(REGISTRY, NAME,
-                        Algorithm(NAME, "BLOCK NESTED LOOP", "nested_loop.NestedLoop",
-                                  "nested_loop.NestedLoopParameters", "a test"))
-    monkeypatch.setitem(MODELS, NAME, Model(
-        predict, {"disk_tuples": DISK_TUPLES, "block_tuples": BLOCK_TUPLES}))
+    monkeypatch.setitem(
+        REGISTRY,
+        NAME,
+        Algorithm(
+            NAME,
+            "BLOCK NESTED LOOP",
+            "nested_loop.NestedLoop",
+            "nested_loop.NestedLoopParameters",
+            "a test",
+        ),
+    )
+    monkeypatch.setitem(
+        MODELS, NAME, Model(predict, {"disk_tuples": DISK_TUPLES, "block_tuples": BLOCK_TUPLES})
+    )
 
 
-CHECKS = [name for name, check in inspect.getmembers(test_joins, inspect.isfunction)
-          if name.startswith("test_") and {"algorithm"} <= set(inspect.signature(check).parameters)
-          <= {"algorithm", "tmp_path", "monkeypatch"}]
+CHECKS = [
+    name
+    for name, check in inspect.getmembers(test_joins, inspect.isfunction)
+    if name.startswith("test_")
+    and {"algorithm"}
+    <= set(inspect.signature(check).parameters)
+    <= {"algorithm", "tmp_path", "monkeypatch"}
+]
 
 
 @pytest.mark.parametrize("check", CHECKS)
@@ -219,9 +245,14 @@ def test_it_is_opened_with_the_sizes_of_its_cost_model_and_restarted(join_type, 
     stream = pa.table({"id": range(6000), "k": keys, "note": [f"n{i % 7}" for i in range(6000)]})
     table = pa.table({"k": pa.array(range(1000), pa.int64()), "v": [f"v{k}" for k in range(1000)]})
     publish_snapshot(table.to_batches(), table.schema, tmp_path, "r", ["k"], page_tuples=64)
-    make = lambda: open_join(NAME, memory=50_000, stream=stream.schema,
-                             master=open_snapshot(tmp_path),
-                             on=[("k", "k")], join_type=join_type)
+    make = lambda: open_join(
+        NAME,
+        memory=50_000,
+        stream=stream.schema,
+        master=open_snapshot(tmp_path),
+        on=[("k", "k")],
+        join_type=join_type,
+    )
     join, outputs = make(), []
     assert join.parameters.disk_tuples > 64 and join.parameters.block_tuples > 100
     for batch in stream.to_batches(max_chunksize=1000):
@@ -229,19 +260,25 @@ def test_it_is_opened_with_the_sizes_of_its_cost_model_and_restarted(join_type, 
         state, join = join.snapshot(), make()
         join.restore(state)
     outputs += join.drain()
-    joined, unmatched = oracle.join(stream.to_pylist(), table.to_pylist(), [("k", "k")], ["v"],
-                                    join_type)
-    assert (oracle.rows(o.joined for o in outputs),
-            oracle.rows(o.unmatched for o in outputs)) == (joined, unmatched)
+    joined, unmatched = oracle.join(
+        stream.to_pylist(), table.to_pylist(), [("k", "k")], ["v"], join_type
+    )
+    assert (oracle.rows(o.joined for o in outputs), oracle.rows(o.unmatched for o in outputs)) == (
+        joined,
+        unmatched,
+    )
     assert join.stats.memory_peak <= 50_000
 
 
 def test_a_memory_that_is_too_small_is_refused_with_an_amount_that_works():
     stream = test_joins.sales([1, 2, 3])
-    start = lambda memory: open_join(NAME, memory=memory, stream=stream.schema,
-                                     on=[("k", "k")],
-                                     master=MemoryRelation("r", test_joins.integers(1000), ["k"],
-                                                           100))
+    start = lambda memory: open_join(
+        NAME,
+        memory=memory,
+        stream=stream.schema,
+        on=[("k", "k")],
+        master=MemoryRelation("r", test_joins.integers(1000), ["k"], 100),
+    )
     with pytest.raises(NotEnoughMemory) as refused:
         start(20)
     outputs = test_joins.run(start(refused.value.least), stream)
@@ -265,13 +302,22 @@ class InMemory(StreamStreamJoin):
 
 def test_a_join_of_two_streams_is_a_class_and_an_entry(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "semistream.stream_joins.in_memory", sys.modules[__name__])
-    monkeypatch.setitem(STREAM_JOINS, "in-memory",
-                        StreamJoinAlgorithm("in-memory", "IN MEMORY", "in_memory.InMemory",
-                                            "in_memory.InMemoryParameters", "a test"))
+    monkeypatch.setitem(
+        STREAM_JOINS,
+        "in-memory",
+        StreamJoinAlgorithm(
+            "in-memory", "IN MEMORY", "in_memory.InMemory", "in_memory.InMemoryParameters", "a test"
+        ),
+    )
     keys = pa.record_batch({"k": [1, 2, 2, 3]})
     start = lambda **parameters: open_stream_join(
-        "in-memory", memory=1_000_000, left=keys.schema, right=keys.schema, on=[("k", "k")],
-        parameters=parameters)
+        "in-memory",
+        memory=1_000_000,
+        left=keys.schema,
+        right=keys.schema,
+        on=[("k", "k")],
+        parameters=parameters,
+    )
     for kept, pairs in ((True, [1, 2, 2, 2, 2, 3]), (False, [])):
         join = start(kept=kept)
         outputs = [*join.process(LEFT, keys), *join.process(RIGHT, keys), *join.drain()]

@@ -39,8 +39,10 @@ def findings(loader: Loader) -> dict[str, str]:
 def test_a_link_that_leads_nowhere(loader):
     (loader.directory / "dangling.parquet").symlink_to("/nothing")
     found = findings(loader)
-    assert found["dangling.parquet"] == \
-        "could not be looked at: a link to /nothing, which is not there"
+    assert (
+        found["dangling.parquet"]
+        == "could not be looked at: a link to /nothing, which is not there"
+    )
     assert found["below/late.parquet"].startswith("in no batch") and len(found) == 2
 
 
@@ -49,7 +51,8 @@ def test_a_name_that_is_not_utf8(loader):
     with open(os.fsencode(loader.directory) + b"/bad\xff.parquet", "wb"):
         pass
     assert findings(loader) == {
-        "bad\\xff.parquet": "its name is not UTF-8, so that no load takes it: rename it"}
+        "bad\\xff.parquet": "its name is not UTF-8, so that no load takes it: rename it"
+    }
     with pytest.raises(ConfigError, match="names are in UTF-8.*bad.*xff.parquet"):
         find_reader(StreamSpec(path=str(loader.directory), columns="id INT"))
 
@@ -66,8 +69,14 @@ def test_links_in_a_circle(loader):
 @pytest.mark.parametrize("what", ["a file of a batch", "an entry", "a directory"])
 def test_an_entry_that_gives_an_error(loader, monkeypatch, what):
     """As a network file system may, for instance."""
-    path = loader.directory / {"a file of a batch": "orders-1.parquet",
-                               "an entry": "below/late.parquet", "a directory": "below"}[what]
+    path = (
+        loader.directory
+        / {
+            "a file of a batch": "orders-1.parquet",
+            "an entry": "below/late.parquet",
+            "a directory": "below",
+        }[what]
+    )
     look = {"a directory": "scandir"}.get(what, "stat")
     original = getattr(os, look)
 
@@ -96,9 +105,16 @@ def name_the_files(loader: Loader) -> None:
         for batch in range(2):
             file = loader.directory / f"orders-{batch}.parquet"
             status = file.stat()
-            connection.execute(load_files.insert().values(
-                app="sales", batch=batch, number=0, path=str(file), size=status.st_size,
-                modified=status.st_mtime_ns))
+            connection.execute(
+                load_files.insert().values(
+                    app="sales",
+                    batch=batch,
+                    number=0,
+                    path=str(file),
+                    size=status.st_size,
+                    modified=status.st_mtime_ns,
+                )
+            )
 
 
 def test_a_directory_that_may_not_be_read(monkeypatch):
@@ -148,20 +164,31 @@ def test_patterns_name_what_hadoop_does(tmp_path):
     (tmp_path / "e").symlink_to("/nothing")
 
     def names(pattern):
-        return [Path(e.path).name if not isinstance(e, Unreadable) else f"not {Path(e.path).name}"
-                for e in list_files(f"{tmp_path}/{pattern}", {})]
+        return [
+            Path(e.path).name if not isinstance(e, Unreadable) else f"not {Path(e.path).name}"
+            for e in list_files(f"{tmp_path}/{pattern}", {})
+        ]
 
     assert names("{a,b}") == ["1.csv", "2.csv"] and names("{a,b}/*.csv") == ["1.csv", "2.csv"]
     assert names("?/*.csv") == ["1.csv", "2.csv", "3.csv", "not e"]
     assert names("none") == [] and names("[ab]") == ["1.csv", "2.csv"]
 
 
-@pytest.mark.parametrize(("path", "former", "same"), [
-    ("/data/sales/", "/data/sales", True), ("/data/*", "/data/sales", True),
-    ("/data", "/data/sales", True), ("/data/{sales,more}", "/data/sales", True),
-    ("/data/sales/*.csv", "/data/sales", True), ("/data/other", "/data/sales", False),
-    ("/data/x*", "/data/sales", False), ("s3://a/b", "s3://a/b/", True),
-    ("s3://a/c", "s3://a/b", False), ("/a/b", "s3://a/b", False)])
+@pytest.mark.parametrize(
+    ("path", "former", "same"),
+    [
+        ("/data/sales/", "/data/sales", True),
+        ("/data/*", "/data/sales", True),
+        ("/data", "/data/sales", True),
+        ("/data/{sales,more}", "/data/sales", True),
+        ("/data/sales/*.csv", "/data/sales", True),
+        ("/data/other", "/data/sales", False),
+        ("/data/x*", "/data/sales", False),
+        ("s3://a/b", "s3://a/b/", True),
+        ("s3://a/c", "s3://a/b", False),
+        ("/a/b", "s3://a/b", False),
+    ],
+)
 def test_paths_under_which_files_keep_their_names(path, former, same):
     assert same_names(path, former) == same
 

@@ -40,8 +40,11 @@ def start(tmp_path):
     launched = []
 
     def run(deed: str = "wait", owner: str = "me") -> Path:
-        launched.append(drivers.launch([sys.executable, "-c", STAND_IN, str(tmp_path), deed],
-                                       tmp_path, owner, {}))
+        launched.append(
+            drivers.launch(
+                [sys.executable, "-c", STAND_IN, str(tmp_path), deed], tmp_path, owner, {}
+            )
+        )
         return tmp_path
 
     yield run
@@ -91,8 +94,11 @@ def test_trigger_tells_of_a_kill(start, airflow_plugins):
     checkpoint = start()
     wait_until(lambda: running(checkpoint), "the driver runs")
     os.kill(drivers.last_launch(checkpoint).pid, signal.SIGKILL)
-    assert follow(checkpoint) == {"checkpoint": str(checkpoint), "state": "failed",
-                                  "why": "was killed while running"}
+    assert follow(checkpoint) == {
+        "checkpoint": str(checkpoint),
+        "state": "failed",
+        "why": "was killed while running",
+    }
 
 
 def test_trigger_tells_of_a_driver_that_never_spoke(tmp_path, airflow_plugins):
@@ -108,10 +114,14 @@ def test_status_of_an_earlier_run_is_not_taken_for_this_one(start, tmp_path, air
     past = time.time() - 3600
     status = (tmp_path / "status.json").read_text()
     (tmp_path / "status.json").write_text(
-        status.replace(status.split('"heartbeat": "')[1][:10], "2020-01-01"))
+        status.replace(status.split('"heartbeat": "')[1][:10], "2020-01-01")
+    )
     assert past < drivers.launch(["false"], tmp_path, "me", {}).at
-    assert follow(tmp_path) == {"checkpoint": str(tmp_path), "state": "failed",
-                                "why": "ended before its first sign of life"}
+    assert follow(tmp_path) == {
+        "checkpoint": str(tmp_path),
+        "state": "failed",
+        "why": "ended before its first sign of life",
+    }
 
 
 def test_killing_the_task_requests_a_drain(start, airflow_plugins):
@@ -152,19 +162,25 @@ def test_driver_elsewhere_is_alive_while_it_was_heard_of_lately(tmp_path, monkey
 
 @pytest.mark.parametrize("in_process", [True, False])
 def test_only_what_one_process_does_not_publish_is_submitted(
-        airflow_plugins, monkeypatch, in_process):
+    airflow_plugins, monkeypatch, in_process
+):
     from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 
     from semistream.pipeline import steps
     from semistream_operators import PublishOperator
 
     asked, submitted = [], []
-    monkeypatch.setattr(steps, "publish", lambda job, memory, places: asked.append(
-        (job, memory)) or in_process)
-    monkeypatch.setattr(SparkSubmitOperator, "execute",
-                        lambda self, context: submitted.append(self.application_args))
-    PublishOperator(task_id="x", job="sales", memory="16MB", application="x.py",
-                    conn_id="spark_default").execute({})
+    monkeypatch.setattr(
+        steps, "publish", lambda job, memory, places: asked.append((job, memory)) or in_process
+    )
+    monkeypatch.setattr(
+        SparkSubmitOperator,
+        "execute",
+        lambda self, context: submitted.append(self.application_args),
+    )
+    PublishOperator(
+        task_id="x", job="sales", memory="16MB", application="x.py", conn_id="spark_default"
+    ).execute({})
     assert asked == [("sales", "16MB")]
     assert submitted == ([] if in_process else [["--job", "sales", "--memory", "16MB"]])
 
@@ -179,38 +195,51 @@ def test_missing_spark_connection_is_an_error_not_yarn(airflow_plugins, monkeypa
 
 
 def test_warehouse_credentials_come_from_a_connection_and_stay_out_of_the_command(
-        airflow_plugins, monkeypatch):
+    airflow_plugins, monkeypatch
+):
     from semistream_operators import SparkAppOperator
 
     monkeypatch.delenv("WAREHOUSE_URL", raising=False)
     monkeypatch.delenv("SPARK_LOCAL_IP", raising=False)
-    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE",
-                       json.dumps({"conn_type": "mysql", "host": "db", "login": "u",
-                                   "password": "p/w", "schema": "dw"}))
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_WAREHOUSE",
+        json.dumps(
+            {"conn_type": "mysql", "host": "db", "login": "u", "password": "p/w", "schema": "dw"}
+        ),
+    )
     operator = SparkAppOperator(task_id="x", application="x.py")
     operator.use_connections()
-    assert operator.env_vars == {"WAREHOUSE_URL": "mysql+pymysql://u:p%2Fw@db/dw",
-                                 "SPARK_LOCAL_IP": "127.0.0.1"}
+    assert operator.env_vars == {
+        "WAREHOUSE_URL": "mysql+pymysql://u:p%2Fw@db/dw",
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
     command = operator._get_hook()._build_spark_submit_command("x.py")
     assert "local[2]" in command and not any("p%2Fw" in a or "p/w" in a for a in command)
 
 
-@pytest.mark.parametrize("spark", [
-    {"conn_type": "spark", "host": "yarn"}, {"conn_type": "yarn"},
-    {"conn_type": "spark", "host": "k8s://https://host:6443"},
-    {"conn_type": "k8s", "host": "host"}])
+@pytest.mark.parametrize(
+    "spark",
+    [
+        {"conn_type": "spark", "host": "yarn"},
+        {"conn_type": "yarn"},
+        {"conn_type": "spark", "host": "k8s://https://host:6443"},
+        {"conn_type": "k8s", "host": "host"},
+    ],
+)
 def test_a_master_that_would_show_the_password_is_refused(airflow_plugins, monkeypatch, spark):
     from airflow.sdk.exceptions import AirflowFailException
 
     from semistream_operators import SparkAppOperator
 
     monkeypatch.delenv("WAREHOUSE_URL", raising=False)
-    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT",
-                       json.dumps(spark | {"extra": {"deploy-mode": "client"}}))
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(spark | {"extra": {"deploy-mode": "client"}})
+    )
     warehouse = {"conn_type": "mysql", "host": "db", "login": "u", "schema": "dw"}
     monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps(warehouse | {"password": "hush-hush"}))
-    with pytest.raises(AirflowFailException, match="Set WAREHOUSE_URL in the environment of "
-                                                   "Airflow's workers") as e:
+    with pytest.raises(
+        AirflowFailException, match="Set WAREHOUSE_URL in the environment of Airflow's workers"
+    ) as e:
         SparkAppOperator(task_id="x", application="x.py").use_connections()
     assert "hush-hush" not in str(e.value)
     monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps(warehouse))
@@ -219,8 +248,9 @@ def test_a_master_that_would_show_the_password_is_refused(airflow_plugins, monke
     operator = SparkAppOperator(task_id="x", application="x.py")
     operator.use_connections()
     if "yarn" in str(spark):  # a hook for Kubernetes needs its client
-        assert not any("hush-hush" in part
-                       for part in operator._get_hook()._build_spark_submit_command("x.py"))
+        assert not any(
+            "hush-hush" in part for part in operator._get_hook()._build_spark_submit_command("x.py")
+        )
 
 
 def test_a_cluster_is_to_reach_the_driver(airflow_plugins, monkeypatch):

@@ -26,8 +26,9 @@ MASTER = pa.table({"k": pa.array(range(R_T), pa.int64()), "v": [f"v{k}" for k in
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
     root = tmp_path_factory.mktemp("snapshots") / "m"
-    publish_snapshot(MASTER.to_batches(), MASTER.schema, root, "m", ["k"], bucket_count=4,
-                     page_tuples=64)
+    publish_snapshot(
+        MASTER.to_batches(), MASTER.schema, root, "m", ["k"], bucket_count=4, page_tuples=64
+    )
     return root
 
 
@@ -36,12 +37,20 @@ def chunks(first, count):
     for i in range(first, first + count):
         keys = np.minimum(random.zipf(1.2, 3_000), 1.1 * R_T).astype(np.int64)
         yield pa.record_batch(
-            [np.arange(3_000 * i, 3_000 * (i + 1)), keys, [f"n{k}" for k in keys]], schema=STREAM)
+            [np.arange(3_000 * i, 3_000 * (i + 1)), keys, [f"n{k}" for k in keys]], schema=STREAM
+        )
 
 
 def operator(root, name):
-    return SemiStreamOperator(open_join(name, memory=400_000, stream=STREAM,
-                                master=open_snapshot(root, partition_tuples=256), on=ON))
+    return SemiStreamOperator(
+        open_join(
+            name,
+            memory=400_000,
+            stream=STREAM,
+            master=open_snapshot(root, partition_tuples=256),
+            on=ON,
+        )
+    )
 
 
 def work(root, name, queue, first, key_before, key_after):
@@ -64,9 +73,12 @@ def test_another_process_goes_on_with_the_operator(root, name):
     spawn = multiprocessing.get_context("spawn")
     keys = [("checkpoint", 0, f"{name} {i}") for i in range(2)]
     queues = [spawn.Queue() for _ in range(3)]
-    workers = [spawn.Process(target=work, args=(root, name, queue, 4 * i, before, after),
-                             daemon=True) for i, (queue, before, after) in enumerate(
-                                 zip(queues, [None, *keys], [*keys, None], strict=True))]
+    workers = [
+        spawn.Process(target=work, args=(root, name, queue, 4 * i, before, after), daemon=True)
+        for i, (queue, before, after) in enumerate(
+            zip(queues, [None, *keys], [*keys, None], strict=True)
+        )
+    ]
     joined = []
     for i, (worker, queue) in enumerate(zip(workers, queues, strict=True)):
         worker.start()
@@ -81,10 +93,14 @@ def test_another_process_goes_on_with_the_operator(root, name):
 
 
 def test_nothing_is_copied_and_who_dies_gives_nothing(root):
-    spawn, queue, key = multiprocessing.get_context(
-        "spawn"), multiprocessing.get_context("spawn").Queue(), ("checkpoint", 1, "s")
-    worker = spawn.Process(target=work, args=(root, "elevatorjoin", queue, 0, None, key),
-                           daemon=True)
+    spawn, queue, key = (
+        multiprocessing.get_context("spawn"),
+        multiprocessing.get_context("spawn").Queue(),
+        ("checkpoint", 1, "s"),
+    )
+    worker = spawn.Process(
+        target=work, args=(root, "elevatorjoin", queue, 0, None, key), daemon=True
+    )
     worker.start()
     queue.get(timeout=60)
     assert queue.get(timeout=60) == "cached"
@@ -113,19 +129,25 @@ def test_one_is_taken_here_or_there_but_once(root):
 def side(side, first, count):
     """Tuples of one of two streams; a key of the left one comes once."""
     ids = np.arange(first, first + count)
-    return pa.record_batch([ids, ids if side == 0 else ids // 3, [f"n{i}" for i in ids]],
-                           schema=STREAM)
+    return pa.record_batch(
+        [ids, ids if side == 0 else ids // 3, [f"n{i}" for i in ids]], schema=STREAM
+    )
 
 
 def work_on_two_streams(memory, queue, key):
     """What a worker does in the first micro-batch."""
     operators.use_memory_files()
-    join = open_stream_join("pjoin", memory=memory, left=STREAM, right=STREAM, on=ON,
-                            join_type="left")
+    join = open_stream_join(
+        "pjoin", memory=memory, left=STREAM, right=STREAM, on=ON, join_type="left"
+    )
     sources = [Immediate(UniqueKey(["k"]))], []
     two = StreamStreamOperator(join, sources, alone=True)
-    rows = sum(o.joined.num_rows for s, n in ((0, 1000), (1, 1500))
-               for o in two.process(s, side(s, 0, n)) if o.joined is not None)
+    rows = sum(
+        o.joined.num_rows
+        for s, n in ((0, 1000), (1, 1500))
+        for o in two.process(s, side(s, 0, n))
+        if o.joined is not None
+    )
     cache = operators.OperatorCache()
     cache.put(key, two)
     queue.put((rows, join.stats.as_dict()))
@@ -146,10 +168,15 @@ def test_another_process_goes_on_with_two_streams_unless_they_are_on_disk(memory
         return
     assert memory == 4_000_000 and rows == 1500 and two.join.stats.as_dict() == stats
     assert two.sources[0][0].state is two.sources[0][0].source.state
-    finished = [o for s, first, n in ((1, 1500, 900), (0, 1000, 100))
-                for o in two.process(s, side(s, first, n))]
+    finished = [
+        o
+        for s, first, n in ((1, 1500, 900), (0, 1000, 100))
+        for o in two.process(s, side(s, first, n))
+    ]
     finished += two.drain()
     joined = [row for o in finished if o.joined is not None for row in o.joined.to_pylist()]
     assert len(joined) == 900 + 300 and {r[name] for r in joined for name in r if "k" in name} == {
-        *range(500, 1100), None}
+        *range(500, 1100),
+        None,
+    }
     assert two.join.stats.sides[0].held == two.join.stats.sides[1].held == 0

@@ -61,20 +61,58 @@ class Page:
             load(ledger, batch, drain, rows, waiting)
         key = ledger.load_id(0, 0, 0)
         with self.engine.begin() as c:
-            c.execute(unmatched.insert(),
-                      {"load_id": key, "load_row": 0, "fact_table": "fact_sales",
-                       "reason": "no_match", "stream_id": "1", "tuple": "{}"})
-            c.execute(quality_runs.insert(),
-                      {"app": "sales", "fact_table": "fact_sales", "started_at": NOW,
-                       "seconds": 1.0, "from_batch": None, "to_batch": 1, "to_drain": 1,
-                       "success": 1, "expectations": 12, "failed": "[]", "unseen": "[]",
-                       "report": "nowhere.html"})
-            c.execute(tuning_runs.insert(),
-                      [{"sweep": "sweep one", "point": n, "job": "tpch", "algorithm": "ssbj",
-                        "memory": 4_000_000, "partitions": 2, "parameters": "{}",
-                        "predicted_rate": 1.0, "rate": 12345.0, "rows_read": 1, "seconds": 1.0,
-                        "state": state, "error": "", "best": 1, "recommended": int(n == 0),
-                        "recorded_at": NOW} for n, state in enumerate(("measured", "failed"))])
+            c.execute(
+                unmatched.insert(),
+                {
+                    "load_id": key,
+                    "load_row": 0,
+                    "fact_table": "fact_sales",
+                    "reason": "no_match",
+                    "stream_id": "1",
+                    "tuple": "{}",
+                },
+            )
+            c.execute(
+                quality_runs.insert(),
+                {
+                    "app": "sales",
+                    "fact_table": "fact_sales",
+                    "started_at": NOW,
+                    "seconds": 1.0,
+                    "from_batch": None,
+                    "to_batch": 1,
+                    "to_drain": 1,
+                    "success": 1,
+                    "expectations": 12,
+                    "failed": "[]",
+                    "unseen": "[]",
+                    "report": "nowhere.html",
+                },
+            )
+            c.execute(
+                tuning_runs.insert(),
+                [
+                    {
+                        "sweep": "sweep one",
+                        "point": n,
+                        "job": "tpch",
+                        "algorithm": "ssbj",
+                        "memory": 4_000_000,
+                        "partitions": 2,
+                        "parameters": "{}",
+                        "predicted_rate": 1.0,
+                        "rate": 12345.0,
+                        "rows_read": 1,
+                        "seconds": 1.0,
+                        "state": state,
+                        "error": "",
+                        "best": 1,
+                        "recommended": int(n == 0),
+                        "recorded_at": NOW,
+                    }
+                    for n, state in enumerate(("measured", "failed"))
+                ],
+            )
 
     def status(self, name: str) -> Path:
         """The status of an app that ran and was killed."""
@@ -87,12 +125,34 @@ class Page:
 def load(ledger: Ledger, batch: int, drain: int, rows: int, waiting: int) -> None:
     """A batch in two partitions, the second with one tuple more."""
     for partition in (0, 1):
-        counts = InputCounts("m", 0, rows + partition, rows, {Reason.NO_MATCH: partition},
-                             waiting + partition, "s", "m", f"v{batch}")
-        ledger.load(LoadRecord(
-            ledger.app, batch, drain, partition, "ssbj", (counts,), rows + partition, rows, rows,
-            cache_hits=rows // 2, memory_budget=2_000_000, memory_peak=1_000_000 + batch),
-            lambda c: None)
+        counts = InputCounts(
+            "m",
+            0,
+            rows + partition,
+            rows,
+            {Reason.NO_MATCH: partition},
+            waiting + partition,
+            "s",
+            "m",
+            f"v{batch}",
+        )
+        ledger.load(
+            LoadRecord(
+                ledger.app,
+                batch,
+                drain,
+                partition,
+                "ssbj",
+                (counts,),
+                rows + partition,
+                rows,
+                rows,
+                cache_hits=rows // 2,
+                memory_budget=2_000_000,
+                memory_peak=1_000_000 + batch,
+            ),
+            lambda c: None,
+        )
     ledger.commit(Commit(ledger.app, batch, drain, "fact_sales", "sql", 2, 2 * rows + 1))
 
 
@@ -106,8 +166,9 @@ def make_page(tmp_path, monkeypatch, airflow_plugins):
         monkeypatch.setattr(semistream_page, "overview", semistream_page.Overview())
         return Page(tmp_path / "home", url, semistream_page.app)
 
-    open_to_all = {d.dependency: lambda: None
-                   for d in (semistream_page.may_read, semistream_page.may_stop)}
+    open_to_all = {
+        d.dependency: lambda: None for d in (semistream_page.may_read, semistream_page.may_stop)
+    }
     monkeypatch.setattr(semistream_page.app, "dependency_overrides", open_to_all)
     return make
 
@@ -130,13 +191,35 @@ def test_page_and_summary_on_both_databases(make_page, warehouse_url, tmp_path):
     checkpoint = page.status("sales")
     shown = page.get()
     assert shown.status_code == 200 and 'id="error"' not in shown.text
-    for part in ("<td>sales</td>", "fact_sales", "8,003", "2.0 MB of 4.0 MB", "50.0%", "complete",
-                 "end to end", ">765<", "sweep one", "4.0 MB: ssbj, 12,345 tuples/s", "killed"):
+    for part in (
+        "<td>sales</td>",
+        "fact_sales",
+        "8,003",
+        "2.0 MB of 4.0 MB",
+        "50.0%",
+        "complete",
+        "end to end",
+        ">765<",
+        "sweep one",
+        "4.0 MB: ssbj, 12,345 tuples/s",
+        "killed",
+    ):
         assert part in shown.text, part
-    numbers = ("rows_read", "matched", "unmatched", "waiting", "output_rows", "service_rate",
-               "cache_share", "memory_peak", "memory_budget", "batches")
+    numbers = (
+        "rows_read",
+        "matched",
+        "unmatched",
+        "waiting",
+        "output_rows",
+        "service_rate",
+        "cache_share",
+        "memory_peak",
+        "memory_budget",
+        "batches",
+    )
     (checkpoint / "summary.json").write_text(
-        json.dumps({"rejected": {}, **dict.fromkeys(numbers, 1), "rows_read": 500, "seconds": 4}))
+        json.dumps({"rejected": {}, **dict.fromkeys(numbers, 1), "rows_read": 500, "seconds": 4})
+    )
     screen = Console(width=120, record=True, file=open(tmp_path / "screen", "w"))  # noqa: SIM115
     told = summary.final_summary("sales", page.places)
     assert told["rejected_master"] == 0
@@ -148,8 +231,10 @@ def test_page_and_summary_on_both_databases(make_page, warehouse_url, tmp_path):
     with page.engine.begin() as c:
         row = {"reason": "unparsable", "detail": "", "tuple": "", "rejected_at": NOW}
         master = c.scalar(select(load_inputs.c.dimension).limit(1))
-        c.execute(rejected_master.insert(),
-                  [{"master": name} | row for name in (master, master, "another's")])
+        c.execute(
+            rejected_master.insert(),
+            [{"master": name} | row for name in (master, master, "another's")],
+        )
     screen.print(summary.summary_table(summary.final_summary("sales", page.places)))
     assert re.search(r"master rows left out\W+2\b", screen.export_text())
     assert "8,003" in told and "no_match" in told and "2.0 MB of 4.0 MB" in told and "yes" in told
@@ -158,12 +243,23 @@ def test_page_and_summary_on_both_databases(make_page, warehouse_url, tmp_path):
     # the whole fails, and then only what is new is found right
     with page.engine.begin() as connection:
         for n, success in enumerate((0, 1)):
-            connection.execute(quality_runs.insert().values(
-                app="sales", fact_table="fact_sales", started_at=NOW, seconds=1.0,
-                from_batch=1 if n else None,
-                from_drain=0 if n else None, to_batch=1, to_drain=0, success=success,
-                expectations=12, failed="[]" if success else '["fact_rows"]', unseen="[]",
-                report=""))
+            connection.execute(
+                quality_runs.insert().values(
+                    app="sales",
+                    fact_table="fact_sales",
+                    started_at=NOW,
+                    seconds=1.0,
+                    from_batch=1 if n else None,
+                    from_drain=0 if n else None,
+                    to_batch=1,
+                    to_drain=0,
+                    success=success,
+                    expectations=12,
+                    failed="[]" if success else '["fact_rows"]',
+                    unseen="[]",
+                    report="",
+                )
+            )
     open_failure = "NO: batches 0 to 1 failed fact_rows on 2026-01-02 03:04 UTC"
     assert open_failure in summary.final_summary("sales", page.places)["complete"]
     until(lambda: open_failure in page.get().text, what="the failure on the page")
@@ -175,8 +271,11 @@ def test_totals_go_on_from_what_is_known(warehouse):
     load(ledger, 0, 0, 100, 5)
     with warehouse.connect() as c:
         known = read_totals(c)
-        assert (known["sales"].rows_read, known["sales"].waiting,
-                known["sales"].batches) == (201, 11, 1)
+        assert (known["sales"].rows_read, known["sales"].waiting, known["sales"].batches) == (
+            201,
+            11,
+            1,
+        )
         assert read_totals(c, known=known)["sales"] is known["sales"]
     load(ledger, 0, 1, 0, 0)
     load(Ledger(warehouse, "other"), 0, 0, 7, 0)
@@ -189,8 +288,11 @@ def test_totals_go_on_from_what_is_known(warehouse):
     with warehouse.connect() as c:
         totals = read_totals(c, known=known)
         assert list(totals) == ["other", "sales"] and totals["sales"].rows_read == 201 + 1 + 101
-        assert (totals["sales"].batches, totals["sales"].waiting,
-                totals["sales"].master_version) == (2, 5, "v1")
+        assert (
+            totals["sales"].batches,
+            totals["sales"].waiting,
+            totals["sales"].master_version,
+        ) == (2, 5, "v1")
         assert totals["sales"].memory_peak == 2_000_002
         assert list(read_totals(c, "other")) == ["other"]
         assert read_totals(c, "other")["other"] == totals["other"]
@@ -214,10 +316,17 @@ def test_totals_of_an_app_that_was_begun_anew_are_its_new_ones(warehouse):
         assert read_totals(c)["sales"].rows_read == 12
 
 
-@pytest.mark.parametrize("content", [b"", b"\0" * 500, b"[]", b'{"state": "running"}',
-                                     b'{"state": "odd", "pid": 1, "host": "h", '
-                                     b'"heartbeat": "never"}'],
-                         ids=["empty", "zeros", "list", "partial", "odd"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\0" * 500,
+        b"[]",
+        b'{"state": "running"}',
+        b'{"state": "odd", "pid": 1, "host": "h", "heartbeat": "never"}',
+    ],
+    ids=["empty", "zeros", "list", "partial", "odd"],
+)
 def test_a_damaged_status_is_shown_as_such(page, content):
     checkpoint = page.status("broken")
     page.status("whole")
@@ -240,11 +349,12 @@ def test_a_damaged_status_is_told_on_the_console_and_the_app_can_be_stopped(page
     assert cli.main(["status", "never"]) == 2
 
 
-@pytest.mark.parametrize("command",
-                         [["verify", "sales"], ["reset", "sales"], ["provision", "tpch"]],
-                         ids=" ".join)
+@pytest.mark.parametrize(
+    "command", [["verify", "sales"], ["reset", "sales"], ["provision", "tpch"]], ids=" ".join
+)
 def test_a_server_that_is_not_there_is_told_on_the_console_in_one_line(
-        monkeypatch, tmp_path, capsys, command):
+    monkeypatch, tmp_path, capsys, command
+):
     from semistream import cli
 
     monkeypatch.setenv("SEMISTREAM_HOME", str(tmp_path))
@@ -256,7 +366,8 @@ def test_a_server_that_is_not_there_is_told_on_the_console_in_one_line(
 
 
 def test_what_was_read_is_shown_with_its_age_when_the_warehouse_is_gone(
-        page, tmp_path, monkeypatch):
+    page, tmp_path, monkeypatch
+):
     import semistream_page
 
     assert "8,003" in page.get().text
@@ -265,7 +376,8 @@ def test_what_was_read_is_shown_with_its_age_when_the_warehouse_is_gone(
     file.rename(tmp_path / "away.db")
     file.write_bytes(b"no database" * 1000)
     semistream_page.overview._read = semistream_page.overview._read.__class__(
-        **{**vars(semistream_page.overview._read), "at": time.monotonic() - 90})
+        **{**vars(semistream_page.overview._read), "at": time.monotonic() - 90}
+    )
     shown = page.get("/live").text
     assert "8,003" in shown and "The warehouse does not answer" in shown and "90 s ago" in shown
     for beside in tmp_path.glob("warehouse.db*"):
@@ -299,10 +411,18 @@ def test_a_server_that_is_not_there_or_says_nothing_does_not_hold_the_page_up(ma
         assert time.monotonic() - begun < 8
 
 
-@pytest.mark.parametrize("url", ["mysql+pymysql//u:secret@h/d", "mysql+pymysql://u:secret@h:port/d",
-                                 "oracle://u:secret@h/d", "?"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "mysql+pymysql//u:secret@h/d",
+        "mysql+pymysql://u:secret@h:port/d",
+        "oracle://u:secret@h/d",
+        "?",
+    ],
+)
 def test_a_warehouse_that_cannot_be_is_told_without_its_password(
-        tmp_path, monkeypatch, make_page, url):
+    tmp_path, monkeypatch, make_page, url
+):
     import semistream_page
 
     make_page(f"sqlite:///{tmp_path / 'warehouse.db'}").engine.dispose()
@@ -335,8 +455,14 @@ def test_browsers_are_told_what_an_answer_may_do(page):
     reports = page.places.reports
     reports.mkdir(parents=True)
     (reports / "r.html").write_text("<script>alert(1)</script>")
-    for path in ("/", "/live", "/report/r.html", "/reports/r.html", "/reports/no.html",
-                 "/static/semistream.js"):
+    for path in (
+        "/",
+        "/live",
+        "/report/r.html",
+        "/reports/r.html",
+        "/reports/no.html",
+        "/static/semistream.js",
+    ):
         headers = page.get(path).headers
         policy = headers["content-security-policy"]
         for directive in ("default-src 'none'", "frame-ancestors 'self'", "base-uri 'none'"):
@@ -353,17 +479,20 @@ def test_what_is_no_report_is_not_found(page, path):
     assert page.get(f"/reports/{path}").status_code == 404
 
 
-@pytest.mark.parametrize(("host", "origin", "allowed"), [
-    ("localhost:8080", "http://localhost:8080", True),
-    ("127.0.0.1:8080", "http://127.0.0.1:8080", True),
-    ("inner:8080", "https://airflow.example", True),  # a proxy asks under a name of its own
-    ("localhost:8080", "http://localhost:9999", False),
-    # a name that was made to lead here
-    ("rebound.example:8080", "http://rebound.example:8080", False),
-    ("airflow.example", "http://airflow.example", False),
-    ("localhost:8080", "null", False),
-    ("localhost:8080", None, False),
-])
+@pytest.mark.parametrize(
+    ("host", "origin", "allowed"),
+    [
+        ("localhost:8080", "http://localhost:8080", True),
+        ("127.0.0.1:8080", "http://127.0.0.1:8080", True),
+        ("inner:8080", "https://airflow.example", True),  # a proxy asks under a name of its own
+        ("localhost:8080", "http://localhost:9999", False),
+        # a name that was made to lead here
+        ("rebound.example:8080", "http://rebound.example:8080", False),
+        ("airflow.example", "http://airflow.example", False),
+        ("localhost:8080", "null", False),
+        ("localhost:8080", None, False),
+    ],
+)
 def test_a_stop_comes_from_the_page_itself(page, monkeypatch, host, origin, allowed):
     monkeypatch.setenv("AIRFLOW__API__BASE_URL", "https://airflow.example/path")
     checkpoint = page.status("sales")
@@ -382,8 +511,9 @@ class Served:
             self.port = s.getsockname()[1]
 
     def __enter__(self) -> str:
-        self._server = uvicorn.Server(uvicorn.Config(self.app, port=self.port, log_level="error",
-                                                     timeout_graceful_shutdown=1))
+        self._server = uvicorn.Server(
+            uvicorn.Config(self.app, port=self.port, log_level="error", timeout_graceful_shutdown=1)
+        )
         self._thread = threading.Thread(target=self._server.run)
         self._thread.start()
         until(lambda: self._server.started, 30, "the server")

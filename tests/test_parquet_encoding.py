@@ -11,24 +11,42 @@ from semistream.streaming.sinks.delta import data_writer
 
 N = 20_000
 random = np.random.default_rng(5)
-COLUMNS = pa.table({
-    "random": random.integers(-2**62, 2**62, N), "small": random.integers(0, 5_000, N),
-    "kind": random.integers(0, 50, N), "text": [f"text {i}" for i in range(N)],
-    "word": [f"word {i % 20}" for i in range(N)], "flag": [i % 2 == 0 for i in range(N)],
-    "nothing": pa.nulls(N, pa.float64()), "list": [[i, i + 1] for i in range(N)],
-    "struct": [{"a": i, "b": {"c": str(i)}} for i in range(N)],
-    "map": pa.array([[("x", i)] for i in range(N)], pa.map_(pa.string(), pa.int64()))})
-WANTED = {"random": (False, "UNCOMPRESSED"), "small": (False, "SNAPPY"), "kind": (True, "SNAPPY"),
-          "text": (False, "ZSTD"), "word": (True, "ZSTD"), "flag": (False, "ZSTD"),
-          "nothing": (True, "SNAPPY"), "list.list.element": (True, "ZSTD"),
-          "struct.a": (True, "ZSTD"), "struct.b.c": (True, "ZSTD"),
-          "map.key_value.key": (True, "ZSTD"), "map.key_value.value": (True, "ZSTD")}
+COLUMNS = pa.table(
+    {
+        "random": random.integers(-(2**62), 2**62, N),
+        "small": random.integers(0, 5_000, N),
+        "kind": random.integers(0, 50, N),
+        "text": [f"text {i}" for i in range(N)],
+        "word": [f"word {i % 20}" for i in range(N)],
+        "flag": [i % 2 == 0 for i in range(N)],
+        "nothing": pa.nulls(N, pa.float64()),
+        "list": [[i, i + 1] for i in range(N)],
+        "struct": [{"a": i, "b": {"c": str(i)}} for i in range(N)],
+        "map": pa.array([[("x", i)] for i in range(N)], pa.map_(pa.string(), pa.int64())),
+    }
+)
+WANTED = {
+    "random": (False, "UNCOMPRESSED"),
+    "small": (False, "SNAPPY"),
+    "kind": (True, "SNAPPY"),
+    "text": (False, "ZSTD"),
+    "word": (True, "ZSTD"),
+    "flag": (False, "ZSTD"),
+    "nothing": (True, "SNAPPY"),
+    "list.list.element": (True, "ZSTD"),
+    "struct.a": (True, "ZSTD"),
+    "struct.b.c": (True, "ZSTD"),
+    "map.key_value.key": (True, "ZSTD"),
+    "map.key_value.value": (True, "ZSTD"),
+}
 
 
 def found(path):
     group = pq.read_metadata(path).row_group(0)
-    return {c.path_in_schema: (c.has_dictionary_page, c.compression)
-            for c in map(group.column, range(group.num_columns))}
+    return {
+        c.path_in_schema: (c.has_dictionary_page, c.compression)
+        for c in map(group.column, range(group.num_columns))
+    }
 
 
 def console(path, table):
@@ -70,7 +88,7 @@ def test_numbers_are_not_larger_in_the_file_than_in_memory(tmp_path):
 
 def test_a_page_has_as_many_numbers_as_fit_into_its_bytes(tmp_path):
     rows = 120_000
-    table = pa.table({"n": np.random.default_rng(1).integers(-2**62, 2**62, rows)})
+    table = pa.table({"n": np.random.default_rng(1).integers(-(2**62), 2**62, rows)})
     console(tmp_path / "t.parquet", table)
     column = pq.read_metadata(tmp_path / "t.parquet").row_group(0).column(0)
     assert column.total_uncompressed_size - 8 * rows < 100  # the header of one page

@@ -51,8 +51,11 @@ def matches(plain, row):
                 if value not in values:
                     return False
             case {"range": [low, high]}:
-                if (value is None or (low is not None and value < low)
-                        or (high is not None and value > high)):
+                if (
+                    value is None
+                    or (low is not None and value < low)
+                    or (high is not None and value > high)
+                ):
                     return False
             case _:
                 if value != pattern:
@@ -69,8 +72,11 @@ def propagated_forms(output):
 def patterns(draw, kind):
     make = strategies.KEY_KINDS[kind][1]
     number = st.integers(0, 3) | st.integers(0, 40)
-    shape = draw(st.sampled_from(["constant"] * 4 + ["any", "none", "in"]
-                                 + ["range"] * 2 * (kind != "uint64")))
+    shape = draw(
+        st.sampled_from(
+            ["constant"] * 4 + ["any", "none", "in"] + ["range"] * 2 * (kind != "uint64")
+        )
+    )
     if shape == "constant":
         return make(draw(number))
     if shape == "in":
@@ -81,18 +87,32 @@ def patterns(draw, kind):
 
 
 @SETTINGS
-@given(data=st.data(), join_type=st.sampled_from(OUTER), restarts=st.booleans(),
-       honest=st.booleans(), lazy=st.integers(1, 4), count=st.integers(0, 3))
+@given(
+    data=st.data(),
+    join_type=st.sampled_from(OUTER),
+    restarts=st.booleans(),
+    honest=st.booleans(),
+    lazy=st.integers(1, 4),
+    count=st.integers(0, 3),
+)
 def test_equals_the_oracle(data, join_type, restarts, honest, lazy, count, tmp_path_factory):
     left, right, on, _ = data.draw(strategies.joins())
-    kinds = [next(k for k, (t, _) in strategies.KEY_KINDS.items() if t == left.schema.field(a).type)
-             for a, _ in on]
+    kinds = [
+        next(k for k, (t, _) in strategies.KEY_KINDS.items() if t == left.schema.field(a).type)
+        for a, _ in on
+    ]
     tables, columns = (left, right), [[p[s] for p in on] for s in (0, 1)]
 
     def start():
-        return open_stream_join("pjoin", memory=100_000, left=left.schema, right=right.schema,
-                                on=on, join_type=join_type,
-                                parameters={"purge_threshold": lazy, "propagate_count": count})
+        return open_stream_join(
+            "pjoin",
+            memory=100_000,
+            left=left.schema,
+            right=right.schema,
+            on=on,
+            join_type=join_type,
+            parameters={"purge_threshold": lazy, "propagate_count": count},
+        )
 
     join, at, path, saved = start(), [0, 0], tmp_path_factory.mktemp("state"), ""
     promised: list[list[dict]] = [[], []]
@@ -107,9 +127,9 @@ def test_equals_the_oracle(data, join_type, restarts, honest, lazy, count, tmp_p
                     for side in (0, 1):
                         key = {c: row[c] for c in columns[side]}
                         if None not in key.values():
-                            assert not any(
-                                matches(p, key)
-                                for p in closed[side]), "behind its punctuation's propagation"
+                            assert not any(matches(p, key) for p in closed[side]), (
+                                "behind its punctuation's propagation"
+                            )
             if o.propagated is not None:
                 closed[o.propagated.side] += propagated_forms(o)
             outputs.append(o)
@@ -118,24 +138,36 @@ def test_equals_the_oracle(data, join_type, restarts, honest, lazy, count, tmp_p
         for batch in rows.combine_chunks().to_batches():
             take(join.process(side, batch))
             for row in batch.to_pylist():
-                if (None not in (row[c] for c in columns[side])
-                        and any(matches(p, row) for p in promised[side])):
+                if None not in (row[c] for c in columns[side]) and any(
+                    matches(p, row) for p in promised[side]
+                ):
                     broken[side][(*row.values(), "against_punctuation")] += 1
                 else:
                     accepted[side].append(row)
 
     def punctuate(side):
-        plain = [{c: data.draw(patterns(k)) for c, k in zip(columns[side], kinds, strict=True)
-                  if data.draw(st.booleans()) or len(on) == 1}
-                 for _ in range(data.draw(st.integers(1, 3)))]
+        plain = [
+            {
+                c: data.draw(patterns(k))
+                for c, k in zip(columns[side], kinds, strict=True)
+                if data.draw(st.booleans()) or len(on) == 1
+            }
+            for _ in range(data.draw(st.integers(1, 3)))
+        ]
         rest = tables[side].slice(at[side]).to_pylist()
         if honest:
             plain = [p for p in plain if not any(matches(p, row) for row in rest)]
         take(join.punctuate(side, plain))
         promised[side] += plain
 
-    steps = data.draw(st.lists(st.sampled_from(["left", "right", "relocate", "idle", "pull",
-                                                "finish", *["punctuate"] * 4]), max_size=25))
+    steps = data.draw(
+        st.lists(
+            st.sampled_from(
+                ["left", "right", "relocate", "idle", "pull", "finish", *["punctuate"] * 4]
+            ),
+            max_size=25,
+        )
+    )
     for step in steps:
         if step in ("left", "right"):
             side = LEFT if step == "left" else RIGHT
@@ -155,13 +187,27 @@ def test_equals_the_oracle(data, join_type, restarts, honest, lazy, count, tmp_p
                 take(join.finish_bucket(int(bucket)))
         if lazy == 1 and not join.stats.relocations and not restarts:
             for side in (0, 1):
-                waits = [r for r in accepted[side]
-                         if None not in (r[c] for c in columns[side]) and not any(
-                             matches(dict(zip(columns[side],
-                                              (p.get(c, {"any": True}) for c in columns[1 - side]),
-                                              strict=True)), r) for p in promised[1 - side])]
-                assert join.state.held(side) == len(
-                    waits), "what cannot have a partner is no longer held"
+                waits = [
+                    r
+                    for r in accepted[side]
+                    if None not in (r[c] for c in columns[side])
+                    and not any(
+                        matches(
+                            dict(
+                                zip(
+                                    columns[side],
+                                    (p.get(c, {"any": True}) for c in columns[1 - side]),
+                                    strict=True,
+                                )
+                            ),
+                            r,
+                        )
+                        for p in promised[1 - side]
+                    )
+                ]
+                assert join.state.held(side) == len(waits), (
+                    "what cannot have a partner is no longer held"
+                )
         if restarts:
             former, saved = saved, path / uuid.uuid4().hex
             join.snapshot(changes=bool(former)).write(saved, former and former.name)
@@ -175,28 +221,43 @@ def test_equals_the_oracle(data, join_type, restarts, honest, lazy, count, tmp_p
     for side in (0, 1):
         process(side, tables[side].slice(at[side]))
     take(join.drain())
-    kept = [pa.Table.from_pylist(rows, schema=t.schema)
-            for rows, t in zip(accepted, tables, strict=True)]
+    kept = [
+        pa.Table.from_pylist(rows, schema=t.schema)
+        for rows, t in zip(accepted, tables, strict=True)
+    ]
     joined, *lone = expected(*kept, on, join_type)
     assert found(outputs) == (joined, lone[0] + broken[0], lone[1] + broken[1])
-    assert not any((p.index["state"] == OPEN).any() or p.index["count"].any()
-                   for p in join.punctuations)
+    assert not any(
+        (p.index["state"] == OPEN).any() or p.index["count"].any() for p in join.punctuations
+    )
     assert [join.state.held(s) for s in (0, 1)] == [0, 0]
     if not restarts:
         complete(join)
-        assert [s.punctuations
-                for s in join.stats.sides] == [s.propagated for s in join.stats.sides]
+        assert [s.punctuations for s in join.stats.sides] == [
+            s.propagated for s in join.stats.sides
+        ]
 
 
 def known(join):
     """What an operator has of punctuations."""
+
     def of(one):
         pids = np.flatnonzero(one.index["state"] != FREE)
-        return ({name: column[pids].tolist() for name, column in one.index.items()}, pids.tolist(),
-                [[a.tolist() for a in (t.low, t.high, t.pid)] for t in one.intervals.values()],
-                sorted(zip(*(v.to_pylist() for v in one.hashed.keys.values),
-                           one.hashed.pid.tolist(), strict=True)), one.open.used, one.boxes,
-                one.forms)
+        return (
+            {name: column[pids].tolist() for name, column in one.index.items()},
+            pids.tolist(),
+            [[a.tolist() for a in (t.low, t.high, t.pid)] for t in one.intervals.values()],
+            sorted(
+                zip(
+                    *(v.to_pylist() for v in one.hashed.keys.values),
+                    one.hashed.pid.tolist(),
+                    strict=True,
+                )
+            ),
+            one.open.used,
+            one.boxes,
+            one.forms,
+        )
 
     return [of(one) for one in join.punctuations]
 
@@ -210,18 +271,36 @@ def opened(schema=ITEM, on=(("k", "k"),), memory=200_000, **more):
 
 def rows(*ids, key=None):
     return pa.RecordBatch.from_pydict(
-        {"id": list(ids), "k": [int(i[1:]) if key is None else key for i in ids]}, ITEM)
+        {"id": list(ids), "k": [int(i[1:]) if key is None else key for i in ids]}, ITEM
+    )
 
 
 def told(steps):
     """(pairs of ids, ids without partner or quarantined with the reason, propagated), sorted."""
     outputs = list(steps)
-    pairs = sorted((r["id"], r["right_id"]) for o in outputs if o.joined is not None
-                   for r in o.joined.to_pylist() if None not in (r["id"], r["right_id"]))
-    lone = sorted((r["id"], r["reason"]) for o in outputs if o.unmatched is not None
-                  for r in o.unmatched.to_pylist())
-    return pairs, lone, sorted(("OB"[o.propagated.side], f["k"]) for o in outputs if o.propagated
-                               for f in propagated_forms(o))
+    pairs = sorted(
+        (r["id"], r["right_id"])
+        for o in outputs
+        if o.joined is not None
+        for r in o.joined.to_pylist()
+        if None not in (r["id"], r["right_id"])
+    )
+    lone = sorted(
+        (r["id"], r["reason"])
+        for o in outputs
+        if o.unmatched is not None
+        for r in o.unmatched.to_pylist()
+    )
+    return (
+        pairs,
+        lone,
+        sorted(
+            ("OB"[o.propagated.side], f["k"])
+            for o in outputs
+            if o.propagated
+            for f in propagated_forms(o)
+        ),
+    )
 
 
 def test_a_golden_trace_of_the_auction():
@@ -239,18 +318,27 @@ def test_a_golden_trace_of_the_auction():
     assert (right.held, right.dropped) == (0, 1)  # no other item 1 will come
     assert told(join.process(RIGHT, rows("B2"))) == ([], [], []) and right.held == 1
     assert told(join.process(LEFT, rows("O2"))) == ([("O2", "B2")], [], [])
-    assert (told(join.punctuate(LEFT, [{"k": 2}])) == ([], [], [])
-            and (right.held, right.purged) == (0, 1))
-    assert (told(join.punctuate(RIGHT, [{"k": 1}])) == ([], [], [("B", 1), ("O", 1)])
-            and (left.held, left.purged) == (1, 1))
+    assert told(join.punctuate(LEFT, [{"k": 2}])) == ([], [], []) and (
+        right.held,
+        right.purged,
+    ) == (0, 1)
+    assert told(join.punctuate(RIGHT, [{"k": 1}])) == ([], [], [("B", 1), ("O", 1)]) and (
+        left.held,
+        left.purged,
+    ) == (1, 1)
     assert item("O3") == ([], [], [])
-    assert told(join.punctuate(RIGHT,
-                               [{"k": 3}])) == ([], [("O3", "no_partner")], [("B", 3), ("O", 3)])
+    assert told(join.punctuate(RIGHT, [{"k": 3}])) == (
+        [],
+        [("O3", "no_partner")],
+        [("B", 3), ("O", 3)],
+    )
     # closed, and kept, as no item 5 has come
     assert told(join.punctuate(RIGHT, [{"k": 5}])) == ([], [], [("B", 5)])
     assert told(join.process(RIGHT, rows("B5"))) == ([], [("B5", "against_punctuation")], [])
-    assert (told(join.process(LEFT, rows("O5"))) == ([], [("O5", "no_partner")], [])
-            and left.dropped == 1)
+    assert (
+        told(join.process(LEFT, rows("O5"))) == ([], [("O5", "no_partner")], [])
+        and left.dropped == 1
+    )
     assert not join.punctuations[RIGHT].is_empty
     assert told(join.punctuate(LEFT, [{"k": 5}])) == ([], [], [("O", 5)])
     assert join.punctuations[RIGHT].is_empty  # its counterpart has come
@@ -285,8 +373,10 @@ def test_a_dropped_tuple_waits_for_the_disk_portion():
     list(join.process(LEFT, rows("A7")))
     list(join.state_relocation())
     list(join.punctuate(LEFT, [{"k": 7}]))
-    assert (told(join.process(RIGHT, rows("B7"))) == ([], [], [])
-            and join.stats.sides[RIGHT].buffered == 1)
+    assert (
+        told(join.process(RIGHT, rows("B7"))) == ([], [], [])
+        and join.stats.sides[RIGHT].buffered == 1
+    )
     assert told(join.idle(1.0)) == ([("A7", "B7")], [], [])
     assert join.stats.sides[RIGHT].held == 0
 
@@ -294,8 +384,9 @@ def test_a_dropped_tuple_waits_for_the_disk_portion():
 def test_events_components_and_thresholds_can_be_changed_at_run_time():
     now = [0.0]
     parameters = PJoinParameters(purge_threshold=3, propagate_count=0, propagate_seconds=10.0)
-    join = PJoin(stream_join_spec("pjoin", 200_000, ITEM, ITEM, [("k", "k")]), parameters,
-                 lambda: now[0])
+    join = PJoin(
+        stream_join_spec("pjoin", 200_000, ITEM, ITEM, [("k", "k")]), parameters, lambda: now[0]
+    )
     monitor, right = join.monitor, join.stats.sides[RIGHT]
     list(join.process(RIGHT, rows("B1", "B2", "B3", "B4")))
     for k in (1, 2):
@@ -309,8 +400,9 @@ def test_events_components_and_thresholds_can_be_changed_at_run_time():
     monitor.purge_threshold, monitor.propagate_seconds = 1, 1e9
     list(join.punctuate(LEFT, [{"k": 4}]))
     assert right.held == 0
-    join.registry.set(Event.NEW_PUNCT_READY,
-                      [Component.STATE_PURGE, Component.INDEX_BUILD, Component.PROPAGATION])
+    join.registry.set(
+        Event.NEW_PUNCT_READY, [Component.STATE_PURGE, Component.INDEX_BUILD, Component.PROPAGATION]
+    )
     assert told(join.punctuate(LEFT, [{"k": 5}]))[2] == [("O", 4), ("O", 5)]
     join.registry.set(Event.PURGE_THRESHOLD_REACH, [])
     join.registry.set(Event.NEW_PUNCT_READY, [])
@@ -323,28 +415,32 @@ def test_events_components_and_thresholds_can_be_changed_at_run_time():
 TWO = pa.schema([("a", pa.int64()), ("b", pa.string())])
 
 
-@pytest.mark.parametrize(("schema", "first", "second", "new"), [
-    (ITEM, {"k": 5}, {"k": 5}, False),
-    (ITEM, {"k": {"range": [1, 5]}}, {"k": {"in": [1, 2, 3, 4, 5]}}, False),  # equal sets
-    (ITEM, {"k": {"range": [1, 5]}}, {"k": 5}, False),
-    (ITEM, {"k": {"any": True}}, {"k": {"none": True}}, False),
-    (ITEM, {"k": {"range": [1, 5]}}, {"k": {"range": [6, None]}}, True),
-    (ITEM, {"k": {"in": [1, 3]}}, {"k": 2}, True),
-    (ITEM, {"k": 5}, {"k": {"range": [1, 5]}}, True),
-    (ITEM, {"k": {"in": [1, 2]}}, {"k": {"in": [2, 3]}}, True),
-    (ITEM, {"k": {"range": [None, 2]}}, {"k": {"range": [None, 4]}}, True),
-    (ITEM, {"k": 5}, {}, True),
-    (TWO, {"a": 1}, {"a": 1, "b": "x"}, False),
-    (TWO, {"a": {"range": [1, 3]}}, {"a": 2, "b": {"range": ["a", "f"]}}, False),
-    (TWO, {"a": 1, "b": {"range": ["a", "f"]}}, {"a": 1, "b": "c"}, False),
-    (TWO, {"a": 1}, {"a": 2, "b": "x"}, True),
-    (TWO, {"a": 1}, {"b": "x"}, True),
-    (TWO, {"a": 1, "b": "x"}, {"a": 1}, True),
-    (TWO, {"a": 1, "b": "c"}, {"b": {"range": ["a", "f"]}}, True),
-])
+@pytest.mark.parametrize(
+    ("schema", "first", "second", "new"),
+    [
+        (ITEM, {"k": 5}, {"k": 5}, False),
+        (ITEM, {"k": {"range": [1, 5]}}, {"k": {"in": [1, 2, 3, 4, 5]}}, False),  # equal sets
+        (ITEM, {"k": {"range": [1, 5]}}, {"k": 5}, False),
+        (ITEM, {"k": {"any": True}}, {"k": {"none": True}}, False),
+        (ITEM, {"k": {"range": [1, 5]}}, {"k": {"range": [6, None]}}, True),
+        (ITEM, {"k": {"in": [1, 3]}}, {"k": 2}, True),
+        (ITEM, {"k": 5}, {"k": {"range": [1, 5]}}, True),
+        (ITEM, {"k": {"in": [1, 2]}}, {"k": {"in": [2, 3]}}, True),
+        (ITEM, {"k": {"range": [None, 2]}}, {"k": {"range": [None, 4]}}, True),
+        (ITEM, {"k": 5}, {}, True),
+        (TWO, {"a": 1}, {"a": 1, "b": "x"}, False),
+        (TWO, {"a": {"range": [1, 3]}}, {"a": 2, "b": {"range": ["a", "f"]}}, False),
+        (TWO, {"a": 1, "b": {"range": ["a", "f"]}}, {"a": 1, "b": "c"}, False),
+        (TWO, {"a": 1}, {"a": 2, "b": "x"}, True),
+        (TWO, {"a": 1}, {"b": "x"}, True),
+        (TWO, {"a": 1, "b": "x"}, {"a": 1}, True),
+        (TWO, {"a": 1, "b": "c"}, {"b": {"range": ["a", "f"]}}, True),
+    ],
+)
 def test_what_is_new_of_a_punctuation_is_taken(schema, first, second, new):
-    join = opened(schema, [(c, c) for c in schema.names if c != "id"],
-                  parameters={"propagate_count": 0})
+    join = opened(
+        schema, [(c, c) for c in schema.names if c != "id"], parameters={"propagate_count": 0}
+    )
     list(join.punctuate(LEFT, [first]))
     list(join.punctuate(LEFT, [second]))
     assert join.stats.sides[LEFT].punctuations == 1 + new
@@ -363,8 +459,16 @@ def test_a_golden_trace_of_containing_punctuations():
         assert told(join.punctuate(LEFT, [{"k": plain}])) == ([], [], [])
     assert join.punctuations[LEFT].match(Keys(np.array([1, 4, 9, 50]), [])).tolist() == [0, 1, 2, 3]
     assert told(join.punctuate(RIGHT, [{"k": 4}])) == ([], [("A4", "no_partner")], [("B", 4)])
-    given = [[f for o in join.punctuate(RIGHT, [{"k": k}]) if o.propagated
-              for f in propagated_forms(o) if o.propagated.side == LEFT] for k in (1, 9)]
+    given = [
+        [
+            f
+            for o in join.punctuate(RIGHT, [{"k": k}])
+            if o.propagated
+            for f in propagated_forms(o)
+            if o.propagated.side == LEFT
+        ]
+        for k in (1, 9)
+    ]
     assert given == [[{"k": {"range": [None, 2]}}, {"k": {"range": [None, 4]}}], [{"k": 9}, {}]]
     assert told(join.process(LEFT, rows("A77"))) == ([], [("A77", "against_punctuation")], [])
 
@@ -386,17 +490,24 @@ def test_propagation_need_not_wait_for_the_purge(restarted):
     assert join.state.held(RIGHT) == 1
 
 
-@pytest.mark.parametrize("plain", [
-    [{"a": {"range": [0, 5]}}, {"b": {"range": [None, "z"]}}],
-    [{"b": {"range": [None, "z"]}}, {"a": {"range": [0, 5]}}]])
+@pytest.mark.parametrize(
+    "plain",
+    [
+        [{"a": {"range": [0, 5]}}, {"b": {"range": [None, "z"]}}],
+        [{"b": {"range": [None, "z"]}}, {"a": {"range": [0, 5]}}],
+    ],
+)
 def test_a_tuple_that_matches_several_has_the_first_ones_pid(plain):
     join = opened(TWO, [("a", "a"), ("b", "b")], parameters={"propagate_count": 0})
     list(join.process(LEFT, pa.RecordBatch.from_pydict({"a": [1], "b": ["x"]})))
     list(join.punctuate(LEFT, plain))
     assert not [o for o in join.request_propagation() if o.propagated]
     list(join.punctuate(RIGHT, [{"a": 1}]))
-    given = [propagated_forms(o) for o in join.request_propagation()
-             if o.propagated and o.propagated.side == LEFT]
+    given = [
+        propagated_forms(o)
+        for o in join.request_propagation()
+        if o.propagated and o.propagated.side == LEFT
+    ]
     assert given == [plain]
 
 
@@ -413,8 +524,14 @@ def test_tuples_of_what_is_forgotten_keep_what_contains_it_from_being_propagated
     given = []
     for k in (4, 3, 2, 1):
         outputs = [*join.punctuate(RIGHT, [{"k": k}]), *join.request_propagation()]
-        given.append([f for o in outputs if o.propagated and o.propagated.side == LEFT
-                      for f in propagated_forms(o)])
+        given.append(
+            [
+                f
+                for o in outputs
+                if o.propagated and o.propagated.side == LEFT
+                for f in propagated_forms(o)
+            ]
+        )
     assert given == [[{"k": 4}], [{"k": 3}], [], [{}]]
 
 
@@ -428,31 +545,49 @@ def test_modes_of_propagation_are_parameters():
         list(join.process(LEFT, rows("A1")))
         list(join.punctuate(LEFT, [{"k": 1}]))
         assert join.punctuations[LEFT].index["count"].tolist() == [indexed]
-    for wrong, words in (({"index": "soon"}, "'lazy' or 'eager'"),
-                         ({"propagate": 1}, "'push' or 'pull'"),
-                         ({"propagate": "pull", "propagate_seconds": 2}, "left out")):
+    for wrong, words in (
+        ({"index": "soon"}, "'lazy' or 'eager'"),
+        ({"propagate": 1}, "'push' or 'pull'"),
+        ({"propagate": "pull", "propagate_seconds": 2}, "left out"),
+    ):
         with pytest.raises(ConfigError, match=words):
             opened(parameters=wrong)
     with pytest.raises(ConfigError, match="XJoinParameters"):
-        open_stream_join("xjoin", memory=200_000, left=ITEM, right=ITEM, on=[("k", "k")],
-                         parameters={"index": "eager"})
+        open_stream_join(
+            "xjoin",
+            memory=200_000,
+            left=ITEM,
+            right=ITEM,
+            on=[("k", "k")],
+            parameters={"index": "eager"},
+        )
 
 
 NUMBERS = st.integers(0, 4)
 SETS = st.one_of(
     NUMBERS.map(lambda k: (k, {k})),
     st.lists(NUMBERS, min_size=1, max_size=4).map(lambda ks: ({"in": ks}, set(ks))),
-    st.tuples(NUMBERS, NUMBERS).map(sorted).map(
-        lambda ab: ({"range": ab}, set(range(ab[0], ab[1] + 1)))),
+    st.tuples(NUMBERS, NUMBERS)
+    .map(sorted)
+    .map(lambda ab: ({"range": ab}, set(range(ab[0], ab[1] + 1)))),
     NUMBERS.map(lambda k: ({"range": [None, k]}, set(range(k + 1)))),
-    st.just(({"any": True}, set(range(5)))))
+    st.just(({"any": True}, set(range(5)))),
+)
 
 
 @SETTINGS
-@given(data=st.data(), kind=st.sampled_from(["int", "string", "both"]), lazy=st.integers(1, 3),
-       eager=st.booleans(), steps=st.lists(st.sampled_from(
-           ["tuples", "close", "promise", "promise", "relocate", "pull", "restart", "forget"]),
-           max_size=30))
+@given(
+    data=st.data(),
+    kind=st.sampled_from(["int", "string", "both"]),
+    lazy=st.integers(1, 3),
+    eager=st.booleans(),
+    steps=st.lists(
+        st.sampled_from(
+            ["tuples", "close", "promise", "promise", "relocate", "pull", "restart", "forget"]
+        ),
+        max_size=30,
+    ),
+)
 def test_containing_punctuations_are_propagated_as_theorem_1_says(data, kind, lazy, eager, steps):
     """By plain sets: of A's punctuations those are given out that no tuple of A matches which may
     still be joined, and that no earlier one overlaps which is not."""
@@ -473,9 +608,14 @@ def test_containing_punctuations_are_propagated_as_theorem_1_says(data, kind, la
         return {f"k{i}": {word: [None if k is None else value(i, k) for k in given]}}
 
     def start():
-        join = open_stream_join("pjoin", memory=200_000, left=schema, right=schema,
-                                on=[(n, n) for n in schema.names],
-                                parameters={"purge_threshold": lazy, "propagate_count": int(eager)})
+        join = open_stream_join(
+            "pjoin",
+            memory=200_000,
+            left=schema,
+            right=schema,
+            on=[(n, n) for n in schema.names],
+            parameters={"purge_threshold": lazy, "propagate_count": int(eager)},
+        )
         if eager:
             join.registry.set(Event.NEW_PUNCT_READY, [Component.INDEX_BUILD])
         return join
@@ -484,14 +624,18 @@ def test_containing_punctuations_are_propagated_as_theorem_1_says(data, kind, la
         for o in outputs:
             if o.propagated is not None and o.propagated.side == LEFT:
                 for form in propagated_forms(o):
-                    values = {k for k in range(5) if matches(
-                        form, {n: value(i, k) for i, n in enumerate(schema.names)})}
+                    values = {
+                        k
+                        for k in range(5)
+                        if matches(form, {n: value(i, k) for i, n in enumerate(schema.names)})
+                    }
                     assert not values & held, "a tuple that matches may still be joined"
                     given.append(values)
 
     def batch(ks):
         return pa.RecordBatch.from_arrays(
-            [pa.array([value(i, k) for k in ks], t) for i, t in enumerate(kinds)], schema=schema)
+            [pa.array([value(i, k) for k in ks], t) for i, t in enumerate(kinds)], schema=schema
+        )
 
     join, held, promised, ended, given, forgotten = start(), set(), [], set(), [], False
     for step, column in zip(steps, columns, strict=False):
@@ -533,22 +677,33 @@ def test_containing_punctuations_are_propagated_as_theorem_1_says(data, kind, la
     take(join.drain())
     if not forgotten:
         assert set().union(*given) == set().union(*promised)
-    assert not any((p.index["state"] == OPEN).any() or p.index["count"].any()
-                   for p in join.punctuations)
+    assert not any(
+        (p.index["state"] == OPEN).any() or p.index["count"].any() for p in join.punctuations
+    )
 
 
-@pytest.mark.parametrize(("plain", "words"), [
-    ({"q": 1}, "join columns of the left"), ({"id": "x"}, "join columns of the left"),
-    ({"k": "x"}, "type of k"),
-    ({"k": None}, "not null"), ({"k": {"range": [1]}}, "must be a value"),
-    ({"k": {"like": "x"}}, "must be a value"),
-    ({"k": {"range": ["a", 2]}}, "type of k"), ({"k": 2**70}, "type of k")])
+@pytest.mark.parametrize(
+    ("plain", "words"),
+    [
+        ({"q": 1}, "join columns of the left"),
+        ({"id": "x"}, "join columns of the left"),
+        ({"k": "x"}, "type of k"),
+        ({"k": None}, "not null"),
+        ({"k": {"range": [1]}}, "must be a value"),
+        ({"k": {"like": "x"}}, "must be a value"),
+        ({"k": {"range": ["a", 2]}}, "type of k"),
+        ({"k": 2**70}, "type of k"),
+    ],
+)
 def test_a_wrong_punctuation_is_refused(plain, words):
     with pytest.raises(ConfigError, match=words):
         list(opened().punctuate(LEFT, [plain]))
     with pytest.raises(ConfigError, match="pjoin"):
-        list(open_stream_join("xjoin", memory=200_000, left=ITEM, right=ITEM,
-                              on=[("k", "k")]).punctuate(LEFT, [{"k": 1}]))
+        list(
+            open_stream_join(
+                "xjoin", memory=200_000, left=ITEM, right=ITEM, on=[("k", "k")]
+            ).punctuate(LEFT, [{"k": 1}])
+        )
     with pytest.raises(ConfigError, match="purge"):
         opened(parameters={"purge": 1})
     with pytest.raises(ConfigError, match="purge_threshold"):
@@ -559,13 +714,16 @@ def test_closed_integers_that_touch_are_one_interval_and_counterparts_are_forgot
     join = opened(memory=2_000_000)
     order = np.random.default_rng(3).permutation(20_000)
     for first in range(0, 20_000, 1000):
-        list(join.punctuate(LEFT, pa.RecordBatch.from_pydict({"k": order[first:first + 1000]})))
+        list(join.punctuate(LEFT, pa.RecordBatch.from_pydict({"k": order[first : first + 1000]})))
     table = join.punctuations[LEFT].intervals[0]
     assert (table.low.tolist(), table.high.tolist()) == ([0], [19_999])
     for k in range(0, 6000, 3):  # every third
         list(join.punctuate(RIGHT, [{"k": k}]))
-    assert (join.punctuations[RIGHT].is_empty and len(table.low) == 2000
-            and join.stats.sides[RIGHT].propagated == 2000)
+    assert (
+        join.punctuations[RIGHT].is_empty
+        and len(table.low) == 2000
+        and join.stats.sides[RIGHT].propagated == 2000
+    )
     list(join.punctuate(RIGHT, [{"k": {"range": [6000, 30_000]}}]))
     assert len(table.low) == 2000 and len(join.punctuations[RIGHT].intervals[0].low) == 1
 
@@ -574,8 +732,11 @@ def test_a_watermark_stays_known_and_takes_no_room():
     join = opened()
     for day in range(300):
         for side in (LEFT, RIGHT):
-            list(join.punctuate(side,
-                                [{"k": {"range": [None if day == 0 else day * 10 - 9, day * 10]}}]))
+            list(
+                join.punctuate(
+                    side, [{"k": {"range": [None if day == 0 else day * 10 - 9, day * 10]}}]
+                )
+            )
     assert [len(p.intervals[0].low) for p in join.punctuations] == [1, 1]
     assert told(join.process(LEFT, rows("A77"))) == ([], [("A77", "against_punctuation")], [])
 
@@ -583,8 +744,10 @@ def test_a_watermark_stays_known_and_takes_no_room():
 def test_hashed_constants_are_forgotten_too():
     schema = pa.schema([("k", pa.string())])
     join = opened(schema)
-    batches = [pa.RecordBatch.from_pydict({"k": [f"key {i}" for i in range(j, j + 100)]})
-               for j in range(0, 5000, 100)]
+    batches = [
+        pa.RecordBatch.from_pydict({"k": [f"key {i}" for i in range(j, j + 100)]})
+        for j in range(0, 5000, 100)
+    ]
     for batch in batches:
         list(join.punctuate(LEFT, batch))
         list(join.punctuate(RIGHT, batch))
@@ -595,13 +758,20 @@ def test_hashed_constants_are_forgotten_too():
 @pytest.mark.parametrize("kind", ["int", "string"])
 def test_punctuations_are_saved_by_what_has_come_and_gone(kind, tmp_path):
     """Each snapshot is taken up, and told by the ones before it."""
+
     def batch(*numbers):
-        return pa.record_batch({"k": [f"order {i:06}" for i in numbers] if kind == "string"
-                                else pa.array(numbers, pa.int64())})
+        return pa.record_batch(
+            {
+                "k": [f"order {i:06}" for i in numbers]
+                if kind == "string"
+                else pa.array(numbers, pa.int64())
+            }
+        )
 
     def start():
-        return open_stream_join("pjoin", memory=8_000_000, left=batch(1).schema,
-                                right=batch(1).schema, on=[("k", "k")])
+        return open_stream_join(
+            "pjoin", memory=8_000_000, left=batch(1).schema, right=batch(1).schema, on=[("k", "k")]
+        )
 
     def save():
         path = tmp_path / str(len(saved))
@@ -639,13 +809,16 @@ def test_punctuations_that_outgrow_memory_are_forgotten_and_the_answer_is_the_sa
     key = pa.array if kind == "int" else lambda x: pa.array([f"order {i}" for i in x])
     orders, lines = rng.permutation(3000) * 3, rng.permutation(np.repeat(np.arange(3000) * 3, 2))
     batch = lambda x: pa.RecordBatch.from_arrays([key(x)], ["k"])
-    join = open_stream_join("pjoin", memory=250_000, left=batch([1]).schema,
-                            right=batch([1]).schema, on=[("k", "k")])
+    join = open_stream_join(
+        "pjoin", memory=250_000, left=batch([1]).schema, right=batch([1]).schema, on=[("k", "k")]
+    )
     rows = 0
     for i in range(0, 3000, 500):
-        for steps in (join.process(LEFT, batch(orders[i:i + 500])),
-                      join.punctuate(LEFT, batch(orders[i:i + 500])),
-                      join.process(RIGHT, batch(lines[2 * i:2 * i + 1000]))):
+        for steps in (
+            join.process(LEFT, batch(orders[i : i + 500])),
+            join.punctuate(LEFT, batch(orders[i : i + 500])),
+            join.process(RIGHT, batch(lines[2 * i : 2 * i + 1000])),
+        ):
             for out in steps:
                 rows += out.joined.num_rows if out.joined else 0
                 assert join.state.arena.used <= 250_000
@@ -653,19 +826,33 @@ def test_punctuations_that_outgrow_memory_are_forgotten_and_the_answer_is_the_sa
     assert left.forgotten > 0 and right.dropped > 0
     rows += sum(o.joined.num_rows for o in join.drain() if o.joined)
     assert rows == 6_000 and (left.matched, right.matched) == (3000, 6_000)
-    assert (not join.punctuations[LEFT].index["count"].any()
-            and left.propagated + left.forgotten == 3000)
+    assert (
+        not join.punctuations[LEFT].index["count"].any()
+        and left.propagated + left.forgotten == 3000
+    )
     with pytest.raises(NotEnoughMemory, match="counterparts"):
-        list(join.punctuate(LEFT, [{"k": {"in": [key([i])[0].as_py(), key([i + 1])[0].as_py()]}}
-                                   for i in range(90_000, 99_000, 9)]))
+        list(
+            join.punctuate(
+                LEFT,
+                [
+                    {"k": {"in": [key([i])[0].as_py(), key([i + 1])[0].as_py()]}}
+                    for i in range(90_000, 99_000, 9)
+                ],
+            )
+        )
 
 
 @pytest.mark.parametrize("saved", [False, True])
 def test_many_punctuations_close_where_tuples_fill_the_memory(saved):
     key = lambda values: pa.record_batch({"k": np.asarray(values, np.int64)})
-    join = open_stream_join("pjoin", memory=1_000_000, left=key([1]).schema,
-                            right=key([1]).schema, on=[("k", "k")],
-                            parameters={"propagate_count": 0})
+    join = open_stream_join(
+        "pjoin",
+        memory=1_000_000,
+        left=key([1]).schema,
+        right=key([1]).schema,
+        on=[("k", "k")],
+        parameters={"propagate_count": 0},
+    )
     list(join.punctuate(LEFT, key(np.arange(0, 8000, 2))))
     while join.state.free > 400:
         list(join.process(LEFT, key([9999] * 7)))
@@ -680,8 +867,9 @@ def test_many_punctuations_close_where_tuples_fill_the_memory(saved):
 def test_tuples_that_have_left_do_not_hinder_forgetting(relocated):
     """They keep the numbers of punctuations that the index has no longer."""
     key = lambda first, last: pa.record_batch({"k": np.arange(first, last)})
-    join = open_stream_join("pjoin", memory=400_000, left=key(0, 1).schema,
-                            right=key(0, 1).schema, on=[("k", "k")])
+    join = open_stream_join(
+        "pjoin", memory=400_000, left=key(0, 1).schema, right=key(0, 1).schema, on=[("k", "k")]
+    )
     list(join.process(LEFT, key(0, 1000)))
     list(join.punctuate(LEFT, key(600, 1000)))
     list(join.index_build())
@@ -695,22 +883,33 @@ def test_tuples_that_have_left_do_not_hinder_forgetting(relocated):
     for _ in range(5):
         join._forget(LEFT)
     assert join.stats.sides[LEFT].forgotten == 10 and not len(
-        join.punctuations[LEFT].index["state"])
-    rows = sum(out.joined.num_rows if out.joined else 0
-               for out in (*join.process(RIGHT, key(0, 600)), *join.drain()))
+        join.punctuations[LEFT].index["state"]
+    )
+    rows = sum(
+        out.joined.num_rows if out.joined else 0
+        for out in (*join.process(RIGHT, key(0, 600)), *join.drain())
+    )
     assert rows == 600
 
 
 def test_hash_collisions_purge_nobody_else(monkeypatch):
     real = keys_module.codes
-    monkeypatch.setattr(keys_module, "codes",
-                        lambda columns, kinds: (real(columns, kinds)[0] % 5,
-                                                real(columns, kinds)[1]))
+    monkeypatch.setattr(
+        keys_module,
+        "codes",
+        lambda columns, kinds: (real(columns, kinds)[0] % 5, real(columns, kinds)[1]),
+    )
     monkeypatch.setattr("semistream.stream_joins.punctuations.codes", keys_module.codes)
     left = pa.table({"a": range(300), "k": [f"key{i * i % 70}" for i in range(300)]})
     right = pa.table({"b": range(200), "k": [f"key{i}" for i in range(200)]})
-    join = open_stream_join("pjoin", memory=100_000, left=left.schema, right=right.schema,
-                            on=[("k", "k")], join_type="full")
+    join = open_stream_join(
+        "pjoin",
+        memory=100_000,
+        left=left.schema,
+        right=right.schema,
+        on=[("k", "k")],
+        join_type="full",
+    )
     outputs = list(join.process(RIGHT, right.to_batches()[0]))
     outputs += join.punctuate(RIGHT, right.to_batches()[0])  # unique
     outputs += join.process(LEFT, left.slice(0, 150).to_batches()[0])
@@ -733,16 +932,19 @@ def test_a_punctuated_state_stays_small_within_memory(memory, kind):
     key = pa.array if kind == "int" else lambda x: pa.array([f"order {i}" for i in x])
     ids = np.arange(n) * 7
     schema = pa.schema([("k", key(ids[:1]).type), ("note", pa.string())])
-    join = open_stream_join("pjoin", memory=memory, left=schema, right=schema, on=[("k", "k")],
-                            join_type="full")
+    join = open_stream_join(
+        "pjoin", memory=memory, left=schema, right=schema, on=[("k", "k")], join_type="full"
+    )
     outputs, most = [], 0
     for first in range(0, n, chunk):
-        mine = rng.permutation(ids[first:first + chunk])
+        mine = rng.permutation(ids[first : first + chunk])
         lines = rng.permutation(np.repeat(mine, 2))
         sides = [(LEFT, mine), (RIGHT, lines[:chunk]), (RIGHT, lines[chunk:])]
         for side, k in sides:
-            for out in join.process(side, pa.RecordBatch.from_arrays(
-                [key(k), pa.array(["x" * 80] * len(k))], schema=schema)):
+            for out in join.process(
+                side,
+                pa.RecordBatch.from_arrays([key(k), pa.array(["x" * 80] * len(k))], schema=schema),
+            ):
                 outputs.append(out)
                 assert join.state.arena.used <= memory
         for side in (LEFT, RIGHT):
@@ -753,8 +955,10 @@ def test_a_punctuated_state_stays_small_within_memory(memory, kind):
     assert most <= (1 if memory > 1_000_000 else 12) * 2 * chunk
     outputs += join.drain()
     complete(join)
-    assert (join.stats.memory_peak <= memory
-            and sum(o.joined.num_rows for o in outputs if o.joined) == 2 * n)
+    assert (
+        join.stats.memory_peak <= memory
+        and sum(o.joined.num_rows for o in outputs if o.joined) == 2 * n
+    )
     assert [s.propagated + s.forgotten for s in join.stats.sides] == [n, n]
     if memory > 1_000_000:
         assert not any(s.forgotten for s in join.stats.sides)
@@ -770,13 +974,16 @@ def test_punctuations_that_are_forgotten_stay_within_a_memory_that_is_full(kind,
     forgotten = 0
     for memory, most in (*((m, 3000) for m in range(120_000, 300_000, 9_100)), (240_000, 6000)):
         rng, rows = np.random.default_rng(memory), 0
-        join = open_stream_join("pjoin", memory=memory, left=batch([1]).schema,
-                                right=batch([1]).schema, on=[("k", "k")])
+        join = open_stream_join(
+            "pjoin", memory=memory, left=batch([1]).schema, right=batch([1]).schema, on=[("k", "k")]
+        )
         for first in range(0, most, 300):
             orders = rng.permutation(np.arange(first, first + 300)) * 7
-            for steps in (join.process(LEFT, batch(orders)),
-                          join.punctuate(LEFT, batch(orders).select(["k"])),
-                          join.process(RIGHT, batch(rng.integers(0, first + 300, 1200) * 7))):
+            for steps in (
+                join.process(LEFT, batch(orders)),
+                join.punctuate(LEFT, batch(orders).select(["k"])),
+                join.process(RIGHT, batch(rng.integers(0, first + 300, 1200) * 7)),
+            ):
                 for out in steps:
                     rows += out.joined.num_rows if out.joined else 0
                     assert join.state.arena.used <= memory
@@ -797,21 +1004,37 @@ EVENTS = pa.schema([("id", pa.int64()), ("k", pa.int64()), ("t", pa.timestamp("m
 def test_a_join_within_a_distance_of_times(data, join_type, restarts, tmp_path_factory):
     event = st.tuples(st.none() | st.integers(0, 3), st.none() | st.integers(-9, 9))
     within, delay = timedelta(seconds=5), timedelta(seconds=data.draw(st.integers(0, 12)))
-    tables = [pa.Table.from_pylist([
-        {"id": i, "k": k, "t": None if late is None else T0 + timedelta(seconds=i + late)}
-        for i, (k, late) in enumerate(data.draw(st.lists(event, max_size=60)))], EVENTS)
-              for _ in (0, 1)]
+    tables = [
+        pa.Table.from_pylist(
+            [
+                {"id": i, "k": k, "t": None if late is None else T0 + timedelta(seconds=i + late)}
+                for i, (k, late) in enumerate(data.draw(st.lists(event, max_size=60)))
+            ],
+            EVENTS,
+        )
+        for _ in (0, 1)
+    ]
 
     def start():
-        return open_stream_join("pjoin", memory=100_000, left=EVENTS, right=EVENTS,
-                                on=[("k", "k")], join_type=join_type,
-                                within=Within("t", "t", within))
+        return open_stream_join(
+            "pjoin",
+            memory=100_000,
+            left=EVENTS,
+            right=EVENTS,
+            on=[("k", "k")],
+            join_type=join_type,
+            within=Within("t", "t", within),
+        )
 
     join, sources, at, outputs = start(), [Watermark("t", delay), Watermark("t", delay)], [0, 0], []
     kept, late, newest = [[], []], [Counter(), Counter()], [None, None]
     path, saved = tmp_path_factory.mktemp("state"), ""
-    steps = data.draw(st.lists(st.sampled_from(["left", "right", "left", "right", "relocate",
-                                                "idle", "pull"]), max_size=25))
+    steps = data.draw(
+        st.lists(
+            st.sampled_from(["left", "right", "left", "right", "relocate", "idle", "pull"]),
+            max_size=25,
+        )
+    )
     for i, step in enumerate([*steps, "left", "right"]):
         if step in ("left", "right"):
             side = LEFT if step == "left" else RIGHT
@@ -822,13 +1045,17 @@ def test_a_join_within_a_distance_of_times(data, join_type, restarts, tmp_path_f
                     for p in one.punctuations:
                         outputs += join.punctuate(side, p)
                 for row in chunk.to_pylist():
-                    if (None not in (row["k"], row["t"], newest[side])
-                            and row["t"] < newest[side] - delay):
+                    if (
+                        None not in (row["k"], row["t"], newest[side])
+                        and row["t"] < newest[side] - delay
+                    ):
                         late[side][(*row.values(), "against_punctuation")] += 1
                     else:
                         kept[side].append(row)
-                newest[side] = max((t for t in [newest[side], *chunk["t"].to_pylist()]
-                                    if t is not None), default=None)
+                newest[side] = max(
+                    (t for t in [newest[side], *chunk["t"].to_pylist()] if t is not None),
+                    default=None,
+                )
             at[side] = min(at[side] + count, tables[side].num_rows)
         elif step == "relocate" and sum(m.live for m in join.state.memory):
             outputs += join.state_relocation()
@@ -839,8 +1066,12 @@ def test_a_join_within_a_distance_of_times(data, join_type, restarts, tmp_path_f
         if not join.stats.relocations and not restarts:
             for side in (0, 1):
                 mark = newest[1 - side]
-                waits = [r for r in kept[side] if None not in (r["k"], r["t"])
-                         and (mark is None or r["t"] + within >= mark - delay)]
+                waits = [
+                    r
+                    for r in kept[side]
+                    if None not in (r["k"], r["t"])
+                    and (mark is None or r["t"] + within >= mark - delay)
+                ]
                 assert join.state.held(side) == len(waits)
         if restarts:
             former, saved = saved, path / uuid.uuid4().hex
@@ -854,19 +1085,26 @@ def test_a_join_within_a_distance_of_times(data, join_type, restarts, tmp_path_f
     met = [set(), set()]
     for a in kept[0]:
         for b in kept[1]:
-            if (None not in (a["k"], a["t"], b["t"]) and a["k"] == b["k"]
-                    and abs(a["t"] - b["t"]) <= within):
+            if (
+                None not in (a["k"], a["t"], b["t"])
+                and a["k"] == b["k"]
+                and abs(a["t"] - b["t"]) <= within
+            ):
                 joined[(*a.values(), *b.values())] += 1
                 met[0].add(a["id"])
                 met[1].add(b["id"])
     for side in (0, 1):
         for row in kept[side]:
             if row["id"] not in met[side]:
-                lone[side][(*row.values(),
-                            "null_key" if None in row.values() else "no_partner")] += 1
+                lone[side][
+                    (*row.values(), "null_key" if None in row.values() else "no_partner")
+                ] += 1
                 if JOIN_TYPES[join_type][side]:
-                    joined[(*row.values(), None, None,
-                            None) if side == 0 else (None, None, None, *row.values())] += 1
+                    joined[
+                        (*row.values(), None, None, None)
+                        if side == 0
+                        else (None, None, None, *row.values())
+                    ] += 1
     assert found(outputs) == (joined, lone[0] + late[0], lone[1] + late[1])
 
 
@@ -890,8 +1128,10 @@ def run(source, *chunks, on=("k",)):
     lone = []
     for chunk in chunks:
         for step in source.steps(chunk):
-            for out in [*join.process(LEFT, step.tuples),
-                        *(o for p in step.punctuations for o in join.punctuate(LEFT, p))]:
+            for out in [
+                *join.process(LEFT, step.tuples),
+                *(o for p in step.punctuations for o in join.punctuate(LEFT, p)),
+            ]:
                 if out.unmatched is not None:
                     lone += [(r["id"], r["reason"]) for r in out.unmatched.to_pylist()]
     return join, lone
@@ -899,15 +1139,19 @@ def run(source, *chunks, on=("k",)):
 
 def test_a_unique_key_closes_itself():
     join, lone = run(UniqueKey(["k"]), rows("A1", "A2", "A1"), rows("A3", "A2"))
-    assert (lone == [("A1", "against_punctuation"), ("A2", "against_punctuation")]
-            and join.stats.sides[LEFT].punctuations == 3)
+    assert (
+        lone == [("A1", "against_punctuation"), ("A2", "against_punctuation")]
+        and join.stats.sides[LEFT].punctuations == 3
+    )
 
 
 def test_clustered_arrival_closes_each_key_but_the_last():
     source = Clustered(["k"])
     join, lone = run(source, rows("A1", "A1", "A2"), rows("A2", "A3"), rows("A3", "A1", "A2"))
-    assert (lone == [("A1", "against_punctuation"), ("A2", "against_punctuation")]
-            and join.stats.sides[LEFT].punctuations == 3)
+    assert (
+        lone == [("A1", "against_punctuation"), ("A2", "against_punctuation")]
+        and join.stats.sides[LEFT].punctuations == 3
+    )
     again = Clustered(["k"])
     again.state = source.state
     assert [s.punctuations[0].to_pylist() for s in again.steps(rows("A9"))] == [[{"k": 2}]]
@@ -916,8 +1160,10 @@ def test_clustered_arrival_closes_each_key_but_the_last():
 def test_a_watermark_closes_what_is_older():
     source = Watermark("k", 2)
     _, lone = run(source, rows("A5", "A3"), rows("A2"), rows("A9", "A3"), rows("A6", "A7"))
-    assert (lone == [("A2", "against_punctuation"), ("A6", "against_punctuation")]
-            and source.state == {"reached": 6})
+    assert lone == [
+        ("A2", "against_punctuation"),
+        ("A6", "against_punctuation"),
+    ] and source.state == {"reached": 6}
     with pytest.raises(ConfigError, match="delay"):
         list(Watermark("k", timedelta(1)).steps(rows("A1")))
     with pytest.raises(ConfigError, match="negative"):
@@ -925,22 +1171,39 @@ def test_a_watermark_closes_what_is_older():
 
 
 def test_rows_of_the_source_are_punctuations():
-    marked = pa.RecordBatch.from_pydict({"id": ["A1", None, None], "k": [1, 4, None],
-                                         "end": [None, True, False]})
-    join, lone = run(PunctuationRows("end", ["k"]), marked,
-                     rows("A4").append_column("end", pa.array([False])))
-    assert (lone == [("A4", "against_punctuation"), (None, "null_key")][::-1]
-            and join.stats.sides[LEFT].held == 1)
-    told_so = pa.RecordBatch.from_pydict({"id": ["A1", None, ""], "k": [1, None, None],
-                                          "end": [None, '{"k": {"range": [2, 5]}}', '{"k": 7}']})
-    join, lone = run(PunctuationRows("end", ["k"]),
-                     told_so, rows("A3", "A7", "A8").append_column("end", pa.array([""] * 3)))
-    assert (lone == [("A3", "against_punctuation"), ("A7", "against_punctuation")]
-            and join.stats.sides[LEFT].held == 2)
+    marked = pa.RecordBatch.from_pydict(
+        {"id": ["A1", None, None], "k": [1, 4, None], "end": [None, True, False]}
+    )
+    join, lone = run(
+        PunctuationRows("end", ["k"]), marked, rows("A4").append_column("end", pa.array([False]))
+    )
+    assert (
+        lone == [("A4", "against_punctuation"), (None, "null_key")][::-1]
+        and join.stats.sides[LEFT].held == 1
+    )
+    told_so = pa.RecordBatch.from_pydict(
+        {
+            "id": ["A1", None, ""],
+            "k": [1, None, None],
+            "end": [None, '{"k": {"range": [2, 5]}}', '{"k": 7}'],
+        }
+    )
+    join, lone = run(
+        PunctuationRows("end", ["k"]),
+        told_so,
+        rows("A3", "A7", "A8").append_column("end", pa.array([""] * 3)),
+    )
+    assert (
+        lone == [("A3", "against_punctuation"), ("A7", "against_punctuation")]
+        and join.stats.sides[LEFT].held == 2
+    )
     for text in ("{", "7"):
         with pytest.raises(ConfigError, match="JSON object"):
-            list(PunctuationRows("end",
-                                 ["k"]).steps(rows("A1").append_column("end", pa.array([text]))))
+            list(
+                PunctuationRows("end", ["k"]).steps(
+                    rows("A1").append_column("end", pa.array([text]))
+                )
+            )
     with pytest.raises(ConfigError, match="name a column"):
         list(PunctuationRows("stop", ["k"]).steps(marked))
     with pytest.raises(ConfigError, match="booleans or of text"):
@@ -951,7 +1214,7 @@ def intervals(points):
     """The closed intervals of a set of integers, as arrays of their ends."""
     ordered = np.array(sorted(points), np.int64)
     first = np.flatnonzero(np.diff(ordered, prepend=-10) > 1)
-    last = np.append(first[1:], len(ordered))[:len(first)] - 1
+    last = np.append(first[1:], len(ordered))[: len(first)] - 1
     return ordered[first], ordered[last]
 
 

@@ -48,25 +48,36 @@ def test_a_stream_is_what_its_punctuations_promise():
         assert (stream.keys[after:] > value).all()
     closed = np.searchsorted(stream.after, np.arange(len(stream.keys)), side="right")
     assert np.bincount(stream.keys - closed).tolist() == pytest.approx(
-        [len(stream.keys) / OPEN] * OPEN, rel=0.05)
+        [len(stream.keys) / OPEN] * OPEN, rel=0.05
+    )
 
 
 def test_what_happens_comes_in_the_order_of_time():
-    streams = [PunctuatedStream.draw(500, spacing, 0, side)
-               for side, spacing in enumerate((10, 25))]
+    streams = [
+        PunctuatedStream.draw(500, spacing, 0, side) for side, spacing in enumerate((10, 25))
+    ]
     found = list(events(streams, max(s.arrived[-1] for s in streams) / LOOKS))
     assert [e[0] for e in found] == sorted(e[0] for e in found)
-    assert Counter(side for _, _, side in found) == {None: LOOKS, 0: len(streams[0].after),
-                                                     1: len(streams[1].after)}
+    assert Counter(side for _, _, side in found) == {
+        None: LOOKS,
+        0: len(streams[0].after),
+        1: len(streams[1].after),
+    }
     for side in (0, 1):
         mine = [upto[side] for _, upto, whose in found if whose == side]
         assert mine == streams[side].after.tolist()
     assert found[-1][1] == [500, 500]
 
 
-@pytest.mark.parametrize("point", [PunctuatedPoint("pjoin", (10, 10)),
-                                   PunctuatedPoint("pjoin", (10, 20), 50),
-                                   PunctuatedPoint("xjoin", (10, 20))], ids=lambda p: p.title)
+@pytest.mark.parametrize(
+    "point",
+    [
+        PunctuatedPoint("pjoin", (10, 10)),
+        PunctuatedPoint("pjoin", (10, 20), 50),
+        PunctuatedPoint("xjoin", (10, 20)),
+    ],
+    ids=lambda p: p.title,
+)
 def test_the_join_is_exact(point, runner):
     row = runner.run(point)
     left, right = (Counter(s.keys.tolist()) for s in runner.streams(point, 0))
@@ -75,8 +86,17 @@ def test_the_join_is_exact(point, runner):
     assert len(row["time"]) == LOOKS and row["results"] == sorted(row["results"])
 
 
-@pytest.mark.parametrize("name, row", [("memory", 0), ("spacing", 0), ("eager", 0),
-                                       ("unpunctuated", 0), ("asymmetric", 0), ("asymmetric", 2)])
+@pytest.mark.parametrize(
+    "name, row",
+    [
+        ("memory", 0),
+        ("spacing", 0),
+        ("eager", 0),
+        ("unpunctuated", 0),
+        ("asymmetric", 0),
+        ("asymmetric", 2),
+    ],
+)
 def test_claims_on_the_state_do_not_depend_on_the_machine(name, row, tmp_path, monkeypatch):
     monkeypatch.setenv("SEMISTREAM_HOME", str(tmp_path / "home"))
     assert main([f"pjoin-{name}", "--scale", "0.03", "--output", str(tmp_path)]) == 0
@@ -85,7 +105,9 @@ def test_claims_on_the_state_do_not_depend_on_the_machine(name, row, tmp_path, m
     claim = results["claims"][row]
     # so few tuples leave wide intervals
     assert claim["verdict"] in ("reproduced", "not decided") or (
-        (name, row) == ("memory", 0) and claim["measured"] < 0.15)  # falls with the streams' length
+        (name, row) == ("memory", 0) and claim["measured"] < 0.15
+    )  # falls with the streams' length
     page = (tmp_path / f"pjoin-{name}" / "report.html").read_text()
-    assert page.count("<svg") == len([p for e in STUDIES if e.name == f"pjoin-{name}"
-                                      for p in e.plots])
+    assert page.count("<svg") == len(
+        [p for e in STUDIES if e.name == f"pjoin-{name}" for p in e.plots]
+    )

@@ -30,8 +30,16 @@ def load(tmp_path):
 
 def plan_of(load, partitions):
     version = load.places.snapshots / "part" / "code" / "v000001"
-    return RolePlan("elevatorjoin", 100_000, "inner", {"disk_tuples": 64}, ON, partitions,
-                    str(version), {c: c for c in COLUMNS})
+    return RolePlan(
+        "elevatorjoin",
+        100_000,
+        "inner",
+        {"disk_tuples": 64},
+        ON,
+        partitions,
+        str(version),
+        {c: c for c in COLUMNS},
+    )
 
 
 def sample(load, rows, hottest=0.0):
@@ -51,16 +59,19 @@ def tuples_of(plan, tuples):
 def test_partitions_of_a_skewed_stream_get_as_many_tuples(load, partitions):
     asked, seen, later = plan_of(load, partitions), sample(load, 20_000), sample(load, 20_000)
     plan = asked.balance(seen)
-    assert tuples_of(plan,
-                     seen).max() <= EVEN * len(seen) / partitions < tuples_of(asked, seen).max()
+    assert (
+        tuples_of(plan, seen).max() <= EVEN * len(seen) / partitions < tuples_of(asked, seen).max()
+    )
     assert tuples_of(plan, later).max() <= EVEN**2 * len(seen) / partitions
     needed = [plan.relation(p) for p in range(partitions)]
     dealt = [b for b, owner in enumerate(plan.owners) if owner == DEALT]
     # the most frequent keys have a quarter and a tenth of the stream
     assert len(dealt) == (2 if partitions == 8 else 0)
     with closing(SnapshotRelation(plan.snapshot, buckets=dealt)) as everyones:
-        assert sum(r.tuple_count
-                   for r in needed) == load.parts + (partitions - 1) * everyones.tuple_count
+        assert (
+            sum(r.tuple_count for r in needed)
+            == load.parts + (partitions - 1) * everyones.tuple_count
+        )
     slowest, tuples = plan.slowest(seen)
     assert tuples["sku"].null_count == 0
     assert needed[slowest].tuple_count > 0.9 * load.parts / partitions
@@ -103,8 +114,11 @@ def test_dealt_out_tuples_go_the_same_way_each_time(load):
     seen = sample(load, 1000, hottest=0.5)
     placement = plan_of(load, 4).balance(seen).placement((STREAM,))
     whole = placement.partitions(seen)
-    pieces = [placement.partitions(part, i + np.arange(part.num_rows))
-              for i in range(0, 1000, 300) for part in [seen.slice(i, 300)]]
+    pieces = [
+        placement.partitions(part, i + np.arange(part.num_rows))
+        for i in range(0, 1000, 300)
+        for part in [seen.slice(i, 300)]
+    ]
     assert whole.tolist() == np.concatenate(pieces).tolist()
 
 
@@ -147,8 +161,10 @@ def test_a_history_counts_beside_a_small_sample_and_gives_way_to_a_large_one(loa
 
     known, run = sketch(sample(load, 20_000)), sample(load, 20_000)
     few = [sample(load, 100) for _ in range(8)]
-    with_it, without = ([slowest(asked.balance(tuples, None, history), run) for tuples in few]
-                        for history in (known, None))
+    with_it, without = (
+        [slowest(asked.balance(tuples, None, history), run) for tuples in few]
+        for history in (known, None)
+    )
     assert max(with_it) < 1.1 < np.mean(without)
     seen, other = sample(load, 50_000, hottest=0.4), sample(load, 20_000, hottest=0.4)
     assert slowest(asked.balance(seen, None, known), other) < 1.1
@@ -164,8 +180,12 @@ def test_spark_places_tuples_as_tasks_do(spark, load, balanced):
     df = spark.createDataFrame(pa.Table.from_batches([tuples]))
 
     def placed(df):
-        rows = df.withColumn("partition", partition_expression(placement)).orderBy(
-            "id").toArrow().combine_chunks()
+        rows = (
+            df.withColumn("partition", partition_expression(placement))
+            .orderBy("id")
+            .toArrow()
+            .combine_chunks()
+        )
         assert rows.drop_columns(["partition"]).to_batches()[0] == tuples
         return rows["partition"].to_numpy()
 
@@ -192,8 +212,11 @@ def test_a_load_shares_out_its_first_tuples_and_keeps_to_it(spark, tmp_path):
     assert json.loads(progress.read_text())["values"]["plan"]["joins"][0]["owners"] == owners
     read = dict(load.query("SELECT partition, sum(rows_read) FROM load_batches GROUP BY partition"))
     assert max(read.values()) <= 1.1 * min(read.values())
-    modulo = plan_of(load, 2).placement((STREAM,)).partitions(
-        pa.RecordBatch.from_pylist(load.stream, STREAM))
+    modulo = (
+        plan_of(load, 2)
+        .placement((STREAM,))
+        .partitions(pa.RecordBatch.from_pylist(load.stream, STREAM))
+    )
     apart = np.bincount(modulo)
     assert apart.max() > 1.2 * apart.min()
 
@@ -208,6 +231,7 @@ def test_a_load_with_a_very_frequent_key(spark, tmp_path, monkeypatch, exchanged
     pq.write_table(tuples, load.stream_directory / "part-00000.parquet")
     load.run(spark, partitions=4)
     load.check()
-    read = [rows
-            for rows, in load.query("SELECT sum(rows_read) FROM load_batches GROUP BY partition")]
+    read = [
+        rows for (rows,) in load.query("SELECT sum(rows_read) FROM load_batches GROUP BY partition")
+    ]
     assert len(read) == 4 and max(read) <= 1.15 * min(read)

@@ -9,9 +9,15 @@ from benchmarks import provenance
 
 def test_results_and_pages_are_no_change_of_the_code(tmp_path, monkeypatch):
     monkeypatch.setattr(provenance, "HERE", tmp_path)
-    code, others = ("code.py", "benchmarks/harness.py"), (
-        "benchmarks/results/a.jsonl", "benchmarks/results/experiments/a.csv", "docs/a.md",
-        "README.md")
+    code, others = (
+        ("code.py", "benchmarks/harness.py"),
+        (
+            "benchmarks/results/a.jsonl",
+            "benchmarks/results/experiments/a.csv",
+            "docs/a.md",
+            "README.md",
+        ),
+    )
     for name in (*code, *others):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("a")

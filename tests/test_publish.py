@@ -23,22 +23,34 @@ from semistream.provisioning.spark import Publish, PublishSettings, task_count
 APP = Path(__file__).parents[1] / "spark_apps" / "publish_snapshot.py"
 ROWS = 3000
 MASTER = pa.table(
-    {"id": pa.array(range(ROWS)),
-     "code": [f"k{i * 7919 % 1000}" if i % 50 else None for i in range(ROWS)],
-     "day": [dt.date(2020, 1, 1) + dt.timedelta(i % 40) for i in range(ROWS)],
-     "name": [f"näme {i}" if i % 3 else None for i in range(ROWS)],
-     "at": pa.array([dt.datetime(2024, 1, 1, tzinfo=dt.UTC) + dt.timedelta(seconds=i)
-                     for i in range(ROWS)], pa.timestamp("us", "UTC")),
-     "local": pa.array([dt.datetime(2024, 1, 1) + dt.timedelta(hours=i) for i in range(ROWS)],
-                       pa.timestamp("us")),
-     "clock": pa.array([dt.time(i % 24, 1, 2, i) for i in range(ROWS)], pa.time64("us")),
-     "price": pa.array(range(ROWS)).cast(pa.decimal128(19, 0)).cast(pa.decimal128(30, 4)),
-     "raw": [bytes([i % 256]) for i in range(ROWS)]})
+    {
+        "id": pa.array(range(ROWS)),
+        "code": [f"k{i * 7919 % 1000}" if i % 50 else None for i in range(ROWS)],
+        "day": [dt.date(2020, 1, 1) + dt.timedelta(i % 40) for i in range(ROWS)],
+        "name": [f"näme {i}" if i % 3 else None for i in range(ROWS)],
+        "at": pa.array(
+            [dt.datetime(2024, 1, 1, tzinfo=dt.UTC) + dt.timedelta(seconds=i) for i in range(ROWS)],
+            pa.timestamp("us", "UTC"),
+        ),
+        "local": pa.array(
+            [dt.datetime(2024, 1, 1) + dt.timedelta(hours=i) for i in range(ROWS)],
+            pa.timestamp("us"),
+        ),
+        "clock": pa.array([dt.time(i % 24, 1, 2, i) for i in range(ROWS)], pa.time64("us")),
+        "price": pa.array(range(ROWS)).cast(pa.decimal128(19, 0)).cast(pa.decimal128(30, 4)),
+        "raw": [bytes([i % 256]) for i in range(ROWS)],
+    }
+)
 
 
 def values(on):
-    return {"name": "j", "stream": {}, "on": on, "fact_table": "fact",
-            "master": {"name": "m", "path": "m.parquet", "business_key": ["id"]}}
+    return {
+        "name": "j",
+        "stream": {},
+        "on": on,
+        "fact_table": "fact",
+        "master": {"name": "m", "path": "m.parquet", "business_key": ["id"]},
+    }
 
 
 @pytest.fixture
@@ -55,14 +67,21 @@ def job(places, on) -> Job:
 
 def contents(root):
     relation = open_snapshot(root)
-    rows = [r for i in range(relation.partition_count)
-            for r in relation.read(i, relation.schema.names).to_pylist()]
-    return relation.manifest, sorted(rows, key=lambda r: r["m_sk"]), [
-        relation.read_codes(i).tolist() for i in range(relation.partition_count)]
+    rows = [
+        r
+        for i in range(relation.partition_count)
+        for r in relation.read(i, relation.schema.names).to_pylist()
+    ]
+    return (
+        relation.manifest,
+        sorted(rows, key=lambda r: r["m_sk"]),
+        [relation.read_codes(i).tolist() for i in range(relation.partition_count)],
+    )
 
 
-@pytest.mark.parametrize("on", [["id"], ["code"], ["code", "day"]],
-                         ids=["exact", "string", "composite"])
+@pytest.mark.parametrize(
+    "on", [["id"], ["code"], ["code", "day"]], ids=["exact", "string", "composite"]
+)
 def test_spark_publishes_what_the_library_publishes(spark, warehouse, places, on):
     spec = job(places, on)
     provision(spec, warehouse)
@@ -74,8 +93,16 @@ def test_spark_publishes_what_the_library_publishes(spark, warehouse, places, on
     ours, rows, codes = contents(snapshot_root(places.snapshots, "m", on))
     theirs, expected, expected_codes = contents(snapshot_root(places.home / "library", "m", on))
     assert rows == expected and codes == expected_codes and len(rows) == ROWS - theirs.null_keys
-    for field in ("schema", "key_columns", "tuple_count", "null_keys", "unique", "bucket_count",
-                  "page_tuples", "source"):
+    for field in (
+        "schema",
+        "key_columns",
+        "tuple_count",
+        "null_keys",
+        "unique",
+        "bucket_count",
+        "page_tuples",
+        "source",
+    ):
         assert getattr(ours, field) == getattr(theirs, field)
 
 
@@ -90,15 +117,19 @@ def test_no_task_of_spark_is_run_for_an_empty_bucket(spark, warehouse, places):
     finally:
         spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)
     told = spark.sparkContext.statusTracker()
-    stages = {stage for number in told.getJobIdsForGroup(group)
-              for stage in told.getJobInfo(number).stageIds}
+    stages = {
+        stage
+        for number in told.getJobIdsForGroup(group)
+        for stage in told.getJobInfo(number).stageIds
+    }
     assert sum(told.getStageInfo(stage).numCompletedTasks for stage in stages) == 4
     assert [task_count(spark, rows) for rows in (0, 1, 2, 3000, 500_001)] == [1, 1, 2, 2, 3]
 
 
 @pytest.mark.parametrize("is_small", [True, False])
 def test_a_small_dimension_is_published_in_process_and_none_that_has_not_changed(
-        warehouse, places, monkeypatch, is_small):
+    warehouse, places, monkeypatch, is_small
+):
     spec = values(["code"])
     spec["master"]["path"] = str(places.home / "m.parquet")
     (places.home / "job.yaml").write_text(yaml.safe_dump(spec))
@@ -116,10 +147,22 @@ def test_a_small_dimension_is_published_in_process_and_none_that_has_not_changed
 
 def test_spark_publishes_columns_of_any_name_and_date(spark, warehouse, places):
     days = [dt.date(1, 1, 1), dt.date(9999, 12, 31), dt.date(1582, 10, 10), None]
-    times = [dt.datetime(1, 1, 1), dt.datetime(9999, 12, 31, 23, 59, 59, 999_999),
-             dt.datetime(1582, 10, 10, 1), None]
-    table = pa.table({"a.b`c": ["x", "y", "z", "w"], "__bucket": range(4), "bucket": range(4),
-                      "bucket_": range(4), "day": days, "at": pa.array(times, pa.timestamp("us"))})
+    times = [
+        dt.datetime(1, 1, 1),
+        dt.datetime(9999, 12, 31, 23, 59, 59, 999_999),
+        dt.datetime(1582, 10, 10, 1),
+        None,
+    ]
+    table = pa.table(
+        {
+            "a.b`c": ["x", "y", "z", "w"],
+            "__bucket": range(4),
+            "bucket": range(4),
+            "bucket_": range(4),
+            "day": days,
+            "at": pa.array(times, pa.timestamp("us")),
+        }
+    )
     pq.write_table(table, places.home / "m.parquet")
     values_ = values(["a.b`c"])
     values_["master"] |= {"path": str(places.home / "m.parquet"), "business_key": ["a.b`c"]}
@@ -127,17 +170,20 @@ def test_spark_publishes_columns_of_any_name_and_date(spark, warehouse, places):
     provision(spec, warehouse)
     Publish(PublishSettings(job="j"), "m", spec.roles[0].key, places).run(spark)
     rows = contents(next((places.snapshots / "m").glob("key-*")))[1]
-    assert [{n: r[n] for n in table.column_names} for r in rows] == \
-        sorted(table.to_pylist(), key=lambda r: r["a.b`c"])
+    assert [{n: r[n] for n in table.column_names} for r in rows] == sorted(
+        table.to_pylist(), key=lambda r: r["a.b`c"]
+    )
 
 
 def test_a_table_that_changes_while_it_is_read_is_not_published(
-        spark, warehouse, places, monkeypatch):
+    spark, warehouse, places, monkeypatch
+):
     spec = job(places, ["id"])
     provision(spec, warehouse)
     app = Publish(PublishSettings(job="j"), "m", spec.roles[0].key, places)
-    pq.write_table(MASTER.slice(0, 10).set_column(3, "name", pa.array(["new"] * 10)),
-                   places.home / "m.parquet")
+    pq.write_table(
+        MASTER.slice(0, 10).set_column(3, "name", pa.array(["new"] * 10)), places.home / "m.parquet"
+    )
     provision(spec, warehouse)
     with pytest.raises(Exception, match="changed while it was read"):
         app.run(spark)
@@ -149,13 +195,20 @@ def test_the_app_by_command(warehouse, places, warehouse_url):
     spec = values(["code"])
     (places.home / "job.yaml").write_text(yaml.safe_dump(spec))
     environment = os.environ | {
-        "SEMISTREAM_HOME": str(places.home), "WAREHOUSE_URL": warehouse_url,
+        "SEMISTREAM_HOME": str(places.home),
+        "WAREHOUSE_URL": warehouse_url,
         "PYSPARK_SUBMIT_ARGS": "--master local[1] --driver-memory 600m --conf "
-                               "spark.ui.enabled=false pyspark-shell"}
+        "spark.ui.enabled=false pyspark-shell",
+    }
 
     def run(*arguments):
-        return subprocess.run([sys.executable, APP, *arguments], env=environment, cwd=places.home,
-                              capture_output=True, text=True)
+        return subprocess.run(
+            [sys.executable, APP, *arguments],
+            env=environment,
+            cwd=places.home,
+            capture_output=True,
+            text=True,
+        )
 
     unprovisioned = run("--job", "job.yaml")
     assert unprovisioned.returncode == 2 and "semistream provision" in unprovisioned.stderr
@@ -163,6 +216,7 @@ def test_the_app_by_command(warehouse, places, warehouse_url):
     provision(job(places, ["code"]), warehouse)
     first = run("--job", "job.yaml")
     assert first.returncode == 0, first.stderr
-    assert (f"Published m v000001: {ROWS - 60:,} tuples in 64 buckets, 60 without a "
-            "key" in first.stdout)
+    assert (
+        f"Published m v000001: {ROWS - 60:,} tuples in 64 buckets, 60 without a key" in first.stdout
+    )
     assert "nothing to publish" in run("--job", "job.yaml").stdout

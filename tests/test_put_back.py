@@ -40,8 +40,9 @@ class Loaded:
 
     def run(self, **settings):
         """Let tuples wait until the drain: with little R, ELEVATORJOIN would answer all at once."""
-        return self.load.run(self.spark, sink=self.sink, partitions=1, algorithm="meshjoin",
-                             **settings)
+        return self.load.run(
+            self.spark, sink=self.sink, partitions=1, algorithm="meshjoin", **settings
+        )
 
     def bring_back(self) -> None:
         shutil.rmtree(self.load.places.home)
@@ -140,18 +141,25 @@ def test_a_proven_ledger_is_put_back(sql):
     sql.execute(
         "INSERT INTO quality_runs (app, fact_table, started_at, seconds, to_batch, to_drain, "
         "success, expectations, failed, unseen, report) VALUES ('sales', 'fact_sales', "
-        "'2026-01-01 00:00:00.000000', 1, 0, 1, 1, 21, '[]', '[]', '')")
+        "'2026-01-01 00:00:00.000000', 1, 0, 1, 1, 21, '[]', '[]', '')"
+    )
     assert "ledger_is_newest" in sql.failed(since_last=True)
 
 
 def test_the_drain_is_gone_from_an_older_warehouse(sql):
-    [(state,)] = sql.load.query("SELECT state_file FROM load_inputs JOIN load_batches USING "
-                                "(load_id) WHERE batch = 1 AND drain = 0")
+    [(state,)] = sql.load.query(
+        "SELECT state_file FROM load_inputs JOIN load_batches USING "
+        "(load_id) WHERE batch = 1 AND drain = 0"
+    )
     (sql.checkpoint / "state" / state).unlink(missing_ok=True)  # as a later commit does
     drain = "load_id IN (SELECT load_id FROM load_batches WHERE batch = 1 AND drain = 1)"
-    sql.execute("DELETE FROM load_commits WHERE batch = 1 AND drain = 1",
-                *(f"DELETE FROM {table} WHERE {drain}" for table in (
-                    "load_rejections", "load_inputs", "load_batches")))
+    sql.execute(
+        "DELETE FROM load_commits WHERE batch = 1 AND drain = 1",
+        *(
+            f"DELETE FROM {table} WHERE {drain}"
+            for table in ("load_rejections", "load_inputs", "load_batches")
+        ),
+    )
     (finding,) = sql.failed()["ledger_is_newest"]
     assert "the tuples that wait after batch 1 are gone" in finding["finding"]
     sql.refused("join state")
@@ -161,10 +169,12 @@ def test_rows_of_a_load_that_nobody_knows(loaded):
     table = "fact_sales"
     if loaded.sink == "sql":
         columns = "id, sku, amount, part_sk, name, price"
-        loaded.execute(f"INSERT INTO fact_sales ({columns}, load_id, load_row) "
-                       f"SELECT {columns}, k.load_id, 0 FROM fact_sales, (SELECT 7 load_id UNION "
-                       "SELECT 100000990000000 UNION SELECT 900000000000000000) k "
-                       "GROUP BY k.load_id")
+        loaded.execute(
+            f"INSERT INTO fact_sales ({columns}, load_id, load_row) "
+            f"SELECT {columns}, k.load_id, 0 FROM fact_sales, (SELECT 7 load_id UNION "
+            "SELECT 100000990000000 UNION SELECT 900000000000000000) k "
+            "GROUP BY k.load_id"
+        )
     else:
         from deltalake import DeltaTable, write_deltalake
 
@@ -174,13 +184,22 @@ def test_rows_of_a_load_that_nobody_knows(loaded):
             row["load_id"] = key
         import pyarrow as pa
 
-        write_deltalake(loaded.sink, pa.Table.from_pylist(
-            rows, DeltaTable(loaded.sink).to_pyarrow_table().schema), mode="append")
-    loaded.execute("INSERT INTO unmatched (load_id, load_row, fact_table, reason, tuple) VALUES "
-                   "(8, 0, 'fact_sales', 'no_match', '{}')")
+        write_deltalake(
+            loaded.sink,
+            pa.Table.from_pylist(rows, DeltaTable(loaded.sink).to_pyarrow_table().schema),
+            mode="append",
+        )
+    loaded.execute(
+        "INSERT INTO unmatched (load_id, load_row, fact_table, reason, tuple) VALUES "
+        "(8, 0, 'fact_sales', 'no_match', '{}')"
+    )
     found = {(r["table"], r["load_id"], r["rows"]) for r in loaded.failed()["known_loads"]}
-    assert found == {(table, 7, 1), (table, 100000990000000, 1), (table, 900000000000000000, 1),
-                     ("unmatched", 8, 1)}
+    assert found == {
+        (table, 7, 1),
+        (table, 100000990000000, 1),
+        (table, 900000000000000000, 1),
+        ("unmatched", 8, 1),
+    }
 
 
 def test_rows_of_another_app_are_its_own(sql):
@@ -230,7 +249,7 @@ def test_the_log_of_a_delta_table_lacks_its_newest_entry(delta):
 @pytest.mark.parametrize("which", ["first", "all"])
 def test_the_log_of_a_delta_table_is_damaged(delta, which):
     log = Path(delta.sink) / "_delta_log"
-    for entry in sorted(log.glob("*.json"))[:1 if which == "first" else None]:
+    for entry in sorted(log.glob("*.json"))[: 1 if which == "first" else None]:
         entry.unlink()
     delta.refused(delta.sink)
     assert "fact_table" in delta.failed()
@@ -238,14 +257,19 @@ def test_the_log_of_a_delta_table_is_damaged(delta, which):
 
 def test_another_fact_table_is_asked_for(loaded):
     job = loaded.load.job.model_copy(update={"fact_table": "fact_others"})
-    loaded.refused("must stay fact_sales", "fact_others", "--app", "semistream reset sales",
-                   job=job)
+    loaded.refused(
+        "must stay fact_sales", "fact_others", "--app", "semistream reset sales", job=job
+    )
 
 
 def test_other_columns_are_to_identify_the_tuples(sql):
     stream = sql.load.job.stream.model_copy(update={"id": ("sku",)})
-    sql.refused("stream.id", "must stay ['id']", "semistream reset sales",
-                job=sql.load.job.model_copy(update={"stream": stream}))
+    sql.refused(
+        "stream.id",
+        "must stay ['id']",
+        "semistream reset sales",
+        job=sql.load.job.model_copy(update={"stream": stream}),
+    )
 
 
 def test_the_stream_s_path_is_another(sql):
@@ -262,8 +286,12 @@ def test_the_stream_s_path_is_another(sql):
 def test_the_stream_s_path_has_the_former_one_in_it(sql):
     sql.load.add_file(100)
     wider = str(sql.load.stream_directory.with_name("str*"))
-    assert sql.run(source_path=wider, source_columns="id BIGINT, sku STRING, amount DOUBLE")[
-        "rows_read"] == 100
+    assert (
+        sql.run(source_path=wider, source_columns="id BIGINT, sku STRING, amount DOUBLE")[
+            "rows_read"
+        ]
+        == 100
+    )
     sql.check()
 
 
@@ -280,8 +308,15 @@ HALVES = {  # what half a reset has left of the checkpoint
 
 @pytest.mark.parametrize("gone", HALVES.values(), ids=HALVES)
 def test_a_reset_was_cut_short(sql, gone, monkeypatch):
-    tables = ("unmatched", "load_rejections", "load_inputs", "load_batches", "load_commits",
-              "load_files", "fact_sales")
+    tables = (
+        "unmatched",
+        "load_rejections",
+        "load_inputs",
+        "load_batches",
+        "load_commits",
+        "load_files",
+        "fact_sales",
+    )
     with sqlite3.connect(sql.place / "warehouse.db") as connection:
         for table in tables:
             connection.execute(f"DELETE FROM {table}")
@@ -347,8 +382,9 @@ def test_two_streams(spark, tmp_path):
     pair.run(spark, end=True)
 
     def failed():
-        result = quality.verify(pair.places.warehouse_url, "orders",
-                                reports_dir=tmp_path / "reports")
+        result = quality.verify(
+            pair.places.warehouse_url, "orders", reports_dir=tmp_path / "reports"
+        )
         return {r.name for r in result.failed}
 
     assert not failed()
@@ -356,8 +392,10 @@ def test_two_streams(spark, tmp_path):
         of_former_version(state)
     assert pair.run(spark, end=True)["rows_read"] == 0
     pair.check()
-    pair.execute("INSERT INTO propagated (load_id, load_row, fact_table, side, pattern) "
-                 "VALUES (9, 0, 'fact_orders', 'left', '{}')")
+    pair.execute(
+        "INSERT INTO propagated (load_id, load_row, fact_table, side, pattern) "
+        "VALUES (9, 0, 'fact_orders', 'left', '{}')"
+    )
     assert failed() == {"known_loads"}
     pair.execute("DROP TABLE fact_orders")
     with pytest.raises(SemistreamError, match="fact_orders is gone, but the ledger says"):

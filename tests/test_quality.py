@@ -53,29 +53,59 @@ from semistream.warehouse.tables import (
 )
 
 BATCHES, PER_BATCH, PARTITIONS = 3, 60, 2
-MASTER = pa.schema([pa.field("sku", pa.string()), pa.field("name", pa.string()),
-                    pa.field("price", pa.decimal128(12, 2)),
-                    pa.field("colour", pa.string()), pa.field("day", pa.date32())])
-STREAM = pa.schema([pa.field("order_id", pa.int64()), pa.field("sku", pa.string()),
-                    pa.field("quantity", pa.int32()), pa.field("day", pa.date32())])
-ADDED = pa.schema([pa.field("name", pa.string()), pa.field("price", pa.decimal128(12, 2)),
-                   pa.field("colour", pa.string()), pa.field("sales_day", pa.date32())])
+MASTER = pa.schema(
+    [
+        pa.field("sku", pa.string()),
+        pa.field("name", pa.string()),
+        pa.field("price", pa.decimal128(12, 2)),
+        pa.field("colour", pa.string()),
+        pa.field("day", pa.date32()),
+    ]
+)
+STREAM = pa.schema(
+    [
+        pa.field("order_id", pa.int64()),
+        pa.field("sku", pa.string()),
+        pa.field("quantity", pa.int32()),
+        pa.field("day", pa.date32()),
+    ]
+)
+ADDED = pa.schema(
+    [
+        pa.field("name", pa.string()),
+        pa.field("price", pa.decimal128(12, 2)),
+        pa.field("colour", pa.string()),
+        pa.field("sales_day", pa.date32()),
+    ]
+)
 
 
 def products(many: bool = False) -> list[dict]:
     """Master rows; `many`: two for every sku."""
-    return [{"sku": f"p{i // 2 if many else i:02d}", "name": f"Product {i} 100%: 'new'",
-             "price": Decimal(i * 125) / 100, "colour": None if i % 4 == 0 else f"colour {i}",
-             "day": date(2026, 1, 1 + i % 28)} for i in range(40)]
+    return [
+        {
+            "sku": f"p{i // 2 if many else i:02d}",
+            "name": f"Product {i} 100%: 'new'",
+            "price": Decimal(i * 125) / 100,
+            "colour": None if i % 4 == 0 else f"colour {i}",
+            "day": date(2026, 1, 1 + i % 28),
+        }
+        for i in range(40)
+    ]
 
 
 def orders(batch: int) -> list[dict]:
     """Stream tuples; every 10th has a sku without a product, every 15th has none."""
     first = batch * PER_BATCH
-    return [{"order_id": i,
-             "sku": None if i % 15 == 14 else f"x{i}" if i % 10 == 9 else f"p{i * 7 % 20:02d}",
-             "quantity": i % 5,
-             "day": date(2026, 2, 1 + i % 28)} for i in range(first, first + PER_BATCH)]
+    return [
+        {
+            "order_id": i,
+            "sku": None if i % 15 == 14 else f"x{i}" if i % 10 == 9 else f"p{i * 7 % 20:02d}",
+            "quantity": i % 5,
+            "day": date(2026, 2, 1 + i % 28),
+        }
+        for i in range(first, first + PER_BATCH)
+    ]
 
 
 JOINED = pa.schema([*STREAM, pa.field("sales_sk", pa.int64()), *ADDED])
@@ -89,18 +119,27 @@ class Loader:
     def __init__(self, url: str, directory: Path, many: bool = False, left: bool = False):
         self.url, self.directory, self.left = url, directory / "orders", left
         self.directory.mkdir(parents=True, exist_ok=True)
-        self.engine, self.sink = connect(url), SqlSink(
-            Warehouse(url, "fact_sales", ("sales_sk",), 30))
+        self.engine, self.sink = (
+            connect(url),
+            SqlSink(Warehouse(url, "fact_sales", ("sales_sk",), 30)),
+        )
         create_all(self.engine)
         business = ["sku", "name"] if many else ["sku"]
         self.job = Job.load(
-            {"name": "sales",
-             "stream": {"format": "parquet", "path": str(self.directory), "id": ["order_id"]},
-             "master": {"name": "sales", "business_key": business}, "on": {"sku": "sku"},
-             "columns": ["name", "price", "colour", "day"], "fact_table": "fact_sales"})
+            {
+                "name": "sales",
+                "stream": {"format": "parquet", "path": str(self.directory), "id": ["order_id"]},
+                "master": {"name": "sales", "business_key": business},
+                "on": {"sku": "sku"},
+                "columns": ["name", "price", "colour", "day"],
+                "fact_table": "fact_sales",
+            }
+        )
         self.dimension = ensure(self.engine, dimension_table("sales", MASTER, business, [["sku"]]))
-        self.fact = ensure(self.engine, fact_table("fact_sales", STREAM, ["sales_sk"], ADDED,
-                                                   ["order_id"], index_ids=left))
+        self.fact = ensure(
+            self.engine,
+            fact_table("fact_sales", STREAM, ["sales_sk"], ADDED, ["order_id"], index_ids=left),
+        )
         with self.engine.begin() as connection:
             bulk_insert(connection, self.dimension, pa.Table.from_pylist(products(many), MASTER))
         self.version, self.waiting = "v000001", {p: [] for p in range(PARTITIONS)}
@@ -114,48 +153,112 @@ class Loader:
         if drain:
             self.commit(batches[-1], 1)
 
-    def commit(self, batch: int, drain: int, rows: Sequence[dict] = (),
-               files: Sequence[Path] = (), rejected: Sequence[Rejected] = ()) -> None:
+    def commit(
+        self,
+        batch: int,
+        drain: int,
+        rows: Sequence[dict] = (),
+        files: Sequence[Path] = (),
+        rejected: Sequence[Rejected] = (),
+    ) -> None:
         """Load a batch of these rows, or a drain. rejected: what is unparsable, in partition 0."""
         with self.engine.connect() as connection:
             found = connection.execute(sa.select(self.dimension)).mappings().all()
         products: dict[str, list] = {}
         for row in found:
             products.setdefault(row["sku"], []).append(row)
-        loads = [self._load(batch, drain, p, [r for r in rows if r["order_id"] % PARTITIONS == p],
-                            products, () if p else rejected) for p in range(PARTITIONS)]
-        offsets = {"format": "parquet", "offsets": [], "start": None,
-                   "files": len(files)} if files else {}
-        self.sink.commit(Commit("sales", batch, drain, "fact_sales", "sql", PARTITIONS,
-                                len(rows) + len(rejected), self.job.to_ledger(),
-                                json.dumps(offsets), time.time(),
-                                tuple(DataFile(str(file)) for file in files)), loads)
+        loads = [
+            self._load(
+                batch,
+                drain,
+                p,
+                [r for r in rows if r["order_id"] % PARTITIONS == p],
+                products,
+                () if p else rejected,
+            )
+            for p in range(PARTITIONS)
+        ]
+        offsets = (
+            {"format": "parquet", "offsets": [], "start": None, "files": len(files)}
+            if files
+            else {}
+        )
+        self.sink.commit(
+            Commit(
+                "sales",
+                batch,
+                drain,
+                "fact_sales",
+                "sql",
+                PARTITIONS,
+                len(rows) + len(rejected),
+                self.job.to_ledger(),
+                json.dumps(offsets),
+                time.time(),
+                tuple(DataFile(str(file)) for file in files),
+            ),
+            loads,
+        )
 
-    def _load(self, batch: int, drain: int, partition: int, rows: list[dict],
-              products: dict[str, list], rejected: Sequence[Rejected]) -> LoadRecord:
+    def _load(
+        self,
+        batch: int,
+        drain: int,
+        partition: int,
+        rows: list[dict],
+        products: dict[str, list],
+        rejected: Sequence[Rejected],
+    ) -> LoadRecord:
         before = self.waiting[partition]
         waits = set() if drain else {r["order_id"] for r in rows if r["order_id"] % 7 == 3}
         finished = before + [r for r in rows if r["order_id"] not in waits]
         self.waiting[partition] = [r for r in rows if r["order_id"] in waits]
         facts, kept = [], []
         for r in finished:
-            facts += [{**r, "sales_sk": m["sales_sk"], "name": m["name"], "price": m["price"],
-                       "colour": m["colour"], "sales_day": m["day"]}
-                      for m in products.get(r["sku"], [])]
+            facts += [
+                {
+                    **r,
+                    "sales_sk": m["sales_sk"],
+                    "name": m["name"],
+                    "price": m["price"],
+                    "colour": m["colour"],
+                    "sales_day": m["day"],
+                }
+                for m in products.get(r["sku"], [])
+            ]
             if r["sku"] not in products:
-                kept.append({**r, "reason": Reason.NULL_KEY if r["sku"] is None
-                             else Reason.NO_MATCH})
+                kept.append(
+                    {**r, "reason": Reason.NULL_KEY if r["sku"] is None else Reason.NO_MATCH}
+                )
                 facts += [r] if self.left else []
         reasons = Counter(u["reason"] for u in kept) + Counter({Reason.UNPARSABLE: len(rejected)})
-        counts = InputCounts("sales", len(before), len(rows) + len(rejected),
-                             len(finished) - len(kept), reasons, len(self.waiting[partition]), "",
-                             "sales", self.version)
-        record = LoadRecord("sales", batch, drain, partition, "ssbj", (counts,), counts.rows_read,
-                            counts.matched, len(facts),
-                            key_sketch=self._sketch((batch, drain, partition), rows))
+        counts = InputCounts(
+            "sales",
+            len(before),
+            len(rows) + len(rejected),
+            len(finished) - len(kept),
+            reasons,
+            len(self.waiting[partition]),
+            "",
+            "sales",
+            self.version,
+        )
+        record = LoadRecord(
+            "sales",
+            batch,
+            drain,
+            partition,
+            "ssbj",
+            (counts,),
+            counts.rows_read,
+            counts.matched,
+            len(facts),
+            key_sketch=self._sketch((batch, drain, partition), rows),
+        )
         with Spool(JOINED, (STREAM,), (("order_id",),), None, len(STREAM)) as spool:
-            spool.write(pa.RecordBatch.from_pylist(facts, JOINED),
-                        pa.RecordBatch.from_pylist(kept, KEPT))
+            spool.write(
+                pa.RecordBatch.from_pylist(facts, JOINED), pa.RecordBatch.from_pylist(kept, KEPT)
+            )
             if rejected:
                 spool.reject(rejected)
             return self.sink.write(record, spool)
@@ -172,8 +275,11 @@ class Loader:
         """Say that a batch was read from another file."""
         c, f = load_commits.c, load_files.c
         with self.engine.begin() as connection:
-            connection.execute(load_commits.update().where(c.batch == batch, c.drain == 0).values(
-                source_offsets=json.dumps({"format": kind, "files": 1})))
+            connection.execute(
+                load_commits.update()
+                .where(c.batch == batch, c.drain == 0)
+                .values(source_offsets=json.dumps({"format": kind, "files": 1}))
+            )
             connection.execute(load_files.update().where(f.batch == batch).values(path=str(file)))
 
 
@@ -201,13 +307,27 @@ def test_sound(warehouse_url, tmp_path):
     result = check(loader, tmp_path / "reports")
     assert result.success, str(result)
     assert len(result.results) == 23 and not result.notes
-    assert result.figures == {"rows read": 180, "matched": 156, "unmatched": 24,
-                              "unmatched: no_match": 12, "unmatched: null_key": 12, "waiting": 0,
-                              "output rows": 156, "batches": 3}
+    assert result.figures == {
+        "rows read": 180,
+        "matched": 156,
+        "unmatched": 24,
+        "unmatched: no_match": 12,
+        "unmatched: null_key": 12,
+        "waiting": 0,
+        "output rows": 156,
+        "batches": 3,
+    }
     with loader.engine.connect() as connection:
         run = connection.execute(sa.select(quality_runs)).one()
-    assert (run.app, run.fact_table, run.success, run.from_batch, run.to_batch, run.to_drain,
-            run.failed) == ("sales", "fact_sales", 1, None, 2, 1, "[]")
+    assert (
+        run.app,
+        run.fact_table,
+        run.success,
+        run.from_batch,
+        run.to_batch,
+        run.to_drain,
+        run.failed,
+    ) == ("sales", "fact_sales", 1, None, 2, 1, "[]")
     assert run.report == str(result.report)
     assert sa.inspect(loader.engine).get_table_names() == tables, "staging tables are left"
 
@@ -215,14 +335,16 @@ def test_sound(warehouse_url, tmp_path):
 def test_sound_many_to_many(warehouse_url, tmp_path):
     loader = Loader(warehouse_url, tmp_path, many=True)
     loader.load(range(BATCHES))
-    assert loader.engine.connect().scalar(sa.select(sa.func.count())
-                                          .select_from(loader.fact)) == 312
+    assert (
+        loader.engine.connect().scalar(sa.select(sa.func.count()).select_from(loader.fact)) == 312
+    )
     assert failed(check(loader, tmp_path / "reports")) == set()
     one = sa.select(sa.func.min(loader.fact.c.sales_sk)).where(loader.fact.c.order_id == 20)
     with loader.engine.begin() as connection:
         sk = connection.scalar(one)
-        connection.execute(loader.fact.delete()
-                           .where(loader.fact.c.order_id == 20, loader.fact.c.sales_sk == sk))
+        connection.execute(
+            loader.fact.delete().where(loader.fact.c.order_id == 20, loader.fact.c.sales_sk == sk)
+        )
     result = check(loader, tmp_path / "reports")
     assert failed(result) == {"fact_rows", "same_rows", "sample_joined"}
     assert [(r["order_id"], r["sales_sk"]) for r in rows_of(result, "sample_joined")] == [(20, sk)]
@@ -231,12 +353,14 @@ def test_sound_many_to_many(warehouse_url, tmp_path):
 def test_sound_left_join(warehouse_url, tmp_path):
     loader = Loader(warehouse_url, tmp_path, left=True)
     loader.load(range(BATCHES))
-    assert loader.engine.connect().scalar(sa.select(sa.func.count())
-                                          .select_from(loader.fact)) == 180
+    assert (
+        loader.engine.connect().scalar(sa.select(sa.func.count()).select_from(loader.fact)) == 180
+    )
     assert failed(check(loader, tmp_path / "reports")) == set()
     with loader.engine.begin() as connection:
-        connection.execute(loader.fact.update().where(loader.fact.c.order_id == 20)
-                           .values(sales_sk=None))
+        connection.execute(
+            loader.fact.update().where(loader.fact.c.order_id == 20).values(sales_sk=None)
+        )
     result = check(loader, tmp_path / "reports")
     assert failed(result) == {"surrogate_keys", "same_rows"}
     assert rows_of(result, "surrogate_keys")[0]["order_id"] == 20
@@ -247,20 +371,33 @@ Break = Callable[[sa.Connection, Loader], None]
 
 def on_fact(where: str, **values) -> Break:
     return lambda connection, loader: change(
-        connection, f"UPDATE fact_sales SET {sets(connection, values)} WHERE {where}")
+        connection, f"UPDATE fact_sales SET {sets(connection, values)} WHERE {where}"
+    )
 
 
-def on(table: sa.Table, batch: int, drain: int = 0, partition: int | None = 0,
-       **changes: str) -> Break:
+def on(
+    table: sa.Table, batch: int, drain: int = 0, partition: int | None = 0, **changes: str
+) -> Break:
     """Changes are SQL expressions."""
+
     def run(connection: sa.Connection, loader: Loader) -> None:
-        where = [table.c.load_id == load_id(1, batch, drain, partition)] if table is load_inputs \
+        where = (
+            [table.c.load_id == load_id(1, batch, drain, partition)]
+            if table is load_inputs
             else [table.c.app == "sales", table.c.batch == batch, table.c.drain == drain]
-        where += ([table.c.partition == partition] if "partition" in table.c
-                  and partition is not None else [])
-        done = connection.execute(table.update().where(*where)
-                                  .values({k: sa.literal_column(v) for k, v in changes.items()}))
+        )
+        where += (
+            [table.c.partition == partition]
+            if "partition" in table.c and partition is not None
+            else []
+        )
+        done = connection.execute(
+            table.update()
+            .where(*where)
+            .values({k: sa.literal_column(v) for k, v in changes.items()})
+        )
         assert done.rowcount == 1
+
     return run
 
 
@@ -273,6 +410,7 @@ def several(*breaks: Break) -> Break:
     def run(connection: sa.Connection, loader: Loader) -> None:
         for b in breaks:
             b(connection, loader)
+
     return run
 
 
@@ -289,14 +427,18 @@ def sets(connection: sa.Connection, values: dict) -> str:
 
 
 def duplicate(connection: sa.Connection, loader: Loader) -> None:
-    row = connection.execute(sa.select(loader.fact)
-                             .where(loader.fact.c.order_id == 20)).mappings().one()
+    row = (
+        connection.execute(sa.select(loader.fact).where(loader.fact.c.order_id == 20))
+        .mappings()
+        .one()
+    )
     connection.execute(loader.fact.insert().values({**row, "load_row": 999}))
 
 
 def shorten_source(connection: sa.Connection, loader: Loader) -> None:
-    pq.write_table(pa.Table.from_pylist(orders(1)[:-1], STREAM),
-                   loader.directory / "orders-1.parquet")
+    pq.write_table(
+        pa.Table.from_pylist(orders(1)[:-1], STREAM), loader.directory / "orders-1.parquet"
+    )
 
 
 def add_product(connection: sa.Connection, loader: Loader) -> None:
@@ -304,111 +446,246 @@ def add_product(connection: sa.Connection, loader: Loader) -> None:
 
 
 BREAKS: dict[str, tuple[Break, dict[str, dict], dict]] = {
-    "a fact is deleted": (sql("DELETE FROM fact_sales WHERE order_id = 20"), {
-        "same_rows": {"batch": 0, "drain": 0, "partition": 0, "table": "fact_sales"},
-        "fact_rows": {"batch": 0, "drain": 0, "partition": 0},
-        "none_missing": {"order_id": 20, "source_batch": 0}}, {}),
-    "a fact is there twice": (duplicate, {
-        "same_rows": {"batch": 0},
-        "fact_rows": {"batch": 0},
-        "no_duplicates": {"order_id": 20, "rows_in_warehouse": 2, "rows_in_source": 1}}, {}),
-    "a stream id is changed": (on_fact("order_id = 20", order_id=99999), {
-        "same_rows": {"batch": 0},
-        "none_missing": {"order_id": 20}, "none_invented": {"order_id": 99999, "batch": 0}}, {}),
-    "an enriched value is changed": (on_fact("order_id = 20", name="wrong: 5 off"), {
-        "same_rows": {"batch": 0}, "sample_joined": {
-            "order_id": 20, "column": "name", "loaded": "wrong: 5 off",
-            "joined_again": "Product 0 100%: 'new'"},
-        "enriched_columns": {"order_id": 20, "column": "name", "loaded": "wrong: 5 off",
-                             "in_dimension": "Product 0 100%: 'new'"}}, {}),
-    "a decimal is changed": (on_fact("order_id = 41", price=0.01), {
-        "same_rows": {"batch": 0, "partition": 1},
-        "sample_joined": {"order_id": 41, "column": "price"},
-        "enriched_columns": {"order_id": 41, "column": "price"}}, {}),
-    "two facts have each other's quantity": (several(on_fact("order_id = 22", quantity=6),
-                                                     on_fact("order_id = 20", quantity=2),
-                                                     on_fact("order_id = 22", quantity=0)),
-                                             {"same_rows": {"batch": 0}}, {}),
-    "a stream column is emptied": (on_fact("order_id = 41", quantity=None),
-                                   {"same_rows": {"batch": 0, "partition": 1}}, {}),
-    "an enriched column is emptied": (on_fact("order_id = 20", sales_day=None), {
-        "enriched_columns": {"order_id": 20, "column": "sales_day", "loaded": None,
-                             "in_dimension": "2026-01-01"},
-        "same_rows": {"batch": 0}}, {"sample": 0}),
-    "a surrogate key is of no one": (on_fact("order_id = 20", sales_sk=99999), {
-        "same_rows": {"batch": 0}, "surrogate_keys": {"order_id": 20, "sales_sk": 99999}},
-                                     {"sample": 0}),
-    "a surrogate key is missing": (on_fact("order_id = 20", sales_sk=None), {
-        "same_rows": {"batch": 0}, "surrogate_keys": {"order_id": 20, "sales_sk": None}},
-                                   {"sample": 0}),
-    "a surrogate key is of another": (on_fact("order_id = 41", sales_sk=2), {
-        "same_rows": {"batch": 0}, "enriched_columns": {"order_id": 41, "column": "name"},
-        "surrogate_keys": {"order_id": 41, "sku": "p07", "dim_sales_sku": "p01"}}, {"sample": 0}),
-    "a batch lacks a partition": (on(load_commits, 1, partitions="3"), {
-        "batch_partitions": {"batch": 1, "partitions_expected": 3, "partitions_in_ledger": 2}}, {}),
-    "a partition's ledger row is lost": (sql(
-        "DELETE FROM load_batches WHERE batch = 1 AND load_batches.partition = 1"), {
-        "batch_partitions": {"batch": 1, "partitions_in_ledger": 1}, "commit_rows": {"batch": 1},
-        "total_arithmetic": {},
-        "waiting_carried": {"batch": 2, "partition": 1},
-        "fact_rows": {"batch": 1, "partition": 1, "rows_in_ledger": 0},
-        "known_loads": {"table": "fact_sales", "load_id": load_id(1, 1, 0, 1)}}, {}),
-    "a batch was never committed": (sql("DELETE FROM load_commits WHERE batch = 1"), {
-        "batch_partitions": {"batch": 1, "partitions_expected": None},
-        "none_invented": {"batch": 1},
-        "unmatched_once": {"rows_in_source": 0, "first_batch": 1}}, {}),
-    "the driver read more": (on(load_commits, 1, rows_read="rows_read + 1"), {
-        "commit_rows": {"batch": 1, "rows_read_by_driver": 61, "rows_read_by_partitions": 60},
-        "source_rows": {"batch": 1}}, {}),
-    "a count is altered": (of_load(1, matched="matched + 1"), {
-        "batch_arithmetic": {"batch": 1, "partition": 0, "difference": -1},
-        "input_arithmetic": {"batch": 1, "partition": 0, "role": "sales", "difference": -1},
-        "total_arithmetic": {"difference": -1}}, {}),
-    "waiting tuples appear": (of_load(1, waiting_before="waiting_before + 1",
-                                     waiting="waiting + 1"), {
-        "waiting_carried": {"batch": 1, "partition": 0}}, {}),
-    "a waiting tuple is forgotten": (of_load(1, waiting="waiting - 1", matched="matched + 1"), {
-        "waiting_carried": {"batch": 2, "partition": 0}, "total_arithmetic": {}}, {}),
-    "a tuple waits after the drain": (of_load(2, 1, waiting="waiting + 1", matched="matched - 1"), {
-        "drained": {"batch": 2, "drain": 1, "partition": 0, "waiting": 1}}, {}),
-    "more rows were promised": (on(load_batches, 1, output_rows="output_rows + 1"), {
-        "fact_rows": {"batch": 1, "partition": 0}}, {}),
-    "an unmatched tuple is lost": (sql("DELETE FROM unmatched WHERE stream_id = '9'"), {
-        "same_rows": {"batch": 0, "partition": 1, "table": "unmatched"},
-        "unmatched_rows": {"batch": 0, "reason": "no_match", "partition": 1},
-        "none_missing": {"order_id": 9}}, {}),
-    "an unmatched tuple has another reason": (sql(
-        "UPDATE unmatched SET reason = 'null_key' WHERE stream_id = '9'"), {
-        "same_rows": {"batch": 0, "table": "unmatched"},
-        "unmatched_rows": {"batch": 0, "partition": 1}}, {}),
-    "an unmatched tuple is changed": (sql(
-        "UPDATE unmatched SET tuple = '{}' WHERE stream_id = '14'"), {
-        "same_rows": {"batch": 0, "table": "unmatched"}}, {}),
-    "an input is not what its load is": (on(load_inputs, 1, matched="matched + 1",
-                                            rows_read="rows_read + 1"), {
-        "input_arithmetic": {"batch": 1, "partition": 0, "role": "(all)"}}, {}),
-    "more than the limit were unparsable": (sql(
-        "UPDATE load_rejections SET reason = 'unparsable' WHERE reason = 'no_match' AND "
-        f"load_id = {load_id(1, 1, 0, 1)}"), {
-        "unparsable": {"rows_read": 180}, "unmatched_rows": {"batch": 1}}, {}),
-    "the reasons do not add up": (sql(
-        f"DELETE FROM load_rejections WHERE load_id = {load_id(1, 1, 0, 0)}"),
-                                  {"unmatched_rows": {"batch": 1, "reason": "(all)"}}, {}),
-    "a tuple is unmatched under another's id": (sql(
-        "UPDATE unmatched SET stream_id = '19' WHERE stream_id = '9'"), {
-        "same_rows": {"batch": 0}, "none_missing": {"order_id": 9},
-        "unmatched_once": {"stream_id": "19", "rows_in_unmatched": 2, "rows_in_source": 1}}, {}),
-    "a tuple is unmatched under a loaded one's id": (sql(
-        "UPDATE unmatched SET stream_id = '20' WHERE stream_id = '9'"), {
-        "same_rows": {"batch": 0}, "none_missing": {"order_id": 9},
-        "unmatched_once": {"stream_id": "20", "rows_in_unmatched": 1, "in_fact_sales": 1}}, {}),
-    "the source has fewer rows": (shorten_source, {
-        "source_rows": {"batch": 1, "source": "orders-1.parquet", "rows_in_source": 59,
-                        "rows_read": 60},
-        "unmatched_once": {"stream_id": "119", "rows_in_source": 0}}, {}),
-    "an unmatched tuple has master data": (add_product,
-                                           {"sample_unmatched": {"stream_id": "9", "sku": "x9"}},
-                                           {}),
+    "a fact is deleted": (
+        sql("DELETE FROM fact_sales WHERE order_id = 20"),
+        {
+            "same_rows": {"batch": 0, "drain": 0, "partition": 0, "table": "fact_sales"},
+            "fact_rows": {"batch": 0, "drain": 0, "partition": 0},
+            "none_missing": {"order_id": 20, "source_batch": 0},
+        },
+        {},
+    ),
+    "a fact is there twice": (
+        duplicate,
+        {
+            "same_rows": {"batch": 0},
+            "fact_rows": {"batch": 0},
+            "no_duplicates": {"order_id": 20, "rows_in_warehouse": 2, "rows_in_source": 1},
+        },
+        {},
+    ),
+    "a stream id is changed": (
+        on_fact("order_id = 20", order_id=99999),
+        {
+            "same_rows": {"batch": 0},
+            "none_missing": {"order_id": 20},
+            "none_invented": {"order_id": 99999, "batch": 0},
+        },
+        {},
+    ),
+    "an enriched value is changed": (
+        on_fact("order_id = 20", name="wrong: 5 off"),
+        {
+            "same_rows": {"batch": 0},
+            "sample_joined": {
+                "order_id": 20,
+                "column": "name",
+                "loaded": "wrong: 5 off",
+                "joined_again": "Product 0 100%: 'new'",
+            },
+            "enriched_columns": {
+                "order_id": 20,
+                "column": "name",
+                "loaded": "wrong: 5 off",
+                "in_dimension": "Product 0 100%: 'new'",
+            },
+        },
+        {},
+    ),
+    "a decimal is changed": (
+        on_fact("order_id = 41", price=0.01),
+        {
+            "same_rows": {"batch": 0, "partition": 1},
+            "sample_joined": {"order_id": 41, "column": "price"},
+            "enriched_columns": {"order_id": 41, "column": "price"},
+        },
+        {},
+    ),
+    "two facts have each other's quantity": (
+        several(
+            on_fact("order_id = 22", quantity=6),
+            on_fact("order_id = 20", quantity=2),
+            on_fact("order_id = 22", quantity=0),
+        ),
+        {"same_rows": {"batch": 0}},
+        {},
+    ),
+    "a stream column is emptied": (
+        on_fact("order_id = 41", quantity=None),
+        {"same_rows": {"batch": 0, "partition": 1}},
+        {},
+    ),
+    "an enriched column is emptied": (
+        on_fact("order_id = 20", sales_day=None),
+        {
+            "enriched_columns": {
+                "order_id": 20,
+                "column": "sales_day",
+                "loaded": None,
+                "in_dimension": "2026-01-01",
+            },
+            "same_rows": {"batch": 0},
+        },
+        {"sample": 0},
+    ),
+    "a surrogate key is of no one": (
+        on_fact("order_id = 20", sales_sk=99999),
+        {"same_rows": {"batch": 0}, "surrogate_keys": {"order_id": 20, "sales_sk": 99999}},
+        {"sample": 0},
+    ),
+    "a surrogate key is missing": (
+        on_fact("order_id = 20", sales_sk=None),
+        {"same_rows": {"batch": 0}, "surrogate_keys": {"order_id": 20, "sales_sk": None}},
+        {"sample": 0},
+    ),
+    "a surrogate key is of another": (
+        on_fact("order_id = 41", sales_sk=2),
+        {
+            "same_rows": {"batch": 0},
+            "enriched_columns": {"order_id": 41, "column": "name"},
+            "surrogate_keys": {"order_id": 41, "sku": "p07", "dim_sales_sku": "p01"},
+        },
+        {"sample": 0},
+    ),
+    "a batch lacks a partition": (
+        on(load_commits, 1, partitions="3"),
+        {"batch_partitions": {"batch": 1, "partitions_expected": 3, "partitions_in_ledger": 2}},
+        {},
+    ),
+    "a partition's ledger row is lost": (
+        sql("DELETE FROM load_batches WHERE batch = 1 AND load_batches.partition = 1"),
+        {
+            "batch_partitions": {"batch": 1, "partitions_in_ledger": 1},
+            "commit_rows": {"batch": 1},
+            "total_arithmetic": {},
+            "waiting_carried": {"batch": 2, "partition": 1},
+            "fact_rows": {"batch": 1, "partition": 1, "rows_in_ledger": 0},
+            "known_loads": {"table": "fact_sales", "load_id": load_id(1, 1, 0, 1)},
+        },
+        {},
+    ),
+    "a batch was never committed": (
+        sql("DELETE FROM load_commits WHERE batch = 1"),
+        {
+            "batch_partitions": {"batch": 1, "partitions_expected": None},
+            "none_invented": {"batch": 1},
+            "unmatched_once": {"rows_in_source": 0, "first_batch": 1},
+        },
+        {},
+    ),
+    "the driver read more": (
+        on(load_commits, 1, rows_read="rows_read + 1"),
+        {
+            "commit_rows": {"batch": 1, "rows_read_by_driver": 61, "rows_read_by_partitions": 60},
+            "source_rows": {"batch": 1},
+        },
+        {},
+    ),
+    "a count is altered": (
+        of_load(1, matched="matched + 1"),
+        {
+            "batch_arithmetic": {"batch": 1, "partition": 0, "difference": -1},
+            "input_arithmetic": {"batch": 1, "partition": 0, "role": "sales", "difference": -1},
+            "total_arithmetic": {"difference": -1},
+        },
+        {},
+    ),
+    "waiting tuples appear": (
+        of_load(1, waiting_before="waiting_before + 1", waiting="waiting + 1"),
+        {"waiting_carried": {"batch": 1, "partition": 0}},
+        {},
+    ),
+    "a waiting tuple is forgotten": (
+        of_load(1, waiting="waiting - 1", matched="matched + 1"),
+        {"waiting_carried": {"batch": 2, "partition": 0}, "total_arithmetic": {}},
+        {},
+    ),
+    "a tuple waits after the drain": (
+        of_load(2, 1, waiting="waiting + 1", matched="matched - 1"),
+        {"drained": {"batch": 2, "drain": 1, "partition": 0, "waiting": 1}},
+        {},
+    ),
+    "more rows were promised": (
+        on(load_batches, 1, output_rows="output_rows + 1"),
+        {"fact_rows": {"batch": 1, "partition": 0}},
+        {},
+    ),
+    "an unmatched tuple is lost": (
+        sql("DELETE FROM unmatched WHERE stream_id = '9'"),
+        {
+            "same_rows": {"batch": 0, "partition": 1, "table": "unmatched"},
+            "unmatched_rows": {"batch": 0, "reason": "no_match", "partition": 1},
+            "none_missing": {"order_id": 9},
+        },
+        {},
+    ),
+    "an unmatched tuple has another reason": (
+        sql("UPDATE unmatched SET reason = 'null_key' WHERE stream_id = '9'"),
+        {
+            "same_rows": {"batch": 0, "table": "unmatched"},
+            "unmatched_rows": {"batch": 0, "partition": 1},
+        },
+        {},
+    ),
+    "an unmatched tuple is changed": (
+        sql("UPDATE unmatched SET tuple = '{}' WHERE stream_id = '14'"),
+        {"same_rows": {"batch": 0, "table": "unmatched"}},
+        {},
+    ),
+    "an input is not what its load is": (
+        on(load_inputs, 1, matched="matched + 1", rows_read="rows_read + 1"),
+        {"input_arithmetic": {"batch": 1, "partition": 0, "role": "(all)"}},
+        {},
+    ),
+    "more than the limit were unparsable": (
+        sql(
+            "UPDATE load_rejections SET reason = 'unparsable' WHERE reason = 'no_match' AND "
+            f"load_id = {load_id(1, 1, 0, 1)}"
+        ),
+        {"unparsable": {"rows_read": 180}, "unmatched_rows": {"batch": 1}},
+        {},
+    ),
+    "the reasons do not add up": (
+        sql(f"DELETE FROM load_rejections WHERE load_id = {load_id(1, 1, 0, 0)}"),
+        {"unmatched_rows": {"batch": 1, "reason": "(all)"}},
+        {},
+    ),
+    "a tuple is unmatched under another's id": (
+        sql("UPDATE unmatched SET stream_id = '19' WHERE stream_id = '9'"),
+        {
+            "same_rows": {"batch": 0},
+            "none_missing": {"order_id": 9},
+            "unmatched_once": {"stream_id": "19", "rows_in_unmatched": 2, "rows_in_source": 1},
+        },
+        {},
+    ),
+    "a tuple is unmatched under a loaded one's id": (
+        sql("UPDATE unmatched SET stream_id = '20' WHERE stream_id = '9'"),
+        {
+            "same_rows": {"batch": 0},
+            "none_missing": {"order_id": 9},
+            "unmatched_once": {"stream_id": "20", "rows_in_unmatched": 1, "in_fact_sales": 1},
+        },
+        {},
+    ),
+    "the source has fewer rows": (
+        shorten_source,
+        {
+            "source_rows": {
+                "batch": 1,
+                "source": "orders-1.parquet",
+                "rows_in_source": 59,
+                "rows_read": 60,
+            },
+            "unmatched_once": {"stream_id": "119", "rows_in_source": 0},
+        },
+        {},
+    ),
+    "an unmatched tuple has master data": (
+        add_product,
+        {"sample_unmatched": {"stream_id": "9", "sku": "x9"}},
+        {},
+    ),
 }
 
 
@@ -423,13 +700,15 @@ def test_broken(name, warehouse_url, tmp_path):
     assert not result.success
     assert failed(result) == set(expected)
     for check_name, row in expected.items():
-        assert any(row.items() <= r.items()
-                   for r in rows_of(result, check_name)), rows_of(result, check_name)
+        assert any(row.items() <= r.items() for r in rows_of(result, check_name)), rows_of(
+            result, check_name
+        )
     page = result.report.read_text()
     for r in result.failed:
         assert r.title.replace("'", "&#39;") in page
-        assert all(str(v) in page for v in r.rows[0].values() if v is not None
-                   and not isinstance(v, str))
+        assert all(
+            str(v) in page for v in r.rows[0].values() if v is not None and not isinstance(v, str)
+        )
 
 
 def run_count(loader: Loader) -> int:
@@ -458,8 +737,13 @@ def test_since_last(warehouse_url, tmp_path):
     assert failed(drained) == {"none_missing"}
     assert run_count(loader) == 3
     assert [r["order_id"] for r in rows_of(drained, "none_missing")] == [130]
-    assert failed(check(loader, reports)) == {"none_missing", "fact_rows", "same_rows",
-                                              "enriched_columns", "sample_joined"}
+    assert failed(check(loader, reports)) == {
+        "none_missing",
+        "fact_rows",
+        "same_rows",
+        "enriched_columns",
+        "sample_joined",
+    }
 
 
 def test_a_failure_stays_open_until_the_same_batches_pass(warehouse_url, tmp_path):
@@ -468,9 +752,12 @@ def test_a_failure_stays_open_until_the_same_batches_pass(warehouse_url, tmp_pat
     loader.load(range(2))
     assert check(loader, reports).success
     with loader.engine.begin() as connection:
-        lost = [dict(r)
-                for r in connection.execute(sa.select(loader.fact)
-                                            .where(loader.fact.c.order_id == 20)).mappings()]
+        lost = [
+            dict(r)
+            for r in connection.execute(
+                sa.select(loader.fact).where(loader.fact.c.order_id == 20)
+            ).mappings()
+        ]
         change(connection, "DELETE FROM fact_sales WHERE order_id = 20")
     # what is proven is not looked at again
     assert "nothing was committed" in str(check(loader, reports, since_last=True))
@@ -486,50 +773,92 @@ def test_a_failure_stays_open_until_the_same_batches_pass(warehouse_url, tmp_pat
     assert mended.proof.startswith("yes: batches 0 to 2, 23 checks on ")
 
 
-@pytest.mark.parametrize("runs, until, open_failures", [
-    ([], (-1, 1), 0),
-    ([(None, (3, 1), True)], (3, 1), 0),
-    ([(None, (3, 1), True), ((3, 1), (5, 1), True)], (5, 1), 0),
-    ([(None, (3, 1), True), ((4, 1), (5, 1), True)], (3, 1), 0),  # nobody looked at batch 4
-    ([(None, (3, 1), True), (None, (3, 1), False), ((3, 1), (5, 1), True)], (-1, 1), 1),
-    ([(None, (3, 1), True), ((3, 1), (5, 1), False), ((5, 1), (6, 1), True)], (3, 1), 1),
-    ([(None, (3, 1), True), ((3, 1), (5, 1), False), ((3, 1), (6, 1), True)], (6, 1), 0),
-    ([((3, 1), (5, 1), False), (None, (4, 1), True)], (4, 1), 1),  # of what failed, batch 5 is left
-    ([((3, 1), (5, 1), False), (None, (6, 1), True)], (6, 1), 0),
-], ids=str)
+@pytest.mark.parametrize(
+    "runs, until, open_failures",
+    [
+        ([], (-1, 1), 0),
+        ([(None, (3, 1), True)], (3, 1), 0),
+        ([(None, (3, 1), True), ((3, 1), (5, 1), True)], (5, 1), 0),
+        ([(None, (3, 1), True), ((4, 1), (5, 1), True)], (3, 1), 0),  # nobody looked at batch 4
+        ([(None, (3, 1), True), (None, (3, 1), False), ((3, 1), (5, 1), True)], (-1, 1), 1),
+        ([(None, (3, 1), True), ((3, 1), (5, 1), False), ((5, 1), (6, 1), True)], (3, 1), 1),
+        ([(None, (3, 1), True), ((3, 1), (5, 1), False), ((3, 1), (6, 1), True)], (6, 1), 0),
+        (
+            [((3, 1), (5, 1), False), (None, (4, 1), True)],
+            (4, 1),
+            1,
+        ),  # of what failed, batch 5 is left
+        ([((3, 1), (5, 1), False), (None, (6, 1), True)], (6, 1), 0),
+    ],
+    ids=str,
+)
 def test_what_all_verifications_have_proven(runs, until, open_failures, tmp_path):
     engine = connect(f"sqlite:///{tmp_path / 'warehouse.db'}")
     create_all(engine)
     with engine.begin() as connection:
-        connection.execute(load_commits.insert()
-                           .values(app="a", batch=6, drain=1, job="{}", fact_table="f",
-                                   sink="sql", partitions=1, source_offsets="{}", rows_read=0,
-                                   committed_at=now()))
+        connection.execute(
+            load_commits.insert().values(
+                app="a",
+                batch=6,
+                drain=1,
+                job="{}",
+                fact_table="f",
+                sink="sql",
+                partitions=1,
+                source_offsets="{}",
+                rows_read=0,
+                committed_at=now(),
+            )
+        )
         for first, last, success in runs:
-            connection.execute(quality_runs.insert().values(
-                app="a", fact_table="f", started_at=now(), seconds=0, from_batch=first and first[0],
-                from_drain=first and first[1], to_batch=last[0], to_drain=last[1],
-                success=int(success), expectations=19, failed="[]", unseen="[]",
-                report=""))
+            connection.execute(
+                quality_runs.insert().values(
+                    app="a",
+                    fact_table="f",
+                    started_at=now(),
+                    seconds=0,
+                    from_batch=first and first[0],
+                    from_drain=first and first[1],
+                    to_batch=last[0],
+                    to_drain=last[1],
+                    success=int(success),
+                    expectations=19,
+                    failed="[]",
+                    unseen="[]",
+                    report="",
+                )
+            )
         proof = read_proof(connection, "a")
-    assert (proof.until, len(proof.failures),
-            proof.complete) == (until, open_failures, until == (6, 1) and not open_failures)
+    assert (proof.until, len(proof.failures), proof.complete) == (
+        until,
+        open_failures,
+        until == (6, 1) and not open_failures,
+    )
     assert str(proof).startswith("yes" if proof.complete else "NO")
 
 
 def test_the_sample_is_drawn_anew_and_as_large_as_it_is_told(tmp_path):
     loader = Loader(f"sqlite:///{tmp_path / 'warehouse.db'}", tmp_path)
     loader.load(range(BATCHES))
-    pages = [check(loader, tmp_path / "reports", sample=n).report.read_text()
-             for n in (10, 10, 1000)]
-    drawn = [re.search(r"(\d+) facts drawn at random \(seed (\d+)\)", page).groups()
-             for page in pages]
+    pages = [
+        check(loader, tmp_path / "reports", sample=n).report.read_text() for n in (10, 10, 1000)
+    ]
+    drawn = [
+        re.search(r"(\d+) facts drawn at random \(seed (\d+)\)", page).groups() for page in pages
+    ]
     assert [count for count, _ in drawn] == ["10", "10", "156"]
     assert len({seed for _, seed in drawn}) == 3
     with loader.engine.connect() as connection:
         commits = committed(connection, "sales")
-        scope = make_scope(connection, range_of(connection, "sales", commits, None), loader.job,
-                           commits[-1], loader.fact, ["v000001"], tmp_path)
+        scope = make_scope(
+            connection,
+            range_of(connection, "sales", commits, None),
+            loader.job,
+            commits[-1],
+            loader.fact,
+            ["v000001"],
+            tmp_path,
+        )
     samples = []
     for seed in (1, 1, 2):
         with Staging(loader.engine) as staging:
@@ -542,8 +871,11 @@ def test_the_sample_is_drawn_anew_and_as_large_as_it_is_told(tmp_path):
 def test_what_holds_says_of_which_batches_and_when(tmp_path):
     loader = Loader(f"sqlite:///{tmp_path / 'warehouse.db'}", tmp_path)
     loader.load(range(BATCHES))
-    assert re.search(r"all 23 checks hold\. Complete: yes: batches 0 to 2, 23 checks on 20\d\d-.* "
-                     r"UTC\.", str(check(loader, tmp_path / "reports")))
+    assert re.search(
+        r"all 23 checks hold\. Complete: yes: batches 0 to 2, 23 checks on 20\d\d-.* "
+        r"UTC\.",
+        str(check(loader, tmp_path / "reports")),
+    )
 
 
 def test_nothing_new(warehouse_url, tmp_path):
@@ -566,13 +898,18 @@ def test_old_reports_are_removed(tmp_path, monkeypatch):
     with loader.engine.begin() as connection:
         for table in (load_apps, load_batches, load_commits):
             connection.execute(table.update().values(app="sales.other"))
-    other = quality.verify(loader.url, "sales.other", job=loader.job, reports_dir=reports,
-                           snapshots=reports / "none").report
+    other = quality.verify(
+        loader.url, "sales.other", job=loader.job, reports_dir=reports, snapshots=reports / "none"
+    ).report
     assert set((reports / "validations").rglob("*.html")) == {*pages[1:], other}
     assert len(list((reports / "results").rglob("*.json"))) == 3
     index = (reports / "index.html").read_text()
-    assert [str(page.relative_to(reports)) in index
-            for page in (*pages, other)] == [False, True, True, True]
+    assert [str(page.relative_to(reports)) in index for page in (*pages, other)] == [
+        False,
+        True,
+        True,
+        True,
+    ]
     assert not [d for d in reports.rglob("*") if d.is_dir() and not list(d.iterdir())]
 
 
@@ -606,7 +943,10 @@ def test_keys_tell_how_many_rows_are_to_be_loaded(sketched, form, tmp_path):
     with loader.engine.begin() as connection:
         change(connection, "DELETE FROM fact_sales WHERE order_id < 120")
     assert failed(check(loader, tmp_path / "reports", **places)) == {
-        "fact_rows", "same_rows", "none_missing"}
+        "fact_rows",
+        "same_rows",
+        "none_missing",
+    }
     with loader.engine.begin() as connection:
         change(connection, "DELETE FROM fact_sales WHERE order_id > 2520")
     result = check(loader, tmp_path / "reports", **places)
@@ -656,8 +996,10 @@ def test_rows_are_expected_version_by_version_where_all_loads_kept_a_sketch(sket
     result = check(loader, tmp_path / "reports", **places)
     assert [r["version"] for r in expected(result)] == [first]
     assert f"Some loads with version {loader.version}" in result.notes[0]
-    file = max((tmp_path / "snapshots" / "sales" / "sku" / first).glob("*.codes"),
-               key=lambda path: path.stat().st_size)
+    file = max(
+        (tmp_path / "snapshots" / "sales" / "sku" / first).glob("*.codes"),
+        key=lambda path: path.stat().st_size,
+    )
     file.write_bytes(bytes(file.stat().st_size))
     result = check(loader, tmp_path / "reports", **places)
     assert "is damaged" in result.notes[1] and str(file) in result.notes[1]
@@ -669,12 +1011,14 @@ def test_rows_are_expected_version_by_version_where_all_loads_kept_a_sketch(sket
 
 def publish(loader: Loader, snapshots: Path, changes: int | None = None) -> str:
     from semistream.master.publish import publish_snapshot
+
     schema = arrow_schema(existing_table(loader.engine, "dim_sales"))
     schema = schema.set(schema.get_field_index("price"), pa.field("price", pa.decimal128(12, 2)))
     with loader.engine.connect() as connection:
         batches = list(fetch(connection, sa.select(loader.dimension), schema))
-    return publish_snapshot(batches, schema, snapshots / "sales" / "sku", "sales", ["sku"],
-                            source={"changes": changes}).version
+    return publish_snapshot(
+        batches, schema, snapshots / "sales" / "sku", "sales", ["sku"], source={"changes": changes}
+    ).version
 
 
 def test_master_data_changed(warehouse_url, tmp_path):
@@ -683,8 +1027,11 @@ def test_master_data_changed(warehouse_url, tmp_path):
     loader.version = publish(loader, snapshots)
     loader.load(range(1))
     with loader.engine.begin() as connection:
-        connection.execute(loader.dimension.update().where(loader.dimension.c.sku == "p00")
-                           .values(name="renamed", colour="red"))
+        connection.execute(
+            loader.dimension.update()
+            .where(loader.dimension.c.sku == "p00")
+            .values(name="renamed", colour="red")
+        )
         connection.execute(loader.dimension.insert().values(sku="x9", name="new"))
     first, loader.version = loader.version, publish(loader, snapshots)
     assert first != loader.version
@@ -696,12 +1043,15 @@ def test_master_data_changed(warehouse_url, tmp_path):
         change(connection, "UPDATE fact_sales SET name = 'Product 0' WHERE order_id = 60")
     result = check(loader, reports, snapshots=snapshots, sample=0)
     assert {(r["order_id"], r["in_dimension"]) for r in rows_of(result, "enriched_columns")} == {
-        (20, "Product 0 100%: 'new'"), (60, "renamed")}, "also those of a version before"
+        (20, "Product 0 100%: 'new'"),
+        (60, "renamed"),
+    }, "also those of a version before"
     result = check(loader, reports, snapshots=snapshots)
     assert failed(result) == {"sample_joined", "enriched_columns", "same_rows"}
-    assert {(r["order_id"], r["master_version"], r["joined_again"])
-            for r in rows_of(result, "sample_joined")} == {
-        (20, first, "Product 0 100%: 'new'"), (60, loader.version, "renamed")}
+    assert {
+        (r["order_id"], r["master_version"], r["joined_again"])
+        for r in rows_of(result, "sample_joined")
+    } == {(20, first, "Product 0 100%: 'new'"), (60, loader.version, "renamed")}
     shutil.rmtree(snapshots / "sales" / "sku" / first)
     result = check(loader, reports, snapshots=snapshots)
     assert [r["order_id"] for r in rows_of(result, "sample_joined")] == [60]
@@ -724,15 +1074,20 @@ def test_a_version_that_is_gone_is_said_to_be(tmp_path, verified):
     shutil.rmtree(snapshots / "sales" / "sku" / first)
     result = check(loader, reports, snapshots=snapshots)
     assert result.success
-    what = (f"52 facts and 8 unmatched tuples were loaded with version {first} of the master data, "
-            f"which is no longer kept")
+    what = (
+        f"52 facts and 8 unmatched tuples were loaded with version {first} of the master data, "
+        f"which is no longer kept"
+    )
     if verified:
         assert not result.unseen and any(
-            n.startswith(f"{what}: they were compared") for n in result.notes)
+            n.startswith(f"{what}: they were compared") for n in result.notes
+        )
     else:
         assert result.unseen == [f"{what}: they were not compared with it"]
-        assert result.unseen[0] in result.proof and "as far as can be seen" in \
-            result.report.read_text()
+        assert (
+            result.unseen[0] in result.proof
+            and "as far as can be seen" in result.report.read_text()
+        )
     again = check(loader, reports, snapshots=snapshots)
     assert again.unseen == result.unseen, "to have passed over it once is not to have seen it"
 
@@ -760,13 +1115,21 @@ def test_a_version_that_is_damaged_is_said_to_be(tmp_path):
 def provision_again(loader: Loader, changes: int) -> None:
     """As provisioning changes a dimension, which is not yet published: every name, and colours
     where there was none."""
-    row = {"table_name": "dim_sales", "arrow_schema": "", "business_key": "[]", "rows": 1,
-           "provisioned_at": now()}
+    row = {
+        "table_name": "dim_sales",
+        "arrow_schema": "",
+        "business_key": "[]",
+        "rows": 1,
+        "provisioned_at": now(),
+    }
     with loader.engine.begin() as connection:
         connection.execute(masters.delete())
         connection.execute(masters.insert().values(name="sales", changes=changes, **row))
-        connection.execute(loader.dimension.update()
-                           .values(name=f"name {changes}", colour="red" if changes > 1 else None))
+        connection.execute(
+            loader.dimension.update().values(
+                name=f"name {changes}", colour="red" if changes > 1 else None
+            )
+        )
 
 
 def test_master_data_changed_and_not_yet_published(warehouse_url, tmp_path):
@@ -784,11 +1147,13 @@ def test_master_data_changed_and_not_yet_published(warehouse_url, tmp_path):
         change(connection, "UPDATE fact_sales SET name = 'name 2' WHERE order_id = 20")
     result = check(loader, reports, snapshots=snapshots)
     assert failed(result) == {"sample_joined", "enriched_columns", "same_rows"}
-    assert [(r["order_id"], r["joined_again"])
-            for r in rows_of(result, "sample_joined")] == [(20, "name 1")]
+    assert [(r["order_id"], r["joined_again"]) for r in rows_of(result, "sample_joined")] == [
+        (20, "name 1")
+    ]
     publish(loader, snapshots, 2)
-    assert rows_of(check(loader, reports, snapshots=snapshots),
-                   "sample_joined") == rows_of(result, "sample_joined")
+    assert rows_of(check(loader, reports, snapshots=snapshots), "sample_joined") == rows_of(
+        result, "sample_joined"
+    )
 
 
 def test_master_data_changed_while_it_was_verified(warehouse_url, tmp_path, monkeypatch):
@@ -825,7 +1190,8 @@ def test_delta(warehouse_url, tmp_path):
         connection.execute(load_commits.update().values(sink=uri))
         connection.execute(loader.fact.delete())
     deltalake.write_deltalake(
-        uri, pa.Table.from_pylist(rows, arrow_schema(loader.fact)).drop_columns(["load_row"]))
+        uri, pa.Table.from_pylist(rows, arrow_schema(loader.fact)).drop_columns(["load_row"])
+    )
     assert failed(check(loader, tmp_path / "reports")) == set()
     deltalake.DeltaTable(uri).delete("order_id = 20")
     result = check(loader, tmp_path / "reports")
@@ -870,14 +1236,15 @@ def test_job_comes_from_the_ledger(tmp_path):
     assert "secret" not in job.to_ledger()
     with loader.engine.begin() as connection:
         connection.execute(load_commits.update().values(job=job.to_ledger()))
-    assert quality.verify(loader.url, "sales", reports_dir=tmp_path / "reports",
-                          snapshots=tmp_path).success
+    assert quality.verify(
+        loader.url, "sales", reports_dir=tmp_path / "reports", snapshots=tmp_path
+    ).success
     with pytest.raises(ConfigError, match="Apps that have: sales"):
         quality.verify(loader.url, "sails", reports_dir=tmp_path / "reports")
 
 
 SOURCES = {
-    "csv": ("id,name\n1,a\n2,\"b,\nb\"\nthree,c\n4\n5,d\n", {}, 5, [1, 2, 5]),
+    "csv": ('id,name\n1,a\n2,"b,\nb"\nthree,c\n4\n5,d\n', {}, 5, [1, 2, 5]),
     "csv without header": ("1;a\n2;b\n", {"header": "false", "sep": ";"}, 2, [1, 2]),
     "json": ('{"id": 1}\n\n{"id": 2\n{"name": "x"}\n{"id": 4}\n', {}, 4, [1, 4]),
 }
@@ -890,15 +1257,23 @@ def test_text_sources(name, tmp_path):
     text, options, rows, ids = SOURCES[name]
     kind, file = name.split()[0], tmp_path / "part 1.txt"
     file.write_text(text)
-    spec = StreamSpec(format=kind, options=options,
-                      columns=None if "id,name" in text else "id BIGINT, name STRING", id=("id",))
+    spec = StreamSpec(
+        format=kind,
+        options=options,
+        columns=None if "id,name" in text else "id BIGINT, name STRING",
+        id=("id",),
+    )
     pieces = list(ids_of_file(file, spec, None))
     assert sum(n for n, _ in pieces) == rows
-    schema = pa.schema([("quality_batch", pa.int64()), ("id", pa.int64()),
-                        ("quality_id", pa.string())])
+    schema = pa.schema(
+        [("quality_batch", pa.int64()), ("id", pa.int64()), ("quality_id", pa.string())]
+    )
     found = pa.concat_tables(with_stream_id(7, b, 1, schema) for _, b in pieces)
-    assert found.to_pydict() == {"quality_batch": [7] * len(ids), "id": ids,
-                                 "quality_id": [str(i) for i in ids]}
+    assert found.to_pydict() == {
+        "quality_batch": [7] * len(ids),
+        "id": ids,
+        "quality_id": [str(i) for i in ids],
+    }
 
 
 def test_options_of_a_file_hold_when_a_source_is_counted_again(tmp_path):
@@ -907,8 +1282,9 @@ def test_options_of_a_file_hold_when_a_source_is_counted_again(tmp_path):
     (options := tmp_path / "options.yaml").write_text('{header: "false", sep: ;}')
     options.chmod(0o600)
     (file := tmp_path / "part.txt").write_text("1;a\n2;b\n")
-    spec = StreamSpec(format="csv", options_file=str(options), columns="id BIGINT, name STRING",
-                      id=("id",))
+    spec = StreamSpec(
+        format="csv", options_file=str(options), columns="id BIGINT, name STRING", id=("id",)
+    )
     pieces = list(ids_of_file(file, spec, None))
     assert pa.concat_batches([b for _, b in pieces])["id"].to_pylist() == ["1", "2"]
 
@@ -923,16 +1299,16 @@ def test_numbered_sources(warehouse):
     with warehouse.begin() as connection:
         connection.execute(outbox.insert(), [{"id": i, "order_id": 100 + i} for i in range(1, 10)])
     part = Part({"id": 3}, {"id": 7})
-    source = find_source(StreamSpec(format="outbox", options={"table": "outbox"},
-                                    id=("order_id",)))
+    source = find_source(StreamSpec(format="outbox", options={"table": "outbox"}, id=("order_id",)))
     (split,) = source.splits(part)
-    assert [(n, b.to_pydict()) for n, b in source.recount(split, warehouse).read(("order_id",))] \
-        == [(4, {"order_id": [104, 105, 106, 107]})]
+    assert [
+        (n, b.to_pydict()) for n, b in source.recount(split, warehouse).read(("order_id",))
+    ] == [(4, {"order_id": [104, 105, 106, 107]})]
     source = find_source(StreamSpec(format="zipf", id=("id",)))
     (split,) = source.splits(Part(None, part.end))
-    assert [(n, b.column("id").to_pylist())
-            for n, b in source.recount(split, warehouse).read(("id",))] == [
-        (7, [1, 2, 3, 4, 5, 6, 7])]
+    assert [
+        (n, b.column("id").to_pylist()) for n, b in source.recount(split, warehouse).read(("id",))
+    ] == [(7, [1, 2, 3, 4, 5, 6, 7])]
     with pytest.raises(CannotRecount, match="kafka"):
         find_source(StreamSpec(format="kafka")).splits(part)
 
@@ -944,8 +1320,11 @@ def test_stale_staging_tables_are_dropped(warehouse_url, tmp_path):
         for name in ("quality_1000_1_ids", f"quality_{int(datetime.now().timestamp())}_1_ids"):
             connection.exec_driver_sql(f"CREATE TABLE {name} (a INT)")
     check(loader, tmp_path / "reports")
-    left = [t for t in sa.inspect(loader.engine).get_table_names() if t.startswith("quality_")
-            and t != "quality_runs"]
+    left = [
+        t
+        for t in sa.inspect(loader.engine).get_table_names()
+        if t.startswith("quality_") and t != "quality_runs"
+    ]
     assert len(left) == 1 and "quality_1000" not in left[0]
 
 
@@ -963,13 +1342,25 @@ def test_report_in_a_browser_offline(tmp_path):
     assert check(loader, reports).success
     with loader.engine.begin() as connection:
         change(connection, "DELETE FROM fact_sales WHERE order_id = 20")
-        change(connection, "UPDATE fact_sales SET name = '<script>document.title = 1</script>' "
-                           "WHERE order_id = 41")
+        change(
+            connection,
+            "UPDATE fact_sales SET name = '<script>document.title = 1</script>' "
+            "WHERE order_id = 41",
+        )
     result = check(loader, reports)
     options = chromium.Options()
-    for flag in ("headless", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run",
-                 "disable-background-networking", "disable-component-update", "disable-sync",
-                 "host-resolver-rules=MAP * ~NOTFOUND", f"user-data-dir={tmp_path / 'user'}"):
+    for flag in (
+        "headless",
+        "no-sandbox",
+        "disable-gpu",
+        "disable-quic",
+        "no-first-run",
+        "disable-background-networking",
+        "disable-component-update",
+        "disable-sync",
+        "host-resolver-rules=MAP * ~NOTFOUND",
+        f"user-data-dir={tmp_path / 'user'}",
+    ):
         options.add_argument(f"--{flag}")
     browser = webdriver.Chrome(options=options, service=Service(driver))
     try:
@@ -985,10 +1376,12 @@ def test_report_in_a_browser_offline(tmp_path):
         assert "source batch order id\n0 20\n" in shown
         assert "<script>" in browser.find_element("id", "sample_joined").text
         loaded = browser.execute_script(
-            "return performance.getEntriesByType('resource').map(e => e.name)")
+            "return performance.getEntriesByType('resource').map(e => e.name)"
+        )
         assert [u for u in loaded if not u.startswith(("data:", "file:"))] == []
         color = browser.execute_script(
-            "return getComputedStyle(document.querySelector('.tag.bad')).backgroundColor")
+            "return getComputedStyle(document.querySelector('.tag.bad')).backgroundColor"
+        )
         assert color not in ("rgba(0, 0, 0, 0)", "rgb(255, 255, 255)")
         browser.find_element("link text", "All verifications").click()
         assert browser.find_element("tag name", "h1").text == "Data quality of the warehouse"
@@ -1001,7 +1394,8 @@ def test_nothing_secret_is_written(mariadb, tmp_path):
     engine = connect(url)
     with engine.begin() as connection:
         connection.exec_driver_sql(
-            "CREATE OR REPLACE USER 'checker'@'%%' IDENTIFIED BY 'hidden-word'")
+            "CREATE OR REPLACE USER 'checker'@'%%' IDENTIFIED BY 'hidden-word'"
+        )
         connection.exec_driver_sql("GRANT ALL ON *.* TO 'checker'@'%%'")
     engine.dispose()
     loader = Loader(url.replace("root@", "checker:hidden-word@"), tmp_path)

@@ -10,8 +10,10 @@ from semistream.streaming.settings import LoadSettings, StreamStreamSettings
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
-PAGES = {path: path.read_text()
-         for path in (*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")))}
+PAGES = {
+    path: path.read_text()
+    for path in (*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")))
+}
 ALL = "\n".join(PAGES.values())
 
 
@@ -28,8 +30,9 @@ def yes(value):
 
 
 def test_every_setting_of_a_load_is_explained():
-    for name, field in chain(LoadSettings.model_fields.items(),
-                             StreamStreamSettings.model_fields.items()):
+    for name, field in chain(
+        LoadSettings.model_fields.items(), StreamStreamSettings.model_fields.items()
+    ):
         assert f"| `{name}` |" in ALL and field.description in ALL, name
 
 
@@ -43,8 +46,10 @@ def test_links_lead_somewhere():
 
 def anchors(text: str) -> set[str]:
     """Return the anchors of a page's headings, by GitHub's rule."""
-    return {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-")
-            for h in re.findall(r"^#+ (.*)$", text, re.M)}
+    return {
+        re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-")
+        for h in re.findall(r"^#+ (.*)$", text, re.M)
+    }
 
 
 def test_every_page_is_linked_from_the_readme():

@@ -63,20 +63,28 @@ class FileSink:
 
     def prepare(self, stream, added, id_columns):
         self.directory.mkdir(exist_ok=True)
-        pq.write_table(with_key(pa.schema([*stream, *added]).empty_table(), 0),
-                       self.directory / "empty.parquet")
+        pq.write_table(
+            with_key(pa.schema([*stream, *added]).empty_table(), 0),
+            self.directory / "empty.parquet",
+        )
         return self
 
     def write(self, record, spool):
         name, engine = record.state_file, self.warehouse.engine
-        key = self.warehouse.ledger(record.app).load_id(record.batch, record.drain,
-                                                        record.partition)
+        key = self.warehouse.ledger(record.app).load_id(
+            record.batch, record.drain, record.partition
+        )
         pq.write_table(with_key(spool.joined(), key), self.directory / f"{name}.joined")
-        pq.write_table(rejected_rows(spool.unmatched(), key, self.warehouse.fact),
-                       self.directory / f"{name}.unmatched")
-        return replace(record, prepared={"data": name},
-                       facts_checksum=stored_checksum(spool.joined(), engine),
-                       unmatched_checksum=stored_checksum(spool.unmatched(), engine))
+        pq.write_table(
+            rejected_rows(spool.unmatched(), key, self.warehouse.fact),
+            self.directory / f"{name}.unmatched",
+        )
+        return replace(
+            record,
+            prepared={"data": name},
+            facts_checksum=stored_checksum(spool.joined(), engine),
+            unmatched_checksum=stored_checksum(spool.unmatched(), engine),
+        )
 
     def commit(self, commit, loads):
         names = [load.prepared["data"] for load in loads]
@@ -97,9 +105,13 @@ class FileSink:
         return None
 
     def stored(self, app):
-        return StoredRows(pq.read_schema(self.directory / "empty.parquet"),
-                          ((str(f), lambda f=f: iter(pq.read_table(f).to_batches()))
-                           for f in self.directory.glob("*.parquet")))
+        return StoredRows(
+            pq.read_schema(self.directory / "empty.parquet"),
+            (
+                (str(f), lambda f=f: iter(pq.read_table(f).to_batches()))
+                for f in self.directory.glob("*.parquet")
+            ),
+        )
 
 
 class CountingReader(RangeReader):
@@ -109,7 +121,8 @@ class CountingReader(RangeReader):
     def read(self, partition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Range)
         yield pa.RecordBatch.from_pylist(
-            [a_tuple(n) for n in range(partition.start + 1, partition.end + 1)], STREAM)
+            [a_tuple(n) for n in range(partition.start + 1, partition.end + 1)], STREAM
+        )
 
 
 class CountingData(DataSource):
@@ -143,8 +156,9 @@ class CountingInRanges(Counting):
 
     def splits(self, part):
         (whole,) = super().splits(part)
-        return [Range(first, min(first + 30, whole.end))
-                for first in range(whole.start, whole.end, 30)]
+        return [
+            Range(first, min(first + 30, whole.end)) for first in range(whole.start, whole.end, 30)
+        ]
 
     def input(self, df, part):
         return Splits(RangeSplits(), self.splits(part))
@@ -167,8 +181,13 @@ def registered(monkeypatch):
 def proven(load: SmallLoad, job: Job):
     if not inspect(connect(load.places.warehouse_url)).has_table("dim_part"):
         provision_beside(load)
-    return verify(load.places.warehouse_url, "sales", job=job, reports_dir=load.places.reports,
-                  snapshots=load.places.snapshots)
+    return verify(
+        load.places.warehouse_url,
+        "sales",
+        job=job,
+        reports_dir=load.places.reports,
+        snapshots=load.places.snapshots,
+    )
 
 
 def test_a_sink_is_a_class_and_a_line(spark, sqlite_load, tmp_path, registered):
@@ -178,8 +197,12 @@ def test_a_sink_is_a_class_and_a_line(spark, sqlite_load, tmp_path, registered):
     sqlite_load.run(spark, sink=f"toy://{directory}")
     rows = [r for f in directory.glob("*.parquet") for r in pq.read_table(f).to_pylist()]
     joined, unmatched = sqlite_load.expected()
-    same(Counter(tuple(r[n] for n in ("id", "sku", "amount", "part_sk", "name", "price"))
-                 for r in rows), joined)
+    same(
+        Counter(
+            tuple(r[n] for n in ("id", "sku", "amount", "part_sk", "name", "price")) for r in rows
+        ),
+        joined,
+    )
     same(sqlite_load.unmatched(), unmatched)
     sqlite_load.check_ledger()
     result = proven(sqlite_load, sqlite_load.job)
@@ -192,20 +215,29 @@ def test_a_sink_is_a_class_and_a_line(spark, sqlite_load, tmp_path, registered):
 def test_a_source_is_a_class_and_a_line(spark, sqlite_load, registered, monkeypatch, kind):
     """Spark brings its tuples, or tasks read its splits."""
     monkeypatch.setitem(sources.SOURCES, "counting", f"counting.{kind.__name__}")
-    job = sqlite_load.job.model_copy(update={"stream": sqlite_load.job.stream.model_copy(
-        update={"format": "counting", "path": None, "options": {}})})
+    job = sqlite_load.job.model_copy(
+        update={
+            "stream": sqlite_load.job.stream.model_copy(
+                update={"format": "counting", "path": None, "options": {}}
+            )
+        }
+    )
     sqlite_load.stream = [a_tuple(n) for n in range(1, ROWS + 1)]
     sqlite_load.run(spark, job, max_files=0, max_rows=200)
     sqlite_load.check()
-    assert (sqlite_load.query("SELECT rows_read FROM load_commits WHERE drain = 0 ORDER BY batch")
-            == [(200,), (200,), (100,)])
+    assert sqlite_load.query(
+        "SELECT rows_read FROM load_commits WHERE drain = 0 ORDER BY batch"
+    ) == [(200,), (200,), (100,)]
     result = proven(sqlite_load, job)
     assert result.success, result.describe()
     assert not result.notes, "the source was counted again"
 
 
 def test_settings_name_sinks_as_before():
-    for setting, kind in (("sql", "SqlSink"), ("/data/facts", "DeltaSink"),
-                          ("s3://bucket/facts", "DeltaSink")):
+    for setting, kind in (
+        ("sql", "SqlSink"),
+        ("/data/facts", "DeltaSink"),
+        ("s3://bucket/facts", "DeltaSink"),
+    ):
         wanted = LoadSettings.load({"job": "tpch", "sink": setting}).sink
         assert next(k for k in sinks.SINKS if k.accepts(wanted)).__name__ == kind

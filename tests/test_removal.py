@@ -23,12 +23,15 @@ from semistream.warehouse import connect
 
 
 def tables(load):
-    mine = dict.fromkeys(("load_batches", "load_commits", "load_files", "quality_runs"),
-                         "app = 'sales'")
-    mine |= dict.fromkeys(("fact_sales", "unmatched", "load_inputs", "load_rejections"),
-                          of_app("sales"))
-    return {t: load.query(f"SELECT count(*) FROM {t} WHERE {where}")[0][0]
-            for t, where in mine.items()}
+    mine = dict.fromkeys(
+        ("load_batches", "load_commits", "load_files", "quality_runs"), "app = 'sales'"
+    )
+    mine |= dict.fromkeys(
+        ("fact_sales", "unmatched", "load_inputs", "load_rejections"), of_app("sales")
+    )
+    return {
+        t: load.query(f"SELECT count(*) FROM {t} WHERE {where}")[0][0] for t, where in mine.items()
+    }
 
 
 def of_app(name):
@@ -41,7 +44,8 @@ def of_app(name):
 
 @pytest.mark.parametrize("command", ["reset", "remove"])
 def test_what_an_app_has_loaded_is_taken_away_and_can_be_loaded_again(
-        spark, load, monkeypatch, capsys, command):
+    spark, load, monkeypatch, capsys, command
+):
     monkeypatch.setenv("SEMISTREAM_HOME", str(load.places.home))
     monkeypatch.setenv("WAREHOUSE_URL", load.places.warehouse_url)
     load.publish()
@@ -57,8 +61,9 @@ def test_what_an_app_has_loaded_is_taken_away_and_can_be_loaded_again(
         assert "is in use by another app" in capsys.readouterr().err
     (load.places.home / "mine").mkdir()
     (load.places.home / "mine" / "file").touch()
-    assert cli.main([command, "sales", "--yes", "--checkpoint",
-                     str(load.places.home / "mine")]) == 2
+    assert (
+        cli.main([command, "sales", "--yes", "--checkpoint", str(load.places.home / "mine")]) == 2
+    )
     assert cli.main([command, "..", "--yes"]) == 2 and (load.places.home / "mine/file").exists()
     assert all(tables(load).values())
     capsys.readouterr()
@@ -71,8 +76,9 @@ def test_what_an_app_has_loaded_is_taken_away_and_can_be_loaded_again(
     assert cli.main([command, "sales", "--yes"]) == 2
     assert "Those that have: other" in capsys.readouterr().err
     assert load.run(spark)["rows_read"] == 500 and verify(load).success
-    assert load.query(f"SELECT count(*) FROM fact_sales WHERE {of_app('sales')}") == \
-        load.query(f"SELECT count(*) FROM fact_sales WHERE {of_app('other')}")
+    assert load.query(f"SELECT count(*) FROM fact_sales WHERE {of_app('sales')}") == load.query(
+        f"SELECT count(*) FROM fact_sales WHERE {of_app('other')}"
+    )
 
 
 def test_what_is_in_a_delta_table_is_not_taken_away(spark, sqlite_load):
@@ -95,24 +101,34 @@ def test_a_second_app_on_a_fact_table_is_warned_of(spark, sqlite_load, caplog):
 
 def test_an_app_is_called_as_its_job_is(tmp_path, monkeypatch):
     monkeypatch.setenv("SEMISTREAM_HOME", str(tmp_path / "var"))
-    job = {"name": "sales", "stream": {}, "master": {"name": "part"}, "on": "sku",
-           "fact_table": "f"}
+    job = {
+        "name": "sales",
+        "stream": {},
+        "master": {"name": "part"},
+        "on": "sku",
+        "fact_table": "f",
+    }
     for name in ("sales", "returns"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "job.yaml").write_text(json.dumps(job | {"name": name}))
         assert LoadSettings.load({"job": str(tmp_path / name / "job.yaml")}).name() == name
     assert LoadSettings.load({"job": "tpch"}).name() == "tpch"
     (tmp_path / "odd.yaml").write_text(json.dumps(job | {"name": "a/b"}))
-    for settings in ({"job": str(tmp_path / "odd.yaml")}, {"job": "tpch", "app": ".."},
-                     {"job": "tpch", "app": "."}):
+    for settings in (
+        {"job": str(tmp_path / "odd.yaml")},
+        {"job": "tpch", "app": ".."},
+        {"job": "tpch", "app": "."},
+    ):
         with pytest.raises(ConfigError, match="not begin with"):
             LoadSettings.load(settings).name()
 
 
 def test_a_full_disk_is_said_with_the_file(tmp_path, monkeypatch):
-    with pytest.raises(OSError,
-                       match=r"No space left on device: .*state-1"), naming(tmp_path / "state-1"), \
-            open("/dev/full", "wb") as file:
+    with (
+        pytest.raises(OSError, match=r"No space left on device: .*state-1"),
+        naming(tmp_path / "state-1"),
+        open("/dev/full", "wb") as file,
+    ):
         file.write(b"x" * 100_000)
 
     def full(*_, **__):
@@ -136,8 +152,11 @@ def test_the_readme_s_queries_run(spark, load):
     queries = re.search(r"```sql\n(.*?)```", text, re.DOTALL)[1].strip().splitlines()
     assert len(queries) == 3
     for query in queries:
-        query = query.replace("dim_product", "dim_part").replace("product_sk", "part_sk").replace(
-            "d.category", "d.name")
+        query = (
+            query.replace("dim_product", "dim_part")
+            .replace("product_sk", "part_sk")
+            .replace("d.category", "d.name")
+        )
         assert load.query(query.removesuffix(";"))
 
 
@@ -149,15 +168,18 @@ def test_a_failed_step_of_make_load_says_which_checks(tmp_path):
             # no other app's failure is this load's
             form = json.loads(arguments[arguments.index("--conf") + 1])
             assert form == {"app": "tpch", "since_last": True}
-            log.write_text("INFO x\nVerificationFailed: tpch: 1 of 17 checks failed.\n- Rows "
-                           "(rows): 3 rows\n    id=7\nReport: /r/1.html\nINFO y\n")
+            log.write_text(
+                "INFO x\nVerificationFailed: tpch: 1 of 17 checks failed.\n- Rows "
+                "(rows): 3 rows\n    id=7\nReport: /r/1.html\nINFO y\n"
+            )
             return False
 
     log = tmp_path / "load.log"
     log.write_text("")
     screen = Console(record=True, width=200)
-    assert not local._run_dag(Fails(), "verify_completeness", "tpch", screen, Paths(home=tmp_path),
-                              log)
+    assert not local._run_dag(
+        Fails(), "verify_completeness", "tpch", screen, Paths(home=tmp_path), log
+    )
     shown = screen.export_text()
     assert "1 of 17 checks failed" in shown and "id=7" in shown and "Report: /r/1.html" in shown
     assert "INFO" not in shown

@@ -21,8 +21,9 @@ from semistream.streaming.app import App, make_planner
 from semistream.streaming.settings import LoadSettings
 
 PRODUCTS = [("a", "e1", "apple"), ("b", "e2", "bread"), ("c", "e3", "corn")]
-STREAM = pa.schema([("id", pa.int64()), ("sku", pa.string()), ("ean", pa.string()),
-                    ("name", pa.string())])
+STREAM = pa.schema(
+    [("id", pa.int64()), ("sku", pa.string()), ("ean", pa.string()), ("name", pa.string())]
+)
 
 
 @pytest.fixture
@@ -37,8 +38,11 @@ def places(tmp_path, monkeypatch):
 def declare(places, values=None, directory="dimensions"):
     file = places.home / directory / "product.yaml"
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(yaml.safe_dump(values or {"path": str(places.home / "product.csv"),
-                                              "business_key": ["sku"]}))
+    file.write_text(
+        yaml.safe_dump(
+            values or {"path": str(places.home / "product.csv"), "business_key": ["sku"]}
+        )
+    )
     return file
 
 
@@ -47,22 +51,31 @@ def write(places, name, **values) -> str:
     file = places.home / "jobs" / f"{name}.yaml"
     file.parent.mkdir(exist_ok=True)
     (places.home / "stream").mkdir(exist_ok=True)
-    file.write_text(yaml.safe_dump(
-        {"name": name, "stream": {"path": str(places.home / "stream"), "id": ["id"]},
-         "fact_table": f"fact_{name}", **values}))
+    file.write_text(
+        yaml.safe_dump(
+            {
+                "name": name,
+                "stream": {"path": str(places.home / "stream"), "id": ["id"]},
+                "fact_table": f"fact_{name}",
+                **values,
+            }
+        )
+    )
     return str(file)
 
 
 def plan(places, job, partitions=2):
     loaded = workloads.load_job(job, places)
-    planner = make_planner(LoadSettings.load({"job": job, "algorithm": "ssbj"}), loaded, "app",
-                           places)
+    planner = make_planner(
+        LoadSettings.load({"job": job, "algorithm": "ssbj"}), loaded, "app", places
+    )
     return planner.without_sample((STREAM,), partitions)
 
 
 @pytest.mark.parametrize("declared", [False, True], ids=["in both jobs", "in a file"])
-def test_two_jobs_that_join_a_dimension_on_different_columns(places, warehouse_url, monkeypatch,
-                                                             declared):
+def test_two_jobs_that_join_a_dimension_on_different_columns(
+    places, warehouse_url, monkeypatch, declared
+):
     """One snapshot flipped between their keys, and the other job's plan failed."""
     monkeypatch.setenv("WAREHOUSE_URL", warehouse_url)
     places = Paths.from_environment()
@@ -70,8 +83,11 @@ def test_two_jobs_that_join_a_dimension_on_different_columns(places, warehouse_u
         declare(places)
         jobs = [write(places, on, dimensions={"product": {"on": on}}) for on in ("sku", "ean")]
     else:
-        master = {"name": "product", "path": str(places.home / "product.csv"),
-                  "business_key": ["sku"]}
+        master = {
+            "name": "product",
+            "path": str(places.home / "product.csv"),
+            "business_key": ["sku"],
+        }
         jobs = [write(places, on, master=master, on=on) for on in ("sku", "ean")]
     for _ in range(2):
         for job in jobs:
@@ -81,7 +97,8 @@ def test_two_jobs_that_join_a_dimension_on_different_columns(places, warehouse_u
     assert {current_version(root) for root in roots.values()} == {"v000001"}
     plans = [plan(places, job) for job in jobs]
     assert [p.joins[0].snapshot for p in plans] == [
-        str(places.snapshots / "product" / on / "v000001") for on in ("sku", "ean")]
+        str(places.snapshots / "product" / on / "v000001") for on in ("sku", "ean")
+    ]
 
     with open(places.home / "product.csv", "a") as file:
         file.write("d,e4,dates\n")
@@ -100,25 +117,39 @@ def test_a_dimension_is_provisioned_by_itself(places, capsys):
     steps.provision(job, "product", places)
     assert steps.publish(job, "product", "16MB", places)
     assert steps.published(job, "product", places) == {
-        "job": job, "dimension": "product", "versions": {"ean": "v000001"}, "tuples": 3}
+        "job": job,
+        "dimension": "product",
+        "versions": {"ean": "v000001"},
+        "tuples": 3,
+    }
     with open(places.home / "product.csv", "a") as file:
         file.write("d,e4,dates\n")
     steps.provision("product", "product", places)
     assert steps.publish("product", "product", "16MB", places)
     assert steps.published("product", "product", places) == {
-        "dimension": "product", "versions": {"ean": "v000002"}, "tuples": 4}
+        "dimension": "product",
+        "versions": {"ean": "v000002"},
+        "tuples": 4,
+    }
     with pytest.raises(ConfigError, match="must be one of the job"):
         steps.provision(job, "customer", places)
 
 
-@pytest.mark.parametrize("first, second", [
-    ("jobs/dimensions/product.yaml", "/dimensions/product.yaml"),
-    ("/dimensions/product.yaml", "jobs/j.yaml")])
+@pytest.mark.parametrize(
+    "first, second",
+    [
+        ("jobs/dimensions/product.yaml", "/dimensions/product.yaml"),
+        ("/dimensions/product.yaml", "jobs/j.yaml"),
+    ],
+)
 def test_two_declarations_of_a_name_that_differ_are_refused(places, first, second):
     declare(places)
     if "jobs/dim" in first:
-        declare(places, {"path": str(places.home / "other.csv"), "business_key": ["sku"]},
-                "jobs/dimensions")
+        declare(
+            places,
+            {"path": str(places.home / "other.csv"), "business_key": ["sku"]},
+            "jobs/dimensions",
+        )
         job = write(places, "j", dimensions={"product": {"on": "sku"}})
     else:
         job = write(places, "j", master={"name": "product", "path": "other.csv"}, on="sku")
@@ -131,8 +162,10 @@ def test_two_declarations_of_a_name_that_differ_are_refused(places, first, secon
 def test_jobs_that_declare_a_dimension_in_different_ways(places):
     """The second one is refused while the first one's file declares it so."""
     master = {"name": "product", "path": str(places.home / "product.csv"), "business_key": ["sku"]}
-    one, two = (write(places, name, master=master | {"max_rejected": share}, on="sku")
-                for name, share in (("one", 0.1), ("two", 0.2)))
+    one, two = (
+        write(places, name, master=master | {"max_rejected": share}, on="sku")
+        for name, share in (("one", 0.1), ("two", 0.2))
+    )
     steps.provision(one, "product", places)
     with pytest.raises(ConfigError, match="must be declared the same way") as refused:
         steps.provision(two, "product", places)
@@ -147,39 +180,82 @@ def test_jobs_that_declare_a_dimension_in_different_ways(places):
 def test_roles_of_one_job_share_one_declaration(places):
     here = {"path": "product.csv", "name": "product"}
     with pytest.raises(ConfigError, match=r"the role one .*the role two|the role two .*one"):
-        Job.load({"name": "j", "stream": {}, "fact_table": "f", "dimensions": {
-            "one": {"dimension": here, "on": "sku"},
-            "two": {"dimension": here | {"path": "other.csv"}, "on": "sku"}}})
+        Job.load(
+            {
+                "name": "j",
+                "stream": {},
+                "fact_table": "f",
+                "dimensions": {
+                    "one": {"dimension": here, "on": "sku"},
+                    "two": {"dimension": here | {"path": "other.csv"}, "on": "sku"},
+                },
+            }
+        )
     with pytest.raises(ConfigError, match="declared in a file"):
         workloads.load_job(write(places, "j", dimensions={"product": {"on": "sku"}}), places)
     with pytest.raises(ConfigError, match="must not be given with dimensions"):
-        Job.load({"name": "j", "stream": {}, "fact_table": "f", "on": "sku",
-                  "dimensions": {"product": {"path": "p.csv", "on": "sku"}}})
+        Job.load(
+            {
+                "name": "j",
+                "stream": {},
+                "fact_table": "f",
+                "on": "sku",
+                "dimensions": {"product": {"path": "p.csv", "on": "sku"}},
+            }
+        )
 
 
 def test_a_job_of_several_roles_provisions_all_and_is_not_loaded_yet(places):
     declare(places)
-    job = write(places, "j", dimensions={
-        "sold": {"dimension": "product", "on": {"sku": "sku"}},
-        "returned": {"dimension": "product", "on": {"ean": "ean"}, "columns": {"label": "back"}},
-        "shop": {"path": str(places.home / "product.csv"), "on": "sku"}})
+    job = write(
+        places,
+        "j",
+        dimensions={
+            "sold": {"dimension": "product", "on": {"sku": "sku"}},
+            "returned": {
+                "dimension": "product",
+                "on": {"ean": "ean"},
+                "columns": {"label": "back"},
+            },
+            "shop": {"path": str(places.home / "product.csv"), "on": "sku"},
+        },
+    )
     assert steps.dimensions(job, places) == ["product", "shop"]
     assert main(["provision", job, "--no-progress"]) == 0
     assert sorted(map(str, places.snapshots.glob("*/*/CURRENT"))) == [
-        str(places.snapshots / at / "CURRENT")
-        for at in ("product/ean", "product/sku", "shop/sku")]
+        str(places.snapshots / at / "CURRENT") for at in ("product/ean", "product/sku", "shop/sku")
+    ]
     with pytest.raises(ConfigError, match="several dimensions yet"):
         plan(places, job)
 
 
 def test_the_short_form_is_one_role(places):
-    short = {"name": "j", "stream": {}, "fact_table": "f", "on": {"item": "sku"},
-             "master": {"name": "product", "path": "p.csv"}, "columns": ["label"]}
-    long = {"name": "j", "stream": {}, "fact_table": "f", "dimensions": {
-        "product": {"dimension": {"name": "product", "path": "p.csv"}, "on": {"item": "sku"},
-                    "columns": {"label": "label"}}}}
-    in_place = {"name": "j", "stream": {}, "fact_table": "f", "dimensions": {
-        "product": {"path": "p.csv", "on": ["item=sku"], "columns": ["label"]}}}
+    short = {
+        "name": "j",
+        "stream": {},
+        "fact_table": "f",
+        "on": {"item": "sku"},
+        "master": {"name": "product", "path": "p.csv"},
+        "columns": ["label"],
+    }
+    long = {
+        "name": "j",
+        "stream": {},
+        "fact_table": "f",
+        "dimensions": {
+            "product": {
+                "dimension": {"name": "product", "path": "p.csv"},
+                "on": {"item": "sku"},
+                "columns": {"label": "label"},
+            }
+        },
+    }
+    in_place = {
+        "name": "j",
+        "stream": {},
+        "fact_table": "f",
+        "dimensions": {"product": {"path": "p.csv", "on": ["item=sku"], "columns": ["label"]}},
+    }
     job = Job.load(short)
     assert job == Job.load(long) == Job.load(in_place)
     assert job.roles[0].dimension.business_key == ("sku",)
@@ -190,17 +266,30 @@ def test_a_role_names_the_surrogate_key_and_prefixes_columns(places, spark):
     """From provisioning to the proof."""
     declare(places)
     (places.home / "stream").mkdir()
-    pq.write_table(pa.Table.from_pylist(
-        [{"id": i, "sku": "x", "ean": f"e{i % 4}", "name": f"n{i}"} for i in range(20)], STREAM),
-        places.home / "stream" / "part.parquet")
-    job = write(places, "j", dimensions={"sold": {
-        "dimension": "product", "on": "ean", "columns": {"sku": "sku", "label": "what"},
-        "join_type": "left"}})
+    pq.write_table(
+        pa.Table.from_pylist(
+            [{"id": i, "sku": "x", "ean": f"e{i % 4}", "name": f"n{i}"} for i in range(20)], STREAM
+        ),
+        places.home / "stream" / "part.parquet",
+    )
+    job = write(
+        places,
+        "j",
+        dimensions={
+            "sold": {
+                "dimension": "product",
+                "on": "ean",
+                "columns": {"sku": "sku", "label": "what"},
+                "join_type": "left",
+            }
+        },
+    )
     assert main(["provision", job, "--no-progress"]) == 0
     from semistream.streaming.status import StatusFile, checkpoint_lock
 
-    settings = LoadSettings.load({"job": job, "app": "j", "algorithm": "ssbj", "memory": "1MB",
-                                  "partitions": 2})
+    settings = LoadSettings.load(
+        {"job": job, "app": "j", "algorithm": "ssbj", "memory": "1MB", "partitions": 2}
+    )
     directory = settings.directory(places)
     with checkpoint_lock(directory), StatusFile(directory, "j") as status:
         load = App(settings, workloads.load_job(job, places), places, status)
@@ -212,12 +301,16 @@ def test_a_role_names_the_surrogate_key_and_prefixes_columns(places, spark):
 
     engine = connect(places.warehouse_url)
     with engine.connect() as connection:
-        found = Counter(connection.execute(text(
-            "SELECT id, sku, ean, name, sold_sk, sold_sku, what FROM fact_j")).tuples())
+        found = Counter(
+            connection.execute(
+                text("SELECT id, sku, ean, name, sold_sk, sold_sku, what FROM fact_j")
+            ).tuples()
+        )
     engine.dispose()
     label = {ean: (n + 1, sku, label) for n, (sku, ean, label) in enumerate(PRODUCTS)}
-    assert found == Counter((i, "x", f"e{i % 4}", f"n{i}", *label.get(f"e{i % 4}", (None,) * 3))
-                            for i in range(20))
+    assert found == Counter(
+        (i, "x", f"e{i % 4}", f"n{i}", *label.get(f"e{i % 4}", (None,) * 3)) for i in range(20)
+    )
     assert steps.verify("j", places, since_last=False, sample=10)["checks"]
 
 

@@ -45,8 +45,10 @@ def test_every_experiment_is_laid_out(experiment, runner):
 
 def test_the_sizes_are_those_printed():
     assert (S1, S2) == ((50, 100, 150, 200, 250), (11, 23, 35, 47, 59)) and DOMAIN == 2**18
-    assert [{p.shift for p in EXPERIMENTS[name].points(None, ("agms",))}
-            for name in ("sketch-moderate", "sketch-skewed")] == [{100, 200, 300}, {30, 50}]
+    assert [
+        {p.shift for p in EXPERIMENTS[name].points(None, ("agms",))}
+        for name in ("sketch-moderate", "sketch-skewed")
+    ] == [{100, 200, 300}, {30, 50}]
 
 
 @pytest.mark.parametrize("s1", S1)
@@ -72,12 +74,14 @@ def test_a_sketch_is_that_of_the_stream_key_by_key(algorithm, runner):
     streamed = sized(algorithm, point.s1, point.s2, 3)
     keys = runner.stream(point, 1).keys
     for first in range(0, len(keys), 1000):
-        streamed.update(keys[first:first + 1000])
+        streamed.update(keys[first : first + 1000])
     assert runner.sketch(point, 1, 3).to_bytes() == streamed.to_bytes()
 
 
-@pytest.mark.parametrize("estimate, error", [(100, 0), (150, 0.5), (50, 1), (1100, 10), (2000, 19),
-                                             (9, WORST), (0, WORST), (-5, WORST)])
+@pytest.mark.parametrize(
+    "estimate, error",
+    [(100, 0), (150, 0.5), (50, 1), (1100, 10), (2000, 19), (9, WORST), (0, WORST), (-5, WORST)],
+)
 def test_errors_by_hand(estimate, error):
     assert estimate_error(estimate, 100) == pytest.approx(error)
 
@@ -99,30 +103,44 @@ def test_a_point_that_fails_is_told(runner, monkeypatch):
 @pytest.mark.slow
 def test_results_claims_and_a_report(runner, monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("SEMISTREAM_HOME", str(runner.places.home))
-    assert main(["sketch-skewed", "--scale", "0.002", "--output",
-                 str(tmp_path)]) == 0
+    assert main(["sketch-skewed", "--scale", "0.002", "--output", str(tmp_path)]) == 0
     out, err = capsys.readouterr()
     assert "almost 0" in out and "[100/100]" in err
     results = json.loads((tmp_path / "sketch-skewed" / "results.json").read_text())
     assert len(results["rows"]) == 100 and results["wrong_answers"] == []
     verdicts = {c["claim"]: c["verdict"] for c in results["claims"]}
-    assert (verdicts["Shift 30: the basic sketch has 100 times the error of the skimmed one"]
-            != "not reproduced")
+    assert (
+        verdicts["Shift 30: the basic sketch has 100 times the error of the skimmed one"]
+        != "not reproduced"
+    )
     assert verdicts["Estimates outside of their 95% bounds"] == "met"
     page = (tmp_path / "sketch-skewed" / "report.html").read_text()
     assert page.count("<svg") == 1 and "http" not in page.replace("http://www.w3.org", "")
     assert "118,000" in page
-    assert "exact join sizes are the same" in (tmp_path / "sketch-skewed"
-                                               / "claims.txt").read_text()
+    assert (
+        "exact join sizes are the same" in (tmp_path / "sketch-skewed" / "claims.txt").read_text()
+    )
 
 
 def test_the_time_of_updates(runner, monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("SEMISTREAM_HOME", str(runner.places.home))
-    assert main(["sketch-update", "--scale", "0.002", "--algorithms", "skimmed",
-                 "--output", str(tmp_path)]) == 0
+    assert (
+        main(
+            [
+                "sketch-update",
+                "--scale",
+                "0.002",
+                "--algorithms",
+                "skimmed",
+                "--output",
+                str(tmp_path),
+            ]
+        )
+        == 0
+    )
     rows = json.loads((tmp_path / "sketch-update" / "results.json").read_text())["rows"]
-    assert [r["memory"] <= 1000 * 4**i and r["update_ns"] > 0
-            for i, r in enumerate(rows, 1)] == [True] * 5
-    assert main(["sketch-update", "--algorithms", "ssbj", "--output",
-                 str(tmp_path)]) == 2
+    assert [r["memory"] <= 1000 * 4**i and r["update_ns"] > 0 for i, r in enumerate(rows, 1)] == [
+        True
+    ] * 5
+    assert main(["sketch-update", "--algorithms", "ssbj", "--output", str(tmp_path)]) == 2
     assert "must be of skimmed, agms" in capsys.readouterr().err

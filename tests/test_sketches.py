@@ -45,15 +45,16 @@ from semistream.sketches.sampled import EVERY
 from semistream.sketches.sampled import join_size as estimated
 from semistream.workloads import ZipfKeys
 
-KEYS = np.array([0, -1, 7, 2**63 - 1, -2**63, 2**61 - 1, 12345, 2**32], np.int64)
+KEYS = np.array([0, -1, 7, 2**63 - 1, -(2**63), 2**61 - 1, 12345, 2**32], np.int64)
 
 
 def small(method: str, seed: int = 0) -> Sketch:
     return AgmsSketch(70, 3, seed) if method == "agms" else SkimmedSketch(40, 3, 16, seed)
 
 
-def sketch_of(codes, weights=1, sketch: Sketch | None = None, method: str = "skimmed",
-              seed: int = 0) -> Sketch:
+def sketch_of(
+    codes, weights=1, sketch: Sketch | None = None, method: str = "skimmed", seed: int = 0
+) -> Sketch:
     sketch = sketch or small(method, seed)
     sketch.update(np.asarray(codes, np.int64), weights)
     return sketch
@@ -75,8 +76,9 @@ def _all_values(keys, bits):
     for n in range(p**4):
         a, b, c, d = n // p**3, n // p**2 % p, n // p % p, n % p
         for i in range(len(keys)):
-            value = polynomial(np.uint64(keys[i]), np.uint64(a), np.uint64(b), np.uint64(c),
-                               np.uint64(d), bits)
+            value = polynomial(
+                np.uint64(keys[i]), np.uint64(a), np.uint64(b), np.uint64(c), np.uint64(d), bits
+            )
             out[n] = out[n] * p + np.int64(value)
     return out
 
@@ -98,7 +100,7 @@ def test_products_are_those_of_the_field(a, b):
 
 
 @settings(deadline=None)
-@given(st.lists(st.integers(-2**63, 2**63 - 1), min_size=1, max_size=20))
+@given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=20))
 def test_points_are_the_linear_function_of_a_code(codes):
     linear = random_field_elements(3, "field elements", 3)
     a, b, c = map(int, linear)
@@ -128,8 +130,9 @@ def test_signs_of_up_to_four_keys_are_independent():
     assert set(np.unique(found)) == {-1, 1}
     for size in (1, 2, 3, 4):
         for keys in itertools.combinations(range(len(KEYS)), size):
-            assert abs(found[:, :, keys].prod(axis=2).mean()) < 4.5 / sqrt(
-                found[:, :, 0].size), keys
+            assert abs(found[:, :, keys].prod(axis=2).mean()) < 4.5 / sqrt(found[:, :, 0].size), (
+                keys
+            )
 
 
 def test_signs_of_neighbouring_sketches_do_not_go_together():
@@ -172,8 +175,9 @@ def test_sketches_add_up(method, a, b, seed):
 @given(a=streams, b=streams, data=st.data())
 def test_deletion_undoes_insertion_in_any_order(method, a, b, data):
     steps = data.draw(st.permutations([(k, 1) for k in a + b] + [(k, -1) for k in b]))
-    sketch = sketch_of([k for k, _ in steps], np.array([w for _, w in steps], np.int64),
-                       method=method)
+    sketch = sketch_of(
+        [k for k, _ in steps], np.array([w for _, w in steps], np.int64), method=method
+    )
     assert (sketch.counters == sketch_of(a, method=method).counters).all()
     assert (sketch.inserted, sketch.deleted) == (len(a) + len(b), len(b))
 
@@ -185,8 +189,11 @@ def test_order_and_chunks_do_not_matter(method, a, data):
     shuffled, cut = data.draw(st.permutations(a)), data.draw(st.integers(0, len(a)))
     sketch = sketch_of(shuffled[cut:], sketch=sketch_of(shuffled[:cut], method=method))
     assert (sketch.counters == sketch_of(a, method=method).counters).all()
-    weighted = sketch_of(list(dict.fromkeys(a)),
-                         np.array([a.count(k) for k in dict.fromkeys(a)], np.int64), method=method)
+    weighted = sketch_of(
+        list(dict.fromkeys(a)),
+        np.array([a.count(k) for k in dict.fromkeys(a)], np.int64),
+        method=method,
+    )
     assert (sketch.counters == weighted.counters).all() and sketch.inserted == weighted.inserted
 
 
@@ -198,6 +205,7 @@ def test_what_is_deleted_altogether_joins_nothing(method):
 
 
 # ---- exactness
+
 
 @settings(deadline=None, max_examples=40)
 @given(a=st.lists(st.integers(-5, 5), max_size=80), b=st.lists(st.integers(-5, 5), max_size=80))
@@ -231,8 +239,11 @@ def test_nothing_joins_nothing(method):
 def test_dense_values_are_found_with_their_frequencies():
     rng = np.random.default_rng(0)
     dense = {-17: 5000, 2**62 + 1: 3000, 123: 2000}
-    codes = rng.permutation(np.concatenate([np.full(n, k) for k, n in dense.items()]
-                                           + [rng.integers(10**6, 10**9, 20_000)]))
+    codes = rng.permutation(
+        np.concatenate(
+            [np.full(n, k) for k, n in dense.items()] + [rng.integers(10**6, 10**9, 20_000)]
+        )
+    )
     found = sketch_of(codes, sketch=SkimmedSketch(200, 5, 64)).skim()
     assert found.codes.tolist() == sorted(dense)
     assert found.frequencies.tolist() == pytest.approx([dense[k] for k in sorted(dense)], abs=40)
@@ -261,17 +272,24 @@ def test_a_value_that_deletions_leave_is_still_found():
 
 # ---- frequent items
 
+
 @settings(deadline=None, max_examples=100)
-@given(st.lists(st.tuples(st.integers(0, 40), st.integers(-2, 9)), max_size=300),
-       st.integers(2, 40), st.integers(0, 300))
+@given(
+    st.lists(st.tuples(st.integers(0, 40), st.integers(-2, 9)), max_size=300),
+    st.integers(2, 40),
+    st.integers(0, 300),
+)
 def test_frequent_items_keep_their_promise(stream, slots, cut):
     items, merged = FrequentItems(slots), FrequentItems(slots)
     for part, into in ((stream, items), (stream[:cut], merged)):
-        into.update(np.array([k for k, _ in part], np.int64),
-                    np.array([w for _, w in part], np.int64))
+        into.update(
+            np.array([k for k, _ in part], np.int64), np.array([w for _, w in part], np.int64)
+        )
     other = FrequentItems(slots)
-    other.update(np.array([k for k, _ in stream[cut:]], np.int64),
-                 np.array([w for _, w in stream[cut:]], np.int64))
+    other.update(
+        np.array([k for k, _ in stream[cut:]], np.int64),
+        np.array([w for _, w in stream[cut:]], np.int64),
+    )
     merged.merge(other)
     total = sum(w for _, w in stream if w > 0)
     for found in (items, merged):
@@ -283,6 +301,7 @@ def test_frequent_items_keep_their_promise(stream, slots, cut):
 
 
 # ---- bounds
+
 
 @pytest.mark.parametrize("s2", [1, 2, 3, 4, 5, 11, 12, 59])
 def test_a_median_fails_as_often_as_the_binomial_distribution_says(s2):
@@ -297,8 +316,9 @@ def test_bounds_by_hand():
     assert join_error(4, 9, 2, 100, 1, 0.1) == pytest.approx(2.0)
     error = estimated_join_error(400, 900, 50, 100, 1, 0.1)
     assert error**2 * 10 == pytest.approx(400 * 900 + (50 + error) ** 2)
-    assert estimated_join_error(400, 900, 1e6, 100, 1,
-                                0.1) == pytest.approx(sqrt(2 * 400 * 900 / 10))
+    assert estimated_join_error(400, 900, 1e6, 100, 1, 0.1) == pytest.approx(
+        sqrt(2 * 400 * 900 / 10)
+    )
     assert self_join_size(80, 1e9, 80, 1, 0.1) == pytest.approx(160)
     assert self_join_size(80, 99, 20, 1, 0.1) == 99
     assert published(4, 9, 16, 10) == (6, 1 / 32)
@@ -336,10 +356,19 @@ def test_rows_are_unbiased_and_have_the_variance_of_theory(method):
     exact, s1 = counts[0] @ counts[1], 60
     found = []
     for seed in range(200):
-        left, right = (sketch_of(x, sketch=AgmsSketch(s1, 3, seed) if method == "agms"
-                                 else SkimmedSketch(s1, 3, 2, seed)) for x in (f, g))
-        found += ((left.counters.astype(float) * right.counters).sum(axis=1)
-                  / (s1 if method == "agms" else 1)).tolist()
+        left, right = (
+            sketch_of(
+                x,
+                sketch=AgmsSketch(s1, 3, seed)
+                if method == "agms"
+                else SkimmedSketch(s1, 3, 2, seed),
+            )
+            for x in (f, g)
+        )
+        found += (
+            (left.counters.astype(float) * right.counters).sum(axis=1)
+            / (s1 if method == "agms" else 1)
+        ).tolist()
     variance = product_variance(counts[0] @ counts[0], counts[1] @ counts[1], exact) / s1
     assert abs(np.mean(found) - exact) < 4 * sqrt(variance / len(found))
     assert np.var(found) < variance * (1 + 4 * sqrt(2 / len(found)))
@@ -350,23 +379,40 @@ def test_as_published_the_bound_holds_too():
     f, g = zipf(1.0, 1), zipf(1.0, 2)
     counts = [np.bincount(x, minlength=5000).astype(float) for x in (f, g)]
     bound, failure = published(counts[0] @ counts[0], counts[1] @ counts[1], 50, 7)
-    values = [sketch_of(f, sketch=AgmsSketch(50, 7, seed)).join_size(
-        sketch_of(g, sketch=AgmsSketch(50, 7, seed))).value for seed in range(100)]
-    assert sum(abs(v - counts[0] @ counts[1]) > bound
-               for v in values) <= binom.isf(0.002, 100, failure)
+    values = [
+        sketch_of(f, sketch=AgmsSketch(50, 7, seed))
+        .join_size(sketch_of(g, sketch=AgmsSketch(50, 7, seed)))
+        .value
+        for seed in range(100)
+    ]
+    assert sum(abs(v - counts[0] @ counts[1]) > bound for v in values) <= binom.isf(
+        0.002, 100, failure
+    )
 
 
 def test_skimming_makes_estimates_better_in_the_same_memory():
     """Mean errors of 20 estimates each, skew 1.5: the basic sketch has some 30 times the error."""
     f, g = zipf(1.5, 1), zipf(1.5, 2, 20)
     exact = int(np.bincount(f, minlength=5000) @ np.bincount(g, minlength=5000))
-    errors = {m: np.mean([abs(sketch_of(f, sketch=c.for_memory(8000, s))
-                              .join_size(sketch_of(g, sketch=c.for_memory(8000, s))).value - exact)
-                          for s in range(20)]) for m, c in METHODS.items()}
+    errors = {
+        m: np.mean(
+            [
+                abs(
+                    sketch_of(f, sketch=c.for_memory(8000, s))
+                    .join_size(sketch_of(g, sketch=c.for_memory(8000, s)))
+                    .value
+                    - exact
+                )
+                for s in range(20)
+            ]
+        )
+        for m, c in METHODS.items()
+    }
     assert errors["skimmed"] < errors["agms"] / 5
 
 
 # ---- memory, blobs
+
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("memory", [300, 999, 4096, 64_000, 1_000_000])
@@ -375,13 +421,19 @@ def test_a_sketch_takes_the_memory_that_it_is_given(method, memory):
     assert 0.8 * memory < sketch.memory_bytes <= memory and sketch.counters.nbytes < memory
 
 
-@pytest.mark.parametrize("make, parameter", [
-    (lambda: AgmsSketch.for_memory(100), "memory"),
-    (lambda: SkimmedSketch.for_memory(299), "memory"),
-    (lambda: AgmsSketch(0, 1), "s1"), (lambda: AgmsSketch(1, 0), "s2"),
-    (lambda: SkimmedSketch(5, 4, 8), "s2"),
-    (lambda: SkimmedSketch(5, 1, 8), "s2"), (lambda: SkimmedSketch(5, 3, 1), "slots"),
-    (lambda: SkimmedSketch(2**31, 3, 8), "s1")])
+@pytest.mark.parametrize(
+    "make, parameter",
+    [
+        (lambda: AgmsSketch.for_memory(100), "memory"),
+        (lambda: SkimmedSketch.for_memory(299), "memory"),
+        (lambda: AgmsSketch(0, 1), "s1"),
+        (lambda: AgmsSketch(1, 0), "s2"),
+        (lambda: SkimmedSketch(5, 4, 8), "s2"),
+        (lambda: SkimmedSketch(5, 1, 8), "s2"),
+        (lambda: SkimmedSketch(5, 3, 1), "slots"),
+        (lambda: SkimmedSketch(2**31, 3, 8), "s1"),
+    ],
+)
 def test_sizes_that_cannot_work_are_refused(make, parameter):
     with pytest.raises(ConfigError) as e:
         make()
@@ -411,16 +463,28 @@ def test_a_blob_is_no_larger_than_the_sketch(method):
 
 def test_a_damaged_blob_and_one_of_another_version_are_refused():
     blob = sketch_of([1, 2, 3]).to_bytes()
-    for wrong in (blob[:-1], b"", blob[:30], blob.replace(b"sketch 1", b"sketch 2"),
-                  blob[:-5] + b"xxxxx"):
+    for wrong in (
+        blob[:-1],
+        b"",
+        blob[:30],
+        blob.replace(b"sketch 1", b"sketch 2"),
+        blob[:-5] + b"xxxxx",
+    ):
         with pytest.raises(StateError, match="damaged, of another version"):
             read_sketch(wrong)
 
 
-@pytest.mark.parametrize("other", [small("skimmed", 1), small("agms"), SkimmedSketch(41, 3, 16),
-                                   SkimmedSketch(40, 5, 16),
-                                   SkimmedSketch(40, 3, 32)],
-                         ids=["seed", "method", "s1", "s2", "slots"])
+@pytest.mark.parametrize(
+    "other",
+    [
+        small("skimmed", 1),
+        small("agms"),
+        SkimmedSketch(41, 3, 16),
+        SkimmedSketch(40, 5, 16),
+        SkimmedSketch(40, 3, 32),
+    ],
+    ids=["seed", "method", "s1", "s2", "slots"],
+)
 def test_sketches_of_other_hash_functions_are_refused(other):
     for act in (small("skimmed").merge, small("skimmed").join_size):
         with pytest.raises(StateError, match="different hash functions"):
@@ -429,8 +493,10 @@ def test_sketches_of_other_hash_functions_are_refused(other):
 
 def test_hash_functions_are_the_same_for_ever():
     """Blobs hold counters, and rely on it."""
-    assert random_field_elements(7, "agms", 2).tolist() == [1921225378857255659,
-                                                            1583306137395163766]
+    assert random_field_elements(7, "agms", 2).tolist() == [
+        1921225378857255659,
+        1583306137395163766,
+    ]
     counters = sketch_of(range(6), sketch=SkimmedSketch(4, 3, 4, 7)).counters
     assert counters.tolist() == [[1, -3, 0, 2], [1, -1, 3, 1], [0, 0, -2, -2]]
 

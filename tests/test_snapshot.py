@@ -37,20 +37,32 @@ MASTERS = {
 def master(kind: str) -> tuple[pa.Table, list[str]]:
     columns = MASTERS[kind]
     names = [f"k{i}" for i in range(len(columns))]
-    table = pa.table([*columns, pa.array(np.arange(1, N + 1)),
-                      pa.array([f"name {i}" * (i % 5) if i % 11 else None for i in range(N)])],
-                     names=[*names, "m_sk", "name"])
+    table = pa.table(
+        [
+            *columns,
+            pa.array(np.arange(1, N + 1)),
+            pa.array([f"name {i}" * (i % 5) if i % 11 else None for i in range(N)]),
+        ],
+        names=[*names, "m_sk", "name"],
+    )
     return table, names
 
 
 def publish(table, names, root, **options):
-    return publish_snapshot(table.to_batches(max_chunksize=700), table.schema, root, "m", names,
-                            **{"page_tuples": 32} | options)
+    return publish_snapshot(
+        table.to_batches(max_chunksize=700),
+        table.schema,
+        root,
+        "m",
+        names,
+        **{"page_tuples": 32} | options,
+    )
 
 
 def everything(relation, columns):
-    rows = [r for i in range(relation.partition_count)
-            for r in relation.read(i, columns).to_pylist()]
+    rows = [
+        r for i in range(relation.partition_count) for r in relation.read(i, columns).to_pylist()
+    ]
     return sorted(rows, key=lambda r: r["m_sk"])
 
 
@@ -60,10 +72,12 @@ def test_every_row_is_in_one_partition_with_its_code(tmp_path, kind, owned):
     table, names = master(kind)
     manifest = publish(table, names, tmp_path)
     keys = master_keys(table.schema, names)
-    in_bucket = buckets(keys.master_codes(table.combine_chunks().to_batches()[0])[0], keys.exact,
-                        64)
+    in_bucket = buckets(
+        keys.master_codes(table.combine_chunks().to_batches()[0])[0], keys.exact, 64
+    )
     expected = table.filter(
-        pa.array(np.isin(in_bucket, list(range(64) if owned is None else owned)))).to_pylist()
+        pa.array(np.isin(in_bucket, list(range(64) if owned is None else owned)))
+    ).to_pylist()
     for tuples in (1, 32, 333, 10**6):
         relation = open_snapshot(tmp_path, partition_tuples=tuples, buckets=owned)
         assert everything(relation, table.schema.names) == expected
@@ -87,10 +101,11 @@ def test_partitions_of_names_exactly_where_a_key_may_be(tmp_path, kind):
         for code in relation.read_codes(i).tolist():
             held.setdefault(code, set()).add(i)
     known = np.array(list(held))
-    for code, (first, last) in zip(known.tolist(), relation.partitions_of(known).tolist(),
-                                   strict=True):
+    for code, (first, last) in zip(
+        known.tolist(), relation.partitions_of(known).tolist(), strict=True
+    ):
         assert held[code] == set(range(first, last))
-    strangers = np.setdiff1d(np.concatenate([known - 1, known + 1, [-2**63, 2**63 - 1]]), known)
+    strangers = np.setdiff1d(np.concatenate([known - 1, known + 1, [-(2**63), 2**63 - 1]]), known)
     ranges = relation.partitions_of(strangers)
     assert (ranges[:, 1] - ranges[:, 0] <= 1).all()
     assert (ranges[:, 1] <= relation.partition_count).all()
@@ -141,12 +156,18 @@ def test_only_asked_columns_are_read(tmp_path):
 
 def test_direct_reads_give_the_same(tmp_path):
     table, names = master("string")
-    publish(table.append_column("wide", pa.array([None if i % 7 == 0 else "x" * (i % 90)
-                                                  for i in range(N)])),
-            names, tmp_path, bucket_count=3)
+    publish(
+        table.append_column(
+            "wide", pa.array([None if i % 7 == 0 else "x" * (i % 90) for i in range(N)])
+        ),
+        names,
+        tmp_path,
+        bucket_count=3,
+    )
     for size in (1, 1000):
-        cached, direct = (open_snapshot(tmp_path, partition_tuples=size, direct=d)
-                          for d in (False, True))
+        cached, direct = (
+            open_snapshot(tmp_path, partition_tuples=size, direct=d) for d in (False, True)
+        )
         for i in range(cached.partition_count):
             assert (cached.read_codes(i) == direct.read_codes(i)).all()
             for columns in (["wide", "m_sk"], ["m_sk"]):
@@ -163,6 +184,7 @@ def test_what_is_read_ahead_is_not_read_again(tmp_path, algorithm, columns, monk
         return read(*arguments)
 
     monkeypatch.setattr(SnapshotRelation, "_read", watched)
+
     def read_from_files():
         return int(re.search(r"rchar: (\d+)", Path("/proc/self/io").read_text())[1])
 
@@ -170,15 +192,23 @@ def test_what_is_read_ahead_is_not_read_again(tmp_path, algorithm, columns, monk
     publish(table.append_column("wide", pa.array(["x" * 500] * N)), names, tmp_path, bucket_count=2)
     relation = open_snapshot(tmp_path, direct=True)
     stream = table.select(names)
-    join = open_join(algorithm, memory=1_000_000, stream=stream.schema, master=relation,
-                     on=[(names[0], names[0])], columns=columns, parameters={"disk_tuples": 256})
+    join = open_join(
+        algorithm,
+        memory=1_000_000,
+        stream=stream.schema,
+        master=relation,
+        on=[(names[0], names[0])],
+        columns=columns,
+        parameters={"disk_tuples": 256},
+    )
     before = read_from_files()
     for _ in range(4):
         for chunk in stream.to_batches(max_chunksize=500):
             list(join.process(chunk))
     list(join.drain())
-    assert join.stats.bytes_read > 0 and sum(here) < len(
-        here) / 4, "who reads ahead, reads in the background"
+    assert join.stats.bytes_read > 0 and sum(here) < len(here) / 4, (
+        "who reads ahead, reads in the background"
+    )
     assert read_from_files() - before < 1.2 * join.stats.bytes_read + join.spec.memory
 
 
@@ -223,8 +253,12 @@ def test_old_versions_go_and_pinned_ones_stay(tmp_path):
     pin(tmp_path, "app/one", "v000001")
     for _ in range(4):
         publish(table, names, tmp_path, bucket_count=2)
-    assert sorted(p.name for p in tmp_path.glob("v*")) == ["v000001", "v000003", "v000004",
-                                                           "v000005"]
+    assert sorted(p.name for p in tmp_path.glob("v*")) == [
+        "v000001",
+        "v000003",
+        "v000004",
+        "v000005",
+    ]
     pin(tmp_path, "app/one", "v000005")
     publish(table, names, tmp_path, bucket_count=2)
     assert sorted(p.name for p in tmp_path.glob("v*")) == ["v000004", "v000005", "v000006"]
@@ -238,7 +272,7 @@ def test_damage_and_absence_are_told(tmp_path):
     publish(table, names, tmp_path, bucket_count=1)
     path = tmp_path / "v000001" / "bucket-00000.codes"
     before = path.read_bytes()
-    path.write_bytes(before[:8 * table.num_rows + 8])
+    path.write_bytes(before[: 8 * table.num_rows + 8])
     with pytest.raises(StateError, match="damaged"):
         open_snapshot(tmp_path)
     path.write_bytes(before)
@@ -252,9 +286,15 @@ def test_any_flipped_bit_is_told_or_is_in_what_is_not_read(tmp_path, direct):
     was written, or an error."""
     rows = 300
     table = pa.table(
-        {"k": np.arange(rows), "t": [f"text {i}" if i % 7 else None for i in range(rows)],
-         "b": [i % 3 == 0 for i in range(rows)], "l": [[i, i + 1] for i in range(rows)],
-         "x": np.arange(rows) / 8, "wide": ["w" * 50] * rows})
+        {
+            "k": np.arange(rows),
+            "t": [f"text {i}" if i % 7 else None for i in range(rows)],
+            "b": [i % 3 == 0 for i in range(rows)],
+            "l": [[i, i + 1] for i in range(rows)],
+            "x": np.arange(rows) / 8,
+            "wide": ["w" * 50] * rows,
+        }
+    )
     publish(table, ["k"], tmp_path, bucket_count=1, page_tuples=128)
 
     def everything() -> list:
@@ -267,7 +307,9 @@ def test_any_flipped_bit_is_told_or_is_in_what_is_not_read(tmp_path, direct):
 
     wanted, random, refused = everything(), np.random.default_rng(5), Counter()
     for path in [tmp_path / "v000001" / f"bucket-00000.{s}" for s in ("arrow", "codes")] + [
-            tmp_path / "v000001/manifest.json", tmp_path / "CURRENT"]:
+        tmp_path / "v000001/manifest.json",
+        tmp_path / "CURRENT",
+    ]:
         before = path.read_bytes()
         for at in random.choice(len(before), min(60, len(before)), replace=False).tolist():
             flipped = bytearray(before)
@@ -279,14 +321,21 @@ def test_any_flipped_bit_is_told_or_is_in_what_is_not_read(tmp_path, direct):
                 assert str(path) in str(e) and "published anew" in str(e)
                 refused[path.name] += 1
         path.write_bytes(before)
-    assert min(refused[n] for n in ("bucket-00000.arrow", "bucket-00000.codes", "manifest.json",
-                                    "CURRENT")) > 20
+    assert (
+        min(
+            refused[n]
+            for n in ("bucket-00000.arrow", "bucket-00000.codes", "manifest.json", "CURRENT")
+        )
+        > 20
+    )
 
 
 def test_rows_out_of_order_are_refused(tmp_path):
     table, names = master("int")
-    with publishing.Publication(tmp_path, "m", table.schema,
-                                names) as publication, pytest.raises(StateError, match="order"):
+    with (
+        publishing.Publication(tmp_path, "m", table.schema, names) as publication,
+        pytest.raises(StateError, match="order"),
+    ):
         publication.writer(0).write(table.to_batches()[0])
 
 
@@ -294,8 +343,7 @@ def written_to_files():
     return int(re.search(r"wchar: (\d+)", Path("/proc/self/io").read_text())[1])
 
 
-@pytest.mark.parametrize(("memory", "times"), [(40_000_000, 1), (14_000_000, 1.4),
-                                               (4_000_000, 2)])
+@pytest.mark.parametrize(("memory", "times"), [(40_000_000, 1), (14_000_000, 1.4), (4_000_000, 2)])
 def test_as_many_rows_as_fit_into_the_memory_are_written_once(memory, times, tmp_path):
     rows = 150_000
     table = pa.table({f"c{i}": np.arange(rows) * 31 + i for i in range(14)})
@@ -304,15 +352,23 @@ def test_as_many_rows_as_fit_into_the_memory_are_written_once(memory, times, tmp
     def watch(_):
         most[0] = max(most[0], pa.total_allocated_bytes() - allocated)
 
-    manifest = publish_snapshot(table.to_batches(max_chunksize=10_000), table.schema, tmp_path, "m",
-                                ["c0"], memory=memory, progress=watch)
+    manifest = publish_snapshot(
+        table.to_batches(max_chunksize=10_000),
+        table.schema,
+        tmp_path,
+        "m",
+        ["c0"],
+        memory=memory,
+        progress=watch,
+    )
     written = (written_to_files() - before) / (table.nbytes + 8 * rows)
     assert times * 0.85 < written < times * 1.15 and manifest.tuple_count == rows
     assert most[0] < memory
     assert not list(tmp_path.glob("v*/run-*"))
     relation = open_snapshot(tmp_path)
-    found = pa.Table.from_batches([relation.read(number, table.column_names)
-                                   for number in range(relation.partition_count)])
+    found = pa.Table.from_batches(
+        [relation.read(number, table.column_names) for number in range(relation.partition_count)]
+    )
     assert found.sort_by("c0").equals(table.cast(found.schema))
 
 

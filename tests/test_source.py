@@ -26,8 +26,13 @@ YEAR = 365 * 86_400
 
 def csv_load(load: SmallLoad):
     """The job of CSV files, which Spark brings to the tasks."""
-    return load.job.model_copy(update={"stream": load.job.stream.model_copy(
-        update={"format": "csv", "columns": "id BIGINT, sku STRING, amount DOUBLE"})})
+    return load.job.model_copy(
+        update={
+            "stream": load.job.stream.model_copy(
+                update={"format": "csv", "columns": "id BIGINT, sku STRING, amount DOUBLE"}
+            )
+        }
+    )
 
 
 def with_options(job, **options: str):
@@ -35,8 +40,9 @@ def with_options(job, **options: str):
 
 
 def csv_text(load: SmallLoad, rows: int) -> str:
-    return "".join(f"{r['id']},{r['sku'] or ''},{r['amount']}\n"
-                   for r in load.sales(rows).to_pylist())
+    return "".join(
+        f"{r['id']},{r['sku'] or ''},{r['amount']}\n" for r in load.sales(rows).to_pylist()
+    )
 
 
 def add_csv(load: SmallLoad, name: str, rows: int) -> Path:
@@ -77,8 +83,9 @@ def test_a_file_that_was_written_since_it_was_loaded_is_found(spark, load):
     result = verify(load)
     assert not result.success
     of = dict(load.query("SELECT path, batch FROM load_files"))
-    assert {r["file"]: r["batch"]
-            for r in found(result)} == {str(f): of[str(f)] for f in (first, second)}
+    assert {r["file"]: r["batch"] for r in found(result)} == {
+        str(f): of[str(f)] for f in (first, second)
+    }
     assert all("written since" in r["finding"] for r in found(result))
     assert any(f"{second} cannot be read" in note for note in result.notes)
 
@@ -115,7 +122,8 @@ def test_a_file_that_no_batch_has_is_found(spark, load):
 
 
 def test_a_directory_that_is_moved_into_the_stream_is_new_whatever_its_files_are(
-        spark, sqlite_load):
+    spark, sqlite_load
+):
     """A rename changes no time of the files below: only the directory's own tells when they
     came."""
     job = with_options(csv_load(sqlite_load), recursiveFileLookup="true")
@@ -143,8 +151,9 @@ def test_a_file_that_is_gone_before_it_is_read_stops_the_load(spark, sqlite_load
     sqlite_load.add_file(50)
     file, aside = next(sqlite_load.stream_directory.iterdir()), sqlite_load.places.home / "aside"
     rested = MicroBatch._complete_files
-    monkeypatch.setattr(MicroBatch, "_complete_files",
-                        lambda *args: (shutil.move(file, aside), rested(*args))[1])
+    monkeypatch.setattr(
+        MicroBatch, "_complete_files", lambda *args: (shutil.move(file, aside), rested(*args))[1]
+    )
     with pytest.raises(StateError, match=f"{file} is gone"):
         sqlite_load.run(spark)
     monkeypatch.undo()
@@ -220,7 +229,8 @@ def test_a_batch_is_passed_over_for_what_it_is_not_for_its_number(spark, sqlite_
 
 
 def test_a_batch_that_spark_has_forgotten_is_loaded_as_spark_gives_it_next(
-        spark, sqlite_load, monkeypatch):
+    spark, sqlite_load, monkeypatch
+):
     """As after a power cut: progress.json is on disk, Spark's own note of the batch is not."""
     sqlite_load.add_file(50)
     sqlite_load.run(spark, max_files=0)
@@ -245,14 +255,17 @@ def test_spark_s_own_notes_are_on_disk_before_a_batch_begins(spark, sqlite_load,
     sqlite_load.add_file(50)
     flushed, begin = [], Commits.begin
     fsync = os.fsync
-    monkeypatch.setattr(os, "fsync",
-                        lambda f: (flushed.append(os.readlink(f"/proc/self/fd/{f}")), fsync(f))[1])
-    monkeypatch.setattr(Commits, "begin",
-                        lambda self, progress: (flushed.append("begin"), begin(self, progress))[1])
+    monkeypatch.setattr(
+        os, "fsync", lambda f: (flushed.append(os.readlink(f"/proc/self/fd/{f}")), fsync(f))[1]
+    )
+    monkeypatch.setattr(
+        Commits, "begin", lambda self, progress: (flushed.append("begin"), begin(self, progress))[1]
+    )
     sqlite_load.run(spark)
     query = sqlite_load.settings().directory(sqlite_load.places) / "query"
-    assert {str(query / "offsets/0"),
-            str(query / "sources/0/0")} <= set(flushed[:flushed.index("begin")])
+    assert {str(query / "offsets/0"), str(query / "sources/0/0")} <= set(
+        flushed[: flushed.index("begin")]
+    )
 
 
 def test_a_file_is_loaded_when_it_has_rested(spark, sqlite_load):
@@ -302,8 +315,19 @@ def test_names_of_files_that_are_gone_are_forgotten(spark, load, monkeypatch):
 
 
 def test_the_files_are_those_that_spark_takes(spark, tmp_path):
-    names = ("a.csv", "b.txt", "_hidden.csv", ".c.csv", "day=1/d.csv", "_day=1/e.csv", "_x/f.csv",
-             ".y/g.csv", "h.csv._COPYING_", "deep/er/i.csv", "_k=1.csv")
+    names = (
+        "a.csv",
+        "b.txt",
+        "_hidden.csv",
+        ".c.csv",
+        "day=1/d.csv",
+        "_day=1/e.csv",
+        "_x/f.csv",
+        ".y/g.csv",
+        "h.csv._COPYING_",
+        "deep/er/i.csv",
+        "_k=1.csv",
+    )
     for name in names:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("x\n")

@@ -10,9 +10,14 @@ from semistream.sizing import open_join
 
 
 def start(master, memory, disk_tuples=50, **parameters):
-    return open_join("ssbj", memory=memory, stream=chunk([]).schema,
-                     master=MemoryRelation("r", master, ["k"]), on=[("k", "k")],
-                     parameters={"disk_tuples": disk_tuples} | parameters)
+    return open_join(
+        "ssbj",
+        memory=memory,
+        stream=chunk([]).schema,
+        master=MemoryRelation("r", master, ["k"]),
+        on=[("k", "k")],
+        parameters={"disk_tuples": disk_tuples} | parameters,
+    )
 
 
 def products(count, copies=1, name="p"):
@@ -22,7 +27,8 @@ def products(count, copies=1, name="p"):
 
 def chunk(keys):
     return pa.record_batch(
-        {"id": pa.array(np.arange(len(keys)), pa.int64()), "k": pa.array(keys, pa.int64())})
+        {"id": pa.array(np.arange(len(keys)), pa.int64()), "k": pa.array(keys, pa.int64())}
+    )
 
 
 def feed(join, chunks):
@@ -39,8 +45,9 @@ def cached(join):
 def hot(rng, values, chunks, size=500, share=0.8):
     """Chunks of which `share` are of the hot values, the rest uniformly 600..999."""
     for _ in range(chunks):
-        yield np.where(rng.random(size) < share, rng.choice(values, size),
-                       rng.integers(600, 1000, size))
+        yield np.where(
+            rng.random(size) < share, rng.choice(values, size), rng.integers(600, 1000, size)
+        )
 
 
 def test_a_drift_of_the_hot_set_evicts_the_old_values_and_caches_the_new():
@@ -77,7 +84,8 @@ def test_a_larger_switching_factor_caches_less():
 def test_a_value_of_many_master_tuples_needs_more_stream_tuples():
     """The even keys have 150 master tuples each, the odd ones 1; all are equally frequent."""
     keys = np.concatenate(
-        [np.repeat(np.arange(0, 40, 2), 150), np.arange(1, 40, 2), np.arange(40, 1000)])
+        [np.repeat(np.arange(0, 40, 2), 150), np.arange(1, 40, 2), np.arange(40, 1000)]
+    )
     rng = np.random.default_rng(4)
     join = start(pa.table({"k": keys, "v": keys, "name": ["p"] * len(keys)}), 60_000)
     feed(join, hot(rng, np.arange(40), 300, share=0.5))

@@ -34,8 +34,9 @@ COSTS = StateCosts(c_m=3e-7, c_o=1e-7, c_w=2e-7, c_d=1e-7, c_p=5e-8, c_r=1e-4)
 
 def test_equations():
     assert xjoin.c_join(n=1e6, o=2e6, c_m=3e-7, c_o=1e-7) == pytest.approx(0.5)
-    assert xjoin.c_disk(d=9e5, read=1e6, found=2e6, accesses=1000, c_w=2e-7, c_d=1e-7, c_p=5e-8,
-                        c_r=1e-4) == pytest.approx(0.48)
+    assert xjoin.c_disk(
+        d=9e5, read=1e6, found=2e6, accesses=1000, c_w=2e-7, c_d=1e-7, c_p=5e-8, c_r=1e-4
+    ) == pytest.approx(0.48)
     # of 2 million pairs of places among 2,000 tuples, 500,000 are in memory before it is full, and
     # 1,000 x 875 after it
     assert xjoin.found_on_disk(n=2000, o=4000, fitting=1000) == 4000 * (1 - 1.375 / 2)
@@ -55,7 +56,8 @@ def test_equations():
     assert fitting == pytest.approx((9_375_037 - 320_000) / 68, rel=1e-4)
     # a relocation frees 25,000 tuples
     assert xjoin.relocated(n=1e6, m=1e7, tuple_bytes=100, values=1e12) == pytest.approx(
-        25_000 * np.ceil((1e6 - 9_375_037 / 132) / 25_000))
+        25_000 * np.ceil((1e6 - 9_375_037 / 132) / 25_000)
+    )
     assert xjoin.relocated(n=1e6, m=2e8, tuple_bytes=100, values=1e6) == 0
 
 
@@ -111,7 +113,8 @@ def test_rows_that_the_disk_join_finds_are_those_of_the_operator(ratio, results,
     _, found = state_on_disk.join(streams, memory)
     assert found.disk_joins and found.output_rows == streams.work.results
     assert xjoin.predict(streams.work, memory, COSTS).found == pytest.approx(
-        found.output_rows - before[0], abs=0.07 * found.output_rows)
+        found.output_rows - before[0], abs=0.07 * found.output_rows
+    )
 
 
 @pytest.mark.parametrize("ratio", [2.0, 5.0, 8.0])
@@ -134,21 +137,24 @@ def test_a_full_directory_does_not_take_tuples_one_by_one(ratio, monkeypatch):
 def test_the_costs_fitted_to_known_times_are_those(slower, near, monkeypatch, tmp_path):
     """Where the machine is a slower one in each round, those of a machine in between: what is
     compared is measured in the same round."""
+
     def known(streams, memory):
         calls.append(memory)
         settings = len(CALIBRATED) + len(RESULTS) * len(IN_MEMORY + RATIOS)
         round_ = (len(calls) - 1) // (2 * settings)
         model = xjoin.predict(streams.work, memory, COSTS)
         return model.seconds * (1 + slower * round_), SimpleNamespace(
-            relocated=model.relocated, output_rows=0, bytes_read=0)
+            relocated=model.relocated, output_rows=0, bytes_read=0
+        )
 
     calls = []
     runner = StateRunner(0.01, Paths(home=tmp_path), print)
     monkeypatch.setattr(state_on_disk, "join", known)
     slow = 1 + slower * np.arange(ROUNDS)
     least_squares = np.sum(1 / slow) / np.sum(1 / slow**2)  # of the errors relative to each
-    assert np.array(astuple(runner.costs)) == pytest.approx(least_squares * np.array(
-        astuple(COSTS)), rel=near)
+    assert np.array(astuple(runner.costs)) == pytest.approx(
+        least_squares * np.array(astuple(COSTS)), rel=near
+    )
     for ratio in RATIOS:
         row = runner.run(StatePoint(ratio, 4.0))
         assert len(row["slowdown_runs"]) == ROUNDS
@@ -156,8 +162,10 @@ def test_the_costs_fitted_to_known_times_are_those(slower, near, monkeypatch, tm
 
 
 def test_the_models_error_has_an_interval_over_the_rounds():
-    rows = [{"state": "measured", "slowdown": 2.0, "slowdown_runs": runs, "slowdown_model": 2.2}
-            for runs in ([1.5, 2.5], [1.6, 2.4])]
+    rows = [
+        {"state": "measured", "slowdown": 2.0, "slowdown_runs": runs, "slowdown_model": 2.2}
+        for runs in ([1.5, 2.5], [1.6, 2.4])
+    ]
     (claim,) = (c for c in EXPERIMENTS["xjoin-on-disk"].claims if c.text.endswith("the slowdown"))
     found = claim.find([*rows, {"state": "failed"}])
     each = [np.mean([2.2 / 1.5, 2.2 / 1.6]) - 1, 1 - np.mean([2.2 / 2.5, 2.2 / 2.4])]
@@ -171,23 +179,28 @@ def test_a_setting_that_fails_is_shown(monkeypatch, tmp_path):
         if memory < streams.work.state_bytes / 35:
             raise OSError("no space left")
         model = xjoin.predict(streams.work, memory, COSTS)
-        return model.seconds, SimpleNamespace(relocated=model.relocated, output_rows=0,
-                                              bytes_read=0)
+        return model.seconds, SimpleNamespace(
+            relocated=model.relocated, output_rows=0, bytes_read=0
+        )
 
     runner = StateRunner(0.01, Paths(home=tmp_path), print)
     monkeypatch.setattr(state_on_disk, "join", full)
     rows = [runner.run(StatePoint(ratio, 1.0)) for ratio in (20.0, 40.0)]
-    assert [(r["state"], r["error"]) for r in rows] == [("measured", ""),
-                                                        ("failed", "no space left")]
+    assert [(r["state"], r["error"]) for r in rows] == [
+        ("measured", ""),
+        ("failed", "no space left"),
+    ]
 
 
 def test_the_experiment(tmp_path, monkeypatch):
     monkeypatch.setenv("SEMISTREAM_HOME", str(tmp_path / "home"))
-    for name, fewer in (("ROUNDS", 2), ("RATIOS", (10.0, 40.0)),
-                        ("CALIBRATED", ((0.8, 1.0), (0.8, 4.0), (3.0, 1.0), (12.0, 4.0)))):
+    for name, fewer in (
+        ("ROUNDS", 2),
+        ("RATIOS", (10.0, 40.0)),
+        ("CALIBRATED", ((0.8, 1.0), (0.8, 4.0), (3.0, 1.0), (12.0, 4.0))),
+    ):
         monkeypatch.setattr(state_on_disk, name, fewer)
-    assert main(["xjoin-on-disk", "--scale", "0.002",
-                 "--output", str(tmp_path)]) == 0
+    assert main(["xjoin-on-disk", "--scale", "0.002", "--output", str(tmp_path)]) == 0
     results = json.loads((tmp_path / "xjoin-on-disk" / "results.json").read_text())
     assert results["wrong_answers"] == [] and len(results["rows"]) == 4
     assert all(r["state"] == "measured" and r["slowdown"] > 0 for r in results["rows"])

@@ -66,8 +66,11 @@ def test_bids_are_for_the_hot_auction_or_for_one_in_flight(bids):
         assert is_hot or max(last - 100, 0) <= auction <= last + 10, bid
     # the hot one is drawn among the others too, once in some 111 times
     assert 0.5 < hot / BIDS < 0.515
-    others = Counter(last_auction(event_of(b["id"])) - b["auction"] + 1000 for b in bids
-                     if (b["auction"] - 1000) % 100)
+    others = Counter(
+        last_auction(event_of(b["id"])) - b["auction"] + 1000
+        for b in bids
+        if (b["auction"] - 1000) % 100
+    )
     assert set(others) == set(range(-10, 101))
     assert max(others.values()) < 1.3 * min(others.values())
 
@@ -90,7 +93,8 @@ def test_a_bid_is_the_same_in_any_batch():
     stream = Bids(1000)
     parts = [stream.batch(0, 300), stream.batch(300, 1), stream.batch(301, 699)]
     assert pa.Table.from_batches(parts).combine_chunks() == pa.Table.from_batches(
-        [stream.batch(0, 1000)])
+        [stream.batch(0, 1000)]
+    )
     assert pc.all(pc.equal(parts[2]["key"], pa.array(parts[2]["auction"].to_numpy() % 1000)))
 
 
@@ -114,8 +118,9 @@ def test_the_checksum_of_query_13_sees_every_column_and_row():
         values = joined[name].to_pylist()
         other = type(values[0])(int(values[0]) + 1)
         column = pa.chunked_array([[other, *values[1:]]], joined.schema.field(name).type)
-        assert answer(joined.set_column(joined.schema.get_field_index(name), name,
-                                        column)) != expected, name
+        assert (
+            answer(joined.set_column(joined.schema.get_field_index(name), name, column)) != expected
+        ), name
 
 
 def test_the_side_input_takes_the_place_of_r(tmp_path):
@@ -151,8 +156,10 @@ def test_files_of_text_have_the_same_tuples(tmp_path):
     told = csv.read_csv(case.tuples)
     assert told.column_names == ["key", "number", "quantity"]
     assert told["key"].to_pylist() == Absent(500).batch(0, 1200)["key"].to_pylist()
-    assert csv.read_csv(case.master_text)["c12"].to_pylist() == pa.Table.from_batches(
-        master_batches(500, COLUMNS))["c12"].to_pylist()
+    assert (
+        csv.read_csv(case.master_text)["c12"].to_pylist()
+        == pa.Table.from_batches(master_batches(500, COLUMNS))["c12"].to_pylist()
+    )
 
 
 def test_the_database_has_r(tmp_path):
@@ -161,15 +168,20 @@ def test_the_database_has_r(tmp_path):
     if not __import__("conftest").MARIADBD:
         pytest.skip("no mariadbd")
     with database(Files(tmp_path), side_batches(700), nexmark.TABLES) as server:
-        with pymysql.connect(host="127.0.0.1", port=server.port, user="root",
-                             database="r") as connection, connection.cursor() as cursor:
+        with (
+            pymysql.connect(
+                host="127.0.0.1", port=server.port, user="root", database="r"
+            ) as connection,
+            connection.cursor() as cursor,
+        ):
             cursor.execute("SELECT `key`, value FROM r ORDER BY `key`")
             rows = cursor.fetchall()
             cursor.execute("EXPLAIN SELECT value FROM r WHERE `key` = 7")
             assert "PRIMARY" in cursor.fetchall()[0]
         assert server.resident > 10_000_000
-    assert rows == tuple(zip(*pa.Table.from_batches(side_batches(700)).to_pydict().values(),
-                             strict=True))
+    assert rows == tuple(
+        zip(*pa.Table.from_batches(side_batches(700)).to_pydict().values(), strict=True)
+    )
     with pytest.raises(pymysql.err.OperationalError):
         pymysql.connect(host="127.0.0.1", port=server.port, user="root")
 
@@ -177,10 +189,18 @@ def test_the_database_has_r(tmp_path):
 def test_the_tests_options_for_jvms_do_not_reach_the_measured_ones():
     """The tests' server is in a module that makes every JVM start soon, and run slowly."""
     told = subprocess.run(
-        [sys.executable, "-c", "import os; from benchmarks.flink_database import tests_server as t;"
-                               "print(t().__name__, os.environ.get('JDK_JAVA_OPTIONS'))"],
-        cwd=ROOT, env={k: v for k, v in os.environ.items() if k != "JDK_JAVA_OPTIONS"},
-        capture_output=True, text=True, check=True)
+        [
+            sys.executable,
+            "-c",
+            "import os; from benchmarks.flink_database import tests_server as t;"
+            "print(t().__name__, os.environ.get('JDK_JAVA_OPTIONS'))",
+        ],
+        cwd=ROOT,
+        env={k: v for k, v in os.environ.items() if k != "JDK_JAVA_OPTIONS"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert told.stdout == "MariaDB None\n"
 
 
@@ -205,8 +225,9 @@ def test_latency_is_from_arrival_to_visibility_without_the_warm_up(tmp_path):
         """Rows are visible in the file itself; those of the warm-up late, and the last one later
         than the others."""
         late = {0: 100.0, 1: 100.0, 4: 9.0}
-        return {p: p.stat().st_ctime + late.get(int(p.stem[-5:]), 1.0)
-                for p in directory.glob("part-*")}
+        return {
+            p: p.stat().st_ctime + late.get(int(p.stem[-5:]), 1.0) for p in directory.glob("part-*")
+        }
 
     def wait(condition) -> None:
         waited.append(len(list(directory.glob("*"))))
@@ -235,7 +256,11 @@ def test_flink_is_told_what_an_expert_would_tell_it(tmp_path):
         assert "PRIMARY KEY (`key`) NOT ENFORCED" in r and "'monitor-interval'" not in r
         assert "'source.monitor-interval' = '100 ms'" in s and "monitor" not in joined
         assert re.findall(r"[sr]\.`(\w+)`", insert.split("FROM")[0]) == [
-            "key", "id", "quantity", *COLUMNS.names[1:]]
+            "key",
+            "id",
+            "quantity",
+            *COLUMNS.names[1:],
+        ]
     lookup = replace(of, join=flink_join.LOOKUP, server=Server(33, 1), cached=10)
     r, _, _, insert = lookup.statements(tmp_path / "s", tmp_path / "out", False)
     assert "127.0.0.1:33/r?useServerPrepStmts=true" in r and "'lookup.cache' = 'PARTIAL'" in r
@@ -269,8 +294,9 @@ def test_a_peer_that_cannot_be_installed_is_told_and_tried_again(tmp_path, monke
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     (tmp_path / "benchmarks" / "x").mkdir(parents=True)
     lock = tmp_path / "benchmarks" / "x" / "requirements.lock"
-    lock.write_text(f"nothing @ {(tmp_path / 'nothing-1-py3-none-any.whl').as_uri()} "
-                    f"--hash=sha256:{'0' * 64}\n")
+    lock.write_text(
+        f"nothing @ {(tmp_path / 'nothing-1-py3-none-any.whl').as_uri()} --hash=sha256:{'0' * 64}\n"
+    )
     with pytest.raises(Unavailable, match="(?s)x cannot be installed: .*nothing"):
         peer_environments.peer_environment("x")
     assert not (tmp_path / "peers" / "x" / ".ready").exists()

@@ -40,8 +40,9 @@ def expected(left, right, on, join_type):
     for side, rows in enumerate((a, b)):
         for i, row in enumerate(rows):
             if i not in met[side]:
-                lone[side][(*row.values(),
-                            "null_key" if None in key(row, side) else "no_partner")] += 1
+                lone[side][
+                    (*row.values(), "null_key" if None in key(row, side) else "no_partner")
+                ] += 1
                 if JOIN_TYPES[join_type][side]:
                     nulls = (None,) * (right if side == 0 else left).num_columns
                     joined[(*row.values(), *nulls) if side == 0 else (*nulls, *row.values())] += 1
@@ -65,8 +66,10 @@ def forget_others(state):
 
 
 def start(left, right, on, join_type="inner", memory=100_000):
-    return XJoin(stream_join_spec("xjoin", memory, left.schema, right.schema, on, join_type),
-                 XJoinParameters())
+    return XJoin(
+        stream_join_spec("xjoin", memory, left.schema, right.schema, on, join_type),
+        XJoinParameters(),
+    )
 
 
 def complete(join):
@@ -77,7 +80,8 @@ def complete(join):
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data(), join_type=st.sampled_from(OUTER), restarts=st.booleans())
 def test_equals_the_oracle_whatever_is_relocated_probed_or_restarted(
-        data, join_type, restarts, tmp_path_factory):
+    data, join_type, restarts, tmp_path_factory
+):
     """Also where a disk join holds a few tuples and gives a few pairs at a time."""
     few = data.draw(st.sampled_from([1, 4, 1000]))
     with pytest.MonkeyPatch.context() as patch:
@@ -92,8 +96,9 @@ def equals_the_oracle(data, join_type, restarts, tmp_path_factory):
     left, right, on, _ = data.draw(strategies.joins())
     join, outputs, totals = start(left, right, on, join_type), [], [Counter(), Counter()]
     path, saved, at = tmp_path_factory.mktemp("state"), "", [0, 0]
-    steps = data.draw(st.lists(st.sampled_from(["left", "right", "relocate", "idle", "finish"]),
-                               max_size=25))
+    steps = data.draw(
+        st.lists(st.sampled_from(["left", "right", "relocate", "idle", "finish"]), max_size=25)
+    )
     for step in [*steps, "left", "right"]:
         if step in ("left", "right"):
             side = LEFT if step == "left" else RIGHT
@@ -127,8 +132,9 @@ def equals_the_oracle(data, join_type, restarts, tmp_path_factory):
     for total, side in zip(totals, join.stats.sides, strict=True):
         total.update(read=side.rows_read, out=side.matched + sum(side.unmatched.values()))
     assert found(outputs) == expected(left, right, on, join_type)
-    assert [t["read"] for t in totals] == [t["out"] for t in totals] == [
-        left.num_rows, right.num_rows]
+    assert (
+        [t["read"] for t in totals] == [t["out"] for t in totals] == [left.num_rows, right.num_rows]
+    )
 
 
 @pytest.mark.parametrize("memory", [60_000, 200_000, 20_000_000])
@@ -136,9 +142,16 @@ def equals_the_oracle(data, join_type, restarts, tmp_path_factory):
 def test_large_streams_stay_within_memory(memory, skew):
     rng = np.random.default_rng(7)
     weights = 1 / np.arange(1, 3001) ** skew
-    tables = [pa.table({"id": range(6000),
-                        "k": rng.choice(3000, 6000, p=weights / weights.sum()) + shift,
-                        "note": ["n" * (i % 9) for i in range(6000)]}) for shift in (0, 1500)]
+    tables = [
+        pa.table(
+            {
+                "id": range(6000),
+                "k": rng.choice(3000, 6000, p=weights / weights.sum()) + shift,
+                "note": ["n" * (i % 9) for i in range(6000)],
+            }
+        )
+        for shift in (0, 1500)
+    ]
     join, outputs = start(*tables, [("k", "k")], "full", memory), []
     for i, pair in enumerate(zip(*(t.to_batches(max_chunksize=500) for t in tables), strict=True)):
         for side, batch in enumerate(pair):
@@ -154,16 +167,25 @@ def test_large_streams_stay_within_memory(memory, skew):
     counts = [np.bincount(t["k"].to_numpy(), minlength=4501) for t in tables]
     assert sum(found(outputs)[0].values()) == int(
         (counts[0] * counts[1]).sum()
-        + counts[0][counts[1] == 0].sum() + counts[1][counts[0] == 0].sum())
+        + counts[0][counts[1] == 0].sum()
+        + counts[1][counts[0] == 0].sum()
+    )
     assert max(found(outputs)[0].values()) == 1
 
 
 @pytest.mark.parametrize("memory", [120_000, 20_000_000])
 def test_a_state_is_saved_by_its_changes(memory, tmp_path):
     """Twenty more tuples of 2,000 that are held cost their own bytes, in memory and on disk."""
-    left, right = (pa.table({"id": range(1200), "k": [i * 7 % 1500 for i in range(1200)],
-                             "note": [f"a note of tuple {i}" for i in range(1200)]})
-                   for _ in range(2))
+    left, right = (
+        pa.table(
+            {
+                "id": range(1200),
+                "k": [i * 7 % 1500 for i in range(1200)],
+                "note": [f"a note of tuple {i}" for i in range(1200)],
+            }
+        )
+        for _ in range(2)
+    )
     join, outputs, saved = start(left, right, [("k", "k")], "full", memory), [], []
 
     def save():
@@ -267,9 +289,11 @@ def test_hash_collisions_cost_time_and_no_row(at_a_time, monkeypatch):
     """Neither where the pairs of a tuple do not fit one output."""
     monkeypatch.setattr(state, "OUTPUT_ROWS", at_a_time)
     real = keys_module.codes
-    monkeypatch.setattr(keys_module, "codes",
-                        lambda columns, kinds: (real(columns, kinds)[0] % 5,
-                                                real(columns, kinds)[1]))
+    monkeypatch.setattr(
+        keys_module,
+        "codes",
+        lambda columns, kinds: (real(columns, kinds)[0] % 5, real(columns, kinds)[1]),
+    )
     left = pa.table({"a": range(300), "k": [f"key{i * i % 70}" for i in range(300)]})
     right = pa.table({"b": range(200), "k": [f"key{i}" for i in range(200)]})
     join, outputs = start(left, right, [("k", "k")], "full"), []
@@ -285,16 +309,22 @@ def test_a_golden_trace_of_the_three_stages():
     misses A1 | a probe of A's disk portion gives A1 B2 | B2 to disk, A2 meets nobody in memory |
     the end gives A2 B1 and A2 B2, and nothing a second time."""
     schema = pa.schema([("id", pa.string()), ("k", pa.int64())])
-    join = XJoin(stream_join_spec("xjoin", 100_000, schema, schema, [("k", "k")]),
-                 XJoinParameters())
+    join = XJoin(
+        stream_join_spec("xjoin", 100_000, schema, schema, [("k", "k")]), XJoinParameters()
+    )
 
     def take(side, name):
-        return pairs(join.process(side,
-                                  pa.RecordBatch.from_pydict({"id": [name], "k": [7]}, schema)))
+        return pairs(
+            join.process(side, pa.RecordBatch.from_pydict({"id": [name], "k": [7]}, schema))
+        )
 
     def pairs(outputs):
-        return sorted((r["id"], r["right_id"]) for o in outputs if o.joined is not None
-                      for r in o.joined.to_pylist())
+        return sorted(
+            (r["id"], r["right_id"])
+            for o in outputs
+            if o.joined is not None
+            for r in o.joined.to_pylist()
+        )
 
     assert take(LEFT, "A1") == [] and take(RIGHT, "B1") == [("A1", "B1")]
     while any(m.live for m in join.state.memory):
@@ -318,8 +348,11 @@ def test_what_cannot_work_is_refused():
     spec = stream_join_spec("xjoin", (1 << 32) + 1, schema, schema, [("k", "k")])
     with pytest.raises(ConfigError, match="4,294,967,296 bytes at most for each partition"):
         XJoin(spec, XJoinParameters())
-    saved = XJoin(stream_join_spec("xjoin", 100_000, schema, schema, [("k", "k")]),
-                  XJoinParameters()).snapshot()
+    saved = XJoin(
+        stream_join_spec("xjoin", 100_000, schema, schema, [("k", "k")]), XJoinParameters()
+    ).snapshot()
     with pytest.raises(StateError, match="another join"):
-        XJoin(stream_join_spec("xjoin", 100_000, schema, schema, [("k", "k")],
-                               "full"), XJoinParameters()).restore(saved)
+        XJoin(
+            stream_join_spec("xjoin", 100_000, schema, schema, [("k", "k")], "full"),
+            XJoinParameters(),
+        ).restore(saved)

@@ -29,8 +29,11 @@ def test_tuples_meet_across_batches_and_runs(spark, pair):
     for _ in range(3):
         pair.add(400, 300)
     summary = pair.run(spark)
-    assert summary["rows_read"] == 2100 and summary["waiting"] and sum(
-        summary["sides"].values()) == summary["waiting"]
+    assert (
+        summary["rows_read"] == 2100
+        and summary["waiting"]
+        and sum(summary["sides"].values()) == summary["waiting"]
+    )
     pair.check(ended=False)
     pair.add(0, 500)  # only one side has more
     pair.add(300)
@@ -96,24 +99,31 @@ def test_totals_of_keys_that_are_final(spark, pair, tmp_path):
     assert check.name == "closed_rows"
     assert [r["rows_written"] - r["rows_in_warehouse"] for r in check.rows] == [1]
     values = ", ".join("NULL" if value is None else repr(str(value)) for value in last)
-    pair.execute("INSERT INTO fact_orders_closed (order_no, n, pairs, paid, most, load_id, "
-                 f"load_row) VALUES ({values})")
+    pair.execute(
+        "INSERT INTO fact_orders_closed (order_no, n, pairs, paid, most, load_id, "
+        f"load_row) VALUES ({values})"
+    )
     pair.run(spark, end=True)
     same(pair.closed(), pair.expected_closed())
     assert_proven(pair, tmp_path)
-    pair.execute("INSERT INTO fact_orders_closed (order_no, n, pairs, paid, most, load_id, "
-                 "load_row) SELECT 'x', n, pairs, paid, most, 7, 0 FROM fact_orders_closed "
-                 "WHERE order_no = 'o4'")
+    pair.execute(
+        "INSERT INTO fact_orders_closed (order_no, n, pairs, paid, most, load_id, "
+        "load_row) SELECT 'x', n, pairs, paid, most, 7, 0 FROM fact_orders_closed "
+        "WHERE order_no = 'o4'"
+    )
     assert {"table": "fact_orders_closed", "load_id": 7, "rows": 1} in [
-        row for check in prove(pair, tmp_path).failed if check.name == "known_loads"
-        for row in check.rows]
+        row
+        for check in prove(pair, tmp_path).failed
+        if check.name == "known_loads"
+        for row in check.rows
+    ]
     pair.execute("DELETE FROM fact_orders_closed WHERE load_id = 7")
-    for change, found in (("UPDATE fact_orders_closed SET paid = paid + 1 WHERE order_no = 'o4'",
-                           "closed_totals"),
-                          ("UPDATE fact_orders_closed SET order_no = 'o6' WHERE order_no = 'o2'",
-                           "closed_once"),
-                          ("DELETE FROM fact_orders_closed WHERE order_no = 'o8'", "closed_all"),
-                          ("DROP TABLE fact_orders_closed", "closed_totals")):
+    for change, found in (
+        ("UPDATE fact_orders_closed SET paid = paid + 1 WHERE order_no = 'o4'", "closed_totals"),
+        ("UPDATE fact_orders_closed SET order_no = 'o6' WHERE order_no = 'o2'", "closed_once"),
+        ("DELETE FROM fact_orders_closed WHERE order_no = 'o8'", "closed_all"),
+        ("DROP TABLE fact_orders_closed", "closed_totals"),
+    ):
         pair.execute(change)
         assert found in {check.name for check in prove(pair, tmp_path).failed}
 
@@ -152,8 +162,10 @@ def test_watermarks_let_go_what_is_too_old(spark, tmp_path):
     """Times are the tuples' numbers: what is more than 50 older than the other stream has met all
     its partners. A tuple that comes too late is set apart."""
     pair, distance = sqlite(tmp_path), 50
-    pair.change(left={"watermark": {"column": "id", "delay": 0}, "unique_ids": False},
-                right={"watermark": {"column": "line", "delay": 0}})
+    pair.change(
+        left={"watermark": {"column": "id", "delay": 0}, "unique_ids": False},
+        right={"watermark": {"column": "line", "delay": 0}},
+    )
     within = {"left": "id", "right": "line", "distance": distance}
     pair.job = StreamStreamJob.load(pair.job.model_dump() | {"within": within})
     for _ in range(4):
@@ -165,8 +177,9 @@ def test_watermarks_let_go_what_is_too_old(spark, tmp_path):
     pair.put("left", pa.Table.from_pylist([late], ORDERS))
     pair.rows["left"].append(late)
     pair.run(spark, end=True)
-    assert pair.query("SELECT side, stream_id FROM unmatched WHERE reason = 'against_punctuation'"
-                      ) == [("left", "5")]
+    assert pair.query(
+        "SELECT side, stream_id FROM unmatched WHERE reason = 'against_punctuation'"
+    ) == [("left", "5")]
     near = {row: n for row, n in pair.expected()[0].items() if abs(row[0] - row[3]) <= distance}
     assert len(near) > 20
     same(pair.facts(), Counter(near))
@@ -193,8 +206,13 @@ def test_rows_of_the_source_are_punctuations(spark, tmp_path):
     closed = json.dumps({"order_no": {"in": [f"o{k}" for k in range(10, 50)]}})
     notes = [(None, json.dumps({"order_no": f"o{k}"})) for k in range(10)]
     put("left", list(range(60)), "note", pa.string(), [*notes, (None, closed)])
-    put("right", [*range(30), *range(30)], "complete", pa.bool_(),
-        [(f"o{k}", True) for k in range(40)])
+    put(
+        "right",
+        [*range(30), *range(30)],
+        "complete",
+        pa.bool_(),
+        [(f"o{k}", True) for k in range(40)],
+    )
     assert pair.run(spark, **pull)["sides"] == {"left": 20, "right": 0}
     told = pair.query("SELECT side, pattern FROM propagated")
     assert Counter(side for side, _ in told) == {"left": 10, "right": 40}
@@ -225,10 +243,13 @@ def test_a_load_is_proven(spark, pair, tmp_path):
     assert_proven(pair, tmp_path)
     ids = pair.query("SELECT min(id), max(line) FROM fact_orders")[0]
     for change, found in (
-            (f"DELETE FROM fact_orders WHERE id = {ids[0]}", "left_none_missing"),
-            (f"UPDATE fact_orders SET right_order_no = 'o0' WHERE line = {ids[1]}", "equal_keys"),
-            ("DELETE FROM unmatched WHERE side = 'right' AND reason = 'no_partner'",
-             "right_none_missing")):
+        (f"DELETE FROM fact_orders WHERE id = {ids[0]}", "left_none_missing"),
+        (f"UPDATE fact_orders SET right_order_no = 'o0' WHERE line = {ids[1]}", "equal_keys"),
+        (
+            "DELETE FROM unmatched WHERE side = 'right' AND reason = 'no_partner'",
+            "right_none_missing",
+        ),
+    ):
         pair.execute(change)
         assert found in {check.name for check in prove(pair, tmp_path).failed}
 
@@ -241,11 +262,13 @@ def test_a_file_under_two_names_is_found_on_its_side(spark, tmp_path):
     pair.run(spark)
     [found] = prove(pair, tmp_path).failed
     assert (found.name, found.count) == ("right_unique_ids", 200)
-    assert {(row["first_file"], row["last_file"])
-            for row in found.rows} == {(str(file), str(again))}
+    assert {(row["first_file"], row["last_file"]) for row in found.rows} == {
+        (str(file), str(again))
+    }
     pair.change(right={"unique_ids": False})
-    allowed = verify(pair.places.warehouse_url, "orders", limits=pair.job,
-                     reports_dir=tmp_path / "reports")
+    allowed = verify(
+        pair.places.warehouse_url, "orders", limits=pair.job, reports_dir=tmp_path / "reports"
+    )
     assert allowed.success and "200 ids come more than once" in allowed.notes[0], allowed
 
 
@@ -257,22 +280,31 @@ def assert_proven(pair, tmp_path):
     result = prove(pair, tmp_path)
     assert result.success, result
     names = {check.name for check in result.results}
-    assert {"input_arithmetic", "left_none_missing", "right_sample_pairs", "no_pair_twice",
-            "right_source_rows", "left_source_files"} <= names
+    assert {
+        "input_arithmetic",
+        "left_none_missing",
+        "right_sample_pairs",
+        "no_pair_twice",
+        "right_source_rows",
+        "left_source_files",
+    } <= names
 
 
 def test_sources_may_differ_and_unparsable_tuples_are_kept_with_their_side(spark, tmp_path):
     """Spark brings the tuples where the tasks cannot read them themselves."""
     pair = sqlite(tmp_path, "left")
-    pair.change(right={"format": "csv", "columns": "line BIGINT, order_no STRING, amount DOUBLE"},
-                left={"unique": True})
+    pair.change(
+        right={"format": "csv", "columns": "line BIGINT, order_no STRING, amount DOUBLE"},
+        left={"unique": True},
+    )
     for first in (0, 200):
         pair.put("left", pair.tuples("left", 200, np.arange(first, first + 200)))
         pair.put_csv("right", pair.tuples("right", 300), "oops,o1,2.5\n")
     pair.run(spark, end=True)
     broken = pair.query("SELECT side, tuple FROM unmatched WHERE reason = 'unparsable'")
     assert len(broken) == 2 and all(
-        side == "right" and "oops,o1,2.5" in text for side, text in broken)
+        side == "right" and "oops,o1,2.5" in text for side, text in broken
+    )
     pair.execute("DELETE FROM unmatched WHERE reason = 'unparsable'")
     joined, unmatched = pair.expected()
     same(pair.facts(), joined)
@@ -282,29 +314,38 @@ def test_sources_may_differ_and_unparsable_tuples_are_kept_with_their_side(spark
 def test_generated_streams_with_the_same_columns(spark, tmp_path):
     pair = sqlite(tmp_path)
     zipf = {"format": "zipf", "path": None, "id": ["id"]}
-    sides = {side: zipf | {"options": {"rows": "600", "keys": "150", "seed": str(seed)}}
-             for seed, side in enumerate(("left", "right"))}
+    sides = {
+        side: zipf | {"options": {"rows": "600", "keys": "150", "seed": str(seed)}}
+        for seed, side in enumerate(("left", "right"))
+    }
     pair.job = StreamStreamJob.load(pair.job.model_dump() | sides | {"on": {"key": "key"}})
     pair.run(spark, max_rows=250)
     keys = [np.bincount(ZipfKeys(150, 1.0, seed).draw(0, 600), minlength=151) for seed in (0, 1)]
     wanted = int((keys[0] * keys[1]).sum())
-    rows = pair.query("SELECT count(*), count(DISTINCT id * 1000 + right_id), "
-                      "sum(\"key\" - right_key) FROM fact_orders")
+    rows = pair.query(
+        "SELECT count(*), count(DISTINCT id * 1000 + right_id), "
+        'sum("key" - right_key) FROM fact_orders'
+    )
     assert rows == [(wanted, wanted, 0)]
     result = prove(pair, tmp_path)
     assert result.success, result
 
 
-@pytest.mark.parametrize("job, settings, match", [
-    ({"on": {"order_no": "nope"}}, {}, "nope"),
-    ({"left": {"watermark": {"column": "customer"}}}, {}, "left.watermark"),
-    ({"left": {"unique": True}}, {"algorithm": "xjoin"}, "pjoin"),
-    ({}, {"algorithm": "meshjoin"}, "algorithm"), ({}, {"parameters": {"nope": 1}}, "parameters"),
-    ({"within": {"left": "id", "right": "nope", "distance": 1}}, {}, "within.right"),
-    ({"totals": {"n": "max(nope)"}}, {}, "totals.n"),
-    ({"totals": {"n": "sum(customer)", "N": "count"}}, {}, "another column"),
-    ({"totals": {"n": "sum(order_no)"}}, {}, "add up numbers"),
-    ({"totals": {"n": "count"}}, {"sink": "/nowhere/delta"}, "must be sql")])
+@pytest.mark.parametrize(
+    "job, settings, match",
+    [
+        ({"on": {"order_no": "nope"}}, {}, "nope"),
+        ({"left": {"watermark": {"column": "customer"}}}, {}, "left.watermark"),
+        ({"left": {"unique": True}}, {"algorithm": "xjoin"}, "pjoin"),
+        ({}, {"algorithm": "meshjoin"}, "algorithm"),
+        ({}, {"parameters": {"nope": 1}}, "parameters"),
+        ({"within": {"left": "id", "right": "nope", "distance": 1}}, {}, "within.right"),
+        ({"totals": {"n": "max(nope)"}}, {}, "totals.n"),
+        ({"totals": {"n": "sum(customer)", "N": "count"}}, {}, "another column"),
+        ({"totals": {"n": "sum(order_no)"}}, {}, "add up numbers"),
+        ({"totals": {"n": "count"}}, {"sink": "/nowhere/delta"}, "must be sql"),
+    ],
+)
 def test_what_cannot_work_is_refused_before_there_is_a_session(tmp_path, job, settings, match):
     pair = sqlite(tmp_path)
     pair.add(10, 10)

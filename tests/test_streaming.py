@@ -67,8 +67,10 @@ def test_files_without_tuples_need_no_task(spark, sqlite_load, tmp_path, monkeyp
     # Spark takes them by age
     for second, file in enumerate(sorted(sqlite_load.stream_directory.iterdir())):
         os.utime(file, (second + 1, second + 1))
-    settings = {"sink": "sql" if sink == "sql" else str(tmp_path / "delta"),
-                "algorithm": "meshjoin"}
+    settings = {
+        "sink": "sql" if sink == "sql" else str(tmp_path / "delta"),
+        "algorithm": "meshjoin",
+    }
     ran, run, commit = [], app.run_tasks, Ledger.commit
 
     def noted(spark, work, batch):
@@ -85,8 +87,10 @@ def test_files_without_tuples_need_no_task(spark, sqlite_load, tmp_path, monkeyp
     with pytest.raises(OSError, match="driver dies"):
         sqlite_load.run(spark, **settings)
     assert ran == [(0, 0), (1, 0)]  # the first makes the states
-    waiting = ("SELECT partition, i.waiting_before, i.waiting, state_file FROM load_inputs i JOIN "
-               "load_batches USING (load_id) WHERE batch = {} AND drain = 0")
+    waiting = (
+        "SELECT partition, i.waiting_before, i.waiting, state_file FROM load_inputs i JOIN "
+        "load_batches USING (load_id) WHERE batch = {} AND drain = 0"
+    )
     after, idle = (Counter(sqlite_load.query(waiting.format(batch))) for batch in (1, 2))
     assert {(p, now, now, s) for p, _, now, s in after} == set(idle)
     assert sum(now for _, _, now, _ in idle) > 0
@@ -99,13 +103,16 @@ def test_files_without_tuples_need_no_task(spark, sqlite_load, tmp_path, monkeyp
     else:
         from deltalake import DeltaTable
 
-        assert DeltaTable(
-            settings["sink"]).to_pyarrow_table().num_rows == sqlite_load.expected()[0].total()
+        assert (
+            DeltaTable(settings["sink"]).to_pyarrow_table().num_rows
+            == sqlite_load.expected()[0].total()
+        )
 
 
 @pytest.mark.parametrize("format", ["parquet", "csv"])
 def test_many_small_files_are_decoded_once_each_and_have_no_task_of_their_own(
-        spark, sqlite_load, monkeypatch, format):
+    spark, sqlite_load, monkeypatch, format
+):
     for _ in range(FEW_FILES + 1):
         sqlite_load.add_file(10)
     job = sqlite_load.job
@@ -124,8 +131,9 @@ def test_many_small_files_are_decoded_once_each_and_have_no_task_of_their_own(
 
     def placed(*args):
         work, messages = place(*args)
-        decoded.update({file.path: work.plan.partitions for _, of in work.replicated
-                        for file in of.splits})
+        decoded.update(
+            {file.path: work.plan.partitions for _, of in work.replicated for file in of.splits}
+        )
         return work, messages
 
     monkeypatch.setattr(Work, "place_splits", exchanged)
@@ -165,8 +173,11 @@ def test_files_that_a_state_adds_to_stay_as_long_as_it_does(spark, sqlite_load, 
 def test_workers_do_not_look_through_their_modules_for_garbage_after_every_task(spark, sqlite_load):
     sqlite_load.add_file(100)
     sqlite_load.run(spark)
-    frozen = spark.sparkContext.range(2, numSlices=2).mapPartitions(
-        lambda _: [gc.get_freeze_count()]).collect()
+    frozen = (
+        spark.sparkContext.range(2, numSlices=2)
+        .mapPartitions(lambda _: [gc.get_freeze_count()])
+        .collect()
+    )
     assert max(frozen) > 50_000  # objects
 
 
@@ -175,47 +186,66 @@ def test_ledger_tells_which_files_a_batch_was(spark, sqlite_load):
         sqlite_load.add_file(rows)
     sqlite_load.run(spark, max_files=2)
     commits = sqlite_load.query(
-        "SELECT batch, drain, source_offsets, rows_read FROM load_commits ORDER BY batch, drain")
+        "SELECT batch, drain, source_offsets, rows_read FROM load_commits ORDER BY batch, drain"
+    )
     batches = {b: (json.loads(o)["files"], n) for b, d, o, n in commits if not d}
     assert [files for files, _ in batches.values()] == [2, 1]
     named = sqlite_load.query(
-        "SELECT batch, path, size, modified FROM load_files ORDER BY batch, number")
+        "SELECT batch, path, size, modified FROM load_files ORDER BY batch, number"
+    )
     for batch, (_, rows) in batches.items():
         assert sum(pq.read_metadata(f).num_rows for b, f, *_ in named if b == batch) == rows
     assert [json.loads(o) for b, d, o, n in commits if d] in ([{}], [])
-    there = {(str(p), p.stat().st_size, p.stat().st_mtime_ns)
-             for p in sqlite_load.stream_directory.glob("*.parquet")}
+    there = {
+        (str(p), p.stat().st_size, p.stat().st_mtime_ns)
+        for p in sqlite_load.stream_directory.glob("*.parquet")
+    }
     assert {tuple(row) for _, *row in named} == there
 
 
 def test_csv_and_json_tuples_that_cannot_be_parsed_are_kept_whole(spark, sqlite_load):
     texts = {
-        "csv": ("id,sku,amount\n1,c1,1.5\nbad,c2,2.5\n3,c3\n4,,4.5\n5,c5,5.5\n",
-                {"bad,c2,2.5", "3,c3"}),
-        "json": ('{"id":1,"sku":"c1","amount":1.5}\n{"id":"bad","sku":"c2","amount":2.5}\n'
-                 '{"id":3,\n{"id":4,"sku":null,"amount":4.5}\n{"id":5,"sku":"c5","amount":5.5}\n',
-                 {'{"id":"bad","sku":"c2","amount":2.5}', '{"id":3,'}),
+        "csv": (
+            "id,sku,amount\n1,c1,1.5\nbad,c2,2.5\n3,c3\n4,,4.5\n5,c5,5.5\n",
+            {"bad,c2,2.5", "3,c3"},
+        ),
+        "json": (
+            '{"id":1,"sku":"c1","amount":1.5}\n{"id":"bad","sku":"c2","amount":2.5}\n'
+            '{"id":3,\n{"id":4,"sku":null,"amount":4.5}\n{"id":5,"sku":"c5","amount":5.5}\n',
+            {'{"id":"bad","sku":"c2","amount":2.5}', '{"id":3,'},
+        ),
     }
-    whys = {"csv": ["2 fields in place of 3", "id: 'bad' is not int64"],
-            "json": ["id: 'bad' is not int64", "not JSON: Expecting prop"]}
+    whys = {
+        "csv": ["2 fields in place of 3", "id: 'bad' is not int64"],
+        "json": ["id: 'bad' is not int64", "not JSON: Expecting prop"],
+    }
     for form, (content, broken) in texts.items():
         directory = sqlite_load.places.home / form
         directory.mkdir()
         (directory / f"a.{form}").write_text(content)
-        summary = sqlite_load.run(spark, app=form, source_format=form, source_path=str(directory),
-                                  source_columns="id BIGINT, sku STRING, amount DOUBLE",
-                                  join_type="left")
+        summary = sqlite_load.run(
+            spark,
+            app=form,
+            source_format=form,
+            source_path=str(directory),
+            source_columns="id BIGINT, sku STRING, amount DOUBLE",
+            join_type="left",
+        )
         assert (summary["rows_read"], summary["rejected"]) == (5, {"unparsable": 2, "null_key": 1})
-        kept = sqlite_load.query("SELECT tuple FROM unmatched JOIN load_batches USING (load_id) "
-                                 f"WHERE app = '{form}' AND unmatched.reason = 'unparsable'")
-        rows = [json.loads(t) for t, in kept]
+        kept = sqlite_load.query(
+            "SELECT tuple FROM unmatched JOIN load_batches USING (load_id) "
+            f"WHERE app = '{form}' AND unmatched.reason = 'unparsable'"
+        )
+        rows = [json.loads(t) for (t,) in kept]
         assert {row["_corrupt_record"] for row in rows} == broken
         lines = content.split("\n")
         assert all(row["file"] == str(directory / f"a.{form}") for row in rows)
         assert all(lines[row["line"] - 1] == row["_corrupt_record"] for row in rows)
         assert sorted(row["why"][:24] for row in rows) == whys[form]
-        facts = sqlite_load.query("SELECT id, price FROM fact_sales JOIN load_batches USING "
-                                  f"(load_id) WHERE app = '{form}' ORDER BY id")
+        facts = sqlite_load.query(
+            "SELECT id, price FROM fact_sales JOIN load_batches USING "
+            f"(load_id) WHERE app = '{form}' ORDER BY id"
+        )
         assert facts == [(1, 1), (4, None), (5, 5)]
 
 
@@ -229,37 +259,51 @@ def test_files_without_a_given_schema_are_sampled(spark, sqlite_load):
     summary = sqlite_load.run(spark, **settings)  # in the types of the first run
     assert summary["matched"] == 1 and summary["rejected"] == {"unparsable": 1}
     with pytest.raises(ConfigError, match=r"stream\.path"):
-        sqlite_load.run(spark, app="other", source_format="csv",
-                        source_path=str(directory / "none"))
+        sqlite_load.run(
+            spark, app="other", source_format="csv", source_path=str(directory / "none")
+        )
 
 
-@pytest.mark.parametrize(("found", "loaded"), [
-    (pa.timestamp("ns", "CET"), pa.timestamp("us", "UTC")),
-    (pa.timestamp("s"), pa.timestamp("us")), (pa.uint8(), pa.int16()), (pa.uint32(), pa.int64()),
-    (pa.null(), pa.string()), (pa.float16(), pa.float32()),
-    (pa.dictionary(pa.int32(), pa.large_string()), pa.string()),
-    (pa.binary(4), pa.binary()), (pa.decimal64(9, 2), pa.decimal128(9, 2)),
-    (pa.list_(pa.struct([("a", pa.uint16())])), pa.list_(pa.struct([("a", pa.int32())]))),
-    *((kind, kind) for kind in (pa.int8(), pa.int64(), pa.float64(), pa.bool_(), pa.date32()))])
+@pytest.mark.parametrize(
+    ("found", "loaded"),
+    [
+        (pa.timestamp("ns", "CET"), pa.timestamp("us", "UTC")),
+        (pa.timestamp("s"), pa.timestamp("us")),
+        (pa.uint8(), pa.int16()),
+        (pa.uint32(), pa.int64()),
+        (pa.null(), pa.string()),
+        (pa.float16(), pa.float32()),
+        (pa.dictionary(pa.int32(), pa.large_string()), pa.string()),
+        (pa.binary(4), pa.binary()),
+        (pa.decimal64(9, 2), pa.decimal128(9, 2)),
+        (pa.list_(pa.struct([("a", pa.uint16())])), pa.list_(pa.struct([("a", pa.int32())]))),
+        *((kind, kind) for kind in (pa.int8(), pa.int64(), pa.float64(), pa.bool_(), pa.date32())),
+    ],
+)
 def test_types_in_which_a_load_takes_what_files_have(found, loaded):
     assert loaded_type(found) == loaded
 
 
 def test_interval_takes_up_new_master_data_drains_when_idle_and_stops_by_request(
-        spark, sqlite_load):
+    spark, sqlite_load
+):
     load = sqlite_load
     load.add_file(1500)
     checkpoint = load.places.checkpoints / "sales"
     app = load.start(spark, trigger="100 milliseconds")
     old = load.expected()[0]
-    until(lambda: (s := read_status(checkpoint)) and s.rows_read == 1500 and s.waiting == 0,
-          what="idle drain", watch=app.check)
+    until(
+        lambda: (s := read_status(checkpoint)) and s.rows_read == 1500 and s.waiting == 0,
+        what="idle drain",
+        watch=app.check,
+    )
     same(load.facts(), old)  # finished although the stream is idle
     first = len(load.stream)
     load.publish("new part")
     load.add_file(1500)
-    until(lambda: read_status(checkpoint).rows_read == 3000, what="the second batch",
-          watch=app.check)
+    until(
+        lambda: read_status(checkpoint).rows_read == 3000, what="the second batch", watch=app.check
+    )
     request_stop(checkpoint)
     summary = app.join()
     assert summary["waiting"] == 0 and summary["master_version"] == "v000002"
@@ -269,13 +313,15 @@ def test_interval_takes_up_new_master_data_drains_when_idle_and_stops_by_request
     assert {n.split()[0] for i, n in names if i < first} == {"part"}
     assert {n.split()[0] for i, n in names if i >= first} == {"new"}
     load.check_ledger()
-    assert load.query("SELECT DISTINCT version FROM load_inputs JOIN load_batches USING (load_id) "
-                      "WHERE batch = 1") == [("v000002",)]
+    assert load.query(
+        "SELECT DISTINCT version FROM load_inputs JOIN load_batches USING (load_id) WHERE batch = 1"
+    ) == [("v000002",)]
 
 
 @pytest.mark.parametrize("algorithm", ["elevatorjoin", "ssbj", "sscj"])
-def test_tuples_that_wait_are_finished_while_new_ones_come(spark, sqlite_load, monkeypatch,
-                                                           algorithm):
+def test_tuples_that_wait_are_finished_while_new_ones_come(
+    spark, sqlite_load, monkeypatch, algorithm
+):
     """H_S, which M lets hold all that comes, never fills, and there is no time without input."""
     load, finish = sqlite_load, Commits.finish
 
@@ -286,14 +332,19 @@ def test_tuples_that_wait_are_finished_while_new_ones_come(spark, sqlite_load, m
     load.add_file(50)
     monkeypatch.setattr(Commits, "finish", finished)
     monkeypatch.setattr(WaitingBound, "idle", lambda *_: False)
-    app = load.start(spark, trigger="50 milliseconds", memory="64MB", algorithm=algorithm,
-                     max_wait=1)
+    app = load.start(
+        spark, trigger="50 milliseconds", memory="64MB", algorithm=algorithm, max_wait=1
+    )
     status = load.places.checkpoints / "sales"
-    until(lambda: (s := read_status(status)) and (s.batch or 0) > 12 and s.longest_wait > 0,
-          what="twelve batches", watch=app.check)
+    until(
+        lambda: (s := read_status(status)) and (s.batch or 0) > 12 and s.longest_wait > 0,
+        what="twelve batches",
+        watch=app.check,
+    )
     assert load.query("SELECT count(*) FROM load_commits WHERE drain = 1") == [(0,)]
-    last, = load.query("SELECT batch, sum(waiting) FROM load_batches GROUP BY batch "
-                       "ORDER BY batch DESC LIMIT 1")
+    (last,) = load.query(
+        "SELECT batch, sum(waiting) FROM load_batches GROUP BY batch ORDER BY batch DESC LIMIT 1"
+    )
     assert last[1] < 50 * (last[0] + 1) / 2  # not all that came
     monkeypatch.undo()
     request_stop(status)
@@ -307,8 +358,9 @@ def test_files_without_rows_keep_nobody_waiting(spark, sqlite_load, monkeypatch)
     load = sqlite_load
     monkeypatch.setattr(WaitingBound, "idle", lambda *_: False)
     load.add_file(200)
-    app = load.start(spark, trigger="50 milliseconds", memory="64MB", algorithm="elevatorjoin",
-                     max_wait=1)
+    app = load.start(
+        spark, trigger="50 milliseconds", memory="64MB", algorithm="elevatorjoin", max_wait=1
+    )
     status = load.places.checkpoints / "sales"
 
     def empty_files():
@@ -389,13 +441,18 @@ def test_a_batch_that_fails_while_a_drain_is_due_is_finished_first(spark, sqlite
 
 def test_changed_settings_are_taken_up_after_a_drain(spark, sqlite_load):
     load = sqlite_load
-    for values in ({"algorithm": "meshjoin"}, {"algorithm": "ssbj", "partitions": 3},
-                   {"memory": "4MB", "partitions": 1}):
+    for values in (
+        {"algorithm": "meshjoin"},
+        {"algorithm": "ssbj", "partitions": 3},
+        {"memory": "4MB", "partitions": 1},
+    ):
         load.add_file(1500)
         load.run(spark, **values)
     load.check()
-    counts = load.query("SELECT batch, max(algorithm), count(*) FROM load_batches WHERE drain = 0 "
-                        "GROUP BY batch ORDER BY batch")
+    counts = load.query(
+        "SELECT batch, max(algorithm), count(*) FROM load_batches WHERE drain = 0 "
+        "GROUP BY batch ORDER BY batch"
+    )
     assert counts == [(0, "meshjoin", 2), (1, "ssbj", 3), (2, "elevatorjoin", 1)]
 
 
@@ -405,31 +462,58 @@ def test_zipf_source(spark, tmp_path):
 
     load = SmallLoad(tmp_path / "home", f"sqlite:///{tmp_path / 'warehouse.db'}")
     table = pa.table({"key": pa.array(range(1, 901)), "name": [f"n{i}" for i in range(1, 901)]})
-    publish_snapshot(table.to_batches(), table.schema, load.places.snapshots / "r" / "key", "r",
-                     ["key"])
-    job = Job.load({"name": "z", "stream": {"format": "zipf", "id": ["id"], "options": {
-        "rows": "5000", "keys": "1000", "seed": "3", "partitions": "2"}},
-        "master": {"name": "r"}, "on": {"key": "key"}, "fact_table": "fact_z"})
+    publish_snapshot(
+        table.to_batches(), table.schema, load.places.snapshots / "r" / "key", "r", ["key"]
+    )
+    job = Job.load(
+        {
+            "name": "z",
+            "stream": {
+                "format": "zipf",
+                "id": ["id"],
+                "options": {"rows": "5000", "keys": "1000", "seed": "3", "partitions": "2"},
+            },
+            "master": {"name": "r"},
+            "on": {"key": "key"},
+            "fact_table": "fact_z",
+        }
+    )
     summary = load.run(spark, job, app="z", max_rows=2000)
     keys = ZipfKeys(1000, 1.0, 3).draw(0, 5000).tolist()
     assert summary["batches"] >= 3 and summary["rows_read"] == 5000
     facts = load.query("SELECT id, `key`, name FROM fact_z ORDER BY id")
     assert facts == [(i, k, f"n{k}") for i, k in enumerate(keys, 1) if k <= 900]
     offsets = load.query("SELECT source_offsets FROM load_commits WHERE drain = 0 ORDER BY batch")
-    assert [json.loads(o)["offsets"] for o, in offsets] == [[{"id": 2000}], [{"id": 4000}],
-                                                            [{"id": 5000}]]
+    assert [json.loads(o)["offsets"] for (o,) in offsets] == [
+        [{"id": 2000}],
+        [{"id": 4000}],
+        [{"id": 5000}],
+    ]
 
 
 def test_outbox_source(spark, load):
     engine = connect(load.places.warehouse_url)
     with engine.begin() as c:
-        auto = ("INTEGER PRIMARY KEY AUTOINCREMENT" if engine.dialect.name == "sqlite"
-                else "BIGINT AUTO_INCREMENT PRIMARY KEY")
+        auto = (
+            "INTEGER PRIMARY KEY AUTOINCREMENT"
+            if engine.dialect.name == "sqlite"
+            else "BIGINT AUTO_INCREMENT PRIMARY KEY"
+        )
         c.execute(
-            text(f"CREATE TABLE outbox (seq {auto}, sku VARCHAR(20), amount DOUBLE PRECISION)"))
-    job = load.job.model_copy(update={"stream": load.job.stream.model_copy(update={
-        "format": "outbox", "path": None, "id": ("seq",),
-        "options": {"table": "outbox", "id": "seq", "url": load.places.warehouse_url}})})
+            text(f"CREATE TABLE outbox (seq {auto}, sku VARCHAR(20), amount DOUBLE PRECISION)")
+        )
+    job = load.job.model_copy(
+        update={
+            "stream": load.job.stream.model_copy(
+                update={
+                    "format": "outbox",
+                    "path": None,
+                    "id": ("seq",),
+                    "options": {"table": "outbox", "id": "seq", "url": load.places.warehouse_url},
+                }
+            )
+        }
+    )
     for rows in (300, 200):
         with engine.begin() as c:
             tuples = load.sales(rows).select(["sku", "amount"]).to_pylist()
@@ -452,8 +536,9 @@ def test_outbox_waits_for_a_lower_id_that_commits_later(mariadb):
         c.execute(text("CREATE TABLE outbox (id BIGINT AUTO_INCREMENT PRIMARY KEY, v INT)"))
     from pyspark.sql.types import LongType, StructField, StructType
 
-    reader = OutboxReader({"url": url, "table": "outbox"},
-                          StructType([StructField("id", LongType())]))
+    reader = OutboxReader(
+        {"url": url, "table": "outbox"}, StructType([StructField("id", LongType())])
+    )
     slow, fast = engine.connect(), engine.connect()
     slow.execute(text("INSERT INTO outbox (v) VALUES (1)"))
     fast.execute(text("INSERT INTO outbox (v) VALUES (2)"))
@@ -474,15 +559,24 @@ def test_outbox_waits_for_a_lower_id_that_commits_later(mariadb):
 
 
 def test_kafka_values_become_tuples(spark):
-    values = [b'{"id": 1, "sku": "a"}', b'{"id": "x", "sku": "b"}', b"not json", None,
-              b'{"id": 2,\n "sku": 1.50}', b'{"id": 3} {"id": 4}']
+    values = [
+        b'{"id": 1, "sku": "a"}',
+        b'{"id": "x", "sku": "b"}',
+        b"not json",
+        None,
+        b'{"id": 2,\n "sku": 1.50}',
+        b'{"id": 3} {"id": 4}',
+    ]
     source = KafkaSource(StreamSpec(format="kafka", columns="id BIGINT, sku STRING", id=["sku"]))
     chunk = source.reader().open().parse(pa.array(values))
     assert chunk.rows.to_pylist() == [{"id": 1, "sku": "a"}, {"id": 2, "sku": "1.50"}]
     assert chunk.lines.tolist() == [1, 5]
     assert [(r.text, r.id) for r in chunk.rejected] == [
-        ('{"id": "x", "sku": "b"}', "b"), ("not json", None), ("", None),
-        ('{"id": 3} {"id": 4}', None)]
+        ('{"id": "x", "sku": "b"}', "b"),
+        ("not json", None),
+        ("", None),
+        ('{"id": 3} {"id": 4}', None),
+    ]
     assert [r.detail.split(":")[0] for r in chunk.rejected] == ["id"] + ["not JSON"] * 3
 
 
@@ -498,12 +592,17 @@ def test_a_first_load_of_kafka_begins_with_the_earliest_records(caplog):
 
 def test_kafka_without_its_connector_is_named(spark, sqlite_load):
     with pytest.raises(ConfigError, match="--packages org.apache.spark:spark-sql-kafka"):
-        sqlite_load.run(spark, source_format="kafka", source_columns="id BIGINT, sku STRING",
-                        source_options={"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t"})
+        sqlite_load.run(
+            spark,
+            source_format="kafka",
+            source_columns="id BIGINT, sku STRING",
+            source_options={"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t"},
+        )
 
 
 def test_source_options_of_a_file_reach_the_source_and_are_kept_nowhere(
-        spark, sqlite_load, tmp_path):
+    spark, sqlite_load, tmp_path
+):
     for rows in (100, 50, 20):
         sqlite_load.add_file(rows)
     file = tmp_path / "options.yaml"
@@ -511,8 +610,11 @@ def test_source_options_of_a_file_reach_the_source_and_are_kept_nowhere(
     file.chmod(0o600)
     assert sqlite_load.run(spark, max_files=0, source_options_file=str(file))["batches"] >= 3
     sqlite_load.check()
-    written = [p for p in (*sqlite_load.places.home.rglob("*"), *tmp_path.glob("warehouse.db*"))
-               if p.is_file()]
+    written = [
+        p
+        for p in (*sqlite_load.places.home.rglob("*"), *tmp_path.glob("warehouse.db*"))
+        if p.is_file()
+    ]
     assert [p for p in written if b"hush-hush" in p.read_bytes()] == []
     file.chmod(0o644)
     with pytest.raises(ConfigError, match="chmod 600"):
@@ -527,8 +629,9 @@ def test_plans_that_errors_quote_do_not_show_options_of_a_file(spark, tmp_path, 
     file = tmp_path / "options.yaml"
     file.write_text(f"{name}: hush-hush")
     file.chmod(0o600)
-    (stream,) = read_streams(spark, [find_source(StreamSpec(format="zipf",
-                                                           options_file=str(file)))])
+    (stream,) = read_streams(
+        spark, [find_source(StreamSpec(format="zipf", options_file=str(file)))]
+    )
     plan = stream._jdf.queryExecution().toString()
     spark.conf.unset("spark.sql.redaction.options.regex")
     assert name in plan and "hush-hush" not in plan
@@ -541,10 +644,14 @@ def test_ledger_of_another_checkpoint_is_refused(spark, sqlite_load):
         sqlite_load.run(spark, checkpoint=str(sqlite_load.places.home / "elsewhere"))
 
 
-@pytest.mark.parametrize("values, parameter", [
-    ({"algorithm": "meshjion"}, "algorithm"), ({"memory": "1KB"}, "memory"),
-    ({"partitions": 65}, "partitions"),
-])
+@pytest.mark.parametrize(
+    "values, parameter",
+    [
+        ({"algorithm": "meshjion"}, "algorithm"),
+        ({"memory": "1KB"}, "memory"),
+        ({"partitions": 65}, "partitions"),
+    ],
+)
 def test_settings_that_cannot_work_stop_before_spark(sqlite_load, values, parameter):
     sqlite_load.add_file(100)
     with pytest.raises(ConfigError) as e:
@@ -569,12 +676,19 @@ def test_join_dataframe(spark, sqlite_load, join_type):
 
     table = sqlite_load.sales(4000)
     df = spark.createDataFrame(table)
-    out = join_dataframe(df, sqlite_load.places.snapshots / "part" / "code", [("sku", "code")],
-                         columns=["part_sk", "name", "price"],
-                         memory="2MB", join_type=join_type, partitions=3)
+    out = join_dataframe(
+        df,
+        sqlite_load.places.snapshots / "part" / "code",
+        [("sku", "code")],
+        columns=["part_sk", "name", "price"],
+        memory="2MB",
+        join_type=join_type,
+        partitions=3,
+    )
     same(pairs(out.toArrow()), sqlite_load.expected(join_type)[0])
     assert out.filter("price > 90").count() == sum(
-        n for r, n in sqlite_load.expected(join_type)[0].items() if (r[5] or 0) > 90)
+        n for r, n in sqlite_load.expected(join_type)[0].items() if (r[5] or 0) > 90
+    )
 
 
 @pytest.mark.parametrize("sink", ["sql", "delta"])
@@ -584,35 +698,56 @@ def test_ids_and_keys_too_long_for_an_index_are_kept_and_verified(spark, load, t
     from semistream import quality
 
     a, b, c = "a" * 300, "b" * 190, "c" * 100
-    rows = [("short", "x", "c1"), (a, "x", "c1"), (a + "2", "x", "c2"), (b, b, "c2"),
-            (b, b[1:], "nothing"), (c, c, "k" * 400),
-            (c, c + "é", None), ("Short", "x", "c3"), (None, "x", "c3"), (None, "x", "c3")]
+    rows = [
+        ("short", "x", "c1"),
+        (a, "x", "c1"),
+        (a + "2", "x", "c2"),
+        (b, b, "c2"),
+        (b, b[1:], "nothing"),
+        (c, c, "k" * 400),
+        (c, c + "é", None),
+        ("Short", "x", "c3"),
+        (None, "x", "c3"),
+        (None, "x", "c3"),
+    ]
     directory = tmp_path / "stream"
     directory.mkdir()
     pq.write_table(
         pa.table(dict(zip(("ref", "line", "sku"), zip(*rows, strict=True), strict=True))),
-        directory / "a.parquet")
+        directory / "a.parquet",
+    )
     stream = load.job.stream.model_copy(update={"path": str(directory), "id": ("ref", "line")})
     job = load.job.model_copy(update={"stream": stream})
-    summary = load.run(spark, job, join_type="left",
-                       sink="sql" if sink == "sql" else str(tmp_path / "delta"))
+    summary = load.run(
+        spark, job, join_type="left", sink="sql" if sink == "sql" else str(tmp_path / "delta")
+    )
     assert (summary["rows_read"], summary["matched"]) == (10, 5)
     assert summary["rejected"] == {"long_id": 2, "no_match": 2, "null_key": 1}
     kept = load.query("SELECT reason, stream_id, tuple FROM unmatched")
     assert {json.loads(t)["ref"] for r, _, t in kept if r == "long_id"} == {a, a + "2"}
     assert all(len(i) <= 190 for _, i, _ in kept) and len({i for _, i, _ in kept}) == 5
     provision_beside(load)
-    result = quality.verify(load.places.warehouse_url, "sales", job=job,
-                            reports_dir=tmp_path / "reports", snapshots=load.places.snapshots)
+    result = quality.verify(
+        load.places.warehouse_url,
+        "sales",
+        job=job,
+        reports_dir=tmp_path / "reports",
+        snapshots=load.places.snapshots,
+    )
     assert result.success and len(result.results) == 25 + (sink == "delta"), str(result)
     engine = connect(load.places.warehouse_url)
     with engine.begin() as connection:
         connection.execute(text("DELETE FROM unmatched WHERE tuple LIKE :t"), {"t": f"%{a}2%"})
     engine.dispose()
-    result = quality.verify(load.places.warehouse_url, "sales", job=job,
-                            reports_dir=tmp_path / "reports", snapshots=load.places.snapshots)
+    result = quality.verify(
+        load.places.warehouse_url,
+        "sales",
+        job=job,
+        reports_dir=tmp_path / "reports",
+        snapshots=load.places.snapshots,
+    )
     assert {r.name for r in result.failed} == {"unmatched_rows", "none_missing", "same_rows"}
-    missing, = next(r.rows for r in result.failed if r.name == "none_missing")
+    (missing,) = next(r.rows for r in result.failed if r.name == "none_missing")
     assert missing["ref"].startswith("a" * 125 + "#") and missing["line"] == "x"
 
 
@@ -632,7 +767,8 @@ def test_a_crash_while_the_first_batch_was_planned_leaves_nothing_in_the_way(spa
 
 @pytest.mark.parametrize("sink", ["sql", "delta"])
 def test_each_load_keeps_a_sketch_of_its_keys_and_the_proof_expects_as_many_rows(
-        spark, sqlite_load, sink, tmp_path):
+    spark, sqlite_load, sink, tmp_path
+):
     load, sink = sqlite_load, "sql" if sink == "sql" else str(tmp_path / "facts")
     for _ in range(2):
         load.add_file(3000)
@@ -646,24 +782,36 @@ def test_each_load_keeps_a_sketch_of_its_keys_and_the_proof_expects_as_many_rows
     assert result.success and "expected_rows" in {r.name for r in result.results}
     load.add_file(100)
     load.run(spark, sink=sink, key_sketch=False)
-    assert load.query("SELECT count(*) FROM load_batches WHERE batch > 1 "
-                      "AND key_sketch IS NOT NULL") == [(0,)]
+    assert load.query(
+        "SELECT count(*) FROM load_batches WHERE batch > 1 AND key_sketch IS NOT NULL"
+    ) == [(0,)]
 
 
 def test_a_many_to_many_load_tells_its_rows_and_is_refused_above_the_limit(
-        spark, sqlite_load, caplog, monkeypatch):
+    spark, sqlite_load, caplog, monkeypatch
+):
     """The app's rows in all count. What is refused was not begun, and a higher limit lets it go
     on."""
     load = sqlite_load
-    load.master = [part | {"part_sk": 3 * part["part_sk"] + i, "price": i} for part in load.master
-                   for i in range(3)]
-    publish_snapshot(pa.Table.from_pylist(load.master, MASTER).to_batches(), MASTER,
-                     load.places.snapshots / "part" / "code", "part", ["code"])
+    load.master = [
+        part | {"part_sk": 3 * part["part_sk"] + i, "price": i}
+        for part in load.master
+        for i in range(3)
+    ]
+    publish_snapshot(
+        pa.Table.from_pylist(load.master, MASTER).to_batches(),
+        MASTER,
+        load.places.snapshots / "part" / "code",
+        "part",
+        ["code"],
+    )
     load.add_file(2000)
     rows = load.expected()[0].total()
     caplog.set_level(logging.INFO)
-    with pytest.raises(TooManyRows, match=f"It is estimated that sales with batch 0, of 2,000 "
-                                          f"tuples, has {rows:,} rows"):
+    with pytest.raises(
+        TooManyRows,
+        match=f"It is estimated that sales with batch 0, of 2,000 tuples, has {rows:,} rows",
+    ):
         load.run(spark, max_output_rows=rows - 1)
     told = f"batch 0 will have {rows:,} joined rows of 2,000 tuples, off by at most 0"
     assert told in caplog.text
@@ -676,8 +824,9 @@ def test_a_many_to_many_load_tells_its_rows_and_is_refused_above_the_limit(
     monkeypatch.setattr(app, "SAMPLED", 400)  # less than the batch
     load.run(spark)
     load.check()
-    told = re.search(r"batch 1 will have ([\d,]+) joined rows of 1,000 tuples.* first 400",
-                     caplog.text)
+    told = re.search(
+        r"batch 1 will have ([\d,]+) joined rows of 1,000 tuples.* first 400", caplog.text
+    )
     more = load.expected()[0].total() - rows
     assert told and abs(int(told[1].replace(",", "")) - more) < 0.1 * more
 
@@ -709,12 +858,15 @@ print(sum(output.joined.num_rows for output in outputs), len(set(sys.modules) - 
 
 def test_a_worker_that_is_ready_has_hardly_anything_left_to_import(sqlite_load):
     sqlite_load.add_file(1000)
-    places = [next((sqlite_load.places.snapshots / "part" / "code").glob("v*")),
-              next(sqlite_load.stream_directory.iterdir())]
+    places = [
+        next((sqlite_load.places.snapshots / "part" / "code").glob("v*")),
+        next(sqlite_load.stream_directory.iterdir()),
+    ]
     modules = []
     for ready in ([], ["ready"]):
-        run = subprocess.run([sys.executable, "-c", READY, *places, *ready], capture_output=True,
-                             text=True)
+        run = subprocess.run(
+            [sys.executable, "-c", READY, *places, *ready], capture_output=True, text=True
+        )
         assert run.returncode == 0, run.stderr
         rows, count = map(int, run.stdout.split())
         assert rows == sqlite_load.expected()[0].total()

@@ -26,10 +26,21 @@ from semistream.tuning.measure import MEASURED, Point, error, settled
 from semistream.tuning.sweep import advised, better
 
 pytestmark = pytest.mark.usefixtures("airflow_environment")
-EVENT = {"sweep": "s", "job": "tpch",
-         "settings": [{"memory": m, "partitions": 2, "algorithm": a,
-                       "parameters": {"disk_tuples": 1024}, "rate": 5e5, "measured": True}
-                      for m, a in ((1_000_000, "ssbj"), (4_000_000, "sscj"))]}
+EVENT = {
+    "sweep": "s",
+    "job": "tpch",
+    "settings": [
+        {
+            "memory": m,
+            "partitions": 2,
+            "algorithm": a,
+            "parameters": {"disk_tuples": 1024},
+            "rate": 5e5,
+            "measured": True,
+        }
+        for m, a in ((1_000_000, "ssbj"), (4_000_000, "sscj"))
+    ],
+}
 
 
 @pytest.fixture(scope="module")
@@ -55,21 +66,33 @@ def query(places: Paths, sql: str) -> list:
 
 
 def test_a_sweep_with_a_failing_point_and_the_load_behind_it(
-        airflow, airflow_environment, small_job):
+    airflow, airflow_environment, small_job
+):
     job = str(small_job.file)
-    places = Paths(home=Path(airflow_environment["SEMISTREAM_HOME"]),
-                    warehouse_url=airflow_environment["WAREHOUSE_URL"])
+    places = Paths(
+        home=Path(airflow_environment["SEMISTREAM_HOME"]),
+        warehouse_url=airflow_environment["WAREHOUSE_URL"],
+    )
     assert main(["provision", job]) == 0
     # by other tests on the same Airflow
     loaded = query(places, "SELECT count(*) AS count FROM load_batches")
-    airflow("tuning_sweep", job=job, memory="2KB,500KB", algorithms=["ssbj"], grid=2,
-            calibrate=False, partitions=1)
+    airflow(
+        "tuning_sweep",
+        job=job,
+        memory="2KB,500KB",
+        algorithms=["ssbj"],
+        grid=2,
+        calibrate=False,
+        partitions=1,
+    )
     points = query(places, "SELECT * FROM tuning_runs ORDER BY point")
     assert [p.state for p in points] == ["failed", *["measured"] * (len(points) - 1)]
     assert len(points) >= 2
     assert "'memory'" in points[0].error and points[0].rate is None
-    assert all(p.rate > 0 and p.rows_read >= 3000 and p.memory_peak <= 500_000
-               and p.predicted_rate > 0 for p in points[1:])
+    assert all(
+        p.rate > 0 and p.rows_read >= 3000 and p.memory_peak <= 500_000 and p.predicted_rate > 0
+        for p in points[1:]
+    )
     best = [p for p in points if p.recommended]
     still = [p for p in points[1:] if not p.error]
     assert [p.rate for p in best] == [max(p.rate for p in still)] if still else not best
@@ -88,32 +111,48 @@ def test_a_sweep_with_a_failing_point_and_the_load_behind_it(
 def check_report(places: Paths, points: list) -> None:
     """Self-contained, with every point, the failed one's error, and plots."""
     page = next((places.reports / "tuning").glob("*.html")).read_text()
-    assert not re.search(r"""(src|href)=["'](?!#)""",
-                         page) and "@import" not in page and "<script" not in page
+    assert (
+        not re.search(r"""(src|href)=["'](?!#)""", page)
+        and "@import" not in page
+        and "<script" not in page
+    )
     assert page.count("<svg") >= 3 + any(settled(p) for p in points)
     assert ("Predicted beside measured" in page) == any(settled(p) for p in points)
     assert "Service rate over memory" in page
-    assert (f"{len(points)} points, 1 failed" in page and "<strong>failed:</strong>" in page
-            and "&#39;memory&#39; must" in page)
+    assert (
+        f"{len(points)} points, 1 failed" in page
+        and "<strong>failed:</strong>" in page
+        and "&#39;memory&#39; must" in page
+    )
     assert page.count("<tr class") == len(points)
 
 
-@pytest.mark.parametrize("values, algorithm", [
-    ({"memory": "1MB"}, "ssbj"), ({"memory": "2MB"}, "ssbj"),
-    ({"memory": "5MB", "partitions": 2}, "sscj"),
-    ({"memory": "3MB"}, "auto"), ({"memory": "1MB", "partitions": 4}, "auto"),
-    ({"memory": "500KB"}, "auto"), ({"memory": "1MB", "job": "nycflights13"}, "auto")])
+@pytest.mark.parametrize(
+    "values, algorithm",
+    [
+        ({"memory": "1MB"}, "ssbj"),
+        ({"memory": "2MB"}, "ssbj"),
+        ({"memory": "5MB", "partitions": 2}, "sscj"),
+        ({"memory": "3MB"}, "auto"),
+        ({"memory": "1MB", "partitions": 4}, "auto"),
+        ({"memory": "500KB"}, "auto"),
+        ({"memory": "1MB", "job": "nycflights13"}, "auto"),
+    ],
+)
 def test_a_recommendation_holds_for_its_job_memory_and_partitions(values, algorithm):
-    settings = advised(LoadSettings.load({"job": "tpch", "algorithm": "auto"} | values),
-                       [{"job": "other"}, EVENT])
+    settings = advised(
+        LoadSettings.load({"job": "tpch", "algorithm": "auto"} | values), [{"job": "other"}, EVENT]
+    )
     assert settings.algorithm == algorithm
     assert ("recommended" in settings.reason) == (algorithm != "auto")
     assert settings.partitions == (2 if algorithm != "auto" else values.get("partitions", 0))
 
 
-@pytest.mark.parametrize("own, rate, taken", [
-    (100.0, 109.0, []), (100.0, 111.0, [0]), (None, 50.0, [0])],
-                         ids=["within noise", "better", "not measured"])
+@pytest.mark.parametrize(
+    "own, rate, taken",
+    [(100.0, 109.0, []), (100.0, 111.0, [0]), (None, 50.0, [0])],
+    ids=["within noise", "better", "not measured"],
+)
 def test_auto_takes_from_a_sweep_only_what_is_better_than_its_own_choice(own, rate, taken):
     best = Point(0, "ssbj", 1_000_000, 2, {}, state=MEASURED, rate=rate)
     mine = Point(1, "elevatorjoin", 1_000_000, 2, {}, state=MEASURED if own else "failed", rate=own)
@@ -131,22 +170,47 @@ def test_no_error_is_told_of_a_rate_that_has_not_settled():
 
 def test_a_sweep_of_ones_own_sample_and_snapshot(tmp_path, warehouse_url):
     """Up to the app: what it would be given, and what it leaves."""
-    csv.write_csv(pa.table({"id": range(5000), "k": [i * i % 2000 for i in range(5000)]}),
-                  tmp_path / "s.csv")
-    csv.write_csv(pa.table({"code": range(2000), "name": [f"part {i}" for i in range(2000)]}),
-                  tmp_path / "m.csv")
-    assert main(["snapshot", "--master", str(tmp_path / "m.csv"), "--on", "code", "--out",
-                 str(tmp_path / "snap")]) == 0
+    csv.write_csv(
+        pa.table({"id": range(5000), "k": [i * i % 2000 for i in range(5000)]}), tmp_path / "s.csv"
+    )
+    csv.write_csv(
+        pa.table({"code": range(2000), "name": [f"part {i}" for i in range(2000)]}),
+        tmp_path / "m.csv",
+    )
+    assert (
+        main(
+            [
+                "snapshot",
+                "--master",
+                str(tmp_path / "m.csv"),
+                "--on",
+                "code",
+                "--out",
+                str(tmp_path / "snap"),
+            ]
+        )
+        == 0
+    )
     places = Paths(home=tmp_path / "var", warehouse_url=warehouse_url, reports_kept=2)
-    form = {"job": "tpch", "stream": str(tmp_path / "s.csv"), "snapshot": str(tmp_path / "snap"),
-            "on": {"k": "code"}, "memory": "120KB", "algorithms": ["sscj", "hybridjoin"], "grid": 2,
-            "columns": None, "calibrate": True}
+    form = {
+        "job": "tpch",
+        "stream": str(tmp_path / "s.csv"),
+        "snapshot": str(tmp_path / "snap"),
+        "on": {"k": "code"},
+        "memory": "120KB",
+        "algorithms": ["sscj", "hybridjoin"],
+        "grid": 2,
+        "columns": None,
+        "calibrate": True,
+    }
     points = steps.sweep_points(form, "manual__1+00:00", places)
     assert [p["algorithm"] for p in points[:6]] == ["sscj"] * 4 + ["hybridjoin"] * 2
     begun = json.loads((places.home / "tuning/manual__1-00-00/sweep.json").read_text())
     assert points[begun["own"]["120000"]]["best"]  # what auto would take is measured too
-    assert ("costs of a typical machine: this one's could not be measured, as 'calibrate' must "
-            "have a master" in begun["about"])
+    assert (
+        "costs of a typical machine: this one's could not be measured, as 'calibrate' must "
+        "have a master" in begun["about"]
+    )
     files = list((places.home / "tuning/manual__1-00-00/stream").iterdir())
     assert len(files) == 8 and sum(pq.read_metadata(f).num_rows for f in files) >= 5000
     arguments, environment = steps.sweep_app(points[0], "manual__1+00:00", places)

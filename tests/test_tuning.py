@@ -55,7 +55,8 @@ def test_auto_looks_again_when_nothing_waits_and_for_a_new_master(spark, load):
     load.add_file(500)
     named = load.run(spark, algorithm="meshjoin", reason="for a trial")
     assert load.query("SELECT DISTINCT algorithm, reason FROM load_batches WHERE batch = 2") == [
-        ("meshjoin", "for a trial")]
+        ("meshjoin", "for a trial")
+    ]
     assert named["waiting"] == 0
     load.check_ledger()
 
@@ -71,7 +72,8 @@ def test_auto_is_chosen_in_a_moment(spark, load):
 
 @pytest.mark.parametrize(
     "values",
-    [{"parameters": {"disk_tuples": 128}}, {"algorithm": "AUTO", "parameters": ["disk_tuples=1"]}])
+    [{"parameters": {"disk_tuples": 128}}, {"algorithm": "AUTO", "parameters": ["disk_tuples=1"]}],
+)
 def test_auto_takes_no_parameters(values):
     with pytest.raises(ConfigError, match="auto, the default: it chooses them"):
         JoinSettings.load({"algorithm": "auto"} | values)
@@ -93,9 +95,16 @@ def test_the_memory_that_a_refusal_names_is_enough_in_all_partitions(load, algor
     snapshots = load.places.snapshots / "part" / "code"
 
     def plan(memory):
-        return RolePlan(algorithm, memory // partitions, "inner", {}, (("sku", "code"),),
-                        partitions, str(snapshots / current_version(snapshots)),
-                        auto=algorithm == "auto")
+        return RolePlan(
+            algorithm,
+            memory // partitions,
+            "inner",
+            {},
+            (("sku", "code"),),
+            partitions,
+            str(snapshots / current_version(snapshots)),
+            auto=algorithm == "auto",
+        )
 
     for few in (8 * partitions, 300 * partitions):
         with pytest.raises(NotEnoughMemory) as e:
@@ -114,20 +123,42 @@ def test_the_memory_that_a_refusal_names_is_enough_in_all_partitions(load, algor
 def files(tmp_path):
     """A skewed stream and its master data as CSV; (stream, master)."""
     random = np.random.default_rng(3)
-    csv.write_csv(pa.table({"id": np.arange(30_000), "sku": random.zipf(1.4, 30_000) % 20_000}),
-                  tmp_path / "sales.csv")
-    csv.write_csv(pa.table({"code": np.arange(20_000),
-                            "name": [f"part number {i}" for i in range(20_000)]}),
-                  tmp_path / "parts.csv")
+    csv.write_csv(
+        pa.table({"id": np.arange(30_000), "sku": random.zipf(1.4, 30_000) % 20_000}),
+        tmp_path / "sales.csv",
+    )
+    csv.write_csv(
+        pa.table({"code": np.arange(20_000), "name": [f"part number {i}" for i in range(20_000)]}),
+        tmp_path / "parts.csv",
+    )
     return tmp_path / "sales.csv", tmp_path / "parts.csv"
 
 
 def test_auto_for_files(files, tmp_path, capsys):
     stream, master = files
     out = tmp_path / "stats.json"
-    assert main(["join", "--algorithm", "auto", "--stream", str(stream), "--master", str(master),
-                 "--on", "sku=code", "--memory",
-                 "400KB", "--out", str(tmp_path / "out.parquet"), "--stats", str(out)]) == 0
+    assert (
+        main(
+            [
+                "join",
+                "--algorithm",
+                "auto",
+                "--stream",
+                str(stream),
+                "--master",
+                str(master),
+                "--on",
+                "sku=code",
+                "--memory",
+                "400KB",
+                "--out",
+                str(tmp_path / "out.parquet"),
+                "--stats",
+                str(out),
+            ]
+        )
+        == 0
+    )
     stats = json.loads(out.read_text())
     assert stats["algorithm"] in REGISTRY and stats["matched"] == 30_000
     assert stats["memory_peak"] <= 400_000
@@ -142,8 +173,9 @@ def test_auto_for_files(files, tmp_path, capsys):
     assert stats["rate"] == pytest.approx(stats["rows_read"] / stats["seconds"])
     assert stats["rate"] < stats["service_rate"]
     # those of the process, of which the join has only a part
-    whole, start = map(float, re.search(r"seconds +([\d.]+) +in all, ([\d.]+) to start",
-                                        told).groups())
+    whole, start = map(
+        float, re.search(r"seconds +([\d.]+) +in all, ([\d.]+) to start", told).groups()
+    )
     assert whole - start == pytest.approx(stats["seconds"], abs=0.2) and start > 0
 
 
@@ -154,8 +186,17 @@ def tune(capsys, *arguments: str) -> dict:
 
 def test_tune_recommends_for_each_budget(files, capsys):
     stream, master = files
-    told = tune(capsys, "--stream", stream, "--master", master, "--on", "sku=code", "--memory",
-                "200KB,800KB")
+    told = tune(
+        capsys,
+        "--stream",
+        stream,
+        "--master",
+        master,
+        "--on",
+        "sku=code",
+        "--memory",
+        "200KB,800KB",
+    )
     assert [r["memory"] for r in told["recommended"]] == [200_000, 800_000]
     for best in told["recommended"]:
         mine = [p for p in told["points"] if p["memory"] == best["memory"]]
@@ -167,8 +208,21 @@ def test_tune_recommends_for_each_budget(files, capsys):
 
 def test_tune_shows_measured_beside_predicted_and_what_cannot_work(files, capsys):
     stream, master = files
-    arguments = ["--stream", stream, "--master", master, "--on", "sku=code", "--memory",
-                 "1KB,400KB", "--algorithms", "ssbj,hybridjoin", "--grid", "2", "--measure"]
+    arguments = [
+        "--stream",
+        stream,
+        "--master",
+        master,
+        "--on",
+        "sku=code",
+        "--memory",
+        "1KB,400KB",
+        "--algorithms",
+        "ssbj,hybridjoin",
+        "--grid",
+        "2",
+        "--measure",
+    ]
     told = tune(capsys, *arguments)
     small, large = ([p for p in told["points"] if p["memory"] == m] for m in (1000, 400_000))
     assert [p["state"] for p in small] == ["failed"] * 2
@@ -184,11 +238,24 @@ def test_tune_shows_measured_beside_predicted_and_what_cannot_work(files, capsys
 
 def test_tune_says_what_more_operators_would_bring(files, capsys):
     stream, master = files
-    arguments = ["--stream", stream, "--master", master, "--on", "sku=code", "--memory",
-                 "400KB,4MB", "--algorithms", "elevatorjoin,ssbj,sscj", "--scale-out", "4,1,2"]
+    arguments = [
+        "--stream",
+        stream,
+        "--master",
+        master,
+        "--on",
+        "sku=code",
+        "--memory",
+        "400KB,4MB",
+        "--algorithms",
+        "elevatorjoin,ssbj,sscj",
+        "--scale-out",
+        "4,1,2",
+    ]
     told = tune(capsys, *arguments)["scale_out"]
-    assert [(p["memory"], p["operators"])
-            for p in told] == [(m, n) for n in (1, 2, 4) for m in (400_000, 4_000_000)]
+    assert [(p["memory"], p["operators"]) for p in told] == [
+        (m, n) for n in (1, 2, 4) for m in (400_000, 4_000_000)
+    ]
     for p in told:
         assert p["memory_each"] == p["memory"] // p["operators"] and p["rate"] > 0
         assert p["algorithm"] in REGISTRY
@@ -208,8 +275,16 @@ def test_tune_says_what_more_operators_would_bring(files, capsys):
 
 def test_tune_for_a_job(load, capsys, monkeypatch):
     monkeypatch.setenv("SEMISTREAM_HOME", str(load.places.home))
-    told = tune(capsys, load.yaml(), "--memory", "200KB", "--partitions", "1", "--algorithms",
-                "meshjoin,ssbj")
+    told = tune(
+        capsys,
+        load.yaml(),
+        "--memory",
+        "200KB",
+        "--partitions",
+        "1",
+        "--algorithms",
+        "meshjoin,ssbj",
+    )
     assert "1 operator, 3,000 master tuples" in told["about"]
     assert told["recommended"][0]["algorithm"] == "ssbj"
 
@@ -217,21 +292,43 @@ def test_tune_for_a_job(load, capsys, monkeypatch):
 @pytest.mark.parametrize("memory", ["100KB", "1MB", "4MB", "64MB"])
 def test_tune_when_much_or_all_of_the_master_data_fits(memory, tmp_path, capsys):
     """Few keys, wide tuples, some without a master tuple: every model has an answer."""
-    stream = pa.table({"id": range(20_000), "sku": [f"k{i * i % 700}" for i in range(20_000)],
-                       "note": ["x" * 90] * 20_000})
+    stream = pa.table(
+        {
+            "id": range(20_000),
+            "sku": [f"k{i * i % 700}" for i in range(20_000)],
+            "note": ["x" * 90] * 20_000,
+        }
+    )
     csv.write_csv(stream, tmp_path / "s.csv")
-    csv.write_csv(pa.table({"sku": [f"k{i}" for i in range(650)], "name": ["y" * 60] * 650}),
-                  tmp_path / "m.csv")
-    told = tune(capsys, "--stream", tmp_path / "s.csv", "--master", tmp_path / "m.csv", "--on",
-                "sku", "--memory", memory)
+    csv.write_csv(
+        pa.table({"sku": [f"k{i}" for i in range(650)], "name": ["y" * 60] * 650}),
+        tmp_path / "m.csv",
+    )
+    told = tune(
+        capsys,
+        "--stream",
+        tmp_path / "s.csv",
+        "--master",
+        tmp_path / "m.csv",
+        "--on",
+        "sku",
+        "--memory",
+        memory,
+    )
     assert all(p["predicted_rate"] > 0 for p in told["points"])
     assert len(told["points"]) == len(REGISTRY)
 
 
-@pytest.mark.parametrize("arguments, named", [([], "'job'"), (["--stream", "s.csv"], "'master'"),
-                                              (["nowhere.yaml"], "'job'"),
-                                              (["tpch", "--memory", "lots"], "'memory"),
-                                              (["tpch", "--grid", "0"], "'grid'")])
+@pytest.mark.parametrize(
+    "arguments, named",
+    [
+        ([], "'job'"),
+        (["--stream", "s.csv"], "'master'"),
+        (["nowhere.yaml"], "'job'"),
+        (["tpch", "--memory", "lots"], "'memory"),
+        (["tpch", "--grid", "0"], "'grid'"),
+    ],
+)
 def test_tune_says_what_is_missing(arguments, named, capsys):
     assert main(["tune", *arguments]) == 2
     assert named in capsys.readouterr().err

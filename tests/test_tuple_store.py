@@ -13,13 +13,18 @@ import pytest
 from semistream.joins.tuple_store import TupleStore
 
 TYPES = {
-    "truth": (pa.bool_(), [True, False]), "byte": (pa.int8(), [-1, 7]),
-    "short": (pa.uint16(), [1, 60_000]), "day": (pa.date32(), [date(2026, 1, 2), date(1, 1, 1)]),
-    "long": (pa.int64(), [-2**62, 5]), "double": (pa.float64(), [0.5, -1e300]),
+    "truth": (pa.bool_(), [True, False]),
+    "byte": (pa.int8(), [-1, 7]),
+    "short": (pa.uint16(), [1, 60_000]),
+    "day": (pa.date32(), [date(2026, 1, 2), date(1, 1, 1)]),
+    "long": (pa.int64(), [-(2**62), 5]),
+    "double": (pa.float64(), [0.5, -1e300]),
     "money": (pa.decimal128(20, 2), [Decimal("1.25"), Decimal("-99999999999.99")]),
-    "wide": (pa.decimal256(50, 0), [Decimal(7), Decimal(-10**49)]),
-    "three": (pa.binary(3), [b"abc", b"\0\0\1"]), "word": (pa.string(), ["", "a long word"]),
-    "bytes": (pa.binary(), [b"\xff", b"12345"])}
+    "wide": (pa.decimal256(50, 0), [Decimal(7), Decimal(-(10**49))]),
+    "three": (pa.binary(3), [b"abc", b"\0\0\1"]),
+    "word": (pa.string(), ["", "a long word"]),
+    "bytes": (pa.binary(), [b"\xff", b"12345"]),
+}
 SCHEMA = pa.schema([(name, kind) for name, (kind, _) in TYPES.items()])
 SLOTS, HEAP = 300, 1 << 20
 
@@ -30,14 +35,18 @@ def batch(rng, rows, null, schema=SCHEMA):
         kind, values = TYPES[field.name]
         chosen = rng.integers(0, 2, rows)
         missing = rng.random(rows) < null
-        columns.append(pa.array([None if m else values[c]
-                                 for c, m in zip(chosen, missing, strict=True)], kind))
+        columns.append(
+            pa.array([None if m else values[c] for c, m in zip(chosen, missing, strict=True)], kind)
+        )
     # a slice, as batches of readers are
     return pa.RecordBatch.from_arrays(columns, schema=schema).slice(3)
 
 
-@pytest.mark.parametrize("names", [list(TYPES), ["long"], ["word"], ["truth"], []],
-                         ids=lambda names: "+".join(names) or "none")
+@pytest.mark.parametrize(
+    "names",
+    [list(TYPES), ["long"], ["word"], ["truth"], []],
+    ids=lambda names: "+".join(names) or "none",
+)
 def test_a_slot_has_what_was_put_there_last(names):
     """Nulls come late and go again, in slots that had others."""
     rng, schema = np.random.default_rng(1), pa.schema([SCHEMA.field(n) for n in names])
@@ -53,7 +62,8 @@ def test_a_slot_has_what_was_put_there_last(names):
         for column in columns:
             column.validate(full=True)
         assert (pa.table(columns, schema=schema).to_pylist() if names else [{}] * 200) == [
-            expected[s] for s in asked.tolist()]
+            expected[s] for s in asked.tolist()
+        ]
 
 
 def test_single_columns_are_those_of_all():
@@ -72,8 +82,8 @@ def test_tuples_move_whole():
     store, slots = TupleStore(SCHEMA, SLOTS, HEAP), np.arange(100)
     store.put(batch(rng, 103, 0.3), slots, slots)
     before, kept = store.get(slots), np.flatnonzero(rng.random(100) < 0.5)
-    store.tuples[:len(kept)] = store.tuples[kept]
-    assert store.get(slots[:len(kept)]) == [c.take(pa.array(kept)) for c in before]
+    store.tuples[: len(kept)] = store.tuples[kept]
+    assert store.get(slots[: len(kept)]) == [c.take(pa.array(kept)) for c in before]
 
 
 def test_a_slot_takes_what_is_told():
@@ -84,16 +94,22 @@ def test_a_slot_takes_what_is_told():
 
 @pytest.mark.parametrize("words", [0, 1, 3, 200], ids="{} bytes at most".format)
 def test_gaps_are_closed_in_whatever_order_the_values_lie(words):
-    rng, schema = np.random.default_rng(4), pa.schema([("a", pa.string()), ("n", pa.int64()),
-                                                       ("b", pa.binary())])
+    rng, schema = (
+        np.random.default_rng(4),
+        pa.schema([("a", pa.string()), ("n", pa.int64()), ("b", pa.binary())]),
+    )
     store, end, slots = TupleStore(schema, SLOTS, HEAP), 0, rng.permutation(SLOTS)
     for part in np.array_split(slots, 7):
-        texts = [chr(97 + n % 26) * size for n, size in
-                 zip(part, rng.integers(0, words + 1, len(part)), strict=True)]
-        rows = pa.record_batch([texts, part, [bytes([n % 256]) * len(t) for n, t in
-                                              zip(part, texts, strict=True)]], schema=schema)
+        texts = [
+            chr(97 + n % 26) * size
+            for n, size in zip(part, rng.integers(0, words + 1, len(part)), strict=True)
+        ]
+        rows = pa.record_batch(
+            [texts, part, [bytes([n % 256]) * len(t) for n, t in zip(part, texts, strict=True)]],
+            schema=schema,
+        )
         end = store.put(rows, np.arange(len(part)), part, end)
-    live = np.sort(rng.permutation(SLOTS)[:SLOTS // 3])
+    live = np.sort(rng.permutation(SLOTS)[: SLOTS // 3])
     before = store.get(live)
     closed = store.close_gaps([live] * 2, 0)
     assert closed == sum(pc.sum(pc.binary_length(before[c])).as_py() for c in (0, 2))

@@ -44,8 +44,15 @@ class Home:
     def load(self, name: str, spark=None):
         """Check what can be without Spark; then run it, where there is one."""
         places = self.places(name)
-        settings = LoadSettings.load({"job": str(self.file), "algorithm": "ssbj", "app": name,
-                                      "memory": "400KB", "partitions": 1})
+        settings = LoadSettings.load(
+            {
+                "job": str(self.file),
+                "algorithm": "ssbj",
+                "app": name,
+                "memory": "400KB",
+                "partitions": 1,
+            }
+        )
         directory = settings.directory(places)
         with checkpoint_lock(directory), StatusFile(directory, name) as status:
             load = App(settings, load_job(settings.job, places), places, status)
@@ -55,8 +62,10 @@ class Home:
     def keys(self, name: str, table: str, key: str) -> set[tuple[str, int]]:
         engine = connect(self.places(name).warehouse_url)
         with engine.connect() as connection:
-            return {tuple(row) for row in
-                    connection.execute(sa.text(f"SELECT {key}, product_sk FROM {table}"))}
+            return {
+                tuple(row)
+                for row in connection.execute(sa.text(f"SELECT {key}, product_sk FROM {table}"))
+            }
 
 
 @pytest.fixture
@@ -98,9 +107,14 @@ def test_a_copy_of_a_warehouse_has_its_name_but_not_its_later_rows(home):
 def test_what_is_said_of_a_damaged_version_helps(home):
     home.provision("one")
     root = home.places("one").snapshots / "product" / "sku"
-    for number, damage in enumerate((
+    for number, damage in enumerate(
+        (
             lambda: flip(root / "v000001" / "manifest.json", 0.9),
-            lambda: flip(root / "CURRENT", 0.8), lambda: shutil.rmtree(root / "v000003")), 2):
+            lambda: flip(root / "CURRENT", 0.8),
+            lambda: shutil.rmtree(root / "v000003"),
+        ),
+        2,
+    ):
         damage()
         with pytest.raises(StateError, match="published anew: `semistream provision JOB`"):
             home.load("one")

@@ -30,9 +30,18 @@ def allowing(loader: Loader) -> None:
     loader.job = loader.job.model_copy(update={"stream": stream})
 
 
-@pytest.mark.parametrize("together, gone, shape", [
-    (True, False, {}), (True, True, {"many": True}), (False, False, {"left": True}),
-    (False, True, {}), (False, True, {"many": True}), (False, True, {"left": True})], ids=str)
+@pytest.mark.parametrize(
+    "together, gone, shape",
+    [
+        (True, False, {}),
+        (True, True, {"many": True}),
+        (False, False, {"left": True}),
+        (False, True, {}),
+        (False, True, {"many": True}),
+        (False, True, {"left": True}),
+    ],
+    ids=str,
+)
 def test_a_file_that_came_twice(warehouse_url, tmp_path, together, gone, shape):
     """Under another name, with some orders of its own; whether the source is still there or not."""
     loader, reports = Loader(warehouse_url, tmp_path, **shape), tmp_path / "reports"
@@ -91,11 +100,16 @@ def test_a_tuple_that_was_loaded_twice_is_told_from_one_that_came_twice(tmp_path
     loader = Loader(f"sqlite:///{tmp_path / 'warehouse.db'}", tmp_path)
     load(loader, 0, orders(0))
     with loader.engine.begin() as connection:
-        row = connection.execute(sa.select(loader.fact).where(loader.fact.c.order_id == 20)) \
-            .mappings().one()
+        row = (
+            connection.execute(sa.select(loader.fact).where(loader.fact.c.order_id == 20))
+            .mappings()
+            .one()
+        )
         connection.execute(loader.fact.insert().values({**row, "load_row": 999}))
     assert {"no_duplicates"} == failed(check(loader, tmp_path / "reports")) - {
-        "fact_rows", "same_rows"}
+        "fact_rows",
+        "same_rows",
+    }
 
 
 def test_many_master_rows_are_no_duplicates(warehouse_url, tmp_path):

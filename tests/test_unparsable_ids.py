@@ -15,8 +15,9 @@ from test_quality import STREAM, Loader, change, check, failed, orders, rows_of
 
 def with_unparsable(loader: Loader, file: Path, rejected: list[Rejected]) -> None:
     """Load a CSV file with rows that are unparsable and have no id."""
-    with (gzip.open(file, "wt", newline="") if file.suffix == ".gz"
-          else open(file, "w", newline="")) as f:
+    with (
+        gzip.open(file, "wt", newline="") if file.suffix == ".gz" else open(file, "w", newline="")
+    ) as f:
         writer = csv.DictWriter(f, STREAM.names)
         writer.writeheader()
         writer.writerows(orders(0))
@@ -48,12 +49,16 @@ def test_texts_without_an_id_leave_room_for_so_many_and_the_verdict_says_so(tmp_
     """Of two tuples no one knows the file."""
     loader = Loader(f"sqlite:///{tmp_path / 'warehouse.db'}", tmp_path)
     reports, file = tmp_path / "reports", tmp_path / "orders.csv"
-    with_unparsable(loader, file, [Rejected(LINES[0], "", str(file)),
-                                   *(Rejected(line, "") for line in LINES[1:3])])
+    with_unparsable(
+        loader,
+        file,
+        [Rejected(LINES[0], "", str(file)), *(Rejected(line, "") for line in LINES[1:3])],
+    )
     result = check(loader, reports)
     assert result.success
-    assert result.unseen == ["at most 1 stream tuples are missing, as 2 unparsable ones have no id "
-                             "that can be told"]
+    assert result.unseen == [
+        "at most 1 stream tuples are missing, as 2 unparsable ones have no id that can be told"
+    ]
     assert result.unseen[0] in result.proof and result.unseen[0] in str(result)
     title = "All stream tuples but at most 1 have arrived"
     assert title in result.report.read_text() and title in [r.title for r in result.results]

@@ -22,9 +22,19 @@ def there(tmp_path, monkeypatch) -> Path:
 
 
 def row(algorithm: str, mu: float, **more) -> dict:
-    return {"algorithm": algorithm, "series": algorithm, "state": MEASURED, "error": "", "mu": mu,
-            "mu_interval": mu / 10, "master_tuples": 1, "memory_percent": 1.0, "skew": 1.0,
-            "data": "zipf", "rate": 0.0} | more
+    return {
+        "algorithm": algorithm,
+        "series": algorithm,
+        "state": MEASURED,
+        "error": "",
+        "mu": mu,
+        "mu_interval": mu / 10,
+        "master_tuples": 1,
+        "memory_percent": 1.0,
+        "skew": 1.0,
+        "data": "zipf",
+        "rate": 0.0,
+    } | more
 
 
 @pytest.mark.parametrize("path", sorted(kept.KEPT.glob("*.json")), ids=lambda p: p.stem)
@@ -38,16 +48,20 @@ def test_what_is_kept_is_of_todays_claims(path):
 
 
 def test_every_kept_experiment_can_be_judged_anew():
-    assert {p.stem for p in kept.KEPT.glob("*.csv")} == {
-        p.stem for p in kept.KEPT.glob("*.json")} == {
-        p.stem for p in kept.KEPT.glob("*.txt")}
+    assert (
+        {p.stem for p in kept.KEPT.glob("*.csv")}
+        == {p.stem for p in kept.KEPT.glob("*.json")}
+        == {p.stem for p in kept.KEPT.glob("*.txt")}
+    )
 
 
 def test_results_are_taken_over(there, tmp_path):
     (tmp_path / "runs" / "sketch-real").mkdir(parents=True)
     text = (docs.RESULTS / "experiments" / "sketch-real.json").read_text()
-    found = json.loads(text) | {"rows": [row("skimmed", 1.0, point="{}", repetitions=3,
-                                             components={"a": 1})], "runs": []}
+    found = json.loads(text) | {
+        "rows": [row("skimmed", 1.0, point="{}", repetitions=3, components={"a": 1})],
+        "runs": [],
+    }
     (tmp_path / "runs" / "sketch-real" / "results.json").write_text(json.dumps(found))
     assert kept.keep(tmp_path / "runs") == ["sketch-real"]
     head, line = (there / "sketch-real.csv").read_text().splitlines()
@@ -64,8 +78,9 @@ def test_a_study_keeps_its_figures_and_has_todays_reasons(there):
     gone = before["claims"].pop(0)
     (there / "sketch-skewed.json").write_text(json.dumps(before))
     kept.judge_again(["sketch-skewed"], there)
-    after = {c["claim"]: c for c in json.loads(
-        (there / "sketch-skewed.json").read_text())["claims"]}
+    after = {
+        c["claim"]: c for c in json.loads((there / "sketch-skewed.json").read_text())["claims"]
+    }
     assert after[gone["claim"]]["verdict"] == Verdict.NOT_MEASURED
     for c in before["claims"]:
         assert after[c["claim"]]["measured"] == c["measured"]
@@ -81,16 +96,22 @@ def test_a_claim_that_came_later_has_the_interval_of_its_points():
     assert kept._interval(claim, rows, 2.0) == pytest.approx(0.27, abs=0.02)
     made = kept._finding(EXPERIMENTS["ssj-memory"], claim, rows, [], None)
     assert made.number.value == 2 and made.verdict is Verdict.REPRODUCED
-    known = kept._finding(EXPERIMENTS["ssj-memory"], claim, rows,
-                              [{"claim": "faster", "interval": 1.5}], None)
+    known = kept._finding(
+        EXPERIMENTS["ssj-memory"], claim, rows, [{"claim": "faster", "interval": 1.5}], None
+    )
     assert known.number.interval == 1.5 and known.verdict is Verdict.NOT_DECIDED
 
 
 def test_benchmarks_at_the_papers_size_are_used():
     little, much = EXPERIMENTS["ssj-memory"].claims[:2]
     found = kept.at_full_size(much, [row("ssj", 1.0)])
-    rows = {r["peer"]: r for r in map(json.loads, (
-        docs.RESULTS / "memory-100m-10pct-settled-full.jsonl").read_text().splitlines())}
+    rows = {
+        r["peer"]: r
+        for r in map(
+            json.loads,
+            (docs.RESULTS / "memory-100m-10pct-settled-full.jsonl").read_text().splitlines(),
+        )
+    }
     expected = rows["ssj"]["rate"] / rows["meshjoin"]["rate"]
     assert found["measured"] == pytest.approx(expected, rel=0.02)
     assert "memory-100m-10pct-settled-full" in found["told"]
@@ -104,31 +125,53 @@ def test_benchmarks_at_the_papers_size_are_used():
 
 
 def test_the_point_of_a_row():
-    rows = [row("ssj", 1.0, relation_percent=25, master_tuples=250, memory_percent=10.0),
-            row("ssj", 1.0, relation_percent=100, master_tuples=1000)]
+    rows = [
+        row("ssj", 1.0, relation_percent=25, master_tuples=250, memory_percent=10.0),
+        row("ssj", 1.0, relation_percent=100, master_tuples=1000),
+    ]
     point = kept._point(rows[0], rows)
     assert (point.tuples, point.memory, point.memory_of) == (250, 0.1, 1000)
     assert kept._point(rows[1], rows[1:]).memory_of == 0
     assert kept._typed({"a": "1", "b": "1.5", "c": "True", "d": "x", "e": "", "error": ""}) == {
-        "a": 1, "b": 1.5, "c": True, "d": "x", "error": ""}
+        "a": 1,
+        "b": 1.5,
+        "c": True,
+        "d": "x",
+        "error": "",
+    }
 
 
 def test_a_papers_table(monkeypatch, tmp_path):
     """A claim that is not measured yet is there too; our own aims are not."""
     monkeypatch.setattr(docs, "has_changed", lambda commit, path: path.endswith("joins/ssj.py"))
-    found = {"claims": [
-        {"claim": c.text, "unit": c.unit, "measured": 1.5, "interval": 0.1, "brief": "why",
-         "verdict": "not decided", "full": {"measured": 2.0, "interval": 0.2,
-                                            "verdict": "not decided",
-                                          "told": "benchmark x, ssj not settled"}}
-        for c in EXPERIMENTS["ssj-skew"].claims[:2]]}
+    found = {
+        "claims": [
+            {
+                "claim": c.text,
+                "unit": c.unit,
+                "measured": 1.5,
+                "interval": 0.1,
+                "brief": "why",
+                "verdict": "not decided",
+                "full": {
+                    "measured": 2.0,
+                    "interval": 0.2,
+                    "verdict": "not decided",
+                    "told": "benchmark x, ssj not settled",
+                },
+            }
+            for c in EXPERIMENTS["ssj-skew"].claims[:2]
+        ]
+    }
     (tmp_path / "ssj-skew.json").write_text(json.dumps(found))
     (tmp_path / "ssj-skew.txt").write_text("a machine\ncommit abc, python 3\n$ semistream\n")
     (tmp_path / "ssj-skew.csv").write_text("algorithm\nssj\nmeshjoin\n")
     monkeypatch.setattr(docs, "KEPT", tmp_path)
     lines = docs.claims_of_paper("ssj").splitlines()
-    assert ("| ssj-skew, 6(c) | SSJ is 7 times as fast as MESHJOIN at skew 1 | 1.50 ± 0.10; "
-            "paper's size: 2.00 ± 0.20, not settled | not decided | why |") in lines
+    assert (
+        "| ssj-skew, 6(c) | SSJ is 7 times as fast as MESHJOIN at skew 1 | 1.50 ± 0.10; "
+        "paper's size: 2.00 ± 0.20, not settled | not decided | why |"
+    ) in lines
     assert any("grows from skew 0.5 to 1 | – | not measured yet |  |" in x for x in lines)
     assert any(r"at every \|R\| | – | not measured yet |  |" in x for x in lines)
     assert not any("loses little against" in x for x in lines)
@@ -136,5 +179,7 @@ def test_a_papers_table(monkeypatch, tmp_path):
     [row] = [line for line in docs.of_paper("ssj").splitlines() if "ssj-skew" in line]
     assert row.startswith("| ssj-skew, 6(c) | SSJ is 7 times as fast as MESHJOIN at skew 1 | 1.50")
     assert row.endswith("| not decided | why | 1 not decided, 3 not measured |")
-    assert r"| SSBJ | \|R\| = 100 million, M = 1% of R, skew 1 | SSBJ over MESHJOIN |" in \
-        docs.contradicted()
+    assert (
+        r"| SSBJ | \|R\| = 100 million, M = 1% of R, skew 1 | SSBJ over MESHJOIN |"
+        in docs.contradicted()
+    )

@@ -28,16 +28,29 @@ from semistream.tuning.settings import TuneSettings
 from semistream.workloads import ZipfKeys
 
 
-@pytest.mark.parametrize(("trigger", "seconds"), [
-    ("availableNow", None), ("5 seconds", 5), ("1 second", 1), ("250 milliseconds", 0.25),
-    ("250ms", 0.25), ("2 minutes", 120), ("1 hour", 3600), ("1.5 s", 1.5), ("3m", 180)])
+@pytest.mark.parametrize(
+    ("trigger", "seconds"),
+    [
+        ("availableNow", None),
+        ("5 seconds", 5),
+        ("1 second", 1),
+        ("250 milliseconds", 0.25),
+        ("250ms", 0.25),
+        ("2 minutes", 120),
+        ("1 hour", 3600),
+        ("1.5 s", 1.5),
+        ("3m", 180),
+    ],
+)
 def test_the_interval_of_a_trigger(trigger, seconds):
     assert LoadSettings.load({"job": "x", "trigger": trigger}).interval == seconds
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf", "-1", "1 parsec"])
-@pytest.mark.parametrize(("kind", "setting"), [(LoadSettings, "max_wait"),
-                                               (TuneSettings, "max_wait"), (TuneSettings, "rate")])
+@pytest.mark.parametrize(
+    ("kind", "setting"),
+    [(LoadSettings, "max_wait"), (TuneSettings, "max_wait"), (TuneSettings, "rate")],
+)
 def test_a_bound_or_a_rate_is_a_number_of_the_finite_ones(kind, setting, value):
     with pytest.raises(ConfigError, match=f"'{setting}' is wrong"):
         kind.load({"job": "x", setting: value})
@@ -107,7 +120,7 @@ def test_waits_beyond_the_bound_are_told_now_and_then(monkeypatch, caplog):
     assert not caplog.messages
     bound.check(9.0, 1000)
     bound.check(9.0, 1000)
-    told, = caplog.messages
+    (told,) = caplog.messages
     assert "up to 9 s, longer than max_wait, 4 s at 500 tuples/s" in told
     assert "more memory" in told and "a max_wait of 14 s" in told
     now[0] += 61
@@ -128,7 +141,8 @@ def test_of_what_waited_while_no_load_ran_no_rate_is_said_to_be_too_high(caplog)
 
 
 def test_of_a_first_micro_batch_that_takes_longer_than_the_bound_itself_it_is_told(
-        monkeypatch, caplog):
+    monkeypatch, caplog
+):
     now = [100.0]
     monkeypatch.setattr(waiting.time, "monotonic", lambda: now[0])
     bound = WaitingBound(4, 2.0)
@@ -171,9 +185,16 @@ def relation(partition_tuples=64):
 def test_the_reads_that_a_bound_asks_for_are_those_that_are_made(algorithm, monkeypatch):
     now = [1000.0]
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
-    join = open_join(algorithm, memory=250_000, stream=tuples(0, 1).schema, master=relation(),
-                     on=ON, parameters={"disk_tuples": 64, "filter_bits": -1}
-                     if algorithm == "elevatorjoin" else {"disk_tuples": 64})
+    join = open_join(
+        algorithm,
+        memory=250_000,
+        stream=tuples(0, 1).schema,
+        master=relation(),
+        on=ON,
+        parameters={"disk_tuples": 64, "filter_bits": -1}
+        if algorithm == "elevatorjoin"
+        else {"disk_tuples": 64},
+    )
     before = 0
     for second in range(SECONDS + 10):
         now[0] += 1
@@ -193,12 +214,23 @@ def test_what_is_resident_where_h_s_never_fills_is_as_the_model_says(d_n, monkey
     keys = ZipfKeys(20_000, 1.0, seed=2, scattered=True).draw(0, rows) - 1
     stream = pa.record_batch({"n": np.arange(rows), "k": keys})
     demand = Demand(MAX_WAIT, rate)
-    work = demand.of(describe(join_spec("", 10**6, stream.schema, relation(), ON, None), stream,
-                              frequencies=Frequencies.zipf(20_000, 1.0)))
+    work = demand.of(
+        describe(
+            join_spec("", 10**6, stream.schema, relation(), ON, None),
+            stream,
+            frequencies=Frequencies.zipf(20_000, 1.0),
+        )
+    )
     found = predict("tuned-x-hybridjoin", work, 10**6, TYPICAL, **sizes)
     assert found.h_s > 2 * rate * MAX_WAIT
-    join = open_join("tuned-x-hybridjoin", memory=10**6, stream=stream.schema, master=relation(),
-                     on=ON, parameters=sizes)
+    join = open_join(
+        "tuned-x-hybridjoin",
+        memory=10**6,
+        stream=stream.schema,
+        master=relation(),
+        on=ON,
+        parameters=sizes,
+    )
     hits = []
     for first in range(0, rows, rate):
         now[0] += 1
@@ -212,8 +244,9 @@ def test_what_is_resident_where_h_s_never_fills_is_as_the_model_says(d_n, monkey
 
 @pytest.mark.parametrize("algorithm", sorted(MODELS))
 def test_a_bound_is_free_where_h_s_fills_sooner_and_costs_more_the_shorter_it_is(algorithm):
-    work = describe(join_spec("", 200_000, tuples(0, 1).schema, relation(), ON, None),
-                    tuples(0, 5000))
+    work = describe(
+        join_spec("", 200_000, tuples(0, 1).schema, relation(), ON, None), tuples(0, 5000)
+    )
     found, phase = tune(algorithm, work, 200_000, TYPICAL), MODELS[algorithm].phase
 
     def asked(rate, max_wait):
@@ -229,23 +262,23 @@ def test_a_bound_is_free_where_h_s_fills_sooner_and_costs_more_the_shorter_it_is
 
 
 def test_a_bound_takes_no_reads_where_all_of_r_is_in_memory():
-    work = describe(join_spec("", 50_000_000, tuples(0, 1).schema, relation(), ON, None),
-                    tuples(0, 5000))
+    work = describe(
+        join_spec("", 50_000_000, tuples(0, 1).schema, relation(), ON, None), tuples(0, 5000)
+    )
     found = tune("ssbj", work, 50_000_000, TYPICAL)
     assert found.w_s == 0
     assert price(found, work, TYPICAL, "scan", Demand(2.0, 1000)) == (0.0, 1000 / found.mu)
-    choice = choose(tuples(0, 500), relation(), 50_000_000, ON, costs=TYPICAL,
-                    demand=Demand(2.0, 250.0))
+    choice = choose(
+        tuples(0, 500), relation(), 50_000_000, ON, costs=TYPICAL, demand=Demand(2.0, 250.0)
+    )
     assert "takes 0.0 MB/s of master data" in choice.reason
 
 
 def test_a_slow_stream_is_served_by_look_ups_and_the_price_is_told():
-    choice = choose(tuples(0, 200), relation(), 200_000, ON, costs=TYPICAL,
-                    demand=Demand(2.0, 3.0))
+    choice = choose(tuples(0, 200), relation(), 200_000, ON, costs=TYPICAL, demand=Demand(2.0, 3.0))
     assert MODELS[choice.algorithm].phase != "scan"
     assert "max_wait 2 s at 3 tuples/s takes" in choice.reason and "MB/s" in choice.reason
-    tight = choose(tuples(0, 200), relation(), 200_000, ON, costs=TYPICAL,
-                   demand=Demand(1e-5, 3e6))
+    tight = choose(tuples(0, 200), relation(), 200_000, ON, costs=TYPICAL, demand=Demand(1e-5, 3e6))
     assert "more than there is: give more memory" in tight.reason
 
 
@@ -278,9 +311,21 @@ def test_tune_tells_what_a_bound_takes(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("SEMISTREAM_HOME", str(tmp_path / "var"))
     pq.write_table(pa.Table.from_batches([tuples(0, 2000)]), tmp_path / "s.parquet")
     pq.write_table(MASTER, tmp_path / "r.parquet")
-    asked = ["tune", "--stream", str(tmp_path / "s.parquet"), "--master",
-             str(tmp_path / "r.parquet"), "--on", "k", "--memory", "300KB", "--partitions", "1",
-             "--algorithms", "meshjoin,hybridjoin,sscj"]
+    asked = [
+        "tune",
+        "--stream",
+        str(tmp_path / "s.parquet"),
+        "--master",
+        str(tmp_path / "r.parquet"),
+        "--on",
+        "k",
+        "--memory",
+        "300KB",
+        "--partitions",
+        "1",
+        "--algorithms",
+        "meshjoin,hybridjoin,sscj",
+    ]
     assert main([*asked, "--max-wait", "2", "--rate", "3"]) == 0
     told = capsys.readouterr().out
     assert "costs of a typical machine (rates only compare;" in " ".join(told.split())

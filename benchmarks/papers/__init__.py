@@ -15,8 +15,9 @@ from benchmarks.papers import (
 from benchmarks.papers.model import Experiment
 
 EXPERIMENTS: dict[str, Experiment] = {
-    e.name: e for module in (ssj, ssbj, sscj, x_hybridjoin, pjoin, state_on_disk, sketches,
-                             cost_models)
-    for e in module.EXPERIMENTS}
+    e.name: e
+    for module in (ssj, ssbj, sscj, x_hybridjoin, pjoin, state_on_disk, sketches, cost_models)
+    for e in module.EXPERIMENTS
+}
 
 __all__ = ["EXPERIMENTS", "Experiment"]

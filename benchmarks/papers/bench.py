@@ -47,12 +47,23 @@ class Bench(Runner):
     """The bench. scale: of |R|, 1 is the papers' own; costs: a file with this machine's costs, or a
     directory that keeps those of each kind of data; missing costs are measured."""
 
-    def __init__(self, places: Paths, data: Path, scale: float, seconds: float = 1.0,
-                 clock: Clock = "wall", pace: bool = False, *,
-                 costs: Path, tuples: tuple[int, ...] = (500_000, 1_000_000),
-                 percent: tuple[float, ...] = (1.0, 3.0, 10.0),
-                 skews: tuple[float, ...] = (0.0, 0.5, 1.0),
-                 tell: Callable[[str], None] = print, batch: int = 0, burstiness: float = 0.5):
+    def __init__(
+        self,
+        places: Paths,
+        data: Path,
+        scale: float,
+        seconds: float = 1.0,
+        clock: Clock = "wall",
+        pace: bool = False,
+        *,
+        costs: Path,
+        tuples: tuple[int, ...] = (500_000, 1_000_000),
+        percent: tuple[float, ...] = (1.0, 3.0, 10.0),
+        skews: tuple[float, ...] = (0.0, 0.5, 1.0),
+        tell: Callable[[str], None] = print,
+        batch: int = 0,
+        burstiness: float = 0.5,
+    ):
         self.batch = batch  # stream tuples processed at a time; 0: the data's own number
         self.tuples, self.percent, self.skews = tuples, percent, skews
         self.places, self.directory, self.scale, self.seconds = places, data, scale, seconds
@@ -90,25 +101,35 @@ class Bench(Runner):
             path = self.kept / f"costs-{kind}.yaml" if measured else self.kept
             if measured and not path.exists():
                 self.tell(f"measuring this machine's costs with {data} tuples (kept in {path})")
-                d = open_data(data, MOST_TUPLES if kind == "zipf" else tuples, skew, self.places,
-                              self.directory)
-                found = calibrate(d.sample, d.relation, d.on, pace=self.pace,
-                                  clock=self.clock_name)
+                d = open_data(
+                    data,
+                    MOST_TUPLES if kind == "zipf" else tuples,
+                    skew,
+                    self.places,
+                    self.directory,
+                )
+                found = calibrate(d.sample, d.relation, d.on, pace=self.pace, clock=self.clock_name)
                 found.save(path)
             self._costs[kind] = Costs.load(path)
         return self._costs[kind]
 
     def memory(self, point: Point) -> int:
         """Return M in bytes."""
-        whole = self.data(replace(point, tuples=point.memory_of) if point.memory_of
-                          else point).bytes
+        whole = self.data(
+            replace(point, tuples=point.memory_of) if point.memory_of else point
+        ).bytes
         return int(point.memory * whole)
 
     def work(self, point: Point) -> Workload:
         return self.data(point).work
 
-    def predict(self, point: Point, work: Workload | None = None, memory: float | None = None,
-                costs: Costs | None = None) -> Prediction:
+    def predict(
+        self,
+        point: Point,
+        work: Workload | None = None,
+        memory: float | None = None,
+        costs: Costs | None = None,
+    ) -> Prediction:
         """Return the prediction at the point's sizes, with the other sizes as the model finds them
         best. Raises ConfigError if M is too small."""
         work, memory = work or self.work(point), memory or self.memory(point)
@@ -120,8 +141,9 @@ class Bench(Runner):
         further = {k: v for k, v in point.parameters if k in known and k not in given}
         return model.predict(work, memory, costs, **best.sizes, **further) if further else best
 
-    def needed(self, point: Point, work: Workload | None = None,
-               costs: Costs | None = None) -> float:
+    def needed(
+        self, point: Point, work: Workload | None = None, costs: Costs | None = None
+    ) -> float:
         work = work or self.work(point).smooth()
         size = self.data(point).bytes * work.master_tuples / self.work(point).master_tuples
         low, high = (math.log(size * x) for x in (1e-3, 1.5))
@@ -139,13 +161,15 @@ class Bench(Runner):
         work = self.work(point).smooth()
         n = int(work.master_tuples * factor)
         if point.data.startswith("tpch") and "zipf" not in point.data:
-            frequencies = replace(work.frequencies, p=work.frequencies.p / factor,
-                                  keys=work.frequencies.keys * factor)
+            frequencies = replace(
+                work.frequencies, p=work.frequencies.p / factor, keys=work.frequencies.keys * factor
+            )
         elif point.data == "zipf-many":
             plain = Frequencies.zipf(n, point.skew)
             gone = math.exp(-1)
-            frequencies = replace(plain, keys=plain.keys * (1 - gone),
-                                  lost=replace(plain, keys=plain.keys * gone))
+            frequencies = replace(
+                plain, keys=plain.keys * (1 - gone), lost=replace(plain, keys=plain.keys * gone)
+            )
         else:
             frequencies = Frequencies.zipf(n, point.skew)
         return replace(work, master_tuples=n, frequencies=frequencies), self.memory(point) * factor
@@ -155,44 +179,77 @@ class Bench(Runner):
         return row | dict(further(self, point, self.predict(point)) if further else {})
 
     def describe(self, point: Point) -> dict[str, Any]:
-        values = {"series": point.title, "algorithm": point.algorithm, "data": point.data,
-                  "master_tuples": point.tuples, "memory_percent": round(100 * point.memory, 3),
-                  "skew": point.skew, "rate": point.rate,
-                  "relation_percent": round(100 * point.tuples / point.memory_of) if point.memory_of
-                  else 100, **dict(point.place)}
+        values = {
+            "series": point.title,
+            "algorithm": point.algorithm,
+            "data": point.data,
+            "master_tuples": point.tuples,
+            "memory_percent": round(100 * point.memory, 3),
+            "skew": point.skew,
+            "rate": point.rate,
+            "relation_percent": round(100 * point.tuples / point.memory_of)
+            if point.memory_of
+            else 100,
+            **dict(point.place),
+        }
         if point.algorithm not in REGISTRY or point.algorithm not in MODELS:
-            return values | {"state": FAILED, "error": f"{point.algorithm} is not known, or has no "
-                                                       f"cost model"}
+            return values | {
+                "state": FAILED,
+                "error": f"{point.algorithm} is not known, or has no cost model",
+            }
         return values
 
-    def _measure(self, point: Point, memory: int,
-                 prediction: Prediction | None = None) -> dict[str, Any]:
+    def _measure(
+        self, point: Point, memory: int, prediction: Prediction | None = None
+    ) -> dict[str, Any]:
         prediction = prediction or self.predict(point, memory=memory)
         parameters = prediction.parameters | dict(point.parameters)
         measured, answer = self._drive(point, memory, parameters, prediction)
         share = prediction.w_n / prediction.w if prediction.w else None
-        return {"master_tuples": self.data(point).relation.tuple_count, "memory": memory,
-                **parameters, "parameters": parameters, **asdict(measured),
-                "w": measured.w_n + measured.w_s, "mu_disk": measured.w_s / measured.c_loop,
-                **{f"{k}_model": getattr(prediction, k)
-                   for k in ("mu", "c_loop", "w", "w_n", "w_s", "h_r")},
-                "through_cache_model": share, "mu_disk_model": prediction.w_s / prediction.c_loop,
-                "c_loop_printed": prediction.c_loop_printed, "mu_printed": prediction.mu_printed,
-                "components_model": prediction.memory, **answer}
+        return {
+            "master_tuples": self.data(point).relation.tuple_count,
+            "memory": memory,
+            **parameters,
+            "parameters": parameters,
+            **asdict(measured),
+            "w": measured.w_n + measured.w_s,
+            "mu_disk": measured.w_s / measured.c_loop,
+            **{
+                f"{k}_model": getattr(prediction, k)
+                for k in ("mu", "c_loop", "w", "w_n", "w_s", "h_r")
+            },
+            "through_cache_model": share,
+            "mu_disk_model": prediction.w_s / prediction.c_loop,
+            "c_loop_printed": prediction.c_loop_printed,
+            "mu_printed": prediction.mu_printed,
+            "components_model": prediction.memory,
+            **answer,
+        }
 
-    def _drive(self, point: Point, memory: int, parameters: Mapping[str, Any],
-               prediction: Prediction) -> tuple[Measured, dict[str, Any]]:
+    def _drive(
+        self, point: Point, memory: int, parameters: Mapping[str, Any], prediction: Prediction
+    ) -> tuple[Measured, dict[str, Any]]:
         data = self.data(point)
-        join = open_join(point.algorithm, memory=memory, stream=data.sample.schema,
-                         master=data.relation, on=data.on, parameters=dict(parameters))
+        join = open_join(
+            point.algorithm,
+            memory=memory,
+            stream=data.sample.schema,
+            master=data.relation,
+            on=data.on,
+            parameters=dict(parameters),
+        )
         try:
             drive = Drive(join, data.stream(0), self._fed(data, prediction), self.clock, self.pace)
             # a period as long as a measurement, so that each measurement has all bursts
-            arrivals = Arrivals(drive, ArrivalTimes(point.rate, self.burstiness, self.seconds)
-                                ) if point.rate else None
+            arrivals = (
+                Arrivals(drive, ArrivalTimes(point.rate, self.burstiness, self.seconds))
+                if point.rate
+                else None
+            )
             adapts = parameters.get("form") == "rate"
-            settled = warm_up(join, arrivals.feed if arrivals and adapts else drive.feed,
-                              self.seconds)
+            settled = warm_up(
+                join, arrivals.feed if arrivals and adapts else drive.feed, self.seconds
+            )
             if arrivals and (adapts or not point.needed):
                 arrivals.settle(prediction)
                 measured = measure_arrivals(drive, arrivals, self.seconds)
@@ -201,8 +258,12 @@ class Bench(Runner):
             answer = check(drive, data.stream(ELSEWHERE), data.batch)
         finally:
             join.master.close()
-        return measured, {"settled": settled, "answer_rows": answer.joined,
-                          "answer_unmatched": answer.unmatched, "answer": answer.checksum}
+        return measured, {
+            "settled": settled,
+            "answer_rows": answer.joined,
+            "answer_unmatched": answer.unmatched,
+            "answer": answer.checksum,
+        }
 
     def _fed(self, data: Data, prediction: Prediction) -> int:
         """Return how many stream tuples to process at a time: few for a slow join, so that ten

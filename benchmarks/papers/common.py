@@ -29,33 +29,67 @@ CUSTOMERS, TPCH_SCALE = 15_000_000, 0.03
 LOADS = (0.2, 0.4, 0.6, 0.8)  # arrival rates, as shares of the slowest algorithm's service rate
 
 
-def data_sets(name: str, paper: str, figures: tuple[str, str], algorithms: tuple[str, ...],
-              tpch: tuple[Claim, ...], real: tuple[Claim, ...]) -> tuple[Experiment, Experiment]:
-    plots = tuple(Plot(f"Service rate over memory, {what}", "memory_percent", only={"data": data})
-                  for data, what in (("tpch", "TPC-H as generated"),
-                                     ("tpch-zipf", "TPC-H with customers by Zipf's law")))
+def data_sets(
+    name: str,
+    paper: str,
+    figures: tuple[str, str],
+    algorithms: tuple[str, ...],
+    tpch: tuple[Claim, ...],
+    real: tuple[Claim, ...],
+) -> tuple[Experiment, Experiment]:
+    plots = tuple(
+        Plot(f"Service rate over memory, {what}", "memory_percent", only={"data": data})
+        for data, what in (
+            ("tpch", "TPC-H as generated"),
+            ("tpch-zipf", "TPC-H with customers by Zipf's law"),
+        )
+    )
     return (
-        Experiment(f"{name}-tpch", paper, figures[0],
-                   "TPC-H: orders joined with customers, M from 1% to 10% of R", _tpch, algorithms,
-                   tpch, plots, scale=TPCH_SCALE, least=TPCH_SCALE),
-        Experiment(f"{name}-real", paper, figures[1],
-                   "a real data set, many to many: flights joined on their aircraft with those of "
-                   "other months; the papers have weather reports", _real, algorithms, real,
-                   (Plot("Service rate over memory", "memory_percent"),), scale=1.0, least=1.0))
+        Experiment(
+            f"{name}-tpch",
+            paper,
+            figures[0],
+            "TPC-H: orders joined with customers, M from 1% to 10% of R",
+            _tpch,
+            algorithms,
+            tpch,
+            plots,
+            scale=TPCH_SCALE,
+            least=TPCH_SCALE,
+        ),
+        Experiment(
+            f"{name}-real",
+            paper,
+            figures[1],
+            "a real data set, many to many: flights joined on their aircraft with those of "
+            "other months; the papers have weather reports",
+            _real,
+            algorithms,
+            real,
+            (Plot("Service rate over memory", "memory_percent"),),
+            scale=1.0,
+            least=1.0,
+        ),
+    )
 
 
 def _tpch(asked: Asked, algorithms: Sequence[str]) -> list[Point]:
-    return [p for data in ("tpch", "tpch-zipf")
-            for p in over_memory(asked, algorithms, CUSTOMERS, (1.0, 5.0, 10.0), data=data)]
+    return [
+        p
+        for data in ("tpch", "tpch-zipf")
+        for p in over_memory(asked, algorithms, CUSTOMERS, (1.0, 5.0, 10.0), data=data)
+    ]
 
 
 def _real(asked: Asked, algorithms: Sequence[str]) -> list[Point]:
     return [Point(a, 0, m / 100, data="flights") for m in PERCENT for a in algorithms]
 
 
-WAITS = ("a tuple waits while an iteration reads R; SSJ and SSCJ begin one whenever the stream "
-         "buffer is empty, so that one is always under way, the others once w tuples have come or "
-         "H_S is full")
+WAITS = (
+    "a tuple waits while an iteration reads R; SSJ and SSCJ begin one whenever the stream "
+    "buffer is empty, so that one is always under way, the others once w tuples have come or "
+    "H_S is full"
+)
 
 
 def time_claims(faster: str, others: Sequence[str]) -> tuple[Claim, ...]:
@@ -63,62 +97,139 @@ def time_claims(faster: str, others: Sequence[str]) -> tuple[Claim, ...]:
     definitions. Beside each claim the times by our definitions are shown, of which the papers claim
     nothing."""
     kinds: tuple[tuple[str, str, Any, str, str, str], ...] = (
-        ("processing", "processing_time", 0.0, "", "removal_time",
-         "From the entry into H_S to the removal, which is later than the match"),
-        ("waiting", "waiting_time", lambda rate: rate > 0, WAITS, "entry_time",
-         "Until a tuple enters H_S, whether or not the w tuples of an iteration have come"))
+        (
+            "processing",
+            "processing_time",
+            0.0,
+            "",
+            "removal_time",
+            "From the entry into H_S to the removal, which is later than the match",
+        ),
+        (
+            "waiting",
+            "waiting_time",
+            lambda rate: rate > 0,
+            WAITS,
+            "entry_time",
+            "Until a tuple enters H_S, whether or not the w tuples of an iteration have come",
+        ),
+    )
     return tuple(
-        Claim(f"The {what} time of {REGISTRY[faster].title} is significantly smaller than "
-              f"{REGISTRY[other].title}'s", ratio(other, faster, y, every=True, rate=rate),
-              "more than 1", 1.0, note=note,
-              beside=(told, ratio(other, faster, ours, every=True, rate=rate)))
-        for what, y, rate, note, ours, told in kinds for other in others)
+        Claim(
+            f"The {what} time of {REGISTRY[faster].title} is significantly smaller than "
+            f"{REGISTRY[other].title}'s",
+            ratio(other, faster, y, every=True, rate=rate),
+            "more than 1",
+            1.0,
+            note=note,
+            beside=(told, ratio(other, faster, ours, every=True, rate=rate)),
+        )
+        for what, y, rate, note, ours, told in kinds
+        for other in others
+    )
 
 
-def time_points(name: str, paper: str, figure: str, algorithms: tuple[str, ...],
-                claims: tuple[Claim, ...]) -> tuple[Experiment]:
+def time_points(
+    name: str, paper: str, figure: str, algorithms: tuple[str, ...], claims: tuple[Claim, ...]
+) -> tuple[Experiment]:
     def points(asked: Asked, names: Sequence[str]) -> list[Point]:
         full = over_relation(asked, names, (20, 60, 100))
         largest = [p for p in full if p.tuples == p.memory_of]
         slowest = min(asked.predict(p).mu for p in largest)
-        return full + [replace(p, rate=float(round(load * slowest, -2))) for load in LOADS
-                       for p in largest]
+        return full + [
+            replace(p, rate=float(round(load * slowest, -2))) for load in LOADS for p in largest
+        ]
 
     plots = (
-        Plot("Processing time over |R|", "master_tuples", "processing_time", log="y", models=(),
-             only={"rate": 0.0},
-             caption="Mean over all stream tuples, from loading to matching: from the beginning of "
-                     "the iteration that takes a tuple in to its match. One that the cache answers "
-                     "has none."),
-        Plot("Time in H_S over |R|", "master_tuples", "removal_time", log="y", models=(),
-             only={"rate": 0.0},
-             caption="From the entry into H_S to the removal. The papers do not show it."),
-        Plot("Waiting time over the arrival rate", "rate", "waiting_time", log="y", models=(),
-             only={"rate": lambda r: r > 0},
-             caption="In the stream buffer: from a tuple's arrival to the beginning of the "
-                     "iteration that takes it in, once w tuples have come, or to the cache's "
-                     "answer."),
-        Plot("Time to the entry into H_S over the arrival rate", "rate", "entry_time", log="y",
-             models=(), only={"rate": lambda r: r > 0},
-             caption="From a tuple's arrival to its entry into H_S, whether or not the w tuples of "
-                     "an iteration have come. The papers do not show it."))
-    return (Experiment(f"{name}-time", paper, figure,
-                       "processing time over |R|, waiting time over the arrival rate", points,
-                       algorithms, claims, plots),)
+        Plot(
+            "Processing time over |R|",
+            "master_tuples",
+            "processing_time",
+            log="y",
+            models=(),
+            only={"rate": 0.0},
+            caption="Mean over all stream tuples, from loading to matching: from the beginning of "
+            "the iteration that takes a tuple in to its match. One that the cache answers "
+            "has none.",
+        ),
+        Plot(
+            "Time in H_S over |R|",
+            "master_tuples",
+            "removal_time",
+            log="y",
+            models=(),
+            only={"rate": 0.0},
+            caption="From the entry into H_S to the removal. The papers do not show it.",
+        ),
+        Plot(
+            "Waiting time over the arrival rate",
+            "rate",
+            "waiting_time",
+            log="y",
+            models=(),
+            only={"rate": lambda r: r > 0},
+            caption="In the stream buffer: from a tuple's arrival to the beginning of the "
+            "iteration that takes it in, once w tuples have come, or to the cache's "
+            "answer.",
+        ),
+        Plot(
+            "Time to the entry into H_S over the arrival rate",
+            "rate",
+            "entry_time",
+            log="y",
+            models=(),
+            only={"rate": lambda r: r > 0},
+            caption="From a tuple's arrival to its entry into H_S, whether or not the w tuples of "
+            "an iteration have come. The papers do not show it.",
+        ),
+    )
+    return (
+        Experiment(
+            f"{name}-time",
+            paper,
+            figure,
+            "processing time over |R|, waiting time over the arrival rate",
+            points,
+            algorithms,
+            claims,
+            plots,
+        ),
+    )
 
 
-def cost(name: str, paper: str, figure: str, algorithms: tuple[str, ...],
-         skews: Sequence[float] = (1.0,), data: str = "zipf") -> Experiment:
+def cost(
+    name: str,
+    paper: str,
+    figure: str,
+    algorithms: tuple[str, ...],
+    skews: Sequence[float] = (1.0,),
+    data: str = "zipf",
+) -> Experiment:
     def points(asked: Asked, names: Sequence[str]) -> list[Point]:
         return [p for s in skews for p in over_memory(asked, names, R, skew=s, data=data)]
 
-    plots = tuple(Plot(f"c_loop of {REGISTRY[a].title}"
-                       + (f", skew {s:g}" if len(skews) > 1 else ""), "memory_percent", "c_loop",
-                       models=("model", "printed"), only={"algorithm": a, "skew": s})
-                  for a in algorithms for s in skews)
-    return Experiment(f"{name}-cost", paper, figure,
-                      "c_loop calculated and measured, M from 1% to 10% of R", points, algorithms,
-                      tuple(c for a in algorithms for c in model_error(a)), plots, beside=False)
+    plots = tuple(
+        Plot(
+            f"c_loop of {REGISTRY[a].title}" + (f", skew {s:g}" if len(skews) > 1 else ""),
+            "memory_percent",
+            "c_loop",
+            models=("model", "printed"),
+            only={"algorithm": a, "skew": s},
+        )
+        for a in algorithms
+        for s in skews
+    )
+    return Experiment(
+        f"{name}-cost",
+        paper,
+        figure,
+        "c_loop calculated and measured, M from 1% to 10% of R",
+        points,
+        algorithms,
+        tuple(c for a in algorithms for c in model_error(a)),
+        plots,
+        beside=False,
+    )
 
 
 def error(rows: Sequence[Row], y: str, by: str, **where: Any) -> Number | None:
@@ -136,8 +247,15 @@ def model_error(algorithm: str, **where: Any) -> tuple[Claim, Claim]:
     """Return the claims about the error of the c_loop equation, as printed and with its
     corrections. For the papers' "closely resembles", 10% is taken."""
     title = REGISTRY[algorithm].title
-    return tuple(Claim(  # type: ignore[return-value]
-        f"The c_loop calculated for {title} closely resembles the measured one ({what})",
-        partial(error, y="c_loop", by=f"c_loop_{by}", algorithm=algorithm, **where), "close",
-        0, 0.1, unit="%", reading="median error; up to 10% is taken as close")
-        for by, what in (("printed", "as printed"), ("model", "corrected")))
+    return tuple(
+        Claim(  # type: ignore[return-value]
+            f"The c_loop calculated for {title} closely resembles the measured one ({what})",
+            partial(error, y="c_loop", by=f"c_loop_{by}", algorithm=algorithm, **where),
+            "close",
+            0,
+            0.1,
+            unit="%",
+            reading="median error; up to 10% is taken as close",
+        )
+        for by, what in (("printed", "as printed"), ("model", "corrected"))
+    )

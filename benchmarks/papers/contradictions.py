@@ -34,8 +34,11 @@ def contradictions(experiments: Iterable[Experiment] = ()) -> list[Contradiction
     for e in experiments or EXPERIMENTS.values():
         for s in (s for c in e.claims for s in c.stated):
             groups.setdefault((e.paper, s.at, s.faster, s.slower), {})[s] = None
-    return [Contradiction(paper, at, tuple(stated)) for (paper, at, _, _), stated in groups.items()
-            if not _agree(stated)]
+    return [
+        Contradiction(paper, at, tuple(stated))
+        for (paper, at, _, _), stated in groups.items()
+        if not _agree(stated)
+    ]
 
 
 def _agree(stated: Iterable[Stated]) -> bool:
@@ -47,5 +50,10 @@ def _agree(stated: Iterable[Stated]) -> bool:
 
 def against(paper: str, claim: Claim) -> list[Stated]:
     """Return what else the paper states about the claim's setting that contradicts the claim."""
-    return [s for c in contradictions() if c.paper == paper and set(claim.stated) & set(c.stated)
-            for s in c.stated if not any(_agree((s, own)) for own in claim.stated)]
+    return [
+        s
+        for c in contradictions()
+        if c.paper == paper and set(claim.stated) & set(c.stated)
+        for s in c.stated
+        if not any(_agree((s, own)) for own in claim.stated)
+    ]

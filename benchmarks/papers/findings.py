@@ -28,8 +28,14 @@ class Finding:
     beside: Number | None = None  # the number of `Claim.beside`
 
     @classmethod
-    def of(cls, experiment: Experiment, claim: Claim, number: Number | None,
-           scale: float, beside: Number | None = None) -> Finding:
+    def of(
+        cls,
+        experiment: Experiment,
+        claim: Claim,
+        number: Number | None,
+        scale: float,
+        beside: Number | None = None,
+    ) -> Finding:
         """Judge a claim's number and return the finding."""
         elsewhere = claim.full_size and number is not None and scale != 1
         verdict = Verdict.NOT_DECIDED if elsewhere else claim.verdict(number)
@@ -42,15 +48,20 @@ class Finding:
         told = []
         if self.failed:
             if others := against(self.paper, self.claim):
-                told.append(f"The paper contradicts the claim: for the same setting "
-                            f"({self.claim.stated[0].at}) it also states "
-                            f"{', '.join(map(str, others))}.")
-            told.append(reason(self.claim, self.why,
-                               self.number.predicted if self.number else None)
-                        or _sentence(self.claim.note or self.by_models))
+                told.append(
+                    f"The paper contradicts the claim: for the same setting "
+                    f"({self.claim.stated[0].at}) it also states "
+                    f"{', '.join(map(str, others))}."
+                )
+            told.append(
+                reason(self.claim, self.why, self.number.predicted if self.number else None)
+                or _sentence(self.claim.note or self.by_models)
+            )
         if self.elsewhere:
-            told.append("It is of the paper's |R|: of a Zipf stream a cache answers another share "
-                        "where |R| is another.")
+            told.append(
+                "It is of the paper's |R|: of a Zipf stream a cache answers another share "
+                "where |R| is another."
+            )
         if self.no_slices:
             told.append(NO_SLICES)
         return " ".join(filter(None, (*told, _sentence(self.claim.reading), self._beside)))
@@ -63,8 +74,11 @@ class Finding:
         if self.failed:
             if others := against(self.paper, self.claim):
                 told.append(f"the paper also states {', '.join(map(str, others))}")
-            told.append(brief(self.claim, self.why) or self.claim.note
-                        or self.by_models.replace(" at the sizes and costs here:", " here"))
+            told.append(
+                brief(self.claim, self.why)
+                or self.claim.note
+                or self.by_models.replace(" at the sizes and costs here:", " here")
+            )
         if self.elsewhere:
             told.append("of another |R|")
         if self.no_slices:
@@ -86,8 +100,10 @@ class Finding:
 
     @property
     def no_slices(self) -> bool:
-        return any(r["algorithm"] == "r-meshjoin" and r.get("slices") == 1
-                   for r in (self.number.rows if self.number else ()))
+        return any(
+            r["algorithm"] == "r-meshjoin" and r.get("slices") == 1
+            for r in (self.number.rows if self.number else ())
+        )
 
     @property
     def _beside(self) -> str:
@@ -99,8 +115,10 @@ class Finding:
 
 
 ONE_SLICE = "q = 1"
-NO_SLICES = (f"Of R-MESHJOIN the model chooses {ONE_SLICE} slices, with which it is MESHJOIN: "
-             "nothing here tells one from the other.")
+NO_SLICES = (
+    f"Of R-MESHJOIN the model chooses {ONE_SLICE} slices, with which it is MESHJOIN: "
+    "nothing here tells one from the other."
+)
 
 
 def _sentence(note: str) -> str:
@@ -111,8 +129,9 @@ def key(point: Any) -> str:
     return json.dumps(asdict(point), sort_keys=True)
 
 
-def judge(experiment: Experiment, bench: Any, points: Sequence[Any],
-          runs: Sequence[dict[str, Any]]) -> list[Finding]:
+def judge(
+    experiment: Experiment, bench: Any, points: Sequence[Any], runs: Sequence[dict[str, Any]]
+) -> list[Finding]:
     """Judge the claims. A claim's number is computed from the means over the repetitions, and its
     interval from the numbers of the single repetitions."""
     of = {key(p): p for p in points}
@@ -120,8 +139,11 @@ def judge(experiment: Experiment, bench: Any, points: Sequence[Any],
     for claim, number, beside in _numbers(experiment, runs):
         if number is None and claim.aim:  # the algorithm was not chosen
             continue
-        why = (explain(bench, [of[r["point"]] for r in number.rows]) if claim.explain and number
-               and number.rows else [])
+        why = (
+            explain(bench, [of[r["point"]] for r in number.rows])
+            if claim.explain and number and number.rows
+            else []
+        )
         scale = bench.scale if claim.full_size else 1.0
         findings.append(replace(Finding.of(experiment, claim, number, scale, beside), why=why))
     return findings
@@ -129,17 +151,21 @@ def judge(experiment: Experiment, bench: Any, points: Sequence[Any],
 
 def undecided(experiment: Experiment, runs: Sequence[dict[str, Any]]) -> list[str]:
     """Return the claims that more repetitions might decide."""
-    return [claim.text for claim, number, _ in _numbers(experiment, runs)
-            if claim.verdict(number) is Verdict.NOT_DECIDED]
+    return [
+        claim.text
+        for claim, number, _ in _numbers(experiment, runs)
+        if claim.verdict(number) is Verdict.NOT_DECIDED
+    ]
 
 
-def _numbers(experiment: Experiment,
-             runs: Sequence[dict[str, Any]]
-             ) -> Iterator[tuple[Claim, Number | None, Number | None]]:
+def _numbers(
+    experiment: Experiment, runs: Sequence[dict[str, Any]]
+) -> Iterator[tuple[Claim, Number | None, Number | None]]:
     """Yield each claim with its number, and with the number that is shown beside it."""
     rows = combined(runs)
-    repetitions = [[r for r in runs if r["repetition"] == i]
-                   for i in sorted({r["repetition"] for r in runs})]
+    repetitions = [
+        [r for r in runs if r["repetition"] == i] for i in sorted({r["repetition"] for r in runs})
+    ]
 
     def found(find: Find) -> Number | None:
         number = find(rows)
@@ -158,20 +184,34 @@ def wrong_answers(rows: Sequence[Row]) -> list[str]:
     answers: dict[tuple[Any, ...], dict[str, str]] = {}
     for r in rows:
         if r["state"] != FAILED:
-            answers.setdefault((r["data"], r["master_tuples"], r["skew"]),
-                               {}).setdefault(r["answer"], r["series"])
+            answers.setdefault((r["data"], r["master_tuples"], r["skew"]), {}).setdefault(
+                r["answer"], r["series"]
+            )
     for (data, tuples, skew), found in answers.items():
         if len(found) > 1:
-            wrong.append(f"{data}, |R| = {tuples:,}, skew {skew:g}: "
-                         + ", ".join(f"{who} {sum_}" for sum_, who in found.items()))
+            wrong.append(
+                f"{data}, |R| = {tuples:,}, skew {skew:g}: "
+                + ", ".join(f"{who} {sum_}" for sum_, who in found.items())
+            )
     return wrong
 
 
 def claims(findings: Sequence[Finding]) -> list[dict[str, Any]]:
     """Return the findings in the form of results.json."""
-    return [{"claim": f.claim.text, "claimed": f.claim.claimed, "unit": f.claim.unit,
-             "verdict": f.verdict, "measured": f.number and f.number.value,
-             "interval": f.number.interval if f.number and math.isfinite(f.number.interval)
-             else None, "predicted": f.number and f.number.predicted,
-             "why": [asdict(s) for s in f.why], "reason": f.reason,
-             "brief": f.brief} for f in findings]
+    return [
+        {
+            "claim": f.claim.text,
+            "claimed": f.claim.claimed,
+            "unit": f.claim.unit,
+            "verdict": f.verdict,
+            "measured": f.number and f.number.value,
+            "interval": f.number.interval
+            if f.number and math.isfinite(f.number.interval)
+            else None,
+            "predicted": f.number and f.number.predicted,
+            "why": [asdict(s) for s in f.why],
+            "reason": f.reason,
+            "brief": f.brief,
+        }
+        for f in findings
+    ]

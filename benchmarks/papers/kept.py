@@ -30,8 +30,10 @@ from semistream.cost_models import TYPICAL
 RESULTS = Path(__file__).parent.parent / "results"
 KEPT = RESULTS / "experiments"
 INTERNAL = ("point", "repetitions")  # columns that are not kept
-TYPICALLY = ("verdicts by today's claims and models; the models' at the paper's size by a typical "
-             "machine's costs, as those of then were not kept")
+TYPICALLY = (
+    "verdicts by today's claims and models; the models' at the paper's size by a typical "
+    "machine's costs, as those of then were not kept"
+)
 TODAY = "verdicts by today's claims and models"
 
 
@@ -41,8 +43,10 @@ def keep(directory: Path) -> list[str]:
     for path in sorted(directory.glob("*/results.json")):
         found = json.loads(path.read_text())
         name = found["about"]["experiment"]
-        rows = [{k: v for k, v in r.items() if k not in INTERNAL
-                 and not isinstance(v, dict | list)} for r in found["rows"]]
+        rows = [
+            {k: v for k, v in r.items() if k not in INTERNAL and not isinstance(v, dict | list)}
+            for r in found["rows"]
+        ]
         with open(KEPT / f"{name}.csv", "w", newline="") as file:
             writer = csv.DictWriter(file, list(dict.fromkeys(k for r in rows for k in r)))
             writer.writeheader()
@@ -66,8 +70,9 @@ def judge_again(names: Iterable[str], work: Path) -> None:
             with open(KEPT / f"{name}.csv", newline="") as file:
                 rows = [_typed(r) for r in csv.DictReader(file)]
             bench = _bench(kept, work)
-            judged = claims([_finding(experiment, c, rows, kept["claims"], bench)
-                             for c in experiment.claims])
+            judged = claims(
+                [_finding(experiment, c, rows, kept["claims"], bench) for c in experiment.claims]
+            )
             by_text = {c.text: c for c in experiment.claims}
             kept["about"]["judged"] = TODAY if "costs" in kept else TYPICALLY
             for c in judged:
@@ -82,22 +87,29 @@ def _write(name: str, kept: dict[str, Any]) -> None:
     (KEPT / f"{name}.txt").write_text(claims_text(kept))
 
 
-def _told_anew(experiment: Experiment,
-               kept: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _told_anew(experiment: Experiment, kept: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return the claims of a study, whose intervals are within its points: the same figures and
     verdicts, with the reasons as they read now. A new claim is not measured."""
     before, found = {c["claim"]: c for c in kept}, []
     for claim in experiment.claims:
         old = before.get(claim.text)
-        number = (Number(old["measured"], old["interval"] or 0.0, old["predicted"])
-                  if old and old["measured"] is not None else None)
+        number = (
+            Number(old["measured"], old["interval"] or 0.0, old["predicted"])
+            if old and old["measured"] is not None
+            else None
+        )
         verdict = Verdict(old["verdict"]) if old else Verdict.NOT_MEASURED
         found += claims([Finding(claim, number, verdict, [], experiment.paper)])
     return found
 
 
-def _finding(experiment: Experiment, claim: Claim, rows: Sequence[dict[str, Any]],
-             kept: Sequence[Mapping[str, Any]], bench: Bench) -> Finding:
+def _finding(
+    experiment: Experiment,
+    claim: Claim,
+    rows: Sequence[dict[str, Any]],
+    kept: Sequence[Mapping[str, Any]],
+    bench: Bench,
+) -> Finding:
     number = claim.find(rows)
     if number is not None:
         before = [c["interval"] for c in kept if c["claim"] == claim.text]
@@ -115,8 +127,11 @@ def _interval(claim: Claim, rows: Sequence[dict[str, Any]], value: float) -> flo
     parts = []
     for i, row in enumerate(rows):
         if row["state"] == MEASURED and row.get("mu_interval"):
-            other = [*rows[:i], row | {"mu": row["mu"] + min(row["mu_interval"], row["mu"])},
-                     *rows[i + 1:]]
+            other = [
+                *rows[:i],
+                row | {"mu": row["mu"] + min(row["mu_interval"], row["mu"])},
+                *rows[i + 1 :],
+            ]
             number = claim.find(other)
             parts.append(number.value - value if number else 0.0)
     return math.hypot(*parts)
@@ -131,8 +146,11 @@ def at_full_size(claim: Claim, rows: Sequence[Mapping[str, Any]]) -> dict[str, A
         at = stated.at
         case = f"R={at.tuples:,} M={at.memory_percent:g}% zipf {at.skew:g}"
         for path in sorted(RESULTS.glob("memory-*.jsonl")):
-            of = {r["peer"]: r for r in map(json.loads, path.read_text().splitlines())
-                  if r["case"] == case and "rates" in r}
+            of = {
+                r["peer"]: r
+                for r in map(json.loads, path.read_text().splitlines())
+                if r["case"] == case and "rates" in r
+            }
             if not {stated.faster, stated.slower} <= of.keys():
                 continue
             one, other = of[stated.faster], of[stated.slower]
@@ -145,8 +163,9 @@ def at_full_size(claim: Claim, rows: Sequence[Mapping[str, Any]]) -> dict[str, A
     return best | {"told": best["told"] + (", with unique keys in R" if unique else "")}
 
 
-def _full(claim: Claim, name: str, one: Mapping[str, Any],
-          other: Mapping[str, Any]) -> dict[str, Any]:
+def _full(
+    claim: Claim, name: str, one: Mapping[str, Any], other: Mapping[str, Any]
+) -> dict[str, Any]:
     needed = (one,) if claim.full_size else (one, other)  # a share needs one, a ratio two
     unsettled = [r["peer"] for r in needed if not r["settled"]]
     if claim.full_size:
@@ -180,9 +199,16 @@ def _point(row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Point:
     largest = max(r["master_tuples"] for r in rows)
     varies = any(r["relation_percent"] != 100 for r in rows)
     flights = row["data"] == "flights"
-    return Point(row["algorithm"], 0 if flights else row["master_tuples"],
-                 row["memory_percent"] / 100, row["skew"], row["data"],
-                 memory_of=largest if varies else 0, rate=row["rate"], needed="needed" in row)
+    return Point(
+        row["algorithm"],
+        0 if flights else row["master_tuples"],
+        row["memory_percent"] / 100,
+        row["skew"],
+        row["data"],
+        memory_of=largest if varies else 0,
+        rate=row["rate"],
+        needed="needed" in row,
+    )
 
 
 def _bench(kept: Mapping[str, Any], work: Path) -> Bench:
@@ -194,5 +220,3 @@ def _bench(kept: Mapping[str, Any], work: Path) -> Bench:
         costs = costs / "typical.yaml"
         TYPICAL.save(costs)
     return Bench(Paths.from_environment(), work / "data", kept["about"]["scale"], costs=costs)
-
-

@@ -50,8 +50,14 @@ class Measured:
 class Drive:
     """An operator and the stream that is fed to it."""
 
-    def __init__(self, join: SemiStreamJoin, stream: Stream, batch: int, clock: Callable[[], float],
-                 pace: Callable[[], float] = lambda: 1.0):
+    def __init__(
+        self,
+        join: SemiStreamJoin,
+        stream: Stream,
+        batch: int,
+        clock: Callable[[], float],
+        pace: Callable[[], float] = lambda: 1.0,
+    ):
         self.join, self.stream, self.batch, self.clock, self.pace = join, stream, batch, clock, pace
         self.paces: list[float] = []
 
@@ -77,9 +83,11 @@ class Drive:
 def measure(drive: Drive, seconds: float) -> Measured:
     """Measure a warmed-up operator at full speed for at least so many seconds."""
     stats, scans = drive.join.stats, not REGISTRY[drive.join.spec.algorithm].needs_index
-    start, begun, cycles = stats.as_dict(), drive.join.master.bytes_read, stats.r_cycles + (CYCLES
-                                                                                            if scans
-                                                                                            else 0)
+    start, begun, cycles = (
+        stats.as_dict(),
+        drive.join.master.bytes_read,
+        stats.r_cycles + (CYCLES if scans else 0),
+    )
     spent, batches = 0.0, 0
     while batches < BATCHES or spent < seconds or stats.r_cycles < cycles:
         hits = stats.cache_hits
@@ -146,9 +154,11 @@ def measure_arrivals(drive: Drive, arrivals: Arrivals, seconds: float) -> Measur
     behind = came - (arrivals.taken - taken)
     if behind > LATE * (arrivals.taken - taken) + drive.batch:
         rate = arrivals.times.rate
-        raise SemistreamError(f"the join does not keep up with {rate:,.0f} tuples/s: of "
-                              f"those that came while it was measured {behind:,.0f} wait, "
-                              f"{arrivals.taken - taken:,} entered")
+        raise SemistreamError(
+            f"the join does not keep up with {rate:,.0f} tuples/s: of "
+            f"those that came while it was measured {behind:,.0f} wait, "
+            f"{arrivals.taken - taken:,} entered"
+        )
     found = _measured(drive, start, begun, busy[-1] - busy[0])
     entered = max(arrivals.taken - taken, 1)
     found.entry_time += (arrivals.waited - waited) / entered
@@ -164,13 +174,21 @@ def _measured(drive: Drive, start: dict, begun: int, spent: float) -> Measured:
     loops = max(stats.iteration_count - start["iteration_count"], 1)
     each = lambda name: (getattr(stats, name) - start[name]) / max(finished, 1)
     return Measured(
-        finished / spent, spent / loops, hits / loops,
+        finished / spent,
+        spent / loops,
+        hits / loops,
         (finished - hits) / loops,
-        hits / max(finished, 1), getattr(drive.join, "cached", 0),
-        each("paper_processing_seconds"), each("paper_waiting_seconds"),
-        each("waited_seconds"), each("processed_seconds"),
-        dict(drive.join.arena.components), stats.memory_peak, finished,
-        drive.join.master.bytes_read - begun)
+        hits / max(finished, 1),
+        getattr(drive.join, "cached", 0),
+        each("paper_processing_seconds"),
+        each("paper_waiting_seconds"),
+        each("waited_seconds"),
+        each("processed_seconds"),
+        dict(drive.join.arena.components),
+        stats.memory_peak,
+        finished,
+        drive.join.master.bytes_read - begun,
+    )
 
 
 def check(drive: Drive, stream: Stream, tuples: int) -> Answer:
@@ -183,6 +201,8 @@ def check(drive: Drive, stream: Stream, tuples: int) -> Answer:
         drive.feed(min(drive.batch, goal - stats.rows_read), answer)
     drive.spend(drive.join.drain(), answer)
     if stats.waiting or stats.matched + stats.unmatched != stats.rows_read:
-        raise SemistreamError(f"of {stats.rows_read:,} tuples {stats.matched:,} came out matched, "
-                              f"{stats.unmatched:,} unmatched, {stats.waiting:,} still wait")
+        raise SemistreamError(
+            f"of {stats.rows_read:,} tuples {stats.matched:,} came out matched, "
+            f"{stats.unmatched:,} unmatched, {stats.waiting:,} still wait"
+        )
     return answer

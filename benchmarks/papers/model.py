@@ -86,8 +86,10 @@ class At:
     skew: float = 1.0
 
     def __str__(self) -> str:
-        return (f"|R| = {self.tuples / 1e6:g} million, M = {self.memory_percent:g}% of R, skew "
-                f"{self.skew:g}")
+        return (
+            f"|R| = {self.tuples / 1e6:g} million, M = {self.memory_percent:g}% of R, skew "
+            f"{self.skew:g}"
+        )
 
 
 @dataclass(frozen=True)
@@ -103,15 +105,18 @@ class Stated:
     why: str = ""  # what the figure states instead, if it is no ratio
 
     def __str__(self) -> str:
-        return (f"{'at most ' if self.at_most else ''}{self.times:.2g} ({self.figure}"
-                f"{': ' + self.why if self.why else ''})")
+        return (
+            f"{'at most ' if self.at_most else ''}{self.times:.2g} ({self.figure}"
+            f"{': ' + self.why if self.why else ''})"
+        )
 
     @classmethod
     def cached(cls, figure: str, at: At, faster: str, slower: str, share: float) -> Stated:
         """Return the limit on the ratio that follows from the share of the stream through the
         cache: the rest waits as all tuples do in the slower algorithm, with no more memory."""
-        return cls(figure, at, faster, slower, 1 / (1 - share), True,
-                   f"{share:.0%} through the cache")
+        return cls(
+            figure, at, faster, slower, 1 / (1 - share), True, f"{share:.0%} through the cache"
+        )
 
 
 @dataclass(frozen=True)
@@ -154,20 +159,51 @@ class Claim:
         return Verdict.LESS if low > self.worse else Verdict.NOT_REPRODUCED
 
 
-def times(text: str, faster: str, slower: str, claimed: float | None, up_to: float | None = None,
-          y: str = "mu", note: str = "", reading: str = "", stated: tuple[Stated, ...] = (),
-          **where: Any) -> Claim:
+def times(
+    text: str,
+    faster: str,
+    slower: str,
+    claimed: float | None,
+    up_to: float | None = None,
+    y: str = "mu",
+    note: str = "",
+    reading: str = "",
+    stated: tuple[Stated, ...] = (),
+    **where: Any,
+) -> Claim:
     """Return the claim that `faster` has `claimed` (up to `up_to`) times the y of `slower` in the
     rows with these values. Without a number: more, at every setting."""
     shown = "more" if claimed is None else f"{claimed:g}" + (f"–{up_to:g}" if up_to else "")
-    low, high = (1.0, math.inf) if claimed is None else (claimed * (1 - CLOSE),
-                                                         (up_to or claimed) * (1 + CLOSE))
-    return Claim(text, ratio(faster, slower, y, every=claimed is None, **where), shown, low, high,
-                 worse=1.0, explain=y == "mu", note=note, reading=reading, stated=stated)
+    low, high = (
+        (1.0, math.inf)
+        if claimed is None
+        else (claimed * (1 - CLOSE), (up_to or claimed) * (1 + CLOSE))
+    )
+    return Claim(
+        text,
+        ratio(faster, slower, y, every=claimed is None, **where),
+        shown,
+        low,
+        high,
+        worse=1.0,
+        explain=y == "mu",
+        note=note,
+        reading=reading,
+        stated=stated,
+    )
 
 
-def change(text: str, key: str, first: float, last: float, above: str, below: str = "",
-           falls: float = 0.0, reading: str = "", **where: Any) -> Claim:
+def change(
+    text: str,
+    key: str,
+    first: float,
+    last: float,
+    above: str,
+    below: str = "",
+    falls: float = 0.0,
+    reading: str = "",
+    **where: Any,
+) -> Claim:
     """Return the claim that the service rate of `above`, or its ratio to that of `below`, is larger
     where key is `last` than where it is `first`. falls: the rate is smaller instead, but at least
     this share."""
@@ -180,12 +216,20 @@ def change(text: str, key: str, first: float, last: float, above: str, below: st
             if not one or not other:
                 return None
             compared += [one[0], other[0]]
-            ends.append({y: one[0][y] / (other[0][y] if below else 1.0)
-                         for y in ("mu", "mu_model") if one[0].get(y)})
+            ends.append(
+                {
+                    y: one[0][y] / (other[0][y] if below else 1.0)
+                    for y in ("mu", "mu_model")
+                    if one[0].get(y)
+                }
+            )
         known = all("mu_model" in e for e in ends)
-        return Number(ends[1]["mu"] / ends[0]["mu"], 0.0,
-                      ends[1]["mu_model"] / ends[0]["mu_model"] if known else None,
-                      tuple(compared))
+        return Number(
+            ends[1]["mu"] / ends[0]["mu"],
+            0.0,
+            ends[1]["mu_model"] / ends[0]["mu_model"] if known else None,
+            tuple(compared),
+        )
 
     if falls:
         return Claim(text, find, "less", falls, 1.0, reading=reading)
@@ -199,9 +243,12 @@ def ratio(above: str, below: str, y: str = "mu", every: bool = False, **where: A
     setting = ("master_tuples", "memory_percent", "skew", "data", "rate")
 
     def find(rows: Sequence[Row]) -> Number | None:
-        pairs = [(a, b) for a in having(rows, algorithm=above, **where)
-                 for b in having(rows, algorithm=below, **where)
-                 if a[y] > 0 and b[y] > 0 and all(a[k] == b[k] for k in setting)]
+        pairs = [
+            (a, b)
+            for a in having(rows, algorithm=above, **where)
+            for b in having(rows, algorithm=below, **where)
+            if a[y] > 0 and b[y] > 0 and all(a[k] == b[k] for k in setting)
+        ]
         if not pairs:
             return None
         if every:
@@ -217,8 +264,12 @@ def ratio(above: str, below: str, y: str = "mu", every: bool = False, **where: A
 
 def having(rows: Iterable[Row], **where: Any) -> list[Row]:
     """Return the measured rows that have these values; a callable value is a condition."""
-    return [r for r in rows if r["state"] == MEASURED and all(
-        v(r.get(k)) if callable(v) else r.get(k) == v for k, v in where.items())]
+    return [
+        r
+        for r in rows
+        if r["state"] == MEASURED
+        and all(v(r.get(k)) if callable(v) else r.get(k) == v for k, v in where.items())
+    ]
 
 
 @dataclass(frozen=True)
@@ -292,24 +343,38 @@ class Experiment:
     study: Study | None = None  # none: of semi-stream joins
 
 
-TITLES = {"mu": "service rate, tuples/s", "mu_disk": "service rate of the disk phase, tuples/s",
-          "c_loop": "c_loop, s", "memory_percent": "M, % of R", "memory": "M, bytes",
-          "master_tuples": "|R|, tuples", "skew": "Zipf exponent",
-          "through_cache": "share of the stream through the cache",
-          "processing_time": "mean processing time, s", "waiting_time": "mean waiting time, s",
-          "entry_time": "mean time to the entry into H_S, s",
-          "removal_time": "mean time from the entry into H_S to the removal, s",
-          "rate": "arrival rate, tuples/s", "needed": "memory needed, bytes",
-          "switching_factor": "switching factor sf", "disk_tuples": "disk buffer, tuples",
-          "cache_tuples": "h_R, tuples", "resident_tuples": "non-swappable part, tuples",
-          "w": "w, stream tuples per iteration",
-          "w_n": "w_N, stream tuples per iteration through H_R",
-          "w_s": "w_S, stream tuples per iteration through H_S",
-          "partition_spread": "standard deviation over mean of a partition's pairs",
-          "estimate_error": "mean error, |J - estimate| / min(J, estimate)",
-          "update_ns": "ns a key",
-          "time": "time of the stream, s", "held": "tuples in the state",
-          "held_a": "tuples of A in the state", "held_b": "tuples of B in the state",
-          "results": "result tuples", "propagated": "punctuations propagated",
-          "rate_now": "output rate, tuples/s",
-          "ratio": "the whole state over M", "slowdown": "times as long as in memory"}
+TITLES = {
+    "mu": "service rate, tuples/s",
+    "mu_disk": "service rate of the disk phase, tuples/s",
+    "c_loop": "c_loop, s",
+    "memory_percent": "M, % of R",
+    "memory": "M, bytes",
+    "master_tuples": "|R|, tuples",
+    "skew": "Zipf exponent",
+    "through_cache": "share of the stream through the cache",
+    "processing_time": "mean processing time, s",
+    "waiting_time": "mean waiting time, s",
+    "entry_time": "mean time to the entry into H_S, s",
+    "removal_time": "mean time from the entry into H_S to the removal, s",
+    "rate": "arrival rate, tuples/s",
+    "needed": "memory needed, bytes",
+    "switching_factor": "switching factor sf",
+    "disk_tuples": "disk buffer, tuples",
+    "cache_tuples": "h_R, tuples",
+    "resident_tuples": "non-swappable part, tuples",
+    "w": "w, stream tuples per iteration",
+    "w_n": "w_N, stream tuples per iteration through H_R",
+    "w_s": "w_S, stream tuples per iteration through H_S",
+    "partition_spread": "standard deviation over mean of a partition's pairs",
+    "estimate_error": "mean error, |J - estimate| / min(J, estimate)",
+    "update_ns": "ns a key",
+    "time": "time of the stream, s",
+    "held": "tuples in the state",
+    "held_a": "tuples of A in the state",
+    "held_b": "tuples of B in the state",
+    "results": "result tuples",
+    "propagated": "punctuations propagated",
+    "rate_now": "output rate, tuples/s",
+    "ratio": "the whole state over M",
+    "slowdown": "times as long as in memory",
+}

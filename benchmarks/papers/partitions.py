@@ -22,8 +22,14 @@ def used(bench: Any, point: Point, prediction: Prediction) -> Mapping[str, float
     bench: a `bench.Bench`.
     """
     data = bench.data(point)
-    join = open_join(point.algorithm, memory=bench.memory(point), stream=data.sample.schema,
-                     master=data.relation, on=data.on, parameters=prediction.parameters)
+    join = open_join(
+        point.algorithm,
+        memory=bench.memory(point),
+        stream=data.sample.schema,
+        master=data.relation,
+        on=data.on,
+        parameters=prediction.parameters,
+    )
     pairs: list[int] = []
     iterate = join.iterate
 
@@ -42,5 +48,7 @@ def used(bench: Any, point: Point, prediction: Prediction) -> Mapping[str, float
             drive.feed()
     finally:
         join.master.close()
-    return {"partition_pairs": float(np.mean(pairs)),
-            "partition_spread": float(np.std(pairs) / np.mean(pairs))}
+    return {
+        "partition_pairs": float(np.mean(pairs)),
+        "partition_spread": float(np.std(pairs) / np.mean(pairs)),
+    }

@@ -19,16 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from benchmarks.papers.model import (
-    Claim,
-    Experiment,
-    Number,
-    Plot,
-    Row,
-    Runner,
-    Study,
-    having,
-)
+from benchmarks.papers.model import Claim, Experiment, Number, Plot, Row, Runner, Study, having
 from benchmarks.verdicts import half_width
 from semistream.paths import Paths
 from semistream.stream_joins import (
@@ -119,18 +110,33 @@ class PunctuatedRunner(Runner):
         self.tuples = max(round(ELEMENTS * scale), 100)
 
     def streams(self, point: PunctuatedPoint, repeat: int) -> list[PunctuatedStream]:
-        return [PunctuatedStream.draw(self.tuples, spacing, repeat, 10 * repeat + side + 1)
-                for side, spacing in enumerate(point.spacing)]
+        return [
+            PunctuatedStream.draw(self.tuples, spacing, repeat, 10 * repeat + side + 1)
+            for side, spacing in enumerate(point.spacing)
+        ]
 
     def describe(self, point: PunctuatedPoint) -> dict[str, Any]:
-        return {"series": point.title, **asdict(point), "spacing": list(point.spacing),
-                "data": point.spaced, "master_tuples": self.tuples, "skew": 0.0}
+        return {
+            "series": point.title,
+            **asdict(point),
+            "spacing": list(point.spacing),
+            "data": point.spaced,
+            "master_tuples": self.tuples,
+            "skew": 0.0,
+        }
 
     def measured(self, point: PunctuatedPoint, further: object) -> dict[str, Any]:
         runs = [self.join(point, repeat) for repeat in range(REPEATS)]
         row = {k: runs[0][k] for k in (*OVER_TIME, "answer", "relocated")}
-        for name in ("held_mean", "held_peak", "a_mean", "b_mean", "output_rate", "late_rate",
-                     "late_propagated"):
+        for name in (
+            "held_mean",
+            "held_peak",
+            "a_mean",
+            "b_mean",
+            "output_rate",
+            "late_rate",
+            "late_propagated",
+        ):
             found = [r[name] for r in runs if r[name] is not None]
             row[name] = float(np.mean(found)) if found else None
             row[f"{name}_interval"] = half_width(found) if len(found) > 1 else None
@@ -142,11 +148,18 @@ class PunctuatedRunner(Runner):
         took."""
         streams = self.streams(point, repeat)
         watch = Watch(max(s.arrived[-1] for s in streams) / LOOKS)
-        parameters = {"purge_threshold": point.purge_threshold,
-                      "propagate_count": point.propagate_count}
-        join = open_stream_join(point.algorithm, memory=point.memory, left=STREAM, right=STREAM,
-                                on=[("k", "k")],
-                                parameters=parameters if point.algorithm == "pjoin" else {})
+        parameters = {
+            "purge_threshold": point.purge_threshold,
+            "propagate_count": point.propagate_count,
+        }
+        join = open_stream_join(
+            point.algorithm,
+            memory=point.memory,
+            left=STREAM,
+            right=STREAM,
+            on=[("k", "k")],
+            parameters=parameters if point.algorithm == "pjoin" else {},
+        )
         for until, upto, side in events(streams, watch.every):
             for s in (LEFT, RIGHT):
                 if upto[s] > watch.at[s]:
@@ -159,17 +172,19 @@ class PunctuatedRunner(Runner):
         rows = watch.rows
         watch.take(join.drain())
         looks = watch.looks
-        early, late = looks[LOOKS // 5:3 * LOOKS // 5], looks[3 * LOOKS // 5:]
+        early, late = looks[LOOKS // 5 : 3 * LOOKS // 5], looks[3 * LOOKS // 5 :]
         given = [part[-1].propagated - part[0].propagated for part in (early, late)]
         return {name: [getattr(look, name) for look in looks] for name in OVER_TIME} | {
-            "answer": str(watch.rows), "relocated": join.stats.relocated,
+            "answer": str(watch.rows),
+            "relocated": join.stats.relocated,
             "held_mean": float(np.mean([look.held for look in looks])),
             "held_peak": float(max(look.held for look in looks)),
             "a_mean": float(np.mean([look.held_a for look in looks])),
             "b_mean": float(np.mean([look.held_b for look in looks])),
             "output_rate": rows / looks[-1].seconds,
             "late_rate": late[-1].rate_since(late[0]) / early[-1].rate_since(early[0]),
-            "late_propagated": given[1] / given[0] if given[0] else None}
+            "late_propagated": given[1] / given[0] if given[0] else None,
+        }
 
 
 class Look(NamedTuple):
@@ -218,8 +233,9 @@ class Watch:
         self.looks.append(look)
 
 
-def events(streams: Sequence[PunctuatedStream],
-           every: float) -> Iterator[tuple[float, list[int], int | None]]:
+def events(
+    streams: Sequence[PunctuatedStream], every: float
+) -> Iterator[tuple[float, list[int], int | None]]:
     """Yield the events in the order of the stream's time: (when, tuples of each side so far, the
     side that has a punctuation, or None for a look)."""
     end = max(s.arrived[-1] for s in streams)
@@ -237,40 +253,58 @@ def events(streams: Sequence[PunctuatedStream],
 
 def told(row: Row) -> str:
     moved = f"  {row['relocated']:,} tuples went to disk" if row["relocated"] else ""
-    return (f"{row['series']:<44} {row['master_tuples']:>9,} tuples a side  state "
-            f"{row['held_mean']:>11,.0f} tuples  {row['output_rate']:>11,.0f} results/s"
-            f"{moved}  {row['seconds']:.1f} s")
+    return (
+        f"{row['series']:<44} {row['master_tuples']:>9,} tuples a side  state "
+        f"{row['held_mean']:>11,.0f} tuples  {row['output_rate']:>11,.0f} results/s"
+        f"{moved}  {row['seconds']:.1f} s"
+    )
 
 
 # ---- points and claims
 
 
-def _points(*settings: tuple[float, float, int], beside: bool = False,
-            memory: Sequence[int] = (MEMORY,),
-            propagate: int = 0) -> Callable[..., list[PunctuatedPoint]]:
+def _points(
+    *settings: tuple[float, float, int],
+    beside: bool = False,
+    memory: Sequence[int] = (MEMORY,),
+    propagate: int = 0,
+) -> Callable[..., list[PunctuatedPoint]]:
     """Return a function that lists points. settings: spacing of A and of B, and purge threshold;
     beside: XJoin, too, at each spacing; propagate: the propagation threshold."""
 
     def points(asked: PunctuatedRunner, names: Sequence[str]) -> list[PunctuatedPoint]:
-        found = [PunctuatedPoint("pjoin", (a, b), threshold, m, propagate)
-                 for a, b, threshold in settings for m in memory]
+        found = [
+            PunctuatedPoint("pjoin", (a, b), threshold, m, propagate)
+            for a, b, threshold in settings
+            for m in memory
+        ]
         if beside:
-            found += [PunctuatedPoint("xjoin", (a, b), memory=m)
-                      for a, b in dict.fromkeys(s[:2] for s in settings) for m in memory]
+            found += [
+                PunctuatedPoint("xjoin", (a, b), memory=m)
+                for a, b in dict.fromkeys(s[:2] for s in settings)
+                for m in memory
+            ]
         return [p for p in found if p.algorithm in names]
 
     return points
 
 
-def _at(threshold: int | None = None, a: float | None = None, b: float | None = None,
-        memory: int = MEMORY) -> Callable[[Row], bool]:
+def _at(
+    threshold: int | None = None,
+    a: float | None = None,
+    b: float | None = None,
+    memory: int = MEMORY,
+) -> Callable[[Row], bool]:
     """Return a condition on rows: PJoin with this threshold, or XJoin if none is given."""
 
     def found(row: Row) -> bool:
-        return (row["algorithm"] == ("xjoin" if threshold is None else "pjoin")
-                and row["memory"] == memory and threshold in (None, row["purge_threshold"])
-                and (a is None or row["spacing"][0] == a)
-                and (b is None or row["spacing"][1] == b))
+        return (
+            row["algorithm"] == ("xjoin" if threshold is None else "pjoin")
+            and row["memory"] == memory
+            and threshold in (None, row["purge_threshold"])
+            and (a is None or row["spacing"][0] == a)
+            and (b is None or row["spacing"][1] == b)
+        )
 
     return found
 
@@ -282,8 +316,13 @@ def _number(values: Sequence[float]) -> Number | None:
     return Number(float(np.mean(values)), half_width(values))
 
 
-def _ratio(rows: Sequence[Row], above: Callable[[Row], bool], below: Callable[[Row], bool],
-           y: str, of: str = "") -> Number | None:
+def _ratio(
+    rows: Sequence[Row],
+    above: Callable[[Row], bool],
+    below: Callable[[Row], bool],
+    y: str,
+    of: str = "",
+) -> Number | None:
     """Return y at the one row over y (or `of`) at the other, run by run."""
     pairs = [(u, v) for u in having(rows) if above(u) for v in having(rows) if below(v)]
     if not pairs:
@@ -297,10 +336,12 @@ def _value(rows: Sequence[Row], at: Callable[[Row], bool], y: str) -> Number | N
     return _number(found[0][f"{y}_runs"]) if found else None
 
 
-def _more(text: str, above: Callable[[Row], bool], below: Callable[[Row], bool], y: str,
-          note: str = "") -> Claim:
-    return Claim(text, partial(_ratio, above=above, below=below, y=y), "more", 1.0, worse=1.0,
-                 note=note)
+def _more(
+    text: str, above: Callable[[Row], bool], below: Callable[[Row], bool], y: str, note: str = ""
+) -> Claim:
+    return Claim(
+        text, partial(_ratio, above=above, below=below, y=y), "more", 1.0, worse=1.0, note=note
+    )
 
 
 def _steady(text: str, at: Callable[[Row], bool], y: str, note: str = "") -> Claim:
@@ -309,95 +350,246 @@ def _steady(text: str, at: Callable[[Row], bool], y: str, note: str = "") -> Cla
 
 SMALL = 1_000_000  # bytes: XJoin's state outgrows it
 STATE = Plot("Tuples in the state over time", "time", "held")
-RATE = Plot("Output rate over time", "time", "rate_now",
-            caption="Result tuples per second of the join's time, over five looks.")
+RATE = Plot(
+    "Output rate over time",
+    "time",
+    "rate_now",
+    caption="Result tuples per second of the join's time, over five looks.",
+)
 RESULTS = Plot("Result tuples over time", "time", "results")
-HASHED = ("a probe of a hash table does not take longer as the table grows, and the state stays in "
-          "memory; the paper's XJoin walks through buckets that get longer")
+HASHED = (
+    "a probe of a hash table does not take longer as the table grows, and the state stays in "
+    "memory; the paper's XJoin walks through buckets that get longer"
+)
 LATE = "later two fifths of the time over the two before"
-STUDY = Study(PunctuatedRunner, told, "punctuated.html",
-              f"Poisson arrivals, mean 2 ms, on each stream, and any of {OPEN} open join values; "
-              f"{REPEATS} runs with other arrivals. State and punctuations are by the stream's "
-              "clock; rates are by the time inside the join",
-              "XJoin and PJoin give as many result tuples")
+STUDY = Study(
+    PunctuatedRunner,
+    told,
+    "punctuated.html",
+    f"Poisson arrivals, mean 2 ms, on each stream, and any of {OPEN} open join values; "
+    f"{REPEATS} runs with other arrivals. State and punctuations are by the stream's "
+    "clock; rates are by the time inside the join",
+    "XJoin and PJoin give as many result tuples",
+)
 
 
-def _experiment(name: str, figure: str, about: str, points: Callable[..., list[PunctuatedPoint]],
-                claims: Sequence[Claim], plots: Sequence[Plot]) -> Experiment:
-    return Experiment(f"pjoin-{name}", PAPER, figure, about, points, ("pjoin", "xjoin"),
-                      tuple(claims), tuple(plots), scale=0.1, study=STUDY)
+def _experiment(
+    name: str,
+    figure: str,
+    about: str,
+    points: Callable[..., list[PunctuatedPoint]],
+    claims: Sequence[Claim],
+    plots: Sequence[Plot],
+) -> Experiment:
+    return Experiment(
+        f"pjoin-{name}",
+        PAPER,
+        figure,
+        about,
+        points,
+        ("pjoin", "xjoin"),
+        tuple(claims),
+        tuple(plots),
+        scale=0.1,
+        study=STUDY,
+    )
 
 
 EXPERIMENTS = (
-    _experiment("memory", "Fig. 5", "state over time, a punctuation every 40 tuples, beside XJoin",
-                _points((40, 40, 1), beside=True),
-                [Claim("PJoin-1 has an insignificant state beside XJoin's",
-                       partial(_ratio, above=_at(1), below=_at(), y="held_mean"),
-                       "insignificant", 0, 0.05, unit="%", reading="taken as up to 5%")], [STATE]),
-    _experiment("unpunctuated", "Fig. 5, text", "state over time, no punctuations, beside XJoin",
-                _points((math.inf, math.inf, 1), beside=True),
-                [Claim("Without punctuations PJoin's state is as large as XJoin's",
-                       partial(_ratio, above=_at(1), below=_at(), y="held_mean"), "the same", 0.99,
-                       1.01)], [STATE]),
-    _experiment("spacing", "Fig. 6", "state over time, a punctuation every 10, 20 and 30 tuples",
-                _points((10, 10, 1), (20, 20, 1), (30, 30, 1)),
-                [_more(f"The state is larger with {x} tuples per punctuation than with {y}",
-                       _at(1, x), _at(1, y), "held_mean") for y, x in ((10, 20), (20, 30))],
-                [STATE]),
-    _experiment("rate", "Fig. 7", "output rate over time, a punctuation every 30 tuples, beside "
-                                  "XJoin; also with an M that XJoin's state outgrows",
-                _points((30, 30, 1), beside=True, memory=(MEMORY, SMALL)),
-                [_steady("PJoin-1's output rate stays", _at(1), "late_rate", LATE),
-                 Claim("XJoin's output rate drops", partial(_value, at=_at(), y="late_rate"),
-                       "drops", 0, 0.9, note=f"{LATE}; {HASHED}"),
-                 _steady("With M of 1 MB PJoin-1's output rate stays", _at(1, memory=SMALL),
-                         "late_rate", LATE),
-                 Claim("With M of 1 MB XJoin's output rate drops",
-                       partial(_value, at=_at(memory=SMALL), y="late_rate"), "drops", 0, 0.9,
-                       note=f"{LATE}; what has gone to disk is joined after the streams' end")],
-                [RATE, RESULTS]),
-    _experiment("eager", "Fig. 8", "state over time, eager and lazy purge, a punctuation every 10 "
-                                   "tuples", _points((10, 10, 1), (10, 10, 10)),
-                [_more("PJoin-10 has a larger state than PJoin-1", _at(10), _at(1), "held_mean")],
-                [STATE]),
-    _experiment("thresholds", "Fig. 9", "result tuples over time, purge thresholds 1, 100, 400 and "
-                                        "800, a punctuation every 10 tuples",
-                _points(*((10, 10, t) for t in (1, 100, 400, 800))),
-                [_more("PJoin-100 has a higher output rate than PJoin-1", _at(100), _at(1),
-                       "output_rate"),
-                 Claim("PJoin-400 has a lower output rate than PJoin-100",
-                       partial(_ratio, above=_at(400), below=_at(100), y="output_rate"), "less",
-                       0, 1.0, note=HASHED),
-                 Claim("PJoin-800 has a lower output rate than PJoin-400",
-                       partial(_ratio, above=_at(800), below=_at(400), y="output_rate"), "less",
-                       0, 1.0, note=HASHED)], [RATE, STATE]),
-    _experiment("asymmetric", "Fig. 10, 11", "state and output rate over time, A every 10 tuples, "
-                                             "B every 20, 30 and 40",
-                _points(*((10, b, 1) for b in (20, 30, 40))),
-                [_more(f"A's state is larger with {x} tuples per punctuation of B than with {y}",
-                       _at(1, 10, x), _at(1, 10, y), "a_mean") for y, x in ((20, 30), (30, 40))]
-                + [Claim("B's state is insignificant beside A's",
-                         partial(_ratio, above=_at(1, 10, 40), below=_at(1, 10, 40), y="b_mean",
-                                 of="a_mean"), "insignificant", 0, 0.05, unit="%",
-                         reading="B 40; taken as up to 5%"),
-                   _more("The output rate is higher with 40 tuples per punctuation of B than with "
-                         "20", _at(1, 10, 40), _at(1, 10, 20), "output_rate")],
-                [Plot("Tuples of A in the state over time", "time", "held_a"),
-                 Plot("Tuples of B in the state over time", "time", "held_b"), RATE]),
-    _experiment("asymmetric-thresholds", "Fig. 12, 13", "output rate and state over time, A every "
-                                                        "10 tuples, B every 20, purge thresholds "
-                                                        "1, 100 and 400, beside XJoin",
-                _points((10, 20, 1), (10, 20, 100), (10, 20, 400), beside=True),
-                [Claim("PJoin-1 has a lower output rate than XJoin",
-                       partial(_ratio, above=_at(1), below=_at(), y="output_rate"), "less", 0, 1.0),
-                 _more("PJoin-100 has at least XJoin's output rate", _at(100), _at(),
-                       "output_rate", HASHED),
-                 Claim("PJoin-100 has little more state than PJoin-1",
-                       partial(_ratio, above=_at(100), below=_at(1), y="held_mean"),
-                       "insignificantly more", 0.95, 1.25, reading="taken as up to 25%")],
-                [RATE, STATE]),
-    _experiment("propagation", "Fig. 14", "punctuations propagated over time, both every 40 tuples",
-                _points((40, 40, 1), propagate=2),
-                [_steady("Punctuations are propagated steadily", _at(1), "late_propagated", LATE)],
-                [Plot("Punctuations propagated over time", "time", "propagated")]),
+    _experiment(
+        "memory",
+        "Fig. 5",
+        "state over time, a punctuation every 40 tuples, beside XJoin",
+        _points((40, 40, 1), beside=True),
+        [
+            Claim(
+                "PJoin-1 has an insignificant state beside XJoin's",
+                partial(_ratio, above=_at(1), below=_at(), y="held_mean"),
+                "insignificant",
+                0,
+                0.05,
+                unit="%",
+                reading="taken as up to 5%",
+            )
+        ],
+        [STATE],
+    ),
+    _experiment(
+        "unpunctuated",
+        "Fig. 5, text",
+        "state over time, no punctuations, beside XJoin",
+        _points((math.inf, math.inf, 1), beside=True),
+        [
+            Claim(
+                "Without punctuations PJoin's state is as large as XJoin's",
+                partial(_ratio, above=_at(1), below=_at(), y="held_mean"),
+                "the same",
+                0.99,
+                1.01,
+            )
+        ],
+        [STATE],
+    ),
+    _experiment(
+        "spacing",
+        "Fig. 6",
+        "state over time, a punctuation every 10, 20 and 30 tuples",
+        _points((10, 10, 1), (20, 20, 1), (30, 30, 1)),
+        [
+            _more(
+                f"The state is larger with {x} tuples per punctuation than with {y}",
+                _at(1, x),
+                _at(1, y),
+                "held_mean",
+            )
+            for y, x in ((10, 20), (20, 30))
+        ],
+        [STATE],
+    ),
+    _experiment(
+        "rate",
+        "Fig. 7",
+        "output rate over time, a punctuation every 30 tuples, beside "
+        "XJoin; also with an M that XJoin's state outgrows",
+        _points((30, 30, 1), beside=True, memory=(MEMORY, SMALL)),
+        [
+            _steady("PJoin-1's output rate stays", _at(1), "late_rate", LATE),
+            Claim(
+                "XJoin's output rate drops",
+                partial(_value, at=_at(), y="late_rate"),
+                "drops",
+                0,
+                0.9,
+                note=f"{LATE}; {HASHED}",
+            ),
+            _steady(
+                "With M of 1 MB PJoin-1's output rate stays",
+                _at(1, memory=SMALL),
+                "late_rate",
+                LATE,
+            ),
+            Claim(
+                "With M of 1 MB XJoin's output rate drops",
+                partial(_value, at=_at(memory=SMALL), y="late_rate"),
+                "drops",
+                0,
+                0.9,
+                note=f"{LATE}; what has gone to disk is joined after the streams' end",
+            ),
+        ],
+        [RATE, RESULTS],
+    ),
+    _experiment(
+        "eager",
+        "Fig. 8",
+        "state over time, eager and lazy purge, a punctuation every 10 tuples",
+        _points((10, 10, 1), (10, 10, 10)),
+        [_more("PJoin-10 has a larger state than PJoin-1", _at(10), _at(1), "held_mean")],
+        [STATE],
+    ),
+    _experiment(
+        "thresholds",
+        "Fig. 9",
+        "result tuples over time, purge thresholds 1, 100, 400 and "
+        "800, a punctuation every 10 tuples",
+        _points(*((10, 10, t) for t in (1, 100, 400, 800))),
+        [
+            _more(
+                "PJoin-100 has a higher output rate than PJoin-1", _at(100), _at(1), "output_rate"
+            ),
+            Claim(
+                "PJoin-400 has a lower output rate than PJoin-100",
+                partial(_ratio, above=_at(400), below=_at(100), y="output_rate"),
+                "less",
+                0,
+                1.0,
+                note=HASHED,
+            ),
+            Claim(
+                "PJoin-800 has a lower output rate than PJoin-400",
+                partial(_ratio, above=_at(800), below=_at(400), y="output_rate"),
+                "less",
+                0,
+                1.0,
+                note=HASHED,
+            ),
+        ],
+        [RATE, STATE],
+    ),
+    _experiment(
+        "asymmetric",
+        "Fig. 10, 11",
+        "state and output rate over time, A every 10 tuples, B every 20, 30 and 40",
+        _points(*((10, b, 1) for b in (20, 30, 40))),
+        [
+            _more(
+                f"A's state is larger with {x} tuples per punctuation of B than with {y}",
+                _at(1, 10, x),
+                _at(1, 10, y),
+                "a_mean",
+            )
+            for y, x in ((20, 30), (30, 40))
+        ]
+        + [
+            Claim(
+                "B's state is insignificant beside A's",
+                partial(
+                    _ratio, above=_at(1, 10, 40), below=_at(1, 10, 40), y="b_mean", of="a_mean"
+                ),
+                "insignificant",
+                0,
+                0.05,
+                unit="%",
+                reading="B 40; taken as up to 5%",
+            ),
+            _more(
+                "The output rate is higher with 40 tuples per punctuation of B than with 20",
+                _at(1, 10, 40),
+                _at(1, 10, 20),
+                "output_rate",
+            ),
+        ],
+        [
+            Plot("Tuples of A in the state over time", "time", "held_a"),
+            Plot("Tuples of B in the state over time", "time", "held_b"),
+            RATE,
+        ],
+    ),
+    _experiment(
+        "asymmetric-thresholds",
+        "Fig. 12, 13",
+        "output rate and state over time, A every "
+        "10 tuples, B every 20, purge thresholds "
+        "1, 100 and 400, beside XJoin",
+        _points((10, 20, 1), (10, 20, 100), (10, 20, 400), beside=True),
+        [
+            Claim(
+                "PJoin-1 has a lower output rate than XJoin",
+                partial(_ratio, above=_at(1), below=_at(), y="output_rate"),
+                "less",
+                0,
+                1.0,
+            ),
+            _more(
+                "PJoin-100 has at least XJoin's output rate", _at(100), _at(), "output_rate", HASHED
+            ),
+            Claim(
+                "PJoin-100 has little more state than PJoin-1",
+                partial(_ratio, above=_at(100), below=_at(1), y="held_mean"),
+                "insignificantly more",
+                0.95,
+                1.25,
+                reading="taken as up to 25%",
+            ),
+        ],
+        [RATE, STATE],
+    ),
+    _experiment(
+        "propagation",
+        "Fig. 14",
+        "punctuations propagated over time, both every 40 tuples",
+        _points((40, 40, 1), propagate=2),
+        [_steady("Punctuations are propagated steadily", _at(1), "late_propagated", LATE)],
+        [Plot("Punctuations propagated over time", "time", "propagated")],
+    ),
 )

@@ -12,8 +12,15 @@ from benchmarks.papers.model import FAILED
 from benchmarks.verdicts import half_width
 
 # figures whose intervals are plotted
-INTERVALS = ("mu", "c_loop", "needed", "processing_time", "waiting_time", "entry_time",
-             "removal_time")
+INTERVALS = (
+    "mu",
+    "c_loop",
+    "needed",
+    "processing_time",
+    "waiting_time",
+    "entry_time",
+    "removal_time",
+)
 
 
 def combined(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -32,8 +39,11 @@ def _combined(rows: list[dict[str, Any]]) -> dict[str, Any]:
             return row
     found = {k: _mean([r[k] for r in rows]) for k in rows[0] if k != "repetition"}
     wide = {f"{k}_interval": half_width([r[k] for r in rows]) for k in INTERVALS if k in rows[0]}
-    return found | {"repetitions": len(rows)} | {
-        k: v if math.isfinite(v) else None for k, v in wide.items()}
+    return (
+        found
+        | {"repetitions": len(rows)}
+        | {k: v if math.isfinite(v) else None for k, v in wide.items()}
+    )
 
 
 def _mean(values: list[Any]) -> Any:

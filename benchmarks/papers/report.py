@@ -24,44 +24,92 @@ from semistream.joins import REGISTRY
 from semistream.tuning.report import COLOURS, STYLE, figure_of, short, svg
 
 DASHES = {"model": "--", "printed": ":", "expected": "-.", "logarithm": "-.", "power": (0, (1, 3))}
-SYMBOLS = {"disk_tuples": "d", "cache_tuples": "h_R", "resident_tuples": "d_N", "slices": "q",
-           "switching_factor": "sf", "cache_share": "cache share"}
-NAMES = {"model": "model", "printed": "as printed", "expected": "expected count",
-         "logarithm": "by logarithms", "power": "by fitted powers"}
+SYMBOLS = {
+    "disk_tuples": "d",
+    "cache_tuples": "h_R",
+    "resident_tuples": "d_N",
+    "slices": "q",
+    "switching_factor": "sf",
+    "cache_share": "cache share",
+}
+NAMES = {
+    "model": "model",
+    "printed": "as printed",
+    "expected": "expected count",
+    "logarithm": "by logarithms",
+    "power": "by fitted powers",
+}
 
 
-def write_report(path: Path, experiment: Experiment, about: Mapping[str, Any], rows: Sequence[Row],
-                 findings: Sequence[Finding], wrong: Sequence[str] = ()) -> Path:
+def write_report(
+    path: Path,
+    experiment: Experiment,
+    about: Mapping[str, Any],
+    rows: Sequence[Row],
+    findings: Sequence[Finding],
+    wrong: Sequence[str] = (),
+) -> Path:
     """Write the report and return the path of its page."""
-    environment = Environment(loader=PackageLoader("benchmarks.papers"),
-                              autoescape=select_autoescape(), trim_blocks=True, lstrip_blocks=True)
-    environment.globals |= {"shown": shown, "sentence": sentence, "limits": limits,
-                            "terms": list(TERMS), "number": _number, "sizes": _sizes,
-                            "titles": {a.name: a.title for a in REGISTRY.values()}, "seek": SEEK}
+    environment = Environment(
+        loader=PackageLoader("benchmarks.papers"),
+        autoescape=select_autoescape(),
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals |= {
+        "shown": shown,
+        "sentence": sentence,
+        "limits": limits,
+        "terms": list(TERMS),
+        "number": _number,
+        "sizes": _sizes,
+        "titles": {a.name: a.title for a in REGISTRY.values()},
+        "seek": SEEK,
+    }
     with rc_context(STYLE):
-        plots = [{"title": p.title, "caption": p.caption, "svg": drawn} for p in experiment.plots
-                 if (drawn := draw(p, rows))]
-    page = environment.get_template(experiment.study.page if experiment.study
-                                    else "experiment.html").render(
-        experiment=experiment, about=about, rows=rows, findings=findings, plots=plots,
+        plots = [
+            {"title": p.title, "caption": p.caption, "svg": drawn}
+            for p in experiment.plots
+            if (drawn := draw(p, rows))
+        ]
+    page = environment.get_template(
+        experiment.study.page if experiment.study else "experiment.html"
+    ).render(
+        experiment=experiment,
+        about=about,
+        rows=rows,
+        findings=findings,
+        plots=plots,
         wrong=wrong,
-        failed=[r for r in rows if r["state"] == FAILED], needed=any("needed" in r for r in rows),
-        several=len({r["data"] for r in rows}) > 1, explained=[f for f in findings if f.why])
+        failed=[r for r in rows if r["state"] == FAILED],
+        needed=any("needed" in r for r in rows),
+        several=len({r["data"] for r in rows}) > 1,
+        explained=[f for f in findings if f.why],
+    )
     write_text(path, page)
     return path
 
 
 def claims_table(about: Mapping[str, Any], claims: Sequence[Mapping[str, Any]]) -> Table:
     """Return a table, for a terminal, of the claims in results.json."""
-    table = Table(title=f"{about['experiment']}: {about['about']}", title_justify="left", box=None,
-                  pad_edge=False)
+    table = Table(
+        title=f"{about['experiment']}: {about['about']}",
+        title_justify="left",
+        box=None,
+        pad_edge=False,
+    )
     for name in ("claim", "claimed", "measured", "by the models", "verdict"):
-        table.add_column(name, justify="left" if name in ("claim", "verdict") else "right",
-                         overflow="fold")
+        table.add_column(
+            name, justify="left" if name in ("claim", "verdict") else "right", overflow="fold"
+        )
     for c in claims:
-        table.add_row(c["claim"], c["claimed"],
-                      shown(c["measured"], c["unit"], c["interval"] or 0.0),
-                      shown(c["predicted"], c["unit"]), c["verdict"])
+        table.add_row(
+            c["claim"],
+            c["claimed"],
+            shown(c["measured"], c["unit"], c["interval"] or 0.0),
+            shown(c["predicted"], c["unit"]),
+            c["verdict"],
+        )
     return table
 
 
@@ -69,15 +117,22 @@ def claims_text(values: Mapping[str, Any]) -> str:
     """Return the claims as text, with their provenance."""
     about, sink = values["about"], StringIO()
     m, screen = about["machine"], Console(file=sink, width=150, highlight=False)
-    versions = ", ".join(f"{k} {v}"
-                         for k, v in {"python": m["python"], **about["versions"]}.items())
-    screen.print(f"{m['processor']}, {m['cores']} cores, {m['memory'] / 1e9:.0f} GB, "
-                 f"{m['system']}\ncommit {about['commit']}"
-                 f"{' and changes' if about['dirty'] else ''}, {versions}", soft_wrap=True)
+    versions = ", ".join(
+        f"{k} {v}" for k, v in {"python": m["python"], **about["versions"]}.items()
+    )
+    screen.print(
+        f"{m['processor']}, {m['cores']} cores, {m['memory'] / 1e9:.0f} GB, "
+        f"{m['system']}\ncommit {about['commit']}"
+        f"{' and changes' if about['dirty'] else ''}, {versions}",
+        soft_wrap=True,
+    )
     answers = "; ".join(values["wrong_answers"]) or about["answers"]
-    screen.print(f"$ {about['command']}\nscale {about['scale']:g}; "
-                 f"{about['repetitions']} repetitions; {about['page_cache']}; answers: {answers}",
-                 soft_wrap=True, markup=False)
+    screen.print(
+        f"$ {about['command']}\nscale {about['scale']:g}; "
+        f"{about['repetitions']} repetitions; {about['page_cache']}; answers: {answers}",
+        soft_wrap=True,
+        markup=False,
+    )
     if about.get("judged"):
         screen.print(about["judged"], soft_wrap=True)
     screen.print()
@@ -85,8 +140,9 @@ def claims_text(values: Mapping[str, Any]) -> str:
     for c in values["claims"]:
         told = [c["reason"], told_in_full(c)]
         if any(told):
-            screen.print(f"\n{c['claim']}: {c['verdict']}. {' '.join(filter(None, told))}",
-                         markup=False)
+            screen.print(
+                f"\n{c['claim']}: {c['verdict']}. {' '.join(filter(None, told))}", markup=False
+            )
     return "\n".join(line.rstrip() for line in sink.getvalue().splitlines()) + "\n"
 
 
@@ -104,14 +160,20 @@ def shown(number: float | None, unit: str, interval: float = 0.0) -> str:
     if number is None:
         return "–"
     scale, digits, sign = (100, 1, "%") if unit == "%" else (1, 2, "")
-    return f"{scale * number:.{digits}f}" + (f" ± {scale * interval:.{digits}f}"
-                                             if 0 < interval < math.inf else "") + sign
+    return (
+        f"{scale * number:.{digits}f}"
+        + (f" ± {scale * interval:.{digits}f}" if 0 < interval < math.inf else "")
+        + sign
+    )
 
 
 def draw(plot: Plot, rows: Sequence[Row]) -> str:
     """Draw a plot as an SVG element; empty if there is nothing to show."""
-    found = [r for r in having(rows, **plot.only) if r.get(plot.x) is not None
-             and r.get(plot.y) is not None]
+    found = [
+        r
+        for r in having(rows, **plot.only)
+        if r.get(plot.x) is not None and r.get(plot.y) is not None
+    ]
     if not found:
         return ""
     if plot.x == plot.y:
@@ -119,8 +181,11 @@ def draw(plot: Plot, rows: Sequence[Row]) -> str:
     if plot.second:
         return _surface(plot, found)
     # Colours are assigned over all rows, so that a series has one colour in all plots.
-    return _lines(plot, found, dict(zip(dict.fromkeys(r["series"] for r in rows), cycle(COLOURS),
-                                        strict=False)))
+    return _lines(
+        plot,
+        found,
+        dict(zip(dict.fromkeys(r["series"] for r in rows), cycle(COLOURS), strict=False)),
+    )
 
 
 def _lines(plot: Plot, rows: Sequence[Row], colours: Mapping[str, str]) -> str:
@@ -137,12 +202,23 @@ def _lines(plot: Plot, rows: Sequence[Row], colours: Mapping[str, str]) -> str:
             continue
         mine.sort(key=lambda r: r[plot.x])
         at = [r[plot.x] for r in mine]
-        axes.errorbar(at, [r[plot.y] for r in mine],
-                      [r.get(f"{plot.y}_interval") or 0.0 for r in mine], color=colour, marker="o",
-                      ms=4, lw=1.4, capsize=2, label=series)
+        axes.errorbar(
+            at,
+            [r[plot.y] for r in mine],
+            [r.get(f"{plot.y}_interval") or 0.0 for r in mine],
+            color=colour,
+            marker="o",
+            ms=4,
+            lw=1.4,
+            capsize=2,
+            label=series,
+        )
         for model in plot.models:
-            known = [(r[plot.x], r[f"{plot.y}_{model}"]) for r in mine
-                     if r.get(f"{plot.y}_{model}") is not None]
+            known = [
+                (r[plot.x], r[f"{plot.y}_{model}"])
+                for r in mine
+                if r.get(f"{plot.y}_{model}") is not None
+            ]
             if known:
                 axes.plot(*zip(*known, strict=True), linestyle=DASHES[model], color=colour, lw=1)
     for model in plot.models:
@@ -156,15 +232,26 @@ def _against(plot: Plot, rows: Sequence[Row]) -> str:
     """Plot calculated over measured values."""
     figure, axes = figure_of(4.6, 3.8)
     for model, colour in zip(plot.models, COLOURS, strict=False):
-        axes.scatter([r[plot.x] for r in rows], [r[f"{plot.y}_{model}"] for r in rows], s=18,
-                     color=colour, label=NAMES[model], zorder=3)
+        axes.scatter(
+            [r[plot.x] for r in rows],
+            [r[f"{plot.y}_{model}"] for r in rows],
+            s=18,
+            color=colour,
+            label=NAMES[model],
+            zorder=3,
+        )
     values = [r[plot.x] for r in rows] + [r[f"{plot.y}_{m}"] for r in rows for m in plot.models]
     ends = min(values) / 1.3, max(values) * 1.3
     axes.plot(ends, ends, color="#555", lw=1)
-    axes.fill_between(ends, [0.9 * e for e in ends], [1.1 * e for e in ends], color="#555",
-                      alpha=0.12, lw=0)
-    axes.set(xlabel=f"measured {TITLES[plot.x]}", ylabel=f"calculated {TITLES[plot.y]}", xlim=ends,
-             ylim=ends)
+    axes.fill_between(
+        ends, [0.9 * e for e in ends], [1.1 * e for e in ends], color="#555", alpha=0.12, lw=0
+    )
+    axes.set(
+        xlabel=f"measured {TITLES[plot.x]}",
+        ylabel=f"calculated {TITLES[plot.y]}",
+        xlim=ends,
+        ylim=ends,
+    )
     axes.set(xscale="log", yscale="log")
     axes.legend(frameon=False)
     return svg(figure)
@@ -174,8 +261,10 @@ def _surface(plot: Plot, rows: Sequence[Row]) -> str:
     """Plot a table of colours: measured on the left, by the model on the right."""
     xs, ys = (sorted({r[k] for r in rows}) for k in (plot.x, plot.second))
     figure, (left, right) = figure_of(9, 3.6, 1, 2)
-    for axes, key, title in ((left, plot.y, "measured"),
-                             (right, f"{plot.y}_model", "by the model")):
+    for axes, key, title in (
+        (left, plot.y, "measured"),
+        (right, f"{plot.y}_model", "by the model"),
+    ):
         z = np.full((len(ys), len(xs)), np.nan)
         for r in rows:
             z[ys.index(r[plot.second]), xs.index(r[plot.x])] = r[key]
@@ -184,11 +273,25 @@ def _surface(plot: Plot, rows: Sequence[Row]) -> str:
             if value == value:
                 dark = value < (np.nanmin(z) + np.nanmax(z)) / 2
                 best = value == np.nanmax(z)
-                axes.text(j, i, short(value), ha="center", va="center", fontsize=8,
-                          color="white" if dark else "black", weight="bold" if best else "normal")
-        axes.set(xticks=range(len(xs)), xticklabels=[short(x) for x in xs], yticks=range(len(ys)),
-                 yticklabels=[short(y) for y in ys], xlabel=TITLES[plot.x],
-                 ylabel=TITLES[plot.second], title=title)
+                axes.text(
+                    j,
+                    i,
+                    short(value),
+                    ha="center",
+                    va="center",
+                    fontsize=8,
+                    color="white" if dark else "black",
+                    weight="bold" if best else "normal",
+                )
+        axes.set(
+            xticks=range(len(xs)),
+            xticklabels=[short(x) for x in xs],
+            yticks=range(len(ys)),
+            yticklabels=[short(y) for y in ys],
+            xlabel=TITLES[plot.x],
+            ylabel=TITLES[plot.second],
+            title=title,
+        )
         axes.grid(False)
         figure.colorbar(image, ax=axes, format=FuncFormatter(short))
     return svg(figure)
@@ -220,5 +323,7 @@ def _number(value: float | None) -> str:
 
 def _sizes(parameters: Mapping[str, Any]) -> str:
     """Format sizes with the papers' symbols."""
-    return ", ".join(f"{SYMBOLS.get(k, k)} {v:,}" if not isinstance(v, str) else f"{k} {v}"
-                     for k, v in parameters.items())
+    return ", ".join(
+        f"{SYMBOLS.get(k, k)} {v:,}" if not isinstance(v, str) else f"{k} {v}"
+        for k, v in parameters.items()
+    )

@@ -17,14 +17,7 @@ from typing import Any
 from benchmarks.harness import Remote, shuffled
 from benchmarks.papers import EXPERIMENTS, Experiment
 from benchmarks.papers.bench import Bench, kept_costs
-from benchmarks.papers.findings import (
-    Finding,
-    claims,
-    judge,
-    key,
-    undecided,
-    wrong_answers,
-)
+from benchmarks.papers.findings import Finding, claims, judge, key, undecided, wrong_answers
 from benchmarks.papers.model import FAILED
 from benchmarks.papers.repetitions import combined
 from benchmarks.papers.settings import ExperimentSettings
@@ -54,12 +47,21 @@ def chosen(names: Sequence[str]) -> list[Experiment]:
     ConfigError for an unknown name."""
     found: dict[str, Experiment] = {}
     for name in names:
-        some = {k: e for k, e in EXPERIMENTS.items() if name in ("all", k)
-                or k.rsplit("-", 1)[0] == name or (k.startswith(f"{name}-") and name in PAPERS)}
+        some = {
+            k: e
+            for k, e in EXPERIMENTS.items()
+            if name in ("all", k)
+            or k.rsplit("-", 1)[0] == name
+            or (k.startswith(f"{name}-") and name in PAPERS)
+        }
         if not some:
-            raise ConfigError("experiment", f"must be one of {', '.join(EXPERIMENTS)}; or of "
-                                            f"{', '.join(PAPERS)}, for all of a paper's; or all",
-                              name, "See make papers ARGS=--list.")
+            raise ConfigError(
+                "experiment",
+                f"must be one of {', '.join(EXPERIMENTS)}; or of "
+                f"{', '.join(PAPERS)}, for all of a paper's; or all",
+                name,
+                "See make papers ARGS=--list.",
+            )
         found |= some
     return list(found.values())
 
@@ -68,8 +70,9 @@ PACKAGES = ("semistream", "numpy", "numba", "pyarrow")
 PAPERS = ("ssj", "ssbj", "sscj", "x-hybridjoin", "pjoin", "sketch")
 
 
-def run(experiment: Experiment, settings: ExperimentSettings, places: Paths, command: str,
-        tell: Tell) -> Outcome:
+def run(
+    experiment: Experiment, settings: ExperimentSettings, places: Paths, command: str, tell: Tell
+) -> Outcome:
     """Measure what is not measured yet, write the results, and judge the claims. A point that fails
     is reported in the results; no error is raised."""
     output = _output(experiment, settings, places)
@@ -89,8 +92,10 @@ def run(experiment: Experiment, settings: ExperimentSettings, places: Paths, com
             bench.costs(p.data, p.tuples, p.skew)
         about["costs"] = bench.costs_used
     if known:
-        tell(f"{len(known)} of {len(points) * repetitions} points are known from an earlier run "
-             f"(--again measures them anew)")
+        tell(
+            f"{len(known)} of {len(points) * repetitions} points are known from an earlier run "
+            f"(--again measures them anew)"
+        )
     runs: list[dict[str, Any]] = []
     try:
         for repetition in range(most):
@@ -102,14 +107,20 @@ def run(experiment: Experiment, settings: ExperimentSettings, places: Paths, com
                 tell(f"not decided after {repetition} repetitions: {'; '.join(open_claims)}")
                 about["repetitions"] = most
             with _runner(experiment, bench, settings, places) as measure:
-                for point in (points if experiment.study
-                              else shuffled(experiment.name, repetition, points)):
+                for point in (
+                    points if experiment.study else shuffled(experiment.name, repetition, points)
+                ):
                     row = known.get((key(point), repetition))
                     if row is None:
                         row = measure(point, experiment.figures) | {
-                            "point": key(point), "repetition": repetition, "measured_at": _now()}
-                        tell(f"[{len(runs) + 1}/{len(points) * about['repetitions']}] "
-                             f"{told(row, experiment)}")
+                            "point": key(point),
+                            "repetition": repetition,
+                            "measured_at": _now(),
+                        }
+                        tell(
+                            f"[{len(runs) + 1}/{len(points) * about['repetitions']}] "
+                            f"{told(row, experiment)}"
+                        )
                     runs.append(row)
                     _write(output, about, runs)
     finally:
@@ -119,15 +130,27 @@ def run(experiment: Experiment, settings: ExperimentSettings, places: Paths, com
 
             values = _write(output, about, runs, findings)
             write_text(output / CLAIMS, claims_text(values))
-            write_report(output / REPORT, experiment, about, values["rows"], findings,
-                         values["wrong_answers"])
-    return Outcome(about, output / REPORT, findings, wrong_answers(runs),
-                   sum(r["state"] != FAILED for r in combined(runs)))
+            write_report(
+                output / REPORT,
+                experiment,
+                about,
+                values["rows"],
+                findings,
+                values["wrong_answers"],
+            )
+    return Outcome(
+        about,
+        output / REPORT,
+        findings,
+        wrong_answers(runs),
+        sum(r["state"] != FAILED for r in combined(runs)),
+    )
 
 
 @contextmanager
-def _runner(experiment: Experiment, bench: Any, settings: ExperimentSettings,
-            places: Paths) -> Iterator[Callable[..., dict[str, Any]]]:
+def _runner(
+    experiment: Experiment, bench: Any, settings: ExperimentSettings, places: Paths
+) -> Iterator[Callable[..., dict[str, Any]]]:
     """Yield the function that runs a point of one repetition: in a process of its own, or for a
     study, whose repetitions are within its points, in this one."""
     if experiment.study:
@@ -152,12 +175,15 @@ def told(row: dict[str, Any], experiment: Experiment | None = None) -> str:
         return f"{where}  failed: {row['error']}"
     if experiment and experiment.study:
         return experiment.study.told(row)
-    sizes = ", ".join(f"{k} {v:,}" if not isinstance(v, str) else f"{k} {v}"
-                      for k, v in row["parameters"].items())
-    return (f"{where}  M {row['memory'] / 1e6:>8.2f} MB  {row['mu']:>11,.0f} tuples/s "
-            f"(model {row['mu_model']:,.0f})  "
-            f"{row['through_cache']:.0%} through the cache  {sizes}  {row['seconds']:.1f} s"
-            + ("" if row["settled"] else "  not settled"))
+    sizes = ", ".join(
+        f"{k} {v:,}" if not isinstance(v, str) else f"{k} {v}" for k, v in row["parameters"].items()
+    )
+    return (
+        f"{where}  M {row['memory'] / 1e6:>8.2f} MB  {row['mu']:>11,.0f} tuples/s "
+        f"(model {row['mu_model']:,.0f})  "
+        f"{row['through_cache']:.0%} through the cache  {sizes}  {row['seconds']:.1f} s"
+        + ("" if row["settled"] else "  not settled")
+    )
 
 
 def _bench(experiment: Experiment, settings: ExperimentSettings, places: Paths, tell: Tell) -> Any:
@@ -167,14 +193,24 @@ def _bench(experiment: Experiment, settings: ExperimentSettings, places: Paths, 
         return experiment.study.open(wanted, places, tell)
     scale = max(wanted, experiment.least)
     if scale > wanted:
-        tell(f"{experiment.name}: scale {scale:g} in the place of {wanted:g}, the least at which "
-             f"every M holds its disk buffers")
-    return Bench(places, settings.data or places.home / "experiments" / "data", scale,
-                 settings.seconds, settings.clock, settings.pace, burstiness=settings.burstiness,
-                 costs=settings.costs or _output(experiment, settings, places),
-                 tuples=tuple(_numbers("master", settings.master, int)),
-                 percent=tuple(_numbers("memory", settings.memory, float)),
-                 skews=tuple(_numbers("skew", settings.skew, float)), tell=tell)
+        tell(
+            f"{experiment.name}: scale {scale:g} in the place of {wanted:g}, the least at which "
+            f"every M holds its disk buffers"
+        )
+    return Bench(
+        places,
+        settings.data or places.home / "experiments" / "data",
+        scale,
+        settings.seconds,
+        settings.clock,
+        settings.pace,
+        burstiness=settings.burstiness,
+        costs=settings.costs or _output(experiment, settings, places),
+        tuples=tuple(_numbers("master", settings.master, int)),
+        percent=tuple(_numbers("memory", settings.memory, float)),
+        skews=tuple(_numbers("skew", settings.skew, float)),
+        tell=tell,
+    )
 
 
 def _numbers(name: str, texts: Sequence[str], kind: type) -> list[Any]:
@@ -183,8 +219,12 @@ def _numbers(name: str, texts: Sequence[str], kind: type) -> list[Any]:
     except ValueError:
         found = []
     if not found or min(found) < 0 or (name != "skew" and min(found) == 0):
-        raise ConfigError(name, "must be positive numbers, separated by commas", ",".join(texts),
-                          "For instance 1,10.")
+        raise ConfigError(
+            name,
+            "must be positive numbers, separated by commas",
+            ",".join(texts),
+            "For instance 1,10.",
+        )
     return found
 
 
@@ -192,8 +232,12 @@ def _algorithms(experiment: Experiment, settings: ExperimentSettings) -> list[st
     if experiment.study:
         for name in settings.algorithms:
             if name not in experiment.algorithms:
-                raise ConfigError("algorithms", f"must be of {', '.join(experiment.algorithms)}",
-                                  name, "Leave it out.")
+                raise ConfigError(
+                    "algorithms",
+                    f"must be of {', '.join(experiment.algorithms)}",
+                    name,
+                    "Leave it out.",
+                )
         return list(settings.algorithms or experiment.algorithms)
     if settings.algorithms:
         return [find_algorithm(a).name for a in settings.algorithms]
@@ -201,27 +245,50 @@ def _algorithms(experiment: Experiment, settings: ExperimentSettings) -> list[st
     return list(dict.fromkeys([*experiment.algorithms, *beside]))
 
 
-def _about(experiment: Experiment, settings: ExperimentSettings, bench: Any,
-           command: str) -> dict[str, Any]:
+def _about(
+    experiment: Experiment, settings: ExperimentSettings, bench: Any, command: str
+) -> dict[str, Any]:
     study = experiment.study
-    return {"experiment": experiment.name, "paper": experiment.paper, "figure": experiment.figure,
-            "about": experiment.about,
-            "scale": bench.scale, "seconds": settings.seconds, "clock": settings.clock,
-            "pace": settings.pace, "burstiness": settings.burstiness,
-            "costs_given": str(settings.costs or ""), "command": command,
-            **commit(), "machine": machine(), "versions": versions(PACKAGES),
-            "date": _now(),
-            "page_cache": study.note if study else "R is read with O_DIRECT, past the page cache",
-            "answers": study.answers if study else "of all joins equal, by checksum"}
+    return {
+        "experiment": experiment.name,
+        "paper": experiment.paper,
+        "figure": experiment.figure,
+        "about": experiment.about,
+        "scale": bench.scale,
+        "seconds": settings.seconds,
+        "clock": settings.clock,
+        "pace": settings.pace,
+        "burstiness": settings.burstiness,
+        "costs_given": str(settings.costs or ""),
+        "command": command,
+        **commit(),
+        "machine": machine(),
+        "versions": versions(PACKAGES),
+        "date": _now(),
+        "page_cache": study.note if study else "R is read with O_DIRECT, past the page cache",
+        "answers": study.answers if study else "of all joins equal, by checksum",
+    }
 
 
 # fields that must be equal for earlier results to be reused
-SAME = ("experiment", "scale", "seconds", "clock", "pace", "burstiness", "costs_given", "commit",
-        "dirty", "machine", "versions")
+SAME = (
+    "experiment",
+    "scale",
+    "seconds",
+    "clock",
+    "pace",
+    "burstiness",
+    "costs_given",
+    "commit",
+    "dirty",
+    "machine",
+    "versions",
+)
 
 
-def _known(output: Path, about: dict[str, Any],
-           repetitions: int) -> dict[tuple[str, int], dict[str, Any]]:
+def _known(
+    output: Path, about: dict[str, Any], repetitions: int
+) -> dict[tuple[str, int], dict[str, Any]]:
     """Return what was measured with the same settings, machine and code, by point and
     repetition."""
     try:
@@ -229,23 +296,41 @@ def _known(output: Path, about: dict[str, Any],
         same = all(before["about"][k] == about[k] for k in SAME)
     except (OSError, ValueError, KeyError):
         return {}
-    return {(r["point"], r["repetition"]): r for r in before["runs"]
-            if r["state"] != FAILED and r["repetition"] < repetitions} if same else {}
+    return (
+        {
+            (r["point"], r["repetition"]): r
+            for r in before["runs"]
+            if r["state"] != FAILED and r["repetition"] < repetitions
+        }
+        if same
+        else {}
+    )
 
 
-def _write(output: Path, about: dict[str, Any], runs: Sequence[dict[str, Any]],
-           findings: Sequence[Finding] = ()) -> dict[str, Any]:
+def _write(
+    output: Path,
+    about: dict[str, Any],
+    runs: Sequence[dict[str, Any]],
+    findings: Sequence[Finding] = (),
+) -> dict[str, Any]:
     """Write the results and return what was written as JSON."""
     rows = combined(runs)
-    values = {"about": about | {"finished": _now()}, "claims": claims(findings),
-              "wrong_answers": wrong_answers(runs), "rows": rows, "runs": list(runs)}
+    values = {
+        "about": about | {"finished": _now()},
+        "claims": claims(findings),
+        "wrong_answers": wrong_answers(runs),
+        "rows": rows,
+        "runs": list(runs),
+    }
     write_text(output / RESULTS, json.dumps(values, indent=1, default=str))
     columns = list(dict.fromkeys(k for r in rows for k in r))
     with open(output / TABLE, "w", newline="") as file:
         writer = csv.DictWriter(file, columns)
         writer.writeheader()
-        writer.writerows({k: json.dumps(v) if isinstance(v, dict | list) else v
-                          for k, v in r.items()} for r in rows)
+        writer.writerows(
+            {k: json.dumps(v) if isinstance(v, dict | list) else v for k, v in r.items()}
+            for r in rows
+        )
     return values
 
 

@@ -20,16 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from benchmarks.papers.model import (
-    Claim,
-    Experiment,
-    Number,
-    Plot,
-    Row,
-    Runner,
-    Study,
-    having,
-)
+from benchmarks.papers.model import Claim, Experiment, Number, Plot, Row, Runner, Study, having
 from semistream import workloads
 from semistream.paths import Paths
 from semistream.keys import codes
@@ -95,8 +86,13 @@ class SketchRunner(Runner):
     def describe(self, point: SketchPoint) -> dict[str, Any]:
         data = point.data + (f", shift {point.shift}" if point.shift else "")
         unknown = ("join_size", "estimate_error", "bound", "outside", "dense", "update_ns")
-        return {"series": point.title, **asdict(point), "data": data, "master_tuples": 0,
-                **dict.fromkeys(unknown)}
+        return {
+            "series": point.title,
+            **asdict(point),
+            "data": data,
+            "master_tuples": 0,
+            **dict.fromkeys(unknown),
+        }
 
     def measured(self, point: SketchPoint, further: object) -> dict[str, Any]:
         left, right = self.stream(point, 0), self.stream(point, 1)
@@ -113,8 +109,16 @@ class SketchRunner(Runner):
     def sketch(self, point: SketchPoint, side: int, seed: int) -> Sketch:
         """Return the sketch of a stream, as if the stream had come key by key: counters are linear
         in the frequencies, and candidates do not depend on the seed."""
-        key = (point.algorithm, point.data, point.skew, point.shift * side, side, point.s1,
-               point.s2, seed)
+        key = (
+            point.algorithm,
+            point.data,
+            point.skew,
+            point.shift * side,
+            side,
+            point.s1,
+            point.s2,
+            seed,
+        )
         if key not in self._sketches:
             stream = self.stream(point, side)
             sketch = sized(point.algorithm, point.s1, point.s2, seed)
@@ -138,23 +142,32 @@ class SketchRunner(Runner):
             outside += abs(value - exact) > bound
             dense += [len(s.skim().codes) for s in (left, right) if isinstance(s, SkimmedSketch)]
         spread = float(np.std(errors, ddof=1))
-        return {"memory": 8 * point.s1 * point.s2, "estimate_error": float(np.mean(errors)),
-                "errors": errors, "spread": spread,
-                "estimate_error_interval": WIDE * spread / sqrt(REPEATS),
-                "bound": float(np.median(bounds)),
-                "outside": outside / REPEATS, "dense": float(np.mean(dense)) if dense else None}
+        return {
+            "memory": 8 * point.s1 * point.s2,
+            "estimate_error": float(np.mean(errors)),
+            "errors": errors,
+            "spread": spread,
+            "estimate_error_interval": WIDE * spread / sqrt(REPEATS),
+            "bound": float(np.median(bounds)),
+            "outside": outside / REPEATS,
+            "dense": float(np.mean(dense)) if dense else None,
+        }
 
     def _update(self, point: SketchPoint, stream: Stream) -> dict[str, Any]:
         sketch = METHODS[point.algorithm].for_memory(point.memory)
         sketch.update(stream.keys[:BATCH])
         times = []
         for first in range(0, len(stream.keys), BATCH):
-            batch, before = stream.keys[first:first + BATCH], time.process_time()
+            batch, before = stream.keys[first : first + BATCH], time.process_time()
             sketch.update(batch)
             times.append(1e9 * (time.process_time() - before) / len(batch))
-        return {"s1": sketch.s1, "s2": sketch.s2, "memory": sketch.memory_bytes,
-                "update_ns": float(np.mean(times)),
-                "update_ns_interval": WIDE * float(np.std(times)) / sqrt(len(times))}
+        return {
+            "s1": sketch.s1,
+            "s2": sketch.s2,
+            "memory": sketch.memory_bytes,
+            "update_ns": float(np.mean(times)),
+            "update_ns_interval": WIDE * float(np.std(times)) / sqrt(len(times)),
+        }
 
 
 def sized(algorithm: str, s1: int, s2: int, seed: int) -> Sketch:
@@ -173,13 +186,19 @@ def estimate_error(estimate: float, exact: int) -> float:
 
 
 def told(row: Row) -> str:
-    where = (f"{row['series']:<24} {row['data'].split(',')[0]:<8} s1 {row['s1']:>6,}  "
-             f"s2 {row['s2']:>2}  {row['memory']:>9,} bytes")
+    where = (
+        f"{row['series']:<24} {row['data'].split(',')[0]:<8} s1 {row['s1']:>6,}  "
+        f"s2 {row['s2']:>2}  {row['memory']:>9,} bytes"
+    )
     if row["update_ns"] is not None:
-        return (f"{where}  {row['update_ns']:,.0f} ± {row['update_ns_interval']:,.0f} ns a key  "
-                f"{row['seconds']:.1f} s")
-    return (f"{where}  error {row['estimate_error']:.4f} ± {row['estimate_error_interval']:.4f}  "
-            f"bound {row['bound']:.2f}  {row['seconds']:.1f} s")
+        return (
+            f"{where}  {row['update_ns']:,.0f} ± {row['update_ns_interval']:,.0f} ns a key  "
+            f"{row['seconds']:.1f} s"
+        )
+    return (
+        f"{where}  error {row['estimate_error']:.4f} ± {row['estimate_error_interval']:.4f}  "
+        f"bound {row['bound']:.2f}  {row['seconds']:.1f} s"
+    )
 
 
 # ---- the streams
@@ -190,13 +209,15 @@ def _zipf(runner: SketchRunner, point: SketchPoint, side: int) -> np.ndarray:
     return (keys - 1 + side * point.shift) % DOMAIN + 1
 
 
-def _flights(columns: tuple[str, str], by_month: bool, runner: SketchRunner, point: SketchPoint,
-             side: int) -> np.ndarray:
+def _flights(
+    columns: tuple[str, str], by_month: bool, runner: SketchRunner, point: SketchPoint, side: int
+) -> np.ndarray:
     """Return the keys of a side. by_month: the flights of December on one side, those of the other
     months on the other."""
     workloads.prepare(workloads.load_job("nycflights13", runner.places), runner.places)
-    flights = pq.read_table(runner.places.data / "nycflights13" / "stream",
-                            columns=[columns[side], "month"])
+    flights = pq.read_table(
+        runner.places.data / "nycflights13" / "stream", columns=[columns[side], "month"]
+    )
     if by_month:
         december = pc.equal(flights["month"], 12)
         flights = flights.filter(pc.invert(december) if side else december)
@@ -216,15 +237,26 @@ KINDS: dict[str, Callable[[SketchRunner, SketchPoint, int], np.ndarray]] = {
 # ---- points and claims
 
 
-def _grid(skew: float, shifts: Sequence[int], asked: SketchRunner,
-          names: Sequence[str]) -> list[SketchPoint]:
-    return [SketchPoint(a, "zipf", skew, shift, s1, s2) for s1 in S1 for s2 in S2
-            for shift in shifts for a in names]
+def _grid(
+    skew: float, shifts: Sequence[int], asked: SketchRunner, names: Sequence[str]
+) -> list[SketchPoint]:
+    return [
+        SketchPoint(a, "zipf", skew, shift, s1, s2)
+        for s1 in S1
+        for s2 in S2
+        for shift in shifts
+        for a in names
+    ]
 
 
 def _real(asked: SketchRunner, names: Sequence[str]) -> list[SketchPoint]:
-    return [SketchPoint(a, data, s1=s1, s2=s2) for data in ("tailnum", "times") for s1 in S1
-            for s2 in S2 for a in names]
+    return [
+        SketchPoint(a, data, s1=s1, s2=s2)
+        for data in ("tailnum", "times")
+        for s1 in S1
+        for s2 in S2
+        for a in names
+    ]
 
 
 def _memories(asked: SketchRunner, names: Sequence[str]) -> list[SketchPoint]:
@@ -240,14 +272,22 @@ def _mean(ratios: Sequence[float]) -> Number | None:
     return Number(value, value * WIDE * float(np.std(logs)) / sqrt(len(logs)))
 
 
-def _ratio(rows: Sequence[Row], above: Mapping[str, Any], below: Mapping[str, Any],
-           y: str = "estimate_error", **where: Any) -> Number | None:
+def _ratio(
+    rows: Sequence[Row],
+    above: Mapping[str, Any],
+    below: Mapping[str, Any],
+    y: str = "estimate_error",
+    **where: Any,
+) -> Number | None:
     """Return y at the one over y at the other, for the same sizes and, unless shifts are compared,
     the same data."""
     same = ("s1", "s2") if "shift" in above else ("s1", "s2", "data")
     under = {tuple(r[k] for k in same): r for r in having(rows, **where, **below)}
-    pairs = [(r, under[k]) for r in having(rows, **where, **above)
-             if (k := tuple(r[k] for k in same)) in under]
+    pairs = [
+        (r, under[k])
+        for r in having(rows, **where, **above)
+        if (k := tuple(r[k] for k in same)) in under
+    ]
     return _mean([a[y] / b[y] for a, b in pairs if b[y]])
 
 
@@ -261,81 +301,227 @@ def _outside(rows: Sequence[Row]) -> Number | None:
 
 
 def _nanoseconds(rows: Sequence[Row], memory: int, algorithm: str) -> Number | None:
-    found = having(rows, algorithm=algorithm,
-                   memory=lambda m: m is not None and memory / 2 < m <= memory)
+    found = having(
+        rows, algorithm=algorithm, memory=lambda m: m is not None and memory / 2 < m <= memory
+    )
     return Number(found[0]["update_ns"], found[0]["update_ns_interval"]) if found else None
 
 
 BASIC, SKIMMED = {"algorithm": "agms"}, {"algorithm": "skimmed"}
-BOUNDED = Claim("Estimates outside of their 95% bounds", _outside, "under 5%", 0, 0.05, unit="%",
-                aim=True, note="Chebyshev's inequality and the median's tail: for any data, so "
-                               "that the bounds are wide")
+BOUNDED = Claim(
+    "Estimates outside of their 95% bounds",
+    _outside,
+    "under 5%",
+    0,
+    0.05,
+    unit="%",
+    aim=True,
+    note="Chebyshev's inequality and the median's tail: for any data, so that the bounds are wide",
+)
 
 
 def _times(shift: int, claimed: str, low: float, reading: str) -> Claim:
-    return Claim(f"Shift {shift}: the basic sketch has {claimed} times the error of the skimmed "
-                 "one", partial(_ratio, above=BASIC, below=SKIMMED, shift=shift), claimed, low,
-                 worse=1.0, reading=reading)
+    return Claim(
+        f"Shift {shift}: the basic sketch has {claimed} times the error of the skimmed one",
+        partial(_ratio, above=BASIC, below=SKIMMED, shift=shift),
+        claimed,
+        low,
+        worse=1.0,
+        reading=reading,
+    )
 
 
-def _synthetic(name: str, figure: str, skew: float, shifts: tuple[int, ...], claimed: str,
-               low: float, words: str, error: str, most: float, reading: str = "") -> Experiment:
+def _synthetic(
+    name: str,
+    figure: str,
+    skew: float,
+    shifts: tuple[int, ...],
+    claimed: str,
+    low: float,
+    words: str,
+    error: str,
+    most: float,
+    reading: str = "",
+) -> Experiment:
     return Experiment(
-        name, PAPER, figure,
+        name,
+        PAPER,
+        figure,
         f"error over memory: Zipf {skew:g} joined with the same shifted by "
         f"{', '.join(map(str, shifts))}; domain {DOMAIN:,}, 4 million elements a side",
-        partial(_grid, skew, shifts), tuple(METHODS),
-        (*(_times(shift, claimed, low, words) for shift in shifts),
-         *(Claim(f"Shift {shift}: the skimmed sketch's error", partial(_error, shift=shift),
-                 error, 0, most, unit="%", reading=reading) for shift in shifts),
-         *(Claim(f"The {title} sketch's error grows with the shift, from {shifts[0]} to "
-                 f"{shifts[-1]}", partial(_ratio, above={"shift": shifts[-1]},
-                                          below={"shift": shifts[0]}, algorithm=a),
-                 "more", 1.0, worse=1.0) for a, title in TITLES.items()),
-         Claim("Between hash functions the basic sketch's error varies more than the skimmed one's",
-               partial(_ratio, above=BASIC, below=SKIMMED, y="spread"), "more", 1.0, worse=1.0),
-         BOUNDED),
-        (Plot("Error over memory", "memory", "estimate_error", log="xy",
-              caption="25 sizes, s1 x s2 counters of 8 bytes."),), scale=0.1, study=STUDY)
+        partial(_grid, skew, shifts),
+        tuple(METHODS),
+        (
+            *(_times(shift, claimed, low, words) for shift in shifts),
+            *(
+                Claim(
+                    f"Shift {shift}: the skimmed sketch's error",
+                    partial(_error, shift=shift),
+                    error,
+                    0,
+                    most,
+                    unit="%",
+                    reading=reading,
+                )
+                for shift in shifts
+            ),
+            *(
+                Claim(
+                    f"The {title} sketch's error grows with the shift, from {shifts[0]} to "
+                    f"{shifts[-1]}",
+                    partial(
+                        _ratio, above={"shift": shifts[-1]}, below={"shift": shifts[0]}, algorithm=a
+                    ),
+                    "more",
+                    1.0,
+                    worse=1.0,
+                )
+                for a, title in TITLES.items()
+            ),
+            Claim(
+                "Between hash functions the basic sketch's error varies more than the skimmed "
+                "one's",
+                partial(_ratio, above=BASIC, below=SKIMMED, y="spread"),
+                "more",
+                1.0,
+                worse=1.0,
+            ),
+            BOUNDED,
+        ),
+        (
+            Plot(
+                "Error over memory",
+                "memory",
+                "estimate_error",
+                log="xy",
+                caption="25 sizes, s1 x s2 counters of 8 bytes.",
+            ),
+        ),
+        scale=0.1,
+        study=STUDY,
+    )
 
 
-STUDY = Study(SketchRunner, told, "sketches.html",
-              f"A point is the mean over {REPEATS} draws of the hash functions, the same for both "
-              "streams. Both methods have the same memory: counters, and candidates for dense "
-              "values. Times of updates are the processor's",
-              "the exact join sizes are the same for all methods")
+STUDY = Study(
+    SketchRunner,
+    told,
+    "sketches.html",
+    f"A point is the mean over {REPEATS} draws of the hash functions, the same for both "
+    "streams. Both methods have the same memory: counters, and candidates for dense "
+    "values. Times of updates are the processor's",
+    "the exact join sizes are the same for all methods",
+)
 EXPERIMENTS = (
-    _synthetic("sketch-moderate", "Fig. 5(a)", 1.0, (100, 200, 300), "10", 5.0,
-               "the paper says “almost an order of magnitude”; taken as 10 times, and 5 and more "
-               "as reproduced", "under 10%", 0.1),
-    _synthetic("sketch-skewed", "Fig. 5(b)", 1.5, (30, 50), "100", 75.0,
-               "the paper says “several orders of magnitude”; taken as two, 100 times, and 75 and "
-               "more as reproduced", "almost 0", 0.02, "taken as 2%"),
-    Experiment("sketch-real", PAPER, "section 5.1",
-               "error over memory, real data: flights of December joined with those of other "
-               "months on the aircraft, and departure times with arrival times; the paper has "
-               "wages of a census", _real, tuple(METHODS), (
-        Claim("Aircraft: the basic sketch has twice the error of the skimmed one",
-              partial(_ratio, above=BASIC, below=SKIMMED, data="tailnum"), "2", 1.5, worse=1.0,
-              note="aircraft fly about equally often: no value is dense"),
-        Claim("Times: the basic sketch has twice the error of the skimmed one",
-              partial(_ratio, above=BASIC, below=SKIMMED, data="times"), "2", 1.5, worse=1.0),
-        Claim("Aircraft: the skimmed sketch's error", partial(_error, data="tailnum"), "under 10%",
-              0, 0.1, unit="%"),
-        Claim("Times: the skimmed sketch's error", partial(_error, data="times"), "under 10%", 0,
-              0.1, unit="%"), BOUNDED),
-        tuple(Plot(f"Error over memory, {what}", "memory", "estimate_error", log="xy",
-                   only={"data": data})
-              for data, what in (("tailnum", "aircraft"), ("times", "times"))), scale=1.0,
-               study=STUDY),
-    Experiment("sketch-update", "ours", "",
-               "time of an update over the sketch's memory, Zipf 1, in batches of 65,536 keys",
-               _memories, tuple(METHODS), (
-        Claim("Skimmed sketch of 64 KB: ns a key",
-              partial(_nanoseconds, memory=64_000, algorithm="skimmed"), "under 100", 0, 100,
-              unit="", aim=True),
-        Claim("Basic sketch of 64 KB: ns a key",
-              partial(_nanoseconds, memory=64_000, algorithm="agms"), "under 1000", 0, 1000,
-              unit="", aim=True)),
-        (Plot("Time of an update", "memory", "update_ns", log="xy"),), scale=0.5, study=STUDY),
+    _synthetic(
+        "sketch-moderate",
+        "Fig. 5(a)",
+        1.0,
+        (100, 200, 300),
+        "10",
+        5.0,
+        "the paper says “almost an order of magnitude”; taken as 10 times, and 5 and more "
+        "as reproduced",
+        "under 10%",
+        0.1,
+    ),
+    _synthetic(
+        "sketch-skewed",
+        "Fig. 5(b)",
+        1.5,
+        (30, 50),
+        "100",
+        75.0,
+        "the paper says “several orders of magnitude”; taken as two, 100 times, and 75 and "
+        "more as reproduced",
+        "almost 0",
+        0.02,
+        "taken as 2%",
+    ),
+    Experiment(
+        "sketch-real",
+        PAPER,
+        "section 5.1",
+        "error over memory, real data: flights of December joined with those of other "
+        "months on the aircraft, and departure times with arrival times; the paper has "
+        "wages of a census",
+        _real,
+        tuple(METHODS),
+        (
+            Claim(
+                "Aircraft: the basic sketch has twice the error of the skimmed one",
+                partial(_ratio, above=BASIC, below=SKIMMED, data="tailnum"),
+                "2",
+                1.5,
+                worse=1.0,
+                note="aircraft fly about equally often: no value is dense",
+            ),
+            Claim(
+                "Times: the basic sketch has twice the error of the skimmed one",
+                partial(_ratio, above=BASIC, below=SKIMMED, data="times"),
+                "2",
+                1.5,
+                worse=1.0,
+            ),
+            Claim(
+                "Aircraft: the skimmed sketch's error",
+                partial(_error, data="tailnum"),
+                "under 10%",
+                0,
+                0.1,
+                unit="%",
+            ),
+            Claim(
+                "Times: the skimmed sketch's error",
+                partial(_error, data="times"),
+                "under 10%",
+                0,
+                0.1,
+                unit="%",
+            ),
+            BOUNDED,
+        ),
+        tuple(
+            Plot(
+                f"Error over memory, {what}",
+                "memory",
+                "estimate_error",
+                log="xy",
+                only={"data": data},
+            )
+            for data, what in (("tailnum", "aircraft"), ("times", "times"))
+        ),
+        scale=1.0,
+        study=STUDY,
+    ),
+    Experiment(
+        "sketch-update",
+        "ours",
+        "",
+        "time of an update over the sketch's memory, Zipf 1, in batches of 65,536 keys",
+        _memories,
+        tuple(METHODS),
+        (
+            Claim(
+                "Skimmed sketch of 64 KB: ns a key",
+                partial(_nanoseconds, memory=64_000, algorithm="skimmed"),
+                "under 100",
+                0,
+                100,
+                unit="",
+                aim=True,
+            ),
+            Claim(
+                "Basic sketch of 64 KB: ns a key",
+                partial(_nanoseconds, memory=64_000, algorithm="agms"),
+                "under 1000",
+                0,
+                1000,
+                unit="",
+                aim=True,
+            ),
+        ),
+        (Plot("Time of an update", "memory", "update_ns", log="xy"),),
+        scale=0.5,
+        study=STUDY,
+    ),
 )

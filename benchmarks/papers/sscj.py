@@ -25,48 +25,147 @@ SCANS = (("r-meshjoin", "R-MESHJOIN"), ("meshjoin", "MESHJOIN"))
 
 
 def _than_meshjoin(**where: Any) -> tuple[Claim, ...]:
-    return tuple(times(f"SSCJ is significantly faster than {title}", "sscj", other, None, **where)
-                 for other, title in SCANS)
+    return tuple(
+        times(f"SSCJ is significantly faster than {title}", "sscj", other, None, **where)
+        for other, title in SCANS
+    )
 
 
 EXPERIMENTS = (
-    Experiment("sscj-memory", PAPER, "Fig. 4(a)", "service rate over M, 1% to 10% of R, Zipf 1",
-               over_memory, FOUR, (
-        times("SSCJ is 3 times as fast as HYBRIDJOIN with M = 1% of R", "sscj", "hybridjoin", 3,
-              memory_percent=1.0, stated=stated("Fig. 4(a)", LITTLE, *BOTH, 3), reading=INDEX),
-        times("SSCJ is 4.5 times as fast with M = 10% of R", "sscj", "hybridjoin", 4.5,
-              memory_percent=10.0, stated=stated("Fig. 4(a)", MUCH, *BOTH, 4.5), reading=INDEX),
-        *_than_meshjoin()), (Plot("Service rate over memory", "memory_percent"),)),
-    Experiment("sscj-relation", PAPER, "Fig. 4(b)", "service rate over |R|, M = 10% of the largest",
-               over_relation, FOUR, (
-        times("SSCJ is up to 3 times as fast as HYBRIDJOIN at every |R|", "sscj", "hybridjoin", 3,
-              stated=stated("Fig. 4(b)", MUCH, *BOTH, 3, at_most=True)),
-        *_than_meshjoin()),
-        (Plot("Service rate over |R|", "master_tuples"),)),
-    Experiment("sscj-skew", PAPER, "Fig. 4(c)", "service rate over the stream's skew, M = 10% of R",
-               over_skew, FOUR, (
-        times("SSCJ is 3 times as fast as HYBRIDJOIN at skew 1", "sscj", "hybridjoin", 3, skew=1.0,
-              stated=stated("Fig. 4(c)", MUCH, *BOTH, 3)),
-        *(times(f"SSCJ is faster than {title} even at a moderate skew", "sscj", other, None,
-                skew=0.5)
-          for other, title in (("hybridjoin", "HYBRIDJOIN"), *SCANS)),
-        *(Claim(f"SSCJ is slightly slower than {title} where the stream is uniform",
-                ratio("sscj", other, skew=0.0), "≤ 1", 0.7, 1.0, explain=True)
-          for other, title in SCANS),
-        *over_skew_claims("sscj", (("hybridjoin", "HYBRIDJOIN"), *SCANS), SCANS)),
-        (Plot("Service rate over skew", "skew"),)),
-    *data_sets("sscj", PAPER, ("Fig. 4(d)", "Fig. 4(e)"), FOUR, (
-        times("SSCJ is remarkably faster than HYBRIDJOIN", "sscj", "hybridjoin", None, data="tpch"),
-        times("the same where the customers order by Zipf's law", "sscj", "hybridjoin", None,
-              data="tpch-zipf"),
-        *(times(f"SSCJ is remarkably faster than {title}{where}", "sscj", other, None, data=data)
-          for data, where in (("tpch", ""), ("tpch-zipf", ", with Zipf's law"))
-          for other, title in SCANS)), (
-        times("SSCJ is remarkably faster than HYBRIDJOIN on a real data set", "sscj", "hybridjoin",
-              None),
-        *(times(f"SSCJ is remarkably faster than {title} on a real data set", "sscj", other, None)
-          for other, title in SCANS))),
-    *time_points("sscj", PAPER, "Fig. 5", FOUR,
-                 time_claims("sscj", ("hybridjoin", "r-meshjoin", "meshjoin"))),
+    Experiment(
+        "sscj-memory",
+        PAPER,
+        "Fig. 4(a)",
+        "service rate over M, 1% to 10% of R, Zipf 1",
+        over_memory,
+        FOUR,
+        (
+            times(
+                "SSCJ is 3 times as fast as HYBRIDJOIN with M = 1% of R",
+                "sscj",
+                "hybridjoin",
+                3,
+                memory_percent=1.0,
+                stated=stated("Fig. 4(a)", LITTLE, *BOTH, 3),
+                reading=INDEX,
+            ),
+            times(
+                "SSCJ is 4.5 times as fast with M = 10% of R",
+                "sscj",
+                "hybridjoin",
+                4.5,
+                memory_percent=10.0,
+                stated=stated("Fig. 4(a)", MUCH, *BOTH, 4.5),
+                reading=INDEX,
+            ),
+            *_than_meshjoin(),
+        ),
+        (Plot("Service rate over memory", "memory_percent"),),
+    ),
+    Experiment(
+        "sscj-relation",
+        PAPER,
+        "Fig. 4(b)",
+        "service rate over |R|, M = 10% of the largest",
+        over_relation,
+        FOUR,
+        (
+            times(
+                "SSCJ is up to 3 times as fast as HYBRIDJOIN at every |R|",
+                "sscj",
+                "hybridjoin",
+                3,
+                stated=stated("Fig. 4(b)", MUCH, *BOTH, 3, at_most=True),
+            ),
+            *_than_meshjoin(),
+        ),
+        (Plot("Service rate over |R|", "master_tuples"),),
+    ),
+    Experiment(
+        "sscj-skew",
+        PAPER,
+        "Fig. 4(c)",
+        "service rate over the stream's skew, M = 10% of R",
+        over_skew,
+        FOUR,
+        (
+            times(
+                "SSCJ is 3 times as fast as HYBRIDJOIN at skew 1",
+                "sscj",
+                "hybridjoin",
+                3,
+                skew=1.0,
+                stated=stated("Fig. 4(c)", MUCH, *BOTH, 3),
+            ),
+            *(
+                times(
+                    f"SSCJ is faster than {title} even at a moderate skew",
+                    "sscj",
+                    other,
+                    None,
+                    skew=0.5,
+                )
+                for other, title in (("hybridjoin", "HYBRIDJOIN"), *SCANS)
+            ),
+            *(
+                Claim(
+                    f"SSCJ is slightly slower than {title} where the stream is uniform",
+                    ratio("sscj", other, skew=0.0),
+                    "≤ 1",
+                    0.7,
+                    1.0,
+                    explain=True,
+                )
+                for other, title in SCANS
+            ),
+            *over_skew_claims("sscj", (("hybridjoin", "HYBRIDJOIN"), *SCANS), SCANS),
+        ),
+        (Plot("Service rate over skew", "skew"),),
+    ),
+    *data_sets(
+        "sscj",
+        PAPER,
+        ("Fig. 4(d)", "Fig. 4(e)"),
+        FOUR,
+        (
+            times(
+                "SSCJ is remarkably faster than HYBRIDJOIN", "sscj", "hybridjoin", None, data="tpch"
+            ),
+            times(
+                "the same where the customers order by Zipf's law",
+                "sscj",
+                "hybridjoin",
+                None,
+                data="tpch-zipf",
+            ),
+            *(
+                times(
+                    f"SSCJ is remarkably faster than {title}{where}", "sscj", other, None, data=data
+                )
+                for data, where in (("tpch", ""), ("tpch-zipf", ", with Zipf's law"))
+                for other, title in SCANS
+            ),
+        ),
+        (
+            times(
+                "SSCJ is remarkably faster than HYBRIDJOIN on a real data set",
+                "sscj",
+                "hybridjoin",
+                None,
+            ),
+            *(
+                times(
+                    f"SSCJ is remarkably faster than {title} on a real data set",
+                    "sscj",
+                    other,
+                    None,
+                )
+                for other, title in SCANS
+            ),
+        ),
+    ),
+    *time_points(
+        "sscj", PAPER, "Fig. 5", FOUR, time_claims("sscj", ("hybridjoin", "r-meshjoin", "meshjoin"))
+    ),
     cost("sscj", PAPER, "Fig. 6", FOUR),
 )

@@ -27,11 +27,11 @@ OPTIONS = {"nogil": True}  # for all functions: other threads read and write fil
 CONSTANTS = (int, float, str, bytes, tuple, np.generic, np.ndarray)
 
 
-def njit(*signatures: Any, cache: bool = False,
-         **options: Any) -> Callable[[Function], Function]:
+def njit(*signatures: Any, cache: bool = False, **options: Any) -> Callable[[Function], Function]:
     """Compile functions as ``numba.njit``, without Python's lock. With ``cache``, a change of
     anything that the function includes compiles it again. With signatures, it is compiled at once,
     for those only."""
+
     def compiled(function: Function) -> Function:
         made = numba.njit(**OPTIONS | options)(function)
         if cache:
@@ -41,6 +41,7 @@ def njit(*signatures: Any, cache: bool = False,
         if signatures:
             made.disable_compile()
         return made
+
     return compiled
 
 
@@ -59,9 +60,15 @@ class _Stamped:
 
 
 class _Implementation(caching.CompileResultCacheImpl):
-    _locator_classes = [type(of.__name__, (_Stamped, of), {}) for of in (
-        caching.UserProvidedCacheLocator, caching.InTreeCacheLocator, caching.UserWideCacheLocator,
-        caching.ZipCacheLocator)]
+    _locator_classes = [
+        type(of.__name__, (_Stamped, of), {})
+        for of in (
+            caching.UserProvidedCacheLocator,
+            caching.InTreeCacheLocator,
+            caching.UserWideCacheLocator,
+            caching.ZipCacheLocator,
+        )
+    ]
 
 
 class _Cache(caching.FunctionCache):

@@ -19,8 +19,11 @@ from typing import NamedTuple
 
 from semistream.errors import StateError
 
-ENDINGS = {"csv": (".csv", ".tsv", ".txt"), "json": (".json", ".jsonl", ".ndjson"),
-           "parquet": (".parquet", ".pq")}  # endings of the names of data files, by format
+ENDINGS = {
+    "csv": (".csv", ".tsv", ".txt"),
+    "json": (".json", ".jsonl", ".ndjson"),
+    "parquet": (".parquet", ".pq"),
+}  # endings of the names of data files, by format
 PACKED_ENDINGS = ("", ".gz", ".bz2", ".zst", ".lz4", ".xz")
 GLOB_FILTER = "pathGlobFilter"
 
@@ -84,8 +87,10 @@ def same_names(path: str, former: str) -> bool:
     if is_remote(path) or is_remote(former):
         return former.rstrip("/") == path.rstrip("/")
     both = zip(Path(os.path.abspath(path)).parts, Path(os.path.abspath(former)).parts, strict=False)
-    return all(now == then or "{" in now + then or fnmatchcase(then, now) or fnmatchcase(now, then)
-               for now, then in both)
+    return all(
+        now == then or "{" in now + then or fnmatchcase(then, now) or fnmatchcase(now, then)
+        for now, then in both
+    )
 
 
 def examine(paths: Iterable[str]) -> tuple[DataFile, ...]:
@@ -95,9 +100,11 @@ def examine(paths: Iterable[str]) -> tuple[DataFile, ...]:
     for path in paths:
         file = DataFile(path).now()
         if file is None:
-            raise StateError(f"The stream's file {path} is gone, and has not been loaded. Put it "
-                             "back and start the app again; if its tuples are not to be loaded, "
-                             "put a file without tuples in its place.")
+            raise StateError(
+                f"The stream's file {path} is gone, and has not been loaded. Put it "
+                "back and start the app again; if its tuples are not to be loaded, "
+                "put a file without tuples in its place."
+            )
         found.append(file)
     return tuple(found)
 
@@ -107,13 +114,18 @@ def check_unchanged(files: Iterable[DataFile]) -> None:
     for file in files:
         now = file.now() if file.known else file
         if now != file:
-            what = ("was deleted" if now is None
-                    else f"has changed, from {file.size:,} bytes to {now.size:,}")
-            raise StateError(f"The stream's file {file.path} {what} while it was being loaded. "
-                             f"Nothing of this batch counts; "
-                             "start the app again. Write files beside, and rename them into the "
-                             "stream's directory when they are complete, or set min_age to the "
-                             "seconds after which a file is.")
+            what = (
+                "was deleted"
+                if now is None
+                else f"has changed, from {file.size:,} bytes to {now.size:,}"
+            )
+            raise StateError(
+                f"The stream's file {file.path} {what} while it was being loaded. "
+                f"Nothing of this batch counts; "
+                "start the app again. Write files beside, and rename them into the "
+                "stream's directory when they are complete, or set min_age to the "
+                "seconds after which a file is."
+            )
 
 
 def data_filter(kind: str, path: str, options: Mapping[str, str]) -> dict[str, str]:
@@ -121,8 +133,12 @@ def data_filter(kind: str, path: str, options: Mapping[str, str]) -> dict[str, s
     files whose names do not have an ending of this kind. The result is empty if the options have a
     pattern, or the kind has no endings."""
     has_pattern = any(k.lower() == GLOB_FILTER.lower() for k in options)
-    if has_pattern or kind not in ENDINGS or glob.has_magic(path) or (
-            not is_remote(path) and not os.path.isdir(path)):
+    if (
+        has_pattern
+        or kind not in ENDINGS
+        or glob.has_magic(path)
+        or (not is_remote(path) and not os.path.isdir(path))
+    ):
         return {}
     endings = (e + packed for e in ENDINGS[kind] for packed in PACKED_ENDINGS)
     alternatives = ("".join(f"[{c}{c.upper()}]" if c.isalpha() else c for c in e) for e in endings)
@@ -136,8 +152,9 @@ class Unreadable(NamedTuple):
     why: str
 
 
-def list_files(path: str, options: Mapping[str, str],
-               kind: str = "") -> Iterator[os.DirEntry[str] | Unreadable]:
+def list_files(
+    path: str, options: Mapping[str, str], kind: str = ""
+) -> Iterator[os.DirEntry[str] | Unreadable]:
     """Yield the files that Spark's file source takes from a local directory or pattern. Names that
     begin with "_" or ".", and files below such directories, are skipped.
 
@@ -150,7 +167,7 @@ def list_files(path: str, options: Mapping[str, str],
     pattern = next((v for k, v in options.items() if k.lower() == GLOB_FILTER.lower()), "*")
     for plain in sorted(set(_without_braces(path))):
         fixed = fixed_part(plain)
-        yield from _matching(str(fixed), Path(plain).parts[len(fixed.parts):], pattern)
+        yield from _matching(str(fixed), Path(plain).parts[len(fixed.parts) :], pattern)
 
 
 def _without_braces(path: str) -> Iterator[str]:
@@ -159,11 +176,12 @@ def _without_braces(path: str) -> Iterator[str]:
         yield path
         return
     for part in braces[1].split(","):
-        yield from _without_braces(path[:braces.start()] + part + path[braces.end():])
+        yield from _without_braces(path[: braces.start()] + part + path[braces.end() :])
 
 
-def _matching(place: str, parts: Sequence[str],
-              pattern: str) -> Iterator[os.DirEntry[str] | Unreadable]:
+def _matching(
+    place: str, parts: Sequence[str], pattern: str
+) -> Iterator[os.DirEntry[str] | Unreadable]:
     """Yield the files below a directory that match the remaining parts of a pattern."""
     try:
         if not parts:
@@ -178,8 +196,12 @@ def _matching(place: str, parts: Sequence[str],
             yield from _matching(os.path.join(place, parts[0]), parts[1:], pattern)
             return
         with os.scandir(place) as entries:
-            found = sorted(e.path for e in entries if fnmatchcase(e.name, parts[0])
-                           and (not e.name.startswith(".") or parts[0].startswith(".")))
+            found = sorted(
+                e.path
+                for e in entries
+                if fnmatchcase(e.name, parts[0])
+                and (not e.name.startswith(".") or parts[0].startswith("."))
+            )
     except NotADirectoryError:  # a file where the pattern goes on
         return
     except OSError as e:
@@ -189,8 +211,9 @@ def _matching(place: str, parts: Sequence[str],
         yield from _matching(inner, parts[1:], pattern)
 
 
-def _below(directory: str, pattern: str,
-           above: tuple[tuple[int, int], ...]) -> Iterator[os.DirEntry[str] | Unreadable]:
+def _below(
+    directory: str, pattern: str, above: tuple[tuple[int, int], ...]
+) -> Iterator[os.DirEntry[str] | Unreadable]:
     """Yield the files below a directory. above: device and inode of the directories on the way to
     it."""
     try:
@@ -227,8 +250,11 @@ def _unreadable(path: str, error: OSError) -> Iterator[Unreadable]:
 
 
 def _is_visible(name: str) -> bool:
-    return not name.startswith(".") and (not name.startswith("_")
-                                         or "=" in name) and not name.endswith("._COPYING_")
+    return (
+        not name.startswith(".")
+        and (not name.startswith("_") or "=" in name)
+        and not name.endswith("._COPYING_")
+    )
 
 
 def _is_taken(name: str, pattern: str) -> bool:
@@ -236,5 +262,6 @@ def _is_taken(name: str, pattern: str) -> bool:
     if not brace:
         return _is_visible(name) and fnmatchcase(name, pattern)
     alternatives, _, tail = rest.partition("}")
-    return _is_visible(name) and any(fnmatchcase(name, head + a + tail)
-                                   for a in alternatives.split(","))
+    return _is_visible(name) and any(
+        fnmatchcase(name, head + a + tail) for a in alternatives.split(",")
+    )

@@ -10,17 +10,33 @@ import pyarrow as pa
 from semistream.errors import ConfigError
 
 TYPES = {
-    "boolean": pa.bool_(), "tinyint": pa.int8(), "byte": pa.int8(), "smallint": pa.int16(),
-    "short": pa.int16(), "int": pa.int32(), "integer": pa.int32(), "bigint": pa.int64(),
-    "long": pa.int64(), "float": pa.float32(), "real": pa.float32(), "double": pa.float64(),
-    "string": pa.string(), "varchar": pa.string(), "char": pa.string(), "binary": pa.binary(),
-    "date": pa.date32(), "timestamp": pa.timestamp("us", "UTC"),
+    "boolean": pa.bool_(),
+    "tinyint": pa.int8(),
+    "byte": pa.int8(),
+    "smallint": pa.int16(),
+    "short": pa.int16(),
+    "int": pa.int32(),
+    "integer": pa.int32(),
+    "bigint": pa.int64(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "real": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "varchar": pa.string(),
+    "char": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", "UTC"),
     "timestamp_ntz": pa.timestamp("us"),
-    "decimal": pa.decimal128(10, 0), "dec": pa.decimal128(10, 0), "numeric": pa.decimal128(10, 0),
+    "decimal": pa.decimal128(10, 0),
+    "dec": pa.decimal128(10, 0),
+    "numeric": pa.decimal128(10, 0),
 }
 NESTED = ("array", "map", "struct")
 TOKEN = re.compile(
-    r"\s*(?:`(?P<quoted>(?:[^`]|``)+)`|(?P<word>\w+)|(?P<text>'(?:[^'\\]|\\.)*')|(?P<sign>[<>(),:]))")
+    r"\s*(?:`(?P<quoted>(?:[^`]|``)+)`|(?P<word>\w+)|(?P<text>'(?:[^'\\]|\\.)*')|(?P<sign>[<>(),:]))"
+)
 
 
 def parse_ddl(text: str, parameter: str = "columns", nested: bool = False) -> pa.Schema:
@@ -123,7 +139,10 @@ class _Parser:
         return True
 
     def _error(self) -> ConfigError:
-        rest = self.text[self.at:self.at + 60].strip() or self.text
-        return ConfigError(self.parameter, "must be a schema in Spark's DDL", rest,
-                           f"For instance 'id BIGINT, sku STRING'. Types: "
-                           f"{', '.join((*TYPES, *self.nested))}.")
+        rest = self.text[self.at : self.at + 60].strip() or self.text
+        return ConfigError(
+            self.parameter,
+            "must be a schema in Spark's DDL",
+            rest,
+            f"For instance 'id BIGINT, sku STRING'. Types: {', '.join((*TYPES, *self.nested))}.",
+        )

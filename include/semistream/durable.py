@@ -126,8 +126,8 @@ class DirectFile(io.RawIOBase):
     def write(self, data: Any) -> int:
         view, first = memoryview(data).cast("B"), 0
         while first < len(view):
-            part = view[first:first + BLOCK - self._filled]
-            self._buffer[self._filled:self._filled + len(part)] = part
+            part = view[first : first + BLOCK - self._filled]
+            self._buffer[self._filled : self._filled + len(part)] = part
             self._filled, first = self._filled + len(part), first + len(part)
             if self._filled == BLOCK:
                 self._pass_on()
@@ -139,7 +139,7 @@ class DirectFile(io.RawIOBase):
         try:
             tail = self._filled % SECTOR
             self._filled -= tail
-            rest = self._buffer[self._filled:self._filled + tail]
+            rest = self._buffer[self._filled : self._filled + tail]
             self._pass_on()
             self._wait()
             self._buffered()
@@ -152,8 +152,9 @@ class DirectFile(io.RawIOBase):
 
     def _pass_on(self) -> None:
         self._wait()
-        self._last = self._writing.submit(self._write, memoryview(self._buffer)[:self._filled],
-                                          self._at)
+        self._last = self._writing.submit(
+            self._write, memoryview(self._buffer)[: self._filled], self._at
+        )
         self._at, self._filled = self._at + self._filled, 0
         self._buffer, self._other = self._other, self._buffer
 

@@ -35,23 +35,29 @@ class TooMuchMemory(ConfigError):
 
     def __init__(self, size: int, most: int, before: int, enough: int):
         super().__init__(
-            "memory", f"must be less: the system refuses an array of {size:,} bytes, as a process "
-            f"may have {most:,} bytes here, and takes {before:,} of them without any array", None,
+            "memory",
+            f"must be less: the system refuses an array of {size:,} bytes, as a process "
+            f"may have {most:,} bytes here, and takes {before:,} of them without any array",
+            None,
             f"Give each operator at most {enough:,} bytes, or allow more (ulimit -v, "
-            "vm.overcommit_memory).")
+            "vm.overcommit_memory).",
+        )
 
 
 class TooManyRows(SemistreamError):
     """A join that is estimated to exceed the limit of rows. estimate, bound: rows, and the error
     that is exceeded only with probability 1 - ``confidence``; what: the join's description."""
 
-    def __init__(self, limit: int, estimate: int, bound: int, confidence: float,
-                 what: str = "the join"):
+    def __init__(
+        self, limit: int, estimate: int, bound: int, confidence: float, what: str = "the join"
+    ):
         self.estimate, self.bound, self.limit = estimate, bound, limit
-        super().__init__(f"It is estimated that {what} has {estimate:,} rows, off by at most "
-                         f"{bound:,} with a probability of {confidence:.0%}, and max_output_rows "
-                         f"is {limit:,}. Look for keys that are frequent on both sides, or raise "
-                         f"it.")
+        super().__init__(
+            f"It is estimated that {what} has {estimate:,} rows, off by at most "
+            f"{bound:,} with a probability of {confidence:.0%}, and max_output_rows "
+            f"is {limit:,}. Look for keys that are frequent on both sides, or raise "
+            f"it."
+        )
 
 
 class StateError(SemistreamError):

@@ -72,6 +72,7 @@ def _unraisable(what: sys.UnraisableHookArgs) -> None:
 def interruptible(tell: Callable[P, None]) -> Callable[P, None]:
     """Wrap a progress function so that it also ends the command if a finaliser swallowed the
     KeyboardInterrupt."""
+
     def told(*arguments: P.args, **named: P.kwargs) -> None:
         if came:
             raise KeyboardInterrupt

@@ -21,26 +21,44 @@ FILE_FORMATS = ("parquet", "orc", "csv", "json", "text", "avro")  # Spark's file
 class StreamSpec(Settings):
     """The source of a job's stream tuples, as for Spark's readStream."""
 
-    format: str = Field("parquet", description="Spark source format: parquet, csv, json, kafka, "
-                                               "zipf, outbox, …")
+    format: str = Field(
+        "parquet", description="Spark source format: parquet, csv, json, kafka, zipf, outbox, …"
+    )
     options: dict[str, str] = Field({}, description="Options of the source, as Spark takes them")
-    options_file: str | None = Field(None, description="YAML file with further options that hold a "
-                                                       "secret; its owner alone may read it")
+    options_file: str | None = Field(
+        None,
+        description="YAML file with further options that hold a "
+        "secret; its owner alone may read it",
+    )
     path: str | None = Field(None, description="Directory of the stream's files")
-    columns: str | None = Field(None, description="Schema of the stream as Spark DDL ('id BIGINT, "
-                                                  "sku STRING'); read from the files where their "
-                                                  "format has one")
-    id: Names = Field((), description="Columns that identify a stream tuple, for the completeness "
-                                      "proof")
-    formats: Formats = Field({}, description="How columns are written that are not written as "
-                                             "usual, by column: a time format such as %d/%m/%Y, "
-                                             "an example number such as 1.234,56, or a mapping")
-    max_unparsable: float = Field(0.01, ge=0, le=1,
-                                  description="Share of the tuples that may be unparsable; the "
-                                              "proof of completeness fails when more are")
-    unique_ids: bool = Field(True, description="Whether no id comes twice in the source: the proof "
-                                               "of completeness fails when one does; false: it "
-                                               "tells how many do")
+    columns: str | None = Field(
+        None,
+        description="Schema of the stream as Spark DDL ('id BIGINT, "
+        "sku STRING'); read from the files where their "
+        "format has one",
+    )
+    id: Names = Field(
+        (), description="Columns that identify a stream tuple, for the completeness proof"
+    )
+    formats: Formats = Field(
+        {},
+        description="How columns are written that are not written as "
+        "usual, by column: a time format such as %d/%m/%Y, "
+        "an example number such as 1.234,56, or a mapping",
+    )
+    max_unparsable: float = Field(
+        0.01,
+        ge=0,
+        le=1,
+        description="Share of the tuples that may be unparsable; the "
+        "proof of completeness fails when more are",
+    )
+    unique_ids: bool = Field(
+        True,
+        description="Whether no id comes twice in the source: the proof "
+        "of completeness fails when one does; false: it "
+        "tells how many do",
+    )
 
     @property
     def declared(self) -> pa.Schema | None:
@@ -66,8 +84,11 @@ class StreamSpec(Settings):
 
     def shown(self) -> Self:
         """Return a copy without options that may hold a secret."""
-        options = {k: v for k, v in self.options.items()
-                   if not re.search(f"url$|{SECRET}", k, re.IGNORECASE)}
+        options = {
+            k: v
+            for k, v in self.options.items()
+            if not re.search(f"url$|{SECRET}", k, re.IGNORECASE)
+        }
         return self.model_copy(update={"options": options})
 
 
@@ -75,9 +96,13 @@ class WatermarkSpec(Settings):
     """A column of event time that advances."""
 
     column: str = Field(description="Column of times: a join column, or one of within")
-    delay: float = Field(0, ge=0, description="How much older a tuple may be than the newest "
-                                              "before it, in seconds; of a column of integers in "
-                                              "its unit")
+    delay: float = Field(
+        0,
+        ge=0,
+        description="How much older a tuple may be than the newest "
+        "before it, in seconds; of a column of integers in "
+        "its unit",
+    )
 
 
 class SideSpec(StreamSpec):
@@ -86,15 +111,22 @@ class SideSpec(StreamSpec):
     against_punctuation, and is not joined."""
 
     unique: bool = Field(False, description="No two tuples have the same join columns")
-    clustered: bool = Field(False, description="Tuples with the same join columns come one after "
-                                               "the other; they are complete once a later "
-                                               "micro-batch brings others and none of them")
-    watermark: WatermarkSpec | None = Field(None, description="No tuple is older than the newest "
-                                                              "before it by more than a delay")
-    punctuation: str | None = Field(None, description="Column that tells rows that are no tuples: "
-                                                      "true: no later tuple has this row's join "
-                                                      "columns, of which null means any; or a "
-                                                      "text, the patterns as JSON by join column")
+    clustered: bool = Field(
+        False,
+        description="Tuples with the same join columns come one after "
+        "the other; they are complete once a later "
+        "micro-batch brings others and none of them",
+    )
+    watermark: WatermarkSpec | None = Field(
+        None, description="No tuple is older than the newest before it by more than a delay"
+    )
+    punctuation: str | None = Field(
+        None,
+        description="Column that tells rows that are no tuples: "
+        "true: no later tuple has this row's join "
+        "columns, of which null means any; or a "
+        "text, the patterns as JSON by join column",
+    )
 
     @property
     def mark(self) -> str | None:
@@ -113,8 +145,10 @@ class WithinSpec(Settings):
 
     left: str = Field(description="Column of times of the left stream")
     right: str = Field(description="Column of times of the right stream")
-    distance: float = Field(ge=0, description="The most that they differ, in seconds; of columns "
-                                              "of integers in their unit")
+    distance: float = Field(
+        ge=0,
+        description="The most that they differ, in seconds; of columns of integers in their unit",
+    )
 
 
 def surrogate_key(name: str) -> str:
@@ -125,23 +159,37 @@ def surrogate_key(name: str) -> str:
 class Dimension(Settings):
     """Rows that facts refer to: where they come from, and their table."""
 
-    name: str = Field(description="Name of the dimension; its table is dim_NAME with surrogate key "
-                                  "NAME_sk")
-    path: str | None = Field(None, description="CSV, JSON lines or Parquet file (or directory) "
-                                               "that it is provisioned from")
-    table: str | None = Field(None, description="Existing table that it is provisioned from, in "
-                                                "the warehouse or at --url")
-    columns: str | None = Field(None, description="Schema of the rows as Spark DDL ('sku STRING, "
-                                                  "price DECIMAL(10,2)'); default: what the table "
-                                                  "has or the file's first 16 MB suggest")
+    name: str = Field(
+        description="Name of the dimension; its table is dim_NAME with surrogate key NAME_sk"
+    )
+    path: str | None = Field(
+        None,
+        description="CSV, JSON lines or Parquet file (or directory) that it is provisioned from",
+    )
+    table: str | None = Field(
+        None, description="Existing table that it is provisioned from, in the warehouse or at --url"
+    )
+    columns: str | None = Field(
+        None,
+        description="Schema of the rows as Spark DDL ('sku STRING, "
+        "price DECIMAL(10,2)'); default: what the table "
+        "has or the file's first 16 MB suggest",
+    )
     formats: Formats = Field({}, description="How columns are written, as a stream's formats")
-    business_key: Names = Field((), description="Columns that identify a row; default, of a "
-                                                "dimension that is declared inside a job: the join "
-                                                "columns")
-    max_rejected: float = Field(0.01, ge=0, le=1,
-                                description="Share of the rows that may be left out, as unparsable "
-                                            "or for their keys; when more are, nothing is "
-                                            "provisioned")
+    business_key: Names = Field(
+        (),
+        description="Columns that identify a row; default, of a "
+        "dimension that is declared inside a job: the join "
+        "columns",
+    )
+    max_rejected: float = Field(
+        0.01,
+        ge=0,
+        le=1,
+        description="Share of the rows that may be left out, as unparsable "
+        "or for their keys; when more are, nothing is "
+        "provisioned",
+    )
 
     @property
     def surrogate_key(self) -> str:
@@ -150,8 +198,12 @@ class Dimension(Settings):
     @model_validator(mode="after")
     def _one_source(self) -> Self:
         if self.path and self.table:
-            raise ConfigError(f"dimension {self.name}", "must have a path or a table, not both",
-                              self.path, "Leave one out.")
+            raise ConfigError(
+                f"dimension {self.name}",
+                "must have a path or a table, not both",
+                self.path,
+                "Leave one out.",
+            )
         return self
 
 
@@ -159,14 +211,21 @@ class Role(Settings):
     """The part that a dimension plays in a job's facts, as the dimension airport plays
     origin_airport."""
 
-    name: str = Field(description="Name of the role; the fact table's column NAME_sk has the "
-                                  "dimension's surrogate keys")
+    name: str = Field(
+        description="Name of the role; the fact table's column NAME_sk has the "
+        "dimension's surrogate keys"
+    )
     dimension: Dimension
-    on: Pairs = Field(description="Join columns: a name, a list of names, or STREAM=DIMENSION; "
-                                  "several for a composite key")
-    columns: Pairs = Field({}, description="Dimension columns to add, or DIMENSION=FACT; default: "
-                                           "all but the join columns. One that the stream has too "
-                                           "is called NAME_COLUMN")
+    on: Pairs = Field(
+        description="Join columns: a name, a list of names, or STREAM=DIMENSION; "
+        "several for a composite key"
+    )
+    columns: Pairs = Field(
+        {},
+        description="Dimension columns to add, or DIMENSION=FACT; default: "
+        "all but the join columns. One that the stream has too "
+        "is called NAME_COLUMN",
+    )
     join_type: JoinType | None = Field(None, description="inner or left; default: the load's")
 
     @property
@@ -192,12 +251,16 @@ class Job(Settings):
 
     name: str = Field(description="Name of the job")
     stream: StreamSpec
-    dimensions: dict[str, Role] = Field(description="Dimensions that the stream is joined with, by "
-                                                    "role")
+    dimensions: dict[str, Role] = Field(
+        description="Dimensions that the stream is joined with, by role"
+    )
     fact_table: str = Field(description="Table that receives the joined tuples")
-    index_ids: bool = Field(False, description="Whether the fact table has an index on the "
-                                               "stream's id columns, for those who look rows up by "
-                                               "them; the load takes longer with it")
+    index_ids: bool = Field(
+        False,
+        description="Whether the fact table has an index on the "
+        "stream's id columns, for those who look rows up by "
+        "them; the load takes longer with it",
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -211,18 +274,31 @@ class Job(Settings):
         for name, role in self.dimensions.items():
             dimension = role.dimension
             stream, formats = paired(role.on.items(), stream, dimension.formats)
-            roles[name] = role.model_copy(update={"dimension": dimension.model_copy(update={
-                "formats": formats, "business_key": dimension.business_key or role.key})})
-        return self.model_copy(update={
-            "stream": self.stream.model_copy(update={"formats": stream}), "dimensions": roles})
+            roles[name] = role.model_copy(
+                update={
+                    "dimension": dimension.model_copy(
+                        update={
+                            "formats": formats,
+                            "business_key": dimension.business_key or role.key,
+                        }
+                    )
+                }
+            )
+        return self.model_copy(
+            update={
+                "stream": self.stream.model_copy(update={"formats": stream}),
+                "dimensions": roles,
+            }
+        )
 
     @model_validator(mode="after")
     def _one_declaration(self) -> Self:
         declared: dict[str, Role] = {}
         for role in self.roles:
             other = declared.setdefault(role.dimension.name, role)
-            check_same(role.dimension, f"the role {role.name}", other.dimension,
-                       f"the role {other.name}")
+            check_same(
+                role.dimension, f"the role {role.name}", other.dimension, f"the role {other.name}"
+            )
         return self
 
     @property
@@ -246,9 +322,12 @@ class Job(Settings):
 def only_role(job: Job) -> Role:
     """Return a job's role. Raises ConfigError for a job with several."""
     if len(job.roles) != 1:
-        raise ConfigError("dimensions", "must have one role: a load does not join a stream with "
-                          "several dimensions yet", [role.name for role in job.roles],
-                          "Load a fact table for each of them.")
+        raise ConfigError(
+            "dimensions",
+            "must have one role: a load does not join a stream with several dimensions yet",
+            [role.name for role in job.roles],
+            "Load a fact table for each of them.",
+        )
     return job.roles[0]
 
 
@@ -263,23 +342,37 @@ def with_roles(values: dict[str, Any]) -> dict[str, Any]:
     given = [name for name in ("master", "on", "columns") if name in values]
     roles = values.get("dimensions")
     if roles is not None and given:
-        raise ConfigError(", ".join(given), "must not be given with dimensions", values[given[0]],
-                          "Give each role its own dimension, on and columns.")
+        raise ConfigError(
+            ", ".join(given),
+            "must not be given with dimensions",
+            values[given[0]],
+            "Give each role its own dimension, on and columns.",
+        )
     if roles is None:
         if "master" not in values:
             return values
         master = values["master"]
-        short = {new: values[old] for old, new in (("on", "on"), ("columns", "columns"))
-                 if old in values}
+        short = {
+            new: values[old] for old, new in (("on", "on"), ("columns", "columns")) if old in values
+        }
         name = master.get("name") if isinstance(master, dict) else master
         if not name:
-            raise ConfigError("master.name", "must be given", None,
-                              f"It means: {Dimension.model_fields['name'].description}")
+            raise ConfigError(
+                "master.name",
+                "must be given",
+                None,
+                f"It means: {Dimension.model_fields['name'].description}",
+            )
         roles = {str(name): {"dimension": master, **short}}
     if not isinstance(roles, dict) or not all(
-            isinstance(role, (dict, Role)) for role in roles.values()):
-        raise ConfigError("dimensions", "must be a mapping of roles, each a mapping", roles,
-                          "For instance dimensions: {product: {path: product.csv, on: sku}}.")
+        isinstance(role, (dict, Role)) for role in roles.values()
+    ):
+        raise ConfigError(
+            "dimensions",
+            "must be a mapping of roles, each a mapping",
+            roles,
+            "For instance dimensions: {product: {path: product.csv, on: sku}}.",
+        )
     rest = {k: v for k, v in values.items() if k not in ("master", "on", "columns")}
     return rest | {"dimensions": {name: _role(name, role) for name, role in roles.items()}}
 
@@ -290,8 +383,12 @@ def _role(name: str, given: Any) -> Any:
     role = dict(given)
     place = {of: role.pop(of) for of in ("path", "table") if of in role}
     if place and "dimension" in role:
-        raise ConfigError(f"dimensions.{name}", "must have a dimension, or a path or a table",
-                          sorted(place), "Leave one out.")
+        raise ConfigError(
+            f"dimensions.{name}",
+            "must have a dimension, or a path or a table",
+            sorted(place),
+            "Leave one out.",
+        )
     role.setdefault("dimension", {"name": name, **place} if place else name)
     if isinstance(role["dimension"], dict):
         role["dimension"] = {"name": name, **role["dimension"]}
@@ -303,10 +400,12 @@ def check_same(one: Dimension, where: str, other: Dimension, elsewhere: str) -> 
     mine, theirs = one.model_dump(), other.model_dump()
     different = {name: (mine[name], theirs[name]) for name in mine if mine[name] != theirs[name]}
     if different:
-        raise ConfigError(f"dimension {one.name}", f"must be declared the same way in {where} and "
-                          f"in {elsewhere}", different,
-                          f"Declare it once, in dimensions/{one.name}.yaml, or give one of them "
-                          "another name.")
+        raise ConfigError(
+            f"dimension {one.name}",
+            f"must be declared the same way in {where} and in {elsewhere}",
+            different,
+            f"Declare it once, in dimensions/{one.name}.yaml, or give one of them another name.",
+        )
 
 
 SIDES = ("left", "right")  # the sides of a job of two streams
@@ -319,8 +418,10 @@ def parse_total(text: str) -> tuple[str, str | None]:
     Raises ValueError for another text."""
     found = TOTAL.fullmatch(text.strip())
     if found is None:
-        raise ValueError(f"must be count, or count, sum, min or max of a column, as max(price) is, "
-                         f"and not {text}")
+        raise ValueError(
+            f"must be count, or count, sum, min or max of a column, as max(price) is, "
+            f"and not {text}"
+        )
     return found[1] or "count", found[2]
 
 
@@ -336,38 +437,53 @@ class StreamStreamJob(Settings):
     name: str = Field(description="Name of the job")
     left: SideSpec
     right: SideSpec
-    on: Pairs = Field(description="Join columns: a name, or LEFT=RIGHT; several for a composite "
-                                  "key")
-    join_type: SideJoinType = Field("inner", description="inner: joined tuples only; left, right, "
-                                                         "full: also those of that stream, or of "
-                                                         "both, that certainly have no partner, "
-                                                         "with nulls")
+    on: Pairs = Field(
+        description="Join columns: a name, or LEFT=RIGHT; several for a composite key"
+    )
+    join_type: SideJoinType = Field(
+        "inner",
+        description="inner: joined tuples only; left, right, "
+        "full: also those of that stream, or of "
+        "both, that certainly have no partner, "
+        "with nulls",
+    )
     within: WithinSpec | None = Field(None, description="Times of both streams that differ little")
     fact_table: str = Field(description="Table that receives the joined tuples")
-    index_ids: bool = Field(False, description="Whether the fact table has an index on both "
-                                               "streams' id columns; the load takes longer with "
-                                               "it")
-    totals: Pairs = Field({}, description="Totals of each join key, written to FACT_TABLE_closed "
-                                          "once no later row can have that key: NAME=count, or "
-                                          "count, sum, min or max of a column of the fact table, "
-                                          "NAME=max(price)")
+    index_ids: bool = Field(
+        False,
+        description="Whether the fact table has an index on both "
+        "streams' id columns; the load takes longer with "
+        "it",
+    )
+    totals: Pairs = Field(
+        {},
+        description="Totals of each join key, written to FACT_TABLE_closed "
+        "once no later row can have that key: NAME=count, or "
+        "count, sum, min or max of a column of the fact table, "
+        "NAME=max(price)",
+    )
 
     @model_validator(mode="after")
     def _totals_that_close(self) -> Self:
         for total in self.totals.values():
             parse_total(total)
         if self.totals and self.join_type not in ("inner", "left"):
-            raise ValueError("totals need a join_type of inner or left: of another one, rows that "
-                             "have no key of the left stream come until the end")
+            raise ValueError(
+                "totals need a join_type of inner or left: of another one, rows that "
+                "have no key of the left stream come until the end"
+            )
         return self
 
     @model_validator(mode="after")
     def _one_form_of_keys(self) -> Self:
         """Give both sides the normal form of their keys that one of them declares."""
         left, right = paired(self.on.items(), self.left.formats, self.right.formats, SIDES)
-        return self.model_copy(update={
-            "left": self.left.model_copy(update={"formats": left}),
-            "right": self.right.model_copy(update={"formats": right})})
+        return self.model_copy(
+            update={
+                "left": self.left.model_copy(update={"formats": left}),
+                "right": self.right.model_copy(update={"formats": right}),
+            }
+        )
 
     @property
     def streams(self) -> tuple[SideSpec, ...]:
@@ -379,8 +495,11 @@ class StreamStreamJob(Settings):
 
     def fact_ids(self, columns: Collection[str]) -> tuple[str, ...]:
         """Return the fact table's columns that identify the tuples from which a row was joined."""
-        return tuple(of for side, stream in enumerate(self.streams)
-                     for of in self.in_fact(side, stream.id, columns).values())
+        return tuple(
+            of
+            for side, stream in enumerate(self.streams)
+            for of in self.in_fact(side, stream.id, columns).values()
+        )
 
     def to_ledger(self) -> str:
         """Return JSON that ``StreamStreamJob.load`` accepts, without options that may hold a

@@ -65,19 +65,28 @@ def canonical_type(name: str, kind: pa.DataType) -> pa.DataType:
         return kind
     if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
         return pa.string()
-    if (pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
-            or pa.types.is_fixed_size_binary(kind)):
+    if (
+        pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+        or pa.types.is_fixed_size_binary(kind)
+    ):
         return pa.binary()
     if pa.types.is_decimal(kind) and kind.precision <= 38:
         return pa.decimal128(kind.precision, kind.scale)
-    raise ConfigError("on", "must name columns of an integer, string, date, timestamp, boolean, "
-                            "binary or decimal type",
-                      f"{name}: {kind}",
-                      "Cast the column, for instance a floating-point number to a decimal.")
+    raise ConfigError(
+        "on",
+        "must name columns of an integer, string, date, timestamp, boolean, binary or decimal type",
+        f"{name}: {kind}",
+        "Cast the column, for instance a floating-point number to a decimal.",
+    )
 
 
-def resolve_keys(stream: pa.Schema, master: pa.Schema, on: list[tuple[str, str]],
-                 sides: tuple[str, str] = ("stream", "master")) -> JoinKeys:
+def resolve_keys(
+    stream: pa.Schema,
+    master: pa.Schema,
+    on: list[tuple[str, str]],
+    sides: tuple[str, str] = ("stream", "master"),
+) -> JoinKeys:
     """Check the join columns of both schemas, and determine the canonical types, which are the
     master's.
 
@@ -85,21 +94,32 @@ def resolve_keys(stream: pa.Schema, master: pa.Schema, on: list[tuple[str, str]]
     for a missing column, or for types that differ.
     """
     if not on:
-        raise ConfigError("on", "must name at least one pair of columns", on,
-                          "Give --on COLUMN or --on STREAM=MASTER.")
+        raise ConfigError(
+            "on",
+            "must name at least one pair of columns",
+            on,
+            "Give --on COLUMN or --on STREAM=MASTER.",
+        )
     kinds = []
     for s, m in on:
         for side, name, schema in ((sides[0], s, stream), (sides[1], m, master)):
             if name not in schema.names:
-                raise ConfigError("on", f"must name a column of the {side}", name,
-                                  f"It has: {', '.join(schema.names)}.")
+                raise ConfigError(
+                    "on",
+                    f"must name a column of the {side}",
+                    name,
+                    f"It has: {', '.join(schema.names)}.",
+                )
         left = canonical_type(s, stream.field(s).type)
         right = canonical_type(m, master.field(m).type)
         if not _fits(left, right):
-            raise ConfigError("on", "must join columns of one type",
-                              f"{s}: {stream.field(s).type} with {m}: {master.field(m).type}",
-                              f"Tell both one type: columns of the stream and of the master in a "
-                              f"job. Or cast {s} to {right} in the source.")
+            raise ConfigError(
+                "on",
+                "must join columns of one type",
+                f"{s}: {stream.field(s).type} with {m}: {master.field(m).type}",
+                f"Tell both one type: columns of the stream and of the master in a "
+                f"job. Or cast {s} to {right} in the source.",
+            )
         kinds.append(right)
     return JoinKeys(tuple(s for s, _ in on), tuple(m for _, m in on), tuple(kinds))
 
@@ -111,8 +131,10 @@ def master_keys(master: pa.Schema, columns: list[str]) -> JoinKeys:
 
 def _fits(stream: pa.DataType, master: pa.DataType) -> bool:
     if pa.types.is_decimal(stream) and pa.types.is_decimal(master):
-        return (stream.scale <= master.scale
-                and stream.precision - stream.scale <= master.precision - master.scale)
+        return (
+            stream.scale <= master.scale
+            and stream.precision - stream.scale <= master.precision - master.scale
+        )
     return stream == master
 
 
@@ -150,12 +172,18 @@ def codes(columns: list[pa.Array], kinds: tuple[pa.DataType, ...]) -> tuple[np.n
             _hash_longs(_longs(a), h)
         elif pa.types.is_decimal(k):
             _hash_decimals(
-                np.frombuffer(a.buffers()[1], np.uint8)[a.offset * 16:(a.offset + len(a)) * 16], h)
+                np.frombuffer(a.buffers()[1], np.uint8)[a.offset * 16 : (a.offset + len(a)) * 16], h
+            )
         elif len(a):
-            offsets = np.frombuffer(a.buffers()[1], np.int32)[a.offset:a.offset + len(a) + 1]
+            offsets = np.frombuffer(a.buffers()[1], np.int32)[a.offset : a.offset + len(a) + 1]
             data = a.buffers()[2]
-            _hash_bytes(offsets, np.frombuffer(data, np.uint8) if data is not None and data.size
-                        else np.zeros(1, np.uint8), h)
+            _hash_bytes(
+                offsets,
+                np.frombuffer(data, np.uint8)
+                if data is not None and data.size
+                else np.zeros(1, np.uint8),
+                h,
+            )
     h[~valid] = 0
     return h, valid
 
@@ -171,13 +199,16 @@ def _longs(a: pa.Array) -> np.ndarray:
     n, k = len(a), a.type
     if pa.types.is_decimal(k):
         # the low word is the value
-        return np.frombuffer(a.buffers()[1], np.int64)[2 * a.offset:2 * (a.offset + n):2].copy()
+        return np.frombuffer(a.buffers()[1], np.int64)[2 * a.offset : 2 * (a.offset + n) : 2].copy()
     if pa.types.is_boolean(k):
         return pc.fill_null(a, False).to_numpy(zero_copy_only=False).astype(np.int64)
     if pa.types.is_date32(k):
-        return np.frombuffer(a.buffers()[1], np.int32)[a.offset:a.offset + n].astype(np.int64)
-    return np.frombuffer(a.buffers()[1],
-                         np.int64)[a.offset:a.offset + n] if n else np.zeros(0, np.int64)
+        return np.frombuffer(a.buffers()[1], np.int32)[a.offset : a.offset + n].astype(np.int64)
+    return (
+        np.frombuffer(a.buffers()[1], np.int64)[a.offset : a.offset + n]
+        if n
+        else np.zeros(0, np.int64)
+    )
 
 
 # XXH64 as in Spark's XXH64.java: hashLong, and hashUnsafeBytes with little-endian words.
@@ -285,8 +316,12 @@ def _xxh64(data, start, length, seed):
         h = _rotl(h ^ _round(np.uint64(0), _load64(data, np.intp(i))), 27) * P1 + P4
         i += 8
     if i <= end - 4:
-        word = (np.uint64(data[i]) | np.uint64(data[i + 1]) << np.uint64(8)
-                | np.uint64(data[i + 2]) << np.uint64(16) | np.uint64(data[i + 3]) << np.uint64(24))
+        word = (
+            np.uint64(data[i])
+            | np.uint64(data[i + 1]) << np.uint64(8)
+            | np.uint64(data[i + 2]) << np.uint64(16)
+            | np.uint64(data[i + 3]) << np.uint64(24)
+        )
         h = _rotl(h ^ word * P1, 23) * P2 + P3
         i += 4
     while i < end:

@@ -19,13 +19,15 @@ def quoted(name: str) -> Column:
     return F.col("`" + name.replace("`", "``") + "`")
 
 
-def bucket_expression(columns: tuple[str, ...], kinds: tuple[pa.DataType, ...],
-                      count: int) -> Column:
+def bucket_expression(
+    columns: tuple[str, ...], kinds: tuple[pa.DataType, ...], count: int
+) -> Column:
     """Return the bucket of a key as a Spark column expression over the named columns; it equals
     that of ``keys.buckets``. A null key's bucket is arbitrary but fixed."""
-    return F.pmod(F.xxhash64(*[_spark_canonical(quoted(c), k)
-                               for c, k in zip(columns, kinds, strict=True)]),
-                  F.lit(count)).cast("int")
+    return F.pmod(
+        F.xxhash64(*[_spark_canonical(quoted(c), k) for c, k in zip(columns, kinds, strict=True)]),
+        F.lit(count),
+    ).cast("int")
 
 
 def order_expression(columns: tuple[str, ...], kinds: tuple[pa.DataType, ...]) -> Column:
@@ -54,10 +56,13 @@ def partition_expression(placement: Placement) -> Column:
     partition may have is assigned by a hash of its columns, because rows have no number in
     Spark."""
     keys = placement.keys
-    owner = F.get(F.lit(placement.owners.tolist()),
-                  bucket_expression(keys.stream, keys.types, len(placement.owners)))
+    owner = F.get(
+        F.lit(placement.owners.tolist()),
+        bucket_expression(keys.stream, keys.types, len(placement.owners)),
+    )
     without_key = reduce(or_, (quoted(name).isNull() for name in keys.stream))
     tuple_hash = F.xxhash64(
-        *(quoted(f.name) for f in placement.stream if not pa.types.is_nested(f.type)))
+        *(quoted(f.name) for f in placement.stream if not pa.types.is_nested(f.type))
+    )
     dealt = F.pmod(tuple_hash, F.lit(placement.count)).cast("int")
     return F.when(without_key | (owner == DEALT), dealt).otherwise(owner)

@@ -45,14 +45,23 @@ START_SECONDS = 300  # time that Airflow may take to become healthy
 SQLITE_ARGUMENTS = {"timeout": 60}
 # Airflow's commands, without their log servers, which would listen on every network and are useful
 # only if logs are on other machines.
-PARTS = {"api-server": "", "scheduler": "--skip-serve-logs", "dag-processor": "",
-         "triggerer": "--skip-serve-logs"}
+PARTS = {
+    "api-server": "",
+    "scheduler": "--skip-serve-logs",
+    "dag-processor": "",
+    "triggerer": "--skip-serve-logs",
+}
 # All run under one shell, which is the session leader, and records the process of each
-AIRFLOW = "\n".join([
-    "airflow db migrate || exit",
-    *(f"airflow {part} {options} & echo {part} $! >> \"$AIRFLOW_HOME/standalone.parts\""
-      for part, options in PARTS.items()),
-    "wait"])
+AIRFLOW = "\n".join(
+    [
+        "airflow db migrate || exit",
+        *(
+            f'airflow {part} {options} & echo {part} $! >> "$AIRFLOW_HOME/standalone.parts"'
+            for part, options in PARTS.items()
+        ),
+        "wait",
+    ]
+)
 ENDING = (signal.SIGTERM, 20.0), (signal.SIGKILL, 5.0)  # to end Airflow; s to wait
 SECONDS_BETWEEN_LINES = 5.0  # between lines of progress, without a terminal
 
@@ -79,17 +88,24 @@ def environment(home: Path, database: str = "airflow.db") -> dict[str, str]:
         "AIRFLOW__LOGGING__FILE_TASK_HANDLER_NEW_FILE_PERMISSIONS": "0o600",
         "PYSPARK_PYTHON": sys.executable,
         "PYTHONPATH": os.pathsep.join(
-            [str(ROOT / "include"), *filter(None, [os.environ.get("PYTHONPATH")])]),
+            [str(ROOT / "include"), *filter(None, [os.environ.get("PYTHONPATH")])]
+        ),
         "PATH": os.pathsep.join(
-            [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),
+            [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
+        ),
     }
-    chosen = {"AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(spark), "AIRFLOW__API__PORT": "8080",
-              "AIRFLOW__API__HOST": "127.0.0.1",
-              "WAREHOUSE_URL": f"sqlite:///{home / 'warehouse.db'}"}
+    chosen = {
+        "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps(spark),
+        "AIRFLOW__API__PORT": "8080",
+        "AIRFLOW__API__HOST": "127.0.0.1",
+        "WAREHOUSE_URL": f"sqlite:///{home / 'warehouse.db'}",
+    }
     settings = {**{k: os.environ.get(k) or v for k, v in chosen.items()}, **fixed}
     url = f"http://localhost:{settings['AIRFLOW__API__PORT']}"  # not derived from the port
-    return settings | {"AIRFLOW__API__BASE_URL": url,
-                       "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{url}/execution/"}
+    return settings | {
+        "AIRFLOW__API__BASE_URL": url,
+        "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{url}/execution/",
+    }
 
 
 class Interrupted(KeyboardInterrupt):
@@ -184,9 +200,13 @@ def load(jobs: Sequence[str], screen: Console, places: Paths) -> int:
     # while the master data are made; otherwise each Spark worker compiles in its first micro-batch
     with open(log, "ab") as output:
         # the algorithm that is chosen most often
-        compiling = subprocess.Popen([sys.executable, "-m", "semistream.sizing.precompile",
-                                      "elevatorjoin"], stdin=subprocess.DEVNULL, stdout=output,
-                                     stderr=output, env={**os.environ, **settings})
+        compiling = subprocess.Popen(
+            [sys.executable, "-m", "semistream.sizing.precompile", "elevatorjoin"],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env={**os.environ, **settings},
+        )
     try:
         with _step(screen, "Airflow", lambda: "importing") as step:
             step.succeeded = airflow.wait()
@@ -199,23 +219,28 @@ def load(jobs: Sequence[str], screen: Console, places: Paths) -> int:
                     return 1
         compiling.wait()
     except Interrupted:
-        screen.print("Interrupted: stopping what was started. A second time leaves a load to drain "
-                     "by itself.")
+        screen.print(
+            "Interrupted: stopping what was started. A second time leaves a load to drain "
+            "by itself."
+        )
         compiling.terminate()
         with _step(screen, "Airflow's tasks", lambda: "stopping"):
             airflow.end()
         for job in jobs:
             _drain(places.checkpoints / _app(job), began, screen)
         screen.print(
-            "Stopped. What is loaded is committed, and running it again goes on from there.")
+            "Stopped. What is loaded is committed, and running it again goes on from there."
+        )
         raise
     finally:
         compiling.terminate()
         airflow.end()
     for job in jobs:
         screen.print(summary.summary_table(summary.final_summary(_app(job), places)))
-    screen.print(f"Done in {time.monotonic() - started:.0f} s. Warehouse: "
-                 f"{make_url(places.warehouse_url).render_as_string()}")
+    screen.print(
+        f"Done in {time.monotonic() - started:.0f} s. Warehouse: "
+        f"{make_url(places.warehouse_url).render_as_string()}"
+    )
     screen.print(f"Log: {log}")
     return 0
 
@@ -236,15 +261,17 @@ def _drain(checkpoint: Path, began: float, screen: Console) -> None:
     if launched is None or launched.at < began or not drivers.is_alive(checkpoint):
         return
     request_stop(checkpoint)
-    with _step(screen, f"{checkpoint.name}: draining",
-               lambda: drivers.progress(checkpoint)) as step:
+    with _step(
+        screen, f"{checkpoint.name}: draining", lambda: drivers.progress(checkpoint)
+    ) as step:
         while drivers.is_alive(checkpoint):
             time.sleep(0.2)
         step.succeeded = drivers.ending(checkpoint) == ("stopped", "")
 
 
-def _run_dag(airflow: AirflowCommands, dag: str, job: str, screen: Console, places: Paths,
-             log: Path) -> bool:
+def _run_dag(
+    airflow: AirflowCommands, dag: str, job: str, screen: Console, places: Paths, log: Path
+) -> bool:
     begin = log.stat().st_size
 
     def doing() -> str:
@@ -255,18 +282,31 @@ def _run_dag(airflow: AirflowCommands, dag: str, job: str, screen: Console, plac
         return f"{task}: {drivers.progress(places.checkpoints / _app(job))}"
 
     with _step(screen, f"{_app(job)}: {dag}", doing) as step:
-        form = ({"app": _app(job), "since_last": True} if dag == "verify_completeness"
-                else {"job": job})
+        form = (
+            {"app": _app(job), "since_last": True} if dag == "verify_completeness" else {"job": job}
+        )
         # parse only the DAG's own file
-        step.succeeded = airflow.run("dags", "test", dag, "--conf", json.dumps(form),
-                                     "--bundle-name", "dags-folder",
-                                     "--dagfile-path", str(ROOT / "dags" / f"{dag}.py"))
+        step.succeeded = airflow.run(
+            "dags",
+            "test",
+            dag,
+            "--conf",
+            json.dumps(form),
+            "--bundle-name",
+            "dags-folder",
+            "--dagfile-path",
+            str(ROOT / "dags" / f"{dag}.py"),
+        )
     if not step.succeeded:
         text = _text_from(log, begin).replace("\\n", "\n")
         failed = re.search(r"[^\n]*\d+ of \d+ checks failed\.\n.*?\nReport: \S+", text, re.DOTALL)
-        errors = failed[0].splitlines() if failed else \
-            [line for line in text.splitlines()
-             if re.search(r"Error|Exception|error *\]", line)][-8:]
+        errors = (
+            failed[0].splitlines()
+            if failed
+            else [
+                line for line in text.splitlines() if re.search(r"Error|Exception|error *\]", line)
+            ][-8:]
+        )
         screen.print(f"[red]{dag} failed for {job}.[/red] The whole log: {log}", highlight=False)
         for line in errors:
             screen.print("  " + line[:400], markup=False, highlight=False)
@@ -289,8 +329,9 @@ def _step(screen: Console, name: str, doing: Callable[[], str]) -> Iterator[Step
             now, clock = doing(), time.monotonic()
             if status is not None:
                 status.update(f"{name}: {now}")
-            elif (now.split(" ")[0] != said.split(" ")[0]
-                    or (now != said and clock - at > SECONDS_BETWEEN_LINES)):
+            elif now.split(" ")[0] != said.split(" ")[0] or (
+                now != said and clock - at > SECONDS_BETWEEN_LINES
+            ):
                 screen.print(f"    {name}: {now}", highlight=False)
                 said, at = now, clock
 
@@ -311,8 +352,9 @@ def _step(screen: Console, name: str, doing: Callable[[], str]) -> Iterator[Step
         if status is not None:
             status.stop()
         mark = "[green]✓[/green]" if step.succeeded else "[red]✗[/red]"
-        screen.print(f"{mark} {name} [dim]{time.monotonic() - started:.1f} s[/dim]",
-                     highlight=False)
+        screen.print(
+            f"{mark} {name} [dim]{time.monotonic() - started:.1f} s[/dim]", highlight=False
+        )
 
 
 def _text_from(path: Path, begin: int) -> str:
@@ -331,22 +373,32 @@ def up(screen: Console, places: Paths) -> int:
         if not (ended := _ended_parts(home, session)):
             screen.print(f"Airflow runs already (session {session}): {url}")
             return 0
-        screen.print(f"Airflow runs without its {', '.join(ended)}: ending the rest, and starting "
-                     "all of it.")
+        screen.print(
+            f"Airflow runs without its {', '.join(ended)}: ending the rest, and starting all of it."
+        )
         _stop(home, session)
     _free_port(int(settings["AIRFLOW__API__PORT"]))
     log = home / "standalone.log"
     (home / "standalone.parts").unlink(missing_ok=True)
     with open(log, "wb") as output:
-        process = subprocess.Popen(["sh", "-c", AIRFLOW], stdin=subprocess.DEVNULL, stdout=output,
-                                   stderr=subprocess.STDOUT, start_new_session=True,
-                                   env={**os.environ, **settings}, cwd=ROOT)
+        process = subprocess.Popen(
+            ["sh", "-c", AIRFLOW],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env={**os.environ, **settings},
+            cwd=ROOT,
+        )
     (home / "standalone.pid").write_text(str(process.pid))
     with _step(screen, "Airflow", lambda: "starting"):
         deadline = time.monotonic() + START_SECONDS
         while not _healthy(url):
-            if (process.poll() is not None or _ended_parts(home, process.pid)
-                    or time.monotonic() > deadline):
+            if (
+                process.poll() is not None
+                or _ended_parts(home, process.pid)
+                or time.monotonic() > deadline
+            ):
                 screen.print(_text_from(log, 0)[-3000:], markup=False)
                 raise SemistreamError(f"Airflow did not start; its log is {log}")
             time.sleep(1)
@@ -375,8 +427,10 @@ def _stop(home: Path, session: int) -> None:
     """End all processes of the session. Raises SemistreamError for those that do not end."""
     _end_group(session, *ENDING)
     if left := members(session):
-        raise SemistreamError(f"Of Airflow, the processes {', '.join(map(str, left))} do not end. "
-                              f"End them, for instance: kill -9 {' '.join(map(str, left))}")
+        raise SemistreamError(
+            f"Of Airflow, the processes {', '.join(map(str, left))} do not end. "
+            f"End them, for instance: kill -9 {' '.join(map(str, left))}"
+        )
     (home / "standalone.pid").unlink()
 
 
@@ -402,8 +456,9 @@ def _is_airflow(process: int, home: Path) -> bool:
     """Return whether ``up`` started the process, and not another program in a session that has got
     the same number. Airflow overwrites a process's command line with its title."""
     try:
-        command, environment = (Path(f"/proc/{process}/{name}").read_bytes()
-                                for name in ("cmdline", "environ"))
+        command, environment = (
+            Path(f"/proc/{process}/{name}").read_bytes() for name in ("cmdline", "environ")
+        )
     except OSError:
         return False
     return b"airflow" in command or f"AIRFLOW_HOME={home}".encode() in environment.split(b"\0")
@@ -417,8 +472,11 @@ def _ended_parts(home: Path, session: int) -> list[str]:
             name, _, process = line.partition(" ")
             started[name] = int(process)
     living = members(session)
-    return [part for part in PARTS
-            if (started[part] not in living if part in started else session not in living)]
+    return [
+        part
+        for part in PARTS
+        if (started[part] not in living if part in started else session not in living)
+    ]
 
 
 def _end_group(group: int, *signals: tuple[signal.Signals, float]) -> None:
@@ -455,8 +513,9 @@ def _free_port(port: int) -> None:
         try:
             s.bind(("", port))
         except OSError:
-            raise ConfigError("AIRFLOW__API__PORT", "must be a free port", port,
-                              "Set it to another one.") from None
+            raise ConfigError(
+                "AIRFLOW__API__PORT", "must be a free port", port, "Set it to another one."
+            ) from None
 
 
 def _healthy(url: str) -> bool:
@@ -465,16 +524,21 @@ def _healthy(url: str) -> bool:
             health = json.load(response)
     except OSError:
         return False
-    return all(health[part]["status"] == "healthy"
-               for part in ("metadatabase", "scheduler", "triggerer", "dag_processor"))
+    return all(
+        health[part]["status"] == "healthy"
+        for part in ("metadatabase", "scheduler", "triggerer", "dag_processor")
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m semistream.local", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("load", help="run the DAGs of the jobs named").add_argument(
-        "job", nargs="*", default=list(Job.shipped), help=f"shipped job or YAML file "
-                                                          f"[{' '.join(Job.shipped)}]")
+        "job",
+        nargs="*",
+        default=list(Job.shipped),
+        help=f"shipped job or YAML file [{' '.join(Job.shipped)}]",
+    )
     commands.add_parser("up", help="start Airflow with its UI")
     commands.add_parser("down", help="stop it")
     arguments = parser.parse_args(argv)
@@ -482,9 +546,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     places = Paths.from_environment()
     os.environ["SEMISTREAM_HOME"] = str(places.home)
     _keep_private(places.home)
-    run: dict[str, Callable[[], int]] = {"load": lambda: load(arguments.job, screen, places),
-                                         "up": lambda: up(screen, places),
-                                         "down": lambda: down(screen, places)}
+    run: dict[str, Callable[[], int]] = {
+        "load": lambda: load(arguments.job, screen, places),
+        "up": lambda: up(screen, places),
+        "down": lambda: down(screen, places),
+    }
     try:
         return run[arguments.command]()
     except Interrupted as e:

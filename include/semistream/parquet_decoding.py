@@ -32,32 +32,39 @@ def open_parquet(path: str | Path) -> ParquetFile:
     of = read_metadata(path)
     buffer = max(min(COLUMN_BUFFER, FILE_BUFFER // max(of.num_columns, 1)), LEAST_BUFFER)
     # times of Spark 2 and of Hive exceed the range of nanoseconds
-    return ParquetFile(path, metadata=of, buffer_size=buffer, pre_buffer=False,
-                       coerce_int96_timestamp_unit="us")
+    return ParquetFile(
+        path, metadata=of, buffer_size=buffer, pre_buffer=False, coerce_int96_timestamp_unit="us"
+    )
 
 
-def parquet_batches(file: ParquetFile, columns: Sequence[str], rows: int, size: int,
-                    threads: bool = False) -> Iterator[RecordBatch]:
+def parquet_batches(
+    file: ParquetFile, columns: Sequence[str], rows: int, size: int, threads: bool = False
+) -> Iterator[RecordBatch]:
     """Yield the columns of a file in batches of at most `rows` rows and about ``size`` bytes in
     memory. There a dictionary's values, for instance, can take many times their bytes in the
     file."""
     for groups in _row_groups(file.metadata, rows):
         together = _read_together(file.metadata, groups, columns)
-        first = [next(file.iter_batches(SAMPLED_ROWS, groups, names, use_threads=False), None)
-                 for names in together]
+        first = [
+            next(file.iter_batches(SAMPLED_ROWS, groups, names, use_threads=False), None)
+            for names in together
+        ]
         sampled = [batch for batch in first if batch is not None and batch.num_rows]
         if not sampled:
             continue
-        width = max(sum(batch.nbytes / batch.num_rows for batch in sampled),
-                    _stored_width(file.metadata, groups, columns))
+        width = max(
+            sum(batch.nbytes / batch.num_rows for batch in sampled),
+            _stored_width(file.metadata, groups, columns),
+        )
         step = max(min(rows, int(size / max(width, 1))), 1)
         del first, sampled
         parts = [file.iter_batches(step, groups, names, use_threads=threads) for names in together]
         yield from parts[0] if len(parts) == 1 else _side_by_side(parts)
 
 
-def _read_together(of: FileMetaData, groups: Sequence[int],
-                   columns: Sequence[str]) -> Sequence[Sequence[str]]:
+def _read_together(
+    of: FileMetaData, groups: Sequence[int], columns: Sequence[str]
+) -> Sequence[Sequence[str]]:
     """Split the columns into parts that are read one after the other. There is one part if the
     columns are few, or their pages small."""
     if len(columns) <= FEW_COLUMNS:
@@ -67,12 +74,18 @@ def _read_together(of: FileMetaData, groups: Sequence[int],
         size = dict.fromkeys(columns, 0)
         for chunk in map(group.column, range(group.num_columns)):
             if (name := chunk.path_in_schema.partition(".")[0]) in size:
-                first = (chunk.dictionary_page_offset if chunk.has_dictionary_page
-                         else chunk.data_page_offset)
+                first = (
+                    chunk.dictionary_page_offset
+                    if chunk.has_dictionary_page
+                    else chunk.data_page_offset
+                )
                 packed = chunk.total_uncompressed_size / max(chunk.total_compressed_size, 1)
                 dictionary = int(packed * (chunk.data_page_offset - first))
-                size[name] += (min(chunk.total_uncompressed_size, dictionary + PAGE) + dictionary
-                               + LEAST_BUFFER)
+                size[name] += (
+                    min(chunk.total_uncompressed_size, dictionary + PAGE)
+                    + dictionary
+                    + LEAST_BUFFER
+                )
         held = {name: max(held[name], size[name]) for name in held}
     parts: list[list[str]] = [[]]
     total = 0
@@ -116,7 +129,8 @@ def _side_by_side(parts: Iterable[Iterator[RecordBatch]]) -> Iterator[RecordBatc
             rows = min(batch.num_rows for batch in batches)
             yield pa.RecordBatch.from_arrays(
                 [column for batch in batches for column in batch.slice(0, rows).columns],
-                schema=pa.schema([field for batch in batches for field in batch.schema]))
+                schema=pa.schema([field for batch in batches for field in batch.schema]),
+            )
             batches = [batch.slice(rows) for batch in batches]
 
 
@@ -146,6 +160,9 @@ def _stored_width(of: FileMetaData, groups: Sequence[int], columns: Sequence[str
     wanted, size = set(columns), 0
     for group in map(of.row_group, groups):
         chunks = (group.column(i) for i in range(group.num_columns))
-        size += sum(c.total_uncompressed_size for c in chunks
-                    if c.path_in_schema.partition(".")[0] in wanted)
+        size += sum(
+            c.total_uncompressed_size
+            for c in chunks
+            if c.path_in_schema.partition(".")[0] in wanted
+        )
     return size / max(sum(of.row_group(group).num_rows for group in groups), 1)

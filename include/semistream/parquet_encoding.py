@@ -44,8 +44,9 @@ def _few_values(column: pa.ChunkedArray) -> bool:
     if pa.types.is_nested(column.type) or pa.types.is_dictionary(column.type):
         return True
     sample = column.slice(0, SAMPLED_ROWS)
-    return (not pa.types.is_boolean(column.type)
-            and len(sample.unique()) <= MOST_DISTINCT * len(sample))
+    return not pa.types.is_boolean(column.type) and len(sample.unique()) <= MOST_DISTINCT * len(
+        sample
+    )
 
 
 def _codec(column: pa.ChunkedArray, few: bool) -> str:

@@ -55,8 +55,9 @@ class Placement:
     def of_numbers(self, numbers: np.ndarray) -> np.ndarray:
         """Return the partition, int32[n], of rows that are not tuples, by their number,
         int64[n]."""
-        return _partitions(numbers, np.zeros(len(numbers), bool), True, self.owners, self.count,
-                           numbers)
+        return _partitions(
+            numbers, np.zeros(len(numbers), bool), True, self.owners, self.count, numbers
+        )
 
     def only(self, partition: int, batch: pa.RecordBatch, numbers: np.ndarray) -> pa.RecordBatch:
         """Return the tuples of a partition, in their order."""
@@ -65,19 +66,20 @@ class Placement:
         of = self.partitions(batch, numbers)
         return batch.take(pa.array(np.flatnonzero((of == partition) | (of == EVERYWHERE))))
 
-    def split(self, batch: pa.RecordBatch,
-              numbers: np.ndarray) -> Iterator[tuple[int, pa.RecordBatch]]:
+    def split(
+        self, batch: pa.RecordBatch, numbers: np.ndarray
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Yield (partition, its tuples in their order) for each partition that has tuples."""
         of = self.partitions(batch, numbers)
         everywhere = np.flatnonzero(of == EVERYWHERE)
-        order = np.argsort(of, kind="stable")[len(everywhere):]
+        order = np.argsort(of, kind="stable")[len(everywhere) :]
         ends = np.cumsum(np.bincount(of[order], minlength=self.count))
         sorted_ = batch.take(pa.array(order))
         for p in range(self.count):
             start = ends[p - 1] if p else 0
             part = sorted_.slice(start, ends[p] - start)
             if len(everywhere):
-                rows = np.sort(np.concatenate([order[start:ends[p]], everywhere]))
+                rows = np.sort(np.concatenate([order[start : ends[p]], everywhere]))
                 part = batch.take(pa.array(rows))
             if part.num_rows:
                 yield p, part
@@ -114,13 +116,16 @@ def share_out(tuples: np.ndarray, partitions: int) -> np.ndarray:
             load, owner = heap[0]
             owners[bucket] = owner
             heapq.heapreplace(heap, (load + int(tuples[bucket]), owner))
-        plans.append((loads(owners, tuples, partitions).max() / total + dealt / len(tuples),
-                      dealt, owners))
+        plans.append(
+            (loads(owners, tuples, partitions).max() / total + dealt / len(tuples), dealt, owners)
+        )
     return min(plans)[2]
 
 
 def loads(owners: np.ndarray, tuples: np.ndarray, partitions: int) -> np.ndarray:
     """Return the number of tuples of each partition, float[partitions]."""
     dealt = owners == DEALT
-    return np.bincount(owners[~dealt], tuples[~dealt],
-                       minlength=partitions) + tuples[dealt].sum() / partitions
+    return (
+        np.bincount(owners[~dealt], tuples[~dealt], minlength=partitions)
+        + tuples[dealt].sum() / partitions
+    )

@@ -24,9 +24,11 @@ class Paths(Settings):
     @classmethod
     def from_environment(cls) -> Paths:
         home = Path(os.environ.get("SEMISTREAM_HOME", "var")).absolute()
-        given = {"warehouse_url": os.environ.get("WAREHOUSE_URL")
-                 or f"sqlite:///{home / 'warehouse.db'}",
-                 "reports_kept": os.environ.get("SEMISTREAM_REPORTS_KEPT")}
+        given = {
+            "warehouse_url": os.environ.get("WAREHOUSE_URL")
+            or f"sqlite:///{home / 'warehouse.db'}",
+            "reports_kept": os.environ.get("SEMISTREAM_REPORTS_KEPT"),
+        }
         return cls.load({"home": home} | {k: v for k, v in given.items() if v})
 
     @property

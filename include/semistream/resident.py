@@ -22,8 +22,11 @@ def resident(process: int | str = "self") -> int:
     tell."""
     try:
         with open(f"/proc/{process}/status", "rb") as file:
-            return sum(1024 * int(line.split()[1]) for line in file
-                       if line.startswith((b"RssAnon:", b"RssShmem:")))
+            return sum(
+                1024 * int(line.split()[1])
+                for line in file
+                if line.startswith((b"RssAnon:", b"RssShmem:"))
+            )
     except OSError:
         return 0
 

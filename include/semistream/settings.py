@@ -36,8 +36,14 @@ from semistream.errors import ConfigError
 class Settings(BaseModel):
     """Base of every settings class."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True,
-                              allow_inf_nan=False, protected_namespaces=(), defer_build=True)
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        validate_default=True,
+        allow_inf_nan=False,
+        protected_namespaces=(),
+        defer_build=True,
+    )
 
     @classmethod
     def load(cls, values: dict[str, Any]) -> Self:
@@ -60,12 +66,18 @@ class Settings(BaseModel):
             if name in exclude:
                 continue
             kind, many = _argument_kind(field.annotation)
-            default = ("" if field.is_required()
-                       or field.get_default(call_default_factory=True) in (None, (), {}, "")
-                       else f" [{_default(field.get_default(call_default_factory=True))}]")
+            default = (
+                ""
+                if field.is_required()
+                or field.get_default(call_default_factory=True) in (None, (), {}, "")
+                else f" [{_default(field.get_default(call_default_factory=True))}]"
+            )
             options: dict[str, Any] = {
-                "help": f"{field.description or name}{default}".replace("%", "%%"), "dest": name,
-                "default": argparse.SUPPRESS, "required": field.is_required()}
+                "help": f"{field.description or name}{default}".replace("%", "%%"),
+                "dest": name,
+                "default": argparse.SUPPRESS,
+                "required": field.is_required(),
+            }
             if kind is bool:
                 options["action"] = argparse.BooleanOptionalAction
             else:
@@ -115,8 +127,11 @@ class Settings(BaseModel):
         out = {}
         for name, field in cls.model_fields.items():
             keywords = _inline(schema["properties"][name], schema.get("$defs", {}))
-            default = None if field.is_required() else _json_default(
-                field.get_default(call_default_factory=True))
+            default = (
+                None
+                if field.is_required()
+                else _json_default(field.get_default(call_default_factory=True))
+            )
             keywords |= {"default": default, "description": field.description or name}
             keywords.pop("title", None)
             out[name] = keywords | overrides.get(name, {})
@@ -131,8 +146,12 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
     except (OSError, ValueError) as e:
         raise ConfigError("config", "must be a readable YAML file", str(path), str(e)) from None
     if not isinstance(values, dict):
-        raise ConfigError("config", "must be a YAML mapping of parameter to value", str(path),
-                          "See the README for an example.")
+        raise ConfigError(
+            "config",
+            "must be a YAML mapping of parameter to value",
+            str(path),
+            "See the README for an example.",
+        )
     return values
 
 
@@ -143,20 +162,27 @@ def read_secrets(parameter: str, path: str | Path) -> dict[str, str]:
     try:
         mode, text = os.stat(path).st_mode, Path(path).read_text(errors="replace")
     except OSError as e:
-        raise ConfigError(parameter, f"must be a file that can be read ({e.strerror})", str(path),
-                          remedy) from None
+        raise ConfigError(
+            parameter, f"must be a file that can be read ({e.strerror})", str(path), remedy
+        ) from None
     if mode & 0o077:
-        raise ConfigError(parameter, "must be a file that its owner alone may read", str(path),
-                          f"chmod 600 {path}")
+        raise ConfigError(
+            parameter,
+            "must be a file that its owner alone may read",
+            str(path),
+            f"chmod 600 {path}",
+        )
     try:
         values = _yaml(text)
     except ValueError:
         values = None
-    if not isinstance(values,
-                      dict) or not all(isinstance(v, (str, int, float)) for v in values.values()):
+    if not isinstance(values, dict) or not all(
+        isinstance(v, (str, int, float)) for v in values.values()
+    ):
         raise ConfigError(parameter, "must be a YAML mapping of names to texts", str(path), remedy)
-    return {str(name): json.dumps(v) if isinstance(v, bool) else str(v)
-            for name, v in values.items()}
+    return {
+        str(name): json.dumps(v) if isinstance(v, bool) else str(v) for name, v in values.items()
+    }
 
 
 def _yaml(text: str) -> Any:
@@ -166,12 +192,13 @@ def _yaml(text: str) -> Any:
 
     class Loader(yaml.SafeLoader):
         yaml_implicit_resolvers: ClassVar = {  # type: ignore[misc]
-            first: [(tag, pattern) for tag, pattern in resolvers
-                    if tag != "tag:yaml.org,2002:bool"]
-            for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()}
+            first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:bool"]
+            for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+        }
 
-    Loader.add_implicit_resolver("tag:yaml.org,2002:bool",
-                                 re.compile("^(true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
+    Loader.add_implicit_resolver(
+        "tag:yaml.org,2002:bool", re.compile("^(true|True|TRUE|false|False|FALSE)$"), list("tTfF")
+    )
     try:
         return yaml.load(text, Loader)
     except yaml.YAMLError as e:
@@ -186,8 +213,11 @@ def _inline(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, An
         schema |= definitions[schema.pop("$ref").rsplit("/", 1)[-1]]
     if "anyOf" in schema:
         options = [_inline(s, definitions) for s in schema.pop("anyOf")]
-        kinds = [k for s in options
-                 for k in ([s["type"]] if isinstance(s.get("type"), str) else s.get("type", []))]
+        kinds = [
+            k
+            for s in options
+            for k in ([s["type"]] if isinstance(s.get("type"), str) else s.get("type", []))
+        ]
         for s in options:
             schema |= {k: v for k, v in s.items() if k != "type"}
         schema["type"] = list(dict.fromkeys(kinds))
@@ -215,8 +245,11 @@ def _default(value: Any) -> str:
 def _plain(value: Any) -> str:
     if isinstance(value, (tuple, list)):
         return "=".join(map(str, value)) if isinstance(value, tuple) else json.dumps(value)
-    return (json.dumps(value) if isinstance(value, (dict, bool))
-            else str(int(value) if isinstance(value, ByteSize) else value))
+    return (
+        json.dumps(value)
+        if isinstance(value, (dict, bool))
+        else str(int(value) if isinstance(value, ByteSize) else value)
+    )
 
 
 def _json_default(value: Any) -> Any:
@@ -233,10 +266,17 @@ def _config_error(cls: type[Settings], e: ValidationError) -> ConfigError:
     name = str(first["loc"][0]) if first["loc"] else ""
     field = cls.model_fields.get(name)
     if first["type"] == "extra_forbidden":
-        return ConfigError(where, f"is not a setting of {cls.__name__}", first["input"],
-                           f"Settings: {', '.join(cls.model_fields)}.")
-    remedy = (f"It means: {field.description}" if field is not None and field.description
-              else "See --help.")
+        return ConfigError(
+            where,
+            f"is not a setting of {cls.__name__}",
+            first["input"],
+            f"Settings: {', '.join(cls.model_fields)}.",
+        )
+    remedy = (
+        f"It means: {field.description}"
+        if field is not None and field.description
+        else "See --help."
+    )
     if first["type"] == "missing":
         return ConfigError(where, "must be given", None, remedy)
     cause = first.get("ctx", {}).get("error")
@@ -250,8 +290,10 @@ def pairs(value: Any) -> Any:
     if isinstance(value, str):
         value = [value]
     if isinstance(value, (list, tuple)):
-        pairs = [tuple((v.split("=", 1) if "=" in v else (v, v)) if isinstance(v, str) else v)
-                 for v in value]
+        pairs = [
+            tuple((v.split("=", 1) if "=" in v else (v, v)) if isinstance(v, str) else v)
+            for v in value
+        ]
         if len(dict(pairs)) < len(set(pairs)):
             raise ValueError(f"a name is given twice with different values in {value}")
         return dict(pairs)
@@ -261,8 +303,13 @@ def pairs(value: Any) -> Any:
 def names(value: Any) -> Any:
     """Convert 'a, "b, c"' or ['a', 'b, c'] to a tuple of names. Each element of a list is one
     name."""
-    return tuple(_split_names(value)) if isinstance(value, str) else \
-        tuple(str(v) for v in value) if isinstance(value, (list, tuple)) else value
+    return (
+        tuple(_split_names(value))
+        if isinstance(value, str)
+        else tuple(str(v) for v in value)
+        if isinstance(value, (list, tuple))
+        else value
+    )
 
 
 def _split_names(text: str) -> list[str]:
@@ -291,11 +338,16 @@ def _validators(field: Any) -> list[Any]:
 
 def _positive(value: ByteSize) -> ByteSize:
     if value <= 0:
-        raise ConfigError("memory", "must be positive", int(value),
-                          "Give for instance 64MB or 1GiB.")
+        raise ConfigError(
+            "memory", "must be positive", int(value), "Give for instance 64MB or 1GiB."
+        )
     if value > MOST_MEMORY:
-        raise ConfigError("memory", f"must be at most {MOST_MEMORY:,} bytes", int(value),
-                          "Give what this machine has.")
+        raise ConfigError(
+            "memory",
+            f"must be at most {MOST_MEMORY:,} bytes",
+            int(value),
+            "Give what this machine has.",
+        )
     return value
 
 
@@ -321,17 +373,23 @@ class JoinSettings(Settings):
     """The settings of a semi-stream join, common to all ways to run it."""
 
     algorithm: str = Field(
-        AUTO, description="Join algorithm, a name of the registry (see `semistream algorithms`), "
-                          "or auto: the one that the cost models find fastest for the first "
-                          "tuples, at its best sizes")
-    memory: Bytes = Field(ByteSize(64_000_000),
-                          description="M, bytes that one job's join may hold, shared by its "
-                                      "partitions; for instance 64MB")
-    join_type: JoinType = Field("inner", description="inner: matched tuples only; left: unmatched "
-                                                     "ones too, with nulls")
+        AUTO,
+        description="Join algorithm, a name of the registry (see `semistream algorithms`), "
+        "or auto: the one that the cost models find fastest for the first "
+        "tuples, at its best sizes",
+    )
+    memory: Bytes = Field(
+        ByteSize(64_000_000),
+        description="M, bytes that one job's join may hold, shared by its "
+        "partitions; for instance 64MB",
+    )
+    join_type: JoinType = Field(
+        "inner", description="inner: matched tuples only; left: unmatched ones too, with nulls"
+    )
     parameters: Annotated[dict[str, Any], BeforeValidator(pairs)] = Field(
-        {}, description="Further parameters of the algorithm, NAME=VALUE (see `semistream "
-                        "algorithms`)")
+        {},
+        description="Further parameters of the algorithm, NAME=VALUE (see `semistream algorithms`)",
+    )
 
     @property
     def auto(self) -> bool:
@@ -340,15 +398,22 @@ class JoinSettings(Settings):
     @model_validator(mode="after")
     def _auto_chooses(self) -> Self:
         if self.auto and self.parameters:
-            raise ConfigError("parameters", "must not be given with the algorithm auto, the "
-                                            "default: it chooses them",
-                              self.parameters, "Name the algorithm, or leave them out.")
+            raise ConfigError(
+                "parameters",
+                "must not be given with the algorithm auto, the default: it chooses them",
+                self.parameters,
+                "Name the algorithm, or leave them out.",
+            )
         return self
 
 
 class Publishing(Settings):
     """The settings for publishing a snapshot."""
 
-    memory: Bytes = Field(ByteSize(256_000_000), ge=1_000_000, description="Bytes that publishing "
-                          "may take in each process beside what the process itself needs, however "
-                          "large the master data are; for instance 256MB")
+    memory: Bytes = Field(
+        ByteSize(256_000_000),
+        ge=1_000_000,
+        description="Bytes that publishing "
+        "may take in each process beside what the process itself needs, however "
+        "large the master data are; for instance 256MB",
+    )

@@ -10,5 +10,6 @@ from semistream.pipeline import drivers
 
 def unknown_app(name: str, checkpoints: Path) -> ConfigError:
     known = ", ".join(drivers.app_names(checkpoints)) or "none"
-    return ConfigError("app", f"must have run under {checkpoints}", name,
-                       f"Those that have: {known}.")
+    return ConfigError(
+        "app", f"must have run under {checkpoints}", name, f"Those that have: {known}."
+    )

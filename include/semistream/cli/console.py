@@ -81,8 +81,10 @@ def seconds(summary: Any) -> tuple[str, str]:
     except OSError:  # not Linux
         return f"{summary.seconds:.1f}", f"without the program's start, with {summary.algorithm}"
     whole = time.clock_gettime(time.CLOCK_BOOTTIME) - int(started) / os.sysconf("SC_CLK_TCK")
-    return (f"{whole:.1f}",
-            f"in all, {whole - summary.seconds:.1f} to start, with {summary.algorithm}")
+    return (
+        f"{whole:.1f}",
+        f"in all, {whole - summary.seconds:.1f} to start, with {summary.algorithm}",
+    )
 
 
 @contextmanager
@@ -97,8 +99,12 @@ def progress(shown: bool) -> Iterator[Progress]:
     from rich.progress import BarColumn, TaskProgressColumn, TextColumn, TimeElapsedColumn
     from rich.progress import Progress as Bar
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(),
-               TimeElapsedColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+    )
     with Bar(*columns, console=Console(stderr=True, force_terminal=True), transient=True) as bar:
         tasks: dict[str, Any] = {}
 

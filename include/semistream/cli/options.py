@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     S = TypeVar("S", bound=Settings)
 
 
-def add_settings(parser: argparse.ArgumentParser, settings: type[Settings],
-                 exclude: Sequence[str] = ()) -> None:
+def add_settings(
+    parser: argparse.ArgumentParser, settings: type[Settings], exclude: Sequence[str] = ()
+) -> None:
     """Add the flags of a settings class, and ``--config``. None of them is required by argparse,
     because the configuration file may give it."""
     settings.add_arguments(parser, exclude=exclude)
@@ -22,8 +23,11 @@ def add_settings(parser: argparse.ArgumentParser, settings: type[Settings],
         if action.required:
             action.required = False
             action.help = f"{action.help} (required)"
-    parser.add_argument("--config", metavar="YAML",
-                        help="file with these settings by name; flags take precedence over it")
+    parser.add_argument(
+        "--config",
+        metavar="YAML",
+        help="file with these settings by name; flags take precedence over it",
+    )
 
 
 def read_settings(kind: type[S], arguments: argparse.Namespace) -> S:
@@ -36,15 +40,22 @@ def read_settings(kind: type[S], arguments: argparse.Namespace) -> S:
     values = (read_yaml(arguments.config) if arguments.config else {}) | given
     missing = [n for n, f in kind.model_fields.items() if f.is_required() and n not in values]
     if missing:
-        raise ConfigError(missing[0], "must be given", None,
-                          f"It means: {kind.model_fields[missing[0]].description}")
+        raise ConfigError(
+            missing[0],
+            "must be given",
+            None,
+            f"It means: {kind.model_fields[missing[0]].description}",
+        )
     return kind.load(values)
 
 
 def add_progress(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--progress", action=argparse.BooleanOptionalAction,
-                        default=sys.stderr.isatty(),
-                        help="show a progress bar on the standard error [on a terminal]")
+    parser.add_argument(
+        "--progress",
+        action=argparse.BooleanOptionalAction,
+        default=sys.stderr.isatty(),
+        help="show a progress bar on the standard error [on a terminal]",
+    )
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:

@@ -22,12 +22,26 @@ from semistream.cli.commands import (
     verify,
 )
 
-COMMANDS = {command.name: command for command in (
-    join.COMMAND, join_streams.COMMAND, snapshot.COMMAND, provision.COMMAND, verify.COMMAND,
-    tune.COMMAND, estimate_join_size.COMMAND, algorithms.COMMAND,
-    status.COMMAND, stop.COMMAND, reset.RESET, reset.REMOVE)}
-ENVIRONMENT = ("Environment: SEMISTREAM_HOME [var], "
-               "WAREHOUSE_URL [sqlite:///$SEMISTREAM_HOME/warehouse.db].")
+COMMANDS = {
+    command.name: command
+    for command in (
+        join.COMMAND,
+        join_streams.COMMAND,
+        snapshot.COMMAND,
+        provision.COMMAND,
+        verify.COMMAND,
+        tune.COMMAND,
+        estimate_join_size.COMMAND,
+        algorithms.COMMAND,
+        status.COMMAND,
+        stop.COMMAND,
+        reset.RESET,
+        reset.REMOVE,
+    )
+}
+ENVIRONMENT = (
+    "Environment: SEMISTREAM_HOME [var], WAREHOUSE_URL [sqlite:///$SEMISTREAM_HOME/warehouse.db]."
+)
 
 
 class Parser(argparse.ArgumentParser):
@@ -42,8 +56,11 @@ class Parser(argparse.ArgumentParser):
 
     def refuse(self, unknown: Sequence[str]) -> NoReturn:
         first = unknown[0].split("=")[0]
-        near = difflib.get_close_matches(first, self._option_string_actions, 1,
-                                         0.5) if first.startswith("-") else []
+        near = (
+            difflib.get_close_matches(first, self._option_string_actions, 1, 0.5)
+            if first.startswith("-")
+            else []
+        )
         self.error(f"unknown argument {first}." + (f" Did you mean {near[0]}?" if near else ""))
 
 
@@ -57,10 +74,13 @@ class _Version(argparse.Action):
 def parse(argv: Sequence[str]) -> tuple[Command, argparse.Namespace]:
     """Parse a command line. Return the command and its arguments. Exits if the command line is
     wrong."""
-    parser = Parser(prog="semistream", description="Join a stream with master data larger than "
-                                                   "memory, exactly and completely.")
-    parser.add_argument("--version", action=_Version, nargs=0,
-                        help="show program's version number and exit")
+    parser = Parser(
+        prog="semistream",
+        description="Join a stream with master data larger than memory, exactly and completely.",
+    )
+    parser.add_argument(
+        "--version", action=_Version, nargs=0, help="show program's version number and exit"
+    )
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     given = next((word for word in argv if not word.startswith("-")), None)
     parsers: dict[str, Parser] = {}
@@ -68,8 +88,11 @@ def parse(argv: Sequence[str]) -> tuple[Command, argparse.Namespace]:
         epilog = [f"Example: {command.example}"] if command.example else []
         epilog += [] if command.files_only else [ENVIRONMENT]
         parsers[name] = subparsers.add_parser(
-            name, help=command.about, epilog=" ".join(epilog) or None,
-            description=f"{command.about[0].upper()}{command.about[1:]}.")
+            name,
+            help=command.about,
+            epilog=" ".join(epilog) or None,
+            description=f"{command.about[0].upper()}{command.about[1:]}.",
+        )
     if given in parsers:  # the other commands' arguments are not needed, and slow to import
         COMMANDS[given].add_arguments(parsers[given])
     arguments, unknown = parser.parse_known_args(argv)

@@ -51,13 +51,23 @@ MODELS: dict[str, Model] = {
     "ssbj": Model(ssbj.predict, _DISK),
     "hybridjoin": Model(hybridjoin.predict, _DISK, phase="index"),
     "x-hybridjoin": Model(x_hybridjoin.predict, _DISK, phase="index"),
-    "tuned-x-hybridjoin": Model(x_hybridjoin.predict, _DISK | {"resident_tuples": RESIDENT_TUPLES},
-                                phase="index"),
+    "tuned-x-hybridjoin": Model(
+        x_hybridjoin.predict, _DISK | {"resident_tuples": RESIDENT_TUPLES}, phase="index"
+    ),
     "sscj": Model(sscj.predict, _CACHE, phase="index"),
     "ssij": Model(ssij.predict, _BLOCKS, phase="index"),
     "partition-join": Model(partition_join.predict, _BLOCKS, phase="index"),
     "elevatorjoin": Model(elevatorjoin.predict, _DISK, ("filter_bits",), "elevator"),
 }
 
-__all__ = ["MODELS", "TYPICAL", "Costs", "Cut", "Frequencies", "Model", "Prediction", "Size",
-           "Workload"]
+__all__ = [
+    "MODELS",
+    "TYPICAL",
+    "Costs",
+    "Cut",
+    "Frequencies",
+    "Model",
+    "Prediction",
+    "Size",
+    "Workload",
+]

@@ -81,8 +81,9 @@ def due(phase: str, number: float, misses: float, bound: float) -> float:
     return number * waited_for / bound
 
 
-def highest_rate(found: Prediction, work: Workload, costs: Costs, phase: str,
-                 demand: Demand) -> float:
+def highest_rate(
+    found: Prediction, work: Workload, costs: Costs, phase: str, demand: Demand
+) -> float:
     """Return the highest arrival rate, tuples/s, at which the bound on waiting can be kept; the
     rate in `demand` is ignored. It is the service rate mu, unless reads that serve few tuples take
     too much time."""
@@ -101,6 +102,8 @@ def describe_price(found: Price, demand: Demand) -> str:
     if math.isinf(demand.rate):
         return f"max_wait {demand.max_wait:.3g} s"
     kept = "" if found.kept else ", more than there is: give more memory, or a larger max_wait"
-    return (f"max_wait {demand.max_wait:.3g} s at {demand.rate:,.0f} tuples/s takes "
-            f"{found.bytes_read / 1e6:,.1f} MB/s of master data and {found.busy:.0%} of the "
-            f"time{kept}")
+    return (
+        f"max_wait {demand.max_wait:.3g} s at {demand.rate:,.0f} tuples/s takes "
+        f"{found.bytes_read / 1e6:,.1f} MB/s of master data and {found.busy:.0%} of the "
+        f"time{kept}"
+    )

@@ -11,7 +11,8 @@ from semistream.cost_models import ssj
 from semistream.cost_models.costs import Costs, Prediction, Workload
 
 
-def predict(work: Workload, m: float, costs: Costs, disk_tuples: float,
-            cache_tuples: float) -> Prediction:
+def predict(
+    work: Workload, m: float, costs: Costs, disk_tuples: float, cache_tuples: float
+) -> Prediction:
     """Predict CMESHJOIN's performance. m: M, bytes; disk_tuples: b; cache_tuples: h_R."""
     return ssj.predict(work, m, costs, disk_tuples, cache_tuples, "cmeshjoin")

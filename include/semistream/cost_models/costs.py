@@ -87,29 +87,49 @@ class Costs:
     # time, sizes and fit of the measurement
     measured: dict[str, Any] = field(default_factory=dict)
 
-    def at(self, tuples: float, disk_tuples: float, cached: float = 1.0,
-           phase: str = "scan") -> Symbols:
+    def at(
+        self, tuples: float, disk_tuples: float, cached: float = 1.0, phase: str = "scan"
+    ) -> Symbols:
         """Return the papers' symbols for an H_S, a disk buffer and an H_R of so many tuples, with
         one match per stream tuple."""
         p: PhaseCosts = getattr(self, phase)
-        c_h, c_o, c_e, c_a = (_interpolate(tuples, p.tables, v)
-                              for v in (p.look_up, p.output, p.remove, p.append))
-        c_r, c_n = (_interpolate(cached, self.tables, v)
-                    for v in (self.look_up_cache, self.output_cache))
+        c_h, c_o, c_e, c_a = (
+            _interpolate(tuples, p.tables, v) for v in (p.look_up, p.output, p.remove, p.append)
+        )
+        c_r, c_n = (
+            _interpolate(cached, self.tables, v) for v in (self.look_up_cache, self.output_cache)
+        )
         c_p = p.payload + disk_tuples * p.read_payload
         c_w = p.wait_partition + disk_tuples * p.wait_tuple
         c_io = p.read_partition - p.payload + disk_tuples * p.read_code + c_p + c_w
         c_x = min(p.left_partition + disk_tuples * p.left_tuple, c_w)
-        return Symbols(c_io, c_p, c_w, c_x, c_h, c_r, c_o, c_n, c_e, p.read_stream, c_a,
-                       self.compare, self.switch, p.iteration,
-                       self.compare_match, self.detection, p.probe)
+        return Symbols(
+            c_io,
+            c_p,
+            c_w,
+            c_x,
+            c_h,
+            c_r,
+            c_o,
+            c_n,
+            c_e,
+            p.read_stream,
+            c_a,
+            self.compare,
+            self.switch,
+            p.iteration,
+            self.compare_match,
+            self.detection,
+            p.probe,
+        )
 
     def save(self, path: str | Path) -> None:
         """Write the costs as YAML, or as JSON if the file's name ends in ``.json``."""
         values = json.loads(json.dumps(asdict(self)))
         as_json = str(path).endswith(".json")
-        text = json.dumps(values, indent=1) if as_json else _yaml().safe_dump(values,
-                                                                              sort_keys=False)
+        text = (
+            json.dumps(values, indent=1) if as_json else _yaml().safe_dump(values, sort_keys=False)
+        )
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).write_text(text)
 
@@ -124,8 +144,9 @@ class Costs:
             values = _tuples(read(Path(path).read_text()))
             return cls(**values | {p: PhaseCosts(**values[p]) for p in PHASES})
         except (OSError, TypeError, ValueError, KeyError, AttributeError, _yaml().YAMLError) as e:
-            raise ConfigError("costs", "must be a file that `calibrate` wrote", str(path),
-                              f"Calibrate anew: {e}") from None
+            raise ConfigError(
+                "costs", "must be a file that `calibrate` wrote", str(path), f"Calibrate anew: {e}"
+            ) from None
 
 
 def _yaml() -> Any:
@@ -203,11 +224,21 @@ class Workload:
         if self.cut is not None:
             return self.cut(max(int(disk_tuples), 1))
         d = min(max(disk_tuples, self.page_tuples, 1.0), max(self.master_tuples, 1))
-        return Cut(max(math.ceil(self.master_tuples / d), 1), d,
-                   math.ceil(d * self.disk_tuple_bytes), int(d))
+        return Cut(
+            max(math.ceil(self.master_tuples / d), 1),
+            d,
+            math.ceil(d * self.disk_tuple_bytes),
+            int(d),
+        )
 
-    def symbols(self, costs: Costs, tuples: float, disk_tuples: float, cached: float = 1.0,
-                phase: str = "scan") -> Symbols:
+    def symbols(
+        self,
+        costs: Costs,
+        tuples: float,
+        disk_tuples: float,
+        cached: float = 1.0,
+        phase: str = "scan",
+    ) -> Symbols:
         """Return ``Costs.at``, with the output costs scaled to this workload's matches per stream
         tuple."""
         s = costs.at(tuples, disk_tuples, cached, phase)
@@ -286,8 +317,10 @@ class Prediction:
     @property
     def parameters(self) -> dict[str, float]:
         """The parameters for ``open_join``."""
-        return {name: round(size, 3) if name.endswith("share") else int(size)
-                for name, size in (self.sizes | self.chosen).items()}
+        return {
+            name: round(size, 3) if name.endswith("share") else int(size)
+            for name, size in (self.sizes | self.chosen).items()
+        }
 
 
 def infeasible(algorithm: str, sizes: dict[str, float]) -> Prediction:
@@ -298,18 +331,53 @@ def infeasible(algorithm: str, sizes: dict[str, float]) -> Prediction:
 # Measured by `calibrate` on two cores of an AMD EPYC, for the papers' tuples of 120 and 20 bytes.
 TYPICAL = Costs(
     "a typical machine",
-    PhaseCosts(tables=(5_000, 50_000, 400_000, 1_600_000), look_up=(50e-9, 73e-9, 120e-9, 120e-9),
-               output=(100e-9, 100e-9, 150e-9, 180e-9), remove=(17e-9, 17e-9, 17e-9, 17e-9),
-               append=(150e-9, 150e-9, 280e-9, 300e-9), read_stream=18e-9, read_partition=110e-6,
-               read_code=3.9e-9, payload=73e-6, read_payload=36e-9, iteration=360e-6, probe=260e-6),
-    PhaseCosts(tables=(5_000, 50_000, 400_000, 1_600_000), look_up=(52e-9, 72e-9, 110e-9, 110e-9),
-               output=(140e-9, 140e-9, 140e-9, 160e-9), remove=(60e-9, 60e-9, 67e-9, 100e-9),
-               append=(120e-9, 130e-9, 190e-9, 230e-9), read_stream=76e-9, read_partition=99e-6,
-               read_code=5.4e-9, payload=57e-6, read_payload=49e-9, iteration=260e-6, probe=190e-6),
-    PhaseCosts(tables=(5_000, 50_000, 400_000, 1_600_000), look_up=(42e-9, 42e-9, 42e-9, 42e-9),
-               output=(90e-9, 90e-9, 110e-9, 110e-9), remove=(5e-9, 5e-9, 5e-9, 7e-9),
-               append=(53e-9, 53e-9, 63e-9, 79e-9), read_stream=80e-9, read_partition=110e-6,
-               read_code=4.1e-9, payload=67e-6, read_payload=40e-9, iteration=430e-6, probe=360e-6),
-    tables=(5_000, 50_000, 400_000), look_up_cache=(28e-9, 30e-9, 97e-9),
-    output_cache=(39e-9, 49e-9, 79e-9), compare=1e-9,
-    compare_match=210e-9, detection=49e-6, switch=6.7e-9)
+    PhaseCosts(
+        tables=(5_000, 50_000, 400_000, 1_600_000),
+        look_up=(50e-9, 73e-9, 120e-9, 120e-9),
+        output=(100e-9, 100e-9, 150e-9, 180e-9),
+        remove=(17e-9, 17e-9, 17e-9, 17e-9),
+        append=(150e-9, 150e-9, 280e-9, 300e-9),
+        read_stream=18e-9,
+        read_partition=110e-6,
+        read_code=3.9e-9,
+        payload=73e-6,
+        read_payload=36e-9,
+        iteration=360e-6,
+        probe=260e-6,
+    ),
+    PhaseCosts(
+        tables=(5_000, 50_000, 400_000, 1_600_000),
+        look_up=(52e-9, 72e-9, 110e-9, 110e-9),
+        output=(140e-9, 140e-9, 140e-9, 160e-9),
+        remove=(60e-9, 60e-9, 67e-9, 100e-9),
+        append=(120e-9, 130e-9, 190e-9, 230e-9),
+        read_stream=76e-9,
+        read_partition=99e-6,
+        read_code=5.4e-9,
+        payload=57e-6,
+        read_payload=49e-9,
+        iteration=260e-6,
+        probe=190e-6,
+    ),
+    PhaseCosts(
+        tables=(5_000, 50_000, 400_000, 1_600_000),
+        look_up=(42e-9, 42e-9, 42e-9, 42e-9),
+        output=(90e-9, 90e-9, 110e-9, 110e-9),
+        remove=(5e-9, 5e-9, 5e-9, 7e-9),
+        append=(53e-9, 53e-9, 63e-9, 79e-9),
+        read_stream=80e-9,
+        read_partition=110e-6,
+        read_code=4.1e-9,
+        payload=67e-6,
+        read_payload=40e-9,
+        iteration=430e-6,
+        probe=360e-6,
+    ),
+    tables=(5_000, 50_000, 400_000),
+    look_up_cache=(28e-9, 30e-9, 97e-9),
+    output_cache=(39e-9, 49e-9, 79e-9),
+    compare=1e-9,
+    compare_match=210e-9,
+    detection=49e-6,
+    switch=6.7e-9,
+)

@@ -46,8 +46,15 @@ class Course:
         """Return a copy in which the cache is full after `cycles` passes over R. `cycle` stream
         tuples leave in each of these passes, all of them through H_S."""
         seconds = cycles * (self.partitions * self.read + cycle * self.miss)
-        return Course(self.tuples, self.partitions, self.read, self.miss, self.first,
-                      (Stage(cycles * cycle, 0.0, seconds),), self.scans)
+        return Course(
+            self.tuples,
+            self.partitions,
+            self.read,
+            self.miss,
+            self.first,
+            (Stage(cycles * cycle, 0.0, seconds),),
+            self.scans,
+        )
 
     def run(self, mu: float, h_s: float, hit: float) -> tuple[float, float]:
         """Return (seconds, share of the tuples through H_R) of the run. mu, h_s, hit: service rate

@@ -42,15 +42,29 @@ MOST_SWEEPS, EVEN_SWEEPS = 12, 0.05
 ROUNDS, SETTLED = 6, 1e-3  # most iterations to find phi; a change that is none
 
 
-def memory(*, m: float, d: float, v_r: float, h_s: float, v_s: float, n: float,
-           filter_bytes: float = 0.0) -> dict[str, float]:
+def memory(
+    *, m: float, d: float, v_r: float, h_s: float, v_s: float, n: float, filter_bytes: float = 0.0
+) -> dict[str, float]:
     """Return the terms of M, bytes. H_R gets the rest."""
     taken = {"disk buffer": d * v_r, "filter": filter_bytes, "H_S": h_s * v_s + n * PARTITION_BYTES}
     return taken | {"H_R": m - sum(taken.values())}
 
 
-def c_loop(*, c_io: float, d: float, c_h: float, w_s: float, c_o: float, c_e: float, c_s: float,
-           c_a: float, c_r: float, w_n: float, c_n: float, c_s_hit: float) -> float:
+def c_loop(
+    *,
+    c_io: float,
+    d: float,
+    c_h: float,
+    w_s: float,
+    c_o: float,
+    c_e: float,
+    c_s: float,
+    c_a: float,
+    c_r: float,
+    w_n: float,
+    c_n: float,
+    c_s_hit: float,
+) -> float:
     """Return c_IO(d) + d c_H + w_S (c_O + c_E + c_S + c_A + c_R) + w_N (c_R + c_N + c_S'), seconds.
     c_R and c_N are c_H and c_O of H_R."""
     return c_io + d * c_h + w_s * (c_o + c_e + c_s + c_a + c_r) + w_n * (c_r + c_n + c_s_hit)
@@ -82,8 +96,16 @@ class Balance(NamedTuple):
 class _Sweep:
     """The content of H_R, given the T tuples that arrive in a sweep."""
 
-    def __init__(self, work: Workload, pool: float, number: float, disk_tuples: float, costs: Costs,
-                 cut_tuples: float, disk_share: float):
+    def __init__(
+        self,
+        work: Workload,
+        pool: float,
+        number: float,
+        disk_tuples: float,
+        costs: Costs,
+        cut_tuples: float,
+        disk_share: float,
+    ):
         self.work, self.pool, self.number, self.costs = work, pool, number, costs
         self.cut_tuples, self.disk_share = cut_tuples, disk_share
         self.v_s, self.v_e = work.elevator_tuple_bytes, work.cached_key_bytes
@@ -101,8 +123,10 @@ class _Sweep:
         work, t = self.work, math.exp(log_t)
         for _ in range(ROUNDS):
             before, v_r = self.phi, work.cached_tuple_bytes
-            n, n_absent = (worth_caching(m=m, v_r=v_r, v_e=self.v_e, v_s=self.v_s, phi=before)
-                           for m in (work.fan_out, 0))
+            n, n_absent = (
+                worth_caching(m=m, v_r=v_r, v_e=self.v_e, v_s=self.v_s, phi=before)
+                for m in (work.fan_out, 0)
+            )
             c = work.frequencies.worth(n / t, n_absent / t, self.value_bytes, self.v_e, self.most)
             self.phi = self._share_of_the_disk(max(t * (1 - c.hit), 1e-9), c.keys * work.fan_out)
             if abs(self.phi - before) < SETTLED * before:
@@ -112,8 +136,11 @@ class _Sweep:
         keys, hit = c.keys, c.hit
         if left >= self.useful:  # H_R gets the memory that H_S has no use for
             absent = c.absent * self.v_e
-            keys = min(max(keys, (self.pool - self.useful * self.v_s - absent) / self.value_bytes),
-                       (self.most - absent) / self.value_bytes, work.frequencies.count)
+            keys = min(
+                max(keys, (self.pool - self.useful * self.v_s - absent) / self.value_bytes),
+                (self.most - absent) / self.value_bytes,
+                work.frequencies.count,
+            )
             hit = work.frequencies.top(keys) + c.lost
         h_s = min(max(left - self.empty, 1.0), self.useful)
         return Balance(t, keys * work.fan_out, hit, c.lost, h_s, self.phi)
@@ -137,16 +164,29 @@ class _Sweep:
         return math.log(max(b.tuples * (1 - b.hit), 1e-300) / (2 * b.h_s))
 
 
-def balance(work: Workload, pool: float, number: float, disk_tuples: float, costs: Costs,
-            cut_tuples: float, disk_share: float = 0.0) -> Balance:
+def balance(
+    work: Workload,
+    pool: float,
+    number: float,
+    disk_tuples: float,
+    costs: Costs,
+    cut_tuples: float,
+    disk_share: float = 0.0,
+) -> Balance:
     """Return the steady state. In its T, H_S is turned over twice; H_S has the part of `pool` bytes
     that H_R and the switching buffer leave."""
     sweep = _Sweep(work, pool, number, disk_tuples, costs, cut_tuples, disk_share)
     return sweep.at(crossing(sweep.surplus, 0.0, math.log(max(pool / sweep.v_s, 2.0)) + 30.0))
 
 
-def predict(work: Workload, m: float, costs: Costs, disk_tuples: float,
-            disk_share: float = 0.0, filter_bits: int = 0) -> Prediction:
+def predict(
+    work: Workload,
+    m: float,
+    costs: Costs,
+    disk_tuples: float,
+    disk_share: float = 0.0,
+    filter_bits: int = 0,
+) -> Prediction:
     """Predict ELEVATORJOIN's performance. m: M, bytes; disk_tuples: d; disk_share: phi, 0: from the
     costs; filter_bits: -1: no filter, 0: the best of ``FILTER_BITS`` or none."""
     if filter_bits:
@@ -156,12 +196,18 @@ def predict(work: Workload, m: float, costs: Costs, disk_tuples: float,
     return max(found, key=lambda p: p.rate)
 
 
-def _predict(work: Workload, m: float, costs: Costs, disk_tuples: float, disk_share: float,
-             bits: int) -> Prediction:
+def _predict(
+    work: Workload, m: float, costs: Costs, disk_tuples: float, disk_share: float, bits: int
+) -> Prediction:
     sizes, cut = {"disk_tuples": disk_tuples}, work.partitions(disk_tuples)
-    layout = {"m": m, "d": cut.most_tuples, "v_r": cut.tuple_bytes,
-              "v_s": work.elevator_tuple_bytes, "n": cut.number,
-              "filter_bytes": filter_bytes(bits, work.master_tuples, cut.number)}
+    layout = {
+        "m": m,
+        "d": cut.most_tuples,
+        "v_r": cut.tuple_bytes,
+        "v_s": work.elevator_tuple_bytes,
+        "n": cut.number,
+        "filter_bytes": filter_bytes(bits, work.master_tuples, cut.number),
+    }
     parts = memory(h_s=0, **layout)
     pool = parts["H_R"]  # H_S and H_R share it
     if not cut.fits(m) or pool < work.elevator_tuple_bytes:
@@ -173,8 +219,18 @@ def _predict(work: Workload, m: float, costs: Costs, disk_tuples: float, disk_sh
     if whole and not work.frequencies.absent:
         s = work.symbols(costs, 1, 1, work.master_tuples, "elevator")
         each = s.c_r + s.c_n + c_s_hit
-        return Prediction("elevatorjoin", sizes, 1.0, 0.0, each, each, parts, 0.0,
-                          work.master_tuples, course=_course(work, sweep, cut, costs, whole))
+        return Prediction(
+            "elevatorjoin",
+            sizes,
+            1.0,
+            0.0,
+            each,
+            each,
+            parts,
+            0.0,
+            work.master_tuples,
+            course=_course(work, sweep, cut, costs, whole),
+        )
     # share of the stream, if all of it missed H_R
     rejected = work.frequencies.absent * (1 - false_positives(bits))
     work = replace(work, frequencies=work.frequencies.rejecting(1 - false_positives(bits)))
@@ -185,18 +241,40 @@ def _predict(work: Workload, m: float, costs: Costs, disk_tuples: float, disk_sh
     at_once = (disk + front) * rejected / max(1 - rejected, 1e-9)
     s = work.symbols(costs, x.h_s, cut.tuples, x.h_r, "elevator")
     matches = disk * (1 - (work.frequencies.absent - x.lost) / max(1 - x.hit, 1e-9))
-    plain = c_loop(c_io=s.c_io - s.c_p * unread(matches), d=cut.tuples, c_h=s.c_h, w_s=disk,
-                   c_o=s.c_o, c_e=s.c_e, c_s=s.c_s, c_a=s.c_a, c_r=s.c_r, w_n=front, c_n=s.c_n,
-                   c_s_hit=c_s_hit)
+    plain = c_loop(
+        c_io=s.c_io - s.c_p * unread(matches),
+        d=cut.tuples,
+        c_h=s.c_h,
+        w_s=disk,
+        c_o=s.c_o,
+        c_e=s.c_e,
+        c_s=s.c_s,
+        c_a=s.c_a,
+        c_r=s.c_r,
+        w_n=front,
+        c_n=s.c_n,
+        c_s_hit=c_s_hit,
+    )
     # misses are looked up in the filter too, at the cost of an H_R of as many bytes
-    c_filter = (work.symbols(costs, 1, 1, layout["filter_bytes"] / work.cached_key_bytes).c_r
-                if bits else 0.0)
+    c_filter = (
+        work.symbols(costs, 1, 1, layout["filter_bytes"] / work.cached_key_bytes).c_r
+        if bits
+        else 0.0
+    )
     plain += at_once * (s.c_r + s.c_s) + (disk + at_once) * c_filter
-    return Prediction("elevatorjoin", sizes, front + at_once, disk, work.overlap(plain + s.c_i, s),
-                      plain, memory(h_s=x.h_s, **layout), x.h_s, x.h_r,
-                      {"filter_bits": bits} if bits else {},
-                      _course(work, sweep, cut, costs, whole))
-
+    return Prediction(
+        "elevatorjoin",
+        sizes,
+        front + at_once,
+        disk,
+        work.overlap(plain + s.c_i, s),
+        plain,
+        memory(h_s=x.h_s, **layout),
+        x.h_s,
+        x.h_r,
+        {"filter_bits": bits} if bits else {},
+        _course(work, sweep, cut, costs, whole),
+    )
 
 
 def _course(work: Workload, sweep: _Sweep, cut: Cut, costs: Costs, whole: bool) -> Course:
@@ -209,8 +287,13 @@ def _course(work: Workload, sweep: _Sweep, cut: Cut, costs: Costs, whole: bool) 
     """
     first = min(sweep.pool / sweep.v_s, sweep.useful)
     s = work.symbols(costs, first, cut.tuples, phase="elevator")
-    course = Course(work.tuples, cut.number, s.c_io + cut.tuples * s.c_h + s.c_i,
-                    s.c_o + s.c_e + s.c_s + s.c_a + s.c_r, first)
+    course = Course(
+        work.tuples,
+        cut.number,
+        s.c_io + cut.tuples * s.c_h + s.c_i,
+        s.c_o + s.c_e + s.c_s + s.c_a + s.c_r,
+        first,
+    )
     if not math.isfinite(work.tuples):
         return course
     hit_cost, fill = s.c_r + s.c_n + sweep.c_s_hit, FILL_TUPLE + work.cached_tuple_bytes * FILL
@@ -221,13 +304,21 @@ def _course(work: Workload, sweep: _Sweep, cut: Cut, costs: Costs, whole: bool) 
         b = sweep.at(math.log(max(t, 1.0)))
         known = work.frequencies.different(came) * work.fan_out
         here = work.master_tuples if whole else min(b.h_r, known)
-        seconds = (cut.number * course.read + t * (hit * hit_cost + (1 - hit) * course.miss)
-                   + max(here - cached, 0.0) * fill)
+        seconds = (
+            cut.number * course.read
+            + t * (hit * hit_cost + (1 - hit) * course.miss)
+            + max(here - cached, 0.0) * fill
+        )
         stages.append(Stage(t, hit, seconds))
         cached, hit = here, min(b.hit, work.frequencies.top(here / work.fan_out) + b.lost)
         before, t = t, 2 * b.h_s / max(1 - hit, 1e-9)
         if whole or abs(t - before) < EVEN_SWEEPS * before:
             break
-    in_vain = min(work.frequencies.different(min(first, work.tuples)) * work.fan_out,
-                  sweep.most / sweep.value_bytes * work.fan_out) * fill
+    in_vain = (
+        min(
+            work.frequencies.different(min(first, work.tuples)) * work.fan_out,
+            sweep.most / sweep.value_bytes * work.fan_out,
+        )
+        * fill
+    )
     return replace(course, stages=tuple(stages), in_vain=in_vain)

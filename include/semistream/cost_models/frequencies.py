@@ -55,17 +55,23 @@ class Frequencies:
         """Return Zipf's law: the value of rank x has probability x**-exponent / H(keys, exponent).
         Raises ConfigError for numbers out of range."""
         if keys < 1:
-            raise ConfigError("keys", "must be at least 1", keys,
-                              "It is R_t, the number of different join values.")
+            raise ConfigError(
+                "keys",
+                "must be at least 1",
+                keys,
+                "It is R_t, the number of different join values.",
+            )
         if not 0 <= exponent < 100:
-            raise ConfigError("skew", "must be in [0, 100)", exponent,
-                              "0 is uniform, 1 is Zipf's law.")
+            raise ConfigError(
+                "skew", "must be in [0, 100)", exponent, "0 is uniform, 1 is Zipf's law."
+            )
         if exponent == 0:
             return cls(np.array([1.0 / keys]), np.array([float(keys)]), "uniform")
         many = max(int(np.log(max(keys / _SINGLE, 1)) / np.log(_RATIO)), 0)
         single = min(keys, _SINGLE)
-        edges = np.unique(np.floor(np.concatenate([np.arange(single + 1),
-                                                   np.geomspace(single, keys, many + 2)])))
+        edges = np.unique(
+            np.floor(np.concatenate([np.arange(single + 1), np.geomspace(single, keys, many + 2)]))
+        )
         mass = np.diff(harmonic(edges, exponent))
         count = np.diff(edges)
         return cls(mass / count / mass.sum(), count, f"Zipf {exponent:g}")
@@ -83,20 +89,27 @@ class Frequencies:
         counts = np.asarray(counts, np.int64)
         counts = counts[counts > 0]
         if not len(counts):
-            return cls(np.array([1.0 / max(keys, 1)]), np.array([float(max(keys, 1))]),
-                       "taken as uniform, as none was observed")
+            return cls(
+                np.array([1.0 / max(keys, 1)]),
+                np.array([float(max(keys, 1))]),
+                "taken as uniform, as none was observed",
+            )
         seen, n_r = np.unique(counts, return_counts=True)
         total, unseen = float(counts.sum()), max(keys - len(counts), 0)
         p, many = _good_turing(seen, n_r.astype(np.float64)), n_r.astype(np.float64)
-        missing = min(max(total - float(p @ many), float(n_r[0]) if seen[0] == 1 else 0.0),
-                      0.99 * total) if unseen else 0.0
+        missing = (
+            min(max(total - float(p @ many), float(n_r[0]) if seen[0] == 1 else 0.0), 0.99 * total)
+            if unseen
+            else 0.0
+        )
         p = p * (total - missing) / float(p @ many)
         if missing:
             tail = _tail(float(p[0]), float(len(counts)), float(unseen), missing)
             p, many = np.append(p, tail[0]), np.append(many, tail[1])
         order = np.argsort(-p, kind="stable")
-        return cls(p[order] / (total + absent), many[order],
-                   f"observed in {int(total) + absent:,} tuples")
+        return cls(
+            p[order] / (total + absent), many[order], f"observed in {int(total) + absent:,} tuples"
+        )
 
     @cached_property
     def absent(self) -> float:
@@ -148,8 +161,9 @@ class Frequencies:
         h = math.exp(np.interp(-math.log(max(probability, 1e-300)), self._rarity, self._log_ends))
         return h, self.top(h)
 
-    def worth(self, least: float, least_absent: float, each: float, v_e: float,
-              room: float) -> Cached:
+    def worth(
+        self, least: float, least_absent: float, each: float, v_e: float, room: float
+    ) -> Cached:
         """Return the values to cache: those more probable than `least`, and absent values more
         probable than `least_absent`. A value takes `each` bytes and an absent one v_e. If they
         exceed `room` bytes, both numbers are scaled down."""
@@ -165,8 +179,9 @@ class Frequencies:
         """Return the frequencies in the remaining stream after a filter has rejected this share of
         the absent values."""
         left = 1.0 - self.absent * share
-        lost = self.lost and Frequencies(self.lost.p / left, self.lost.keys * (1 - share),
-                                         self.lost.name)
+        lost = self.lost and Frequencies(
+            self.lost.p / left, self.lost.keys * (1 - share), self.lost.name
+        )
         return Frequencies(self.p / left, self.keys, self.name, lost)
 
     def different(self, draws: float) -> float:
@@ -235,17 +250,22 @@ class Frequencies:
         rest = (1.0 - self.absent - self.top(heads)) / count
         own = np.minimum(self.keys, np.maximum(heads - self._ends[:-1], 0.0))
         which = own > 0
-        return Frequencies(np.append(self.p[which] + rest, rest),
-                           np.append(own[which], max(count - heads, 0.0)), self.name)
+        return Frequencies(
+            np.append(self.p[which] + rest, rest),
+            np.append(own[which], max(count - heads, 0.0)),
+            self.name,
+        )
 
     def _drawn_partitions(self, count: float) -> Frequencies:
         heads = int(min(4 * count, self.count))
-        whole = np.floor(np.minimum(self.keys, np.maximum(heads - self._ends[:-1], 0.0))
-                         + 1e-9).astype(np.int64)
+        whole = np.floor(
+            np.minimum(self.keys, np.maximum(heads - self._ends[:-1], 0.0)) + 1e-9
+        ).astype(np.int64)
         p = np.repeat(self.p, whole)
         rest = (1.0 - self.absent - float(p.sum())) / count
-        mass = np.bincount((_CHANCE[:len(p)] * count).astype(np.int64), p,
-                           minlength=math.ceil(count)) + max(rest, 0.0)
+        mass = np.bincount(
+            (_CHANCE[: len(p)] * count).astype(np.int64), p, minlength=math.ceil(count)
+        ) + max(rest, 0.0)
         mass[-1] -= rest * (len(mass) - count)  # the last partition may be a partial one
         return Frequencies(np.sort(mass)[::-1], np.ones(len(mass)), self.name)
 
@@ -264,7 +284,7 @@ def _good_turing(seen: np.ndarray, n_r: np.ndarray) -> np.ndarray:
 def _poisson_above(count: int, means: np.ndarray) -> np.ndarray:
     """Return the probabilities that Poisson variables with these means exceed `count`,
     float64[n]."""
-    spread = _SURE * math.sqrt(count + 1) + _SURE ** 2
+    spread = _SURE * math.sqrt(count + 1) + _SURE**2
     out = (means > count).astype(np.float64)
     near = np.flatnonzero((np.abs(means - count) < spread) & (means > 0))
     m, steps = means[near], np.arange(1, int(spread) + 1)[:, None]
@@ -272,7 +292,8 @@ def _poisson_above(count: int, means: np.ndarray) -> np.ndarray:
     # P(count) times a sum of products of the ratios of neighbouring probabilities
     ratios = np.where(below, np.maximum(count + 1 - steps, 0) / m, m / (count + steps))
     tail = np.exp(count * np.log(m) - m - math.lgamma(count + 1)) * (
-        np.cumprod(ratios, axis=0).sum(axis=0) + below)
+        np.cumprod(ratios, axis=0).sum(axis=0) + below
+    )
     out[near] = np.where(below, 1 - tail, tail)
     return out
 
@@ -281,8 +302,9 @@ def _tail(p: float, seen: float, unseen: float, missing: float) -> tuple[np.ndar
     """Return groups of the unseen values, (p, keys), with probabilities p (seen / rank)^s. s is
     chosen so that they add up to `missing`. If they are no rarer than the values seen once, they
     are one group."""
-    ranks = np.geomspace(seen, seen + unseen,
-                         max(int(math.log((seen + unseen) / seen) / math.log(_RATIO)), 1) + 1)
+    ranks = np.geomspace(
+        seen, seen + unseen, max(int(math.log((seen + unseen) / seen) / math.log(_RATIO)), 1) + 1
+    )
 
     def mass(s: float) -> np.ndarray:
         rate = 1 - s  # if it is 0, the limit is ln

@@ -12,8 +12,9 @@ _EXACT = 256  # terms summed one by one; beyond them, Euler-Maclaurin is exact t
 def harmonic(n: float | np.ndarray, exponent: float = 1.0) -> np.ndarray:
     """Return H(n, s), the generalised harmonic number, elementwise. n >= 0 is rounded down."""
     n = np.floor(np.asarray(n, np.float64))
-    head = np.concatenate([[0.0],
-                           np.cumsum(np.arange(1, _EXACT + 1, dtype=np.float64) ** -exponent)])
+    head = np.concatenate(
+        [[0.0], np.cumsum(np.arange(1, _EXACT + 1, dtype=np.float64) ** -exponent)]
+    )
     small = head[np.minimum(n, _EXACT).astype(np.int64)]
     tail = np.maximum(n, _EXACT)
     grown = lambda x: _integral(x, exponent) + _boundary(x, exponent)
@@ -25,8 +26,9 @@ def harmonic_approximation(n: float | np.ndarray) -> np.ndarray:
     return np.log(n) + EULER_GAMMA
 
 
-def power_sum(first: float | np.ndarray, last: float | np.ndarray,
-              exponent: float = 1.0) -> np.ndarray:
+def power_sum(
+    first: float | np.ndarray, last: float | np.ndarray, exponent: float = 1.0
+) -> np.ndarray:
     """Return the sum of x**-s over x = first..last; 0 if last < first."""
     return np.maximum(harmonic(last, exponent) - harmonic(np.asarray(first) - 1, exponent), 0.0)
 
@@ -40,5 +42,5 @@ def _integral(x: float | np.ndarray, s: float) -> np.ndarray:
 def _boundary(x: float | np.ndarray, s: float) -> np.ndarray:
     """Return the Euler-Maclaurin terms at a bound: f/2 + f'/12 - f'''/720 of f = x**-s."""
     x = np.asarray(x, np.float64)
-    f = x ** -s
-    return f / 2 - s * f / (12 * x) + s * (s + 1) * (s + 2) * f / (720 * x ** 3)
+    f = x**-s
+    return f / 2 - s * f / (12 * x) + s * (s + 1) * (s + 2) * f / (720 * x**3)

@@ -24,14 +24,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from semistream.cost_models.costs import (
-    Costs,
-    Cut,
-    Prediction,
-    Symbols,
-    Workload,
-    infeasible,
-)
+from semistream.cost_models.costs import Costs, Cut, Prediction, Symbols, Workload, infeasible
 from semistream.cost_models.course import Course
 from semistream.cost_models.frequencies import Frequencies
 from semistream.cost_models.solve import crossing
@@ -42,8 +35,9 @@ def memory(*, m: float, d: float, v_r: float) -> dict[str, float]:
     return {"disk buffer": d * v_r, "H_S": m - d * v_r}
 
 
-def c_loop(*, c_io: float, d: float, c_h: float, w: float, c_o: float, c_e: float, c_s: float,
-           c_a: float) -> float:
+def c_loop(
+    *, c_io: float, d: float, c_h: float, w: float, c_o: float, c_e: float, c_s: float, c_a: float
+) -> float:
     """Return c_IO(d) + d c_H + w (c_O + c_E + c_S + c_A), seconds."""
     return c_io + d * c_h + w * (c_o + c_e + c_s + c_a)
 
@@ -94,8 +88,11 @@ def waiting(work: Workload, stream: Frequencies, number: float) -> Waiting:
     in_gaps, present = stream.absent * work.gaps, 1 - stream.absent
     of = stream.partitions(number)
     share = max(present + in_gaps, 1e-9)
-    return Waiting(Frequencies(of.p + in_gaps / number, of.keys, of.name), present / share,
-                   (stream.absent - in_gaps) / share)
+    return Waiting(
+        Frequencies(of.p + in_gaps / number, of.keys, of.name),
+        present / share,
+        (stream.absent - in_gaps) / share,
+    )
 
 
 def predict(work: Workload, m: float, costs: Costs, disk_tuples: float) -> Prediction:
@@ -108,17 +105,33 @@ def predict(work: Workload, m: float, costs: Costs, disk_tuples: float) -> Predi
     waits = waiting(work, work.frequencies, cut.number)
     w = reads(waits.partitions, h_s).w
     s = work.symbols(costs, h_s, cut.tuples, phase="index")
-    printed = c_loop(c_io=s.c_io, d=cut.tuples, c_h=s.c_h, w=w, c_o=s.c_o, c_e=s.c_e, c_s=s.c_s,
-                     c_a=s.c_a)
+    printed = c_loop(
+        c_io=s.c_io, d=cut.tuples, c_h=s.c_h, w=w, c_o=s.c_o, c_e=s.c_e, c_s=s.c_s, c_a=s.c_a
+    )
     at_once = w * waits.at_once
     plain = printed + s.c_i + at_once * s.c_s - w * (1 - waits.present) * s.c_o
-    return Prediction("hybridjoin", sizes, 0.0, w + at_once, work.overlap(plain, s), printed, parts,
-                      h_s, course=course(work, cut, s, h_s))
+    return Prediction(
+        "hybridjoin",
+        sizes,
+        0.0,
+        w + at_once,
+        work.overlap(plain, s),
+        printed,
+        parts,
+        h_s,
+        course=course(work, cut, s, h_s),
+    )
 
 
-def course(work: Workload, cut: Cut, s: Symbols, h_s: float, more: float = 0.0,
-           more_each: float = 0.0) -> Course:
+def course(
+    work: Workload, cut: Cut, s: Symbols, h_s: float, more: float = 0.0, more_each: float = 0.0
+) -> Course:
     """Return the course of an index-based join's run. more, more_each: costs beside HYBRIDJOIN's,
     of an iteration and of a tuple through H_S."""
-    return Course(work.tuples, cut.number, s.c_io + cut.tuples * s.c_h + s.c_i + more,
-                  s.c_o + s.c_e + s.c_s + s.c_a + more_each, h_s)
+    return Course(
+        work.tuples,
+        cut.number,
+        s.c_io + cut.tuples * s.c_h + s.c_i + more,
+        s.c_o + s.c_e + s.c_s + s.c_a + more_each,
+        h_s,
+    )

@@ -26,20 +26,23 @@ from semistream.cost_models.course import Course
 from semistream.joins.scan_phase import largest_chunk
 
 
-def memory(*, b: float, v_r: float, w: float, n: float, v_s: float, v_ptr: float = 0.0,
-           f: float = 1.0) -> dict[str, float]:
+def memory(
+    *, b: float, v_r: float, w: float, n: float, v_s: float, v_ptr: float = 0.0, f: float = 1.0
+) -> dict[str, float]:
     """Return the terms of M = b v_R + w N (v_ptr + f v_S), bytes; [1] Eq. 1 without H_R."""
     return {"disk buffer": b * v_r, "H_S": w * n * (v_ptr + f * v_s)}
 
 
-def chunk(*, m: float, b: float, v_r: float, n: float, v_s: float, v_ptr: float = 0.0,
-          f: float = 1.0) -> float:
+def chunk(
+    *, m: float, b: float, v_r: float, n: float, v_s: float, v_ptr: float = 0.0, f: float = 1.0
+) -> float:
     """Return w, the stream tuples per iteration that M bytes allow: Eq. 1 solved for w."""
     return (m - b * v_r) / (n * (v_ptr + f * v_s))
 
 
-def c_loop(*, c_io: float, b: float, c_h: float, w: float, c_o: float, c_e: float, c_s: float,
-           c_a: float) -> float:
+def c_loop(
+    *, c_io: float, b: float, c_h: float, w: float, c_o: float, c_e: float, c_s: float, c_a: float
+) -> float:
     """Return c_IO(b) + b c_H + w (c_O + c_E + c_S + c_A), seconds; [1] Eq. 2 without H_R."""
     return c_io + b * c_h + w * (c_o + c_e + c_s + c_a)
 
@@ -59,18 +62,38 @@ def admitted(work: Workload, w: float, disk_tuples: float) -> float:
 def predict(work: Workload, m: float, costs: Costs, disk_tuples: float) -> Prediction:
     """Predict MESHJOIN's performance. m: M, bytes; disk_tuples: b."""
     sizes, cut = {"disk_tuples": disk_tuples}, work.partitions(disk_tuples)
-    layout = {"b": cut.most_tuples, "v_r": cut.tuple_bytes, "n": cut.number,
-              "v_s": work.stream_tuple_bytes}
+    layout = {
+        "b": cut.most_tuples,
+        "v_r": cut.tuple_bytes,
+        "n": cut.number,
+        "v_s": work.stream_tuple_bytes,
+    }
     most = chunk(m=m, **layout)
     if not cut.fits(m) or most < 1:
         return infeasible("meshjoin", sizes)
     w = admitted(work, most, cut.most_tuples)
     s = work.symbols(costs, w * cut.number, cut.tuples)
-    printed = c_loop(c_io=s.c_io, b=cut.tuples, c_h=s.c_h, w=w, c_o=s.c_o, c_e=s.c_e, c_s=s.c_s,
-                     c_a=s.c_a)
+    printed = c_loop(
+        c_io=s.c_io, b=cut.tuples, c_h=s.c_h, w=w, c_o=s.c_o, c_e=s.c_e, c_s=s.c_s, c_a=s.c_a
+    )
     matches = w * (1 - work.frequencies.absent)
     corrected = work.overlap(printed + s.c_i - s.c_p * unread(matches), s)
-    course = Course(work.tuples, cut.number, s.c_io + cut.tuples * s.c_h + s.c_i,
-                    s.c_o + s.c_e + s.c_s + s.c_a, w * cut.number, scans=True)
-    return Prediction("meshjoin", sizes, 0.0, w, corrected, printed, memory(w=most, **layout),
-                      w * cut.number, course=course)
+    course = Course(
+        work.tuples,
+        cut.number,
+        s.c_io + cut.tuples * s.c_h + s.c_i,
+        s.c_o + s.c_e + s.c_s + s.c_a,
+        w * cut.number,
+        scans=True,
+    )
+    return Prediction(
+        "meshjoin",
+        sizes,
+        0.0,
+        w,
+        corrected,
+        printed,
+        memory(w=most, **layout),
+        w * cut.number,
+        course=course,
+    )

@@ -46,8 +46,9 @@ def read_at(partitions: Frequencies, h_s: float, came: float = math.inf) -> floa
     return max(math.exp(crossing(surplus, -30.0, math.log(2 * h_s))), 1.0)
 
 
-def predict(work: Workload, m: float, costs: Costs, disk_tuples: float,
-            cache_share: float) -> Prediction:
+def predict(
+    work: Workload, m: float, costs: Costs, disk_tuples: float, cache_share: float
+) -> Prediction:
     """Predict the partition-based join's performance. m: M, bytes; disk_tuples: d; cache_share:
     share of the memory beside the disk buffer and the counters that holds partitions."""
     sizes = {"disk_tuples": disk_tuples, "cache_share": cache_share}
@@ -60,8 +61,13 @@ def predict(work: Workload, m: float, costs: Costs, disk_tuples: float,
     hit, h_r = blocks.top(places), places * cut.tuples
     index, s = (work.symbols(costs, h_s, cut.tuples, h_r, phase) for phase in ("index", "elevator"))
     s = s._replace(**{name: getattr(index, name) for name in ("c_io", "c_p", "c_w", "c_x")})
-    course = Course(work.tuples, cut.number, s.c_io + cut.tuples * s.c_h + s.c_i,
-                    s.c_o + s.c_e + s.c_s + s.c_a + s.c_r, h_s).filled_after(1.0, 2 * h_s)
+    course = Course(
+        work.tuples,
+        cut.number,
+        s.c_io + cut.tuples * s.c_h + s.c_i,
+        s.c_o + s.c_e + s.c_s + s.c_a + s.c_r,
+        h_s,
+    ).filled_after(1.0, 2 * h_s)
     absent = work.frequencies.absent
     in_gaps = absent * work.gaps  # absent keys that wait, for any partition
     present, at_once = max(1 - absent - hit, 0.0), absent - in_gaps
@@ -72,8 +78,29 @@ def predict(work: Workload, m: float, costs: Costs, disk_tuples: float,
     waiting = Frequencies((rest.p + in_gaps / cut.number) / misses, rest.keys)
     w = read_at(waiting, h_s, work.tuples * misses)
     w_n, at_once = w * hit / misses, w * at_once / misses
-    plain = c_loop(c_io=s.c_io, d=cut.tuples, c_h=s.c_h, w_s=w, c_o=s.c_o, c_e=s.c_e, c_s=s.c_s,
-                   c_a=s.c_a, c_r=s.c_r, w_n=w_n, c_n=s.c_n)
+    plain = c_loop(
+        c_io=s.c_io,
+        d=cut.tuples,
+        c_h=s.c_h,
+        w_s=w,
+        c_o=s.c_o,
+        c_e=s.c_e,
+        c_s=s.c_s,
+        c_a=s.c_a,
+        c_r=s.c_r,
+        w_n=w_n,
+        c_n=s.c_n,
+    )
     corrected = plain + s.c_i + at_once * (s.c_s + s.c_r) - w * (1 - present / misses) * s.c_o
-    return Prediction("partition-join", sizes, w_n, w + at_once, work.overlap(corrected, s), plain,
-                      parts, h_s, h_r, course=course)
+    return Prediction(
+        "partition-join",
+        sizes,
+        w_n,
+        w + at_once,
+        work.overlap(corrected, s),
+        plain,
+        parts,
+        h_s,
+        h_r,
+        course=course,
+    )

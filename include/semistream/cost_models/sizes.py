@@ -34,8 +34,10 @@ class Size(NamedTuple):
         """Return the possible values next to `size`, in ascending order."""
         (low, high), unit = self.bounds(work, memory), self.unit(work)
         at = size / unit
-        values = (min(max(n * unit, low), high)
-                  for n in ((math.floor(at), math.ceil(at)) if self.coarse else (round(at),)))
+        values = (
+            min(max(n * unit, low), high)
+            for n in ((math.floor(at), math.ceil(at)) if self.coarse else (round(at),))
+        )
         return sorted({round(v, 3) if unit < 1 else max(1, int(v)) for v in values})
 
 
@@ -45,10 +47,17 @@ def at_most(work: Workload, most: float, least: float = 1.0) -> tuple[float, flo
     return min(least, max(most, 1.0)), max(most, least)
 
 
-DISK_TUPLES = Size(lambda work, m: at_most(work, m / 2 / work.disk_tuple_bytes, work.page_tuples),
-                   lambda work: work.page_tuples, coarse=True)
+DISK_TUPLES = Size(
+    lambda work, m: at_most(work, m / 2 / work.disk_tuple_bytes, work.page_tuples),
+    lambda work: work.page_tuples,
+    coarse=True,
+)
 SLICES = Size(lambda _work, _memory: (1.0, SLICES_MOST), coarse=True)
-CACHE_TUPLES = Size(lambda work, m: at_most(
-    work, CACHED * m / (work.cached_tuple_bytes + work.cached_key_bytes) / (1 + 1 / SWITCH_SHARE)))
+CACHE_TUPLES = Size(
+    lambda work, m: at_most(
+        work,
+        CACHED * m / (work.cached_tuple_bytes + work.cached_key_bytes) / (1 + 1 / SWITCH_SHARE),
+    )
+)
 RESIDENT_TUPLES = Size(lambda work, m: at_most(work, CACHED * m / work.resident_tuple_bytes))
 CACHE_SHARE = Size(lambda _work, _memory: (0.01, 0.9), lambda _work: FRACTION)

@@ -34,8 +34,17 @@ from semistream.joins.ssbj import CANDIDATE_BYTES, LEAST_H_S, most_candidates
 FIRST_SWITCH = 4.0  # R-cycles before the first one with values in H_R, as rc begins at 2
 
 
-def memory(*, m: float, b: float, v_r: float, candidates: float, h_r: float, v_h: float, e_r: float,
-           v_e: float) -> dict[str, float]:
+def memory(
+    *,
+    m: float,
+    b: float,
+    v_r: float,
+    candidates: float,
+    h_r: float,
+    v_h: float,
+    e_r: float,
+    v_e: float,
+) -> dict[str, float]:
     """Return the terms of M = b v_R + h_R v_H + e_R v_E + candidates + w_S (R_t / b) v_S, bytes;
     [1] Eq. 1 with *real bytes*. The last term, H_S, gets the rest.
 
@@ -45,8 +54,21 @@ def memory(*, m: float, b: float, v_r: float, candidates: float, h_r: float, v_h
     return taken | {"H_S": m - sum(taken.values())}
 
 
-def c_loop(*, c_io: float, b: float, c_h: float, c_b: float, w_n: float, c_r: float, c_n: float,
-           w_s: float, c_e: float, c_s: float, c_a: float, c_o: float) -> float:
+def c_loop(
+    *,
+    c_io: float,
+    b: float,
+    c_h: float,
+    c_b: float,
+    w_n: float,
+    c_r: float,
+    c_n: float,
+    w_s: float,
+    c_e: float,
+    c_s: float,
+    c_a: float,
+    c_o: float,
+) -> float:
     """Return c_IO(b) + b (c_H + c_B) + w_N (c_S + c_R + c_N) + w_S (c_E + c_S + c_A + c_O),
     seconds; [1] Eq. 2.
 
@@ -72,8 +94,9 @@ class Balance(NamedTuple):
     h_s: float  # tuples in H_S
 
 
-def balance(work: Workload, pool: float, partitions: float, disk_tuples: float,
-            sf: float = 1.0) -> Balance:
+def balance(
+    work: Workload, pool: float, partitions: float, disk_tuples: float, sf: float = 1.0
+) -> Balance:
     """Return the steady state. At its T, H_S holds just the tuples of an R-cycle that miss H_R; H_S
     has the part of `pool` bytes that H_R leaves."""
     v_s, v_e = work.stream_tuple_bytes, work.cached_key_bytes
@@ -97,12 +120,19 @@ def balance(work: Workload, pool: float, partitions: float, disk_tuples: float,
     return at(crossing(surplus, math.log(partitions), math.log(max(pool / v_s, 2.0)) + 30.0))
 
 
-def predict(work: Workload, m: float, costs: Costs, disk_tuples: float,
-            switching_factor: float = 1.0) -> Prediction:
+def predict(
+    work: Workload, m: float, costs: Costs, disk_tuples: float, switching_factor: float = 1.0
+) -> Prediction:
     """Predict the performance of SSBJ with fixed M. m: M, bytes; disk_tuples: b."""
     sizes, cut = {"disk_tuples": disk_tuples}, work.partitions(disk_tuples)
-    layout = {"m": m, "b": cut.most_tuples, "v_r": cut.tuple_bytes, "v_h": work.cached_tuple_bytes,
-              "v_e": work.cached_key_bytes, "candidates": most_candidates(int(m)) * CANDIDATE_BYTES}
+    layout = {
+        "m": m,
+        "b": cut.most_tuples,
+        "v_r": cut.tuple_bytes,
+        "v_h": work.cached_tuple_bytes,
+        "v_e": work.cached_key_bytes,
+        "candidates": most_candidates(int(m)) * CANDIDATE_BYTES,
+    }
     pool = memory(h_r=0, e_r=0, **layout)["H_S"]  # H_R and H_S share it
     least = max(pool * LEAST_H_S, work.stream_tuple_bytes * cut.number)
     if not cut.fits(m) or pool < 2 * least:
@@ -112,15 +142,43 @@ def predict(work: Workload, m: float, costs: Costs, disk_tuples: float,
     w_n, w_s = x.tuples / cut.number * x.hit, x.tuples / cut.number * (1 - x.hit)
     s = work.symbols(costs, w_s * cut.number, cut.tuples, x.h_r)
     h_s = min(pool / work.stream_tuple_bytes, cut.number * largest_chunk(cut.most_tuples))
-    course = Course(work.tuples, cut.number, s.c_io + cut.tuples * s.c_h + s.c_i,
-                    s.c_e + s.c_s + s.c_a + s.c_o + s.c_r, h_s, scans=True)
+    course = Course(
+        work.tuples,
+        cut.number,
+        s.c_io + cut.tuples * s.c_h + s.c_i,
+        s.c_e + s.c_s + s.c_a + s.c_o + s.c_r,
+        h_s,
+        scans=True,
+    )
     course = course.filled_after(FIRST_SWITCH, h_s)
     if x.hit > 1 - 1e-9:  # Theorem 3: a join in main memory, and the disk rests
         each = s.c_r + s.c_n + s.c_s
         return Prediction("ssbj", sizes, 1.0, 0.0, each, each, parts, 0.0, x.h_r, course=course)
-    printed = c_loop(c_io=s.c_io, b=cut.tuples, c_h=s.c_h, c_b=s.c_b, w_n=w_n, c_r=s.c_r, c_n=s.c_n,
-                     w_s=w_s, c_e=s.c_e, c_s=s.c_s, c_a=s.c_a, c_o=s.c_o)
+    printed = c_loop(
+        c_io=s.c_io,
+        b=cut.tuples,
+        c_h=s.c_h,
+        c_b=s.c_b,
+        w_n=w_n,
+        c_r=s.c_r,
+        c_n=s.c_n,
+        w_s=w_s,
+        c_e=s.c_e,
+        c_s=s.c_s,
+        c_a=s.c_a,
+        c_o=s.c_o,
+    )
     matches = w_s * (1 - (work.frequencies.absent - x.lost) / (1 - x.hit))
     corrected = printed + w_s * s.c_r - cut.tuples * s.c_b / 3 + s.c_i - s.c_p * unread(matches)
-    return Prediction("ssbj", sizes, w_n, w_s, work.overlap(corrected, s), printed, parts,
-                      w_s * cut.number, x.h_r, course=course)
+    return Prediction(
+        "ssbj",
+        sizes,
+        w_n,
+        w_s,
+        work.overlap(corrected, s),
+        printed,
+        parts,
+        w_s * cut.number,
+        x.h_r,
+        course=course,
+    )

@@ -31,19 +31,35 @@ from semistream.joins.block_cache import BlockCache
 from semistream.joins.ssij import FREED
 
 
-def memory(*, m: float, d: float, v_r: float, n: float, places: float, v_h: float,
-           v_e: float) -> dict[str, float]:
+def memory(
+    *, m: float, d: float, v_r: float, n: float, places: float, v_h: float, v_e: float
+) -> dict[str, float]:
     """Return the terms of M, bytes. H_S gets the rest.
 
     v_h, v_e: bytes of a cached tuple and of its key.
     """
-    taken = {"disk buffer": d * v_r, "utility counters": n * BlockCache.BLOCK,
-             "block cache": places * (int(d * (v_h + v_e)) + 1)}
+    taken = {
+        "disk buffer": d * v_r,
+        "utility counters": n * BlockCache.BLOCK,
+        "block cache": places * (int(d * (v_h + v_e)) + 1),
+    }
     return taken | {"H_S": m - sum(taken.values())}
 
 
-def c_loop(*, c_io: float, d: float, c_h: float, w_s: float, c_o: float, c_e: float, c_s: float,
-           c_a: float, c_r: float, w_n: float, c_n: float) -> float:
+def c_loop(
+    *,
+    c_io: float,
+    d: float,
+    c_h: float,
+    w_s: float,
+    c_o: float,
+    c_e: float,
+    c_s: float,
+    c_a: float,
+    c_r: float,
+    w_n: float,
+    c_n: float,
+) -> float:
     """Return c_IO(d) + d c_H + w_S (c_O + c_E + c_S + c_A + c_R) + w_N (c_R + c_N + c_S), seconds.
     c_R and c_N are c_H and c_O of the cache."""
     return c_io + d * c_h + w_s * (c_o + c_e + c_s + c_a + c_r) + w_n * (c_r + c_n + c_s)
@@ -65,12 +81,19 @@ def finished(blocks: Frequencies, h_s: float) -> float:
     return 1 / float(many @ (blocks.p / np.maximum(np.maximum(c + gain / 2, gain), 1.0)))
 
 
-def cached_blocks(work: Workload, m: float, cut: Cut,
-                  share: float) -> tuple[float, dict[str, float]]:
+def cached_blocks(
+    work: Workload, m: float, cut: Cut, share: float
+) -> tuple[float, dict[str, float]]:
     """Return the places of the block cache and how M is divided, bytes. share: of the memory beside
     the disk buffer and the counters, what caches blocks."""
-    layout = {"m": m, "d": cut.most_tuples, "v_r": cut.tuple_bytes, "n": cut.number,
-              "v_h": work.cached_tuple_bytes, "v_e": work.cached_key_bytes + BlockCache.ENTRY}
+    layout = {
+        "m": m,
+        "d": cut.most_tuples,
+        "v_r": cut.tuple_bytes,
+        "n": cut.number,
+        "v_h": work.cached_tuple_bytes,
+        "v_e": work.cached_key_bytes + BlockCache.ENTRY,
+    }
     left = memory(places=0, **layout)["H_S"]
     places = min(share * left / memory(places=1, **layout)["block cache"], cut.number)
     if work.cut is not None:
@@ -78,8 +101,9 @@ def cached_blocks(work: Workload, m: float, cut: Cut,
     return places, memory(places=places, **layout)
 
 
-def predict(work: Workload, m: float, costs: Costs, disk_tuples: float,
-            cache_share: float) -> Prediction:
+def predict(
+    work: Workload, m: float, costs: Costs, disk_tuples: float, cache_share: float
+) -> Prediction:
     """Predict SSIJ's performance. m: M, bytes; disk_tuples: d; cache_share: share of the memory
     beside the disk buffer and the counters that caches blocks."""
     sizes = {"disk_tuples": disk_tuples, "cache_share": cache_share}
@@ -91,8 +115,13 @@ def predict(work: Workload, m: float, costs: Costs, disk_tuples: float,
     blocks = work.frequencies.partitions(cut.number)
     hit, h_r = blocks.top(places), places * cut.tuples
     s = work.symbols(costs, h_s, cut.tuples, h_r, "index")
-    course = Course(work.tuples, cut.number, s.c_io + cut.tuples * s.c_h + s.c_i,
-                    s.c_o + s.c_e + s.c_s + s.c_a + s.c_r, h_s).filled_after(1.0, 2 * h_s)
+    course = Course(
+        work.tuples,
+        cut.number,
+        s.c_io + cut.tuples * s.c_h + s.c_i,
+        s.c_o + s.c_e + s.c_s + s.c_a + s.c_r,
+        h_s,
+    ).filled_after(1.0, 2 * h_s)
     present = 1 - work.frequencies.absent - hit
     if present < 1e-9:  # all of R is cached, and the index recognises absent keys
         return in_memory("ssij", sizes, s, h_r, parts, course)
@@ -100,8 +129,20 @@ def predict(work: Workload, m: float, costs: Costs, disk_tuples: float,
     w = finished(Frequencies(rest.p / max(1 - rest.absent, 1e-9), rest.keys), h_s)
     w_s = w * (1 - hit) / max(present, 1e-9)
     w_n = w_s * hit / (1 - hit)
-    plain = c_loop(c_io=s.c_io, d=cut.tuples, c_h=s.c_h, w_s=w, c_o=s.c_o, c_e=s.c_e, c_s=s.c_s,
-                   c_a=s.c_a, c_r=s.c_r, w_n=w_n, c_n=s.c_n)
+    plain = c_loop(
+        c_io=s.c_io,
+        d=cut.tuples,
+        c_h=s.c_h,
+        w_s=w,
+        c_o=s.c_o,
+        c_e=s.c_e,
+        c_s=s.c_s,
+        c_a=s.c_a,
+        c_r=s.c_r,
+        w_n=w_n,
+        c_n=s.c_n,
+    )
     corrected = plain + s.c_i + (w_s - w) * (s.c_s + s.c_r) + w * s.c_e / FREED / 8
-    return Prediction("ssij", sizes, w_n, w_s, work.overlap(corrected, s), plain, parts, h_s, h_r,
-                      course=course)
+    return Prediction(
+        "ssij", sizes, w_n, w_s, work.overlap(corrected, s), plain, parts, h_s, h_r, course=course
+    )

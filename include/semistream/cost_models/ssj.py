@@ -32,14 +32,7 @@ from __future__ import annotations
 import math
 
 from semistream.cost_models import meshjoin
-from semistream.cost_models.costs import (
-    Costs,
-    Cut,
-    Prediction,
-    Symbols,
-    Workload,
-    infeasible,
-)
+from semistream.cost_models.costs import Costs, Cut, Prediction, Symbols, Workload, infeasible
 from semistream.cost_models.course import Course
 from semistream.cost_models.frequencies import Frequencies
 from semistream.cost_models.harmonic import harmonic, harmonic_approximation
@@ -48,8 +41,9 @@ from semistream.joins.frequency_detection import SWITCH_SHARE
 FILLING = 2.0  # R-cycles, without the hits found later, in which the cache fills
 
 
-def memory(*, m: float, d: float, v_r: float, h_r: float, v_h: float, v_f: float) -> dict[str,
-                                                                                          float]:
+def memory(
+    *, m: float, d: float, v_r: float, h_r: float, v_h: float, v_f: float
+) -> dict[str, float]:
     """Return the terms of M = d v_R + h_R v_H + v_F h_R + [..], bytes; [1] Eq. 1. [..], for H_S and
     its queue, is the rest.
 
@@ -59,8 +53,21 @@ def memory(*, m: float, d: float, v_r: float, h_r: float, v_h: float, v_f: float
     return taken | {"H_S": m - sum(taken.values())}
 
 
-def c_loop(*, c_io: float, d: float, c_h: float, c_f: float, w_s: float, c_o: float, c_e: float,
-           c_s: float, c_a: float, w_n: float, c_r: float, c_n: float) -> float:
+def c_loop(
+    *,
+    c_io: float,
+    d: float,
+    c_h: float,
+    c_f: float,
+    w_s: float,
+    c_o: float,
+    c_e: float,
+    c_s: float,
+    c_a: float,
+    w_n: float,
+    c_r: float,
+    c_n: float,
+) -> float:
     """Return c_IO(d) + d (c_H + c_F) + w_S (c_O + c_E + c_S + c_A) + w_N (c_R + c_N + c_S),
     seconds; [1] Eq. 2.
 
@@ -108,12 +115,16 @@ def factors_s(*, d: float, h_r: float, r_t: float) -> tuple[float, float, float]
     """Return (theta_S, psi_S, phi_S), the factors by which p_S of Eq. 8 changes when d, h_R, and
     R_t is doubled; for Eq. 9."""
     here = p_s(d=d, h_r=h_r, r_t=r_t)
-    return (p_s(d=2 * d, h_r=h_r, r_t=r_t) / here, p_s(d=d, h_r=2 * h_r, r_t=r_t) / here,
-            p_s(d=d, h_r=h_r, r_t=2 * r_t) / here)
+    return (
+        p_s(d=2 * d, h_r=h_r, r_t=r_t) / here,
+        p_s(d=d, h_r=2 * h_r, r_t=r_t) / here,
+        p_s(d=d, h_r=h_r, r_t=2 * r_t) / here,
+    )
 
 
-def p_s_power(*, d: float, h_r: float, r_t: float, theta_s: float, psi_s: float,
-              phi_s: float) -> float:
+def p_s_power(
+    *, d: float, h_r: float, r_t: float, theta_s: float, psi_s: float, phi_s: float
+) -> float:
     """Return the mean p_S = d^x h_R^y R_t^z; [1] Eq. 9. x, y, z = log2 of theta_S, psi_S, phi_S."""
     return d ** math.log2(theta_s) * h_r ** math.log2(psi_s) * r_t ** math.log2(phi_s)
 
@@ -125,8 +136,9 @@ def w_s(*, p_s: float, h_s: float) -> float:
 
 def held(work: Workload, h_r: float) -> float:
     """Return the master tuples that H_R and its switching buffer have places for."""
-    return h_r + max(h_r // SWITCH_SHARE,
-                     1) if work.cut is not None else h_r * (1 + 1 / SWITCH_SHARE)
+    return (
+        h_r + max(h_r // SWITCH_SHARE, 1) if work.cut is not None else h_r * (1 + 1 / SWITCH_SHARE)
+    )
 
 
 def behind(work: Workload, cut: Cut, h_r: float) -> tuple[float, Frequencies]:
@@ -146,48 +158,100 @@ def matched(work: Workload, cut: Cut, waiting: Frequencies, h_s: float, share: f
     return min(waiting.different(h_s) * share, cut.tuples / work.fan_out)
 
 
-def predict(work: Workload, m: float, costs: Costs, disk_tuples: float, cache_tuples: float,
-            algorithm: str = "ssj") -> Prediction:
+def predict(
+    work: Workload,
+    m: float,
+    costs: Costs,
+    disk_tuples: float,
+    cache_tuples: float,
+    algorithm: str = "ssj",
+) -> Prediction:
     """Predict SSJ's performance. m: M, bytes; disk_tuples: d; cache_tuples: h_R."""
     sizes = {"disk_tuples": disk_tuples, "cache_tuples": cache_tuples}
     cut = work.partitions(disk_tuples)
     hit, missed = behind(work, cut, cache_tuples)
-    parts = memory(m=m, d=cut.most_tuples, v_r=cut.tuple_bytes, h_r=held(work, cache_tuples),
-                   v_h=work.cached_tuple_bytes, v_f=work.cached_key_bytes)
+    parts = memory(
+        m=m,
+        d=cut.most_tuples,
+        v_r=cut.tuple_bytes,
+        h_r=held(work, cache_tuples),
+        v_h=work.cached_tuple_bytes,
+        v_f=work.cached_key_bytes,
+    )
     h_s = parts["H_S"] / work.stream_tuple_bytes
     if not cut.fits(m) or h_s < cut.number:
         return infeasible(algorithm, sizes)
     disk = meshjoin.admitted(work, w_s(p_s=1 / cut.number, h_s=h_s), cut.most_tuples)
     if hit > 1 - 1e-9:
         s = work.symbols(costs, disk * cut.number, cut.tuples, cache_tuples)
-        return in_memory(algorithm, sizes, work.symbols(costs, 1, 1, cache_tuples), cache_tuples,
-                         parts, course(work, cut, s, disk * cut.number))
+        return in_memory(
+            algorithm,
+            sizes,
+            work.symbols(costs, 1, 1, cache_tuples),
+            cache_tuples,
+            parts,
+            course(work, cut, s, disk * cut.number),
+        )
     if algorithm == "ssj" and math.isfinite(work.batch_tuples):
         coming = work.batch_tuples * (1 - hit)
         disk = coming / (math.floor(coming / disk) + 1)
     front = w_n(p_n=hit, s_n=disk / (1 - hit), n=1)
     s = work.symbols(costs, disk * cut.number, cut.tuples, cache_tuples)
-    printed = c_loop(c_io=s.c_io, d=cut.tuples, c_h=s.c_h, c_f=s.c_f, w_s=disk, c_o=s.c_o,
-                     c_e=s.c_e, c_s=s.c_s, c_a=s.c_a, w_n=front, c_r=s.c_r, c_n=s.c_n)
+    printed = c_loop(
+        c_io=s.c_io,
+        d=cut.tuples,
+        c_h=s.c_h,
+        c_f=s.c_f,
+        w_s=disk,
+        c_o=s.c_o,
+        c_e=s.c_e,
+        c_s=s.c_s,
+        c_a=s.c_a,
+        w_n=front,
+        c_r=s.c_r,
+        c_n=s.c_n,
+    )
     matches = disk * (1 - work.frequencies.absent / (1 - hit))
     found = matched(work, cut, missed, disk * cut.number, 1 / cut.number)
-    corrected = (printed + disk * s.c_r + s.c_i + s.c_d + found * s.c_m
-                 - s.c_p * meshjoin.unread(matches))
-    return Prediction(algorithm, sizes, front, disk, work.overlap(corrected, s), printed, parts,
-                      disk * cut.number, cache_tuples,
-                      course=course(work, cut, s, disk * cut.number))
+    corrected = (
+        printed + disk * s.c_r + s.c_i + s.c_d + found * s.c_m - s.c_p * meshjoin.unread(matches)
+    )
+    return Prediction(
+        algorithm,
+        sizes,
+        front,
+        disk,
+        work.overlap(corrected, s),
+        printed,
+        parts,
+        disk * cut.number,
+        cache_tuples,
+        course=course(work, cut, s, disk * cut.number),
+    )
 
 
 def course(work: Workload, cut: Cut, s: Symbols, first: float) -> Course:
     """Return the course of the run of a scan with a front stage. first: tuples that H_S holds while
     nothing is cached."""
-    found = Course(work.tuples, cut.number, s.c_io + cut.tuples * (s.c_h + s.c_f) + s.c_i + s.c_d,
-                   s.c_o + s.c_e + s.c_s + s.c_a + s.c_r + s.c_m, first, scans=True)
+    found = Course(
+        work.tuples,
+        cut.number,
+        s.c_io + cut.tuples * (s.c_h + s.c_f) + s.c_i + s.c_d,
+        s.c_o + s.c_e + s.c_s + s.c_a + s.c_r + s.c_m,
+        first,
+        scans=True,
+    )
     return found.filled_after(FILLING, first)
 
 
-def in_memory(algorithm: str, sizes: dict[str, float], s: Symbols, h_r: float,
-              parts: dict[str, float], run: Course) -> Prediction:
+def in_memory(
+    algorithm: str,
+    sizes: dict[str, float],
+    s: Symbols,
+    h_r: float,
+    parts: dict[str, float],
+    run: Course,
+) -> Prediction:
     """Return the prediction for an H_R that has all values that occur: there are no disk reads, and
     an iteration is one stream tuple."""
     each = s.c_r + s.c_n + s.c_s

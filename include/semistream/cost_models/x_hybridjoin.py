@@ -38,12 +38,25 @@ def memory(*, m: float, d_s: float, v_r: float, d_n: float, v_n: float) -> dict[
 
     v_n: v_R as held in the non-swappable part.
     """
-    return {"swappable part": d_s * v_r, "non-swappable part": d_n * v_n,
-            "H_S": m - d_s * v_r - d_n * v_n}
+    return {
+        "swappable part": d_s * v_r,
+        "non-swappable part": d_n * v_n,
+        "H_S": m - d_s * v_r - d_n * v_n,
+    }
 
 
-def c_loop(*, c_io: float, d_n: float, d_s: float, c_h: float, w: float, c_o: float, c_e: float,
-           c_s: float, c_a: float) -> float:
+def c_loop(
+    *,
+    c_io: float,
+    d_n: float,
+    d_s: float,
+    c_h: float,
+    w: float,
+    c_o: float,
+    c_e: float,
+    c_s: float,
+    c_a: float,
+) -> float:
     """Return c_IO(d_S) + (d_N + d_S) c_H + w (c_O + c_E + c_S + c_A), seconds; [1] Eq. 2."""
     return c_io + (d_n + d_s) * c_h + w * (c_o + c_e + c_s + c_a)
 
@@ -79,8 +92,9 @@ def w_expected(*, h_s: float, p_old: float, p_new: float) -> float:
     return h_s * p_old / (1 + p_old - p_new)
 
 
-def predict(work: Workload, m: float, costs: Costs, disk_tuples: float,
-            resident_tuples: float | None = None) -> Prediction:
+def predict(
+    work: Workload, m: float, costs: Costs, disk_tuples: float, resident_tuples: float | None = None
+) -> Prediction:
     """Predict the performance of X-HYBRIDJOIN, or of Tuned X-HYBRIDJOIN if `resident_tuples` is
     given. m: M, bytes; disk_tuples: d_S; resident_tuples: d_N, in X-HYBRIDJOIN equal to d_S."""
     cut = work.partitions(disk_tuples)
@@ -89,8 +103,9 @@ def predict(work: Workload, m: float, costs: Costs, disk_tuples: float,
         algorithm, d_n = "tuned-x-hybridjoin", resident_tuples
         sizes["resident_tuples"] = resident_tuples
     d_n = min(d_n, work.master_tuples)
-    parts = memory(m=m, d_s=cut.most_tuples, v_r=cut.tuple_bytes, d_n=d_n,
-                   v_n=work.resident_tuple_bytes)
+    parts = memory(
+        m=m, d_s=cut.most_tuples, v_r=cut.tuple_bytes, d_n=d_n, v_n=work.resident_tuple_bytes
+    )
     h_s = parts["H_S"] / work.indexed_tuple_bytes
     if not cut.fits(m) or h_s < 1:
         return infeasible(algorithm, sizes)
@@ -105,10 +120,29 @@ def predict(work: Workload, m: float, costs: Costs, disk_tuples: float,
     else:  # all waiting tuples match resident ones and leave at once
         disk, resident, at_once = 0.0, h_s, h_s * missed.absent * (1 - hit) / max(hit, 1e-9)
     s = work.symbols(costs, h_s, cut.tuples, phase="index")
-    printed = c_loop(c_io=s.c_io, d_n=d_n, d_s=cut.tuples, c_h=s.c_h, w=resident + disk, c_o=s.c_o,
-                     c_e=s.c_e, c_s=s.c_s, c_a=s.c_a)
+    printed = c_loop(
+        c_io=s.c_io,
+        d_n=d_n,
+        d_s=cut.tuples,
+        c_h=s.c_h,
+        w=resident + disk,
+        c_o=s.c_o,
+        c_e=s.c_e,
+        c_s=s.c_s,
+        c_a=s.c_a,
+    )
     plain = printed + s.c_i + s.c_2 + at_once * s.c_s - disk * (1 - waits.present) * s.c_o
     # nearly all of the sample matches the residents, and leaves before these are loaded
     run = course(work, cut, s, h_s).filled_after(1.0, sample)
-    return Prediction(algorithm, sizes, resident, disk + at_once, work.overlap(plain, s), printed,
-                      parts, h_s, d_n, course=run)
+    return Prediction(
+        algorithm,
+        sizes,
+        resident,
+        disk + at_once,
+        work.overlap(plain, s),
+        printed,
+        parts,
+        h_s,
+        d_n,
+        course=run,
+    )

@@ -48,8 +48,9 @@ class StreamWorkload:
     def state_bytes(self) -> float:
         """Bytes of a state that holds all tuples. The directory doubles in size: between two
         doublings it has sqrt(2 / LOAD) positions per value, as a geometric mean."""
-        return (self.tuples * self.tuple_bytes
-                + self.values * Directory.POSITION * math.sqrt(2 / LOAD))
+        return self.tuples * self.tuple_bytes + self.values * Directory.POSITION * math.sqrt(
+            2 / LOAD
+        )
 
 
 @dataclass(frozen=True)
@@ -137,8 +138,17 @@ def c_join(*, n: float, o: float, c_m: float, c_o: float) -> float:
     return n * c_m + o * c_o
 
 
-def c_disk(*, d: float, read: float, found: float, accesses: float, c_w: float, c_d: float,
-           c_p: float, c_r: float) -> float:
+def c_disk(
+    *,
+    d: float,
+    read: float,
+    found: float,
+    accesses: float,
+    c_w: float,
+    c_d: float,
+    c_p: float,
+    c_r: float,
+) -> float:
     """Return d c_W + read c_D + found c_P + accesses c_R, seconds: the additional cost of d
     relocated tuples."""
     return d * c_w + read * c_d + found * c_p + accesses * c_r
@@ -157,6 +167,14 @@ def predict(work: StreamWorkload, m: float, costs: StateCosts) -> StatePredictio
     # each run is written once, read in the passes of its stream, and read when its tuples leave
     accesses = (2 + (1 + times) / 2) * runs(d=d, fitting=fits)
     memory = c_join(n=n, o=work.results, c_m=costs.c_m, c_o=costs.c_o)
-    disk = c_disk(d=d, read=read, found=found, accesses=accesses, c_w=costs.c_w, c_d=costs.c_d,
-                  c_p=costs.c_p, c_r=costs.c_r)
+    disk = c_disk(
+        d=d,
+        read=read,
+        found=found,
+        accesses=accesses,
+        c_w=costs.c_w,
+        c_d=costs.c_d,
+        c_p=costs.c_p,
+        c_r=costs.c_r,
+    )
     return StatePrediction(d, read, found, accesses, memory + disk, memory)

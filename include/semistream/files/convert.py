@@ -13,15 +13,7 @@ import pyarrow.compute as pc
 from semistream.column_format import ColumnFormat
 from semistream.errors import ConfigError
 from semistream.files.formats import check_texts, is_text, prepared
-from semistream.files.shapes import (
-    EXPONENT,
-    INTEGER,
-    NULL,
-    OTHER,
-    SPECIAL,
-    Shapes,
-    shapes_of,
-)
+from semistream.files.shapes import EXPONENT, INTEGER, NULL, OTHER, SPECIAL, Shapes, shapes_of
 
 # words that mean null in a column of any type but string
 NULL_LIKE = pa.array(["", "NA", "N/A", "#N/A", "NULL", "null", "None", "\\N"])
@@ -36,18 +28,21 @@ NO_UTF8 = "not UTF-8"
 def changed_by_double(texts: pa.Array, shapes: Shapes) -> np.ndarray:
     """Return the positions, int64[k], of the texts whose number differs from the double that is
     read from it."""
-    suspects = np.flatnonzero(((shapes.digits > SURE) & (shapes.shape != OTHER))
-                              | (shapes.shape == EXPONENT))
+    suspects = np.flatnonzero(
+        ((shapes.digits > SURE) & (shapes.shape != OTHER)) | (shapes.shape == EXPONENT)
+    )
     if not len(suspects):
         return NOTHING
     cells = texts.take(pa.array(suspects))
     try:
-        same = pc.equal(cells,
-                        cells.cast(pa.float64()).cast(cells.type)).to_numpy(zero_copy_only=False)
+        same = pc.equal(cells, cells.cast(pa.float64()).cast(cells.type)).to_numpy(
+            zero_copy_only=False
+        )
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         same = np.zeros(len(cells), bool)
-    return np.array([i for i in suspects[~same.astype(bool)].tolist()
-                     if _differs(text_of(texts[i]))], np.int64)
+    return np.array(
+        [i for i in suspects[~same.astype(bool)].tolist() if _differs(text_of(texts[i]))], np.int64
+    )
 
 
 def _differs(text: str) -> bool:
@@ -69,11 +64,12 @@ def as_integer(text: str, kind: pa.DataType) -> int | None:
     except ArithmeticError:
         return None
     bits = kind.bit_width - 1
-    return whole if whole is not None and value == whole and -2**bits <= whole < 2**bits else None
+    return whole if whole is not None and value == whole and -(2**bits) <= whole < 2**bits else None
 
 
-def cast_cells(column: pa.Array, kind: pa.DataType,
-               exact: bool = False) -> tuple[pa.Array, np.ndarray]:
+def cast_cells(
+    column: pa.Array, kind: pa.DataType, exact: bool = False
+) -> tuple[pa.Array, np.ndarray]:
     """Cast a column. Return (cast column, int64 positions of the cells that do not fit, which are
     null).
 
@@ -92,8 +88,12 @@ def cast_cells(column: pa.Array, kind: pa.DataType,
         cast = pa.concat_arrays(_cast_halves(cells, kind, 0, positions))
         bad = np.array(positions, np.int64)
     except pa.ArrowNotImplementedError:
-        raise ConfigError("types", f"must be types that {column.type} can become", str(kind),
-                          "Choose another type.") from None
+        raise ConfigError(
+            "types",
+            f"must be types that {column.type} can become",
+            str(kind),
+            "Choose another type.",
+        ) from None
     if not exact and texts and pa.types.is_floating(kind):
         bad = np.union1d(bad, _beyond(column, cast))
     if texts and len(column) and (exact or len(bad)):
@@ -131,8 +131,9 @@ def _unlike(column: pa.Array, kind: pa.DataType) -> np.ndarray:
         unlike = pc.invert(pc.is_in(column, TRUTH.cast(column.type)))
     else:  # Arrow accepts times only in the forms from which they are inferred
         return NOTHING
-    positions = np.flatnonzero(pc.fill_null(unlike, False) if isinstance(unlike, pa.Array)
-                               else unlike)
+    positions = np.flatnonzero(
+        pc.fill_null(unlike, False) if isinstance(unlike, pa.Array) else unlike
+    )
     if len(positions):
         missing = pc.is_in(column.take(pa.array(positions)), _null_words(column, kind))
         missing = pc.or_(missing, column.take(pa.array(positions)).is_null())
@@ -145,8 +146,9 @@ def _null_words(column: pa.Array, kind: pa.DataType) -> pa.Array:
     return words.cast(column.type)
 
 
-def prepared_cells(name: str, cells: pa.Array,
-                   form: ColumnFormat | None) -> tuple[pa.Array, np.ndarray]:
+def prepared_cells(
+    name: str, cells: pa.Array, form: ColumnFormat | None
+) -> tuple[pa.Array, np.ndarray]:
     """Return (a column's cells as texts that ``cast_cells`` accepts, int64 positions of those that
     do not fit the format, which are null). Raises ConfigError if the format is for texts and the
     column has other values."""
@@ -160,10 +162,13 @@ def prepared_cells(name: str, cells: pa.Array,
     return texts, np.union1d(bad, unfit)
 
 
-def cast_rows(rows: pa.RecordBatch, schema: pa.Schema, exact: Container[str] = (),
-              unlike: Mapping[str, np.ndarray | None] | None = None,
-              formats: Mapping[str, ColumnFormat] | None = None
-              ) -> tuple[pa.RecordBatch, dict[int, str]]:
+def cast_rows(
+    rows: pa.RecordBatch,
+    schema: pa.Schema,
+    exact: Container[str] = (),
+    unlike: Mapping[str, np.ndarray | None] | None = None,
+    formats: Mapping[str, ColumnFormat] | None = None,
+) -> tuple[pa.RecordBatch, dict[int, str]]:
     """Cast rows, whose columns are in the schema's order. Return (the rows that fit the schema, why
     each other row does not, by its position).
 
@@ -181,8 +186,12 @@ def cast_rows(rows: pa.RecordBatch, schema: pa.Schema, exact: Container[str] = (
         others = (unlike or {}).get(field.name)
         found = [p for p in (bad, unfit, others) if p is not None and len(p)]
         for i in np.unique(np.concatenate(found)).tolist() if found else ():
-            wrong.setdefault(i, f"{field.name}: {text_of(column[i])!r} is not {field.type}{written}"
-                             if not _is_text(field.type) else f"{field.name}: {NO_UTF8}")
+            wrong.setdefault(
+                i,
+                f"{field.name}: {text_of(column[i])!r} is not {field.type}{written}"
+                if not _is_text(field.type)
+                else f"{field.name}: {NO_UTF8}",
+            )
     fitting = pa.RecordBatch.from_arrays(columns, schema=schema)
     if wrong:
         keep = np.ones(rows.num_rows, bool)
@@ -201,11 +210,13 @@ def _prepared(column: pa.Array, kind: pa.DataType, exact: bool) -> pa.Array:
             column = pc.replace_substring_regex(column, r"^\+([0-9.])", r"\1")
         if pa.types.is_integer(kind):
             column = pc.replace_substring_regex(column, r"^(-?[0-9]+)\.0*$", r"\1")
-    column = pc.if_else(pc.is_in(column, _null_words(column, kind)),
-                        pa.scalar(None, column.type), column)
+    column = pc.if_else(
+        pc.is_in(column, _null_words(column, kind)), pa.scalar(None, column.type), column
+    )
     if pa.types.is_timestamp(kind) and kind.tz and not exact:
-        utc = pc.binary_join_element_wise(column, pa.scalar("Z", column.type),
-                                          pa.scalar("", column.type))
+        utc = pc.binary_join_element_wise(
+            column, pa.scalar("Z", column.type), pa.scalar("", column.type)
+        )
         column = pc.if_else(pc.match_substring_regex(column, r"(Z|[+-]\d\d:?\d\d)$"), column, utc)
     return column
 
@@ -216,8 +227,12 @@ def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
     if pa.types.is_binary(column.type) and not pa.types.is_binary(kind):
         column = column.cast(pa.string())
     if pa.types.is_string(column.type) and pa.types.is_time(kind):
-        return pc.binary_join_element_wise("1970-01-01", column,
-                                           " ").cast(pa.timestamp("us")).cast(pa.int64()).cast(kind)
+        return (
+            pc.binary_join_element_wise("1970-01-01", column, " ")
+            .cast(pa.timestamp("us"))
+            .cast(pa.int64())
+            .cast(kind)
+        )
     return column.cast(kind)
 
 
@@ -236,11 +251,15 @@ def _cast_halves(column: pa.Array, kind: pa.DataType, start: int, bad: list[int]
         return [_cast(column, kind)]
     except pa.ArrowInvalid:
         if len(column) == 1:
-            whole = (as_integer(text_of(column[0]) or "", kind) if pa.types.is_signed_integer(kind)
-                     and _is_text(column.type) else None)
+            whole = (
+                as_integer(text_of(column[0]) or "", kind)
+                if pa.types.is_signed_integer(kind) and _is_text(column.type)
+                else None
+            )
             if whole is None:
                 bad.append(start)
             return [pa.array([whole], kind)]
         half = len(column) // 2
-        return _cast_halves(column[:half], kind, start,
-                            bad) + _cast_halves(column[half:], kind, start + half, bad)
+        return _cast_halves(column[:half], kind, start, bad) + _cast_halves(
+            column[half:], kind, start + half, bad
+        )

@@ -42,8 +42,14 @@ class CsvSource(TextSource):
     """CSV text with a header line. Types are inferred from a sample. A row with a cell that does
     not fit its column's type is rejected."""
 
-    def __init__(self, side: str, paths: Sequence[Path], types: Mapping[str, pa.DataType],
-                 reading: Reading, schema: pa.Schema | None = None):
+    def __init__(
+        self,
+        side: str,
+        paths: Sequence[Path],
+        types: Mapping[str, pa.DataType],
+        reading: Reading,
+        schema: pa.Schema | None = None,
+    ):
         self.names: list[str] = []  # columns of the first file
         self._null_words = pa.array(reading.null_values, pa.binary())
         if schema is not None:
@@ -74,8 +80,12 @@ class CsvSource(TextSource):
                 if size >= most:
                     break
         if not self.names:
-            raise ConfigError(self.side, "must have a header line with the names of its columns",
-                              str(self.paths[0]), "The file is empty; was it written completely?")
+            raise ConfigError(
+                self.side,
+                "must have a header line with the names of its columns",
+                str(self.paths[0]),
+                "The file is empty; was it written completely?",
+            )
         fields = []
         for i, name in enumerate(self.names):
             cells = self._text([b.column(i) for b in samples])
@@ -92,14 +102,17 @@ class CsvSource(TextSource):
             if why := deciding_cells(cells, kind):
                 self.notes.append(f"{self.side} column {name} is read as {kind}, for {why}")
             if has_exponents(cells, kind):
-                self.notes.append(f"{self.side} column {name} is read as {kind}; numbers with an "
-                                  f"exponent are integers there, too")
+                self.notes.append(
+                    f"{self.side} column {name} is read as {kind}; numbers with an "
+                    f"exponent are integers there, too"
+                )
         return pa.schema(fields)
 
     @staticmethod
     def _text(columns: list[pa.Array]) -> pa.Array:
-        return cast_cells(pa.concat_arrays(columns) if columns else pa.array([], pa.binary()),
-                          pa.string())[0]
+        return cast_cells(
+            pa.concat_arrays(columns) if columns else pa.array([], pa.binary()), pa.string()
+        )[0]
 
     def _read(self, path: Path, done: int) -> Iterator[Raw]:
         blocks = self._blocks(path, done)
@@ -118,8 +131,9 @@ class CsvSource(TextSource):
             elif not lines and data.startswith(BOM):
                 header = len(BOM)
             if names:
-                consumed, lines, item = self._parse(path, names, delimiter, data, header, final,
-                                                    lines)
+                consumed, lines, item = self._parse(
+                    path, names, delimiter, data, header, final, lines
+                )
                 yield item
             if final:
                 return
@@ -132,9 +146,12 @@ class CsvSource(TextSource):
         """Return (the names of the file's columns, bytes of its header line, the delimiter). The
         list of names is empty if the file is, or while the data end within the header line."""
         skip, delimiter = len(BOM) if data.startswith(BOM) else 0, self._delimiter(path)
-        given = data[skip + len(SEPARATOR):skip + len(SEPARATOR) + 3]
-        if (data[skip:].startswith(SEPARATOR) and given[1:2] in (b"\r", b"\n")
-                and not self.reading.delimiter):
+        given = data[skip + len(SEPARATOR) : skip + len(SEPARATOR) + 3]
+        if (
+            data[skip:].startswith(SEPARATOR)
+            and given[1:2] in (b"\r", b"\n")
+            and not self.reading.delimiter
+        ):
             delimiter = given[:1].decode(errors="replace")
             skip += len(SEPARATOR) + (3 if given[1:] == b"\r\n" else 2)
         array = np.frombuffer(data, np.uint8)[skip:]
@@ -146,26 +163,53 @@ class CsvSource(TextSource):
         start, end = skip + records.starts[0], skip + records.ends[0]
         text = data[start:end].decode(errors="surrogateescape")
         _check_header(self.side, path, text)
-        cells = next(csv.reader([text], delimiter=delimiter, quotechar=self.reading.quote or None,
-                                escapechar=self.reading.escape or None)) if text else [""]
+        cells = (
+            next(
+                csv.reader(
+                    [text],
+                    delimiter=delimiter,
+                    quotechar=self.reading.quote or None,
+                    escapechar=self.reading.escape or None,
+                )
+            )
+            if text
+            else [""]
+        )
         names = [n or f"column_{i + 1}" for i, n in enumerate(cells)]
         twice = [n for n, count in Counter(names).items() if count > 1]
         if twice or not records.fields[0]:
-            raise _wrong_header(self.side, path, text,
-                                f"Rename one of the columns {twice[0]!r}." if twice else QUOTES)
+            raise _wrong_header(
+                self.side,
+                path,
+                text,
+                f"Rename one of the columns {twice[0]!r}." if twice else QUOTES,
+            )
         if len(names) == 1 and not self.reading.delimiter:
             _check_delimiter(path, text, delimiter)
         following = records.starts[1] if len(records.starts) > 1 else records.consumed
         return names, skip + int(following), delimiter
 
-    def _records(self, data: np.ndarray, delimiter: str, final: bool,
-                 keep_empty: bool) -> Records:
+    def _records(self, data: np.ndarray, delimiter: str, final: bool, keep_empty: bool) -> Records:
         quote, escape = self.reading.quote, self.reading.escape
-        return split_records(data, ord(delimiter), ord(quote) if quote else -1,
-                             ord(escape) if escape else -1, final, keep_empty)
+        return split_records(
+            data,
+            ord(delimiter),
+            ord(quote) if quote else -1,
+            ord(escape) if escape else -1,
+            final,
+            keep_empty,
+        )
 
-    def _parse(self, path: Path, names: list[str], delimiter: str, data: bytes, skip: int,
-               final: bool, lines: int) -> tuple[int, int, Raw]:
+    def _parse(
+        self,
+        path: Path,
+        names: list[str],
+        delimiter: str,
+        data: bytes,
+        skip: int,
+        final: bool,
+        lines: int,
+    ) -> tuple[int, int, Raw]:
         """Parse the complete records of a block. Return (bytes parsed, lines of the file up to
         their end, rows).
 
@@ -177,53 +221,85 @@ class CsvSource(TextSource):
         good = found.fields == len(names)
         wanted = f"fields in place of {len(names)}"
         where, lines = self._lines(data, skip, array, found, lines)
-        rejected = [Rejected(decode(data[skip + s:skip + e]), f"{fields} {wanted}" if fields
-                             else "quotes do not match", str(path), int(line))
-                    for s, e, fields, line in zip(found.starts[~good], found.ends[~good],
-                                                  found.fields[~good], where[~good], strict=True)]
+        rejected = [
+            Rejected(
+                decode(data[skip + s : skip + e]),
+                f"{fields} {wanted}" if fields else "quotes do not match",
+                str(path),
+                int(line),
+            )
+            for s, e, fields, line in zip(
+                found.starts[~good],
+                found.ends[~good],
+                found.fields[~good],
+                where[~good],
+                strict=True,
+            )
+        ]
         starts, ends = skip + found.starts[good], skip + found.ends[good]
-        clean = pa.py_buffer(data)[skip:skip + found.consumed] if good.all() else \
-            pa.py_buffer(b"\n".join(data[s:e] for s, e in zip(starts, ends, strict=True)) + b"\n")
+        clean = (
+            pa.py_buffer(data)[skip : skip + found.consumed]
+            if good.all()
+            else pa.py_buffer(
+                b"\n".join(data[s:e] for s, e in zip(starts, ends, strict=True)) + b"\n"
+            )
+        )
         rows = self._arrow(names, delimiter, clean, len(starts)).select(self.names)
-        return skip + found.consumed, lines, Raw(
-            rows, rejected, lambda i: decode(data[starts[i]:ends[i]]), where[good])
+        return (
+            skip + found.consumed,
+            lines,
+            Raw(rows, rejected, lambda i: decode(data[starts[i] : ends[i]]), where[good]),
+        )
 
     @staticmethod
-    def _lines(data: bytes, skip: int, array: np.ndarray, found: Records,
-               lines: int) -> tuple[np.ndarray, int]:
+    def _lines(
+        data: bytes, skip: int, array: np.ndarray, found: Records, lines: int
+    ) -> tuple[np.ndarray, int]:
         """Return (the line of each record, int64[n], the number of lines up to their end)."""
-        count, taken = len(found.starts), array[:found.consumed]
-        if (count and taken[-1] == LF and np.count_nonzero(taken == LF) == count
-                and CR not in data):
+        count, taken = len(found.starts), array[: found.consumed]
+        if count and taken[-1] == LF and np.count_nonzero(taken == LF) == count and CR not in data:
             first = lines + data.count(b"\n", 0, skip)  # no line is blank, none has two records
             return np.arange(first + 1, first + count + 1), first + count
         where = lines + line_numbers(data, skip + np.append(found.starts, found.consumed))
         return where[:-1] + 1, int(where[-1])
 
-    def _arrow(self, names: list[str], delimiter: str, text: pa.Buffer,
-               rows: int) -> pa.RecordBatch:
+    def _arrow(
+        self, names: list[str], delimiter: str, text: pa.Buffer, rows: int
+    ) -> pa.RecordBatch:
         schema = pa.schema([(n, pa.binary()) for n in names])
         if not rows:
             return pa.RecordBatch.from_pylist([], schema)
         table = arrow_csv.read_csv(
             pa.BufferReader(text),
-            arrow_csv.ReadOptions(column_names=names, use_threads=False,
-                                  block_size=max(text.size + 1, 1024)),
-            arrow_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True,
-                                   quote_char=self.reading.quote or False,
-                                   escape_char=self.reading.escape or False,
-                                   ignore_empty_lines=len(names) > 1),
+            arrow_csv.ReadOptions(
+                column_names=names, use_threads=False, block_size=max(text.size + 1, 1024)
+            ),
+            arrow_csv.ParseOptions(
+                delimiter=delimiter,
+                newlines_in_values=True,
+                quote_char=self.reading.quote or False,
+                escape_char=self.reading.escape or False,
+                ignore_empty_lines=len(names) > 1,
+            ),
             # an empty cell is null, and "" is an empty text
-            arrow_csv.ConvertOptions(column_types=schema, null_values=[""],
-                                     strings_can_be_null=True, quoted_strings_can_be_null=False))
+            arrow_csv.ConvertOptions(
+                column_types=schema,
+                null_values=[""],
+                strings_can_be_null=True,
+                quoted_strings_can_be_null=False,
+            ),
+        )
         if table.num_rows != rows:
             raise SemistreamError(
-                f"{rows} CSV records were read as {table.num_rows} rows; please report this.")
+                f"{rows} CSV records were read as {table.num_rows} rows; please report this."
+            )
         batch = table.combine_chunks().to_batches()[0]
         if not len(self._null_words):
             return batch
-        columns = [pc.if_else(pc.is_in(c, self._null_words), pa.scalar(None, c.type), c)
-                   for c in batch.columns]
+        columns = [
+            pc.if_else(pc.is_in(c, self._null_words), pa.scalar(None, c.type), c)
+            for c in batch.columns
+        ]
         return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
@@ -234,21 +310,27 @@ def _check_header(side: str, path: Path, text: str) -> None:
         text.encode()
     except UnicodeEncodeError:
         shown = text.encode(errors="surrogateescape").decode(errors="backslashreplace")
-        raise ConfigError(side, "must have a header line in UTF-8", f"{path}: {shown[:200]}",
-                          "Convert the file, for instance: iconv -f LATIN1 -t UTF-8 IN > "
-                          "OUT.") from None
+        raise ConfigError(
+            side,
+            "must have a header line in UTF-8",
+            f"{path}: {shown[:200]}",
+            "Convert the file, for instance: iconv -f LATIN1 -t UTF-8 IN > OUT.",
+        ) from None
 
 
 def _wrong_header(side: str, path: Path, text: str, remedy: str) -> ConfigError:
-    return ConfigError(side, "must have a header line that names each column once",
-                       f"{path}: {text[:200]}", remedy)
+    return ConfigError(
+        side, "must have a header line that names each column once", f"{path}: {text[:200]}", remedy
+    )
 
 
 def _check_delimiter(path: Path, header: str, delimiter: str) -> None:
     """Check a header that was read as one name. Raises ConfigError if it contains another delimiter
     than the one by which it was split."""
     if other := next((c for c in ";\t|" if c in header and c != delimiter), ""):
-        raise ConfigError("delimiter", f"must be told where it is not {delimiter!r}",
-                          f"{path}: {header[:200]}",
-                          f"For instance --delimiter {other!r}, or sep under the source's options "
-                          f"in a job.")
+        raise ConfigError(
+            "delimiter",
+            f"must be told where it is not {delimiter!r}",
+            f"{path}: {header[:200]}",
+            f"For instance --delimiter {other!r}, or sep under the source's options in a job.",
+        )

@@ -15,9 +15,26 @@ DATE_WIDTH, CLOCK_WIDTH, FRACTION_WIDTH, ZONE_WIDTH = 10, 9, 7, 6  # bytes of th
 MOST_GROWTH = 5  # bytes by which a number may grow
 COLON, PLUS, MINUS, POINT, ZERO = ord(":"), ord("+"), ord("-"), ord("."), ord("0")
 PERCENT, BLANK, LOWER_Z, APOSTROPHE = ord("%"), ord(" "), ord("z"), ord("'")
-MONTHS = np.frombuffer("".join(f"{m:<9}" for m in (
-    "january", "february", "march", "april", "may", "june", "july", "august", "september",
-    "october", "november", "december")).encode(), np.uint8).reshape(12, 9)
+MONTHS = np.frombuffer(
+    "".join(
+        f"{m:<9}"
+        for m in (
+            "january",
+            "february",
+            "march",
+            "april",
+            "may",
+            "june",
+            "july",
+            "august",
+            "september",
+            "october",
+            "november",
+            "december",
+        )
+    ).encode(),
+    np.uint8,
+).reshape(12, 9)
 DAYS = np.array([31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31])
 
 
@@ -95,8 +112,11 @@ def _time(data, i, end, operations, part):
             part[MONTH] = found // 16
             i += found % 16
         elif op == HALF:
-            if i + 2 > end or data[i + 1] | 32 != 109 or (data[i] | 32 != 97
-                                                           and data[i] | 32 != 112):
+            if (
+                i + 2 > end
+                or data[i + 1] | 32 != 109
+                or (data[i] | 32 != 97 and data[i] | 32 != 112)
+            ):
                 return False
             part[HALF] = 1 if data[i] | 32 == 112 else 0
             i += 2
@@ -108,7 +128,8 @@ def _time(data, i, end, operations, part):
             most = 4 if op == YEAR else 6 if op == FRACTION else 2
             # if digits of another directive are adjacent, the number of digits separates them
             close = (k + 1 < len(operations) and _is_number(operations[k + 1])) or (
-                k > 0 and op != FRACTION and _is_number(operations[k - 1]))
+                k > 0 and op != FRACTION and _is_number(operations[k - 1])
+            )
             least = most if op in (YEAR, YEAR2) or close else 1
             first, value = i, 0
             while i < end and i - first < most and ZERO <= data[i] <= ZERO + 9:
@@ -131,8 +152,12 @@ def _time(data, i, end, operations, part):
         return False
     year = part[YEAR]
     leap = part[MONTH] == 2 and year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
-    return (part[DAY] <= DAYS[part[MONTH] - 1] + leap and part[HOUR] < 24 and part[MINUTE] < 60
-            and part[SECOND] < 60)
+    return (
+        part[DAY] <= DAYS[part[MONTH] - 1] + leap
+        and part[HOUR] < 24
+        and part[MINUTE] < 60
+        and part[SECOND] < 60
+    )
 
 
 @njit(inline="always")
@@ -193,8 +218,9 @@ def _zone(data, i, end, part):
 
 
 @njit(cache=True)
-def read_numbers(offsets, data, valid, decimal, thousands, percent, signs, sign_ends, out, ends,
-                 fits):
+def read_numbers(
+    offsets, data, valid, decimal, thousands, percent, signs, sign_ends, out, ends, fits
+):
     """Write each cell that is a number of the format as a plain number, with a point before its
     fraction. percent: the number has a per cent sign, and is divided by 100.
 
@@ -206,8 +232,18 @@ def read_numbers(offsets, data, valid, decimal, thousands, percent, signs, sign_
     for r in range(len(fits)):
         ends[r] = at
         if valid[r]:
-            until = _number(data, offsets[r], offsets[r + 1], decimal, thousands, percent, signs,
-                            sign_ends, out, at)
+            until = _number(
+                data,
+                offsets[r],
+                offsets[r + 1],
+                decimal,
+                thousands,
+                percent,
+                signs,
+                sign_ends,
+                out,
+                at,
+            )
             fits[r] = until > at
             at = max(until, at)
     ends[len(fits)] = at
@@ -228,11 +264,15 @@ def _sign_width(data, i, end, sign):
         return 2
     if i + 2 < end and data[i] == 0xE2 and data[i + 1] == 0x80:
         last = data[i + 2]
-        if (sign == BLANK and last in (0x87, 0x89, 0xAF)) or (sign == APOSTROPHE
-                                                              and last == 0x99):
+        if (sign == BLANK and last in (0x87, 0x89, 0xAF)) or (sign == APOSTROPHE and last == 0x99):
             return 3
-    if (sign == MINUS and i + 2 < end and data[i] == 0xE2 and data[i + 1] == 0x88
-            and data[i + 2] == 0x92):
+    if (
+        sign == MINUS
+        and i + 2 < end
+        and data[i] == 0xE2
+        and data[i + 1] == 0x88
+        and data[i + 2] == 0x92
+    ):
         return 3
     return 0
 

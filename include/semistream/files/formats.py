@@ -33,20 +33,26 @@ def is_text(kind: pa.DataType) -> bool:
     """Return whether a column's values are texts, or bytes that may be texts."""
     if pa.types.is_dictionary(kind):
         return is_text(kind.value_type)
-    return (pa.types.is_string(kind) or pa.types.is_large_string(kind)
-            or pa.types.is_string_view(kind) or pa.types.is_binary(kind))
+    return (
+        pa.types.is_string(kind)
+        or pa.types.is_large_string(kind)
+        or pa.types.is_string_view(kind)
+        or pa.types.is_binary(kind)
+    )
 
 
-def prepared(texts: pa.Array, form: ColumnFormat,
-             null_words: pa.Array) -> tuple[pa.Array, np.ndarray]:
+def prepared(
+    texts: pa.Array, form: ColumnFormat, null_words: pa.Array
+) -> tuple[pa.Array, np.ndarray]:
     """Return (strings that a cast accepts, int64 positions of those that do not fit the format,
     which are null). null_words: texts that mean null in a column of times or numbers."""
     if form.trim or form.notation:
         texts = pc.utf8_trim_whitespace(texts)
     words = [*form.missing, *(null_words.to_pylist() if form.notation else ())]
     if words:
-        texts = pc.if_else(pc.is_in(texts, pa.array(words, pa.string())),
-                           pa.scalar(None, pa.string()), texts)
+        texts = pc.if_else(
+            pc.is_in(texts, pa.array(words, pa.string())), pa.scalar(None, pa.string()), texts
+        )
     if form.time:
         return _times(texts, form)
     return _numbers(texts, form) if form.number else (_normal(texts, form), NOTHING)
@@ -85,7 +91,7 @@ def _times(texts: pa.Array, form: ColumnFormat) -> tuple[pa.Array, np.ndarray]:
         if part[0] == "%" and part[1] != "%":
             operations.append(OPERATIONS[part[1]])
         else:
-            operations += [LITERAL + byte for byte in part[-1 if part[0] == "%" else 0:].encode()]
+            operations += [LITERAL + byte for byte in part[-1 if part[0] == "%" else 0 :].encode()]
     if form.clock:
         width += CLOCK_WIDTH
     if "f" in form.directives:
@@ -107,17 +113,27 @@ def _numbers(texts: pa.Array, form: ColumnFormat) -> tuple[pa.Array, np.ndarray]
     offsets, data, valid = text_buffers(texts)
     out = np.empty(len(data) + MOST_GROWTH * len(texts), np.uint8)
     ends, fits = np.zeros(len(texts) + 1, np.int32), np.zeros(len(texts), bool)
-    read_numbers(offsets, data, valid, ord(form.point),
-                 ord(form.thousands) if form.thousands else 0, form.percent,
-                 np.frombuffer(b"".join(signs), np.uint8),
-                 np.cumsum([len(s) for s in signs], dtype=np.int32), out, ends, fits)
-    return _strings(ends, out[:ends[-1]], fits), np.flatnonzero(valid & ~fits)
+    read_numbers(
+        offsets,
+        data,
+        valid,
+        ord(form.point),
+        ord(form.thousands) if form.thousands else 0,
+        form.percent,
+        np.frombuffer(b"".join(signs), np.uint8),
+        np.cumsum([len(s) for s in signs], dtype=np.int32),
+        out,
+        ends,
+        fits,
+    )
+    return _strings(ends, out[: ends[-1]], fits), np.flatnonzero(valid & ~fits)
 
 
 def _strings(ends: np.ndarray, data: np.ndarray, valid: np.ndarray) -> pa.Array:
     bits = None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
-    return pa.Array.from_buffers(pa.string(), len(valid),
-                                 [bits, pa.py_buffer(ends), pa.py_buffer(data)])
+    return pa.Array.from_buffers(
+        pa.string(), len(valid), [bits, pa.py_buffer(ends), pa.py_buffer(data)]
+    )
 
 
 def implied_type(form: ColumnFormat) -> pa.DataType | None:
@@ -129,41 +145,69 @@ def implied_type(form: ColumnFormat) -> pa.DataType | None:
 
 def implied_schema(schema: pa.Schema, formats: Mapping[str, ColumnFormat]) -> pa.Schema:
     """Return the schema with the types that time formats imply in the place of texts."""
-    return pa.schema([f.with_type(implied_type(formats[f.name]) or f.type)
-                      if f.name in formats and is_text(f.type) else f for f in schema])
+    return pa.schema(
+        [
+            f.with_type(implied_type(formats[f.name]) or f.type)
+            if f.name in formats and is_text(f.type)
+            else f
+            for f in schema
+        ]
+    )
 
 
 def check_texts(name: str, kind: pa.DataType, form: ColumnFormat) -> None:
     """Check that a column whose format is for texts has texts. Raises ConfigError otherwise. The
     normal form of a key is allowed for any column; it changes texts only."""
     if (form.notation or form.missing) and not (is_text(kind) or pa.types.is_null(kind)):
-        raise ConfigError(f"formats.{name}", "must be of a column of texts", f"{name}: {kind}",
-                          "Leave the format out: the column's values have a type.")
+        raise ConfigError(
+            f"formats.{name}",
+            "must be of a column of texts",
+            f"{name}: {kind}",
+            "Leave the format out: the column's values have a type.",
+        )
 
 
-def check_formats(schema: pa.Schema, formats: Mapping[str, ColumnFormat], side: str,
-                  typed: pa.Schema | None = None) -> None:
+def check_formats(
+    schema: pa.Schema,
+    formats: Mapping[str, ColumnFormat],
+    side: str,
+    typed: pa.Schema | None = None,
+) -> None:
     """Check formats against the columns. Raises ConfigError for a format of a missing column, or of
     a column of another type. typed: the columns whose types the file or the table itself has."""
     for name, form in formats.items():
         if name not in schema.names:
-            raise ConfigError("formats", f"must name columns of the {side}", name,
-                              f"It has: {', '.join(schema.names)}.")
+            raise ConfigError(
+                "formats",
+                f"must name columns of the {side}",
+                name,
+                f"It has: {', '.join(schema.names)}.",
+            )
         kind = schema.field(name).type
         if typed is not None and name in typed.names:
             check_texts(name, typed.field(name).type, form)
         if not form.notation or pa.types.is_null(kind):
             continue
-        number = (pa.types.is_integer(kind) or pa.types.is_floating(kind)
-                  or pa.types.is_decimal(kind))
+        number = (
+            pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+        )
         time = pa.types.is_timestamp(kind) or (pa.types.is_date(kind) and not form.clock)
         if not (time if form.time else number):
-            wanted = ("a timestamp" if form.clock else "a date or a timestamp") if form.time else (
-                "a number")
-            raise ConfigError(f"formats.{name}", f"must be of a column whose type is {wanted}, as "
-                                                 f"{form.describe()} is", f"{name}: {kind}",
-                              "Give the column such a type, for instance decimal(12,2).")
+            wanted = (
+                ("a timestamp" if form.clock else "a date or a timestamp")
+                if form.time
+                else ("a number")
+            )
+            raise ConfigError(
+                f"formats.{name}",
+                f"must be of a column whose type is {wanted}, as {form.describe()} is",
+                f"{name}: {kind}",
+                "Give the column such a type, for instance decimal(12,2).",
+            )
         if form.time and form.zone and kind.tz is None:
-            raise ConfigError(f"formats.{name}", "must be of a column of times with a zone, as %z "
-                                                 "is in the format", f"{name}: {kind}",
-                              "Give the column the type timestamp_utc, TIMESTAMP in a job.")
+            raise ConfigError(
+                f"formats.{name}",
+                "must be of a column of times with a zone, as %z is in the format",
+                f"{name}: {kind}",
+                "Give the column the type timestamp_utc, TIMESTAMP in a job.",
+            )

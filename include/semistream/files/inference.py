@@ -24,9 +24,18 @@ from semistream.files.convert import (
 from semistream.files.formats import implied_type
 from semistream.files.shapes import EXPONENT, FRACTION, INTEGER, SPECIAL, Shapes, shapes_of
 
-TYPES = {"int": pa.int64(), "int64": pa.int64(), "int32": pa.int32(), "string": pa.string(),
-         "double": pa.float64(), "float64": pa.float64(), "bool": pa.bool_(), "date": pa.date32(),
-         "timestamp": pa.timestamp("us"), "timestamp_utc": pa.timestamp("us", "UTC")}
+TYPES = {
+    "int": pa.int64(),
+    "int64": pa.int64(),
+    "int32": pa.int32(),
+    "string": pa.string(),
+    "double": pa.float64(),
+    "float64": pa.float64(),
+    "bool": pa.bool_(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us"),
+    "timestamp_utc": pa.timestamp("us", "UTC"),
+}
 DAY = r"^\d{4}-\d\d-\d\d"  # the start of a date, and of a time
 UNSEEN = 10  # digits of a decimal's fraction, if the sample of a column has no number
 FIRST = 1000  # cells that are examined first, to see whether the others need to be
@@ -41,9 +50,13 @@ def parse_type(column: str, name: str) -> pa.DataType:
     if decimal and 1 <= int(decimal[1]) <= 38 and int(decimal[2] or 0) <= int(decimal[1]):
         return pa.decimal128(int(decimal[1]), int(decimal[2] or 0))
     if name.strip().lower() not in TYPES:
-        raise ConfigError("types", "must give a column one of the types known", f"{column}={name}",
-                          f"Known are: {', '.join(TYPES)} and decimal(PRECISION,SCALE) with a "
-                          f"precision of at most 38.")
+        raise ConfigError(
+            "types",
+            "must give a column one of the types known",
+            f"{column}={name}",
+            f"Known are: {', '.join(TYPES)} and decimal(PRECISION,SCALE) with a "
+            f"precision of at most 38.",
+        )
     return TYPES[name.strip().lower()]
 
 
@@ -87,17 +100,23 @@ def deciding_cells(sample: pa.Array, kind: pa.DataType) -> str:
         found = pc.match_substring_regex(some, DAY + "$")
         return np.asarray(found.to_numpy(zero_copy_only=False))
 
-    for narrow, fitting in (("int64", partial(numbers, shapes=(INTEGER,))),
-                            ("double", partial(numbers, shapes=NUMBERS)), ("date", days)):
-        if (narrow in (str(kind), "date32" if kind == pa.date32() else "")
-                or (pa.types.is_decimal(kind) and narrow == "double")):
+    for narrow, fitting in (
+        ("int64", partial(numbers, shapes=(INTEGER,))),
+        ("double", partial(numbers, shapes=NUMBERS)),
+        ("date", days),
+    ):
+        if narrow in (str(kind), "date32" if kind == pa.date32() else "") or (
+            pa.types.is_decimal(kind) and narrow == "double"
+        ):
             return ""
         if fitting(values[:FIRST]).mean() >= SHOWN:
             fits = fitting(values)
             others = values.filter(pa.array(~fits))
             if 0 < len(others) <= (1 - SHOWN) * len(values):
-                return (f"{len(others):,} of {len(values):,} cells that are no {narrow}, the first "
-                        f"{others[0].as_py()!r}")
+                return (
+                    f"{len(others):,} of {len(values):,} cells that are no {narrow}, the first "
+                    f"{others[0].as_py()!r}"
+                )
     return ""
 
 
@@ -136,9 +155,10 @@ def _values(sample: pa.Array) -> pa.Array:
 def _integers(values: pa.Array, shapes: Shapes) -> bool:
     """Return whether all number texts are an int64; they may have an exponent."""
     plain = shapes.shape == INTEGER
-    return (all(as_integer(text_of(values[i]), pa.int64()) is not None
-                for i in np.flatnonzero(~plain).tolist())
-            and _fits(values.filter(pa.array(plain)), pa.int64()))
+    return all(
+        as_integer(text_of(values[i]), pa.int64()) is not None
+        for i in np.flatnonzero(~plain).tolist()
+    ) and _fits(values.filter(pa.array(plain)), pa.int64())
 
 
 def _decimal(shapes: Shapes, wanted: bool = True) -> pa.DataType:
@@ -154,8 +174,10 @@ def _decimal(shapes: Shapes, wanted: bool = True) -> pa.DataType:
 
 def _all(values: pa.Array, fits: Callable[[pa.Array], pa.Array]) -> bool:
     """Return whether all values fit. The first ones are tested before the others."""
-    return bool(pc.all(fits(values[:FIRST])).as_py()
-                and (len(values) <= FIRST or pc.all(fits(values)).as_py()))
+    return bool(
+        pc.all(fits(values[:FIRST])).as_py()
+        and (len(values) <= FIRST or pc.all(fits(values)).as_py())
+    )
 
 
 def _fits(values: pa.Array, kind: pa.DataType) -> bool:

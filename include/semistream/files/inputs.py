@@ -32,31 +32,45 @@ class Inputs(NamedTuple):
     notes: list[str]
 
 
-def open_inputs(settings: Any, stack: ExitStack, progress: Progress,
-                memory: int = MEMORY) -> Inputs:
+def open_inputs(
+    settings: Any, stack: ExitStack, progress: Progress, memory: int = MEMORY
+) -> Inputs:
     """Open both inputs by settings like ``JoinFiles``. Columns of unknown type get one.
 
     The master data's snapshot is one published before, or a new one of the file, made in ``memory``
     bytes; ``stack`` closes it. Raises ConfigError for settings that cannot work.
     """
     if settings.master is None and settings.snapshot is None:
-        raise ConfigError("master",
-                          "must be given, or --snapshot with a directory published before", None,
-                          "Give --master FILE.")
+        raise ConfigError(
+            "master",
+            "must be given, or --snapshot with a directory published before",
+            None,
+            "Give --master FILE.",
+        )
     if not settings.on:
-        raise ConfigError("on", "must name at least one pair of columns", None,
-                          "For instance --on product=sku.")
+        raise ConfigError(
+            "on", "must name at least one pair of columns", None, "For instance --on product=sku."
+        )
     pairs, known = list(settings.on.items()), settings.master_formats
     if settings.master is None and (manifest := current_manifest(settings.snapshot)) is not None:
         if known:
-            raise ConfigError("master_formats", "must not be given with a snapshot published "
-                                                "before", list(known), "Leave them out: its rows "
-                                                                       "have been read.")
+            raise ConfigError(
+                "master_formats",
+                "must not be given with a snapshot published before",
+                list(known),
+                "Leave them out: its rows have been read.",
+            )
         known = formats(manifest.formats)
     stream_formats, master_formats = paired(pairs, settings.formats, known)
     csv = {"null_values": settings.null_values, "delimiter": settings.delimiter}
-    stream = open_source("stream", settings.stream, kind=settings.stream_format or "",
-                         types=settings.types, formats=stream_formats, **csv)
+    stream = open_source(
+        "stream",
+        settings.stream,
+        kind=settings.stream_format or "",
+        types=settings.types,
+        formats=stream_formats,
+        **csv,
+    )
     keys, partners = [s for s, _ in pairs], [m for _, m in pairs]
     root, rejected, notes = settings.snapshot, dict[str, int](), list[str]()
     if settings.master is None:
@@ -64,33 +78,54 @@ def open_inputs(settings: Any, stack: ExitStack, progress: Progress,
         assign_types(stream, keys, master.schema, partners)
         check_key_types(stream.schema, master.schema, pairs)
     else:
-        source = open_source("master", settings.master, kind=settings.master_format or "",
-                             types=settings.master_types, formats=master_formats, **csv)
+        source = open_source(
+            "master",
+            settings.master,
+            kind=settings.master_format or "",
+            types=settings.master_types,
+            formats=master_formats,
+            **csv,
+        )
         assign_types(stream, keys, source.schema, partners)
         assign_types(source, partners, stream.schema, keys)
         check_key_types(stream.schema, source.schema, pairs)
         root = root or scratch_directory()
-        _, rejected = publish_file(settings.master, partners, root, source, progress, memory=memory,
-                                   flush=settings.snapshot is not None)
+        _, rejected = publish_file(
+            settings.master,
+            partners,
+            root,
+            source,
+            progress,
+            memory=memory,
+            flush=settings.snapshot is not None,
+        )
         master = stack.enter_context(closing(open_snapshot(root)))
         notes += source.notes
     return Inputs(stream, master, rejected, notes + stream.notes)
 
 
-def assign_types(source: FileSource, keys: Sequence[str], other: pa.Schema,
-                 partners: Sequence[str]) -> None:
+def assign_types(
+    source: FileSource, keys: Sequence[str], other: pa.Schema, partners: Sequence[str]
+) -> None:
     """Give a type to each column that has no value in the file: a join column gets the type of its
     partner in the other input, any other column is a string."""
     if not source.schema.names:  # JSON lines without a line
         source.add_columns(keys)
-    known = {key: other.field(partner).type for key, partner in zip(keys, partners, strict=True)
-             if partner in other.names}
+    known = {
+        key: other.field(partner).type
+        for key, partner in zip(keys, partners, strict=True)
+        if partner in other.names
+    }
     source.assign_types({k: t for k, t in known.items() if not pa.types.is_null(t)})
 
 
-def check_key_types(left: pa.Schema, right: pa.Schema, pairs: list[tuple[str, str]],
-                    sides: tuple[str, str] = ("stream", "master"),
-                    flags: tuple[str, str] = ("--types", "--master-types")) -> None:
+def check_key_types(
+    left: pa.Schema,
+    right: pa.Schema,
+    pairs: list[tuple[str, str]],
+    sides: tuple[str, str] = ("stream", "master"),
+    flags: tuple[str, str] = ("--types", "--master-types"),
+) -> None:
     """Check that the join columns exist and can be compared. Raises ConfigError otherwise.
 
     pairs: (left column, right column); sides: the inputs' names; flags: those with which the user
@@ -101,13 +136,18 @@ def check_key_types(left: pa.Schema, right: pa.Schema, pairs: list[tuple[str, st
     except ConfigError as e:
         if "type" not in e.constraint:
             raise
-        a, b = next(((a, b) for a, b in pairs if left.field(a).type != right.field(b).type),
-                    pairs[0])
+        a, b = next(
+            ((a, b) for a, b in pairs if left.field(a).type != right.field(b).type), pairs[0]
+        )
         types = _common_types(left.field(a).type, right.field(b).type)
-        given = " ".join(f"{flag} {quote(f'{column}={kind}')}"
-                         for flag, column, kind in zip(flags, (a, b), types, strict=True) if kind)
-        raise ConfigError("on", e.constraint, e.value,
-                          f"Name the type that they should have: {given}.") from None
+        given = " ".join(
+            f"{flag} {quote(f'{column}={kind}')}"
+            for flag, column, kind in zip(flags, (a, b), types, strict=True)
+            if kind
+        )
+        raise ConfigError(
+            "on", e.constraint, e.value, f"Name the type that they should have: {given}."
+        ) from None
 
 
 def _common_types(left: pa.DataType, right: pa.DataType) -> tuple[str, str]:

@@ -64,8 +64,9 @@ def join_files(settings: JoinFiles, progress: Progress = silent) -> Summary:
         first = next(chunks, Chunk(pa.RecordBatch.from_pylist([], stream.schema), []))
         operator = _open(settings, first.rows, inputs, summary, _tuples(stream, first))
         outputs = stack.enter_context(Outputs(settings, operator.output_schema))
-        unmatched = Unmatched(outputs, "unmatched", operator.unmatched_schema, summary.unmatched,
-                              summary)
+        unmatched = Unmatched(
+            outputs, "unmatched", operator.unmatched_schema, summary.unmatched, summary
+        )
 
         def write(steps: Iterator[JoinOutput]) -> None:
             for step in steps:
@@ -85,8 +86,9 @@ def join_files(settings: JoinFiles, progress: Progress = silent) -> Summary:
     return summary
 
 
-def _open(settings: JoinFiles, sample: pa.RecordBatch, inputs: Inputs, summary: Summary,
-          tuples: float) -> SemiStreamJoin:
+def _open(
+    settings: JoinFiles, sample: pa.RecordBatch, inputs: Inputs, summary: Summary, tuples: float
+) -> SemiStreamJoin:
     """Open the operator. If the algorithm or its sizes are open, the cost models choose them by a
     sample of the stream and its number of tuples. The summary gets the algorithm's name and the
     reason."""
@@ -102,9 +104,19 @@ def _open(settings: JoinFiles, sample: pa.RecordBatch, inputs: Inputs, summary: 
         choice = choose(sample, master, memory, on, columns, costs=costs, tuples=tuples)
         summary.algorithm, summary.reason = choice.algorithm, choice.reason
         parameters = choice.parameters
-    return open_join(summary.algorithm, memory=memory, stream=sample.schema, master=master, on=on,
-                     columns=columns, join_type=settings.join_type, parameters=parameters,
-                     costs=costs, sample=sample, tuples=tuples)
+    return open_join(
+        summary.algorithm,
+        memory=memory,
+        stream=sample.schema,
+        master=master,
+        on=on,
+        columns=columns,
+        join_type=settings.join_type,
+        parameters=parameters,
+        costs=costs,
+        sample=sample,
+        tuples=tuples,
+    )
 
 
 def _tuples(stream: FileSource, first: Chunk) -> float:
@@ -118,8 +130,10 @@ def _total(summary: Summary, operator: SemiStreamJoin, inputs: Inputs, seconds: 
     this program."""
     stats = operator.stats
     if stats.matched + stats.unmatched != stats.rows_read or stats.waiting:
-        raise SemistreamError(f"Of {stats.rows_read} rows {stats.matched} matched and "
-                              f"{stats.unmatched} unmatched ones came out.")
+        raise SemistreamError(
+            f"Of {stats.rows_read} rows {stats.matched} matched and "
+            f"{stats.unmatched} unmatched ones came out."
+        )
     summary.rows_read = stats.rows_read + summary.unmatched.get(UNPARSABLE, 0)
     summary.set_totals(stats, stats.rows_read, summary.rows_read, seconds)
     summary.matched, summary.waiting = stats.matched, stats.waiting

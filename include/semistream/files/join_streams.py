@@ -89,15 +89,26 @@ def join_streams(settings: JoinStreams, progress: Progress = silent) -> StreamsS
     """
     start = time.perf_counter()
     _check(settings)
-    check_paths(settings, ("left", "right", "punctuations"),
-                ("out", "left_unmatched", "right_unmatched", "propagated"))
+    check_paths(
+        settings,
+        ("left", "right", "punctuations"),
+        ("out", "left_unmatched", "right_unmatched", "propagated"),
+    )
     summary = StreamsSummary(settings.algorithm, int(settings.memory))
     streams = [_Stream(settings, side) for side in (LEFT, RIGHT)]
     _assign_types(settings, streams)
     join = _open(settings, streams)
     with Outputs(settings, join.output_schema) as outputs:
-        unmatched = [Unmatched(outputs, f"{SIDES[side]}_unmatched", join.unmatched_schemas[side],
-                               summary.sides[side].unmatched, summary) for side in (LEFT, RIGHT)]
+        unmatched = [
+            Unmatched(
+                outputs,
+                f"{SIDES[side]}_unmatched",
+                join.unmatched_schemas[side],
+                summary.sides[side].unmatched,
+                summary,
+            )
+            for side in (LEFT, RIGHT)
+        ]
         propagated = outputs.open("propagated", PROPAGATED)
 
         def write(steps: Iterator[StreamJoinOutput]) -> None:
@@ -119,8 +130,11 @@ def join_streams(settings: JoinStreams, progress: Progress = silent) -> StreamsS
             if join.monitor.pull:
                 write(join.request_propagation())
             _moment(summary, join)
-            progress("joining", sum(s.source.bytes_done for s in streams),
-                     sum(s.source.bytes_total for s in streams))
+            progress(
+                "joining",
+                sum(s.source.bytes_done for s in streams),
+                sum(s.source.bytes_total for s in streams),
+            )
         write(join.drain())
         outputs.finish()
         _total(summary, join, streams, time.perf_counter() - start)
@@ -147,11 +161,19 @@ class _Stream:
 
     def _open(self) -> FileSource:
         s = self.settings
-        return open_source(self.name, getattr(s, self.name), kind=self.of("format") or "",
-                           types=self.of("types"), null_values=s.null_values,
-                           delimiter=s.delimiter, formats=dict(zip(SIDES, paired(
-                               s.on.items(), s.left_formats, s.right_formats, SIDES),
-                               strict=True))[self.name])
+        return open_source(
+            self.name,
+            getattr(s, self.name),
+            kind=self.of("format") or "",
+            types=self.of("types"),
+            null_values=s.null_values,
+            delimiter=s.delimiter,
+            formats=dict(
+                zip(
+                    SIDES, paired(s.on.items(), s.left_formats, s.right_formats, SIDES), strict=True
+                )
+            )[self.name],
+        )
 
     def _derived(self) -> list[PunctuationSource]:
         """Return the sources of punctuations that the settings name, except the file of
@@ -172,8 +194,11 @@ class _Stream:
         """Yield the chunk's tuples with the punctuations of every source."""
         steps = [Step(rows)]
         for source in self.derived:
-            steps = [Step(step.tuples, (*before.punctuations, *step.punctuations))
-                     for before in steps for step in source.steps(before.tuples)]
+            steps = [
+                Step(step.tuples, (*before.punctuations, *step.punctuations))
+                for before in steps
+                for step in source.steps(before.tuples)
+            ]
         yield from steps
 
 
@@ -204,16 +229,23 @@ def _punctuations(path: Path | None, side: str) -> list[tuple[int, int, dict[str
             continue
         try:
             match json.loads(line):
-                case {"side": "left" | "right" as of, "after": int(after), "match": dict(plain),
-                      **more} if not more and after >= 0:
+                case {
+                    "side": "left" | "right" as of,
+                    "after": int(after),
+                    "match": dict(plain),
+                    **more,
+                } if not more and after >= 0:
                     if of == side:
                         found.append((after, number, plain))
                     continue
         except ValueError:
             pass
-        raise ConfigError("punctuations", 'must have lines such as {"side": "left", "after": 1000, '
-                          '"match": {"id": 7}}', f"{path}, line {number}: {line[:200]}",
-                          "Correct the line.")
+        raise ConfigError(
+            "punctuations",
+            'must have lines such as {"side": "left", "after": 1000, "match": {"id": 7}}',
+            f"{path}, line {number}: {line[:200]}",
+            "Correct the line.",
+        )
     heapq.heapify(found)
     return found
 
@@ -255,11 +287,16 @@ def _assign_types(settings: JoinStreams, streams: list[_Stream]) -> None:
         assign_types(one.source, one.on, other.source.schema, other.on)
         for setting in ("time", "punctuations"):
             if (name := one.of(setting)) and name not in one.source.schema.names:
-                raise ConfigError(f"{one.name}_{setting}", "must name a column", name,
-                                  f"It has: {', '.join(one.source.schema.names)}.")
+                raise ConfigError(
+                    f"{one.name}_{setting}",
+                    "must name a column",
+                    name,
+                    f"It has: {', '.join(one.source.schema.names)}.",
+                )
     left, right = (s.source.schema for s in streams)
-    check_key_types(left, right, list(settings.on.items()), SIDES,
-                    ("--left-types", "--right-types"))
+    check_key_types(
+        left, right, list(settings.on.items()), SIDES, ("--left-types", "--right-types")
+    )
 
 
 def _open(settings: JoinStreams, streams: list[_Stream]) -> StreamStreamJoin:
@@ -272,69 +309,121 @@ def _open(settings: JoinStreams, streams: list[_Stream]) -> StreamStreamJoin:
     within = None
     if settings.within is not None:
         within = Within(settings.left_time, settings.right_time, settings.within)
-    return open_stream_join(settings.algorithm, memory=int(settings.memory), left=schemas[0],
-                            right=schemas[1], on=list(settings.on.items()),
-                            join_type=settings.join_type, within=within,
-                            parameters=_parameters(settings))
+    return open_stream_join(
+        settings.algorithm,
+        memory=int(settings.memory),
+        left=schemas[0],
+        right=schemas[1],
+        on=list(settings.on.items()),
+        join_type=settings.join_type,
+        within=within,
+        parameters=_parameters(settings),
+    )
 
 
 def _parameters(s: JoinStreams) -> dict[str, Any]:
     """Return the parameters of the algorithm that the user gave."""
-    return {name: getattr(s, name) for name in ("purge_threshold", *PROPAGATION)
-            if getattr(s, name) != JoinStreams.model_fields[name].default}
+    return {
+        name: getattr(s, name)
+        for name in ("purge_threshold", *PROPAGATION)
+        if getattr(s, name) != JoinStreams.model_fields[name].default
+    }
 
 
 def _as_rows(propagated: Propagated) -> pa.RecordBatch:
     """Return propagated punctuations as rows of their file."""
     plain = [*propagated.constants.to_pylist(), *propagated.patterns]
     texts = [json.dumps(p, default=str, ensure_ascii=False) for p in plain]
-    return pa.RecordBatch.from_arrays([pa.repeat(SIDES[propagated.side], len(texts)),
-                                       pa.array(texts, pa.string())], schema=PROPAGATED)
+    return pa.RecordBatch.from_arrays(
+        [pa.repeat(SIDES[propagated.side], len(texts)), pa.array(texts, pa.string())],
+        schema=PROPAGATED,
+    )
 
 
 def _moment(summary: StreamsSummary, join: StreamStreamJoin) -> None:
     """Record how many tuples the join holds now. If there are too many records, every other one is
     dropped."""
     left, right = join.stats.sides
-    summary.over_time.append({
-        "rows": left.rows_read + right.rows_read, "output_rows": join.stats.output_rows,
-        "left": left.held, "right": right.held, "on_disk": left.on_disk + right.on_disk})
+    summary.over_time.append(
+        {
+            "rows": left.rows_read + right.rows_read,
+            "output_rows": join.stats.output_rows,
+            "left": left.held,
+            "right": right.held,
+            "on_disk": left.on_disk + right.on_disk,
+        }
+    )
     if len(summary.over_time) > MOMENTS:
         del summary.over_time[::2]
 
 
-def _total(summary: StreamsSummary, join: StreamStreamJoin, streams: list[_Stream],
-           seconds: float) -> None:
+def _total(
+    summary: StreamsSummary, join: StreamStreamJoin, streams: list[_Stream], seconds: float
+) -> None:
     """Fill in the summary. Raises SemistreamError when a row is missing, which would be a defect of
     this program."""
     for stream, side, stats in zip(streams, summary.sides, join.stats.sides, strict=True):
         if stats.matched + sum(stats.unmatched.values()) != stats.rows_read or stats.held:
-            raise SemistreamError(f"Of {stats.rows_read} rows of the {stream.name} stream "
-                                  f"{stats.matched} matched and {stats.unmatched} came out.")
+            raise SemistreamError(
+                f"Of {stats.rows_read} rows of the {stream.name} stream "
+                f"{stats.matched} matched and {stats.unmatched} came out."
+            )
         side.rows_read = stats.rows_read + side.unmatched.get(UNPARSABLE, 0)
         side.unmatched |= stats.unmatched
-        for name in ("punctuations", "matched", "purged", "dropped", "propagated", "forgotten",
-                     "held_peak"):
+        for name in (
+            "punctuations",
+            "matched",
+            "purged",
+            "dropped",
+            "propagated",
+            "forgotten",
+            "held_peak",
+        ):
             setattr(side, name, getattr(stats, name))
         summary.notes += stream.source.notes
         summary.ignored_fields |= stream.source.ignored
-    summary.set_totals(join.stats, sum(side.rows_read for side in join.stats.sides),
-                       sum(side.rows_read for side in summary.sides), seconds)
+    summary.set_totals(
+        join.stats,
+        sum(side.rows_read for side in join.stats.sides),
+        sum(side.rows_read for side in summary.sides),
+        seconds,
+    )
     summary.relocated, summary.disk_joins = join.stats.relocated, join.stats.disk_joins
 
 
 def _check(s: JoinStreams) -> None:
     """Check settings against each other. Raises ConfigError if they do not fit."""
     if bool(s.left_time) != bool(s.right_time) or bool(s.left_time) != (s.within is not None):
-        raise ConfigError("within", "must be given with --left-time and --right-time, and they "
-                          "with it", s.within, "Event times bound a state only where the join "
-                          "bounds how far they differ.")
+        raise ConfigError(
+            "within",
+            "must be given with --left-time and --right-time, and they with it",
+            s.within,
+            "Event times bound a state only where the join bounds how far they differ.",
+        )
     if s.delay is not None and s.within is None:
-        raise ConfigError("delay", "must be given with --within, --left-time and --right-time",
-                          str(s.delay), "Without them a new tuple may still meet one of any age.")
-    given = [n for n in ("unique", "clustered", "punctuations", "left_punctuations",
-                         "right_punctuations", "delay", *PROPAGATION)
-             if getattr(s, n) != JoinStreams.model_fields[n].default]
+        raise ConfigError(
+            "delay",
+            "must be given with --within, --left-time and --right-time",
+            str(s.delay),
+            "Without them a new tuple may still meet one of any age.",
+        )
+    given = [
+        n
+        for n in (
+            "unique",
+            "clustered",
+            "punctuations",
+            "left_punctuations",
+            "right_punctuations",
+            "delay",
+            *PROPAGATION,
+        )
+        if getattr(s, n) != JoinStreams.model_fields[n].default
+    ]
     if s.algorithm == "xjoin" and given:
-        raise ConfigError("algorithm", f"must be pjoin with --{given[0].replace('_', '-')}",
-                          s.algorithm, "Leave it out.")
+        raise ConfigError(
+            "algorithm",
+            f"must be pjoin with --{given[0].replace('_', '-')}",
+            s.algorithm,
+            "Leave it out.",
+        )

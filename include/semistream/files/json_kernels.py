@@ -42,14 +42,17 @@ def scan(data, bounds, final, listed, keys, key_ends, starts, ends, good, at, un
             if row == len(bounds):
                 return row, n, found
             i, n = (bounds[row - 1] if row else 0), bounds[row]
-        while i < n and (_blank(data[i]) or (listed and (data[i] == COMMA or data[i] == CLOSE_LIST
-                                                         or data[i] == OPEN_LIST))):
+        while i < n and (
+            _blank(data[i])
+            or (listed and (data[i] == COMMA or data[i] == CLOSE_LIST or data[i] == OPEN_LIST))
+        ):
             i += 1
         if i >= n and not bounded:
             return row, n, found
         kind[row] = MISSING
-        end, more = _object(data, i, n, keys, key_ends, at[row], until[row], kind[row], unknown,
-                            found)
+        end, more = _object(
+            data, i, n, keys, key_ends, at[row], until[row], kind[row], unknown, found
+        )
         if end == INCOMPLETE and not final and not bounded:
             return row, i, found
         if end > 0:
@@ -327,4 +330,4 @@ def gather(data, at, until, wanted, offsets, out):
     """
     for r in range(len(at)):
         if wanted[r]:
-            out[offsets[r]:offsets[r + 1]] = data[at[r]:until[r]]
+            out[offsets[r] : offsets[r + 1]] = data[at[r] : until[r]]

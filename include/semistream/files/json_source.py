@@ -82,8 +82,9 @@ class JsonSource(TextSource):
         kind = kinds[0]
         if not (kinds == kind).all():
             if name not in self.declared:
-                self.notes.append(f"{self.side} column {name} is read as string, for values of "
-                                  f"different kinds")
+                self.notes.append(
+                    f"{self.side} column {name} is read as string, for values of different kinds"
+                )
             return pa.string()
         if kind == NUMBER:
             return infer_type(texts, numbers=True)
@@ -100,22 +101,26 @@ class JsonSource(TextSource):
             lacking -= {n for n in lacking if objects.has(n)}
             yield raw
         if rows and lacking:
-            check_columns(self.side, path, [n for n in wanted if n not in lacking], wanted,
-                          "Name the types of columns that a file may lack.")
+            check_columns(
+                self.side,
+                path,
+                [n for n in wanted if n not in lacking],
+                wanted,
+                "Name the types of columns that a file may lack.",
+            )
 
     def parse(self, values: pa.Array) -> Chunk:
         """Read a binary array, each of whose values is one object, such as a column of Kafka. The
         chunk's lines are the numbers of the values, from 1."""
         keys, values = _Keys(self.schema.names), values.fill_null(b"")
         offsets = np.frombuffer(values.buffers()[1], np.int32, len(values) + 1, values.offset * 4)
-        data = np.frombuffer(values.buffers()[2] or b"", np.uint8)[offsets[0]:offsets[-1]]
+        data = np.frombuffer(values.buffers()[2] or b"", np.uint8)[offsets[0] : offsets[-1]]
         bounds = (offsets[1:] - offsets[0]).astype(np.int64)
         objects = keys.scan(data, bounds, True, False, max(len(values), 1))
         chunk = self._typed(Path(), self._raw(objects, np.arange(1, len(values) + 1), ""))
         return chunk._replace(rejected=[r._replace(file="") for r in chunk.rejected])
 
-    def _objects(self, path: Path, done: int,
-                 keys: _Keys) -> Iterator[tuple[_Objects, np.ndarray]]:
+    def _objects(self, path: Path, done: int, keys: _Keys) -> Iterator[tuple[_Objects, np.ndarray]]:
         """Yield (some objects of a file, the line on which each begins, int64[r]), in order."""
         blocks = self._blocks(path, done)
         data, final = next(blocks)
@@ -123,7 +128,7 @@ class JsonSource(TextSource):
         while True:
             at = len(BOM) if start and data.startswith(BOM) else 0
             start = start and not at
-            if text := data[at:at + 4096].lstrip() if not lines else b"":
+            if text := data[at : at + 4096].lstrip() if not lines else b"":
                 listed = listed if listed else text.startswith(b"[")
             array = np.frombuffer(data, np.uint8)
             while True:
@@ -155,17 +160,22 @@ class JsonSource(TextSource):
         keep = np.ones(objects.number, bool)
         keep[list(bad)] = False
         rows = pa.RecordBatch.from_arrays(
-            columns, schema=pa.schema([(f.name, c.type) for f, c in zip(self.schema, columns,
-                                                                        strict=True)]))
+            columns,
+            schema=pa.schema([(f.name, c.type) for f, c in zip(self.schema, columns, strict=True)]),
+        )
         if not columns:  # no columns are known
             rows = pa.RecordBatch.from_struct_array(pa.array([{}] * objects.number, pa.struct([])))
         if bad:
             rows = rows.filter(pa.array(keep))
-        rejected = [Rejected(decode(objects.text(i)), why, path, int(lines[i]))
-                    for i, why in sorted(bad.items())]
+        rejected = [
+            Rejected(decode(objects.text(i)), why, path, int(lines[i]))
+            for i, why in sorted(bad.items())
+        ]
         kept = np.flatnonzero(keep)
-        unlike = {f.name: _unlike(kinds[f.name][keep], f.type, self.reading.formats.get(f.name))
-                  for f in self.schema}
+        unlike = {
+            f.name: _unlike(kinds[f.name][keep], f.type, self.reading.formats.get(f.name))
+            for f in self.schema
+        }
         return Raw(rows, rejected, lambda i: decode(objects.text(kept[i])), lines[keep], unlike)
 
 
@@ -176,8 +186,13 @@ def _unlike(kinds: np.ndarray, kind: pa.DataType, form: ColumnFormat | None) -> 
         return np.flatnonzero(~np.isin(kinds, (MISSING, NOTHING, STRING, ESCAPED)))
     if pa.types.is_string(kind) or pa.types.is_binary(kind):
         return UNBOUNDED
-    like = ((TRUTH,) if pa.types.is_boolean(kind)
-            else (STRING, ESCAPED) if pa.types.is_temporal(kind) else (NUMBER,))
+    like = (
+        (TRUTH,)
+        if pa.types.is_boolean(kind)
+        else (STRING, ESCAPED)
+        if pa.types.is_temporal(kind)
+        else (NUMBER,)
+    )
     return np.flatnonzero(~np.isin(kinds, (MISSING, NOTHING, *like)))
 
 
@@ -199,14 +214,17 @@ class _Keys:
     def __init__(self, names: Sequence[str]):
         self.spellings: dict[bytes, str] = {
             json.dumps(name, ensure_ascii=a)[1:-1].encode(errors="surrogatepass"): name
-            for a in (True, False) for name in names}
+            for a in (True, False)
+            for name in names
+        }
 
     @property
     def names(self) -> list[str]:
         return list(dict.fromkeys(self.spellings.values()))
 
-    def scan(self, data: np.ndarray, bounds: np.ndarray, final: bool, listed: bool,
-             most: int) -> _Objects:
+    def scan(
+        self, data: np.ndarray, bounds: np.ndarray, final: bool, listed: bool, most: int
+    ) -> _Objects:
         """Find at most `most` objects. Keys that were not known are added to the known ones."""
         while True:
             keys, count = list(self.spellings), len(self.spellings)
@@ -217,16 +235,38 @@ class _Keys:
             at, until = (np.empty((most, count), np.int32) for _ in range(2))
             kind = np.empty((most, count), np.uint8)
             unknown = np.empty((UNKNOWN if count < MOST_KEYS else 0, 2), np.int64)
-            found, consumed, new = scan(data, bounds, final, listed, packed, ends, starts, until_,
-                                        good, at, until, kind, unknown)
+            found, consumed, new = scan(
+                data,
+                bounds,
+                final,
+                listed,
+                packed,
+                ends,
+                starts,
+                until_,
+                good,
+                at,
+                until,
+                kind,
+                unknown,
+            )
             for start, end in unknown[:new].tolist():
                 self._learn(data[start:end].tobytes())
             if len(self.spellings) == count:
                 if not _is_utf8(data[:consumed]):
                     for i in range(found):
-                        good[i] &= _is_utf8(data[starts[i]:until_[i]])
-                return _Objects(data, starts[:found], until_[:found], good[:found], at[:found],
-                                until[:found], kind[:found], int(consumed), self)
+                        good[i] &= _is_utf8(data[starts[i] : until_[i]])
+                return _Objects(
+                    data,
+                    starts[:found],
+                    until_[:found],
+                    good[:found],
+                    at[:found],
+                    until[:found],
+                    kind[:found],
+                    int(consumed),
+                    self,
+                )
 
     def _learn(self, spelling: bytes) -> None:
         try:
@@ -255,7 +295,7 @@ class _Objects(NamedTuple):
         return len(self.starts)
 
     def text(self, i: int) -> bytes:
-        return self.data[self.starts[i]:self.ends[i]].tobytes()
+        return self.data[self.starts[i] : self.ends[i]].tobytes()
 
     def malformed(self) -> dict[int, str]:
         """Return the position of each text that is no JSON object, and the reason."""
@@ -265,8 +305,10 @@ class _Objects(NamedTuple):
         return any((self.kind[:, k] != MISSING)[self.good].any() for k in self._places(name))
 
     def values_of(self, name: str) -> int:
-        return sum(int((~np.isin(self.kind[:, k], (MISSING, NOTHING)))[self.good].sum())
-                   for k in self._places(name))
+        return sum(
+            int((~np.isin(self.kind[:, k], (MISSING, NOTHING)))[self.good].sum())
+            for k in self._places(name)
+        )
 
     def _places(self, name: str) -> list[int]:
         count = self.kind.shape[1]
@@ -277,8 +319,11 @@ class _Objects(NamedTuple):
         at, until = np.zeros(self.number, np.int32), np.zeros(self.number, np.int32)
         kind = np.zeros(self.number, np.uint8)
         for k in self._places(name):
-            later = self.good & (self.kind[:, k] != MISSING) & ((kind == MISSING)
-                                                                | (self.at[:, k] > at))
+            later = (
+                self.good
+                & (self.kind[:, k] != MISSING)
+                & ((kind == MISSING) | (self.at[:, k] > at))
+            )
             at[later], until[later] = self.at[later, k], self.until[later, k]
             kind[later] = self.kind[later, k]
         present = (kind != MISSING) & (kind != NOTHING)
@@ -300,8 +345,9 @@ def _texts(data: np.ndarray, at: np.ndarray, until: np.ndarray, present: np.ndar
     out = np.empty(offsets[-1], np.uint8)
     gather(data, at, until, present, offsets, out)
     valid = None if present.all() else pa.py_buffer(np.packbits(present, bitorder="little"))
-    return pa.Array.from_buffers(pa.binary(), len(at),
-                                 [valid, pa.py_buffer(offsets), pa.py_buffer(out)])
+    return pa.Array.from_buffers(
+        pa.binary(), len(at), [valid, pa.py_buffer(offsets), pa.py_buffer(out)]
+    )
 
 
 def _unescape(cells: list[bytes | None], places: list[int]) -> list[int]:
@@ -315,8 +361,9 @@ def _unescape(cells: list[bytes | None], places: list[int]) -> list[int]:
         encoded = []
     for n, i in enumerate(places):
         try:
-            cells[i] = encoded[n] if encoded else json.loads(
-                b'"' + (cells[i] or b"") + b'"').encode()
+            cells[i] = (
+                encoded[n] if encoded else json.loads(b'"' + (cells[i] or b"") + b'"').encode()
+            )
         except ValueError:
             cells[i] = None
             broken.append(i)
@@ -337,9 +384,15 @@ def _why(text: bytes) -> str:
 
 def _is_utf8(data: np.ndarray) -> bool:
     try:
-        pa.Array.from_buffers(pa.binary(), 1, [
-            None, pa.py_buffer(np.array([0, len(data)], np.int32)),
-            pa.py_buffer(np.ascontiguousarray(data))]).cast(pa.string())
+        pa.Array.from_buffers(
+            pa.binary(),
+            1,
+            [
+                None,
+                pa.py_buffer(np.array([0, len(data)], np.int32)),
+                pa.py_buffer(np.ascontiguousarray(data)),
+            ],
+        ).cast(pa.string())
     except pa.ArrowInvalid:
         return False
     return True

@@ -19,9 +19,16 @@ from semistream.master.publish import MEMORY, publish_snapshot
 from semistream.progress import Progress, silent
 
 
-def publish_file(path: Path, on: list[str], root: Path, source: FileSource,
-                 progress: Progress = silent, name: str = "", memory: int = MEMORY,
-                 flush: bool = True) -> tuple[Manifest, dict[str, int]]:
+def publish_file(
+    path: Path,
+    on: list[str],
+    root: Path,
+    source: FileSource,
+    progress: Progress = silent,
+    name: str = "",
+    memory: int = MEMORY,
+    flush: bool = True,
+) -> tuple[Manifest, dict[str, int]]:
     """Publish a snapshot of a master file under ``root``. Return its manifest, and the numbers of
     rows left out by reason.
 
@@ -38,8 +45,16 @@ def publish_file(path: Path, on: list[str], root: Path, source: FileSource,
 
     name = name or re.sub(r"\W+", "_", path.name.split(".")[0]) or "master"
     with closing(ahead(source.chunks())) as chunks:
-        manifest = publish_snapshot(batches(), source.schema, root, name, on,
-                                    source={"path": str(path)}, memory=memory, flush=flush,
-                                    formats=key_forms(on, source.reading.formats))
+        manifest = publish_snapshot(
+            batches(),
+            source.schema,
+            root,
+            name,
+            on,
+            source={"path": str(path)},
+            memory=memory,
+            flush=flush,
+            formats=key_forms(on, source.reading.formats),
+        )
     rejected[NULL_KEY] = manifest.null_keys
     return manifest, {k: n for k, n in rejected.items() if n}

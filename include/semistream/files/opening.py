@@ -19,13 +19,23 @@ from semistream.files.text_source import plain_suffix
 from semistream.data_files import ENDINGS
 
 FORMATS = {ending: kind for kind, endings in ENDINGS.items() for ending in endings}
-SOURCES: dict[str, type[FileSource]] = {"csv": CsvSource, "json": JsonSource,
-                                        "parquet": ParquetSource}
+SOURCES: dict[str, type[FileSource]] = {
+    "csv": CsvSource,
+    "json": JsonSource,
+    "parquet": ParquetSource,
+}
 
 
-def open_source(side: str, path: Path, *, kind: str = "", types: Mapping[str, str] | None = None,
-                null_values: Sequence[str] = (), delimiter: str = "",
-                formats: Mapping[str, ColumnFormat] | None = None) -> FileSource:
+def open_source(
+    side: str,
+    path: Path,
+    *,
+    kind: str = "",
+    types: Mapping[str, str] | None = None,
+    null_values: Sequence[str] = (),
+    delimiter: str = "",
+    formats: Mapping[str, ColumnFormat] | None = None,
+) -> FileSource:
     """Open a data file or directory, and find its schema.
 
     side: the input's name in errors; kind: csv, json or parquet, if empty by the file's name;
@@ -34,26 +44,46 @@ def open_source(side: str, path: Path, *, kind: str = "", types: Mapping[str, st
     """
     paths = [path]
     if path.is_dir():
-        paths = sorted(p for p in path.rglob("*") if p.is_file() and _format(p)
-                       and not any(part[0] in "._" for part in p.relative_to(path).parts))
+        paths = sorted(
+            p
+            for p in path.rglob("*")
+            if p.is_file()
+            and _format(p)
+            and not any(part[0] in "._" for part in p.relative_to(path).parts)
+        )
         check_partitions(side, path, paths)
     if not paths or not paths[0].is_file():
-        raise ConfigError(side, "must be a file or a directory with files that exists", str(path),
-                          "Check the path.")
+        raise ConfigError(
+            side,
+            "must be a file or a directory with files that exists",
+            str(path),
+            "Check the path.",
+        )
     kinds = {kind or _format(p) for p in paths}
     if len(kinds) != 1 or not min(kinds):
-        raise ConfigError(f"{side}_format", "must be csv, json or parquet, the same for all files",
-                          str(path), "Name them .csv, .tsv, .jsonl or .parquet, or tell it where "
-                                     f"it can be told: --{side}-format csv.")
+        raise ConfigError(
+            f"{side}_format",
+            "must be csv, json or parquet, the same for all files",
+            str(path),
+            "Name them .csv, .tsv, .jsonl or .parquet, or tell it where "
+            f"it can be told: --{side}-format csv.",
+        )
     declared = {c: parse_type(c, t) for c, t in (types or {}).items()}
-    source = SOURCES[kinds.pop()](side, paths, declared,
-                                  Reading(tuple(null_values), delimiter, formats=formats or {}))
+    source = SOURCES[kinds.pop()](
+        side, paths, declared, Reading(tuple(null_values), delimiter, formats=formats or {})
+    )
     check_formats(source.schema, formats or {}, side)
     return source
 
 
-def read_files(side: str, paths: Sequence[Path], kind: str, reading: Reading,
-               schema: pa.Schema | None = None, declared: Sequence[str] = ()) -> FileSource:
+def read_files(
+    side: str,
+    paths: Sequence[Path],
+    kind: str,
+    reading: Reading,
+    schema: pa.Schema | None = None,
+    declared: Sequence[str] = (),
+) -> FileSource:
     """Open files of a known format. schema: of their columns, if known; declared: columns of it
     whose types were not inferred. Raises ConfigError as ``open_source`` does."""
     types = {} if schema is None else {name: schema.field(name).type for name in declared}
@@ -65,10 +95,14 @@ def check_partitions(parameter: str, path: Path, files: Sequence[Path]) -> None:
     file. Raises ConfigError otherwise."""
     for file in files:
         if hive := [part for part in file.relative_to(path).parts[:-1] if "=" in part]:
-            raise ConfigError(parameter, "must be a directory whose files have all columns",
-                              str(file), f"The column {hive[0].split('=')[0]} is in the name of a "
-                                         "directory only. Write it into the files, or give one of "
-                                         f"the directories, as {hive[0]}.")
+            raise ConfigError(
+                parameter,
+                "must be a directory whose files have all columns",
+                str(file),
+                f"The column {hive[0].split('=')[0]} is in the name of a "
+                "directory only. Write it into the files, or give one of "
+                f"the directories, as {hive[0]}.",
+            )
 
 
 def _format(path: Path) -> str:

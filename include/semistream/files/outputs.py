@@ -83,7 +83,8 @@ class Outputs(ExitStack):
             file.publish()
         if self._settings.stats is not None:
             self._settings.stats.write_text(
-                json.dumps(summary.as_dict(), indent=2, default=str) + "\n")
+                json.dumps(summary.as_dict(), indent=2, default=str) + "\n"
+            )
 
 
 class Unmatched:
@@ -94,8 +95,14 @@ class Unmatched:
     reason.
     """
 
-    def __init__(self, outputs: Outputs, name: str, schema: pa.Schema, counts: dict[str, int],
-                 summary: JoinSummary):
+    def __init__(
+        self,
+        outputs: Outputs,
+        name: str,
+        schema: pa.Schema,
+        counts: dict[str, int],
+        summary: JoinSummary,
+    ):
         self._counts, self._examples = counts, summary.examples
         schema = schema.remove(len(schema) - 1)
         for column in REASON_COLUMNS:
@@ -108,8 +115,9 @@ class Unmatched:
         """Write tuples that the operator returned as unmatched. It has counted them itself."""
         if self._file is not None and rows.num_rows:
             none = pa.nulls(rows.num_rows, pa.string())
-            self._file.write(pa.RecordBatch.from_arrays([*rows.columns, none, none],
-                                                        schema=self._file.schema))
+            self._file.write(
+                pa.RecordBatch.from_arrays([*rows.columns, none, none], schema=self._file.schema)
+            )
 
     def reject(self, rejected: Sequence[Rejected]) -> None:
         """Count and write rows that could not be parsed."""
@@ -117,14 +125,18 @@ class Unmatched:
             return
         count = len(rejected)
         self._counts[UNPARSABLE] = self._counts.get(UNPARSABLE, 0) + count
-        self._examples += [f"{r.place}: {r.detail} in {r.text[:120]!r}"
-                           for r in rejected[:EXAMPLES - len(self._examples)]]
+        self._examples += [
+            f"{r.place}: {r.detail} in {r.text[:120]!r}"
+            for r in rejected[: EXAMPLES - len(self._examples)]
+        ]
         if self._file is not None:
             schema = self._file.schema
-            empty = [pa.nulls(count, f.type) for f in list(schema)[:-len(REASON_COLUMNS)]]
-            reasons = [pa.repeat(UNPARSABLE, count),
-                       pa.array([f"{r.place}: {r.detail}" for r in rejected], pa.string()),
-                       pa.array([r.text for r in rejected], pa.string())]
+            empty = [pa.nulls(count, f.type) for f in list(schema)[: -len(REASON_COLUMNS)]]
+            reasons = [
+                pa.repeat(UNPARSABLE, count),
+                pa.array([f"{r.place}: {r.detail}" for r in rejected], pa.string()),
+                pa.array([r.text for r in rejected], pa.string()),
+            ]
             self._file.write(pa.RecordBatch.from_arrays([*empty, *reasons], schema=schema))
 
 
@@ -136,10 +148,15 @@ def check_paths(settings: Any, inputs: Sequence[str], outputs: Sequence[str]) ->
         if (path := getattr(settings, name)) is not None:
             check_output(name, path)
     if stats is not None and not stats.absolute().parent.is_dir():
-        raise ConfigError("stats", "must be in a directory that exists", str(stats),
-                          "Make the directory first.")
+        raise ConfigError(
+            "stats", "must be in a directory that exists", str(stats), "Make the directory first."
+        )
     read = {p.resolve() for n in inputs if (p := getattr(settings, n)) is not None}
     written = [p.resolve() for n in (*outputs, "stats") if (p := getattr(settings, n)) is not None]
     if len(read.union(written)) < len(read) + len(written):
-        raise ConfigError("out", "must be a file of its own, as all files named", str(settings.out),
-                          "Choose another name.")
+        raise ConfigError(
+            "out",
+            "must be a file of its own, as all files named",
+            str(settings.out),
+            "Choose another name.",
+        )

@@ -51,9 +51,12 @@ class ParquetSource(FileSource):
         schema = file.schema_arrow
         twice = [n for n, count in Counter(schema.names).items() if count > 1]
         if twice:
-            raise ConfigError(self.side, "must have each column once",
-                              f"{path}: {twice[0]!r} {schema.names.count(twice[0])} times",
-                              "Rename one of them.")
+            raise ConfigError(
+                self.side,
+                "must have each column once",
+                f"{path}: {twice[0]!r} {schema.names.count(twice[0])} times",
+                "Rename one of them.",
+            )
         return schema
 
     def _infer_schema(self) -> pa.Schema:
@@ -95,8 +98,9 @@ class ParquetSource(FileSource):
                 check_columns(self.side, path, found.names, self.schema.names)
             try:
                 legacy = any(name.startswith(LEGACY) for name in found.metadata or ())
-                for batch in parquet_batches(file, self.schema.names, self.rows, self.size,
-                                             threads=self.threads):
+                for batch in parquet_batches(
+                    file, self.schema.names, self.rows, self.size, threads=self.threads
+                ):
                     first, read = read, read + batch.num_rows
                     self.bytes_done = done + size * read // file.metadata.num_rows
                     yield _reject_legacy_times(path, batch.select(self.schema.names), first, legacy)
@@ -114,9 +118,15 @@ def _reject_legacy_times(path: Path, rows: pa.RecordBatch, first: int, legacy: b
     old = _legacy_times(rows) if legacy else {}
     if not old:
         return Raw(rows, [], None, lines)
-    rejected = [Rejected(row_text(rows, i), f"{name}: a time in the calendar of before 1582, which "
-                                            f"Spark's legacy mode has written", str(path),
-                         int(lines[i])) for i, name in sorted(old.items())]
+    rejected = [
+        Rejected(
+            row_text(rows, i),
+            f"{name}: a time in the calendar of before 1582, which Spark's legacy mode has written",
+            str(path),
+            int(lines[i]),
+        )
+        for i, name in sorted(old.items())
+    ]
     keep = np.ones(rows.num_rows, bool)
     keep[list(old)] = False
     return Raw(rows.filter(pa.array(keep)), rejected, None, lines[keep])
@@ -129,8 +139,11 @@ def _legacy_times(rows: pa.RecordBatch) -> Mapping[int, str]:
     for name, column in zip(rows.schema.names, rows.columns, strict=True):
         if not (pa.types.is_date(column.type) or pa.types.is_timestamp(column.type)):
             continue
-        limit = (pa.scalar(FIRST_DAY).cast(column.type) if pa.types.is_date(column.type)
-                 else pa.scalar(FIRST_TIME).cast(column.type))
+        limit = (
+            pa.scalar(FIRST_DAY).cast(column.type)
+            if pa.types.is_date(column.type)
+            else pa.scalar(FIRST_TIME).cast(column.type)
+        )
         before = pc.fill_null(pc.less(column, limit), False)
         old |= dict.fromkeys(np.flatnonzero(before).tolist(), name)
     return old
@@ -142,8 +155,12 @@ def _signed_type(path: Path, field: pa.Field) -> pa.DataType:
     metadata = pq.read_metadata(path)
     for group in map(metadata.row_group, range(metadata.num_row_groups)):
         for chunk in map(group.column, range(group.num_columns)):
-            if (chunk.path_in_schema == field.name and chunk.statistics is not None
-                    and chunk.statistics.has_min_max and chunk.statistics.max >= 2**63):
+            if (
+                chunk.path_in_schema == field.name
+                and chunk.statistics is not None
+                and chunk.statistics.has_min_max
+                and chunk.statistics.max >= 2**63
+            ):
                 return UNSIGNED
     return pa.int64()
 
@@ -151,7 +168,12 @@ def _signed_type(path: Path, field: pa.Field) -> pa.DataType:
 def _wider(a: pa.DataType, b: pa.DataType) -> pa.DataType:
     """Return the type that holds the values of both types; the first type if none does."""
     try:
-        return pa.unify_schemas([pa.schema([("x", a)]), pa.schema([("x", b)])],
-                                promote_options="permissive").field(0).type
+        return (
+            pa.unify_schemas(
+                [pa.schema([("x", a)]), pa.schema([("x", b)])], promote_options="permissive"
+            )
+            .field(0)
+            .type
+        )
     except (pa.ArrowTypeError, pa.ArrowInvalid):
         return a

@@ -31,9 +31,13 @@ def precompile(names: Sequence[str]) -> None:
     """Join small files of every format with each algorithm, on keys of every kind."""
     with TemporaryDirectory(prefix="semistream-") as place:
         directory = Path(place)
-        cases = [_integers(directory, "csv"), _integers(directory, "parquet"),
-                 _texts(directory, "jsonl"), _texts(directory, "csv"),
-                 _composites(directory, "parquet")]
+        cases = [
+            _integers(directory, "csv"),
+            _integers(directory, "parquet"),
+            _texts(directory, "jsonl"),
+            _texts(directory, "csv"),
+            _composites(directory, "parquet"),
+        ]
         for name, case in itertools.product(names, cases):
             given = case | {"algorithm": name, "memory": "400KB"}
             _join(directory, given)
@@ -48,46 +52,77 @@ def precompile(names: Sequence[str]) -> None:
 
 def _join_both(directory: Path, case: dict[str, Any]) -> None:
     """Join the two files as streams, in memory and with a state on disk."""
-    sides = {"on": case.get("on", "k"), "left": case["stream"], "right": case["master"],
-             "out": directory / "both.parquet"}
+    sides = {
+        "on": case.get("on", "k"),
+        "left": case["stream"],
+        "right": case["master"],
+        "out": directory / "both.parquet",
+    }
     for algorithm, promise, memory in itertools.product(
-            STREAM_JOINS, ({}, {"clustered": "left", "join_type": "full"}), ("64MB", "2MB")):
+        STREAM_JOINS, ({}, {"clustered": "left", "join_type": "full"}), ("64MB", "2MB")
+    ):
         if algorithm == "pjoin" or not promise:
-            join_streams(JoinStreams.load(sides | promise
-                                          | {"algorithm": algorithm, "memory": memory}))
+            join_streams(
+                JoinStreams.load(sides | promise | {"algorithm": algorithm, "memory": memory})
+            )
 
 
 def _join(directory: Path, case: dict[str, Any]) -> None:
-    join_files(JoinFiles.load({"on": "k", "join_type": "left", "out": directory / "out.parquet",
-                               "unmatched": directory / "unmatched.csv"} | case))
+    join_files(
+        JoinFiles.load(
+            {
+                "on": "k",
+                "join_type": "left",
+                "out": directory / "out.parquet",
+                "unmatched": directory / "unmatched.csv",
+            }
+            | case
+        )
+    )
 
 
 def _integers(directory: Path, kind: str) -> dict[str, Any]:
-    return {"master": _write(directory / f"mi.{kind}", {"k": range(MASTER), **_payload(MASTER)}),
-            "stream": _write(directory / f"si.{kind}", {
-                "id": range(STREAM), "k": [_key(i) for i in range(STREAM)]})}
+    return {
+        "master": _write(directory / f"mi.{kind}", {"k": range(MASTER), **_payload(MASTER)}),
+        "stream": _write(
+            directory / f"si.{kind}", {"id": range(STREAM), "k": [_key(i) for i in range(STREAM)]}
+        ),
+    }
 
 
 def _texts(directory: Path, kind: str) -> dict[str, Any]:
     """Return a case with several master tuples of a key, stream tuples without a key, and strings
     in both relations."""
-    return {"master": _write(directory / f"mt.{kind}", {
-                "k": [f"key {i // 2}" for i in range(MASTER)], **_payload(MASTER)}),
-            "stream": _write(directory / f"st.{kind}", {
+    return {
+        "master": _write(
+            directory / f"mt.{kind}",
+            {"k": [f"key {i // 2}" for i in range(MASTER)], **_payload(MASTER)},
+        ),
+        "stream": _write(
+            directory / f"st.{kind}",
+            {
                 "k": [None if i % 50 == 0 else f"key {_key(i)}" for i in range(STREAM)],
-                "note": [f"note {i}" for i in range(STREAM)]})}
+                "note": [f"note {i}" for i in range(STREAM)],
+            },
+        ),
+    }
 
 
 def _composites(directory: Path, kind: str) -> dict[str, Any]:
     def keys(numbers: Sequence[int]) -> dict[str, Any]:
-        return {"k": [DAY + datetime.timedelta(i % 100) for i in numbers],
-                "d": pa.array([Decimal(i // 100) for i in numbers], pa.decimal128(25, 2)),
-                "b": [i % 2 == 0 for i in numbers]}
+        return {
+            "k": [DAY + datetime.timedelta(i % 100) for i in numbers],
+            "d": pa.array([Decimal(i // 100) for i in numbers], pa.decimal128(25, 2)),
+            "b": [i % 2 == 0 for i in numbers],
+        }
 
-    return {"on": ["k", "d", "b"],
-            "master": _write(directory / f"mc.{kind}", keys(range(MASTER)) | _payload(MASTER)),
-            "stream": _write(directory / f"sc.{kind}", keys([_key(i) for i in range(STREAM)])
-                             | {"id": range(STREAM)})}
+    return {
+        "on": ["k", "d", "b"],
+        "master": _write(directory / f"mc.{kind}", keys(range(MASTER)) | _payload(MASTER)),
+        "stream": _write(
+            directory / f"sc.{kind}", keys([_key(i) for i in range(STREAM)]) | {"id": range(STREAM)}
+        ),
+    }
 
 
 def _declared_formats(directory: Path) -> dict[str, Any]:
@@ -95,8 +130,13 @@ def _declared_formats(directory: Path) -> dict[str, Any]:
     rows = [f"{i % 28 + 1:02d}/01/2024;1.0{i % 90 + 10},50;Key {i % 99}" for i in range(1000)]
     (directory / "f.csv").write_text("\n".join(["day;price;code", *rows, "no date;x;y;z", '"']))
     keys = {"k": [f"key {i}" for i in range(99)], "v": range(99)}
-    return {"stream": directory / "f.csv", "delimiter": ";", "formats": FORMATS,
-            "on": "code=k", "master": _write(directory / "f.parquet", keys)}
+    return {
+        "stream": directory / "f.csv",
+        "delimiter": ";",
+        "formats": FORMATS,
+        "on": "code=k",
+        "master": _write(directory / "f.parquet", keys),
+    }
 
 
 def _payload(rows: int) -> dict[str, Any]:

@@ -23,8 +23,9 @@ class Records(NamedTuple):
     consumed: int
 
 
-def split_records(data: np.ndarray, delimiter: int, quote: int, escape: int, final: bool,
-                  keep_empty: bool) -> Records:
+def split_records(
+    data: np.ndarray, delimiter: int, quote: int, escape: int, final: bool, keep_empty: bool
+) -> Records:
     """Find the complete records of data (uint8[n]).
 
     quote, escape: -1 for none; final: nothing follows; keep_empty: an empty line is a record.
@@ -32,8 +33,9 @@ def split_records(data: np.ndarray, delimiter: int, quote: int, escape: int, fin
     most = np.count_nonzero(data == LF) + np.count_nonzero(data == CR) + 1
     starts, ends = np.empty(most, np.int64), np.empty(most, np.int64)
     fields = np.empty(most, np.int32)
-    count, consumed = _split(data, delimiter, quote, escape, final, keep_empty, starts, ends,
-                             fields)
+    count, consumed = _split(
+        data, delimiter, quote, escape, final, keep_empty, starts, ends, fields
+    )
     return Records(starts[:count], ends[:count], fields[:count], consumed)
 
 

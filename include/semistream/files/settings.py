@@ -13,44 +13,67 @@ from semistream.column_format import Formats
 from semistream.settings import Bytes, JoinSettings, Names, Pairs, Publishing, Settings, Types
 
 Format = Literal["csv", "json", "parquet"]
-FORMATS = ("How columns are written that are not written as usual, COLUMN=FORMAT: a time format "
-           "such as %d/%m/%Y, an example number such as 1.234,56, words such as trim or fold; see "
-           "docs/input.md")
+FORMATS = (
+    "How columns are written that are not written as usual, COLUMN=FORMAT: a time format "
+    "such as %d/%m/%Y, an example number such as 1.234,56, words such as trim or fold; see "
+    "docs/input.md"
+)
 
 
 class JoinFiles(JoinSettings):
     """The settings of a join of files."""
 
-    stream: Path = Field(description="The stream's tuples: a CSV, JSON lines or Parquet file "
-                                     "(.csv, .tsv, .jsonl, .parquet; text also as .gz, .zst), or a "
-                                     "directory of such files")
-    master: Path | None = Field(None, description="The master data, likewise; not needed with a "
-                                                  "--snapshot published before")
-    on: Pairs = Field(description="Join columns: a name, or STREAM=MASTER; repeat it for a "
-                                  "composite key")
-    columns: Names = Field((), description="Master columns to add, separated by commas; default: "
-                                           "all but the join columns")
+    stream: Path = Field(
+        description="The stream's tuples: a CSV, JSON lines or Parquet file "
+        "(.csv, .tsv, .jsonl, .parquet; text also as .gz, .zst), or a "
+        "directory of such files"
+    )
+    master: Path | None = Field(
+        None, description="The master data, likewise; not needed with a --snapshot published before"
+    )
+    on: Pairs = Field(
+        description="Join columns: a name, or STREAM=MASTER; repeat it for a composite key"
+    )
+    columns: Names = Field(
+        (),
+        description="Master columns to add, separated by commas; default: all but the join columns",
+    )
     out: Path = Field(description="File for the joined rows: .parquet, .csv, .tsv or .jsonl")
-    unmatched: Path | None = Field(None, description="File for the unmatched stream rows and why "
-                                                     "they are; default: counted only")
-    stats: Path | None = Field(None,
-                               description="JSON file for the summary and the join's statistics")
-    snapshot: Path | None = Field(None, description="Directory where the master data's snapshot is "
-                                                    "kept for a next time; default: a temporary "
-                                                    "one, under $TMPDIR")
-    null_values: Names = Field((), description="Texts that mean null in a CSV file besides an "
-                                               "empty cell, separated by commas, for instance NA; "
-                                               "columns of numbers and times know the usual ones")
-    types: Types = Field({}, description="Types of stream columns, COLUMN=TYPE, over those found: "
-                                         "int64, double, string, bool, date, timestamp, "
-                                         "timestamp_utc, decimal(P,S)")
+    unmatched: Path | None = Field(
+        None,
+        description="File for the unmatched stream rows and why they are; default: counted only",
+    )
+    stats: Path | None = Field(
+        None, description="JSON file for the summary and the join's statistics"
+    )
+    snapshot: Path | None = Field(
+        None,
+        description="Directory where the master data's snapshot is "
+        "kept for a next time; default: a temporary "
+        "one, under $TMPDIR",
+    )
+    null_values: Names = Field(
+        (),
+        description="Texts that mean null in a CSV file besides an "
+        "empty cell, separated by commas, for instance NA; "
+        "columns of numbers and times know the usual ones",
+    )
+    types: Types = Field(
+        {},
+        description="Types of stream columns, COLUMN=TYPE, over those found: "
+        "int64, double, string, bool, date, timestamp, "
+        "timestamp_utc, decimal(P,S)",
+    )
     master_types: Types = Field({}, description="Types of master columns, likewise")
-    stream_format: Format | None = Field(None, description="Format of the stream, where its name "
-                                                           "does not tell")
+    stream_format: Format | None = Field(
+        None, description="Format of the stream, where its name does not tell"
+    )
     master_format: Format | None = Field(None, description="Format of the master data, likewise")
-    delimiter: str = Field("", max_length=1,
-                           description="Character between the cells of CSV files; default: a "
-                                       "comma, or a tab in .tsv")
+    delimiter: str = Field(
+        "",
+        max_length=1,
+        description="Character between the cells of CSV files; default: a comma, or a tab in .tsv",
+    )
     formats: Formats = Field({}, description=FORMATS)
     master_formats: Formats = Field({}, description="How master columns are written, likewise")
 
@@ -58,19 +81,27 @@ class JoinFiles(JoinSettings):
 class MasterFile(Publishing):
     """The settings of ``semistream snapshot``."""
 
-    master: Path = Field(description="The master data: a CSV, JSON lines or Parquet file, or a "
-                                     "directory of such files")
+    master: Path = Field(
+        description="The master data: a CSV, JSON lines or Parquet file, or a "
+        "directory of such files"
+    )
     on: Names = Field(description="Columns that it will be joined on, separated by commas")
     out: Path = Field(description="Directory of the snapshot; it gets a new version each time")
     name: str = Field("", description="Name of the master relation; default: the file's")
     types: Types = Field({}, description="Types of columns, COLUMN=TYPE, over those found")
-    null_values: Names = Field((), description="Texts that mean null besides an empty cell, "
-                                               "separated by commas")
-    delimiter: str = Field("", max_length=1,
-                           description="Character between the cells of CSV files; default: a "
-                                       "comma, or a tab in .tsv")
-    formats: Formats = Field({}, description="How columns are written that are not written as "
-                                             "usual, COLUMN=FORMAT; see docs/input.md")
+    null_values: Names = Field(
+        (), description="Texts that mean null besides an empty cell, separated by commas"
+    )
+    delimiter: str = Field(
+        "",
+        max_length=1,
+        description="Character between the cells of CSV files; default: a comma, or a tab in .tsv",
+    )
+    formats: Formats = Field(
+        {},
+        description="How columns are written that are not written as "
+        "usual, COLUMN=FORMAT; see docs/input.md",
+    )
 
 
 DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h|d)")
@@ -84,8 +115,10 @@ def duration(text: Any) -> Any:
     if text.strip().isdigit():
         return int(text)
     if not (found := DURATION.fullmatch(text.strip())):
-        raise ValueError("must be a time such as 500ms, 10s, 5min, 1h or 2d, or a number where the "
-                         "columns are integers")
+        raise ValueError(
+            "must be a time such as 500ms, 10s, 5min, 1h or 2d, or a number where the "
+            "columns are integers"
+        )
     return timedelta(seconds=float(found[1]) * UNITS[found[2]])
 
 
@@ -96,72 +129,114 @@ Side = Literal["left", "right", "both"]
 class JoinStreams(Settings):
     """A join of two streams' files."""
 
-    left: Path = Field(description="One stream's tuples: a CSV, JSON lines or Parquet file, or a "
-                                   "directory of such files")
+    left: Path = Field(
+        description="One stream's tuples: a CSV, JSON lines or Parquet file, or a "
+        "directory of such files"
+    )
     right: Path = Field(description="The other stream's, likewise")
-    on: Pairs = Field(description="Join columns: a name, or LEFT=RIGHT; repeat it for a composite "
-                                  "key")
+    on: Pairs = Field(
+        description="Join columns: a name, or LEFT=RIGHT; repeat it for a composite key"
+    )
     out: Path = Field(description="File for the joined rows: .parquet, .csv, .tsv or .jsonl")
     join_type: Literal["inner", "left", "right", "full"] = Field(
-        "inner", description="inner: pairs only; left, right, full: also that side's tuples that "
-                             "have no partner, with nulls")
+        "inner",
+        description="inner: pairs only; left, right, full: also that side's tuples that "
+        "have no partner, with nulls",
+    )
     algorithm: Literal["pjoin", "xjoin"] = Field(
-        "pjoin", description="pjoin, or xjoin, which takes no punctuations")
-    memory: Bytes = Field(ByteSize(64_000_000), description="M, bytes that the join may hold; what "
-                                                            "does not fit waits on disk")
-    unique: Side | None = Field(None, description="The side whose tuples differ in the join "
-                                                  "columns: each is the last one of its key")
-    clustered: Side | None = Field(None, description="The side whose tuples of one key come "
-                                                     "together: another key ends one")
+        "pjoin", description="pjoin, or xjoin, which takes no punctuations"
+    )
+    memory: Bytes = Field(
+        ByteSize(64_000_000),
+        description="M, bytes that the join may hold; what does not fit waits on disk",
+    )
+    unique: Side | None = Field(
+        None,
+        description="The side whose tuples differ in the join "
+        "columns: each is the last one of its key",
+    )
+    clustered: Side | None = Field(
+        None, description="The side whose tuples of one key come together: another key ends one"
+    )
     punctuations: Path | None = Field(
-        None, description="JSON lines such as {\"side\": \"left\", \"after\": 1000, \"match\": "
-                          "{\"id\": 7}}: behind the first 1000 rows of the left stream no tuple of "
-                          "id 7 comes; a pattern is a value, {\"range\": [low, high]} or {\"in\": "
-                          "[values]}")
-    left_punctuations: str = Field("", description="Column of the left stream that marks rows "
-                                                   "which are punctuations: true, or a pattern as "
-                                                   "JSON")
+        None,
+        description='JSON lines such as {"side": "left", "after": 1000, "match": '
+        '{"id": 7}}: behind the first 1000 rows of the left stream no tuple of '
+        'id 7 comes; a pattern is a value, {"range": [low, high]} or {"in": '
+        "[values]}",
+    )
+    left_punctuations: str = Field(
+        "",
+        description="Column of the left stream that marks rows "
+        "which are punctuations: true, or a pattern as "
+        "JSON",
+    )
     right_punctuations: str = Field("", description="Column of the right stream, likewise")
-    left_time: str = Field("", description="Column of the left stream's event times; needs "
-                                           "--within")
+    left_time: str = Field(
+        "", description="Column of the left stream's event times; needs --within"
+    )
     right_time: str = Field("", description="Column of the right stream's event times, likewise")
-    within: Duration | None = Field(None, description="Join only tuples whose times differ by at "
-                                                      "most this, for instance 1h")
-    delay: Duration | None = Field(None, description="How much older than the newest tuple of its "
-                                                     "stream a tuple may be; default: any age")
-    purge_threshold: int = Field(1, ge=1, description="Punctuations between two purges of the "
-                                                      "state")
+    within: Duration | None = Field(
+        None, description="Join only tuples whose times differ by at most this, for instance 1h"
+    )
+    delay: Duration | None = Field(
+        None,
+        description="How much older than the newest tuple of its "
+        "stream a tuple may be; default: any age",
+    )
+    purge_threshold: int = Field(
+        1, ge=1, description="Punctuations between two purges of the state"
+    )
     propagate: Literal["push", "pull"] = Field(
-        "push", description="push: punctuations are propagated by --propagate-count and "
-                            "--propagate-seconds; pull: behind each chunk of rows, with the disk "
-                            "join that it takes")
-    propagate_count: int | None = Field(None, ge=0, description="Punctuations between two "
-                                                                "propagations; 0: not by their "
-                                                                "count; default: 1")
-    propagate_seconds: float | None = Field(None, gt=0, description="Seconds between two "
-                                                                    "propagations; default: not "
-                                                                    "by time")
+        "push",
+        description="push: punctuations are propagated by --propagate-count and "
+        "--propagate-seconds; pull: behind each chunk of rows, with the disk "
+        "join that it takes",
+    )
+    propagate_count: int | None = Field(
+        None,
+        ge=0,
+        description="Punctuations between two propagations; 0: not by their count; default: 1",
+    )
+    propagate_seconds: float | None = Field(
+        None, gt=0, description="Seconds between two propagations; default: not by time"
+    )
     index: Literal["lazy", "eager"] = Field(
-        "lazy", description="When tuples are indexed by their own stream's punctuations: lazy: at "
-                            "a propagation; eager: at each punctuation")
-    left_unmatched: Path | None = Field(None, description="File for the left stream's rows without "
-                                                          "a partner, and why they have none")
+        "lazy",
+        description="When tuples are indexed by their own stream's punctuations: lazy: at "
+        "a propagation; eager: at each punctuation",
+    )
+    left_unmatched: Path | None = Field(
+        None,
+        description="File for the left stream's rows without a partner, and why they have none",
+    )
     right_unmatched: Path | None = Field(None, description="File for the right stream's, likewise")
-    propagated: Path | None = Field(None, description="JSON lines file for the punctuations that "
-                                                      "hold for the output, as they come to hold")
-    stats: Path | None = Field(None, description="JSON file for the summary, with the state over "
-                                                 "time")
-    null_values: Names = Field((), description="Texts that mean null in a CSV file besides an "
-                                               "empty cell, separated by commas")
-    left_types: Types = Field({}, description="Types of the left stream's columns, COLUMN=TYPE, "
-                                              "over those found")
+    propagated: Path | None = Field(
+        None,
+        description="JSON lines file for the punctuations that "
+        "hold for the output, as they come to hold",
+    )
+    stats: Path | None = Field(
+        None, description="JSON file for the summary, with the state over time"
+    )
+    null_values: Names = Field(
+        (),
+        description="Texts that mean null in a CSV file besides an empty cell, separated by commas",
+    )
+    left_types: Types = Field(
+        {}, description="Types of the left stream's columns, COLUMN=TYPE, over those found"
+    )
     right_types: Types = Field({}, description="Types of the right stream's columns, likewise")
-    left_format: Format | None = Field(None, description="Format of the left stream, where its "
-                                                         "name does not tell")
+    left_format: Format | None = Field(
+        None, description="Format of the left stream, where its name does not tell"
+    )
     right_format: Format | None = Field(None, description="Format of the right stream, likewise")
     left_formats: Formats = Field({}, description=FORMATS)
-    right_formats: Formats = Field({}, description="How the right stream's columns are written, "
-                                                   "likewise")
-    delimiter: str = Field("", max_length=1, description="Character between the cells of CSV "
-                                                         "files; default: a comma, or a tab in "
-                                                         ".tsv")
+    right_formats: Formats = Field(
+        {}, description="How the right stream's columns are written, likewise"
+    )
+    delimiter: str = Field(
+        "",
+        max_length=1,
+        description="Character between the cells of CSV files; default: a comma, or a tab in .tsv",
+    )

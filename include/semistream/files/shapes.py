@@ -41,8 +41,11 @@ def text_buffers(texts: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     if not len(texts):
         return np.zeros(1, np.int32), np.zeros(0, np.uint8), np.zeros(0, bool)
     starts = np.frombuffer(offsets, np.int32, len(texts) + 1, texts.offset * 4)
-    valid = (texts.is_valid().to_numpy(zero_copy_only=False) if texts.null_count
-             else np.ones(len(texts), bool))
+    valid = (
+        texts.is_valid().to_numpy(zero_copy_only=False)
+        if texts.null_count
+        else np.ones(len(texts), bool)
+    )
     return starts, np.frombuffer(data, np.uint8) if data else np.zeros(0, np.uint8), valid
 
 

@@ -91,8 +91,12 @@ class OutputFile:
     def publish(self) -> None:
         os.replace(self._partial, self.path)
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None,
-                 trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._encoding.shutdown(cancel_futures=True)
         if kind is not None:
             for part in filter(None, (self._writer, self._file)):
@@ -109,12 +113,15 @@ class _JsonWriter:
     def write_table(self, table: pa.Table) -> None:
         for i, field in enumerate(table.schema):  # Python's times have no nanoseconds
             if pa.types.is_timestamp(field.type) and field.type.unit == "ns":
-                texts = pc.replace_substring(table.column(i).cast(pa.string()), " ", "T",
-                                             max_replacements=1)
+                texts = pc.replace_substring(
+                    table.column(i).cast(pa.string()), " ", "T", max_replacements=1
+                )
                 table = table.set_column(i, field.name, texts)
         for batch in table.to_batches(max(JSON_VALUES // table.num_columns, 1)):
-            lines = (json.dumps(row, default=_plain, ensure_ascii=False) + "\n"
-                     for row in batch.to_pylist())
+            lines = (
+                json.dumps(row, default=_plain, ensure_ascii=False) + "\n"
+                for row in batch.to_pylist()
+            )
             self._file.write("".join(lines).encode())
 
     def close(self) -> None:
@@ -124,8 +131,11 @@ class _JsonWriter:
 def _plain(value: Any) -> Any:
     if isinstance(value, (datetime.date, datetime.datetime, datetime.time)):
         return value.isoformat()
-    return str(value) if isinstance(value, (Decimal,
-                                            datetime.timedelta)) else value.decode(errors="replace")
+    return (
+        str(value)
+        if isinstance(value, (Decimal, datetime.timedelta))
+        else value.decode(errors="replace")
+    )
 
 
 def check_output(side: str, path: Path, schema: pa.Schema | None = None) -> str:
@@ -134,14 +144,26 @@ def check_output(side: str, path: Path, schema: pa.Schema | None = None) -> str:
     the format does not have."""
     kind = FORMATS.get(path.suffix, "")
     if not kind:
-        raise ConfigError(side, "must end in .parquet, .csv, .tsv or .jsonl", str(path),
-                          "Name the file so.")
-    if (path.is_dir() or not path.absolute().parent.is_dir()
-            or not os.access(path.absolute().parent, os.W_OK)):
-        raise ConfigError(side, "must be a file in a directory that exists and can be written",
-                          str(path), "Make the directory first.")
+        raise ConfigError(
+            side, "must end in .parquet, .csv, .tsv or .jsonl", str(path), "Name the file so."
+        )
+    if (
+        path.is_dir()
+        or not path.absolute().parent.is_dir()
+        or not os.access(path.absolute().parent, os.W_OK)
+    ):
+        raise ConfigError(
+            side,
+            "must be a file in a directory that exists and can be written",
+            str(path),
+            "Make the directory first.",
+        )
     nested = [f for f in schema or [] if pa.types.is_nested(f.type) or pa.types.is_binary(f.type)]
     if kind == "csv" and nested:
-        raise ConfigError(side, "must be of a format that can hold every column",
-                          f"{path.name}: {nested[0]}", "Write .parquet instead.")
+        raise ConfigError(
+            side,
+            "must be of a format that can hold every column",
+            f"{path.name}: {nested[0]}",
+            "Write .parquet instead.",
+        )
     return kind

@@ -95,8 +95,14 @@ class FileSource(ABC):
     schema: a column without any value has the type null until ``assign_types`` gives it one.
     """
 
-    def __init__(self, side: str, paths: Sequence[Path], types: Mapping[str, pa.DataType],
-                 reading: Reading, schema: pa.Schema | None = None):
+    def __init__(
+        self,
+        side: str,
+        paths: Sequence[Path],
+        types: Mapping[str, pa.DataType],
+        reading: Reading,
+        schema: pa.Schema | None = None,
+    ):
         """Open the files. types: declared types of columns; schema: of all columns, if it need not
         be inferred."""
         self.side, self.paths, self.reading = side, list(paths), reading
@@ -113,8 +119,12 @@ class FileSource(ABC):
             self.schema = self._infer_schema()
             unknown = [c for c in types if c not in self.schema.names]
             if unknown:
-                raise ConfigError("types", f"must name columns of the {side}", unknown[0],
-                                  f"It has: {', '.join(self.schema.names)}.")
+                raise ConfigError(
+                    "types",
+                    f"must name columns of the {side}",
+                    unknown[0],
+                    f"It has: {', '.join(self.schema.names)}.",
+                )
         else:
             self.schema = schema
         self.schema = pa.schema([f.with_type(types.get(f.name, f.type)) for f in self.schema])
@@ -123,8 +133,14 @@ class FileSource(ABC):
 
     def assign_types(self, types: Mapping[str, pa.DataType] | None = None) -> None:
         """Give types to the columns whose type is unknown, by default string."""
-        self.schema = pa.schema([f.with_type((types or {}).get(f.name, pa.string()))
-                                 if pa.types.is_null(f.type) else f for f in self.schema])
+        self.schema = pa.schema(
+            [
+                f.with_type((types or {}).get(f.name, pa.string()))
+                if pa.types.is_null(f.type)
+                else f
+                for f in self.schema
+            ]
+        )
 
     def add_columns(self, names: Sequence[str]) -> None:
         """Add columns of unknown type, for a file without rows, which does not show its columns."""
@@ -138,8 +154,12 @@ class FileSource(ABC):
     def read_as(self, schema: pa.Schema, declared: Iterable[str] = ()) -> None:
         """Use the types of another schema in the place of the inferred ones. declared: columns
         whose types were not inferred there."""
-        self.schema = pa.schema([f.with_type(schema.field(f.name).type) if f.name in schema.names
-                                 else f for f in self.schema])
+        self.schema = pa.schema(
+            [
+                f.with_type(schema.field(f.name).type) if f.name in schema.names else f
+                for f in self.schema
+            ]
+        )
         self.declared = frozenset(declared)
 
     def chunks(self) -> Iterator[Chunk]:
@@ -172,16 +192,23 @@ class FileSource(ABC):
     def _typed(self, path: Path, raw: Raw) -> Chunk:
         exact, formats = set(self.schema.names) - self.declared, self.reading.formats
         strict = exact.union(n for n, form in formats.items() if form.notation)
-        rows, wrong = cast_rows(raw.rows.select(self.schema.names), self.schema, exact,
-                                {n: raw.unlike.get(n) for n in strict}, formats)
+        rows, wrong = cast_rows(
+            raw.rows.select(self.schema.names),
+            self.schema,
+            exact,
+            {n: raw.unlike.get(n) for n in strict},
+            formats,
+        )
         if self.loaded and (beyond := beyond_calendar(rows)):
             kept = np.delete(np.arange(raw.rows.num_rows), list(wrong))
             wrong = dict(sorted((wrong | {int(kept[i]): why for i, why in beyond.items()}).items()))
             rows = rows.filter(pa.array(~np.isin(np.arange(rows.num_rows), list(beyond))))
         text = raw.text or (lambda i: row_text(raw.rows, i))
         ids = self._ids(raw, list(wrong)) if wrong else []
-        rejected = [Rejected(text(i), why, str(path), int(raw.lines[i]), id_)
-                    for (i, why), id_ in zip(wrong.items(), ids, strict=True)]
+        rejected = [
+            Rejected(text(i), why, str(path), int(raw.lines[i]), id_)
+            for (i, why), id_ in zip(wrong.items(), ids, strict=True)
+        ]
         lines = np.delete(raw.lines, list(wrong)) if wrong else raw.lines
         return Chunk(rows, sorted(raw.rejected + rejected, key=lambda r: r.line), lines)
 
@@ -192,11 +219,17 @@ class FileSource(ABC):
             return [None] * len(places)
         rows = raw.rows.select(self.id_columns).take(pa.array(places, pa.int64()))
         formats = self.reading.formats
-        cells = [cast_cells(prepared_cells(name, column, formats.get(name))[0],
-                            self.schema.field(name).type, name not in self.declared)[0]
-                 for name, column in zip(self.id_columns, rows.columns, strict=True)]
+        cells = [
+            cast_cells(
+                prepared_cells(name, column, formats.get(name))[0],
+                self.schema.field(name).type,
+                name not in self.declared,
+            )[0]
+            for name, column in zip(self.id_columns, rows.columns, strict=True)
+        ]
         found: list[str | None] = self.identify(
-            pa.RecordBatch.from_arrays(cells, list(self.id_columns))).to_pylist()
+            pa.RecordBatch.from_arrays(cells, list(self.id_columns))
+        ).to_pylist()
         return found
 
     def _samples(self) -> Iterator[tuple[Path, int]]:
@@ -210,22 +243,30 @@ class FileSource(ABC):
             left -= min(share, path.stat().st_size)
 
 
-def check_columns(side: str, path: Path, names: Sequence[str], wanted: Sequence[str],
-                  remedy: str = "") -> None:
+def check_columns(
+    side: str, path: Path, names: Sequence[str], wanted: Sequence[str], remedy: str = ""
+) -> None:
     """Check that two lists of columns are the same, in any order. Raises ConfigError otherwise."""
     if set(names) != set(wanted):
         lacking, new = sorted(set(wanted) - set(names)), sorted(set(names) - set(wanted))
-        found = (lacking and f"it lacks {', '.join(lacking)}",
-                 new and f"it has {', '.join(new)} besides")
+        found = (
+            lacking and f"it lacks {', '.join(lacking)}",
+            new and f"it has {', '.join(new)} besides",
+        )
         what = "; ".join(part for part in found if part)
-        raise ConfigError(side, "must have the same columns in every file", f"{path}: {what}",
-                          f"The first file has: {', '.join(wanted)}. {remedy}".strip())
+        raise ConfigError(
+            side,
+            "must have the same columns in every file",
+            f"{path}: {what}",
+            f"The first file has: {', '.join(wanted)}. {remedy}".strip(),
+        )
 
 
 def row_text(rows: pa.RecordBatch, i: int) -> str:
     """Return a row as JSON."""
-    cells = {name: _cell(column[i]) for name, column in zip(rows.schema.names, rows.columns,
-                                                           strict=True)}
+    cells = {
+        name: _cell(column[i]) for name, column in zip(rows.schema.names, rows.columns, strict=True)
+    }
     return json.dumps(cells, default=str, ensure_ascii=False)
 
 
@@ -245,9 +286,13 @@ def beyond_calendar(rows: pa.RecordBatch) -> dict[int, str]:
             continue
         days = pa.types.is_date(column.type)
         zone = None if days else column.type.tz
-        limits = [pa.scalar(day if days else datetime.combine(day, of),
-                            pa.date32() if days else pa.timestamp("us", zone))
-                  for day, of in ((date.min, time.min), (date.max, time.max))]
+        limits = [
+            pa.scalar(
+                day if days else datetime.combine(day, of),
+                pa.date32() if days else pa.timestamp("us", zone),
+            )
+            for day, of in ((date.min, time.min), (date.max, time.max))
+        ]
         beyond = pc.or_(pc.less(column, limits[0]), pc.greater(column, limits[1]))
         for i in pc.indices_nonzero(pc.fill_null(beyond, False)).to_pylist():
             out.setdefault(i, f"{name}: {_cell(column[i])} is not in the years 1 to 9999")

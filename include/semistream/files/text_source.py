@@ -17,9 +17,13 @@ from semistream.files.source import FileSource
 from semistream.data_files import PACKED_ENDINGS
 
 BLOCK = 4 << 20  # bytes of text parsed at a time
-PACKED = {b"\x1f\x8b": ("gzip", ".gz"), b"BZh": ("bzip2", ".bz2"),
-          b"\x28\xb5\x2f\xfd": ("Zstandard", ".zst"), b"\xfd7zXZ\0": ("xz", ".xz"),
-          b"\x04\x22\x4d\x18": ("LZ4", ".lz4")}  # by the first bytes
+PACKED = {
+    b"\x1f\x8b": ("gzip", ".gz"),
+    b"BZh": ("bzip2", ".bz2"),
+    b"\x28\xb5\x2f\xfd": ("Zstandard", ".zst"),
+    b"\xfd7zXZ\0": ("xz", ".xz"),
+    b"\x04\x22\x4d\x18": ("LZ4", ".lz4"),
+}  # by the first bytes
 CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
 # after "BZh" and a digit: the mark of a block, and that of an empty file
 BZIP2 = (b"1AY&SY", b"\x17rE8P\x90")
@@ -84,19 +88,33 @@ def check_start(side: str, path: Path, block: bytes) -> None:
     another format than text in UTF-8."""
     for magic, (what, ending) in PACKED.items():
         if block.startswith(magic) and (magic != b"BZh" or block[4:10] in BZIP2):
-            raise ConfigError(side, f"must be text, and this is compressed with {what}", str(path),
-                              f"Let its name end in {ending}.")
-    if block[:2] in (b"\xff\xfe",
-                     b"\xfe\xff") or (b"\0" in block[:4] and b"\0" * 4 not in block[:16]):
-        raise ConfigError(side, "must be text in UTF-8, and this is UTF-16", str(path),
-                          "Convert it: iconv -f UTF-16 -t UTF-8 IN > OUT.")
+            raise ConfigError(
+                side,
+                f"must be text, and this is compressed with {what}",
+                str(path),
+                f"Let its name end in {ending}.",
+            )
+    if block[:2] in (b"\xff\xfe", b"\xfe\xff") or (
+        b"\0" in block[:4] and b"\0" * 4 not in block[:16]
+    ):
+        raise ConfigError(
+            side,
+            "must be text in UTF-8, and this is UTF-16",
+            str(path),
+            "Convert it: iconv -f UTF-16 -t UTF-8 IN > OUT.",
+        )
     # a column may be called PAR1, but text has no control characters after that
     if block.startswith(b"PAR1") and any(b < 9 or 13 < b < 32 for b in block[4:12]):
-        raise ConfigError(side, "must be text, and this is Parquet", str(path),
-                          "Name it as what it is.")
+        raise ConfigError(
+            side, "must be text, and this is Parquet", str(path), "Name it as what it is."
+        )
     if block.startswith(b"PK\3\4"):
-        raise ConfigError(side, "must be text, and this is a ZIP archive or a spreadsheet",
-                          str(path), "Export it as CSV.")
+        raise ConfigError(
+            side,
+            "must be text, and this is a ZIP archive or a spreadsheet",
+            str(path),
+            "Export it as CSV.",
+        )
 
 
 def decode(text: bytes) -> str:

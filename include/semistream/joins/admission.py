@@ -16,8 +16,9 @@ from semistream.joins.stream_table import NO_LIMIT, StreamTable
 LONG_ROWS = 256  # the most rows of a joined batch of tuples that are too long for H_S
 
 
-def enter(h_s: StreamTable, buffer: StreamBuffer, statistics: JoinStatistics,
-          most: int = NO_LIMIT) -> int:
+def enter(
+    h_s: StreamTable, buffer: StreamBuffer, statistics: JoinStatistics, most: int = NO_LIMIT
+) -> int:
     """Move tuples from the buffer into H_S and Q, as many as fit and at most `most`. Return their
     number: 0 if H_S is empty and the first tuple is too long for it."""
     now = time.perf_counter()
@@ -28,8 +29,9 @@ def enter(h_s: StreamTable, buffer: StreamBuffer, statistics: JoinStatistics,
     return count
 
 
-def fill(h_s: StreamTable, buffer: StreamBuffer, output: Output,
-         most: int = NO_LIMIT) -> Generator[JoinOutput, None, bool]:
+def fill(
+    h_s: StreamTable, buffer: StreamBuffer, output: Output, most: int = NO_LIMIT
+) -> Generator[JoinOutput, None, bool]:
     """READ stream tuples into H_S and Q until `most` have entered or H_S is full. Return True then,
     and False if the buffer ran empty first.
 
@@ -57,12 +59,13 @@ def join_long(buffer: StreamBuffer, output: Output) -> Generator[JoinOutput, Non
             which, nth = expand(number[index[first:last]])
             tuples = order[first_of[index[first:last]][which] + nth]
             stream, master, tuples = output.equal(
-                buffer.get(rows[tuples]), partition.take(found[first:last][which]).columns, tuples)
+                buffer.get(rows[tuples]), partition.take(found[first:last][which]).columns, tuples
+            )
             matched[tuples] = True
             if len(tuples):
                 yield output.joined(stream, master)
     output.matched_at_once(int(matched.sum()))
     lost = rows[~matched]
     for first in range(0, len(lost), LONG_ROWS):
-        yield from output.unmatched(buffer.get(lost[first:first + LONG_ROWS]), NO_MATCH)
+        yield from output.unmatched(buffer.get(lost[first : first + LONG_ROWS]), NO_MATCH)
     buffer.keep(~long)

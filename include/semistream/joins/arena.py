@@ -51,8 +51,12 @@ class Arena:
         """Set the bytes that a component reserves. Raises ConfigError when the sum exceeds M."""
         self.components[component] = int(size)
         if self.used > self.budget:
-            raise ConfigError("memory", f"must hold {self.components} ({self.used:,} bytes)",
-                              self.budget, "Give more memory.")
+            raise ConfigError(
+                "memory",
+                f"must hold {self.components} ({self.used:,} bytes)",
+                self.budget,
+                "Give more memory.",
+            )
         self.peak = max(self.peak, self.used)
 
 
@@ -94,8 +98,11 @@ def mapped(count: int, dtype: np.dtype | type, width: int = 1) -> np.ndarray:
     size = max(count, 1) * width * dtype.itemsize
     before = _mapped_before()
     try:
-        region = Region(size) if Region.wanted else mmap.mmap(
-            -1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE)
+        region = (
+            Region(size)
+            if Region.wanted
+            else mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE)
+        )
     except OSError as e:
         if e.errno != errno.ENOMEM:
             raise
@@ -119,8 +126,11 @@ def _most_mapped() -> int:
     processes, where it keeps to that, and of the process's own limit."""
     most = os.sysconf("SC_PHYS_PAGES") * _PAGE
     if Path("/proc/sys/vm/overcommit_memory").read_text().strip() == "2":
-        limit, = (line.split()[1] for line in Path("/proc/meminfo").read_text().splitlines()
-                  if line.startswith("CommitLimit:"))
+        (limit,) = (
+            line.split()[1]
+            for line in Path("/proc/meminfo").read_text().splitlines()
+            if line.startswith("CommitLimit:")
+        )
         most = min(most, int(limit) * 1024)
     own, _ = resource.getrlimit(resource.RLIMIT_AS)
     return most if own == resource.RLIM_INFINITY else min(most, own)

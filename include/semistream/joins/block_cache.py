@@ -47,15 +47,20 @@ class BlockCache(Part):
         self._entering: set[int] = set()
         self._staged: list[tuple[int, int]] = []  # blocks, and the keys of each
 
-    def online(self, layout: StreamLayout, batch: pa.RecordBatch, codes: np.ndarray,
-               arrived: float, output: Output) -> Generator[JoinOutput, None, StreamBuffer]:
+    def online(
+        self,
+        layout: StreamLayout,
+        batch: pa.RecordBatch,
+        codes: np.ndarray,
+        arrived: float,
+        output: Output,
+    ) -> Generator[JoinOutput, None, StreamBuffer]:
         """Join the tuples whose blocks are cached, and count the utility of all blocks. codes:
         int64[n]; arrived: the time at which the tuples came. Return the tuples that have to wait
         for a block; a tuple whose key is in none is unmatched at once."""
         spans = self.master.partitions_of(codes)
         home = np.where(spans[:, 1] - spans[:, 0] == 1, spans[:, 0], -1)
-        self.utility += np.bincount(home[home >= 0],
-                                    minlength=len(self.utility)).astype(np.float32)
+        self.utility += np.bincount(home[home >= 0], minlength=len(self.utility)).astype(np.float32)
         misses = yield from probe(self.cache, batch, codes, output)
         here = (home[misses] >= 0) & self.cached[home[misses]]
         absent = misses[here]  # a cached block is the only one that could hold the key
@@ -73,7 +78,7 @@ class BlockCache(Part):
         then caches the latter."""
         held = np.flatnonzero(self.cached)
         either = np.concatenate([held, plan[~self.cached[plan]]])
-        best = either[np.argsort(-self.utility[either], kind="stable")[:self.places]]
+        best = either[np.argsort(-self.utility[either], kind="stable")[: self.places]]
         self._entering = set(best[~self.cached[best]].tolist())
         stays = np.zeros(len(self.cached), bool)
         stays[best] = True
@@ -81,7 +86,7 @@ class BlockCache(Part):
             n = self.cache.entries
             keep = stays[self.block_of[:n]]
             self.cache.keep(keep)
-            self.block_of[:self.cache.entries] = self.block_of[:n][keep]
+            self.block_of[: self.cache.entries] = self.block_of[:n][keep]
             self.cached &= stays
 
     def see(self, partition: DiskPartition) -> None:
@@ -109,7 +114,7 @@ class BlockCache(Part):
             first = self.cache.entries
             self.cache.switch()
             blocks, keys = map(list, zip(*self._staged, strict=True))
-            self.block_of[first:self.cache.entries] = np.repeat(blocks, keys)
+            self.block_of[first : self.cache.entries] = np.repeat(blocks, keys)
             self.cached[blocks] = True
         self._entering, self._staged = set(), []
 

@@ -46,8 +46,9 @@ class Cmeshjoin(Scanning, SemiStreamJoin):
     def __init__(self, spec: JoinSpec, parameters: CmeshjoinParameters):
         super().__init__(spec.with_disk_buffer(parameters.disk_tuples), parameters)
         self.arena.reserve("disk buffer", self.master.partition_bytes)
-        self.h_r = FrequentTuples(self.spec, self.arena, parameters.cache_tuples,
-                                  parameters.threshold)
+        self.h_r = FrequentTuples(
+            self.spec, self.arena, parameters.cache_tuples, parameters.threshold
+        )
         self.scan = Scan(self.spec)
         self.parts = (self.h_r, self.scan)
         self.h_s = ByChunk(self.layout, self.scan.chunks, self.scan.largest_w)

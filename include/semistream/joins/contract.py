@@ -111,26 +111,35 @@ class SemiStreamJoin(ABC):
         self.stats.micro_batches.forget(now - ages.oldest)
         # another process, perhaps after another boot, goes on from it
         boot = time.time() - now
-        times = {"came": [boot + now - age for age in ages],
-                 "micro_batches": [boot + at for at in self.stats.micro_batches]}
-        return JoinState(dict(tables), values | times | {"identity": self.spec.identity()},
-                         not found)
+        times = {
+            "came": [boot + now - age for age in ages],
+            "micro_batches": [boot + at for at in self.stats.micro_batches],
+        }
+        return JoinState(
+            dict(tables), values | times | {"identity": self.spec.identity()}, not found
+        )
 
     def restore(self, state: JoinState, *changes: JoinState) -> None:
         """Restore a new operator from snapshots of one that was opened with the same settings: a
         whole snapshot and the changes after it. Raises StateError when the settings differ."""
         mine, theirs = self.spec.identity(), state.values.get("identity", {})
-        wrong = [f"{k} is {theirs.get(k)!r} there and {v!r} here"
-                 for k, v in mine.items() if theirs.get(k) != v]
+        wrong = [
+            f"{k} is {theirs.get(k)!r} there and {v!r} here"
+            for k, v in mine.items()
+            if theirs.get(k) != v
+        ]
         if wrong:
-            raise StateError(f"the saved state is of another join: {'; '.join(wrong)}. Go on with "
-                             "the former settings until the join is drained, then change them.")
+            raise StateError(
+                f"the saved state is of another join: {'; '.join(wrong)}. Go on with "
+                "the former settings until the join is drained, then change them."
+            )
         self._restore(state, *changes)
         now, last = time.time(), (state, *changes)[-1].values
         came = last.get("came", (now, now))  # older states lack this
         self.h_s.age_by(Ages(*(max(now - at, 0.0) for at in came)))
-        self.stats.micro_batches[:] = [time.perf_counter() - max(now - at, 0.0)
-                                       for at in last.get("micro_batches", ())]
+        self.stats.micro_batches[:] = [
+            time.perf_counter() - max(now - at, 0.0) for at in last.get("micro_batches", ())
+        ]
         self._overdue, self._kept_up = True, self.passes
         self.stats.paper_times.resume(self._waiting() - _with_match(state))
         self._account()
@@ -223,9 +232,12 @@ class SemiStreamJoin(ABC):
         """Check that H_S, which needs `least` bytes, fits into `free` bytes. Raises ConfigError
         otherwise."""
         if free < least:
-            raise ConfigError("memory", f"must leave H_S {int(least):,} bytes beside "
-                                        f"{self.arena.components}",
-                              self.spec.memory, "Give more memory.")
+            raise ConfigError(
+                "memory",
+                f"must leave H_S {int(least):,} bytes beside {self.arena.components}",
+                self.spec.memory,
+                "Give more memory.",
+            )
 
     def _begin(self) -> Begun:
         self.stats.paper_times.load()
@@ -239,8 +251,18 @@ class SemiStreamJoin(ABC):
         s.bytes_read += read
         s.r_cycles = r_cycles
         w_n, self._hits_before = s.cache_hits - self._hits_before, s.cache_hits
-        s.iterations.append(Iteration(w_n, w_s, disk_tuples, read, self.clock() - begun.at,
-                                      self._waiting(), self.cached, r_cycles))
+        s.iterations.append(
+            Iteration(
+                w_n,
+                w_s,
+                disk_tuples,
+                read,
+                self.clock() - begun.at,
+                self._waiting(),
+                self.cached,
+                r_cycles,
+            )
+        )
 
     # Edges
 

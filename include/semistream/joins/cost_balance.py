@@ -78,8 +78,9 @@ class CostBalance:
     chosen.
     """
 
-    def __init__(self, spec: JoinSpec, h_s: ByPartition, h_r: MasterCache, most_cached: int,
-                 whole: bool):
+    def __init__(
+        self, spec: JoinSpec, h_s: ByPartition, h_r: MasterCache, most_cached: int, whole: bool
+    ):
         self.spec, self.master, self.h_s, self.h_r = spec, spec.master, h_s, h_r
         self.most_cached, self.whole = most_cached, whole
         self.v_r, self.strings = cached_bytes(spec), has_strings(spec.fetched_schema)
@@ -94,8 +95,9 @@ class CostBalance:
         """Return which values of H_R are still worth their memory, bool[entries]."""
         return self.h_r.entries_where(lambda n, m: HYSTERESIS * self.worth(n, m, phi) > 1)
 
-    def switch(self, visit: Visit, partition: DiskPartition, counts: np.ndarray, phi: float,
-               budget: int) -> bool:
+    def switch(
+        self, visit: Visit, partition: DiskPartition, counts: np.ndarray, phi: float, budget: int
+    ) -> bool:
         """SWITCH the values that satisfy the inequality into the switching buffer, best first, as
         far as they fit. Return whether the switching buffer should be moved to H_R now.
 
@@ -111,8 +113,11 @@ class CostBalance:
         if not (len(rows) or len(absent)):
             return False
         values = self._values(partition, rows, counts)
-        worth = (np.full(len(values.keys), 2.0) if self.whole
-                 else self.worth(_surely(values.n, phi), values.m, phi))
+        worth = (
+            np.full(len(values.keys), 2.0)
+            if self.whole
+            else self.worth(_surely(values.n, phi), values.m, phi)
+        )
         chosen = np.flatnonzero(worth > 1)
         chosen = chosen[self._new(values.keys[chosen])]
         absent = absent[self._new(visit.keys[absent])] if len(absent) else absent
@@ -120,38 +125,52 @@ class CostBalance:
             return False
         best = chosen[np.argsort(-worth[chosen], kind="stable")]
         full = self._stage(partition, values, best, budget)
-        absent = absent[:max(int(h_r.room(budget) // h_r.ENTRY), 0)]
+        absent = absent[: max(int(h_r.room(budget) // h_r.ENTRY), 0)]
         h_r.stage(visit.keys[absent], visit.number[absent])
         soon = max(self.h_s.live // MOVED_SHARE, h_r.entries // INDEXED)
-        return bool(full or len(h_r.staged) > max(h_r.entries // 8, 256)
-                    or h_r.staged.frequencies.sum() > soon)
+        return bool(
+            full
+            or len(h_r.staged) > max(h_r.entries // 8, 256)
+            or h_r.staged.frequencies.sum() > soon
+        )
 
     def _values(self, partition: DiskPartition, rows: np.ndarray, counts: np.ndarray) -> Values:
         if self.one_tuple:
-            return Values(rows, np.arange(len(rows)), partition.codes[rows], counts[rows],
-                          np.ones(len(rows), np.int64))
-        keys, first, group = np.unique(partition.codes[rows], return_index=True,
-                                       return_inverse=True)
-        return Values(rows, group, keys, counts[rows[first]],
-                      np.bincount(group, minlength=len(keys)))
+            return Values(
+                rows,
+                np.arange(len(rows)),
+                partition.codes[rows],
+                counts[rows],
+                np.ones(len(rows), np.int64),
+            )
+        keys, first, group = np.unique(
+            partition.codes[rows], return_index=True, return_inverse=True
+        )
+        return Values(
+            rows, group, keys, counts[rows[first]], np.bincount(group, minlength=len(keys))
+        )
 
-    def _stage(self, partition: DiskPartition, values: Values, chosen: np.ndarray,
-               budget: int) -> bool:
+    def _stage(
+        self, partition: DiskPartition, values: Values, chosen: np.ndarray, budget: int
+    ) -> bool:
         """Put the chosen values into the switching buffer. Return whether some did not fit."""
         h_r, (rows, group, keys, n, m) = self.h_r, values
         size = m * h_r.slot + h_r.ENTRY
         if len(chosen) and self.strings:
             size = size + np.bincount(group, variable_bytes(partition.payload)[rows], len(keys))
         places = self.most_cached - h_r.tuples - h_r.staged.tuples
-        fit = min(np.searchsorted(np.cumsum(size[chosen]), h_r.room(budget), side="right"),
-                  np.searchsorted(np.cumsum(m[chosen]), places, side="right"))
+        fit = min(
+            np.searchsorted(np.cumsum(size[chosen]), h_r.room(budget), side="right"),
+            np.searchsorted(np.cumsum(m[chosen]), places, side="right"),
+        )
         full, chosen = bool(fit < len(chosen)), chosen[:fit]
         if len(chosen):
             owner = np.full(len(keys), -1, np.int64)
             owner[chosen] = h_r.stage(keys[chosen], n[chosen]) + np.arange(len(chosen))
             mine = owner[group] >= 0
-            h_r.stage_tuples(partition.take(rows[mine]), np.arange(mine.sum()), owner[group][mine],
-                             budget)
+            h_r.stage_tuples(
+                partition.take(rows[mine]), np.arange(mine.sum()), owner[group][mine], budget
+            )
         return full
 
     def _new(self, keys: np.ndarray) -> np.ndarray:

@@ -51,14 +51,18 @@ class DiskPartition:
             return self.payload.take(pa.array(rows))
         ends = np.cumsum([0, *(p.num_rows for p in self._pages)])
         cuts = np.searchsorted(rows, ends)
-        return pa.concat_batches([
-            page.take(pa.array(rows[a:b] - first))
-            for page, first, a, b in zip(self._pages, ends, cuts, cuts[1:], strict=False)
-            if b > a or page is self._pages[0]])
+        return pa.concat_batches(
+            [
+                page.take(pa.array(rows[a:b] - first))
+                for page, first, a, b in zip(self._pages, ends, cuts, cuts[1:], strict=False)
+                if b > a or page is self._pages[0]
+            ]
+        )
 
 
-def tuples_of(spec: JoinSpec,
-              keys: np.ndarray) -> Iterator[tuple[DiskPartition, np.ndarray, np.ndarray]]:
+def tuples_of(
+    spec: JoinSpec, keys: np.ndarray
+) -> Iterator[tuple[DiskPartition, np.ndarray, np.ndarray]]:
     """Yield R's tuples with these key codes, as (partition, rows, index): the ascending rows
     int64[n] in the partition, and the index int64[n] of each row's key in `keys`."""
     if not len(keys):
@@ -73,8 +77,9 @@ def tuples_of(spec: JoinSpec,
         partition, mine = DiskPartition(spec, int(number[a])), value[a:b]
         codes = partition.codes
         sorter = None if (codes[1:] >= codes[:-1]).all() else np.argsort(codes, kind="stable")
-        first, last = (np.searchsorted(codes, keys[mine], side, sorter=sorter)
-                       for side in ("left", "right"))
+        first, last = (
+            np.searchsorted(codes, keys[mine], side, sorter=sorter) for side in ("left", "right")
+        )
         which, nth = expand(last - first)
         rows, index = first[which] + nth, mine[which]
         if sorter is not None:

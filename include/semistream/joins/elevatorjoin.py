@@ -84,15 +84,28 @@ SLACK_SHARE = 32  # H_R is compacted when at least this part of it is evicted
 
 
 class ElevatorjoinParameters(IndexParameters):
-    cache_tuples: int = Field(0, ge=0, description="h_R, the most master tuples in the cache; 0: "
-                                                   "as many as the inequality gives")
-    waiting_tuples: int = Field(0, ge=0, description="h_S, the most stream tuples that wait; 0: as "
-                                                     "many as the memory holds and save anything")
-    disk_share: float = Field(0.0, ge=0, le=1, description="phi, the stops' share of what a miss "
-                                                           "costs; 0: measured")
-    filter_bits: int = Field(0, ge=-1, le=32, description="Bits per master tuple of a filter that "
-                                                          "knows absent keys; 0: chosen from M by "
-                                                          "the cost model; -1: no filter")
+    cache_tuples: int = Field(
+        0,
+        ge=0,
+        description="h_R, the most master tuples in the cache; 0: as many as the inequality gives",
+    )
+    waiting_tuples: int = Field(
+        0,
+        ge=0,
+        description="h_S, the most stream tuples that wait; 0: as "
+        "many as the memory holds and save anything",
+    )
+    disk_share: float = Field(
+        0.0, ge=0, le=1, description="phi, the stops' share of what a miss costs; 0: measured"
+    )
+    filter_bits: int = Field(
+        0,
+        ge=-1,
+        le=32,
+        description="Bits per master tuple of a filter that "
+        "knows absent keys; 0: chosen from M by "
+        "the cost model; -1: no filter",
+    )
 
 
 class Stop:
@@ -120,14 +133,21 @@ class Elevatorjoin(SemiStreamJoin):
         self.arena.reserve("filter", self.filter.size)
         self.pool = self.arena.free  # bytes that H_S and H_R share
         self.v_r, schema = cached_bytes(self.spec), self.spec.fetched_schema
-        most = int(min(self.pool // MasterCache.bytes_per_tuple(schema, 0),
-                       self.master.tuple_count))
+        most = int(
+            min(self.pool // MasterCache.bytes_per_tuple(schema, 0), self.master.tuple_count)
+        )
         self.most_cached = min(parameters.cache_tuples or most, most)
-        self.h_r = MasterCache(schema, most + 1, self.pool // MasterCache.ENTRY + 1,
-                               self.pool if has_strings(schema) else 0)
+        self.h_r = MasterCache(
+            schema,
+            most + 1,
+            self.pool // MasterCache.ENTRY + 1,
+            self.pool if has_strings(schema) else 0,
+        )
         all_of_r = self.master.tuple_count * (self.v_r + MasterCache.ENTRY)
-        self.whole = (all_of_r <= self.h_r.room(self.pool * (1 - LEAST_H_S))
-                      and self.most_cached >= self.master.tuple_count)
+        self.whole = (
+            all_of_r <= self.h_r.room(self.pool * (1 - LEAST_H_S))
+            and self.most_cached >= self.master.tuple_count
+        )
         self.position = self.sweeps = 0
         self._missed = 1.0  # share of the last step's tuples that missed H_R
         self.costs = MissCosts(parameters.disk_share, self.clock)
@@ -149,7 +169,7 @@ class Elevatorjoin(SemiStreamJoin):
         at = 0
         while at < len(codes):  # the cache phase
             number = step_rows(self.h_s.size / self.h_s.tuple_bytes / self._missed)
-            tuples, keys = batch.slice(at, number), codes[at:at + number]
+            tuples, keys = batch.slice(at, number), codes[at : at + number]
             misses = yield from probe(self.h_r, tuples, keys, self.output)
             self._missed = max(len(misses) / len(keys), self._missed / 2, 1 / PROBE_ROWS)
             if len(misses) and self.h_r.tuples == self.master.tuple_count:
@@ -159,8 +179,9 @@ class Elevatorjoin(SemiStreamJoin):
                 yield from self._add(tuples, keys, misses, arrived)
             at += number
 
-    def _add(self, batch: pa.RecordBatch, codes: np.ndarray, misses: np.ndarray,
-             arrived: float) -> Iterator[JoinOutput]:
+    def _add(
+        self, batch: pa.RecordBatch, codes: np.ndarray, misses: np.ndarray, arrived: float
+    ) -> Iterator[JoinOutput]:
         """ADD the misses to H_S. Whenever H_S is full, run the elevator's next stop."""
         with self.costs.misses:
             buffer = StreamBuffer(self.layout, batch, codes, misses, arrived)
@@ -211,8 +232,9 @@ class Elevatorjoin(SemiStreamJoin):
             with self.costs.disk:
                 if new := stop.number != number:
                     if number == span.start:
-                        self.master.prefetch(self.h_s.upcoming(number, self.master.buffers),
-                                             self.spec.fetched)
+                        self.master.prefetch(
+                            self.h_s.upcoming(number, self.master.buffers), self.spec.fetched
+                        )
                     stop.number, stop.partition = number, DiskPartition(self.spec, number)
                 partition = stop.partition
                 found = self.h_s.find(partition.codes, visit)
@@ -260,14 +282,14 @@ class Elevatorjoin(SemiStreamJoin):
     def _price(self) -> float:
         """phi, or 0 while there is memory that H_S has no use for."""
         spare = self.pool - self.h_r.used - self.h_s.size > self.pool // SWITCH_SHARE
-        return (0.0 if spare and self.h_s.size > self._useful - self.h_s.block_bytes
-                else self.costs.phi)
+        return (
+            0.0 if spare and self.h_s.size > self._useful - self.h_s.block_bytes else self.costs.phi
+        )
 
     def _switch(self, visit: Visit, partition: DiskPartition, counts: np.ndarray) -> None:
         """SWITCH the join values that are worth it into the switching buffer, and MOVE that to H_R
         if it is time."""
-        if self.balance.switch(visit, partition, counts, self._price,
-                               self.arena.components["H_R"]):
+        if self.balance.switch(visit, partition, counts, self._price, self.arena.components["H_R"]):
             self._move()
 
     def _move(self) -> None:
@@ -287,8 +309,9 @@ class Elevatorjoin(SemiStreamJoin):
         h_r, phi = self.h_r, self._price
         if h_r.entries and phi and not self.whole:  # not while there is memory to spare
             keep = self.balance.worth_keeping(phi)
-            gone = ((h_r.entries - np.count_nonzero(keep)) * h_r.ENTRY
-                    + (h_r.tuples - int(h_r.counts.sum(where=keep))) * self.v_r)
+            gone = (h_r.entries - np.count_nonzero(keep)) * h_r.ENTRY + (
+                h_r.tuples - int(h_r.counts.sum(where=keep))
+            ) * self.v_r
             if gone * SLACK_SHARE > h_r.used:
                 h_r.keep(keep)
                 self._divide()
@@ -299,8 +322,10 @@ class Elevatorjoin(SemiStreamJoin):
 
     def _open(self, strings: float, width: int = 0, shift: int = 0) -> None:
         h_s, wanted = self.h_s, self.parameters.waiting_tuples
-        size = int(wanted * h_s.bytes_per_tuple(self.layout.held, strings,
-                                                1)) + PARTITION_BYTES * h_s.partitions
+        size = (
+            int(wanted * h_s.bytes_per_tuple(self.layout.held, strings, 1))
+            + PARTITION_BYTES * h_s.partitions
+        )
         h_s.open(strings, min(size, self.pool) if wanted else self.pool, width, shift)
         self._divide()
 
@@ -338,16 +363,20 @@ class Elevatorjoin(SemiStreamJoin):
         return (tables, self._values()) if tables else None
 
     def _values(self) -> dict[str, Any]:
-        return {"position": self.position, "sweeps": self.sweeps,
-                "phi": self.costs.phi} | self.snapshots.values()
+        return {
+            "position": self.position,
+            "sweeps": self.sweeps,
+            "phi": self.costs.phi,
+        } | self.snapshots.values()
 
     def _restore(self, state: JoinState, *changes: JoinState) -> None:
         if "waiting" not in state.tables:
             return
         states = [state, *changes]
         values = states[-1].values
-        self.position, self.sweeps, self.costs.phi = (values[n]
-                                                      for n in ("position", "sweeps", "phi"))
+        self.position, self.sweeps, self.costs.phi = (
+            values[n] for n in ("position", "sweeps", "phi")
+        )
         self._open(values["strings"], values["width"], values["shift"])
         self.arena.reserve("H_R", 0)
         self.snapshots.restore(states, self.arena, self.spec)

@@ -64,10 +64,14 @@ class Frequent(NamedTuple):
 class FrequencyParameters(Settings):
     """The parameters of a join with a frequency recorder."""
 
-    cache_tuples: int = Field(0, ge=0, description="h_R, master tuples that H_R has places for; 0: "
-                                                   "chosen from M")
-    threshold: int = Field(2, ge=1, description="matches in H_S from which a master tuple is "
-                                                "frequent, at first; it adapts")
+    cache_tuples: int = Field(
+        0, ge=0, description="h_R, master tuples that H_R has places for; 0: chosen from M"
+    )
+    threshold: int = Field(
+        2,
+        ge=1,
+        description="matches in H_S from which a master tuple is frequent, at first; it adapts",
+    )
 
 
 NONE = Frequent(*(np.zeros(0, np.int64) for _ in range(3)))
@@ -92,13 +96,15 @@ class FrequentTuples(Part):
         self.bytes = math.ceil(self.places * v)
         self.size = math.ceil((self.places + self.switch) * v)
         if self.size > arena.free:
-            raise ConfigError("cache_tuples", f"must let H_R, {self.size:,} bytes, fit beside the "
-                                              f"disk buffer, {arena.free:,}",
-                              h_r, "Give more memory, or a smaller cache_tuples.")
+            raise ConfigError(
+                "cache_tuples",
+                f"must let H_R, {self.size:,} bytes, fit beside the disk buffer, {arena.free:,}",
+                h_r,
+                "Give more memory, or a smaller cache_tuples.",
+            )
         arena.reserve("H_R", self.size)
         places = self.places + self.switch
-        self.cache = MasterCache(spec.fetched_schema, places, places,
-                                 self.size if strings else 0)
+        self.cache = MasterCache(spec.fetched_schema, places, places, self.size if strings else 0)
         self.threshold, self.evictions = threshold, 0
         self.least = 0.0  # the frequency per tuple that a new value must exceed
 
@@ -123,8 +129,10 @@ class FrequentTuples(Part):
         if cache.store.variable:
             size += np.bincount(value, variable_bytes(payload)).astype(np.int64)
         rows = np.arange(len(value))
-        if (cache.staged.tuples + found.tuples.sum() > self.switch
-                or cache.used + size.sum() > self.size):
+        if (
+            cache.staged.tuples + found.tuples.sum() > self.switch
+            or cache.used + size.sum() > self.size
+        ):
             kept = self._exchange(found, size)
             rows = np.flatnonzero(kept[value])
             found, value = found.of(kept), (np.cumsum(kept) - 1)[value[rows]]
@@ -137,8 +145,10 @@ class FrequentTuples(Part):
         """Adapt the threshold, and halve the frequencies."""
         self._exchange()
         cache = self.cache
-        free = sum(int(cache.counts[part][cache.frequencies[part] < self.threshold].sum())
-                   for part in slices(cache.entries))
+        free = sum(
+            int(cache.counts[part][cache.frequencies[part] < self.threshold].sum())
+            for part in slices(cache.entries)
+        )
         if self.evictions > self.places // SWITCH_SHARE:
             self.threshold += max(self.threshold // 4, 1)
         elif not self._full or free > self.places // SWITCH_SHARE:
@@ -182,8 +192,12 @@ class FrequentTuples(Part):
     def _measure_least(self, full: bool) -> None:
         cache, self.least = self.cache, 0.0
         if full and cache.entries:
-            self.least = float(min(per_tuple(cache.frequencies[part], cache.counts[part]).min()
-                                   for part in slices(cache.entries)))
+            self.least = float(
+                min(
+                    per_tuple(cache.frequencies[part], cache.counts[part]).min()
+                    for part in slices(cache.entries)
+                )
+            )
 
     @property
     def _full(self) -> bool:
@@ -196,8 +210,7 @@ class FrequentTuples(Part):
         and their bytes. Return which are chosen, bool[n], the entries first. Of equally frequent
         values the older one is kept."""
         cache, n = self.cache, self.cache.entries
-        if (cache.tuples + new.tuples.sum() <= self.places
-                and cache.used + size.sum() <= self.bytes):
+        if cache.tuples + new.tuples.sum() <= self.places and cache.used + size.sum() <= self.bytes:
             return np.ones(n + len(new.keys), bool)
 
         def numbers_of(part: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -55,7 +55,7 @@ class Hybridjoin(Indexed, SemiStreamJoin):
     def _take(self, batch: pa.RecordBatch, codes: np.ndarray) -> Iterator[JoinOutput]:
         for first in range(0, len(codes), APPEND_ROWS):
             tuples = batch.slice(first, APPEND_ROWS)
-            buffer = StreamBuffer(self.layout, tuples, codes[first:first + APPEND_ROWS])
+            buffer = StreamBuffer(self.layout, tuples, codes[first : first + APPEND_ROWS])
             absent = buffer.look_up(self.master)
             if len(absent):
                 yield from self.output.unmatched(tuples.take(pa.array(absent)).columns, NO_MATCH)

@@ -20,8 +20,11 @@ from semistream.settings import Settings
 class IndexParameters(Settings):
     """The parameters of a join that reads R through its index."""
 
-    disk_tuples: int = Field(0, ge=0, description="d, master tuples read per iteration; 0: chosen "
-                                                  "from M by the cost model")
+    disk_tuples: int = Field(
+        0,
+        ge=0,
+        description="d, master tuples read per iteration; 0: chosen from M by the cost model",
+    )
 
 
 class IndexReader(Part):

@@ -19,8 +19,9 @@ from semistream.joins.stored_types import has_strings, variable_bytes
 from semistream.joins.tuple_store import MOST_HEAP, TupleStore
 
 # a look-up reads all of these fields, so they lie together; `master_cache_kernels` describes them
-FIELDS = np.dtype([("key", np.int64), ("first", np.int32), ("count", np.int32),
-                  ("frequency", np.uint32)])
+FIELDS = np.dtype(
+    [("key", np.int64), ("first", np.int32), ("count", np.int32), ("frequency", np.uint32)]
+)
 SAVED = pa.schema([("key", pa.int64()), ("tuples", pa.int64()), ("frequency", pa.int64())])
 
 
@@ -29,8 +30,10 @@ def cached_bytes(spec: JoinSpec) -> float:
     fixed = MasterCache.bytes_per_tuple(spec.fetched_schema, 0)
     if not has_strings(spec.fetched_schema):
         return fixed
-    widths = (max(f.type.bit_width // 8, 1) if pa.types.is_primitive(f.type) else 4
-              for f in spec.master.schema)
+    widths = (
+        max(f.type.bit_width // 8, 1) if pa.types.is_primitive(f.type) else 4
+        for f in spec.master.schema
+    )
     # v_R on disk, without key codes, numbers and the offsets of strings
     return fixed + max(spec.master.tuple_bytes - 8 - sum(widths), 0)
 
@@ -88,8 +91,11 @@ class MasterCache:
     @property
     def used(self) -> int:
         """Bytes of the cached and the staged values and tuples."""
-        return ((self.entries + len(self.staged)) * self.ENTRY
-                + (self.tuples + self.staged.tuples) * self.slot + self.heap_at)
+        return (
+            (self.entries + len(self.staged)) * self.ENTRY
+            + (self.tuples + self.staged.tuples) * self.slot
+            + self.heap_at
+        )
 
     def room(self, budget: float) -> float:
         """Return the bytes of `budget` that H_R can still take. With strings it takes at most
@@ -101,26 +107,26 @@ class MasterCache:
     @property
     def keys(self) -> np.ndarray:
         """The cached join values, int64[entries]."""
-        return self.ekey[:self.entries]
+        return self.ekey[: self.entries]
 
     @property
     def firsts(self) -> np.ndarray:
         """The first master tuple of each value, int32[entries]."""
-        return self.efirst[:self.entries]
+        return self.efirst[: self.entries]
 
     @property
     def counts(self) -> np.ndarray:
         """The number of master tuples of each value, int32[entries]."""
-        return self.ecount[:self.entries]
+        return self.ecount[: self.entries]
 
     @property
     def frequencies(self) -> np.ndarray:
         """The stream tuples that each value has served, uint32[entries], writable."""
-        return self.efreq[:self.entries]
+        return self.efreq[: self.entries]
 
     def index(self) -> None:
         """Build the hash table of the entries."""
-        self.table = self._table[:places(self.entries)]
+        self.table = self._table[: places(self.entries)]
         build(self.table, self.keys)
 
     def lacks(self, keys: np.ndarray) -> np.ndarray:
@@ -138,8 +144,9 @@ class MasterCache:
             firsts.fill(UNKNOWN)
             counts.fill(0)
             return firsts, counts, 0
-        hits = kernels.probe(codes, self.table, self.ekey, self.efreq, self.efirst, self.ecount,
-                             firsts, counts)
+        hits = kernels.probe(
+            codes, self.table, self.ekey, self.efreq, self.efirst, self.ecount, firsts, counts
+        )
         return firsts, counts, hits
 
     def pairs(self, firsts: np.ndarray, counts: np.ndarray) -> Pairs:
@@ -166,8 +173,9 @@ class MasterCache:
         places = self.most_tuples - self.tuples - self.staged.tuples
         return len(rows) * self.slot + strings <= self.room(budget) and len(rows) <= places
 
-    def stage_tuples(self, batch: pa.RecordBatch, rows: np.ndarray, owners: np.ndarray,
-                     budget: float) -> None:
+    def stage_tuples(
+        self, batch: pa.RecordBatch, rows: np.ndarray, owners: np.ndarray, budget: float
+    ) -> None:
         """Put these rows of master tuples into the switching buffer. owners: int64[rows], the
         places of their join values.
 
@@ -178,7 +186,7 @@ class MasterCache:
             best = np.argsort(owners, kind="stable")
             size = np.cumsum(variable_bytes(batch)[rows[best]] + self.slot)
             places = max(self.most_tuples - self.tuples - self.staged.tuples, 0)
-            best = best[:min(int(np.searchsorted(size, self.room(budget), side="right")), places)]
+            best = best[: min(int(np.searchsorted(size, self.room(budget), side="right")), places)]
             rows, owners = rows[best], owners[best]
         if not len(rows):
             return
@@ -189,8 +197,9 @@ class MasterCache:
         self.staged.tuples += len(rows)
         count_by(owners, self.staged.counts)
 
-    def stage_from(self, spec: JoinSpec, keys: np.ndarray, frequencies: np.ndarray,
-                   budget: float) -> np.ndarray:
+    def stage_from(
+        self, spec: JoinSpec, keys: np.ndarray, frequencies: np.ndarray, budget: float
+    ) -> np.ndarray:
         """Stage join values and the tuples that R's index finds for them. Return which values are
         complete, bool[n]; the tuples of the others did not all fit."""
         self.stage(keys, frequencies)
@@ -214,11 +223,12 @@ class MasterCache:
         """Append the join values of the switching buffer to the entries of H_R. They can be found
         only after `index`, which the caller must call."""
         first, n, staged = self.entries, len(self.staged), self.staged
-        self.ekey[first:first + n] = staged.keys
-        self.efreq[first:first + n] = np.minimum(staged.frequencies, 2**32 - 1)
+        self.ekey[first : first + n] = staged.keys
+        self.efreq[first : first + n] = np.minimum(staged.frequencies, 2**32 - 1)
         owners = np.concatenate(staged.owners) if staged.owners else np.zeros(0, np.int32)
-        kernels.link(first, n, owners + np.int32(first), self.tuples, self.efirst, self.ecount,
-                     self.tnext)
+        kernels.link(
+            first, n, owners + np.int32(first), self.tuples, self.efirst, self.ecount, self.tnext
+        )
         self.entries, self.tuples = first + n, self.tuples + staged.tuples
         self.staged = SwitchingBuffer()
 
@@ -254,8 +264,9 @@ class MasterCache:
         del chosen, partition
         for part in slices(len(order)):
             coming, mine = (len(order) - part.stop) * self.ENTRY, order[part]
-            complete[first + part.start:first + part.stop] = self.stage_from(
-                spec, keys[mine], frequencies[mine], budget - coming)
+            complete[first + part.start : first + part.stop] = self.stage_from(
+                spec, keys[mine], frequencies[mine], budget - coming
+            )
             self.link()
         del keys, frequencies, order
         if complete.all():
@@ -267,13 +278,17 @@ class MasterCache:
         """Return which saved values fit, bool[n], without regard to their strings."""
         tuples, frequencies = (saved[c].to_numpy() for c in ("tuples", "frequency"))
         return most_frequent(
-            len(saved), lambda part: (frequencies[part], tuples[part],
-                                      self.ENTRY + self.slot * tuples[part]), most, budget)
+            len(saved),
+            lambda part: (frequencies[part], tuples[part], self.ENTRY + self.slot * tuples[part]),
+            most,
+            budget,
+        )
 
     # Eviction
 
-    def entries_where(self,
-                      predicate: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> np.ndarray:
+    def entries_where(
+        self, predicate: Callable[[np.ndarray, np.ndarray], np.ndarray]
+    ) -> np.ndarray:
         """Return which entries satisfy a predicate of frequencies and counts, bool[entries]. The
         predicate is evaluated in portions, as arrays over all entries would be large beside H_R."""
         out = np.empty(self.entries, bool)
@@ -293,14 +308,26 @@ class MasterCache:
     def keep(self, which: np.ndarray) -> None:
         """Keep only the entries that the mask `which`, bool[entries], selects, and evict the
         others."""
-        self.entries, left = kernels.compact(which, self.ekey, self.efirst, self.ecount, self.efreq,
-                                             self.tnext, self.tuples, self.store.rows)
+        self.entries, left = kernels.compact(
+            which,
+            self.ekey,
+            self.efirst,
+            self.ecount,
+            self.efreq,
+            self.tnext,
+            self.tuples,
+            self.store.rows,
+        )
         if self.store.variable:
             slots = [np.arange(left, dtype=np.uint32)] * len(self.store.variable)
             self.heap_at = self.store.close_gaps(slots, 0) if left else 0
         self.tuples = left
         self.index()
-        for array, end in ((self.tnext, left), (self.store.rows, left),
-                           (self.store.heap, self.heap_at), (self._entry, self.entries),
-                           (self._table, len(self.table))):
+        for array, end in (
+            (self.tnext, left),
+            (self.store.rows, left),
+            (self.store.heap, self.heap_at),
+            (self._entry, self.entries),
+            (self._table, len(self.table)),
+        ):
             release(array, end)

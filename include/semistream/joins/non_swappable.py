@@ -34,8 +34,9 @@ class Resident:
         self.codes, self.firsts = of.codes[part], of.firsts[part]
 
     def take(self, rows: np.ndarray) -> pa.RecordBatch:
-        return pa.RecordBatch.from_arrays(self._store.get(self._first + rows),
-                                          schema=self._store.schema)
+        return pa.RecordBatch.from_arrays(
+            self._store.get(self._first + rows), schema=self._store.schema
+        )
 
 
 class NonSwappablePart(Part):
@@ -61,12 +62,12 @@ class NonSwappablePart(Part):
     @property
     def codes(self) -> np.ndarray:
         """The key codes of the tuples, int64[tuples]."""
-        return self._codes[:self.tuples]
+        return self._codes[: self.tuples]
 
     @property
     def firsts(self) -> np.ndarray:
         """The first disk partition of each tuple's key, int32[tuples]."""
-        return self._owner[:self.tuples]
+        return self._owner[: self.tuples]
 
     def portions(self) -> Iterator[Resident]:
         return (Resident(self, part) for part in slices(self.tuples))
@@ -76,7 +77,7 @@ class NonSwappablePart(Part):
         places. Does nothing once keys are chosen."""
         if not self.chosen:
             end = min(self._noted + len(keys), self.places)
-            self._codes[self._noted:end] = keys[:end - self._noted]
+            self._codes[self._noted : end] = keys[: end - self._noted]
             self._noted = end
 
     @property
@@ -87,7 +88,7 @@ class NonSwappablePart(Part):
 
     def most_frequent(self) -> np.ndarray:
         """Return the noted keys, the most frequent first, int64[n]."""
-        noted = self._codes[:self._noted]
+        noted = self._codes[: self._noted]
         noted.sort()
         firsts = np.flatnonzero(np.append(True, noted[1:] != noted[:-1]))
         return noted[firsts[np.argsort(-np.diff(firsts, append=len(noted)), kind="stable")]]
@@ -120,8 +121,11 @@ class NonSwappablePart(Part):
             return
         piece, first, last = partition.take(rows), self._gathered, self._gathered + len(rows)
         heap_end = self._heap_at + int(variable_bytes(piece).sum())
-        if (last > self.places or heap_end > len(self.store.heap)
-                or last * self.slot + heap_end > self.size):
+        if (
+            last > self.places
+            or heap_end > len(self.store.heap)
+            or last * self.slot + heap_end > self.size
+        ):
             self._dropped[owners] = True
             return
         slots = np.arange(first, last)
@@ -147,8 +151,11 @@ class NonSwappablePart(Part):
         """Return the resident tuples' keys, or the noted ones. The tuples can be read from R."""
         schema, n = pa.schema([("key", pa.int64())]), self.tuples if self.chosen else self._noted
         batches = (pa.record_batch([self._codes[part]], schema=schema) for part in slices(n))
-        return {"resident" if self.chosen else "noted":
-                pa.RecordBatchReader.from_batches(schema, batches)}
+        return {
+            "resident" if self.chosen else "noted": pa.RecordBatchReader.from_batches(
+                schema, batches
+            )
+        }
 
     def restore(self, tables: dict[str, pa.Table], values: dict[str, Any]) -> None:
         """Fetch the tuples of the saved keys from R."""

@@ -88,8 +88,9 @@ class RowSize:
     def learn(self, batch: pa.RecordBatch) -> None:
         """Update the expected bytes of a row from this batch, if it is large enough to be
         representative."""
-        if self._strings and (batch.num_rows >= FIRST_ROWS
-                              or batch.get_total_buffer_size() > TELLING_BYTES):
+        if self._strings and (
+            batch.num_rows >= FIRST_ROWS or batch.get_total_buffer_size() > TELLING_BYTES
+        ):
             self._bytes, self._known = max(batch.nbytes / batch.num_rows, 1.0), True
 
     def cut(self, count: int) -> Iterator[slice]:
@@ -106,15 +107,21 @@ class Output:
 
     def __init__(self, spec: JoinSpec, statistics: JoinStatistics):
         self.spec, self.statistics = spec, statistics
-        added = [pa.field(n, spec.fetched_schema.field(c).type)
-                 for c, n in zip(spec.columns, spec.names, strict=True)]
+        added = [
+            pa.field(n, spec.fetched_schema.field(c).type)
+            for c, n in zip(spec.columns, spec.names, strict=True)
+        ]
         self.schema = pa.schema([*spec.stream, *added])
         self.unmatched_schema = pa.schema([*spec.stream, pa.field("reason", pa.string())])
         self._added = [spec.fetched.index(c) for c in spec.columns]
-        self._pair, self._lost = RowSize(self.schema), RowSize(
-            self.schema if spec.join_type == "left" else self.unmatched_schema)
-        self._nothing = (pa.RecordBatch.from_pylist([], self.schema),
-                         pa.RecordBatch.from_pylist([], self.unmatched_schema))
+        self._pair, self._lost = (
+            RowSize(self.schema),
+            RowSize(self.schema if spec.join_type == "left" else self.unmatched_schema),
+        )
+        self._nothing = (
+            pa.RecordBatch.from_pylist([], self.schema),
+            pa.RecordBatch.from_pylist([], self.unmatched_schema),
+        )
 
     def joined(self, stream: list[pa.Array], master: list[pa.Array]) -> JoinOutput:
         """Make a batch of joined tuples. stream: stream columns; master: columns of R as in
@@ -141,25 +148,28 @@ class Output:
         count = len(stream[0])
         for part in self._lost.cut(count):
             size = part.stop - part.start
-            yield self._unmatched(stream if size == count else
-                                  [c.slice(part.start, size) for c in stream], reason)
+            yield self._unmatched(
+                stream if size == count else [c.slice(part.start, size) for c in stream], reason
+            )
 
     def _unmatched(self, stream: list[pa.Array], reason: str) -> JoinOutput:
         count, stats = len(stream[0]), self.statistics
         stats.unmatched += count
         stats.rejected[reason] = stats.rejected.get(reason, 0) + count
-        rejected = pa.RecordBatch.from_arrays([*stream, pa.repeat(reason, count)],
-                                              schema=self.unmatched_schema)
+        rejected = pa.RecordBatch.from_arrays(
+            [*stream, pa.repeat(reason, count)], schema=self.unmatched_schema
+        )
         joined = self._nothing[0]
         if self.spec.join_type == "left":
-            added = [pa.nulls(count, f.type) for f in list(self.schema)[len(stream):]]
+            added = [pa.nulls(count, f.type) for f in list(self.schema)[len(stream) :]]
             joined = pa.RecordBatch.from_arrays([*stream, *added], schema=self.schema)
             stats.output_rows += count
         self._lost.learn(joined if joined.num_rows else rejected)
         return JoinOutput(joined, rejected)
 
-    def equal(self, stream: list[pa.Array], master: list[pa.Array],
-              tuples: np.ndarray) -> tuple[list[pa.Array], list[pa.Array], np.ndarray]:
+    def equal(
+        self, stream: list[pa.Array], master: list[pa.Array], tuples: np.ndarray
+    ) -> tuple[list[pa.Array], list[pa.Array], np.ndarray]:
         """Filter pairs with equal key codes down to those with equal keys. Exact codes need no
         filter.
 
@@ -179,13 +189,15 @@ class Output:
         keep = pa.array(same)
         return [c.filter(keep) for c in stream], [c.filter(keep) for c in master], tuples[same]
 
-    def matches(self, partition: MasterTuples, waiting: WaitingTuples,
-                pairs: Pairs) -> Iterator[JoinOutput]:
+    def matches(
+        self, partition: MasterTuples, waiting: WaitingTuples, pairs: Pairs
+    ) -> Iterator[JoinOutput]:
         """OUTPUT the pairs of a partition's tuples and waiting tuples with equal key codes, and
         mark the latter as matched."""
         for rows, tuples in self.cut(pairs):
-            stream, master, tuples = self.equal(waiting.get(tuples), partition.take(rows).columns,
-                                                tuples)
+            stream, master, tuples = self.equal(
+                waiting.get(tuples), partition.take(rows).columns, tuples
+            )
             self.statistics.paper_times.match(waiting.mark(tuples))
             if len(tuples):
                 yield self.joined(stream, master)

@@ -23,16 +23,32 @@ class PagedStore(TupleStore):
         super().__init__(schema, slots, pages << shift)
         self.link = mapped(pages if self.variable else 0, np.int32)
 
-    def _put(self, column: Column, values: tuple[np.ndarray, ...], rows: np.ndarray,
-             slots: np.ndarray, at: np.ndarray) -> np.ndarray:
+    def _put(
+        self,
+        column: Column,
+        values: tuple[np.ndarray, ...],
+        rows: np.ndarray,
+        slots: np.ndarray,
+        at: np.ndarray,
+    ) -> np.ndarray:
         """Copy values into pages. at: int64[n], the address for each owner's next value, which is
         advanced."""
-        kernels.put_paged(*values, rows, column.starts, column.lengths, self.heap, self.link,
-                          self.shift, slots, at)
+        kernels.put_paged(
+            *values,
+            rows,
+            column.starts,
+            column.lengths,
+            self.heap,
+            self.link,
+            self.shift,
+            slots,
+            at,
+        )
         return at
 
-    def _get(self, starts: np.ndarray, lengths: np.ndarray, offsets: np.ndarray,
-             out: np.ndarray) -> None:
+    def _get(
+        self, starts: np.ndarray, lengths: np.ndarray, offsets: np.ndarray, out: np.ndarray
+    ) -> None:
         kernels.get_paged(starts, lengths, self.heap, self.link, self.shift, offsets, out)
 
     def readdress(self, slots: np.ndarray, moved: np.ndarray) -> None:

@@ -58,10 +58,15 @@ CHOICES = 8  # how often per pass over R the partitions to cache are chosen
 
 
 class PartitionJoinParameters(Settings):
-    disk_tuples: int = Field(0, ge=0, description="d, master tuples of a partition; 0: chosen from "
-                                                  "M by the cost model")
-    cache_share: float = Field(0.5, ge=0, le=0.9, description="Share of the memory beside the disk "
-                                                              "buffer that holds partitions")
+    disk_tuples: int = Field(
+        0, ge=0, description="d, master tuples of a partition; 0: chosen from M by the cost model"
+    )
+    cache_share: float = Field(
+        0.5,
+        ge=0,
+        le=0.9,
+        description="Share of the memory beside the disk buffer that holds partitions",
+    )
 
 
 class PartitionJoin(Indexed, SemiStreamJoin):

@@ -37,8 +37,12 @@ from semistream.joins.stream_table.by_chunk import ByChunk
 
 
 class RMeshjoinParameters(ScanParameters):
-    slices: int = Field(4, ge=1, description="q, slices in which a disk read is joined, each with "
-                                             "its own chunk of stream tuples")
+    slices: int = Field(
+        4,
+        ge=1,
+        description="q, slices in which a disk read is joined, each with "
+        "its own chunk of stream tuples",
+    )
 
 
 class RMeshjoin(Scanning, SemiStreamJoin):

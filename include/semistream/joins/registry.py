@@ -52,45 +52,109 @@ class Algorithm(Entry):
         return self._imported(self.operator)
 
 
-REGISTRY: dict[str, Algorithm] = {a.name: a for a in (
-    Algorithm("meshjoin", "MESHJOIN", "meshjoin.Meshjoin", "scan_phase.ScanParameters",
-              "Polyzotis, Skiadopoulos, Vassiliadis, Simitsis, Frantzell: "
-              "Meshing Streaming Updates with Persistent Data in an Active Data Warehouse (2008)"),
-    Algorithm("r-meshjoin", "R-MESHJOIN", "r_meshjoin.RMeshjoin", "r_meshjoin.RMeshjoinParameters",
-              "Naeem, Dobbie, Weber, Alam: R-MESHJOIN for Near-Real-Time Data Warehousing (2010)"),
-    Algorithm("cmeshjoin", "CMESHJOIN", "cmeshjoin.Cmeshjoin", "cmeshjoin.CmeshjoinParameters",
-              "Naeem, Weber, Lutteroth: A Memory-Optimal Many-To-Many Semi-Stream Join, section "
-              "2.2"),
-    Algorithm("ssj", "SSJ", "ssj.Ssj", "cmeshjoin.CmeshjoinParameters",
-              "Naeem, Jamil: An Efficient Stream-based Join to Process End User Transactions in "
-              "Real-Time Data Warehousing (2014)"),
-    Algorithm("ssbj", "SSBJ", "ssbj.Ssbj", "ssbj.SsbjParameters",
-              "Naeem, Weber, Lutteroth: A Memory-Optimal Many-To-Many Semi-Stream Join"),
-    Algorithm("hybridjoin",
-              "HYBRIDJOIN", "hybridjoin.Hybridjoin", "index_phase.IndexParameters",
-              "Naeem, Dobbie, Weber: HYBRIDJOIN for Near-Real-Time Data Warehousing (2011)",
-              needs_index=True),
-    Algorithm("x-hybridjoin",
-              "X-HYBRIDJOIN", "x_hybridjoin.XHybridjoin", "x_hybridjoin.XHybridjoinParameters",
-              "Naeem: Tuned X-HYBRIDJOIN for Near-Real-Time Data Warehousing (2013), section 3",
-              needs_index=True),
-    Algorithm("tuned-x-hybridjoin", "Tuned X-HYBRIDJOIN", "tuned_x_hybridjoin.TunedXHybridjoin",
-              "tuned_x_hybridjoin.TunedXHybridjoinParameters",
-              "Naeem: Tuned X-HYBRIDJOIN for Near-Real-Time Data Warehousing (2013)",
-              needs_index=True),
-    Algorithm("sscj", "SSCJ", "sscj.Sscj", "sscj.SscjParameters",
-              "Naeem, Weber, Dobbie, Lutteroth: SSCJ: "
-              "A Semi-Stream Cache Join using a Front-Stage Cache Module (2013)", needs_index=True),
-    Algorithm("ssij", "SSIJ", "ssij.Ssij", "ssij.SsijParameters",
-              "Bornea, Deligiannakis, Kotidis, Vassalos: Semi-Streamed Index "
-              "Join for Near-Real Time Execution of ETL Transformations (2011)", needs_index=True),
-    Algorithm("partition-join", "Partition-based join", "partition_join.PartitionJoin",
-              "partition_join.PartitionJoinParameters",
-              "Chakraborty, Singh: A Partition-based Approach to Support Streaming Updates over "
-              "Persistent Data in an Active Data Warehouse (2009)", needs_index=True),
-    Algorithm("elevatorjoin",
-              "ELEVATORJOIN", "elevatorjoin.Elevatorjoin", "elevatorjoin.ElevatorjoinParameters",
-              "our own", needs_index=True, own=True, warms_up_fast=True),)}
+REGISTRY: dict[str, Algorithm] = {
+    a.name: a
+    for a in (
+        Algorithm(
+            "meshjoin",
+            "MESHJOIN",
+            "meshjoin.Meshjoin",
+            "scan_phase.ScanParameters",
+            "Polyzotis, Skiadopoulos, Vassiliadis, Simitsis, Frantzell: "
+            "Meshing Streaming Updates with Persistent Data in an Active Data Warehouse (2008)",
+        ),
+        Algorithm(
+            "r-meshjoin",
+            "R-MESHJOIN",
+            "r_meshjoin.RMeshjoin",
+            "r_meshjoin.RMeshjoinParameters",
+            "Naeem, Dobbie, Weber, Alam: R-MESHJOIN for Near-Real-Time Data Warehousing (2010)",
+        ),
+        Algorithm(
+            "cmeshjoin",
+            "CMESHJOIN",
+            "cmeshjoin.Cmeshjoin",
+            "cmeshjoin.CmeshjoinParameters",
+            "Naeem, Weber, Lutteroth: A Memory-Optimal Many-To-Many Semi-Stream Join, section 2.2",
+        ),
+        Algorithm(
+            "ssj",
+            "SSJ",
+            "ssj.Ssj",
+            "cmeshjoin.CmeshjoinParameters",
+            "Naeem, Jamil: An Efficient Stream-based Join to Process End User Transactions in "
+            "Real-Time Data Warehousing (2014)",
+        ),
+        Algorithm(
+            "ssbj",
+            "SSBJ",
+            "ssbj.Ssbj",
+            "ssbj.SsbjParameters",
+            "Naeem, Weber, Lutteroth: A Memory-Optimal Many-To-Many Semi-Stream Join",
+        ),
+        Algorithm(
+            "hybridjoin",
+            "HYBRIDJOIN",
+            "hybridjoin.Hybridjoin",
+            "index_phase.IndexParameters",
+            "Naeem, Dobbie, Weber: HYBRIDJOIN for Near-Real-Time Data Warehousing (2011)",
+            needs_index=True,
+        ),
+        Algorithm(
+            "x-hybridjoin",
+            "X-HYBRIDJOIN",
+            "x_hybridjoin.XHybridjoin",
+            "x_hybridjoin.XHybridjoinParameters",
+            "Naeem: Tuned X-HYBRIDJOIN for Near-Real-Time Data Warehousing (2013), section 3",
+            needs_index=True,
+        ),
+        Algorithm(
+            "tuned-x-hybridjoin",
+            "Tuned X-HYBRIDJOIN",
+            "tuned_x_hybridjoin.TunedXHybridjoin",
+            "tuned_x_hybridjoin.TunedXHybridjoinParameters",
+            "Naeem: Tuned X-HYBRIDJOIN for Near-Real-Time Data Warehousing (2013)",
+            needs_index=True,
+        ),
+        Algorithm(
+            "sscj",
+            "SSCJ",
+            "sscj.Sscj",
+            "sscj.SscjParameters",
+            "Naeem, Weber, Dobbie, Lutteroth: SSCJ: "
+            "A Semi-Stream Cache Join using a Front-Stage Cache Module (2013)",
+            needs_index=True,
+        ),
+        Algorithm(
+            "ssij",
+            "SSIJ",
+            "ssij.Ssij",
+            "ssij.SsijParameters",
+            "Bornea, Deligiannakis, Kotidis, Vassalos: Semi-Streamed Index "
+            "Join for Near-Real Time Execution of ETL Transformations (2011)",
+            needs_index=True,
+        ),
+        Algorithm(
+            "partition-join",
+            "Partition-based join",
+            "partition_join.PartitionJoin",
+            "partition_join.PartitionJoinParameters",
+            "Chakraborty, Singh: A Partition-based Approach to Support Streaming Updates over "
+            "Persistent Data in an Active Data Warehouse (2009)",
+            needs_index=True,
+        ),
+        Algorithm(
+            "elevatorjoin",
+            "ELEVATORJOIN",
+            "elevatorjoin.Elevatorjoin",
+            "elevatorjoin.ElevatorjoinParameters",
+            "our own",
+            needs_index=True,
+            own=True,
+            warms_up_fast=True,
+        ),
+    )
+}
 
 
 E = TypeVar("E", bound=Entry)
@@ -105,6 +169,10 @@ def find_entry(registry: Mapping[str, E], name: str) -> E:
     """Return a registry's entry with this name. Raises ConfigError for an unknown name."""
     if name.lower() not in registry:
         near = difflib.get_close_matches(name.lower(), registry, 1)
-        raise ConfigError("algorithm", f"must be one of {', '.join(registry)}", name,
-                          f"Did you mean {near[0]!r}?" if near else "See `semistream algorithms`.")
+        raise ConfigError(
+            "algorithm",
+            f"must be one of {', '.join(registry)}",
+            name,
+            f"Did you mean {near[0]!r}?" if near else "See `semistream algorithms`.",
+        )
     return registry[name.lower()]

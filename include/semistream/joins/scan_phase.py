@@ -29,8 +29,11 @@ def largest_chunk(disk_tuples: float) -> float:
 class ScanParameters(Settings):
     """The parameters of a join that scans R."""
 
-    disk_tuples: int = Field(0, ge=0, description="b, master tuples read per iteration; 0: chosen "
-                                                  "from M by the cost model")
+    disk_tuples: int = Field(
+        0,
+        ge=0,
+        description="b, master tuples read per iteration; 0: chosen from M by the cost model",
+    )
 
 
 class Slice:
@@ -99,8 +102,9 @@ class Scan(Part):
         partition, count = self._partition, len(self._partition.codes)
         if piece == self.slices - 1:
             self._partition = None
-        return Slice(partition, count * piece // self.slices,
-                     count * (piece + 1) // self.slices), read
+        return Slice(
+            partition, count * piece // self.slices, count * (piece + 1) // self.slices
+        ), read
 
     def values(self) -> dict[str, Any]:
         return {"disk buffer": {"position": self.position, "cycles": self.cycles}}

@@ -62,9 +62,12 @@ def most_frequent(n: int, numbers_of: Numbers, tuples: int, size: float) -> np.n
     return kept
 
 
-def _ranked(frequencies: np.ndarray, tuples: np.ndarray,
-           size: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _ranked(
+    frequencies: np.ndarray, tuples: np.ndarray, size: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """Return (ranks, needs). ranks: int64[n], of 32 bits, in the order of the frequencies per
     tuple; needs: int64[2, n], tuples and bytes."""
-    return (per_tuple(frequencies, tuples).astype(np.float32).view(np.uint32).astype(np.int64),
-            np.array([tuples, size], np.int64))
+    return (
+        per_tuple(frequencies, tuples).astype(np.float32).view(np.uint32).astype(np.int64),
+        np.array([tuples, size], np.int64),
+    )

@@ -45,10 +45,13 @@ class JoinSpec:
         """Return the settings in which a saved state and the operator that restores it must
         agree."""
         return {
-            "algorithm": self.algorithm, "stream": str(self.stream), "columns": list(self.columns),
+            "algorithm": self.algorithm,
+            "stream": str(self.stream),
+            "columns": list(self.columns),
             "join_type": self.join_type,
             "on": [list(p) for p in zip(self.keys.stream, self.keys.master, strict=True)],
-            "master": self.master.name, "master_version": self.master.version,
+            "master": self.master.name,
+            "master_version": self.master.version,
             "disk_partitions": self.master.partition_count,
             "disk_partition_tuples": self.master.partition_tuples,
         }
@@ -58,16 +61,26 @@ class JoinSpec:
         buffer. Raises ConfigError when the disk buffer takes more than half of M."""
         master = self.master.with_partition(tuples)
         if master.partition_bytes > self.memory // 2:
-            raise ConfigError("memory", f"must be at least {2 * master.partition_bytes:,} bytes, "
-                                        f"twice a disk buffer of {master.partition_tuples:,} "
-                                        f"tuples", self.memory,
-                              "Give more memory, or a smaller disk buffer.")
+            raise ConfigError(
+                "memory",
+                f"must be at least {2 * master.partition_bytes:,} bytes, "
+                f"twice a disk buffer of {master.partition_tuples:,} "
+                f"tuples",
+                self.memory,
+                "Give more memory, or a smaller disk buffer.",
+            )
         return replace(self, master=master)
 
 
-def join_spec(algorithm: str, memory: int, stream: pa.Schema, master: MasterRelation,
-              on: Sequence[tuple[str, str]],
-              columns: Columns = None, join_type: str = "inner") -> JoinSpec:
+def join_spec(
+    algorithm: str,
+    memory: int,
+    stream: pa.Schema,
+    master: MasterRelation,
+    on: Sequence[tuple[str, str]],
+    columns: Columns = None,
+    join_type: str = "inner",
+) -> JoinSpec:
     """Check the settings of a join and resolve them. Raises ConfigError for settings that cannot
     work.
 
@@ -79,22 +92,37 @@ def join_spec(algorithm: str, memory: int, stream: pa.Schema, master: MasterRela
         raise ConfigError("join_type", "must be inner or left", join_type, "Choose one.")
     keys = resolve_keys(stream, master.schema, list(on))
     if set(keys.master) != set(master.keys.master):
-        raise ConfigError("on", f"must join on the columns that {master.name} is organised by",
-                          list(keys.master), f"They are: {', '.join(master.keys.master)}.")
+        raise ConfigError(
+            "on",
+            f"must join on the columns that {master.name} is organised by",
+            list(keys.master),
+            f"They are: {', '.join(master.keys.master)}.",
+        )
     # codes of a composite key depend on its order
     order = [keys.master.index(m) for m in master.keys.master]
     keys = resolve_keys(stream, master.schema, [(keys.stream[i], keys.master[i]) for i in order])
-    added = tuple(c for c in master.schema.names
-                  if c not in keys.master) if columns is None else tuple(columns)
+    added = (
+        tuple(c for c in master.schema.names if c not in keys.master)
+        if columns is None
+        else tuple(columns)
+    )
     for c in added:
         if c not in master.schema.names:
-            raise ConfigError("columns", f"must be columns of {master.name}", c,
-                              f"It has: {', '.join(master.schema.names)}.")
-    names = tuple(columns.values() if isinstance(columns, Mapping)
-                  else output_names(stream, master.name, added).values())
+            raise ConfigError(
+                "columns",
+                f"must be columns of {master.name}",
+                c,
+                f"It has: {', '.join(master.schema.names)}.",
+            )
+    names = tuple(
+        columns.values()
+        if isinstance(columns, Mapping)
+        else output_names(stream, master.name, added).values()
+    )
     _check_names(stream, names)
-    return JoinSpec(algorithm, int(memory), stored_schema(stream), master, keys, added, names,
-                    join_type)
+    return JoinSpec(
+        algorithm, int(memory), stored_schema(stream), master, keys, added, names, join_type
+    )
 
 
 def output_names(stream: pa.Schema, prefix: str, columns: Sequence[str]) -> dict[str, str]:
@@ -107,5 +135,9 @@ def _check_names(stream: pa.Schema, names: tuple[str, ...]) -> None:
     """Raise ConfigError when a name would occur twice in the output."""
     doubled = [n for i, n in enumerate(names) if n in stream.names or n in names[:i]]
     if doubled:
-        raise ConfigError("columns", "must have names that differ from the stream's", doubled[0],
-                          "Rename it, or leave it out.")
+        raise ConfigError(
+            "columns",
+            "must have names that differ from the stream's",
+            doubled[0],
+            "Rename it, or leave it out.",
+        )

@@ -67,13 +67,19 @@ LEAST_H_S = 0.05  # least share of H_S in the memory that H_S and H_R share
 
 
 class SsbjParameters(Settings):
-    disk_tuples: int = Field(0, ge=0, description="b, master tuples read per iteration; 0: chosen "
-                                                  "from M by the cost model")
-    switching_factor: float = Field(1.0, gt=0, description="sf, hysteresis of the cache "
-                                                           "inequality; 1 is the paper's optimum")
+    disk_tuples: int = Field(
+        0,
+        ge=0,
+        description="b, master tuples read per iteration; 0: chosen from M by the cost model",
+    )
+    switching_factor: float = Field(
+        1.0, gt=0, description="sf, hysteresis of the cache inequality; 1 is the paper's optimum"
+    )
     form: Literal["fixed", "rate"] = Field(
-        "fixed", description="fixed: use all of M, the faster the better; rate: each chunk is what "
-                             "arrived in one iteration, and only the memory that it needs is used")
+        "fixed",
+        description="fixed: use all of M, the faster the better; rate: each chunk is what "
+        "arrived in one iteration, and only the memory that it needs is used",
+    )
 
 
 def most_candidates(memory: int) -> int:
@@ -87,8 +93,9 @@ class Candidates:
     keys: int64[n]; s_count: int32[n], their master tuples; waiting: int32[n], |H_S(j)| when chosen.
     """
 
-    def __init__(self, keys: np.ndarray, s_count: np.ndarray | None = None,
-                 waiting: np.ndarray | None = None):
+    def __init__(
+        self, keys: np.ndarray, s_count: np.ndarray | None = None, waiting: np.ndarray | None = None
+    ):
         self.keys = keys
         self.s_count = np.zeros(len(keys), np.int32) if s_count is None else s_count
         self.waiting = np.zeros(len(keys), np.int32) if waiting is None else waiting
@@ -126,10 +133,16 @@ class Ssbj(Scanning, SemiStreamJoin):
         self.pool = self.arena.free  # bytes that H_S and H_R share
         self._require(2 * self.h_s.least_bytes, self.pool)
         self.v_r, schema = cached_bytes(self.spec), self.spec.fetched_schema
-        most = int(min(self.pool // MasterCache.bytes_per_tuple(schema, 0),
-                       self.master.tuple_count)) + 1
-        self.h_r = MasterCache(schema, most, self.pool // MasterCache.ENTRY + 1,
-                               self.pool if has_strings(schema) else 0)
+        most = (
+            int(min(self.pool // MasterCache.bytes_per_tuple(schema, 0), self.master.tuple_count))
+            + 1
+        )
+        self.h_r = MasterCache(
+            schema,
+            most,
+            self.pool // MasterCache.ENTRY + 1,
+            self.pool if has_strings(schema) else 0,
+        )
         self.arena.reserve("H_R", 0)
 
     @property
@@ -194,8 +207,9 @@ class Ssbj(Scanning, SemiStreamJoin):
         sf, v_s, v_e = self.parameters.switching_factor, self.h_s.tuple_bytes, MasterCache.ENTRY
         space = self._space()
         present, absent = int(sf * (self.v_r + v_e) / v_s) + 1, int(sf * v_e / v_s) + 1
-        keys, counts, least = self.h_s.frequent(present, absent,
-                                                int(min(self.most_candidates, space // v_e)))
+        keys, counts, least = self.h_s.frequent(
+            present, absent, int(min(self.most_candidates, space // v_e))
+        )
         self.candidates = Candidates(keys)
         # room is made one cycle ahead: fewer tuples enter, until H_S can be made smaller
         self.planned = min(space, int((counts >= least).sum() * self.v_r + len(keys) * v_e))
@@ -210,7 +224,7 @@ class Ssbj(Scanning, SemiStreamJoin):
         best = np.argsort(-m_disk / m_cache, kind="stable")
         best = best[m_disk[best] > self.parameters.switching_factor * m_cache[best]]
         needed = np.cumsum(m_cache[best])
-        best = best[:np.searchsorted(needed, self._space(), side="right")]
+        best = best[: np.searchsorted(needed, self._space(), side="right")]
         growth = int(needed[len(best) - 1]) + 1 if len(best) else 0
         if growth and not self._limit_h_s(self.pool - self.h_r.used - growth):
             best = best[:0]
@@ -234,8 +248,9 @@ class Ssbj(Scanning, SemiStreamJoin):
             return
         rows = np.flatnonzero(index >= 0)
         if len(rows):
-            self.h_r.stage_tuples(partition.payload, rows, index[rows],
-                                  self.arena.components["H_R"])
+            self.h_r.stage_tuples(
+                partition.payload, rows, index[rows], self.arena.components["H_R"]
+            )
 
     def _phase_out(self) -> None:
         """MOVE the switching buffer to H_R and adapt w. Values whose tuples did not all fit are
@@ -250,6 +265,7 @@ class Ssbj(Scanning, SemiStreamJoin):
 
     def _evict(self) -> None:
         """Drop the values that have become too infrequent for the memory that they take."""
+
         def worth(f_count: np.ndarray, tuples: np.ndarray) -> np.ndarray:
             m_cache = tuples * self.v_r + MasterCache.ENTRY
             m_disk = f_count / EVICTION_CYCLES * self.h_s.tuple_bytes
@@ -276,8 +292,9 @@ class Ssbj(Scanning, SemiStreamJoin):
 
     @property
     def _least_h_s(self) -> int:
-        return int(min(max(self.pool * LEAST_H_S, self.h_s.tuple_bytes * self.scan.chunks),
-                       self.pool / 2))
+        return int(
+            min(max(self.pool * LEAST_H_S, self.h_s.tuple_bytes * self.scan.chunks), self.pool / 2)
+        )
 
     def _open(self, strings: float) -> None:
         self.h_s.open(strings, self.pool)
@@ -310,8 +327,10 @@ class Ssbj(Scanning, SemiStreamJoin):
         self.arena.reserve("H_R", self.h_r.used)
         size = self.pool - self.h_r.used
         if self.parameters.form == "rate":
-            most = max((i.waiting + i.w_s for i in list(self.stats.iterations)[-self.scan.chunks:]),
-                       default=0)
+            most = max(
+                (i.waiting + i.w_s for i in list(self.stats.iterations)[-self.scan.chunks :]),
+                default=0,
+            )
             most = max(most, self.h_s.live)
             size = min(max(int(1.25 * most * self.h_s.tuple_bytes), self._least_h_s), self.h_s.size)
         self._resize(size)
@@ -323,9 +342,11 @@ class Ssbj(Scanning, SemiStreamJoin):
         counts only, as their tuples can be read from R."""
         (tables, values), c = super()._state(), self.candidates
         sizes = {"H_S": self.h_s.size, "H_R": self.arena.components["H_R"]}
-        return {**tables, "cache": self.h_r.saved(staged=False), "candidates": pa.table(
-            {"key": c.keys, "s_count": c.s_count, "waiting": c.waiting})}, {
-                **values, "rc": self.rc, "planned": self.planned, "sizes": sizes}
+        return {
+            **tables,
+            "cache": self.h_r.saved(staged=False),
+            "candidates": pa.table({"key": c.keys, "s_count": c.s_count, "waiting": c.waiting}),
+        }, {**values, "rc": self.rc, "planned": self.planned, "sizes": sizes}
 
     def _restore(self, state: JoinState, *changes: JoinState) -> None:
         if "waiting" not in state.tables:
@@ -337,8 +358,12 @@ class Ssbj(Scanning, SemiStreamJoin):
         self.arena.reserve("H_R", min(values["sizes"]["H_R"], self.arena.free))
         budget = self.arena.components["H_R"]
         self.h_r.take_up(self.spec, tables["cache"], budget)
-        self.candidates = Candidates(*(tables["candidates"][name].to_numpy().copy()
-                                       for name in ("key", "s_count", "waiting")))
+        self.candidates = Candidates(
+            *(
+                tables["candidates"][name].to_numpy().copy()
+                for name in ("key", "s_count", "waiting")
+            )
+        )
         if self.rc % 3 == SWITCHING and len(self.candidates.keys):
             self.h_r.stage_from(self.spec, self.candidates.keys, self.candidates.waiting, budget)
             self.staged_all = True

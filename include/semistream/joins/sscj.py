@@ -57,8 +57,9 @@ class Sscj(Indexed, SemiStreamJoin):
     def __init__(self, spec: JoinSpec, parameters: SscjParameters):
         super().__init__(spec.with_disk_buffer(parameters.disk_tuples), parameters)
         self.arena.reserve("disk buffer", self.master.partition_bytes)
-        self.h_r = FrequentTuples(self.spec, self.arena, parameters.cache_tuples,
-                                  parameters.threshold)
+        self.h_r = FrequentTuples(
+            self.spec, self.arena, parameters.cache_tuples, parameters.threshold
+        )
         self.index = IndexReader(self.spec)
         self.parts = (self.h_r, self.index)
         self.h_s = ByKey(self.layout, self.master.partition_count)

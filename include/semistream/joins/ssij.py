@@ -56,10 +56,15 @@ FREED = 1 / 8  # share of the stream buffer that one plan frees
 
 
 class SsijParameters(Settings):
-    disk_tuples: int = Field(0, ge=0, description="d, master tuples of a block; 0: chosen from M "
-                                                  "by the cost model")
-    cache_share: float = Field(0.5, ge=0, le=0.9, description="Share of the memory beside the disk "
-                                                              "buffer that caches blocks")
+    disk_tuples: int = Field(
+        0, ge=0, description="d, master tuples of a block; 0: chosen from M by the cost model"
+    )
+    cache_share: float = Field(
+        0.5,
+        ge=0,
+        le=0.9,
+        description="Share of the memory beside the disk buffer that caches blocks",
+    )
 
 
 class Ssij(Indexed, SemiStreamJoin):

@@ -63,9 +63,13 @@ class JoinState:
 
     def held(self) -> JoinState:
         """Return a copy in which readers are replaced by tables."""
-        return replace(self, tables={
-            name: table.read_all() if isinstance(table, pa.RecordBatchReader) else table
-            for name, table in self.tables.items()})
+        return replace(
+            self,
+            tables={
+                name: table.read_all() if isinstance(table, pa.RecordBatchReader) else table
+                for name, table in self.tables.items()
+            },
+        )
 
     def write(self, path: str | Path, before: str = "") -> None:
         """Write the state to a temporary file, flush it to disk and rename it into place.
@@ -86,11 +90,17 @@ class JoinState:
                     for batch in batches:
                         writer.write_batch(batch)
                 parts.append([name, part.size, part.check])
-            foot = json.dumps({"values": self.values, "tables": parts, "adds_to": adds_to,
-                               "linked": {name: of.stat().st_size
-                                          for name, of in self.linked.items()}}).encode()
-            file.write(foot + len(foot).to_bytes(8, "little")
-                       + zlib.crc32(foot).to_bytes(4, "little"))
+            foot = json.dumps(
+                {
+                    "values": self.values,
+                    "tables": parts,
+                    "adds_to": adds_to,
+                    "linked": {name: of.stat().st_size for name, of in self.linked.items()},
+                }
+            ).encode()
+            file.write(
+                foot + len(foot).to_bytes(8, "little") + zlib.crc32(foot).to_bytes(4, "little")
+            )
 
     @classmethod
     def files(cls, path: str | Path) -> list[str]:
@@ -126,8 +136,12 @@ class JoinState:
             file = path.with_name(name)
             if not file.exists() or file.stat().st_size != size:
                 raise StateError(f"the join state {path} lacks its file {file}, of {size:,} bytes")
-        return cls(tables, foot["values"], not foot["adds_to"],
-                   {name: path.with_name(name) for name in linked})
+        return cls(
+            tables,
+            foot["values"],
+            not foot["adds_to"],
+            {name: path.with_name(name) for name in linked},
+        )
 
 
 def link(file: Path, to: Path) -> None:
@@ -152,16 +166,18 @@ def _foot(path: str | Path) -> tuple[dict[str, Any], pa.Buffer]:
             data = file.read_buffer()
     except (OSError, pa.ArrowInvalid) as e:
         raise StateError(f"the join state {path} cannot be read: {e}. {BEGIN_AGAIN}") from e
-    header = data[:len(HEADER)].to_pybytes()
+    header = data[: len(HEADER)].to_pybytes()
     if header.startswith(MAGIC) and header != HEADER and header.endswith(b"\n"):
-        former = header[len(MAGIC):-1].decode(errors="replace")
-        raise StateError(f"the join state {path} is of format {former}, and this version reads "
-                         f"format {FORMAT}. Go on with the version that wrote it until the join is "
-                         "drained, or load the source anew: semistream reset APP.")
+        former = header[len(MAGIC) : -1].decode(errors="replace")
+        raise StateError(
+            f"the join state {path} is of format {former}, and this version reads "
+            f"format {FORMAT}. Go on with the version that wrote it until the join is "
+            "drained, or load the source anew: semistream reset APP."
+        )
     end = data.size - 12
-    size = int.from_bytes(data[end:end + 8], "little")
-    check = int.from_bytes(data[end + 8:], "little")
-    foot = data[end - size:end].to_pybytes() if end - size >= len(HEADER) else b""
+    size = int.from_bytes(data[end : end + 8], "little")
+    check = int.from_bytes(data[end + 8 :], "little")
+    foot = data[end - size : end].to_pybytes() if end - size >= len(HEADER) else b""
     if header != HEADER or zlib.crc32(foot) != check or not foot:
         raise StateError(f"the join state {path} is damaged, or not one. {BEGIN_AGAIN}")
     return json.loads(foot), data

@@ -151,5 +151,8 @@ class JoinStatistics:
 
     def as_dict(self) -> dict[str, Any]:
         """Return all totals, without the single iterations and the paper times."""
-        return {f.name: getattr(self, f.name) for f in fields(self)
-                if f.name not in ("iterations", "paper_times", "micro_batches")}
+        return {
+            f.name: getattr(self, f.name)
+            for f in fields(self)
+            if f.name not in ("iterations", "paper_times", "micro_batches")
+        }

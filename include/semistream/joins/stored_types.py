@@ -27,8 +27,12 @@ def stored_type(name: str, kind: pa.DataType) -> pa.DataType:
     if pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind):
         return pa.binary()
     if pa.types.is_nested(kind) or pa.types.is_null(kind):
-        raise ConfigError("columns", "must be flat and typed", f"{name}: {kind}",
-                          "Leave the column out, or turn it into a string.")
+        raise ConfigError(
+            "columns",
+            "must be flat and typed",
+            f"{name}: {kind}",
+            "Leave the column out, or turn it into a string.",
+        )
     return kind
 
 
@@ -53,9 +57,10 @@ def offsets_and_data(column: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     if not len(column):
         return np.zeros(1, np.int32), np.zeros(1, np.uint8)
     _, offsets, data = column.buffers()
-    return (np.frombuffer(offsets, np.int32)[column.offset:column.offset + len(column) + 1],
-            np.frombuffer(data, np.uint8) if data is not None and data.size
-            else np.zeros(1, np.uint8))
+    return (
+        np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1],
+        np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(1, np.uint8),
+    )
 
 
 def variable_bytes(batch: pa.RecordBatch) -> np.ndarray:

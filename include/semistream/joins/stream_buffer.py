@@ -40,7 +40,8 @@ class StreamLayout:
         columns = [c for i, c in enumerate(batch.columns) if i != self.key]
         if not columns:  # a record batch without columns has no length
             return pa.RecordBatch.from_struct_array(
-                pa.nulls(batch.num_rows, pa.struct([])).fill_null({}))
+                pa.nulls(batch.num_rows, pa.struct([])).fill_null({})
+            )
         return pa.RecordBatch.from_arrays(columns, schema=self.held)
 
     def columns(self, codes: np.ndarray, held: list[pa.Array]) -> list[pa.Array]:
@@ -50,7 +51,7 @@ class StreamLayout:
             return held
         kind = self.schema.field(self.key).type
         key = pa.array(codes.view(np.uint64) if kind == pa.uint64() else codes).cast(kind)
-        return [*held[:self.key], key, *held[self.key:]]
+        return [*held[: self.key], key, *held[self.key :]]
 
     def strings(self, sample: pa.RecordBatch) -> float:
         """Return the expected bytes of strings in a stream tuple, estimated from a sample; 0 if
@@ -70,13 +71,22 @@ class StreamBuffer:
     arrival, on time.perf_counter.
     """
 
-    def __init__(self, layout: StreamLayout, batch: pa.RecordBatch, codes: np.ndarray,
-                 rows: np.ndarray | None = None, arrived: float | None = None):
+    def __init__(
+        self,
+        layout: StreamLayout,
+        batch: pa.RecordBatch,
+        codes: np.ndarray,
+        rows: np.ndarray | None = None,
+        arrived: float | None = None,
+    ):
         self.layout, self.held, self.codes = layout, layout.batch(batch), codes
         self.incoming = Incoming(self.held)
         self.rows = np.arange(len(codes)) if rows is None else rows
-        self.sizes = (variable_bytes(self.held)[self.rows] if layout.has_strings
-                      else np.zeros(len(self.rows), np.int64))
+        self.sizes = (
+            variable_bytes(self.held)[self.rows]
+            if layout.has_strings
+            else np.zeros(len(self.rows), np.int64)
+        )
         self.spans = np.empty((len(self.rows), 0), np.int32)
         self.arrived = time.perf_counter() if arrived is None else arrived
 

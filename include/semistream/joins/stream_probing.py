@@ -15,12 +15,13 @@ from semistream.joins.output import NO_MATCH, JoinOutput, Output
 PROBE_ROWS, LEAST_PROBED = 65_536, 1024  # stream tuples per step, at most and at least
 
 
-def steps(batch: pa.RecordBatch, codes: np.ndarray,
-          h_s: float) -> Iterator[tuple[pa.RecordBatch, np.ndarray]]:
+def steps(
+    batch: pa.RecordBatch, codes: np.ndarray, h_s: float
+) -> Iterator[tuple[pa.RecordBatch, np.ndarray]]:
     """Yield (tuples, key codes int64[n]) for each step."""
     step = step_rows(h_s)
     for first in range(0, len(codes), step):
-        yield batch.slice(first, step), codes[first:first + step]
+        yield batch.slice(first, step), codes[first : first + step]
 
 
 def step_rows(h_s: float) -> int:
@@ -29,8 +30,9 @@ def step_rows(h_s: float) -> int:
     return min(PROBE_ROWS, max(int(h_s / 4), LEAST_PROBED))
 
 
-def probe(h_r: MasterCache, batch: pa.RecordBatch, codes: np.ndarray,
-          output: Output) -> Generator[JoinOutput, None, np.ndarray]:
+def probe(
+    h_r: MasterCache, batch: pa.RecordBatch, codes: np.ndarray, output: Output
+) -> Generator[JoinOutput, None, np.ndarray]:
     """Join the tuples whose keys H_R knows. Return the rows whose keys it does not know, int64[n].
 
     A tuple whose key is cached but matches nothing has no match in R, as H_R holds all master
@@ -41,8 +43,9 @@ def probe(h_r: MasterCache, batch: pa.RecordBatch, codes: np.ndarray,
         return np.arange(len(codes))
     matched = np.zeros(len(codes), bool)
     for rows, slots in output.cut(h_r.pairs(firsts, counts)):
-        stream, master, rows = output.equal(batch.take(pa.array(rows)).columns,
-                                            h_r.store.get(slots), rows)
+        stream, master, rows = output.equal(
+            batch.take(pa.array(rows)).columns, h_r.store.get(slots), rows
+        )
         matched[rows] = True
         if len(rows):
             yield output.joined(stream, master)

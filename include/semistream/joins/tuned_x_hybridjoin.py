@@ -20,10 +20,16 @@ from semistream.joins.x_hybridjoin import XHybridjoin, XHybridjoinParameters
 
 
 class TunedXHybridjoinParameters(XHybridjoinParameters):
-    disk_tuples: int = Field(0, ge=0, description="d_S, master tuples in the swappable part; 0: "
-                                                  "chosen from M by the cost model")
-    resident_tuples: int = Field(0, ge=0, description="d_N, master tuples in the non-swappable "
-                                                      "part; 0: chosen from M likewise")
+    disk_tuples: int = Field(
+        0,
+        ge=0,
+        description="d_S, master tuples in the swappable part; 0: chosen from M by the cost model",
+    )
+    resident_tuples: int = Field(
+        0,
+        ge=0,
+        description="d_N, master tuples in the non-swappable part; 0: chosen from M likewise",
+    )
 
 
 class TunedXHybridjoin(XHybridjoin):

@@ -45,7 +45,7 @@ class Column:
         return self._view(self.first + ADDRESS)
 
     def _view(self, first: int) -> np.ndarray:
-        return self.rows[:, first:first + ADDRESS].view(np.uint32)[:, 0]
+        return self.rows[:, first : first + ADDRESS].view(np.uint32)[:, 0]
 
     def put_from(self, column: pa.Array) -> tuple[np.ndarray, ...]:
         """Return the arrays that are copied for an Arrow column: its ``values``, or its offsets and
@@ -57,8 +57,9 @@ class Column:
         if self.boolean:
             out = pc.fill_null(column, False).to_numpy(zero_copy_only=False).view(np.uint8)
         else:
-            out = np.frombuffer(column.buffers()[1], np.uint8, len(column) * self.width,
-                                column.offset * self.width)
+            out = np.frombuffer(
+                column.buffers()[1], np.uint8, len(column) * self.width, column.offset * self.width
+            )
         out.flags.writeable = False  # most are read-only, and kernels are compiled for one kind
         return out
 
@@ -77,15 +78,19 @@ class Incoming:
         self._batch = batch
         self._columns = list[tuple[tuple[np.ndarray, ...], np.ndarray | None]]()
 
-    def columns(self, of: Sequence[Column]) -> list[tuple[tuple[np.ndarray, ...],
-                                                          np.ndarray | None]]:
+    def columns(
+        self, of: Sequence[Column]
+    ) -> list[tuple[tuple[np.ndarray, ...], np.ndarray | None]]:
         """Return for each column the arrays to copy, and where it is null, bool[rows], or None if
         nowhere."""
         if not self._columns:
             self._columns = [
-                (column.put_from(values), values.is_null().to_numpy(zero_copy_only=False)
-                 if values.null_count else None)
-                for values, column in zip(self._batch.columns, of, strict=True)]
+                (
+                    column.put_from(values),
+                    values.is_null().to_numpy(zero_copy_only=False) if values.null_count else None,
+                )
+                for values, column in zip(self._batch.columns, of, strict=True)
+            ]
         return self._columns
 
 
@@ -97,15 +102,21 @@ class TupleStore:
         self.schema, self.width = schema, self.slot_bytes(schema)
         self.rows = mapped(slots, np.uint8, self.width).reshape(-1, self.width)
         ends = np.cumsum([0, *(Column.bytes_per_slot(f.type) for f in schema)])
-        self.columns = [Column(f.type, self.rows, int(first))
-                        for f, first in zip(schema, ends[:-1], strict=True)]
+        self.columns = [
+            Column(f.type, self.rows, int(first))
+            for f, first in zip(schema, ends[:-1], strict=True)
+        ]
         # behind the columns: a bit for each column, set where it is null; and the columns that have
         # ever had a null
         self.nulls, self._null = int(ends[-1]), set[int]()
         if heap_bytes > MOST_HEAP and self.variable:
-            raise ConfigError("memory", f"must be {MOST_HEAP:,} bytes at most for each partition, "
-                                        "as tuples have strings, whose addresses have 32 bits",
-                              heap_bytes, "Give less memory, or more partitions.")
+            raise ConfigError(
+                "memory",
+                f"must be {MOST_HEAP:,} bytes at most for each partition, "
+                "as tuples have strings, whose addresses have 32 bits",
+                heap_bytes,
+                "Give less memory, or more partitions.",
+            )
         self.heap = mapped(heap_bytes if self.variable else 0, np.uint8)
 
     @classmethod
@@ -113,26 +124,29 @@ class TupleStore:
         """Return the bytes of one tuple without its part of the heap."""
         return max(-(-len(schema) // 8), 1) + sum(Column.bytes_per_slot(f.type) for f in schema)
 
-    def put(self, batch: pa.RecordBatch | Incoming, rows: np.ndarray, slots: np.ndarray,
-            at: Any = 0) -> Any:
+    def put(
+        self, batch: pa.RecordBatch | Incoming, rows: np.ndarray, slots: np.ndarray, at: Any = 0
+    ) -> Any:
         """Copy rows of the batch into slots, both int64[n], and their variable-length values to
         heap[at:]. Return the heap's new end."""
         if not len(rows):
             return at
         if self._null:
-            self.rows[slots, self.nulls:] = 0
+            self.rows[slots, self.nulls :] = 0
         incoming = batch if isinstance(batch, Incoming) else Incoming(batch)
         flat = self.rows.ravel()
-        for i, ((values, null), column) in enumerate(zip(incoming.columns(self.columns),
-                                                         self.columns, strict=True)):
+        for i, ((values, null), column) in enumerate(
+            zip(incoming.columns(self.columns), self.columns, strict=True)
+        ):
             if null is not None:
                 self._null.add(i)
                 self.rows[slots[null[rows]], self.nulls + i // 8] |= np.uint8(1 << i % 8)
             if column.variable:
                 at = self._put(column, values, rows, slots, at)
             else:
-                kernels.scatter(values[0], column.width, rows, flat, self.width, column.first,
-                                slots)
+                kernels.scatter(
+                    values[0], column.width, rows, flat, self.width, column.first, slots
+                )
         return at
 
     def get(self, slots: np.ndarray, which: Sequence[int] | None = None) -> list[pa.Array]:
@@ -141,23 +155,31 @@ class TupleStore:
         numbers, n = range(len(self.columns)) if which is None else which, len(slots)
         null = [i for i in numbers if i in self._null]
         wanted, end = [], 0
-        for first, width in [*((self.columns[i].first, self.columns[i].width) for i in numbers),
-                             *((self.nulls + i // 8, 1) for i in null)]:
+        for first, width in [
+            *((self.columns[i].first, self.columns[i].width) for i in numbers),
+            *((self.nulls + i // 8, 1) for i in null),
+        ]:
             wanted.append((first, width, end))
             end += -(-n * width // LINE) * LINE
         # from Arrow's allocator, which reuses pages that were freed a moment ago
         out = pa.allocate_buffer(end)
         values = np.frombuffer(out, np.uint8)
-        kernels.gather(self.rows.ravel(), self.width, slots,
-                       np.array(wanted, np.int64).reshape(-1, 3), values)
-        parts = [values[at:at + n * width] for _, width, at in wanted]
-        bits = {i: part & np.uint8(1 << i % 8)
-                for i, part in zip(null, parts[len(numbers):], strict=True)}
-        return [self._array(self.columns[i], n, part, bits.get(i))
-                for i, part in zip(numbers, parts, strict=False)]
+        kernels.gather(
+            self.rows.ravel(), self.width, slots, np.array(wanted, np.int64).reshape(-1, 3), values
+        )
+        parts = [values[at : at + n * width] for _, width, at in wanted]
+        bits = {
+            i: part & np.uint8(1 << i % 8)
+            for i, part in zip(null, parts[len(numbers) :], strict=True)
+        }
+        return [
+            self._array(self.columns[i], n, part, bits.get(i))
+            for i, part in zip(numbers, parts, strict=False)
+        ]
 
-    def _array(self, column: Column, n: int, values: np.ndarray,
-               null: np.ndarray | None) -> pa.Array:
+    def _array(
+        self, column: Column, n: int, values: np.ndarray, null: np.ndarray | None
+    ) -> pa.Array:
         """Return an Arrow array of a column's values in n tuples, uint8[n * width]. null: uint8[n],
         not 0 where a value is null."""
         validity, buffers = None, [values]
@@ -165,19 +187,28 @@ class TupleStore:
             validity = pa.py_buffer(np.packbits(null == 0, bitorder="little"))
         if column.variable:
             starts, lengths = values.view(np.uint32).reshape(-1, 2).T
-            buffers = [np.empty(n + 1, np.int32),
-                       np.empty(int(lengths.sum(dtype=np.int64)), np.uint8)]
+            buffers = [
+                np.empty(n + 1, np.int32),
+                np.empty(int(lengths.sum(dtype=np.int64)), np.uint8),
+            ]
             self._get(starts, lengths, *buffers)
         elif column.boolean:
             buffers = [np.packbits(values, bitorder="little")]
         return pa.Array.from_buffers(column.kind, n, [validity, *map(pa.py_buffer, buffers)])
 
-    def _put(self, column: Column, values: tuple[np.ndarray, ...], rows: np.ndarray,
-             slots: np.ndarray, at: Any) -> Any:
+    def _put(
+        self,
+        column: Column,
+        values: tuple[np.ndarray, ...],
+        rows: np.ndarray,
+        slots: np.ndarray,
+        at: Any,
+    ) -> Any:
         return kernels.put(*values, rows, column.starts, column.lengths, self.heap, slots, at)
 
-    def _get(self, starts: np.ndarray, lengths: np.ndarray, offsets: np.ndarray,
-             out: np.ndarray) -> None:
+    def _get(
+        self, starts: np.ndarray, lengths: np.ndarray, offsets: np.ndarray, out: np.ndarray
+    ) -> None:
         kernels.get(starts, lengths, self.heap, offsets, out)
 
     def close_gaps(self, slots: Sequence[np.ndarray], at: int) -> int:
@@ -197,8 +228,9 @@ class TupleStore:
             slot, start, length = np.empty((3, ends[-1]), np.uint32)
             parts = [slice(b - n, b) for n, b in zip(counts, ends, strict=True)]
             for (x, s), own in zip(columns, parts, strict=True):
-                kernels.within(x.starts, x.lengths, s, low, low + step, slot[own], start[own],
-                               length[own])
+                kernels.within(
+                    x.starts, x.lengths, s, low, low + step, slot[own], start[own], length[own]
+                )
             order = kernels.by_address(start, low, step)
             at = kernels.close(start, length, order, self.heap, at)
             for (x, _), own in zip(columns, parts, strict=True):

@@ -22,8 +22,9 @@ class Waits(Counter[int]):
 
     def since(self, before: Waits) -> Waits:
         """Return the counts that were added since an earlier copy."""
-        return Waits({number: n - before[number] for number, n in self.items()
-                      if n > before[number]})
+        return Waits(
+            {number: n - before[number] for number, n in self.items() if n > before[number]}
+        )
 
     def median(self, tuples: int) -> float:
         """Return the median wait of `tuples` tuples, in seconds. Tuples that are not counted did
@@ -52,7 +53,7 @@ class MicroBatches(list[float]):
 
     def forget(self, oldest: float) -> None:
         """Leave out those before the one that brought the oldest tuple, which entered then."""
-        del self[:max(self._number(oldest) - 1, 0)]
+        del self[: max(self._number(oldest) - 1, 0)]
 
     def _number(self, entered: float) -> int:
         """Count those that had begun; an entry is known to LEAST."""

@@ -54,8 +54,11 @@ from semistream.settings import Settings
 
 
 class XHybridjoinParameters(Settings):
-    disk_tuples: int = Field(0, ge=0, description="d_S = d_N, master tuples in each part of the "
-                                                  "disk buffer; 0: chosen from M")
+    disk_tuples: int = Field(
+        0,
+        ge=0,
+        description="d_S = d_N, master tuples in each part of the disk buffer; 0: chosen from M",
+    )
 
 
 class XHybridjoin(Indexed, SemiStreamJoin):
@@ -71,7 +74,8 @@ class XHybridjoin(Indexed, SemiStreamJoin):
         self.h_s = ByKey(self.layout, self.master.partition_count)
         self.arena.reserve("swappable part", self.master.partition_bytes)
         self.non_swappable = NonSwappablePart(
-            self.spec, self.arena, self.master.partition_tuples if d_n is None else d_n)
+            self.spec, self.arena, self.master.partition_tuples if d_n is None else d_n
+        )
         self.parts = (self.index, self.non_swappable)
         self._require(self.h_s.least_bytes, self.arena.free)
 
@@ -83,7 +87,7 @@ class XHybridjoin(Indexed, SemiStreamJoin):
     def _take(self, batch: pa.RecordBatch, codes: np.ndarray) -> Iterator[JoinOutput]:
         for first in range(0, len(codes), APPEND_ROWS):
             tuples = batch.slice(first, APPEND_ROWS)
-            buffer = StreamBuffer(self.layout, tuples, codes[first:first + APPEND_ROWS])
+            buffer = StreamBuffer(self.layout, tuples, codes[first : first + APPEND_ROWS])
             absent = buffer.look_up(self.master)
             if len(absent):
                 yield from self.output.unmatched(tuples.take(pa.array(absent)).columns, NO_MATCH)
@@ -102,8 +106,7 @@ class XHybridjoin(Indexed, SemiStreamJoin):
         spans = [(i, i + 1) for i in part.choose(keys)]
         for span, following in itertools.zip_longest(spans, spans[1:]):
             begun = self._begin()
-            removed, read = yield from self._swap(span, following or h_s.following(span),
-                                                  load=True)
+            removed, read = yield from self._swap(span, following or h_s.following(span), load=True)
             self._end(begun, removed, read, self.index.cycles)
         part.complete()
 
@@ -123,8 +126,9 @@ class XHybridjoin(Indexed, SemiStreamJoin):
             removed, read = yield from self._swap(span, h_s.following(span))
         self._end(begun, removed, read, self.index.cycles)
 
-    def _swap(self, span: Span, following: Span,
-              load: bool = False) -> Generator[JoinOutput, None, tuple[int, int]]:
+    def _swap(
+        self, span: Span, following: Span, load: bool = False
+    ) -> Generator[JoinOutput, None, tuple[int, int]]:
         """READ the span into the swappable part and join it. load: also LOAD from it into the
         non-swappable part. Return (stream tuples finished, disk tuples read)."""
         h_s, read = self.h_s, 0
@@ -142,5 +146,6 @@ class XHybridjoin(Indexed, SemiStreamJoin):
         h_s, part = self.h_s, self.non_swappable
         if not part.noted_enough:
             return self.iterate()
-        return self._load(h_s.most_frequent(part.places) if h_s.live >= part.places
-                          else part.most_frequent())
+        return self._load(
+            h_s.most_frequent(part.places) if h_s.live >= part.places else part.most_frequent()
+        )

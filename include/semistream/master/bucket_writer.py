@@ -30,9 +30,13 @@ PAGES = 4000  # a larger R gets larger pages, but keeps at least this many
 
 def choose_page_tuples(rows: int, row_bytes: float) -> int:
     """Return the tuples of a page for an R of `rows` rows of `row_bytes` bytes: a power of two."""
-    usual = min(PAGE_TUPLES,
-                max(min(_power(PAGE_BYTES / max(row_bytes, 1.0)), _power(rows / SMALL_PAGES)),
-                    LEAST_PAGE_TUPLES))
+    usual = min(
+        PAGE_TUPLES,
+        max(
+            min(_power(PAGE_BYTES / max(row_bytes, 1.0)), _power(rows / SMALL_PAGES)),
+            LEAST_PAGE_TUPLES,
+        ),
+    )
     return min(max(_power(rows / PAGES), usual), MOST_PAGE_TUPLES)
 
 
@@ -50,14 +54,22 @@ class BucketWriter:
     flushes the files to disk.
     """
 
-    def __init__(self, directory: Path, bucket: int, schema: pa.Schema, keys: JoinKeys,
-                 page_tuples: int = PAGE_TUPLES, flush: bool = True):
+    def __init__(
+        self,
+        directory: Path,
+        bucket: int,
+        schema: pa.Schema,
+        keys: JoinKeys,
+        page_tuples: int = PAGE_TUPLES,
+        flush: bool = True,
+    ):
         self.directory, self.bucket, self.schema, self.keys = directory, bucket, schema, keys
         self.page_tuples, self.flush = page_tuples, flush
         self._root = directory.parent  # named in errors; `directory` goes
         attempt = uuid.uuid4().hex
-        self._paths = {s: directory / f".bucket-{bucket:05d}.{attempt}.{s}"
-                       for s in ("arrow", "codes")}
+        self._paths = {
+            s: directory / f".bucket-{bucket:05d}.{attempt}.{s}" for s in ("arrow", "codes")
+        }
         self._sink = open(self._paths["arrow"], "wb")  # noqa: SIM115
         self._payload = pa.ipc.new_file(self._sink, schema)
         self._codes = open(self._paths["codes"], "wb")  # noqa: SIM115
@@ -77,10 +89,12 @@ class BucketWriter:
             batch, key_codes = batch.filter(pa.array(valid)), key_codes[valid]
         if not len(key_codes):
             return
-        if (self._last_code is not None
-            and key_codes[0] < self._last_code) or (key_codes[1:] < key_codes[:-1]).any():
+        if (self._last_code is not None and key_codes[0] < self._last_code) or (
+            key_codes[1:] < key_codes[:-1]
+        ).any():
             raise StateError(
-                f"bucket {self.bucket}: rows must come in the order of their key codes")
+                f"bucket {self.bucket}: rows must come in the order of their key codes"
+            )
         self._watch_duplicates(batch, key_codes)
         self._last_code = key_codes[-1]
         self._held.append((key_codes, batch))
@@ -99,8 +113,9 @@ class BucketWriter:
             self._write_pages(1)
         self._payload.close()
         zones = np.array(self._pages, np.int64).tobytes()
-        self._codes.write(zones
-                          + signed(xxh3_64_intdigest(zones)).to_bytes(8, "little", signed=True))
+        self._codes.write(
+            zones + signed(xxh3_64_intdigest(zones)).to_bytes(8, "little", signed=True)
+        )
         self._codes.write(np.ascontiguousarray(np.array(self._columns, np.int64).T).tobytes())
         size = 0
         for file, suffix in ((self._sink, "arrow"), (self._codes, "codes")):
@@ -123,12 +138,21 @@ class BucketWriter:
             [page] = table.slice(start, n).to_batches()
             self._payload.write_batch(page)
             written = page.serialize()  # as it is in the file
-            sums = [signed(xxh3_64_intdigest(data))
-                    for data in (written, key_codes[start:start + n].tobytes())]
-            self._pages.append((int(key_codes[start]), int(key_codes[start + n - 1]),
-                                self._sink.tell() - before + 8 * n, *sums))
-            self._columns.append([column_checksum(c)
-                                  for c in pa.ipc.read_record_batch(written, self.schema).columns])
+            sums = [
+                signed(xxh3_64_intdigest(data))
+                for data in (written, key_codes[start : start + n].tobytes())
+            ]
+            self._pages.append(
+                (
+                    int(key_codes[start]),
+                    int(key_codes[start + n - 1]),
+                    self._sink.tell() - before + 8 * n,
+                    *sums,
+                )
+            )
+            self._columns.append(
+                [column_checksum(c) for c in pa.ipc.read_record_batch(written, self.schema).columns]
+            )
             start += n
         self._codes.write(key_codes[:start].tobytes())
         self._rows += start

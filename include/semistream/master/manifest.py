@@ -73,8 +73,11 @@ class Manifest:
 
     def write(self, directory: Path, *, flush: bool = True) -> None:
         keys = self.keys
-        values = asdict(self) | {"schema": encode_schema(self.schema), "exact": keys.exact,
-                                 "key_types": [str(t) for t in keys.types]}
+        values = asdict(self) | {
+            "schema": encode_schema(self.schema),
+            "exact": keys.exact,
+            "key_types": [str(t) for t in keys.types],
+        }
         write_checked(directory / MANIFEST, values, flush=flush)
 
     @classmethod
@@ -85,9 +88,14 @@ class Manifest:
         if values is None:
             raise StateError(f"{directory} holds no snapshot: there is no {MANIFEST}. {ANEW}")
         del values["exact"], values["key_types"]
-        return cls(**values | {"schema": decode_schema(values["schema"]),
-                               "key_columns": tuple(values["key_columns"]),
-                               "buckets": tuple(BucketInfo(**b) for b in values["buckets"])})
+        return cls(
+            **values
+            | {
+                "schema": decode_schema(values["schema"]),
+                "key_columns": tuple(values["key_columns"]),
+                "buckets": tuple(BucketInfo(**b) for b in values["buckets"]),
+            }
+        )
 
 
 def encode_schema(schema: pa.Schema) -> str:

@@ -17,8 +17,14 @@ class MemoryRelation:
     table: R; on: its join columns. Tuples with a null key are left out.
     """
 
-    def __init__(self, name: str, table: pa.Table, on: Sequence[str], partition_tuples: int = 1024,
-                 version: str = "memory"):
+    def __init__(
+        self,
+        name: str,
+        table: pa.Table,
+        on: Sequence[str],
+        partition_tuples: int = 1024,
+        version: str = "memory",
+    ):
         self.name, self.version, self.schema = name, version, table.schema
         self.keys = master_keys(table.schema, list(on))
         batch = pa.RecordBatch.from_arrays([as_one(c) for c in table.columns], schema=table.schema)
@@ -35,9 +41,16 @@ class MemoryRelation:
     def _cut(self, tuples: int) -> None:
         self.partition_tuples = max(1, tuples)
         self.partition_count = -(-self.tuple_count // self.partition_tuples)
-        self.partition_bytes = max(
-            (self._batch.slice(i * self.partition_tuples, self.partition_tuples).nbytes
-             for i in range(self.partition_count)), default=0) + 8 * self.partition_tuples
+        self.partition_bytes = (
+            max(
+                (
+                    self._batch.slice(i * self.partition_tuples, self.partition_tuples).nbytes
+                    for i in range(self.partition_count)
+                ),
+                default=0,
+            )
+            + 8 * self.partition_tuples
+        )
         places = (self._order // self.partition_tuples).astype(np.int32)
         self._ranges = np.zeros((len(self._distinct), 2), np.int32)
         if self.tuple_count:
@@ -52,14 +65,16 @@ class MemoryRelation:
         return other
 
     def read_codes(self, partition: int) -> np.ndarray:
-        codes = self._codes[partition * self.partition_tuples:(partition + 1)
-                            * self.partition_tuples]
+        codes = self._codes[
+            partition * self.partition_tuples : (partition + 1) * self.partition_tuples
+        ]
         self.bytes_read += codes.nbytes
         return codes
 
     def read(self, partition: int, columns: Sequence[str]) -> pa.RecordBatch:
-        batch = self._batch.select(list(columns)).slice(partition * self.partition_tuples,
-                                                        self.partition_tuples)
+        batch = self._batch.select(list(columns)).slice(
+            partition * self.partition_tuples, self.partition_tuples
+        )
         self.bytes_read += batch.nbytes
         return batch
 
@@ -80,5 +95,10 @@ class MemoryRelation:
 
 
 def as_one(column: pa.ChunkedArray) -> pa.Array:
-    return (column.combine_chunks() if isinstance(column, pa.ChunkedArray) and column.num_chunks
-            != 1 else column.chunk(0) if isinstance(column, pa.ChunkedArray) else column)
+    return (
+        column.combine_chunks()
+        if isinstance(column, pa.ChunkedArray) and column.num_chunks != 1
+        else column.chunk(0)
+        if isinstance(column, pa.ChunkedArray)
+        else column
+    )

@@ -40,15 +40,29 @@ class Publication:
     dying, leaves the current version unchanged.
     """
 
-    def __init__(self, root: str | Path, name: str, schema: pa.Schema, key_columns: Sequence[str],
-                 *, source: dict[str, Any] | None = None, bucket_count: int = BUCKETS,
-                 page_tuples: int = 0, keep: int = KEEP, flush: bool = True,
-                 formats: Mapping[str, dict[str, Any]] | None = None):
+    def __init__(
+        self,
+        root: str | Path,
+        name: str,
+        schema: pa.Schema,
+        key_columns: Sequence[str],
+        *,
+        source: dict[str, Any] | None = None,
+        bucket_count: int = BUCKETS,
+        page_tuples: int = 0,
+        keep: int = KEEP,
+        flush: bool = True,
+        formats: Mapping[str, dict[str, Any]] | None = None,
+    ):
         """Begin a publication. formats: normal forms of key columns, as in the manifest; flush:
         whether the version must be on disk before it becomes current."""
         if bucket_count < 1 or page_tuples < 0:
-            raise ConfigError("bucket_count, page_tuples", "must be positive",
-                              (bucket_count, page_tuples), "Leave them out.")
+            raise ConfigError(
+                "bucket_count, page_tuples",
+                "must be positive",
+                (bucket_count, page_tuples),
+                "Leave them out.",
+            )
         self.root, self.name, self.schema = Path(root), name, schema.remove_metadata()
         self.source, self.formats = source or {}, dict(formats or {})
         self.key_columns, self.bucket_count = tuple(key_columns), bucket_count
@@ -71,8 +85,9 @@ class Publication:
         os.close(self._lock)
 
     def writer(self, bucket: int) -> BucketWriter:
-        return BucketWriter(self.directory, bucket, self.schema, self.keys, self.page_tuples,
-                            self.flush)
+        return BucketWriter(
+            self.directory, bucket, self.schema, self.keys, self.page_tuples, self.flush
+        )
 
     def commit(self, infos: Sequence[BucketInfo], null_keys: int = 0) -> Manifest:
         """Make this version the current one. Buckets without rows may be missing from `infos`.
@@ -85,13 +100,21 @@ class Publication:
         rows = sum(b.rows for b in infos)
         version = self._next_version()
         manifest = Manifest(
-            name=self.name, version=version, schema=self.schema, key_columns=self.key_columns,
-            tuple_count=rows, tuple_bytes=sum(b.bytes for b in infos) / rows if rows else 0.0,
-                            null_keys=null_keys + sum(b.null_keys for b in infos),
-            unique=all(b.unique for b in infos), bucket_count=self.bucket_count,
-            page_tuples=self.page_tuples, source=self.source,
+            name=self.name,
+            version=version,
+            schema=self.schema,
+            key_columns=self.key_columns,
+            tuple_count=rows,
+            tuple_bytes=sum(b.bytes for b in infos) / rows if rows else 0.0,
+            null_keys=null_keys + sum(b.null_keys for b in infos),
+            unique=all(b.unique for b in infos),
+            bucket_count=self.bucket_count,
+            page_tuples=self.page_tuples,
+            source=self.source,
             created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-            buckets=tuple(infos), formats=self.formats)
+            buckets=tuple(infos),
+            formats=self.formats,
+        )
         manifest.write(self.directory, flush=self.flush)
         os.rename(self.directory, self.root / version)
         if self.flush:
@@ -110,13 +133,16 @@ class Publication:
         return f"v{max(numbers, default=0) + 1:06d}"
 
     def _pinned(self) -> set[str]:
-        return {p.read_text().strip() for p in (self.root / "pins").glob("*")
-                if not p.name.startswith(".")}
+        return {
+            p.read_text().strip()
+            for p in (self.root / "pins").glob("*")
+            if not p.name.startswith(".")
+        }
 
     def _forget_old_versions(self) -> None:
         versions = sorted(p for p in self.root.glob("v[0-9]*") if p.is_dir())
         pinned = self._pinned()
-        for old in versions[:-self.keep]:
+        for old in versions[: -self.keep]:
             if old.name not in pinned:
                 shutil.rmtree(old, ignore_errors=True)
 
@@ -127,18 +153,31 @@ def current_manifest(root: str | Path) -> Manifest | None:
     published."""
     try:
         version = current_version(root)
-        return (Manifest.read(Path(root) / version) if version
-                and (Path(root) / version / MANIFEST).exists() else None)
+        return (
+            Manifest.read(Path(root) / version)
+            if version and (Path(root) / version / MANIFEST).exists()
+            else None
+        )
     except StateError:
         return None
 
 
-def publish_snapshot(batches: Iterable[pa.RecordBatch], schema: pa.Schema, root: str | Path,
-                     name: str, key_columns: Sequence[str], *, source: dict[str, Any] | None = None,
-                     bucket_count: int = BUCKETS, page_tuples: int = 0, keep: int = KEEP,
-                     memory: int = MEMORY, progress: Callable[[int], None] | None = None,
-                     flush: bool = True,
-                     formats: Mapping[str, dict[str, Any]] | None = None) -> Manifest:
+def publish_snapshot(
+    batches: Iterable[pa.RecordBatch],
+    schema: pa.Schema,
+    root: str | Path,
+    name: str,
+    key_columns: Sequence[str],
+    *,
+    source: dict[str, Any] | None = None,
+    bucket_count: int = BUCKETS,
+    page_tuples: int = 0,
+    keep: int = KEEP,
+    memory: int = MEMORY,
+    progress: Callable[[int], None] | None = None,
+    flush: bool = True,
+    formats: Mapping[str, dict[str, Any]] | None = None,
+) -> Manifest:
     """Write the rows as a new version under ``<root>`` = snapshots/<dimension>/<key>, and make it
     the current one.
 
@@ -149,11 +188,21 @@ def publish_snapshot(batches: Iterable[pa.RecordBatch], schema: pa.Schema, root:
     for key columns that cannot be one.
     """
     progress = progress or (lambda rows: None)
-    with Publication(root, name, schema, key_columns, source=source, bucket_count=bucket_count,
-                     page_tuples=page_tuples, keep=keep, flush=flush,
-                     formats=formats) as publication, Runs(
-                         publication.directory, publication.schema, memory,
-                         bucket_count) as runs:
+    with (
+        Publication(
+            root,
+            name,
+            schema,
+            key_columns,
+            source=source,
+            bucket_count=bucket_count,
+            page_tuples=page_tuples,
+            keep=keep,
+            flush=flush,
+            formats=formats,
+        ) as publication,
+        Runs(publication.directory, publication.schema, memory, bucket_count) as runs,
+    ):
         rows, null_keys, size = _split(publication, batches, runs, memory, progress)
         give_back()
         publication.page_tuples = page_tuples or choose_page_tuples(rows, size / max(rows, 1))
@@ -171,8 +220,13 @@ def publish_snapshot(batches: Iterable[pa.RecordBatch], schema: pa.Schema, root:
         return publication.commit(infos, null_keys)
 
 
-def _split(publication: Publication, batches: Iterable[pa.RecordBatch], runs: Runs, memory: int,
-           progress: Callable[[int], None]) -> tuple[int, int, int]:
+def _split(
+    publication: Publication,
+    batches: Iterable[pa.RecordBatch],
+    runs: Runs,
+    memory: int,
+    progress: Callable[[int], None],
+) -> tuple[int, int, int]:
     """Distribute rows to the runs of their buckets. Return (rows, rows without a key, bytes)."""
     rows = null_keys = size = 0
     for batch in _gather(batches, publication.schema, min(memory // 8, GATHERED)):
@@ -181,8 +235,9 @@ def _split(publication: Publication, batches: Iterable[pa.RecordBatch], runs: Ru
         bucket[~valid] = publication.bucket_count
         rows, null_keys = rows + batch.num_rows, null_keys + int((~valid).sum())
         size = size + batch.nbytes
-        order = np.argsort(bucket.astype(np.int16) if publication.bucket_count < 2**15
-                           else bucket, kind="stable")
+        order = np.argsort(
+            bucket.astype(np.int16) if publication.bucket_count < 2**15 else bucket, kind="stable"
+        )
         edges = np.searchsorted(bucket[order], np.arange(publication.bucket_count + 1))
         runs.add(batch, order, edges)
         progress(batch.num_rows)
@@ -191,8 +246,9 @@ def _split(publication: Publication, batches: Iterable[pa.RecordBatch], runs: Ru
     return rows, null_keys, size
 
 
-def _gather(batches: Iterable[pa.RecordBatch], schema: pa.Schema,
-            most: int) -> Iterator[pa.RecordBatch]:
+def _gather(
+    batches: Iterable[pa.RecordBatch], schema: pa.Schema, most: int
+) -> Iterator[pa.RecordBatch]:
     """Combine small batches and split large ones, into batches of about `most` / 2 to `most` bytes
     in the snapshot's schema."""
     held, size = list[pa.RecordBatch](), 0
@@ -235,8 +291,10 @@ def _sort(publication: Publication, runs: Runs, memory: int, bucket: int) -> Buc
             pieces.append(publication.directory / f"piece-{bucket:05d}-{number}")
             # all pieces' blocks together take a quarter
             block = max(piece.num_rows * (memory // 4) // size, 1)
-            with pa.OSFile(str(pieces[-1]),
-                           "wb") as sink, pa.ipc.new_stream(sink, publication.schema) as stream:
+            with (
+                pa.OSFile(str(pieces[-1]), "wb") as sink,
+                pa.ipc.new_stream(sink, publication.schema) as stream,
+            ):
                 for start in range(0, piece.num_rows, block):
                     stream.write_batch(piece.slice(start, block))
     for rows in _merge(publication, [read_run(piece, 1) for piece in pieces]):
@@ -258,8 +316,9 @@ def _by_code(publication: Publication, rows: pa.RecordBatch) -> pa.RecordBatch:
     return rows.take(pa.array(np.argsort(key_codes, kind="stable")))
 
 
-def _merge(publication: Publication,
-           pieces: Sequence[Iterator[list[pa.RecordBatch]]]) -> Iterator[pa.RecordBatch]:
+def _merge(
+    publication: Publication, pieces: Sequence[Iterator[list[pa.RecordBatch]]]
+) -> Iterator[pa.RecordBatch]:
     """Yield the rows of sorted pieces in the order of their key codes. One block of each piece is
     held."""
     blocks: dict[int, tuple[np.ndarray, pa.RecordBatch]] = {}

@@ -15,9 +15,11 @@ from semistream.errors import StateError
 
 CURRENT, MANIFEST = "CURRENT", "manifest.json"
 # the remedy for a version that is damaged or missing
-ANEW = ("Restore it from a backup. If no tuples wait for that version, its directory may be "
-        "deleted, and the master data published anew: `semistream provision JOB`, or the DAG "
-        "provision_master_data.")
+ANEW = (
+    "Restore it from a backup. If no tuples wait for that version, its directory may be "
+    "deleted, and the master data published anew: `semistream provision JOB`, or the DAG "
+    "provision_master_data."
+)
 
 
 def key_name(key: Sequence[str]) -> str:
@@ -25,8 +27,11 @@ def key_name(key: Sequence[str]) -> str:
     columns are."""
     name = "+".join(sorted(key))
     # neither a name that versions have, nor one that the separator or a file system would spoil
-    if (len(name) <= 100 and all(re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", c) for c in key)
-            and not re.fullmatch(r"v[0-9].*|pins|CURRENT", name)):
+    if (
+        len(name) <= 100
+        and all(re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", c) for c in key)
+        and not re.fullmatch(r"v[0-9].*|pins|CURRENT", name)
+    ):
         return name
     return "key-" + hashlib.sha256(json.dumps(sorted(key)).encode()).hexdigest()[:16]
 
@@ -47,8 +52,11 @@ def snapshot_root(snapshots: Path, dimension: str, key: Sequence[str]) -> Path:
 def snapshot_roots(snapshots: Path, dimension: str) -> dict[tuple[str, ...], Path]:
     """Return the directories of a dimension's snapshots that were published, by key."""
     directory = snapshots / dimension
-    return {key: root for root in (directory, *sorted(directory.glob("*/")))
-            if not root.is_symlink() and (key := _key_of(root))}
+    return {
+        key: root
+        for root in (directory, *sorted(directory.glob("*/")))
+        if not root.is_symlink() and (key := _key_of(root))
+    }
 
 
 def same_key(one: Sequence[str], other: Sequence[str]) -> bool:

@@ -92,12 +92,13 @@ class Runs:
             for sink in self._sinks:
                 sink.close()
 
-    def _parts(self, batch: pa.RecordBatch, order: np.ndarray, edges: np.ndarray, first: int,
-               last: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+    def _parts(
+        self, batch: pa.RecordBatch, order: np.ndarray, edges: np.ndarray, first: int, last: int
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Yield (bucket, rows) for each non-empty bucket of these groups."""
         low, high = self._borders[first], self._borders[last]
-        rows = batch.take(pa.array(order[edges[low]:edges[high]]))
-        for bucket in (low + np.flatnonzero(np.diff(edges[low:high + 1]))).tolist():
+        rows = batch.take(pa.array(order[edges[low] : edges[high]]))
+        for bucket in (low + np.flatnonzero(np.diff(edges[low : high + 1]))).tolist():
             part = rows.slice(edges[bucket] - edges[low], edges[bucket + 1] - edges[bucket])
             self._sizes[bucket] += part.nbytes
             yield bucket, part

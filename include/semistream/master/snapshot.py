@@ -45,19 +45,30 @@ class SnapshotRelation:
     _reading: ThreadPoolExecutor | None
     _ahead: dict[tuple[int, str, int, int], Future[pa.Buffer]]  # reads in progress, by request
 
-    def __init__(self, directory: str | Path, partition_tuples: int = PARTITION_TUPLES,
-                 buckets: Sequence[int] | None = None, direct: bool = False):
+    def __init__(
+        self,
+        directory: str | Path,
+        partition_tuples: int = PARTITION_TUPLES,
+        buckets: Sequence[int] | None = None,
+        direct: bool = False,
+    ):
         self.directory, self.direct, self.buffers = Path(directory), direct, 2 if direct else 1
         self.manifest = Manifest.read(self.directory)
         self.name, self.version = self.manifest.name, self.manifest.version
         self.keys, self.schema = self.manifest.keys, self.manifest.schema
         infos = {b.bucket: b for b in self.manifest.buckets}
-        self.buckets = tuple(b for b in (range(self.manifest.bucket_count) if buckets is None
-                                         else buckets) if infos[b].rows)
+        self.buckets = tuple(
+            b
+            for b in (range(self.manifest.bucket_count) if buckets is None else buckets)
+            if infos[b].rows
+        )
         owned = [infos[b] for b in self.buckets]
         self.tuple_count = sum(b.rows for b in owned)
-        self.tuple_bytes = (sum(b.bytes for b in owned) / self.tuple_count if self.tuple_count
-                            else self.manifest.tuple_bytes)
+        self.tuple_bytes = (
+            sum(b.bytes for b in owned) / self.tuple_count
+            if self.tuple_count
+            else self.manifest.tuple_bytes
+        )
         self.unique = all(b.unique for b in owned)
         self._read_zones(owned)
         self._open_handles()
@@ -88,13 +99,20 @@ class SnapshotRelation:
         """Return the same columns as ``read``, page by page, at least one page."""
         columns, few = self._asked(tuple(columns))
         if not columns:
-            rows = sum(self._page_rows[self._cuts[partition]:self._cuts[partition + 1]])
+            rows = sum(self._page_rows[self._cuts[partition] : self._cuts[partition + 1]])
             return [pa.RecordBatch.from_struct_array(pa.array([{}] * int(rows), pa.struct([])))]
-        pages = [page for segment in self._segments(partition)
-                 for page in (self._some_columns(*segment, columns) if few
-                              else self._all_columns(*segment, columns))]
+        pages = [
+            page
+            for segment in self._segments(partition)
+            for page in (
+                self._some_columns(*segment, columns)
+                if few
+                else self._all_columns(*segment, columns)
+            )
+        ]
         return pages or [
-            pa.RecordBatch.from_pylist([], pa.schema([self.schema.field(c) for c in columns]))]
+            pa.RecordBatch.from_pylist([], pa.schema([self.schema.field(c) for c in columns]))
+        ]
 
     def prefetch(self, partitions: Sequence[int], columns: Sequence[str]) -> None:
         """Read these partitions in the background if reads are direct. Otherwise the system reads
@@ -105,14 +123,20 @@ class SnapshotRelation:
         suffixes = ("codes",) if not columns or few else ("codes", "arrow")
         if self._reading is None:
             self._reading = ThreadPoolExecutor(1)
-        wanted = [self._request(s, x) for p in partitions[:self.buffers] for x in suffixes
-                  for s in self._segments(p)]
-        self._ahead = {r: self._ahead.get(r) or self._reading.submit(self._read, *r)
-                       for r in wanted}
+        wanted = [
+            self._request(s, x)
+            for p in partitions[: self.buffers]
+            for x in suffixes
+            for s in self._segments(p)
+        ]
+        self._ahead = {
+            r: self._ahead.get(r) or self._reading.submit(self._read, *r) for r in wanted
+        }
 
     def _asked(self, columns: tuple[str, ...]) -> tuple[list[str], bool]:
         """Return the distinct columns, and whether they are so narrow that reading them one by one
         takes less than reading whole pages."""
+
         def width(names: Sequence[str]) -> int:
             types = [self.schema.field(n).type for n in names]
             return sum(max(t.bit_width // 8, 1) if is_fixed(t) else 16 for t in types)
@@ -120,25 +144,35 @@ class SnapshotRelation:
         if columns not in self._widths:
             wrong = [c for c in columns if c not in self.schema.names]
             if wrong:
-                raise ConfigError("columns", "must name columns of the master data", wrong[0],
-                                  f"It has: {', '.join(self.schema.names)}.")
+                raise ConfigError(
+                    "columns",
+                    "must name columns of the master data",
+                    wrong[0],
+                    f"It has: {', '.join(self.schema.names)}.",
+                )
             once = list(dict.fromkeys(columns))
             self._widths[columns] = once, 3 * width(once) < width(self.schema.names)
         return self._widths[columns]
 
-    def _all_columns(self, bucket: int, first: int, last: int,
-                     columns: list[str]) -> list[pa.RecordBatch]:
+    def _all_columns(
+        self, bucket: int, first: int, last: int, columns: list[str]
+    ) -> list[pa.RecordBatch]:
         """Read neighbouring pages at once. The columns are views of the bytes read."""
         data = self._pread(*self._request((bucket, first, last), "arrow"))
         self.bytes_read += data.size
-        at = self._offsets[bucket][first:last + 1] - self._offsets[bucket][first]
+        at = self._offsets[bucket][first : last + 1] - self._offsets[bucket][first]
         self._compare(data, at.tolist(), self._page_sums, bucket, first, "arrow")
-        pages = (pa.ipc.read_record_batch(pa.ipc.read_message(data.slice(int(a), int(b - a))),
-                                          self.schema) for a, b in itertools.pairwise(at))
+        pages = (
+            pa.ipc.read_record_batch(
+                pa.ipc.read_message(data.slice(int(a), int(b - a))), self.schema
+            )
+            for a, b in itertools.pairwise(at)
+        )
         return [page.select(columns) for page in pages]
 
-    def _some_columns(self, bucket: int, first: int, last: int,
-                      columns: list[str]) -> list[pa.RecordBatch]:
+    def _some_columns(
+        self, bucket: int, first: int, last: int, columns: list[str]
+    ) -> list[pa.RecordBatch]:
         reader, sums = self._reader(bucket, tuple(columns))
         try:
             pages = [reader.get_batch(i).select(columns) for i in range(first, last)]
@@ -148,8 +182,9 @@ class SnapshotRelation:
         for i, page in enumerate(pages):
             if list(map(column_checksum, page.columns)) != wanted[i]:
                 sums_file = bucket_file(self.directory, self.buckets[bucket], "codes")
-                raise self._damaged(bucket, "arrow",
-                                    f"page {first + i}, or {sums_file} at its checksums")
+                raise self._damaged(
+                    bucket, "arrow", f"page {first + i}, or {sums_file} at its checksums"
+                )
         self.bytes_read += sum(p.nbytes for p in pages)
         return pages
 
@@ -157,13 +192,22 @@ class SnapshotRelation:
         """Return the partitions that may hold each key code, int32[n, 2] as (first, last + 1),
         without reading."""
         bucket = buckets(codes, self.keys.exact, self.manifest.bucket_count)
-        return _find(codes, self._owned[bucket], self._bucket_pages, self._first, self._last,
-                     self._page_partition)
+        return _find(
+            codes,
+            self._owned[bucket],
+            self._bucket_pages,
+            self._first,
+            self._last,
+            self._page_partition,
+        )
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state without open files, readers and threads."""
-        return {k: v for k, v in self.__dict__.items()
-                if k not in ("_files", "_readers", "_reading", "_ahead", "_widths")}
+        return {
+            k: v
+            for k, v in self.__dict__.items()
+            if k not in ("_files", "_readers", "_reading", "_ahead", "_widths")
+        }
 
     def __setstate__(self, values: dict[str, Any]) -> None:
         self._open_handles()
@@ -190,17 +234,21 @@ class SnapshotRelation:
                     data = f.read(8 * (ZONE * count + 1))
             except OSError as e:
                 raise StateError(f"{path} cannot be read: {e.strerror}. {ANEW}") from None
-            zone = np.frombuffer(data[:len(data) // 8 * 8], np.int64)
-            if (len(zone) <= ZONE * count
-                    or signed(xxh3_64_intdigest(zone[:-1].tobytes())) != zone[-1]):
+            zone = np.frombuffer(data[: len(data) // 8 * 8], np.int64)
+            if (
+                len(zone) <= ZONE * count
+                or signed(xxh3_64_intdigest(zone[:-1].tobytes())) != zone[-1]
+            ):
                 raise StateError(
-                    f"{path} is damaged at its zone map, or of an earlier version. {ANEW}")
+                    f"{path} is damaged at its zone map, or of an earlier version. {ANEW}"
+                )
             zones.append(zone[:-1].reshape(count, ZONE))
             rows += [p] * (count - 1) + [b.rows - p * (count - 1)]
             pages.append(pages[-1] + count)
         zone = np.concatenate(zones) if zones else np.empty((0, ZONE), np.int64)
         self._first, self._last, self._page_bytes, self._page_sums, self._codes_sums = (
-            np.ascontiguousarray(zone[:, i]) for i in range(ZONE))
+            np.ascontiguousarray(zone[:, i]) for i in range(ZONE)
+        )
         self._page_rows = np.array(rows, np.int64)
         self._bucket_pages, self._bucket_rows = np.array(pages, np.int64), [b.rows for b in owned]
         # ends of the pages in the Arrow files, over all buckets in a row
@@ -217,8 +265,12 @@ class SnapshotRelation:
     def _cut(self, partition_tuples: int) -> None:
         """Group consecutive pages into partitions of at most `partition_tuples` tuples."""
         if partition_tuples < 1:
-            raise ConfigError("partition_tuples", "must be at least 1", partition_tuples,
-                              "It is d, the tuples read per iteration.")
+            raise ConfigError(
+                "partition_tuples",
+                "must be at least 1",
+                partition_tuples,
+                "It is d, the tuples read per iteration.",
+            )
         ends = np.concatenate([[0], np.cumsum(self._page_rows)])
         cuts = [0]
         while cuts[-1] < len(self._page_rows):
@@ -229,8 +281,9 @@ class SnapshotRelation:
         edges = np.array(self._cuts)
         self._starts = self._bucket_pages.tolist()
         self._cut_buckets = (np.searchsorted(self._bucket_pages, edges, "right") - 1).tolist()
-        self._page_partition = np.repeat(np.arange(self.partition_count, dtype=np.int32),
-                                         np.diff(edges))
+        self._page_partition = np.repeat(
+            np.arange(self.partition_count, dtype=np.int32), np.diff(edges)
+        )
         self.partition_tuples = int(np.diff(ends[edges]).max())
         most = int(np.diff(np.concatenate([[0], np.cumsum(self._page_bytes)])[edges]).max())
         self.partition_bytes = self.buffers * most
@@ -250,8 +303,9 @@ class SnapshotRelation:
     def _open_handles(self) -> None:
         # file objects close themselves with the relation
         self._files: dict[tuple[int, str], io.FileIO] = {}
-        self._readers: dict[tuple[int, tuple[str, ...]],
-                            tuple[pa.RecordBatchFileReader, pa.OSFile, np.ndarray]] = {}
+        self._readers: dict[
+            tuple[int, tuple[str, ...]], tuple[pa.RecordBatchFileReader, pa.OSFile, np.ndarray]
+        ] = {}
         self._reading, self._ahead = None, {}
         self._widths: dict[tuple[str, ...], tuple[list[str], bool]] = {}
         self.bytes_read = 0
@@ -264,8 +318,12 @@ class SnapshotRelation:
             end = min(last * self.manifest.page_tuples, self._bucket_rows[bucket])
             return self.buckets[bucket], suffix, 8 * (end - start), 8 * start
         offsets = self._offsets[bucket]
-        return self.buckets[bucket], suffix, int(offsets[last]
-                                                 - offsets[first]), int(offsets[first])
+        return (
+            self.buckets[bucket],
+            suffix,
+            int(offsets[last] - offsets[first]),
+            int(offsets[first]),
+        )
 
     def _pread(self, bucket: int, suffix: str, length: int, offset: int) -> pa.Buffer:
         """Return bytes of a bucket's file, from those read ahead if possible."""
@@ -277,15 +335,19 @@ class SnapshotRelation:
             path = bucket_file(self.directory, bucket, suffix)
             try:
                 self._files[bucket, suffix] = io.FileIO(
-                    path, opener=_open_direct if self.direct else None)
+                    path, opener=_open_direct if self.direct else None
+                )
             except OSError as e:
                 raise StateError(f"{path} cannot be opened: {e.strerror}. {ANEW}") from None
         before = offset % SECTOR if self.direct else 0
         whole = -(-(before + length) // SECTOR) * SECTOR if self.direct else length
         data = pa.allocate_buffer(whole + (SECTOR if self.direct else 0))
         skip = -data.address % SECTOR if self.direct else 0
-        read = os.preadv(self._files[bucket, suffix].fileno(),
-                         [memoryview(data)[skip:skip + whole]], offset - before)
+        read = os.preadv(
+            self._files[bucket, suffix].fileno(),
+            [memoryview(data)[skip : skip + whole]],
+            offset - before,
+        )
         if read < before + length:
             path = bucket_file(self.directory, bucket, suffix)
             raise StateError(f"{path} is damaged: it ends too early. {ANEW}")
@@ -298,21 +360,23 @@ class SnapshotRelation:
         self._compare(codes, at, self._codes_sums, bucket, first, "codes")
         return codes
 
-    def _compare(self, data: Any, at: list[int], sums: np.ndarray, bucket: int, first: int,
-                 suffix: str) -> None:
+    def _compare(
+        self, data: Any, at: list[int], sums: np.ndarray, bucket: int, first: int, suffix: str
+    ) -> None:
         """Compare data with the pages' checksums. Raises StateError if bytes at[i] to at[i + 1]
         differ from what was written as page first + i."""
         view, place = memoryview(data).cast("B"), self._starts[bucket] + first
-        for i, wanted in enumerate(sums[place:place + len(at) - 1].tolist()):
-            if signed(xxh3_64_intdigest(view[at[i]:at[i + 1]])) != wanted:
+        for i, wanted in enumerate(sums[place : place + len(at) - 1].tolist()):
+            if signed(xxh3_64_intdigest(view[at[i] : at[i + 1]])) != wanted:
                 raise self._damaged(bucket, suffix, f"page {first + i}")
 
     def _damaged(self, bucket: int, suffix: str, where: str, why: str = "") -> StateError:
         path = bucket_file(self.directory, self.buckets[bucket], suffix)
         return StateError(f"{path} is damaged at {where}{f' ({why})' if why else ''}. {ANEW}")
 
-    def _reader(self, bucket: int,
-                columns: tuple[str, ...]) -> tuple[pa.RecordBatchFileReader, np.ndarray]:
+    def _reader(
+        self, bucket: int, columns: tuple[str, ...]
+    ) -> tuple[pa.RecordBatchFileReader, np.ndarray]:
         """Return a reader that reads only these columns' bytes, and their checksums, int64[columns,
         pages]."""
         key = (bucket, columns)
@@ -334,8 +398,9 @@ class SnapshotRelation:
         out = np.empty((len(columns), pages), np.int64)
         for i, name in enumerate(columns):
             at = start + 8 * pages * self.schema.get_field_index(name)
-            out[i] = np.frombuffer(self._read(self.buckets[bucket], "codes", 8 * pages, at),
-                                   np.int64)
+            out[i] = np.frombuffer(
+                self._read(self.buckets[bucket], "codes", 8 * pages, at), np.int64
+            )
         return out
 
 
@@ -390,13 +455,20 @@ def _find(codes, place, bucket_pages, first, last, page_partition):
     return out
 
 
-def open_snapshot(root: str | Path, partition_tuples: int = PARTITION_TUPLES,
-                  buckets: Sequence[int] | None = None, direct: bool = False) -> SnapshotRelation:
+def open_snapshot(
+    root: str | Path,
+    partition_tuples: int = PARTITION_TUPLES,
+    buckets: Sequence[int] | None = None,
+    direct: bool = False,
+) -> SnapshotRelation:
     """Open the current version of the master data under ``<root>`` = snapshots/<dimension>/<key>.
     Raises ConfigError if there is none."""
     version = current_version(root)
     if version is None or not (Path(root) / version / MANIFEST).exists():
-        raise ConfigError("snapshot", "must have been published",
-                          str(Path(root) / (version or CURRENT)),
-                          "Run `semistream snapshot`, or the DAG provision_master_data, first.")
+        raise ConfigError(
+            "snapshot",
+            "must have been published",
+            str(Path(root) / (version or CURRENT)),
+            "Run `semistream snapshot`, or the DAG provision_master_data, first.",
+        )
     return SnapshotRelation(Path(root) / version, partition_tuples, buckets, direct)

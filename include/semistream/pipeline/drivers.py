@@ -48,8 +48,9 @@ def app_names(checkpoints: Path) -> list[str]:
     return sorted(path.parent.name for path in checkpoints.glob("[!.]*/status.json"))
 
 
-def launch(command: Sequence[str], checkpoint: Path, owner: str,
-           environment: Mapping[str, str]) -> Launch:
+def launch(
+    command: Sequence[str], checkpoint: Path, owner: str, environment: Mapping[str, str]
+) -> Launch:
     """Start a driver in a session of its own, with its output appended to
     ``<checkpoint>/driver.log``.
 
@@ -61,12 +62,17 @@ def launch(command: Sequence[str], checkpoint: Path, owner: str,
     if former is None or former.owner != owner:
         clear_stop(checkpoint)
     with open(checkpoint / "driver.log", "ab") as output:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output,
-                                   stderr=subprocess.STDOUT,
-                                   start_new_session=True,
-                                   env={**os.environ, **environment, LAUNCHED: "1"})
-    record = Launch(process.pid, _start_time(process.pid) or 0, socket.gethostname(), owner,
-                    time.time())
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env={**os.environ, **environment, LAUNCHED: "1"},
+        )
+    record = Launch(
+        process.pid, _start_time(process.pid) or 0, socket.gethostname(), owner, time.time()
+    )
     write_json(checkpoint / "driver.json", asdict(record))
     return record
 
@@ -127,20 +133,26 @@ def describe(checkpoint: Path, status: Status) -> str:
     """Describe an app's latest run for people."""
     s, state = status, state_of(checkpoint, status)
     held = "".join(f", {side} {n:,}" for side, n in s.sides.items())
-    bound = (f"; bound (max_wait): {in_seconds(s.max_wait)}" if s.max_wait else "")
-    lines = [f"{checkpoint.name}: {state}" + (", was " + s.state if state == "killed" else "")
-             + ("" if s.batch is None else f", batch {s.batch}")
-             + (f", master data {s.master_version}" if s.master_version else ""),
-             f"last sign of life {s.heartbeat[:19].replace('T', ' ')} UTC, from pid {s.pid} on "
-             f"{s.host}",
-             f"{s.rows_read:,} rows read, {s.matched:,} matched, {s.unmatched:,} unmatched, "
-             f"{s.waiting:,} waiting{held}",
-             f"{s.service_rate:,.0f} tuples/s inside the join, {s.rate:,.0f} tuples/s end to end"]
+    bound = f"; bound (max_wait): {in_seconds(s.max_wait)}" if s.max_wait else ""
+    lines = [
+        f"{checkpoint.name}: {state}"
+        + (", was " + s.state if state == "killed" else "")
+        + ("" if s.batch is None else f", batch {s.batch}")
+        + (f", master data {s.master_version}" if s.master_version else ""),
+        f"last sign of life {s.heartbeat[:19].replace('T', ' ')} UTC, from pid {s.pid} on {s.host}",
+        f"{s.rows_read:,} rows read, {s.matched:,} matched, {s.unmatched:,} unmatched, "
+        f"{s.waiting:,} waiting{held}",
+        f"{s.service_rate:,.0f} tuples/s inside the join, {s.rate:,.0f} tuples/s end to end",
+    ]
     if not s.sides:
-        lines.append(f"waited for master data: median {in_seconds(s.median_wait)}, longest "
-                     f"{in_seconds(s.longest_wait)}{bound}")
-    lines.append(f"peak memory {s.memory_peak / 1e6:,.1f} MB of arrays; resident "
-                 f"{s.resident_peak / 1e6:,.1f} MB a worker")
+        lines.append(
+            f"waited for master data: median {in_seconds(s.median_wait)}, longest "
+            f"{in_seconds(s.longest_wait)}{bound}"
+        )
+    lines.append(
+        f"peak memory {s.memory_peak / 1e6:,.1f} MB of arrays; resident "
+        f"{s.resident_peak / 1e6:,.1f} MB a worker"
+    )
     if s.error:
         lines.append(s.error.partition("\n")[0])  # Spark's stack traces follow
     if state in ("killed", "failed"):
@@ -153,9 +165,11 @@ def progress(checkpoint: Path) -> str:
     status, record = read_status(checkpoint), last_launch(checkpoint)
     if status is None or not _speaks_of(status, record):
         return "the driver is starting"
-    return (f"{status.state}: batch {status.batch if status.batch is not None else '-'}, "
-            f"{status.rows_read:,} rows read, {status.matched:,} matched, {status.unmatched:,} "
-            f"unmatched, {status.waiting:,} waiting")
+    return (
+        f"{status.state}: batch {status.batch if status.batch is not None else '-'}, "
+        f"{status.rows_read:,} rows read, {status.matched:,} matched, {status.unmatched:,} "
+        f"unmatched, {status.waiting:,} waiting"
+    )
 
 
 def is_locked(checkpoint: Path) -> bool:

@@ -88,22 +88,35 @@ class JoinSize:
         """A warning if the error may exceed the estimate, else empty."""
         if not self.enough_bytes:
             return ""
-        most, what, kind = ((self.estimate + self.bound, "rows", "join") if not self.sum else
-                            (abs(self.estimate) + self.bound, f"of {self.sum}", "sum"))
-        return (f"Cannot tell with {in_units(self.memory_bytes)}: at most {grouped(most)} {what} "
-                f"with a probability of {self.confidence:.0%} ({self.method}). "
-                f"{in_units(self.enough_bytes)} would tell a {kind} of {grouped(self.enough_for)} "
-                f"{what} or more; a smaller one takes more.")
+        most, what, kind = (
+            (self.estimate + self.bound, "rows", "join")
+            if not self.sum
+            else (abs(self.estimate) + self.bound, f"of {self.sum}", "sum")
+        )
+        return (
+            f"Cannot tell with {in_units(self.memory_bytes)}: at most {grouped(most)} {what} "
+            f"with a probability of {self.confidence:.0%} ({self.method}). "
+            f"{in_units(self.enough_bytes)} would tell a {kind} of {grouped(self.enough_for)} "
+            f"{what} or more; a smaller one takes more."
+        )
 
     def describe(self) -> str:
         """Describe the estimate in a few lines for a log."""
-        sides = (f"  {side.name}: {side.rows:,} rows, {side.null_keys:,} without a key, "
-                 f"{side.unparsable:,} unparsable" for side in (self.left, self.right))
+        sides = (
+            f"  {side.name}: {side.rows:,} rows, {side.null_keys:,} without a key, "
+            f"{side.unparsable:,} unparsable"
+            for side in (self.left, self.right)
+        )
         value = grouped(self.estimate)
-        told = (f"The sum of {self.sum} over the join is {value}" if self.sum
-                else f"The join has {value} rows")
-        told += (f", off by at most {grouped(self.bound)} with a probability of "
-                 f"{self.confidence:.0%} ({self.method}, {self.memory_bytes:,} bytes).")
+        told = (
+            f"The sum of {self.sum} over the join is {value}"
+            if self.sum
+            else f"The join has {value} rows"
+        )
+        told += (
+            f", off by at most {grouped(self.bound)} with a probability of "
+            f"{self.confidence:.0%} ({self.method}, {self.memory_bytes:,} bytes)."
+        )
         return "\n".join((self.doubt or told, *sides, *self.notes))
 
 
@@ -127,8 +140,9 @@ class _FileInput:
     def batches(self, columns: list[str]) -> Iterator[_Rows]:
         self.source.only(columns)
         for chunk in self.source.chunks():
-            yield _Rows(chunk.rows, len(chunk.rejected), self.source.bytes_done,
-                        self.source.bytes_total)
+            yield _Rows(
+                chunk.rows, len(chunk.rejected), self.source.bytes_done, self.source.bytes_total
+            )
 
 
 class _SnapshotInput:
@@ -166,39 +180,58 @@ class _TableInput:
             yield _Rows(rows, len(wrong), done, None)
 
 
-def estimate_join_size(settings: JoinSizeSettings, places: Paths,
-                       progress: Progress = silent) -> JoinSize:
+def estimate_join_size(
+    settings: JoinSizeSettings, places: Paths, progress: Progress = silent
+) -> JoinSize:
     """Read the keys of both sides, one after the other, and estimate the join. Raises ConfigError
     for settings that cannot work, and TooManyRows for an estimate above ``max_output_rows``."""
     begun, busy = time.perf_counter(), 0.0
     if settings.sum and settings.max_output_rows:
-        raise ConfigError("max_output_rows", "must not be given with sum", settings.max_output_rows,
-                          "Estimate the rows and the sum one after the other.")
+        raise ConfigError(
+            "max_output_rows",
+            "must not be given with sum",
+            settings.max_output_rows,
+            "Estimate the rows and the sum one after the other.",
+        )
     pairs = list(settings.on.items())
     method, memory = METHODS[settings.method], int(settings.memory)
     if memory < 2 * method.least:
-        raise ConfigError("memory", f"must be at least {2 * method.least} bytes, for two sketches",
-                          memory, "Some kilobytes are usual.")
+        raise ConfigError(
+            "memory",
+            f"must be at least {2 * method.least} bytes, for two sketches",
+            memory,
+            "Some kilobytes are usual.",
+        )
     sketches = [method.for_memory(memory // 2, settings.seed) for _ in range(2)]
     sketches[0].update(np.empty(0, np.int64))  # compiles the kernel before it is timed
     with ExitStack() as stack:
         both = paired(pairs, _declared("left", settings), _declared("right", settings), SIDES)
-        inputs = [_open(which, settings, places, stack, formats)
-                  for which, formats in zip(SIDES, both, strict=True)]
+        inputs = [
+            _open(which, settings, places, stack, formats)
+            for which, formats in zip(SIDES, both, strict=True)
+        ]
         kinds = _key_types(inputs, pairs)
-        measure = (Measure(settings.sum, *(given.schema for given in inputs)) if settings.sum
-                   else None)
+        measure = (
+            Measure(settings.sum, *(given.schema for given in inputs)) if settings.sum else None
+        )
         sides, keys_read = [], 0
-        for which, given, sketch, i in zip(("left", "right"), inputs, sketches, (0, 1),
-                                           strict=True):
+        for which, given, sketch, i in zip(
+            ("left", "right"), inputs, sketches, (0, 1), strict=True
+        ):
             weighted = measure if i == 0 else None
-            columns = list(dict.fromkeys([*(pair[i] for pair in pairs),
-                                          *([weighted.column] if weighted else [])]))
+            columns = list(
+                dict.fromkeys(
+                    [*(pair[i] for pair in pairs), *([weighted.column] if weighted else [])]
+                )
+            )
             read = null_keys = rejected = 0
             for batch in given.batches(columns):
                 keys, valid = codes([batch.rows.column(pair[i]) for pair in pairs], kinds)
-                weights = (weighted.weights(batch.rows.column(weighted.column)) if weighted
-                           else np.ones(len(keys), np.int64))
+                weights = (
+                    weighted.weights(batch.rows.column(weighted.column))
+                    if weighted
+                    else np.ones(len(keys), np.int64)
+                )
                 before = time.perf_counter()
                 sketch.update(keys[valid], weights[valid])
                 busy, keys_read = busy + time.perf_counter() - before, keys_read + int(valid.sum())
@@ -206,20 +239,34 @@ def estimate_join_size(settings: JoinSizeSettings, places: Paths,
                 rejected = rejected + batch.rejected
                 progress(f"reading {'AB'[i]}", batch.done, batch.total)
             sides.append(Side(getattr(settings, which), read + rejected, null_keys, rejected))
-        notes = tuple(n for given in inputs if isinstance(given, _FileInput)
-                      for n in given.source.notes)
+        notes = tuple(
+            n for given in inputs if isinstance(given, _FileInput) for n in given.source.notes
+        )
     (left, right), (a, b) = sketches, sides
     found = left.join_size(right)
-    estimate = min(max(round(found.value), -left.deleted * right.inserted),
-                   left.inserted * right.inserted)
+    estimate = min(
+        max(round(found.value), -left.deleted * right.inserted), left.inserted * right.inserted
+    )
     if 0 < settings.max_output_rows < estimate:
         raise TooManyRows(settings.max_output_rows, estimate, round(found.bound), 1 - FAILURE)
     memory = left.memory_bytes + right.memory_bytes
     one = measure.one if measure else 1
     wanted, of = enough(memory, abs(found.value), found.bound)
-    return JoinSize(_over(estimate, one), _over(round(found.bound), one), settings.sum, 1 - FAILURE,
-                    settings.method, memory, wanted, _over(of, one), a, b,
-                    time.perf_counter() - begun, 1e9 * busy / max(keys_read, 1), notes)
+    return JoinSize(
+        _over(estimate, one),
+        _over(round(found.bound), one),
+        settings.sum,
+        1 - FAILURE,
+        settings.method,
+        memory,
+        wanted,
+        _over(of, one),
+        a,
+        b,
+        time.perf_counter() - begun,
+        1e9 * busy / max(keys_read, 1),
+        notes,
+    )
 
 
 class Measure:
@@ -231,35 +278,51 @@ class Measure:
         numeric."""
         self.column = column
         if column not in left.names:
-            raise ConfigError("sum", f"must name a column of A; there are {', '.join(left.names)}",
-                              column, "Give the inputs in the other order: the join is the same."
-                              if column in right.names else "Name one of them.")
+            raise ConfigError(
+                "sum",
+                f"must name a column of A; there are {', '.join(left.names)}",
+                column,
+                "Give the inputs in the other order: the join is the same."
+                if column in right.names
+                else "Name one of them.",
+            )
         kind = left.field(column).type
         whole = pa.types.is_integer(kind) or pa.types.is_null(kind)
         self._decimal = pa.types.is_decimal(kind)
         if not (whole or self._decimal or pa.types.is_floating(kind)):
-            raise ConfigError("sum", "must name a numeric column", f"{column} ({kind})",
-                              f"Name its type, for instance --left-types {column}=double.")
+            raise ConfigError(
+                "sum",
+                "must name a numeric column",
+                f"{column} ({kind})",
+                f"Name its type, for instance --left-types {column}=double.",
+            )
         self.one = 1 if whole else 10 ** (max(kind.scale, 0) if self._decimal else FLOAT_DIGITS)
         self._total = 0.0
 
     def weights(self, values: pa.Array) -> np.ndarray:
         """Return the values as whole numbers, int64[n], with 0 for null. Raises ConfigError if some
         are not finite numbers, or if they are too large together."""
-        values = pc.fill_null(values, 0) if not pa.types.is_null(values.type) else pa.array(
-            np.zeros(len(values), np.int64))
+        values = (
+            pc.fill_null(values, 0)
+            if not pa.types.is_null(values.type)
+            else pa.array(np.zeros(len(values), np.int64))
+        )
         about = self.one * values.cast(pa.float64()).to_numpy(zero_copy_only=False)
         self._total += float(np.abs(about).sum())
         if not self._total < MOST_TOTAL:
             digits = f" with {len(str(self.one)) - 1} decimals" if self.one > 1 else ""
-            raise ConfigError("sum", f"must name a column whose values{digits} are together less "
-                              f"than {MOST_TOTAL / self.one:.3g}, without infinity and NaN",
-                              self.column, "Give a type with fewer decimals, for instance "
-                              f"--left-types {self.column}=decimal(18,2).")
+            raise ConfigError(
+                "sum",
+                f"must name a column whose values{digits} are together less "
+                f"than {MOST_TOTAL / self.one:.3g}, without infinity and NaN",
+                self.column,
+                "Give a type with fewer decimals, for instance "
+                f"--left-types {self.column}=decimal(18,2).",
+            )
         if self._decimal:
             words = values.cast(pa.decimal128(38, max(values.type.scale, 0)))
             first = 2 * words.offset
-            return np.frombuffer(words.buffers()[1], np.int64)[first:first + 2 * len(words):2]
+            return np.frombuffer(words.buffers()[1], np.int64)[first : first + 2 * len(words) : 2]
         if pa.types.is_integer(values.type):
             return values.cast(pa.int64()).to_numpy(zero_copy_only=False)
         return np.rint(about).astype(np.int64)
@@ -307,14 +370,23 @@ def _declared(which: str, settings: JoinSizeSettings) -> dict[str, ColumnFormat]
     if known is None:
         return given
     if given:
-        raise ConfigError(f"{which}_formats", "must not be given with a snapshot", list(given),
-                          "Leave them out: its rows have been read.")
+        raise ConfigError(
+            f"{which}_formats",
+            "must not be given with a snapshot",
+            list(given),
+            "Leave them out: its rows have been read.",
+        )
     found: dict[str, ColumnFormat] = formats(known.formats)
     return found
 
 
-def _open(which: str, settings: JoinSizeSettings, places: Paths, stack: ExitStack,
-          formats: dict[str, ColumnFormat]) -> _FileInput | _SnapshotInput | _TableInput:
+def _open(
+    which: str,
+    settings: JoinSizeSettings,
+    places: Paths,
+    stack: ExitStack,
+    formats: dict[str, ColumnFormat],
+) -> _FileInput | _SnapshotInput | _TableInput:
     """Open an input: a path if the name is one, else a table."""
     name, types = getattr(settings, which), getattr(settings, f"{which}_types")
     path = Path(name)
@@ -324,12 +396,21 @@ def _open(which: str, settings: JoinSizeSettings, places: Paths, stack: ExitStac
         try:
             return _TableInput(places.warehouse_url, name, stack, formats)
         except ConfigError as e:
-            raise ConfigError(which, f"must be {INPUT}", name,
-                              e.remedy if e.parameter == "table" else str(e)) from None
+            raise ConfigError(
+                which, f"must be {INPUT}", name, e.remedy if e.parameter == "table" else str(e)
+            ) from None
     if (path / CURRENT).exists():
         return _SnapshotInput(path, stack)
-    return _FileInput(open_source(which, path, types=types, null_values=settings.null_values,
-                                  delimiter=settings.delimiter, formats=formats))
+    return _FileInput(
+        open_source(
+            which,
+            path,
+            types=types,
+            null_values=settings.null_values,
+            delimiter=settings.delimiter,
+            formats=formats,
+        )
+    )
 
 
 def _key_types(inputs: list[Any], pairs: list[tuple[str, str]]) -> tuple[pa.DataType, ...]:
@@ -337,15 +418,27 @@ def _key_types(inputs: list[Any], pairs: list[tuple[str, str]]) -> tuple[pa.Data
     type."""
     for i, given in enumerate(inputs):
         if isinstance(given, _FileInput):
-            assign_types(given.source, [pair[i] for pair in pairs], inputs[1 - i].schema,
-                         [pair[1 - i] for pair in pairs])
+            assign_types(
+                given.source,
+                [pair[i] for pair in pairs],
+                inputs[1 - i].schema,
+                [pair[1 - i] for pair in pairs],
+            )
     left, right = (given.schema for given in inputs)
     try:
         return resolve_keys(left, right, pairs).types
     except ConfigError as e:
         if "type" in e.constraint:
-            raise ConfigError("on", e.constraint, e.value,
-                              "Name the type that both should have, for instance --left-types "
-                              f"{pairs[0][0]}=string --right-types {pairs[0][1]}=string.") from None
-        raise ConfigError("on", e.constraint.replace("the stream", "A").replace("the master", "B"),
-                          e.value, e.remedy) from None
+            raise ConfigError(
+                "on",
+                e.constraint,
+                e.value,
+                "Name the type that both should have, for instance --left-types "
+                f"{pairs[0][0]}=string --right-types {pairs[0][1]}=string.",
+            ) from None
+        raise ConfigError(
+            "on",
+            e.constraint.replace("the stream", "A").replace("the master", "B"),
+            e.value,
+            e.remedy,
+        ) from None

@@ -60,10 +60,16 @@ class Overview:
         apps = [_app(places.checkpoints / name) for name in drivers.app_names(places.checkpoints)]
         shown = [app for app in apps if ended or app["alive"]]
         error, read = self._look(places)
-        return {"apps": shown, "ended": sum(not app["alive"] for app in apps), "error": error,
-                "read": bool(read.at), "age": round(time.monotonic() - read.at),
-                "ledger": summary.ledger(read.totals.values(), read.proofs),
-                "quality": read.quality, "tuning": read.tuning}
+        return {
+            "apps": shown,
+            "ended": sum(not app["alive"] for app in apps),
+            "error": error,
+            "read": bool(read.at),
+            "age": round(time.monotonic() - read.at),
+            "ledger": summary.ledger(read.totals.values(), read.proofs),
+            "quality": read.quality,
+            "tuning": read.tuning,
+        }
 
     def _look(self, places: Paths) -> tuple[str, Reading]:
         """Return the reason why there is no current reading, or "", and the newest reading of this
@@ -118,17 +124,30 @@ class Overview:
 def _app(checkpoint: Path) -> dict[str, Any]:
     """Return what the page shows of an app's latest run."""
     end, status = drivers.ending(checkpoint), read_status(checkpoint)
-    shown = {"name": checkpoint.name, "alive": end is None, "stopping": stop_requested(checkpoint),
-             "tone": "bad", "error": "" if end is None else end[1]}
+    shown = {
+        "name": checkpoint.name,
+        "alive": end is None,
+        "stopping": stop_requested(checkpoint),
+        "tone": "bad",
+        "error": "" if end is None else end[1],
+    }
     if status is None:
-        return {**shown, "state": "unknown", "heartbeat": "",
-                "error": f"{checkpoint / 'status.json'} cannot be read. A running app writes it "
-                         f"anew."}
+        return {
+            **shown,
+            "state": "unknown",
+            "heartbeat": "",
+            "error": f"{checkpoint / 'status.json'} cannot be read. A running app writes it anew.",
+        }
     state = drivers.state_of(checkpoint, status)
-    return {**asdict(status), **shown, "state": state, "tone": TONES.get(state, "bad"),
-            "stopping": shown["stopping"] or state == "draining",
-            "batch": "" if status.batch is None else status.batch,
-            "resident": summary.resident(status.resident_peak),
-            "waited": f"{in_seconds(status.median_wait)}, {in_seconds(status.longest_wait)}"
-                      + (f" of {in_seconds(status.max_wait)}" if status.max_wait else ""),
-            "heartbeat": summary.minute(datetime.fromisoformat(status.heartbeat))}
+    return {
+        **asdict(status),
+        **shown,
+        "state": state,
+        "tone": TONES.get(state, "bad"),
+        "stopping": shown["stopping"] or state == "draining",
+        "batch": "" if status.batch is None else status.batch,
+        "resident": summary.resident(status.resident_peak),
+        "waited": f"{in_seconds(status.median_wait)}, {in_seconds(status.longest_wait)}"
+        + (f" of {in_seconds(status.max_wait)}" if status.max_wait else ""),
+        "heartbeat": summary.minute(datetime.fromisoformat(status.heartbeat)),
+    }

@@ -72,14 +72,21 @@ def publish(job: str, name: str, memory: str, places: Paths) -> bool:
     with open_warehouse(places.warehouse_url) as engine:
         table = open_dimension(engine, name)
         if not table.is_small and any(
-                needs_publishing(engine, table, snapshot_root(places.snapshots, name, key))
-                for key in keys):
+            needs_publishing(engine, table, snapshot_root(places.snapshots, name, key))
+            for key in keys
+        ):
             return False
         for key in keys:
-            manifest, changed = publish_by(name, key, engine, places.snapshots,
-                                           memory=int(given.memory))
-            log.info("%s by %s, %s, is %s", name, ", ".join(key), manifest.version,
-                     "published" if changed else "current: nothing to publish")
+            manifest, changed = publish_by(
+                name, key, engine, places.snapshots, memory=int(given.memory)
+            )
+            log.info(
+                "%s by %s, %s, is %s",
+                name,
+                ", ".join(key),
+                manifest.version,
+                "published" if changed else "current: nothing to publish",
+            )
     return True
 
 
@@ -92,12 +99,17 @@ def published(job: str, name: str, places: Paths) -> dict[str, Any]:
     for key in joined.keys:
         root = snapshot_root(places.snapshots, name, key)
         if (manifest := read_manifest(root)) is None:
-            raise ConfigError("snapshot", "must have been published", str(root),
-                              "Run `semistream provision JOB`.")
+            raise ConfigError(
+                "snapshot", "must have been published", str(root), "Run `semistream provision JOB`."
+            )
         versions[",".join(key)] = manifest["version"]
         rows = manifest["tuple_count"]
-    return {**({"job": job} if joined.roles else {}), "dimension": name, "versions": versions,
-            "tuples": rows}
+    return {
+        **({"job": job} if joined.roles else {}),
+        "dimension": name,
+        "versions": versions,
+        "tuples": rows,
+    }
 
 
 def _joined(job: str, name: str, places: Paths) -> JoinedDimension:
@@ -106,12 +118,17 @@ def _joined(job: str, name: str, places: Paths) -> JoinedDimension:
     for joined in workloads.load_dimensions(job, places):
         if joined.dimension.name == name:
             return joined
-    raise ConfigError("dimension", f"must be one of the job {job}", name,
-                      f"They are: {', '.join(dimensions(job, places))}.")
+    raise ConfigError(
+        "dimension",
+        f"must be one of the job {job}",
+        name,
+        f"They are: {', '.join(dimensions(job, places))}.",
+    )
 
 
-def load_settings(job: str, values: Mapping[str, Any],
-                  recommended: Iterable[Mapping[str, Any]] = ()) -> LoadSettings:
+def load_settings(
+    job: str, values: Mapping[str, Any], recommended: Iterable[Mapping[str, Any]] = ()
+) -> LoadSettings:
     """Return the settings of a load from a filled-in form, ignoring the form's other entries.
     Raises ConfigError.
 
@@ -159,12 +176,14 @@ def sweep_points(values: Mapping[str, Any], run: str, places: Paths) -> list[dic
     from semistream.tuning import sweep
     from semistream.tuning.settings import TuneSettings
 
-    return sweep.begin(TuneSettings.load(_given(TuneSettings, values)), sweep.sweep_name(run),
-                       places)
+    return sweep.begin(
+        TuneSettings.load(_given(TuneSettings, values)), sweep.sweep_name(run), places
+    )
 
 
-def sweep_app(point: Mapping[str, Any], run: str,
-              places: Paths) -> tuple[list[str], dict[str, str]]:
+def sweep_app(
+    point: Mapping[str, Any], run: str, places: Paths
+) -> tuple[list[str], dict[str, str]]:
     """Return the arguments and the environment of the Spark app that measures a point."""
     from semistream.tuning import sweep
 
@@ -213,18 +232,26 @@ def propagated(app: str, places: Paths, checkpoint: Path) -> dict[str, Any]:
         own = app_loads(app_number(connection, app) or 0)
         first, last = max(own[0], told + 1), own[1]
         mine = p.load_id.between(first, last)
-        count, newest = connection.execute(select(func.count(), func.max(p.load_id))
-                                           .where(mine)).one()
-        values = [{"side": side, "pattern": json.loads(pattern)} for side, pattern in
-                  connection.execute(select(p.side, p.pattern).where(mine).order_by(
-                      p.load_id, p.load_row).limit(VALUES_TOLD))]
+        count, newest = connection.execute(
+            select(func.count(), func.max(p.load_id)).where(mine)
+        ).one()
+        values = [
+            {"side": side, "pattern": json.loads(pattern)}
+            for side, pattern in connection.execute(
+                select(p.side, p.pattern)
+                .where(mine)
+                .order_by(p.load_id, p.load_row)
+                .limit(VALUES_TOLD)
+            )
+        ]
     if newest is not None:
         write_json(mark, newest)
     return {"app": app, "count": count, "values": values, "loads": [first, newest or told]}
 
 
-def verify(app: str, places: Paths, *, since_last: bool, sample: int,
-           job: str = "") -> dict[str, Any]:
+def verify(
+    app: str, places: Paths, *, since_last: bool, sample: int, job: str = ""
+) -> dict[str, Any]:
     """Prove that everything the app has committed is complete. Raises VerificationFailed, which
     names checks and rows, if it is not.
 
@@ -235,20 +262,32 @@ def verify(app: str, places: Paths, *, since_last: bool, sample: int,
     from semistream import quality, workloads
 
     limits = workloads.load_any_job(job, places) if job else None
-    result = quality.verify(places.warehouse_url, app, since_last=since_last, limits=limits,
-                            reports_dir=places.reports, reports_kept=places.reports_kept,
-                            snapshots=places.snapshots, sample=sample)
+    result = quality.verify(
+        places.warehouse_url,
+        app,
+        since_last=since_last,
+        limits=limits,
+        reports_dir=places.reports,
+        reports_kept=places.reports_kept,
+        snapshots=places.snapshots,
+        sample=sample,
+    )
     if not result.success:
         raise quality.VerificationFailed(result)
-    return {"app": app, "checks": len(result.results), "report": str(result.report or ""),
-            "text": result.describe()}
+    return {
+        "app": app,
+        "checks": len(result.results),
+        "report": str(result.report or ""),
+        "text": result.describe(),
+    }
 
 
 def loaded_apps(places: Paths) -> list[str]:
     """Return the apps that have committed anything."""
     with open_warehouse(places.warehouse_url) as engine, engine.connect() as connection:
         return list(
-            connection.scalars(select(load_commits.c.app).distinct().order_by(load_commits.c.app)))
+            connection.scalars(select(load_commits.c.app).distinct().order_by(load_commits.c.app))
+        )
 
 
 def rows_of(app: str, places: Paths) -> dict[str, int]:
@@ -271,8 +310,9 @@ def _is_gone(app: str, places: Paths, setting: str) -> bool:
     return False
 
 
-def reset(app: str, places: Paths, checkpoint: Path | None = None, *,
-          reports: bool = False) -> None:
+def reset(
+    app: str, places: Paths, checkpoint: Path | None = None, *, reports: bool = False
+) -> None:
     """Delete an app's rows, ledger, verifications and checkpoint, so that its next start begins
     with an empty warehouse.
 
@@ -283,10 +323,17 @@ def reset(app: str, places: Paths, checkpoint: Path | None = None, *,
     """
     LoadSettings.load({"job": app, "app": app})
     checkpoint = checkpoint or places.checkpoints / app
-    if (checkpoint.is_dir() and any(checkpoint.iterdir())
-            and not (checkpoint / "status.json").exists()):
-        raise ConfigError("checkpoint", "must be a load's directory, with its status.json",
-                          str(checkpoint), "Check it.")
+    if (
+        checkpoint.is_dir()
+        and any(checkpoint.iterdir())
+        and not (checkpoint / "status.json").exists()
+    ):
+        raise ConfigError(
+            "checkpoint",
+            "must be a load's directory, with its status.json",
+            str(checkpoint),
+            "Check it.",
+        )
     with checkpoint_lock(checkpoint):
         with open_warehouse(places.warehouse_url) as engine, engine.begin() as connection:
             removal.remove_rows(connection, app, partial(_is_gone, app, places))

@@ -33,34 +33,52 @@ from semistream.warehouse.totals import Totals, read_totals
 SWEEPS = 5  # the number of tuning sweeps that are shown, the latest ones
 
 
-def ledger(totals: Iterable[Totals],
-           proofs: Mapping[str, Proof | None] | None = None) -> list[dict[str, Any]]:
+def ledger(
+    totals: Iterable[Totals], proofs: Mapping[str, Proof | None] | None = None
+) -> list[dict[str, Any]]:
     """Return one entry per app: the totals of all that it has committed, and what is proven."""
     rows = []
     for t in totals:
         proof = (proofs or {}).get(t.app)
-        rows.append({**asdict(t), "complete": str(proof or ""),
-                     "proven": proof is not None and proof.complete,
-                     "committed_at": minute(t.committed_at),
-                     "cache_share": _share(t.cache_hits, t.rows_read),
-                     "memory": f"{_megabytes(t.memory_peak)} of {_megabytes(t.memory_budget)}",
-                     "resident": resident(t.resident_peak), "waited": in_seconds(t.wait_longest)})
+        rows.append(
+            {
+                **asdict(t),
+                "complete": str(proof or ""),
+                "proven": proof is not None and proof.complete,
+                "committed_at": minute(t.committed_at),
+                "cache_share": _share(t.cache_hits, t.rows_read),
+                "memory": f"{_megabytes(t.memory_peak)} of {_megabytes(t.memory_budget)}",
+                "resident": resident(t.resident_peak),
+                "waited": in_seconds(t.wait_longest),
+            }
+        )
     return rows
 
 
-def quality(connection: Connection, places: Paths, app: str | None = None,
-            limit: int = 20) -> list[dict[str, Any]]:
+def quality(
+    connection: Connection, places: Paths, app: str | None = None, limit: int = 20
+) -> list[dict[str, Any]]:
     """Return the latest verifications, newest first. ``report`` is relative to the reports'
     directory."""
     q = quality_runs.c
-    latest = select(quality_runs).where(q.app == app if app
-                                        else true()).order_by(q.id.desc()).limit(limit)
+    latest = (
+        select(quality_runs)
+        .where(q.app == app if app else true())
+        .order_by(q.id.desc())
+        .limit(limit)
+    )
     found = connection.execute(latest).all()
-    rows = [{**row._mapping, "batches": as_run(row).batches if row.to_batch is not None else ""}
-            for row in found]
+    rows = [
+        {**row._mapping, "batches": as_run(row).batches if row.to_batch is not None else ""}
+        for row in found
+    ]
     for row in rows:
-        row |= {"failed": json.loads(row["failed"]), "started_at": minute(row["started_at"]),
-                "path": row["report"], "report": _report(Path(row["report"]), places)}
+        row |= {
+            "failed": json.loads(row["failed"]),
+            "started_at": minute(row["started_at"]),
+            "path": row["report"],
+            "report": _report(Path(row["report"]), places),
+        }
     return rows
 
 
@@ -68,20 +86,37 @@ def sweeps(connection: Connection, places: Paths) -> list[dict[str, Any]]:
     """Return the latest tuning sweeps, newest first, with their recommendations. ``report`` is
     relative to the reports' directory."""
     t = tuning_runs.c
-    latest = select(t.sweep, func.max(t.job).label("job"),
-                    func.max(t.recorded_at).label("recorded_at"), func.count().label("points"),
-                    func.count(case((t.state == "failed", 1))).label("failed")) \
-        .group_by(t.sweep).order_by(func.max(t.recorded_at).desc()).limit(SWEEPS)
-    best = select(t.sweep, t.memory, t.algorithm,
-                  t.rate).where(t.recommended == 1).order_by(t.memory)
+    latest = (
+        select(
+            t.sweep,
+            func.max(t.job).label("job"),
+            func.max(t.recorded_at).label("recorded_at"),
+            func.count().label("points"),
+            func.count(case((t.state == "failed", 1))).label("failed"),
+        )
+        .group_by(t.sweep)
+        .order_by(func.max(t.recorded_at).desc())
+        .limit(SWEEPS)
+    )
+    best = (
+        select(t.sweep, t.memory, t.algorithm, t.rate).where(t.recommended == 1).order_by(t.memory)
+    )
     rows = [dict(row) for row in connection.execute(latest).mappings()]
     recommended = connection.execute(best.where(t.sweep.in_([row["sweep"] for row in rows]))).all()
-    return [{**row, "recorded_at": minute(row["recorded_at"]),
-             "job": row["job"] and Path(row["job"]).stem,
-             "best": [f"{_megabytes(memory)}: {algorithm}, {rate:,.0f} tuples/s"
-                      for sweep, memory, algorithm, rate in recommended if sweep == row["sweep"]],
-             "report": _report(places.reports / "tuning" / f"{row['sweep']}.html", places)}
-            for row in rows]
+    return [
+        {
+            **row,
+            "recorded_at": minute(row["recorded_at"]),
+            "job": row["job"] and Path(row["job"]).stem,
+            "best": [
+                f"{_megabytes(memory)}: {algorithm}, {rate:,.0f} tuples/s"
+                for sweep, memory, algorithm, rate in recommended
+                if sweep == row["sweep"]
+            ],
+            "report": _report(places.reports / "tuning" / f"{row['sweep']}.html", places),
+        }
+        for row in rows
+    ]
 
 
 def _report(file: Path, places: Paths) -> str:
@@ -97,36 +132,64 @@ def final_summary(app: str, places: Paths) -> dict[str, Any]:
     u = unmatched.c
     with open_warehouse(places.warehouse_url) as engine, engine.connect() as connection:
         first, last = app_loads(app_number(connection, app) or 0)
-        reasons = select(u.reason, func.count()).where(u.load_id.between(first, last)).group_by(
-            u.reason).order_by(func.count().desc())
+        reasons = (
+            select(u.reason, func.count())
+            .where(u.load_id.between(first, last))
+            .group_by(u.reason)
+            .order_by(func.count().desc())
+        )
         by_reason: dict[str, int] = dict(connection.execute(reasons).tuples().all())
         total = ledger(read_totals(connection, app).values())
         dimensions = select(load_inputs.c.dimension).where(
-            load_inputs.c.load_id.between(first, last))
-        rejected = connection.scalar(select(func.count()).select_from(rejected_master).where(
-            rejected_master.c.master.in_(dimensions))) or 0
+            load_inputs.c.load_id.between(first, last)
+        )
+        rejected = (
+            connection.scalar(
+                select(func.count())
+                .select_from(rejected_master)
+                .where(rejected_master.c.master.in_(dimensions))
+            )
+            or 0
+        )
         latest, proof = quality(connection, places, app, limit=1), read_proof(connection, app)
-    return {"app": app, "total": total[0] if total else {}, "reasons": by_reason,
-            "rejected_master": rejected, "run": run_summary(places.checkpoints / app),
-            "complete": str(proof or "NO: nothing was committed"),
-            "report": latest[0]["path"] if latest else ""}
+    return {
+        "app": app,
+        "total": total[0] if total else {},
+        "reasons": by_reason,
+        "rejected_master": rejected,
+        "run": run_summary(places.checkpoints / app),
+        "complete": str(proof or "NO: nothing was committed"),
+        "report": latest[0]["path"] if latest else "",
+    }
 
 
 def summary_table(summary: Mapping[str, Any]) -> Table:
     """Return a table of this run beside everything that the app has ever committed."""
     run, total = summary["run"], summary["total"]
-    table = Table("", "this run", "in all",
-                  title=f"{summary['app']} → {total.get('fact_table', '')}", title_justify="left")
+    table = Table(
+        "",
+        "this run",
+        "in all",
+        title=f"{summary['app']} → {total.get('fact_table', '')}",
+        title_justify="left",
+    )
     for column in table.columns[1:]:
         column.justify = "right"
-    for label, key in (("rows read", "rows_read"), ("matched", "matched"),
-                       ("unmatched", "unmatched"), ("waiting", "waiting"),
-                       ("output rows", "output_rows")):
+    for label, key in (
+        ("rows read", "rows_read"),
+        ("matched", "matched"),
+        ("unmatched", "unmatched"),
+        ("waiting", "waiting"),
+        ("output rows", "output_rows"),
+    ):
         table.add_row(label, f"{run[key]:,}", f"{total.get(key) or 0:,}")
         if key == "unmatched":
             for reason in summary["reasons"]:
-                table.add_row(f"  {reason}", f"{run['rejected'].get(reason, 0):,}",
-                              f"{summary['reasons'][reason]:,}")
+                table.add_row(
+                    f"  {reason}",
+                    f"{run['rejected'].get(reason, 0):,}",
+                    f"{summary['reasons'][reason]:,}",
+                )
     for column, count in sorted(run.get("nulled", {}).items()):
         table.add_row(f"  NULL, not a number: {column}", f"{count:,}", "")
     if summary["rejected_master"]:
@@ -135,14 +198,20 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
     memory = f"{_megabytes(run['memory_peak'])} of {_megabytes(run['memory_budget'])}"
     table.add_row("service rate", f"{run['service_rate']:,.0f} tuples/s" if worked else "–", "")
     table.add_row("end to end", f"{end_to_end(run):,.0f} tuples/s" if worked else "–", "")
-    table.add_row("through the cache", f"{run['cache_share']:.1%}" if worked else "–",
-                  total.get("cache_share", ""))
-    table.add_row("longest wait for master data",
-                  in_seconds(run.get("longest_wait", 0.0)) if worked else "–",
-                  total.get("waited", ""))
+    table.add_row(
+        "through the cache",
+        f"{run['cache_share']:.1%}" if worked else "–",
+        total.get("cache_share", ""),
+    )
+    table.add_row(
+        "longest wait for master data",
+        in_seconds(run.get("longest_wait", 0.0)) if worked else "–",
+        total.get("waited", ""),
+    )
     table.add_row("peak memory of budget", memory if worked else "–", total.get("memory", ""))
-    table.add_row("peak resident, a worker", resident(run.get("resident_peak", 0)),
-                  total.get("resident", ""))
+    table.add_row(
+        "peak resident, a worker", resident(run.get("resident_peak", 0)), total.get("resident", "")
+    )
     table.add_section()
     said, _, why = summary["complete"].partition(": ")
     table.add_row("complete", "", said)

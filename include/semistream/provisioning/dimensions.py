@@ -83,8 +83,9 @@ class ProvisionResult:
     nulled: dict[str, int] = field(default_factory=dict)
 
 
-def provision(joined: JoinedDimension, engine: Engine, progress: Progress = silent, *,
-              url: str | None = None) -> ProvisionResult:
+def provision(
+    joined: JoinedDimension, engine: Engine, progress: Progress = silent, *, url: str | None = None
+) -> ProvisionResult:
     """Upsert a dimension's rows into ``dim_<name>`` by business key. Unchanged rows are not
     rewritten.
 
@@ -103,11 +104,14 @@ def provision(joined: JoinedDimension, engine: Engine, progress: Progress = sile
     keyed = list(dict.fromkeys((*keys, *former, *(c for key in joined.keys for c in key))))
     forms = key_forms(keyed, dimension.formats)
     if known is not None and any(forms.get(c) != former.get(c) for c in (*keys, *former)):
-        raise ConfigError(f"formats of the dimension {name}",
-                          f"must give keys the form that they have in {dimension_name(name)}, "
-                          f"{json.dumps(former)}", json.dumps(forms),
-                          "Facts mean its rows by surrogate keys, which rows of other keys would "
-                          "not have. Declare them as before, or give the dimension another name.")
+        raise ConfigError(
+            f"formats of the dimension {name}",
+            f"must give keys the form that they have in {dimension_name(name)}, "
+            f"{json.dumps(former)}",
+            json.dumps(forms),
+            "Facts mean its rows by surrogate keys, which rows of other keys would "
+            "not have. Declare them as before, or give the dimension another name.",
+        )
     rows = _open(dimension, keyed, engine, url, known.remove(0) if known else declared)
     for role in joined.roles:
         check_columns(dimension, "columns", role.columns, rows.schema)
@@ -131,9 +135,16 @@ def _check_declaration(joined: JoinedDimension, known: pa.Schema | None) -> None
         check_same(joined.dimension, str(joined.declared_in), other, former)
 
 
-def _provision(joined: JoinedDimension, keyed: Collection[str], forms: Mapping[str, Any],
-               engine: Engine, rows: MasterRows, dimension: Table, is_new: bool,
-               progress: Progress) -> ProvisionResult:
+def _provision(
+    joined: JoinedDimension,
+    keyed: Collection[str],
+    forms: Mapping[str, Any],
+    engine: Engine,
+    rows: MasterRows,
+    dimension: Table,
+    is_new: bool,
+    progress: Progress,
+) -> ProvisionResult:
     """Stage the rows and upsert them. keyed: columns of keys; forms: how these are normalised."""
     of, schema = joined.dimension, rows.schema
     name, keys = of.name, of.business_key
@@ -160,13 +171,26 @@ def _provision(joined: JoinedDimension, keyed: Collection[str], forms: Mapping[s
         updated, inserted = _upsert(connection, staging, dimension, keys)
         progress(f"upserting {dimension.name}", count, count)
         kept = {FORMS: json.dumps(forms), DECLARED: str(joined.declared_in or "")}
-        _record(connection, name, dimension, schema.with_metadata(kept), keys,
-                is_new or bool(updated or inserted))
+        _record(
+            connection,
+            name,
+            dimension,
+            schema.with_metadata(kept),
+            keys,
+            is_new or bool(updated or inserted),
+        )
         system.drop_temporary(connection, staging)
     if staged.nulled:
         log.warning("%s: %s", dimension.name, say_nulled(staged.nulled, engine))
-    return ProvisionResult(read, inserted, updated, count - inserted - updated,
-                           sum(reasons.values()), dict(reasons), dict(staged.nulled))
+    return ProvisionResult(
+        read,
+        inserted,
+        updated,
+        count - inserted - updated,
+        sum(reasons.values()),
+        dict(reasons),
+        dict(staged.nulled),
+    )
 
 
 def _take_back(engine: Engine, name: str, dimension: Table) -> None:
@@ -189,12 +213,14 @@ class TooManyRejected(SemistreamError):
     def __init__(self, of: Dimension, read: int, reasons: dict[str, int], first: list[Rejected]):
         why = ", ".join(f"{reason} {n:,}" for reason, n in reasons.items())
         rows = "".join(f"\n  {r.reason}: {r.detail} in {r.tuple[:200]}" for r in first)
-        super().__init__(f"{sum(reasons.values()):,} of {read:,} rows of "
-                         f"{of.path or of.table} cannot be taken ({why}), and no "
-                         f"more than {of.max_rejected:.4g} of them may be left out (max_rejected "
-                         f"of the dimension {of.name}). Where a column holds other values than its "
-                         f"type tells of, declare it a STRING (columns of the dimension). "
-                         f"{dimension_name(of.name)} is as it was. The first:{rows}")
+        super().__init__(
+            f"{sum(reasons.values()):,} of {read:,} rows of "
+            f"{of.path or of.table} cannot be taken ({why}), and no "
+            f"more than {of.max_rejected:.4g} of them may be left out (max_rejected "
+            f"of the dimension {of.name}). Where a column holds other values than its "
+            f"type tells of, declare it a STRING (columns of the dimension). "
+            f"{dimension_name(of.name)} is as it was. The first:{rows}"
+        )
 
 
 class Rejected(NamedTuple):
@@ -220,22 +246,33 @@ class MasterRows:
     batches: Iterator[tuple[pa.RecordBatch, list[Rejected]]]
 
 
-def _open(dimension: Dimension, keyed: Collection[str], engine: Engine, url: str | None,
-          known: pa.Schema | None) -> MasterRows:
+def _open(
+    dimension: Dimension,
+    keyed: Collection[str],
+    engine: Engine,
+    url: str | None,
+    known: pa.Schema | None,
+) -> MasterRows:
     """Open the dimension's source and check it against the columns of keys and against ``known``,
     the table's present columns, whose types the rows get."""
     if dimension.path is not None:
         return _open_files(dimension, keyed, Path(dimension.path), known)
     if dimension.table is None:
-        raise ConfigError(f"dimension {dimension.name}", "must have a path or a table", None,
-                          "Say where its rows come from.")
+        raise ConfigError(
+            f"dimension {dimension.name}",
+            "must have a path or a table",
+            None,
+            "Say where its rows come from.",
+        )
     source = connect(url) if url else engine
     table = existing_table(source, dimension.table)
     found = pa.schema([f for f in arrow_schema(table) if f.name != dimension.surrogate_key])
     given, formats = found if known else _widened(source, table, found), dimension.formats
     if not formats:
-        return MasterRows(schema := _checked(dimension, keyed, given, known),
-                          _from_table(source, table, found, schema, {}))
+        return MasterRows(
+            schema := _checked(dimension, keyed, given, known),
+            _from_table(source, table, found, schema, {}),
+        )
     # imported only here: they import Numba, which reading a dimension does not need
     from semistream.files.formats import check_formats, implied_schema
 
@@ -247,9 +284,11 @@ def _open(dimension: Dimension, keyed: Collection[str], engine: Engine, url: str
 def _widened(engine: Engine, table: Table, found: pa.Schema) -> pa.Schema:
     """Return the columns' types, where a BIGINT UNSIGNED column is a signed 64-bit integer, like
     keys of streams, if its largest number fits."""
-    unsigned = [table.c[name] for name in found.names
-                if isinstance(kind := table.c[name].type, BigInteger)
-                and getattr(kind, "unsigned", False)]
+    unsigned = [
+        table.c[name]
+        for name in found.names
+        if isinstance(kind := table.c[name].type, BigInteger) and getattr(kind, "unsigned", False)
+    ]
     if not unsigned:
         return found
     with engine.connect() as connection:
@@ -258,8 +297,9 @@ def _widened(engine: Engine, table: Table, found: pa.Schema) -> pa.Schema:
     return pa.schema([f.with_type(UNSIGNED) if f.name in wide else f for f in found])
 
 
-def _open_files(dimension: Dimension, keyed: Collection[str], path: Path,
-                known: pa.Schema | None) -> MasterRows:
+def _open_files(
+    dimension: Dimension, keyed: Collection[str], path: Path, known: pa.Schema | None
+) -> MasterRows:
     # imported only here: they import Numba, which reading a dimension does not need
     from semistream.files.formats import check_formats
     from semistream.files.json_source import JsonSource
@@ -267,32 +307,45 @@ def _open_files(dimension: Dimension, keyed: Collection[str], path: Path,
 
     source = open_source("master", path, formats=dimension.formats)
     source.assign_types()
-    schema = _checked(dimension, keyed, source.schema, known,
-                      leave_out=isinstance(source, JsonSource))
+    schema = _checked(
+        dimension, keyed, source.schema, known, leave_out=isinstance(source, JsonSource)
+    )
     source.read_as(schema, schema.names if dimension.columns else ())
     check_formats(schema, dimension.formats, "master")
 
     def batches() -> Iterator[tuple[pa.RecordBatch, list[Rejected]]]:
         for chunk in source.chunks():
-            yield chunk.rows.select(schema.names), [
-                Rejected("unparsable", f"{r.place}: {r.detail}", r.text) for r in chunk.rejected]
+            yield (
+                chunk.rows.select(schema.names),
+                [Rejected("unparsable", f"{r.place}: {r.detail}", r.text) for r in chunk.rejected],
+            )
 
     return MasterRows(schema, batches())
 
 
-def _from_table(engine: Engine, table: Table, found: pa.Schema, schema: pa.Schema,
-                formats: Mapping[str, ColumnFormat]
-                ) -> Iterator[tuple[pa.RecordBatch, list[Rejected]]]:
+def _from_table(
+    engine: Engine,
+    table: Table,
+    found: pa.Schema,
+    schema: pa.Schema,
+    formats: Mapping[str, ColumnFormat],
+) -> Iterator[tuple[pa.RecordBatch, list[Rejected]]]:
     """Yield a table's rows, read as text: a database may hold values that do not fit the column's
     type, such as 0000-00-00, or any text in a numeric column of SQLite."""
     from semistream.files.convert import cast_rows
 
     is_bytes = {f.name for f in found if pa.types.is_binary(f.type)}
     is_text = {f.name for f in found if pa.types.is_string(f.type)}.intersection(formats)
-    shown = pa.schema([
-        pa.field(f.name, pa.binary()) if f.name in is_bytes else
-        pa.field(f.name, pa.string()) if f.name in is_text or pa.types.is_binary(f.type) else f
-        for f in schema])
+    shown = pa.schema(
+        [
+            pa.field(f.name, pa.binary())
+            if f.name in is_bytes
+            else pa.field(f.name, pa.string())
+            if f.name in is_text or pa.types.is_binary(f.type)
+            else f
+            for f in schema
+        ]
+    )
     exact = {f.name for f in schema if pa.types.is_floating(f.type)}
     with engine.connect() as connection:
         for texts in fetch_texts(connection, select(*[table.c[n] for n in schema.names]), shown):
@@ -300,21 +353,33 @@ def _from_table(engine: Engine, table: Table, found: pa.Schema, schema: pa.Schem
             yield rows, [Rejected("unparsable", why, _json(texts, i)) for i, why in wrong.items()]
 
 
-def _checked(dimension: Dimension, keyed: Collection[str], found: pa.Schema,
-             known: pa.Schema | None, leave_out: bool = False) -> pa.Schema:
+def _checked(
+    dimension: Dimension,
+    keyed: Collection[str],
+    found: pa.Schema,
+    known: pa.Schema | None,
+    leave_out: bool = False,
+) -> pa.Schema:
     """Return the schema to store. leave_out: a known column may be missing and is null then,
     because JSON objects may omit keys."""
     where = dimension.path or dimension.table
-    different = set() if known is None else set(found.names) - set(known.names) if leave_out else \
-        set(known.names) ^ set(found.names)
+    different = (
+        set()
+        if known is None
+        else set(found.names) - set(known.names)
+        if leave_out
+        else set(known.names) ^ set(found.names)
+    )
     if different:
-        raise ConfigError(f"dimension {dimension.name}",
-                          f"must have the columns of {dimension_name(dimension.name)}",
-                          sorted(different),
-                          f"{where} and the table differ in them. Give the rows the table's "
-                          f"columns, or the dimension another name. A dimension made anew would "
-                          f"give its surrogate keys to other tuples than those that the facts "
-                          f"mean.")
+        raise ConfigError(
+            f"dimension {dimension.name}",
+            f"must have the columns of {dimension_name(dimension.name)}",
+            sorted(different),
+            f"{where} and the table differ in them. Give the rows the table's "
+            f"columns, or the dimension another name. A dimension made anew would "
+            f"give its surrogate keys to other tuples than those that the facts "
+            f"mean.",
+        )
     schema = stored_schema(known or found)
     check_columns(dimension, "on, business_key", keyed, schema)
     for column in keyed:
@@ -333,18 +398,28 @@ class _Staged:
     nulled: Counter[str] = field(default_factory=Counter)
 
 
-def check_columns(dimension: Dimension, parameter: str, columns: Collection[str],
-                  schema: pa.Schema) -> None:
+def check_columns(
+    dimension: Dimension, parameter: str, columns: Collection[str], schema: pa.Schema
+) -> None:
     """Raise ConfigError if a dimension has not all of these columns."""
     for column in columns:
         if column not in schema.names and column != dimension.surrogate_key:
-            raise ConfigError(parameter,
-                              f"must name columns of {dimension.path or dimension.table}", column,
-                              f"It has: {', '.join(schema.names)}.")
+            raise ConfigError(
+                parameter,
+                f"must name columns of {dimension.path or dimension.table}",
+                column,
+                f"It has: {', '.join(schema.names)}.",
+            )
 
 
-def _stage(connection: Connection, staging: Table, rows: MasterRows, of: Dimension,
-           keyed: Collection[str], progress: Progress) -> _Staged:
+def _stage(
+    connection: Connection,
+    staging: Table,
+    rows: MasterRows,
+    of: Dimension,
+    keyed: Collection[str],
+    progress: Progress,
+) -> _Staged:
     """Write all rows to the staging table or to ``rejected_master``."""
     name, keys, staged = of.name, of.business_key, _Staged()
     connection.execute(rejected_master.delete().where(rejected_master.c.master == name))
@@ -353,7 +428,7 @@ def _stage(connection: Connection, staging: Table, rows: MasterRows, of: Dimensi
         good, not_stored = _storable(batch, keys, keyed)
         rejected = unfit + not_stored
         _reject(connection, name, rejected)
-        staged.first += rejected[:EXAMPLES - len(staged.first)]
+        staged.first += rejected[: EXAMPLES - len(staged.first)]
         staged.reasons.update(r.reason for r in rejected)
         staged.nulled.update(nulled(good, connection))
         bulk_insert(connection, staging, good, replace=bool(staging.primary_key.columns))
@@ -361,19 +436,25 @@ def _stage(connection: Connection, staging: Table, rows: MasterRows, of: Dimensi
     return staged
 
 
-def _storable(batch: pa.RecordBatch, business_key: Collection[str],
-              keyed: Collection[str]) -> tuple[pa.RecordBatch, list[Rejected]]:
+def _storable(
+    batch: pa.RecordBatch, business_key: Collection[str], keyed: Collection[str]
+) -> tuple[pa.RecordBatch, list[Rejected]]:
     """Return the rows whose keys, dates and times can be stored, and the others as rejected."""
     reasons: dict[int, tuple[str, str]] = {}
     for name, values in zip(batch.schema.names, batch.columns, strict=True):
         for i in pc.indices_nonzero(outside_years(values)).to_pylist():
-            reasons[i] = "unparsable", (f"{name}: {values[i].cast(pa.string())} is not "
-                                        "within the years 1 to 9999")
+            reasons[i] = (
+                "unparsable",
+                (f"{name}: {values[i].cast(pa.string())} is not within the years 1 to 9999"),
+            )
     for column in keyed:
         values = batch.column(column)
         if pa.types.is_string(values.type) or pa.types.is_binary(values.type):
-            length = (pc.utf8_length(values) if pa.types.is_string(values.type)
-                      else pc.binary_length(values))
+            length = (
+                pc.utf8_length(values)
+                if pa.types.is_string(values.type)
+                else pc.binary_length(values)
+            )
             for i in pc.indices_nonzero(pc.greater(length, KEY_CHARACTERS)).to_pylist():
                 reasons[i] = "long_key", f"{column} has more than {KEY_CHARACTERS} characters"
         if column in business_key and values.null_count:
@@ -381,8 +462,9 @@ def _storable(batch: pa.RecordBatch, business_key: Collection[str],
                 reasons[i] = "null_key", f"{column} is null"
     if not reasons:
         return batch, []
-    rejected = [Rejected(reason, detail, _json(batch, i))
-                for i, (reason, detail) in sorted(reasons.items())]
+    rejected = [
+        Rejected(reason, detail, _json(batch, i)) for i, (reason, detail) in sorted(reasons.items())
+    ]
     return batch.filter(pa.array([i not in reasons for i in range(batch.num_rows)])), rejected
 
 
@@ -393,26 +475,40 @@ def _json(rows: pa.RecordBatch, i: int) -> str:
 def _reject(connection: Connection, master: str, rejected: list[Rejected]) -> None:
     if rejected:
         now = datetime.now(UTC).replace(tzinfo=None)
-        connection.execute(insert(rejected_master),
-                           [{"master": master, "reason": r.reason, "detail": r.detail,
-                             "tuple": r.tuple, "rejected_at": now} for r in rejected])
+        connection.execute(
+            insert(rejected_master),
+            [
+                {
+                    "master": master,
+                    "reason": r.reason,
+                    "detail": r.detail,
+                    "tuple": r.tuple,
+                    "rejected_at": now,
+                }
+                for r in rejected
+            ],
+        )
 
 
-def _upsert(connection: Connection, staging: Table, dimension: Table,
-            keys: tuple[str, ...]) -> tuple[int, int]:
+def _upsert(
+    connection: Connection, staging: Table, dimension: Table, keys: tuple[str, ...]
+) -> tuple[int, int]:
     """Update and insert the staged rows. Return (rows updated, rows inserted)."""
     values = [c.name for c in staging.columns if c.name not in keys]
     same = [dimension.c[k] == staging.c[k] for k in keys]
     updated = 0
     if values:
         changed = or_(*[dimension.c[v].is_distinct_from(staging.c[v]) for v in values])
-        updated = connection.execute(update(dimension).values({v: staging.c[v] for v in values})
-                                     .where(*same, changed)).rowcount
+        updated = connection.execute(
+            update(dimension).values({v: staging.c[v] for v in values}).where(*same, changed)
+        ).rowcount
     names = [c.name for c in staging.columns]
-    new = (select(*[staging.c[n] for n in names])
-           .outerjoin(dimension, same[0] if len(same) == 1 else same[0] & _all(same[1:]))
-           .where(next(iter(dimension.primary_key)).is_(None))
-           .order_by(*[staging.c[k] for k in keys]))
+    new = (
+        select(*[staging.c[n] for n in names])
+        .outerjoin(dimension, same[0] if len(same) == 1 else same[0] & _all(same[1:]))
+        .where(next(iter(dimension.primary_key)).is_(None))
+        .order_by(*[staging.c[k] for k in keys])
+    )
     return updated, connection.execute(insert(dimension).from_select(names, new)).rowcount
 
 
@@ -421,45 +517,71 @@ def _all(conditions: list[Any]) -> Any:
     return first & _all(rest) if rest else first
 
 
-def _staging_table(name: str, schema: pa.Schema, indexed: Collection[str] = (),
-                   keys: Sequence[str] = ()) -> Table:
+def _staging_table(
+    name: str, schema: pa.Schema, indexed: Collection[str] = (), keys: Sequence[str] = ()
+) -> Table:
     """Return a temporary table, clustered by its keys if it has any. indexed: columns that are
     indexed, whose texts are short."""
-    columns = [Column(quoted(f.name), sql_type(f, f.name in indexed), primary_key=f.name in keys,
-                      autoincrement=False) for f in schema]
-    return Table(name, MetaData(), *columns, prefixes=["TEMPORARY"], mysql_engine="InnoDB",
-                 mysql_charset="utf8mb4", sqlite_with_rowid=not keys)
+    columns = [
+        Column(
+            quoted(f.name),
+            sql_type(f, f.name in indexed),
+            primary_key=f.name in keys,
+            autoincrement=False,
+        )
+        for f in schema
+    ]
+    return Table(
+        name,
+        MetaData(),
+        *columns,
+        prefixes=["TEMPORARY"],
+        mysql_engine="InnoDB",
+        mysql_charset="utf8mb4",
+        sqlite_with_rowid=not keys,
+    )
 
 
 def _sort(connection: Connection, unsorted: Table, staging: Table) -> None:
     """Move SQLite's rows to the staging table in the order of their keys. Of rows with the same key
     the last one stays."""
     names = [c.name for c in staging.columns]
-    arrival = next(alias for alias in ("rowid", "oid", "_rowid_")
-                   if alias not in map(str.lower, names))
+    arrival = next(
+        alias for alias in ("rowid", "oid", "_rowid_") if alias not in map(str.lower, names)
+    )
     rows = select(*unsorted.columns).order_by(
-        *[unsorted.c[k.name] for k in staging.primary_key], literal_column(arrival))
+        *[unsorted.c[k.name] for k in staging.primary_key], literal_column(arrival)
+    )
     connection.execute(insert(staging).prefix_with("OR REPLACE").from_select(names, rows))
     system_of(connection).drop_temporary(connection, unsorted)
 
 
-def _record(connection: Connection, name: str, dimension: Table, schema: pa.Schema,
-            keys: tuple[str, ...], changed: bool) -> None:
+def _record(
+    connection: Connection,
+    name: str,
+    dimension: Table,
+    schema: pa.Schema,
+    keys: tuple[str, ...],
+    changed: bool,
+) -> None:
     """Write the master's row in ``masters``. ``changes`` is a time, so that no two states of two
     warehouses have the same number."""
     sk = pa.field(surrogate_key(name), pa.int64(), False)
-    values: dict[str, Any] = {"table_name": dimension.name,
-                              "arrow_schema": encode_schema(
-                                  pa.schema([sk, *schema], schema.metadata)),
-                              "business_key": json.dumps(keys),
-                              "rows": select(func.count()).select_from(dimension).scalar_subquery(),
-                              "provisioned_at": datetime.now(UTC).replace(tzinfo=None)}
+    values: dict[str, Any] = {
+        "table_name": dimension.name,
+        "arrow_schema": encode_schema(pa.schema([sk, *schema], schema.metadata)),
+        "business_key": json.dumps(keys),
+        "rows": select(func.count()).select_from(dimension).scalar_subquery(),
+        "provisioned_at": datetime.now(UTC).replace(tzinfo=None),
+    }
     if changed:
         values["changes"] = time.time_ns()
-    if not connection.execute(update(masters).where(masters.c.name == name)
-                              .values(values)).rowcount:
-        connection.execute(insert(masters)
-                           .values({"changes": time.time_ns()} | values | {"name": name}))
+    if not connection.execute(
+        update(masters).where(masters.c.name == name).values(values)
+    ).rowcount:
+        connection.execute(
+            insert(masters).values({"changes": time.time_ns()} | values | {"name": name})
+        )
 
 
 def _row(connection: Connection, name: str) -> Row[Any] | None:
@@ -502,14 +624,23 @@ def open_dimension(engine: Engine, name: str) -> DimensionTable:
     with engine.connect() as connection:
         row = _row(connection, name)
     if row is None:
-        raise ConfigError("dimension", "must have been provisioned", name,
-                          "Run `semistream provision` first.")
-    return DimensionTable(existing_table(engine, row.table_name), decode_schema(row.arrow_schema),
-                          row.rows, row.changes)
+        raise ConfigError(
+            "dimension", "must have been provisioned", name, "Run `semistream provision` first."
+        )
+    return DimensionTable(
+        existing_table(engine, row.table_name),
+        decode_schema(row.arrow_schema),
+        row.rows,
+        row.changes,
+    )
 
 
-def read_dimension(connection: Connection, dimension: DimensionTable, keys_from: int | None = None,
-                   keys_to: int | None = None) -> Iterator[pa.RecordBatch]:
+def read_dimension(
+    connection: Connection,
+    dimension: DimensionTable,
+    keys_from: int | None = None,
+    keys_to: int | None = None,
+) -> Iterator[pa.RecordBatch]:
     """Yield a dimension's rows, or those whose surrogate key is in [keys_from, keys_to)."""
     table, sk = dimension.table, dimension.table.c[dimension.schema.names[0]]
     query = select(*[table.c[n] for n in dimension.schema.names])
@@ -531,8 +662,14 @@ def check_unchanged(engine: Engine, name: str, dimension: DimensionTable) -> Non
         raise StateError(f"{dimension.table.name} changed while it was read. Publish it again.")
 
 
-def publish(name: str, key: Sequence[str], engine: Engine, snapshots: Path,
-            progress: Progress = silent, memory: int = MEMORY) -> tuple[Manifest, bool]:
+def publish(
+    name: str,
+    key: Sequence[str],
+    engine: Engine,
+    snapshots: Path,
+    progress: Progress = silent,
+    memory: int = MEMORY,
+) -> tuple[Manifest, bool]:
     """Publish a dimension's snapshot by a key if the dimension has changed. Return the current
     snapshot, and whether it is new. memory: bytes that publishing may use."""
     dimension, root = open_dimension(engine, name), snapshot_root(snapshots, name, key)
@@ -552,6 +689,14 @@ def publish(name: str, key: Sequence[str], engine: Engine, snapshots: Path,
             yield from read_dimension(connection, dimension)
         check_unchanged(engine, name, dimension)
 
-    return publish_snapshot(batches(), dimension.schema, root, name, key,
-                            source=dimension.source(engine), memory=memory, progress=count,
-                            formats=dimension.key_forms(key)), True
+    return publish_snapshot(
+        batches(),
+        dimension.schema,
+        root,
+        name,
+        key,
+        source=dimension.source(engine),
+        memory=memory,
+        progress=count,
+        formats=dimension.key_forms(key),
+    ), True

@@ -46,24 +46,36 @@ WRITTEN = "bucket int, rows bigint, bytes bigint, unique boolean, null_keys bigi
 class PublishSettings(Publishing):
     """The settings of the publishing app."""
 
-    job: str = Field(description="Job whose dimensions are published (tpch, nycflights13 or the "
-                                 "path of a YAML file), or a dimension, by its name or its file's "
-                                 "path")
-    dimension: str = Field("", description="The one of the job's dimensions that is published; "
-                                           "default: all")
-    buckets: int = Field(BUCKETS, ge=1, le=4096, description="Buckets that rows are hashed into, "
-                                                             "the most partitions of a load")
-    page_tuples: int = Field(0, ge=0, le=1_000_000,
-                             description="Tuples of a page, the least read at once; 0: by R")
-    force: bool = Field(False, description="Publish a version even if nothing has changed since "
-                                           "the current one")
+    job: str = Field(
+        description="Job whose dimensions are published (tpch, nycflights13 or the "
+        "path of a YAML file), or a dimension, by its name or its file's "
+        "path"
+    )
+    dimension: str = Field(
+        "", description="The one of the job's dimensions that is published; default: all"
+    )
+    buckets: int = Field(
+        BUCKETS,
+        ge=1,
+        le=4096,
+        description="Buckets that rows are hashed into, the most partitions of a load",
+    )
+    page_tuples: int = Field(
+        0, ge=0, le=1_000_000, description="Tuples of a page, the least read at once; 0: by R"
+    )
+    force: bool = Field(
+        False, description="Publish a version even if nothing has changed since the current one"
+    )
 
 
 def publications(settings: PublishSettings, places: Paths) -> list[Publish]:
     """Return the publications that the settings ask for. Raises ConfigError before any session is
     opened."""
-    wanted = [d for d in load_dimensions(settings.job, places)
-              if settings.dimension in ("", d.dimension.name)]
+    wanted = [
+        d
+        for d in load_dimensions(settings.job, places)
+        if settings.dimension in ("", d.dimension.name)
+    ]
     return [Publish(settings, d.dimension.name, key, places) for d in wanted for key in d.keys]
 
 
@@ -83,29 +95,44 @@ class Publish:
 
     def run(self, spark: SparkSession) -> Manifest:
         """Write the new version and make it the current one."""
-        publication = Publication(self.root, self.name, self.dimension.schema, self.key_columns,
-                                  source=self.dimension.source(self.engine),
-                                  bucket_count=self.settings.buckets,
-                                  formats=self.dimension.key_forms(self.key_columns),
-                                  page_tuples=self.settings.page_tuples or self._page_tuples())
+        publication = Publication(
+            self.root,
+            self.name,
+            self.dimension.schema,
+            self.key_columns,
+            source=self.dimension.source(self.engine),
+            bucket_count=self.settings.buckets,
+            formats=self.dimension.key_forms(self.key_columns),
+            page_tuples=self.settings.page_tuples or self._page_tuples(),
+        )
         # some of the batches between Spark and Python are held at a time
-        spark.conf.set("spark.sql.execution.arrow.maxBytesPerBatch",
-                       min(int(self.settings.memory) // 16, MOST_BATCH_BYTES))
+        spark.conf.set(
+            "spark.sql.execution.arrow.maxBytesPerBatch",
+            min(int(self.settings.memory) // 16, MOST_BATCH_BYTES),
+        )
         tasks = task_count(spark, self.dimension.rows)
         with publication:
-            infos = write_buckets(read_table(spark, self.url, self.dimension, tasks), publication,
-                                  min(tasks, publication.bucket_count))
+            infos = write_buckets(
+                read_table(spark, self.url, self.dimension, tasks),
+                publication,
+                min(tasks, publication.bucket_count),
+            )
             check_unchanged(self.engine, self.name, self.dimension)
             return publication.commit(infos)
 
     def _page_tuples(self) -> int:
         with self.engine.connect() as connection:
-            low = connection.execute(select(
-                func.min(self.dimension.table.c[self.dimension.schema.names[0]]))).scalar() or 0
+            low = (
+                connection.execute(
+                    select(func.min(self.dimension.table.c[self.dimension.schema.names[0]]))
+                ).scalar()
+                or 0
+            )
             found = list(read_dimension(connection, self.dimension, low, low + SAMPLE))
         rows = sum(batch.num_rows for batch in found)
-        return choose_page_tuples(self.dimension.rows,
-                                  sum(batch.nbytes for batch in found) / max(rows, 1))
+        return choose_page_tuples(
+            self.dimension.rows, sum(batch.nbytes for batch in found) / max(rows, 1)
+        )
 
 
 def task_count(spark: SparkSession, rows: int) -> int:
@@ -128,13 +155,15 @@ def read_table(spark: SparkSession, url: str, dimension: DimensionTable, tasks: 
         with source.connect() as connection:
             for batch in batches:
                 for i in batch.column(0).to_pylist():
-                    for rows in read_dimension(connection, dimension, low + i * step,
-                                               low + (i + 1) * step):
+                    for rows in read_dimension(
+                        connection, dimension, low + i * step, low + (i + 1) * step
+                    ):
                         yield to_spark(rows)
         source.dispose()
 
-    return spark.range(0, tasks, 1,
-                       tasks).mapInArrow(read, from_arrow_schema(spark_schema(dimension.schema)))
+    return spark.range(0, tasks, 1, tasks).mapInArrow(
+        read, from_arrow_schema(spark_schema(dimension.schema))
+    )
 
 
 def write_buckets(rows: DataFrame, publication: Publication, tasks: int) -> list[BucketInfo]:
@@ -143,17 +172,23 @@ def write_buckets(rows: DataFrame, publication: Publication, tasks: int) -> list
     keys, count = publication.keys, publication.bucket_count
     # mapInArrow does not quote names
     own = [quoted(name).alias(f"column_{i}") for i, name in enumerate(publication.schema.names)]
-    ordered = (rows.select(bucket_expression(keys.master, keys.types, count).alias(BUCKET),
-                           order_expression(keys.master, keys.types).alias(ORDER), *own)
-               .repartitionById(tasks, F.col(BUCKET)).sortWithinPartitions(BUCKET, ORDER)
-               .drop(ORDER))
+    ordered = (
+        rows.select(
+            bucket_expression(keys.master, keys.types, count).alias(BUCKET),
+            order_expression(keys.master, keys.types).alias(ORDER),
+            *own,
+        )
+        .repartitionById(tasks, F.col(BUCKET))
+        .sortWithinPartitions(BUCKET, ORDER)
+        .drop(ORDER)
+    )
     write = bucket_writer(publication.directory, publication.schema, keys, publication.page_tuples)
     return [BucketInfo(**r.asDict()) for r in ordered.mapInArrow(write, WRITTEN).collect()]
 
 
-def bucket_writer(directory: Path, schema: pa.Schema, keys: JoinKeys,
-                  page_tuples: int) -> Callable[[Iterator[pa.RecordBatch]],
-                                                Iterator[pa.RecordBatch]]:
+def bucket_writer(
+    directory: Path, schema: pa.Schema, keys: JoinKeys, page_tuples: int
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Return the function by which a task writes its rows, which come sorted by bucket and key
     code."""
 
@@ -184,18 +219,26 @@ def _runs(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[tuple[int, pa.Re
 
 def _written(writer: BucketWriter) -> pa.RecordBatch:
     info = asdict(writer.close())
-    return pa.record_batch({"bucket": pa.array([info["bucket"]], pa.int32())}
-                           | {n: pa.array([info[n]], pa.int64()) for n in ("rows", "bytes")}
-                           | {"unique": pa.array([info["unique"]]),
-                              "null_keys": pa.array([info["null_keys"]], pa.int64())})
+    return pa.record_batch(
+        {"bucket": pa.array([info["bucket"]], pa.int32())}
+        | {n: pa.array([info[n]], pa.int64()) for n in ("rows", "bytes")}
+        | {
+            "unique": pa.array([info["unique"]]),
+            "null_keys": pa.array([info["null_keys"]], pa.int64()),
+        }
+    )
 
 
 # ---- columns on their way through Spark: times of day as microseconds
 
 
 def spark_schema(schema: pa.Schema) -> pa.Schema:
-    return pa.schema([pa.field(f.name, pa.int64()) if pa.types.is_time(f.type)
-                      else pa.field(f.name, f.type) for f in schema])
+    return pa.schema(
+        [
+            pa.field(f.name, pa.int64()) if pa.types.is_time(f.type) else pa.field(f.name, f.type)
+            for f in schema
+        ]
+    )
 
 
 def to_spark(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -203,5 +246,6 @@ def to_spark(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def from_spark(columns: list[pa.Array], schema: pa.Schema) -> pa.RecordBatch:
-    return pa.record_batch([c.cast(f.type) for c, f in zip(columns, schema, strict=True)],
-                           schema=schema)
+    return pa.record_batch(
+        [c.cast(f.type) for c, f in zip(columns, schema, strict=True)], schema=schema
+    )

@@ -28,9 +28,15 @@ DOCS = "semistream.quality.docs"
 PAGES, RESULTS = "validations", "results"  # the index omits pages without a result
 
 
-def run_checkpoint(url: str, asset: str, name: str, checks: Sequence[Check],
-                   summary: dict[str, Any], reports: Path,
-                   kept: int) -> tuple[bool, list[dict[str, Any]], Path]:
+def run_checkpoint(
+    url: str,
+    asset: str,
+    name: str,
+    checks: Sequence[Check],
+    summary: dict[str, Any],
+    reports: Path,
+    kept: int,
+) -> tuple[bool, list[dict[str, Any]], Path]:
     """Run the checks. Return whether all hold, per check {name, title, success, count, rows,
     error}, and the path of the report's page.
 
@@ -50,31 +56,44 @@ def run_checkpoint(url: str, asset: str, name: str, checks: Sequence[Check],
         warnings.simplefilter("ignore")
         datasource = context.data_sources.add_sql("warehouse", connection_string=url)
     engine = datasource.get_engine()
-    batch = datasource.add_table_asset(asset,
-                                       table_name=asset).add_batch_definition_whole_table("whole")
+    batch = datasource.add_table_asset(asset, table_name=asset).add_batch_definition_whole_table(
+        "whole"
+    )
     suite = context.suites.add(gx.ExpectationSuite(name=name))
     suite.expectations = [
-        ExpectQueryToFindNoRows(query=c.sql(engine.dialect), description=c.title,
-                                notes=c.explanation,
-                                meta={"check": c.name, "remedy": c.remedy}
-                                | ({"run": summary} if i == 0 else {}))
-        for i, c in enumerate(checks)]
+        ExpectQueryToFindNoRows(
+            query=c.sql(engine.dialect),
+            description=c.title,
+            notes=c.explanation,
+            meta={"check": c.name, "remedy": c.remedy} | ({"run": summary} if i == 0 else {}),
+        )
+        for i, c in enumerate(checks)
+    ]
     suite.save()
     validation = context.validation_definitions.add(
-        gx.ValidationDefinition(name=name, data=batch, suite=suite))
+        gx.ValidationDefinition(name=name, data=batch, suite=suite)
+    )
     checkpoint = context.checkpoints.add(
-        gx.Checkpoint(name=name, validation_definitions=[validation],
-                      actions=[UpdateDataDocsAction(name="docs")], result_format="COMPLETE"))
+        gx.Checkpoint(
+            name=name,
+            validation_definitions=[validation],
+            actions=[UpdateDataDocsAction(name="docs")],
+            result_format="COMPLETE",
+        )
+    )
     try:
         done = checkpoint.run(
-            run_id=RunIdentifier(run_name=summary["run"], run_time=datetime.now(UTC)))
+            run_id=RunIdentifier(run_name=summary["run"], run_time=datetime.now(UTC))
+        )
     finally:
         engine.dispose()
     identifier, result = next(iter(done.run_results.items()))
     page = _page(context, identifier)
     if page is None or not page.is_file():  # GX only logs an exception of a renderer
-        raise SemistreamError(f"The report of {name} was not written below {reports}; see the log "
-                              f"of great_expectations.")
+        raise SemistreamError(
+            f"The report of {name} was not written below {reports}; see the log "
+            f"of great_expectations."
+        )
     return bool(result.success), [read_result(r) for r in result.results], page
 
 
@@ -91,9 +110,11 @@ def discard(page: Path, reports: Path) -> None:
 
 def _prune(reports: Path, suite: str, kept: int) -> None:
     """Remove all but the latest reports of a suite."""
-    pages = sorted((reports / PAGES / Path(*suite.split("."))).glob("*/*/*.html"),
-                   key=lambda page: page.parent.name)
-    for page in pages[:max(0, len(pages) - kept)]:
+    pages = sorted(
+        (reports / PAGES / Path(*suite.split("."))).glob("*/*/*.html"),
+        key=lambda page: page.parent.name,
+    )
+    for page in pages[: max(0, len(pages) - kept)]:
         discard(page, reports)
 
 
@@ -103,13 +124,20 @@ def read_result(result: Any) -> dict[str, Any]:
     # columns and rows are stored apart, because the store sorts the keys of mappings
     details = found.get("details", {})
     errors = [e["exception_message"].split("\n")[0] for e in _exceptions(result.exception_info)]
-    return {"name": (config.meta or {}).get("check", config.type), "title": config.description,
-            "explanation": config.notes, "remedy": (config.meta or {}).get("remedy", ""),
-            "success": bool(result.success),
-            "count": found.get("observed_value", 0), "query": config.kwargs.get("query", ""),
-            "rows": [dict(zip(details.get("columns", []), r, strict=True))
-                     for r in details.get("unexpected_rows", [])],
-            "error": errors[0] if errors else None}
+    return {
+        "name": (config.meta or {}).get("check", config.type),
+        "title": config.description,
+        "explanation": config.notes,
+        "remedy": (config.meta or {}).get("remedy", ""),
+        "success": bool(result.success),
+        "count": found.get("observed_value", 0),
+        "query": config.kwargs.get("query", ""),
+        "rows": [
+            dict(zip(details.get("columns", []), r, strict=True))
+            for r in details.get("unexpected_rows", [])
+        ],
+        "error": errors[0] if errors else None,
+    }
 
 
 def _exceptions(info: dict[str, Any] | None) -> list[dict[str, Any]]:
@@ -131,18 +159,34 @@ def _context(reports: Path) -> EphemeralDataContext:
         )
     defaults = InMemoryStoreBackendDefaults()
     defaults.stores[defaults.validation_results_store_name]["store_backend"] = _files(
-        reports / RESULTS)
-    index = {"class_name": "DefaultSiteIndexBuilder", "validation_results_limit": RUNS_KEPT,
-             "renderer": _ours("RunsRenderer"), "view": _ours("RunsView")}
-    section = {"class_name": "DefaultSiteSectionBuilder",
-               "source_store_name": defaults.validation_results_store_name,
-               "renderer": _ours("ReportRenderer"), "view": _ours("ReportView")}
+        reports / RESULTS
+    )
+    index = {
+        "class_name": "DefaultSiteIndexBuilder",
+        "validation_results_limit": RUNS_KEPT,
+        "renderer": _ours("RunsRenderer"),
+        "view": _ours("RunsView"),
+    }
+    section = {
+        "class_name": "DefaultSiteSectionBuilder",
+        "source_store_name": defaults.validation_results_store_name,
+        "renderer": _ours("ReportRenderer"),
+        "view": _ours("ReportView"),
+    }
     sections = {"validations": section, "expectations": "None", "profiling": "None"}
-    site = {**_ours("Site"), "show_how_to_buttons": False, "store_backend": _files(reports),
-            "site_index_builder": index, "site_section_builders": sections}
+    site = {
+        **_ours("Site"),
+        "show_how_to_buttons": False,
+        "store_backend": _files(reports),
+        "site_index_builder": index,
+        "site_section_builders": sections,
+    }
     config = DataContextConfig(
-        store_backend_defaults=defaults, data_docs_sites={SITE: site}, analytics_enabled=False,
-        progress_bars=ProgressBarsConfig(globally=False, metric_calculations=False))
+        store_backend_defaults=defaults,
+        data_docs_sites={SITE: site},
+        analytics_enabled=False,
+        progress_bars=ProgressBarsConfig(globally=False, metric_calculations=False),
+    )
     return gx.get_context(mode="ephemeral", project_config=config)
 
 
@@ -151,13 +195,18 @@ def _ours(class_name: str) -> dict[str, str]:
 
 
 def _files(directory: Path) -> dict[str, Any]:
-    return {"class_name": "TupleFilesystemStoreBackend",
-            "base_directory": str(directory.absolute())}
+    return {
+        "class_name": "TupleFilesystemStoreBackend",
+        "base_directory": str(directory.absolute()),
+    }
 
 
 def _page(context: EphemeralDataContext, identifier: Any) -> Path | None:
     from urllib.parse import unquote, urlparse
 
     sites = context.get_docs_sites_urls(resource_identifier=identifier, site_names=[SITE])
-    return (Path(unquote(urlparse(sites[0]["site_url"]).path)) if sites
-            and sites[0]["site_url"] else None)
+    return (
+        Path(unquote(urlparse(sites[0]["site_url"]).path))
+        if sites and sites[0]["site_url"]
+        else None
+    )

@@ -46,8 +46,9 @@ class Check:
         make: Any = type(dialect)
         # a dialect of paramstyle "format" would double every percent sign
         plain = make(paramstyle="named")
-        return str(self.query.compile(dialect=plain,
-                                      compile_kwargs={"literal_binds": True})).replace(":", "\\:")
+        return str(
+            self.query.compile(dialect=plain, compile_kwargs={"literal_binds": True})
+        ).replace(":", "\\:")
 
 
 def with_remedy(check: Check, scope: Scope) -> Check:
@@ -55,86 +56,150 @@ def with_remedy(check: Check, scope: Scope) -> Check:
     if check.remedy:
         return check
     name = check.name.removeprefix("left_").removeprefix("right_")
-    remedy = REMEDIES.get(name, "{again}").format(again=_load_again(scope), app=scope.app,
-                                                  fact=scope.fact_name)
+    remedy = REMEDIES.get(name, "{again}").format(
+        again=_load_again(scope), app=scope.app, fact=scope.fact_name
+    )
     return replace(check, remedy=remedy[0].upper() + remedy[1:])
 
 
 def _load_again(scope: Scope) -> str:
     if scope.sink != "sql":
-        return ("restore the Delta table, and the ledger, to a version of the same time, or load "
-                "into a new table under another --app name.")
-    return (f"put the rows back from a backup of the warehouse; or, while the source has all that "
-            f"was loaded, `semistream reset {scope.app}`, and load again.")
+        return (
+            "restore the Delta table, and the ledger, to a version of the same time, or load "
+            "into a new table under another --app name."
+        )
+    return (
+        f"put the rows back from a backup of the warehouse; or, while the source has all that "
+        f"was loaded, `semistream reset {scope.app}`, and load again."
+    )
 
 
 # The remedy by the name of a check, without "left_" or "right_"; default: {again}.
-LEDGER = ("The ledger was changed, or is of another time than the tables: put a backup of all of "
-          "them back; or {again}")
-SOURCE = ("The source is not what was loaded: put its files back as they were, and verify again. "
-          "Where they are right as they are now: {again}")
-MASTER = ("Where {fact} was changed: {again} Where the dimension table was changed by hand, "
-          "`semistream provision JOB` puts it right; then verify again.")
+LEDGER = (
+    "The ledger was changed, or is of another time than the tables: put a backup of all of "
+    "them back; or {again}"
+)
+SOURCE = (
+    "The source is not what was loaded: put its files back as they were, and verify again. "
+    "Where they are right as they are now: {again}"
+)
+MASTER = (
+    "Where {fact} was changed: {again} Where the dimension table was changed by hand, "
+    "`semistream provision JOB` puts it right; then verify again."
+)
 REMEDIES = {
-    **dict.fromkeys(("batch_partitions", "commit_rows", "batch_arithmetic", "waiting_carried",
-                     "drained", "total_arithmetic", "input_arithmetic"), LEDGER),
+    **dict.fromkeys(
+        (
+            "batch_partitions",
+            "commit_rows",
+            "batch_arithmetic",
+            "waiting_carried",
+            "drained",
+            "total_arithmetic",
+            "input_arithmetic",
+        ),
+        LEDGER,
+    ),
     **dict.fromkeys(("source_rows", "none_invented", "unmatched_once"), SOURCE),
-    **dict.fromkeys(("surrogate_keys", "enriched_columns", "sample_joined", "sample_unmatched"),
-                    MASTER),
+    **dict.fromkeys(
+        ("surrogate_keys", "enriched_columns", "sample_joined", "sample_unmatched"), MASTER
+    ),
     "source_files": "A file that is in no batch: give it a new name, or touch it, and load. One "
-                    "that was written since: put back what was loaded, and what is new under "
-                    "another name. Or {again}",
+    "that was written since: put back what was loaded, and what is new under "
+    "another name. Or {again}",
     "unparsable": "The column why of unmatched's tuples tells what is wrong with each: mend the "
-                  "source or the job's columns, and {again} Where so many are right, raise "
-                  "stream.max_unparsable in the job, and `semistream verify {app} --job FILE`.",
+    "source or the job's columns, and {again} Where so many are right, raise "
+    "stream.max_unparsable in the job, and `semistream verify {app} --job FILE`.",
 }
 
 
 def ledger_checks(scope: Scope) -> Iterator[Check]:
     b, c = load_batches.c, load_commits.c
-    sums = select(b.batch, b.drain, func.count().label("n"),
-                  func.sum(b.rows_read).label("rows_read")) \
-        .where(scope.holds(load_batches)).group_by(b.batch, b.drain).subquery("ledger")
+    sums = (
+        select(b.batch, b.drain, func.count().label("n"), func.sum(b.rows_read).label("rows_read"))
+        .where(scope.holds(load_batches))
+        .group_by(b.batch, b.drain)
+        .subquery("ledger")
+    )
     same = and_(sums.c.batch == c.batch, sums.c.drain == c.drain)
-    orphans = select(sums.c.batch, sums.c.drain, null(), sums.c.n) \
-        .where(~select(1).where(c.app == scope.app, same).correlate(sums).exists())
-    yield Check("batch_partitions", "Every committed batch has all its partitions",
-                "A batch is committed when each of its partitions has written its rows and its "
-                "ledger row. A batch listed here has fewer or more ledger rows than it has "
-                "partitions, or was passed over without ever being committed.",
-                sa.union_all(select(c.batch, c.drain, c.partitions.label("partitions_expected"),
-                                    func.coalesce(sums.c.n, 0).label("partitions_in_ledger"))
-                             .select_from(load_commits.outerjoin(sums, same))
-                             .where(scope.holds(load_commits),
-                                    func.coalesce(sums.c.n, 0) != c.partitions), orphans))
-    yield Check("commit_rows", "Rows read by the partitions add up to the batch",
-                "A batch notes how many rows it read from the source, each of its partitions how "
-                "many it received. Rows lost or doubled between the two show here.",
-                select(c.batch, c.drain, c.rows_read.label("rows_read_by_driver"),
-                       sums.c.rows_read.label("rows_read_by_partitions"))
-                .select_from(load_commits.join(sums, same))
-                .where(scope.holds(load_commits), sums.c.rows_read != c.rows_read))
+    orphans = select(sums.c.batch, sums.c.drain, null(), sums.c.n).where(
+        ~select(1).where(c.app == scope.app, same).correlate(sums).exists()
+    )
     yield Check(
-        "batch_arithmetic", "In every batch: waiting before + read = matched + unmatched + waiting",
+        "batch_partitions",
+        "Every committed batch has all its partitions",
+        "A batch is committed when each of its partitions has written its rows and its "
+        "ledger row. A batch listed here has fewer or more ledger rows than it has "
+        "partitions, or was passed over without ever being committed.",
+        sa.union_all(
+            select(
+                c.batch,
+                c.drain,
+                c.partitions.label("partitions_expected"),
+                func.coalesce(sums.c.n, 0).label("partitions_in_ledger"),
+            )
+            .select_from(load_commits.outerjoin(sums, same))
+            .where(scope.holds(load_commits), func.coalesce(sums.c.n, 0) != c.partitions),
+            orphans,
+        ),
+    )
+    yield Check(
+        "commit_rows",
+        "Rows read by the partitions add up to the batch",
+        "A batch notes how many rows it read from the source, each of its partitions how "
+        "many it received. Rows lost or doubled between the two show here.",
+        select(
+            c.batch,
+            c.drain,
+            c.rows_read.label("rows_read_by_driver"),
+            sums.c.rows_read.label("rows_read_by_partitions"),
+        )
+        .select_from(load_commits.join(sums, same))
+        .where(scope.holds(load_commits), sums.c.rows_read != c.rows_read),
+    )
+    yield Check(
+        "batch_arithmetic",
+        "In every batch: waiting before + read = matched + unmatched + waiting",
         "Each stream tuple is matched, unmatched or still waiting in the join's memory; none may "
         "vanish and none may be counted twice. The difference is what is not accounted for.",
-        select(*load_of(load_batches), b.waiting_before, b.rows_read, b.matched, b.unmatched,
-               b.waiting, unaccounted(b).label("difference"))
-        .where(scope.holds(load_batches), unaccounted(b) != 0))
+        select(
+            *load_of(load_batches),
+            b.waiting_before,
+            b.rows_read,
+            b.matched,
+            b.unmatched,
+            b.waiting,
+            unaccounted(b).label("difference"),
+        ).where(scope.holds(load_batches), unaccounted(b) != 0),
+    )
     previous = func.lag(b.waiting).over(partition_by=b.partition, order_by=(b.batch, b.drain))
-    before = select(*load_of(load_batches), b.waiting_before,
-                    func.coalesce(previous, 0).label("waiting_after_previous_batch")) \
-        .where(scope.until(load_batches)).subquery("carried")
+    before = (
+        select(
+            *load_of(load_batches),
+            b.waiting_before,
+            func.coalesce(previous, 0).label("waiting_after_previous_batch"),
+        )
+        .where(scope.until(load_batches))
+        .subquery("carried")
+    )
     yield Check(
-        "waiting_carried", "What waited after one batch is taken up by the next",
+        "waiting_carried",
+        "What waited after one batch is taken up by the next",
         "Tuples that wait in the join are carried over in its saved state. A partition listed here "
         "began with another number of waiting tuples than the batch before it had left.",
-        select(before).where(scope.after(before),
-                             before.c.waiting_before != before.c.waiting_after_previous_batch))
-    yield Check("drained", "Nothing waits after a drain",
-                "A drain (at a stop, and when all available input has been read) finishes every "
-                "waiting tuple.", select(*load_of(load_batches), b.waiting)
-                .where(scope.holds(load_batches), b.drain == Kind.DRAIN, b.waiting != 0))
+        select(before).where(
+            scope.after(before), before.c.waiting_before != before.c.waiting_after_previous_batch
+        ),
+    )
+    yield Check(
+        "drained",
+        "Nothing waits after a drain",
+        "A drain (at a stop, and when all available input has been read) finishes every "
+        "waiting tuple.",
+        select(*load_of(load_batches), b.waiting).where(
+            scope.holds(load_batches), b.drain == Kind.DRAIN, b.waiting != 0
+        ),
+    )
     yield total_arithmetic(scope)
     yield input_arithmetic(scope)
 
@@ -142,101 +207,151 @@ def ledger_checks(scope: Scope) -> Iterator[Check]:
 def total_arithmetic(scope: Scope) -> Check:
     b = load_batches.c
     at_end = and_(b.batch == scope.last[0], b.drain == scope.last[1])
-    total = select(func.sum(b.rows_read).label("rows_read"), func.sum(b.matched).label("matched"),
-                   func.sum(b.unmatched).label("unmatched"),
-                   func.sum(case((at_end, b.waiting), else_=0)).label("waiting")) \
-        .where(scope.until(load_batches)).subquery("total")
+    total = (
+        select(
+            func.sum(b.rows_read).label("rows_read"),
+            func.sum(b.matched).label("matched"),
+            func.sum(b.unmatched).label("unmatched"),
+            func.sum(case((at_end, b.waiting), else_=0)).label("waiting"),
+        )
+        .where(scope.until(load_batches))
+        .subquery("total")
+    )
     difference = total.c.rows_read - total.c.matched - total.c.unmatched - total.c.waiting
-    return Check("total_arithmetic", "In total: read = matched + unmatched + waiting",
-                 "The same over everything that this app ever loaded, from its first batch to the "
-                 "last one verified here.",
-                 select(total, difference.label("difference")).where(difference != 0))
+    return Check(
+        "total_arithmetic",
+        "In total: read = matched + unmatched + waiting",
+        "The same over everything that this app ever loaded, from its first batch to the "
+        "last one verified here.",
+        select(total, difference.label("difference")).where(difference != 0),
+    )
 
 
 def input_arithmetic(scope: Scope) -> Check:
     b, i = load_batches.c, load_inputs.c
     names = ("waiting_before", "rows_read", "matched", "unmatched", "waiting")
-    own = select(*load_of(load_inputs), i.role, *(i[n] for n in names),
-                 unaccounted(i).label("difference")).where(scope.holds(load_inputs),
-                                                           unaccounted(i) != 0)
-    sums = select(i.load_id, *(func.sum(i[n]).label(n) for n in names)).group_by(
-        i.load_id).subquery("all_inputs")
+    own = select(
+        *load_of(load_inputs), i.role, *(i[n] for n in names), unaccounted(i).label("difference")
+    ).where(scope.holds(load_inputs), unaccounted(i) != 0)
+    sums = (
+        select(i.load_id, *(func.sum(i[n]).label(n) for n in names))
+        .group_by(i.load_id)
+        .subquery("all_inputs")
+    )
     differs = or_(sums.c.load_id.is_(None), *(sums.c[n] != b[n] for n in names))
-    load = select(*load_of(load_batches), literal("(all)"), *(b[n] for n in names), null()) \
-        .select_from(load_batches.outerjoin(sums, sums.c.load_id == b.load_id)) \
+    load = (
+        select(*load_of(load_batches), literal("(all)"), *(b[n] for n in names), null())
+        .select_from(load_batches.outerjoin(sums, sums.c.load_id == b.load_id))
         .where(scope.holds(load_batches), differs)
+    )
     return Check(
-        "input_arithmetic", "Of each input: waiting before + read = matched + unmatched + waiting",
+        "input_arithmetic",
+        "Of each input: waiting before + read = matched + unmatched + waiting",
         "Each tuple of a stream is joined, finished without a match, or still held by the join, in "
         "memory or on disk; and all inputs together are what the ledger says of the load (role "
-        "(all)). The difference is what is not accounted for.", sa.union_all(own, load))
+        "(all)). The difference is what is not accounted for.",
+        sa.union_all(own, load),
+    )
 
 
 def fact_rows(scope: Scope) -> Check:
     b = load_batches.c
     counted = _counted(scope, scope.fact, "facts")
     return Check(
-        "fact_rows", f"{scope.fact_name} has exactly the rows that the ledger says",
+        "fact_rows",
+        f"{scope.fact_name} has exactly the rows that the ledger says",
         "Each partition of a batch notes how many rows it wrote. Fewer rows now means that rows "
         "were deleted or lost, more means that they were written twice.",
-        sa.union_all(*_both_ways(counted, select(b.load_id, b.output_rows.label("rows_in_ledger"))
-                                 .where(scope.holds(load_batches), b.output_rows != 0)
-                                 .subquery("ledger"))))
+        sa.union_all(
+            *_both_ways(
+                counted,
+                select(b.load_id, b.output_rows.label("rows_in_ledger"))
+                .where(scope.holds(load_batches), b.output_rows != 0)
+                .subquery("ledger"),
+            )
+        ),
+    )
 
 
 def unmatched_rows(scope: Scope) -> Check:
     counted, ledger = _counted(scope, unmatched, "kept", unmatched.c.reason), _rejections(scope)
     b = load_batches.c
-    by_reason = select(func.coalesce(func.sum(ledger.c.rows_in_ledger), 0)).where(
-        ledger.c.load_id == b.load_id).correlate(load_batches).scalar_subquery()
+    by_reason = (
+        select(func.coalesce(func.sum(ledger.c.rows_in_ledger), 0))
+        .where(ledger.c.load_id == b.load_id)
+        .correlate(load_batches)
+        .scalar_subquery()
+    )
     totals = select(*load_of(load_batches), literal("(all)"), b.unmatched, by_reason).where(
-        scope.holds(load_batches), b.unmatched != by_reason)
-    return Check("unmatched_rows", "Every unmatched tuple is kept, with its reason",
-                 "A tuple without master data, without a key or that cannot be parsed goes to the "
-                 "table unmatched. Its rows, by reason, must be those that the ledger counted "
-                 "(reason (all): the ledger's total against its own count by reason).",
-                 sa.union_all(*_both_ways(counted, ledger, "reason"), totals))
+        scope.holds(load_batches), b.unmatched != by_reason
+    )
+    return Check(
+        "unmatched_rows",
+        "Every unmatched tuple is kept, with its reason",
+        "A tuple without master data, without a key or that cannot be parsed goes to the "
+        "table unmatched. Its rows, by reason, must be those that the ledger counted "
+        "(reason (all): the ledger's total against its own count by reason).",
+        sa.union_all(*_both_ways(counted, ledger, "reason"), totals),
+    )
 
 
 def _rejections(scope: Scope) -> FromClause:
     """Return the ledger's counts of unmatched tuples: load_id, reason, rows_in_ledger."""
     r = load_rejections.c
-    return select(r.load_id, r.reason, func.sum(r.tuples).label("rows_in_ledger")).where(
-        scope.holds(load_rejections)).group_by(r.load_id, r.reason).subquery("rejections")
+    return (
+        select(r.load_id, r.reason, func.sum(r.tuples).label("rows_in_ledger"))
+        .where(scope.holds(load_rejections))
+        .group_by(r.load_id, r.reason)
+        .subquery("rejections")
+    )
 
 
 def unparsable(scope: Scope) -> Check:
     limit = max(stream.spec.max_unparsable for stream in scope.streams)
     r = load_rejections.c
-    read = select(func.coalesce(func.sum(load_batches.c.rows_read),
-                                0)).where(scope.holds(load_batches)).scalar_subquery()
+    read = (
+        select(func.coalesce(func.sum(load_batches.c.rows_read), 0))
+        .where(scope.holds(load_batches))
+        .scalar_subquery()
+    )
     broken = select(func.coalesce(func.sum(r.tuples), 0)).where(
-        scope.holds(load_rejections), r.reason == Reason.UNPARSABLE)
-    counted = select(broken.scalar_subquery().label("unparsable"),
-                     read.label("rows_read")).subquery("counted")
+        scope.holds(load_rejections), r.reason == Reason.UNPARSABLE
+    )
+    counted = select(
+        broken.scalar_subquery().label("unparsable"), read.label("rows_read")
+    ).subquery("counted")
     return Check(
-        "unparsable", f"No more than {limit:.4g} of the tuples could not be parsed",
+        "unparsable",
+        f"No more than {limit:.4g} of the tuples could not be parsed",
         "A tuple that cannot be parsed has arrived, in unmatched, but its values have not. The "
         "limit is the job's stream.max_unparsable.",
-        select(counted).where(counted.c.unparsable > limit * counted.c.rows_read))
+        select(counted).where(counted.c.unparsable > limit * counted.c.rows_read),
+    )
 
 
 def same_rows(wrong: sa.Table, told: Iterable[str] = ()) -> Check:
     """Return the check that the rows' checksums are those of the ledger. wrong: the rows of loads
     whose checksum differs; told: sentences about what ``wrong`` omits."""
     columns = [c for c in wrong.columns if c.name != "number"]
-    return Check("same_rows", "The rows are the very ones that were loaded",
-                 "Each load notes a checksum over all columns of its rows, which are all read "
-                 "again. Where it differs, the load is joined again from its source and its master "
-                 "data: old is what these say, new what the warehouse has. "
-                 + " ".join(told), select(*columns).order_by(wrong.c.number))
+    return Check(
+        "same_rows",
+        "The rows are the very ones that were loaded",
+        "Each load notes a checksum over all columns of its rows, which are all read "
+        "again. Where it differs, the load is joined again from its source and its master "
+        "data: old is what these say, new what the warehouse has. " + " ".join(told),
+        select(*columns).order_by(wrong.c.number),
+    )
 
 
 def table_files(damaged: sa.Table) -> Check:
-    return Check("table_files", "Every file of the sink is there, and whole",
-                 "The table's log names its files with their sizes. A file listed here is gone, "
-                 "has another size or cannot be read; what it had is missing below too. "
-                 "Restore it, or load what the table lost under another app name.", select(damaged))
+    return Check(
+        "table_files",
+        "Every file of the sink is there, and whole",
+        "The table's log names its files with their sizes. A file listed here is gone, "
+        "has another size or cannot be read; what it had is missing below too. "
+        "Restore it, or load what the table lost under another app name.",
+        select(damaged),
+    )
 
 
 def no_duplicates(scope: Scope, sources: Sequence[sa.Table | None]) -> Check:
@@ -247,32 +362,48 @@ def no_duplicates(scope: Scope, sources: Sequence[sa.Table | None]) -> Check:
     """
     f, many_rows = scope.by_id, [r.surrogate for r in scope.roles if not r.unique]
     key = [f.c[n] for n in (*scope.ids, *many_rows)]
-    many = select(*key, func.count().label("rows_in_warehouse"),
-                  batch_of(func.min(f.c.load_id)).label("first_batch"),
-                  batch_of(func.max(f.c.load_id)).label("last_batch")) \
-        .where(*(f.c[n].is_not(None) for n in scope.ids), scope.recounted(f)) \
-        .group_by(*key).having(func.count() > 1).subquery("many")
+    many = (
+        select(
+            *key,
+            func.count().label("rows_in_warehouse"),
+            batch_of(func.min(f.c.load_id)).label("first_batch"),
+            batch_of(func.max(f.c.load_id)).label("last_batch"),
+        )
+        .where(*(f.c[n].is_not(None) for n in scope.ids), scope.recounted(f))
+        .group_by(*key)
+        .having(func.count() > 1)
+        .subquery("many")
+    )
     times: ColumnElement = literal(1)
     for stream, source in zip(scope.streams, sources, strict=True):
         if source is not None:
             same = and_(*(source.c[n] == many.c[of] for n, of in stream.ids.items()))
             times = times * select(func.count()).where(same).correlate(many).scalar_subquery()
     pair = len(scope.streams) > 1
-    return Check("no_pair_twice" if pair else "no_duplicates",
-                 f"No {'pair of tuples' if pair else 'stream tuple'} was loaded twice",
-                 f"It is identified by {listed(scope.ids)}"
-                 + (f"; it may match several master rows, but each of them "
-                    f"({listed(many_rows)}) only once." if many_rows else "."),
-                 select(*many.c, times.label("rows_in_source"))
-                 .where(many.c.rows_in_warehouse > times))
+    return Check(
+        "no_pair_twice" if pair else "no_duplicates",
+        f"No {'pair of tuples' if pair else 'stream tuple'} was loaded twice",
+        f"It is identified by {listed(scope.ids)}"
+        + (
+            f"; it may match several master rows, but each of them ({listed(many_rows)}) only once."
+            if many_rows
+            else "."
+        ),
+        select(*many.c, times.label("rows_in_source")).where(many.c.rows_in_warehouse > times),
+    )
 
 
 def _counted(scope: Scope, table: sa.Table, name: str, *further: ColumnElement) -> FromClause:
-    conditions = [scope.holds(table)] + ([table.c.fact_table == scope.fact_name]
-                                         if table is unmatched else [])
+    conditions = [scope.holds(table)] + (
+        [table.c.fact_table == scope.fact_name] if table is unmatched else []
+    )
     key = [table.c.load_id, *further]
-    return select(*key, func.count().label("rows_in_table")).where(*conditions).group_by(
-        *key).subquery(name)
+    return (
+        select(*key, func.count().label("rows_in_table"))
+        .where(*conditions)
+        .group_by(*key)
+        .subquery(name)
+    )
 
 
 def _both_ways(counted: FromClause, ledger: FromClause, *further: str) -> tuple[Select, Select]:
@@ -280,19 +411,30 @@ def _both_ways(counted: FromClause, ledger: FromClause, *further: str) -> tuple[
     in `counted`, and the rows of `counted` that `ledger` does not have."""
     same = and_(*(counted.c[k] == ledger.c[k] for k in ("load_id", *further)))
     found = func.coalesce(counted.c.rows_in_table, 0)
-    return (select(*load_of(ledger), *(ledger.c[k] for k in further), ledger.c.rows_in_ledger,
-                   found.label("rows_in_table"))
-            .select_from(ledger.outerjoin(counted, same)).where(found != ledger.c.rows_in_ledger),
-            select(*load_of(counted), *(counted.c[k] for k in further), literal(0),
-                   counted.c.rows_in_table)
-            .select_from(counted.outerjoin(ledger, same)).where(ledger.c.load_id.is_(None)))
+    return (
+        select(
+            *load_of(ledger),
+            *(ledger.c[k] for k in further),
+            ledger.c.rows_in_ledger,
+            found.label("rows_in_table"),
+        )
+        .select_from(ledger.outerjoin(counted, same))
+        .where(found != ledger.c.rows_in_ledger),
+        select(
+            *load_of(counted), *(counted.c[k] for k in further), literal(0), counted.c.rows_in_table
+        )
+        .select_from(counted.outerjoin(ledger, same))
+        .where(ledger.c.load_id.is_(None)),
+    )
 
 
 def load_of(table: FromClause) -> list[ColumnElement]:
     """Return the batch, drain and partition of a row's load_id, for people."""
     parts = {"batch": batch_of, "drain": drain_of, "partition": partition_of}
-    return [table.c[name] if name in table.c else part(table.c.load_id).label(name)
-            for name, part in parts.items()]
+    return [
+        table.c[name] if name in table.c else part(table.c.load_id).label(name)
+        for name, part in parts.items()
+    ]
 
 
 def listed(names: Iterable[str]) -> str:

@@ -33,23 +33,33 @@ def stage_checksums(staging: Staging, scope: Scope, facts: Sums | None) -> sa.Ta
         facts = _scan(staging.engine, scope.fact, columns, scope.holds(scope.fact))
     mine = sa.and_(scope.holds(unmatched), unmatched.c.fact_table == scope.fact_name)
     kept = _scan(staging.engine, unmatched, [unmatched.c[name] for name in KEPT], mine)
-    table = staging.table("checksums", Column("load_id", BigInteger),
-                          Column("facts_checksum", BigInteger),
-                          Column("unmatched_checksum", BigInteger))
-    staging.insert(table, [(load, signed(facts.get(load, 0)), signed(kept.get(load, 0)))
-                           for load in {*facts, *kept}])
+    table = staging.table(
+        "checksums",
+        Column("load_id", BigInteger),
+        Column("facts_checksum", BigInteger),
+        Column("unmatched_checksum", BigInteger),
+    )
+    staging.insert(
+        table,
+        [(load, signed(facts.get(load, 0)), signed(kept.get(load, 0))) for load in {*facts, *kept}],
+    )
     staging.index(table, "load_id")
     return table
 
 
-def _scan(engine: sa.Engine, table: sa.Table, columns: list[Column],
-          where: sa.ColumnElement[bool]) -> Sums:
+def _scan(
+    engine: sa.Engine, table: sa.Table, columns: list[Column], where: sa.ColumnElement[bool]
+) -> Sums:
     """Return the sums by load of a table's rows, read in batches."""
     schema = pa.schema(
-        [f for f in arrow_schema(table) if f.name in {"load_id", *(c.name for c in columns)}])
+        [f for f in arrow_schema(table) if f.name in {"load_id", *(c.name for c in columns)}]
+    )
     with engine.connect() as connection:
-        return sum_up(fetch(connection,
-                            select(*(table.c[name] for name in schema.names)).where(where), schema))
+        return sum_up(
+            fetch(
+                connection, select(*(table.c[name] for name in schema.names)).where(where), schema
+            )
+        )
 
 
 def sum_up(batches: Iterable[pa.RecordBatch]) -> Sums:

@@ -37,11 +37,16 @@ class ReportRenderer:
         checks = [read_result(r) for r in result.results]
         metas = [r.expectation_config.meta or {} for r in result.results]
         run: dict[str, Any] = next((m["run"] for m in metas if "run" in m), {})
-        return {"run": run, "success": bool(result.success),
-                "checks": sorted(checks, key=lambda c: c["success"]),
-                "failed": sum(not c["success"] for c in checks), "asset": result.asset_name,
-                "time": _time(result.meta["validation_time"]), "home": "../" * 4 + "index.html",
-                "rows_shown": ROWS_SHOWN}
+        return {
+            "run": run,
+            "success": bool(result.success),
+            "checks": sorted(checks, key=lambda c: c["success"]),
+            "failed": sum(not c["success"] for c in checks),
+            "asset": result.asset_name,
+            "time": _time(result.meta["validation_time"]),
+            "home": "../" * 4 + "index.html",
+            "rows_shown": ROWS_SHOWN,
+        }
 
 
 class RunsRenderer:
@@ -51,11 +56,22 @@ class RunsRenderer:
         pass
 
     def render(self, links: dict[str, Any]) -> dict[str, Any]:
-        runs = sorted(links.get("validations_links", []), key=lambda r: str(r["run_time"]),
-                      reverse=True)
-        return {"runs": [{"name": r["run_name"], "suite": r["expectation_suite_name"],
-                          "asset": r["asset_name"], "success": r["validation_success"],
-                          "time": _time(r["run_time"]), "path": r["filepath"]} for r in runs]}
+        runs = sorted(
+            links.get("validations_links", []), key=lambda r: str(r["run_time"]), reverse=True
+        )
+        return {
+            "runs": [
+                {
+                    "name": r["run_name"],
+                    "suite": r["expectation_suite_name"],
+                    "asset": r["asset_name"],
+                    "success": r["validation_success"],
+                    "time": _time(r["run_time"]),
+                    "path": r["filepath"],
+                }
+                for r in runs
+            ]
+        }
 
 
 class _View:
@@ -78,11 +94,15 @@ class RunsView(_View):
 
 @cache
 def _templates() -> Environment:
-    environment = Environment(loader=PackageLoader("semistream.quality"),
-                              autoescape=select_autoescape(["html"]),
-                              trim_blocks=True, lstrip_blocks=True)
-    environment.filters["number"] = lambda v: f"{v:,}" if isinstance(
-        v, (int, float)) and not isinstance(v, bool) else v
+    environment = Environment(
+        loader=PackageLoader("semistream.quality"),
+        autoescape=select_autoescape(["html"]),
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["number"] = lambda v: (
+        f"{v:,}" if isinstance(v, (int, float)) and not isinstance(v, bool) else v
+    )
     environment.filters["cell"] = lambda v: "NULL" if v is None else v
     environment.filters["words"] = lambda v: str(v).replace("-", " ")
     environment.filters["label"] = lambda v: str(v).replace("_", " ")

@@ -29,10 +29,14 @@ class FoundRows(QueryMetricProvider):
     value_keys = ("query",)
 
     @metric_value(engine=SqlAlchemyExecutionEngine)
-    def _sqlalchemy(cls, execution_engine: SqlAlchemyExecutionEngine,
-                    metric_domain_kwargs: dict[str, Any],
-                    metric_value_kwargs: dict[str, Any], metrics: dict[str, Any],
-                    runtime_configuration: dict[str, Any]) -> dict[str, Any]:
+    def _sqlalchemy(
+        cls,
+        execution_engine: SqlAlchemyExecutionEngine,
+        metric_domain_kwargs: dict[str, Any],
+        metric_value_kwargs: dict[str, Any],
+        metrics: dict[str, Any],
+        runtime_configuration: dict[str, Any],
+    ) -> dict[str, Any]:
         found = execution_engine.execute_query(sa.text(metric_value_kwargs["query"]))
         rows = [[_plain(v) for v in row] for row in found.fetchmany(ROWS_SHOWN)]
         count = len(rows)
@@ -49,14 +53,18 @@ class ExpectQueryToFindNoRows(BatchExpectation):
     success_keys: ClassVar[tuple[str, ...]] = ("query",)
     domain_keys: ClassVar[tuple[str, ...]] = ("batch_id", "row_condition", "condition_parser")
 
-    def _validate(self, metrics: dict[str, Any],
-                  runtime_configuration: dict[str, Any] | None = None,
-                  execution_engine: ExecutionEngine
-                  | None = None) -> ExpectationValidationResult | dict[str, Any]:
+    def _validate(
+        self,
+        metrics: dict[str, Any],
+        runtime_configuration: dict[str, Any] | None = None,
+        execution_engine: ExecutionEngine | None = None,
+    ) -> ExpectationValidationResult | dict[str, Any]:
         found = metrics[FoundRows.metric_name]
         details = {"columns": found["columns"], "unexpected_rows": found["rows"]}
-        return {"success": found["count"] == 0,
-                "result": {"observed_value": found["count"], "details": details}}
+        return {
+            "success": found["count"] == 0,
+            "result": {"observed_value": found["count"], "details": details},
+        }
 
 
 def _plain(value: Any) -> Any:

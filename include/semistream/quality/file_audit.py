@@ -40,8 +40,10 @@ def stage_file_audit(staging: Staging, scope: Scope, of: Stream) -> sa.Table | N
     if stream.format not in FILE_FORMATS or not stream.path:
         return None
     if is_remote(stream.path):
-        staging.reserve(f"Nobody looked for files of the source {stream.path} that no batch "
-                             "has, or that were written since: it is not on a file system here.")
+        staging.reserve(
+            f"Nobody looked for files of the source {stream.path} that no batch "
+            "has, or that were written since: it is not on a file system here."
+        )
         return None
     c, path = load_commits.c, os.path.abspath(stream.path)
     with staging.engine.connect() as connection:
@@ -49,25 +51,35 @@ def stage_file_audit(staging: Staging, scope: Scope, of: Stream) -> sa.Table | N
         names, findings = _changed(connection, scope)
         findings += _passed_over(path, stream, names, listed)
     if not os.path.lexists(fixed_part(path)):
-        staging.reserve(f"The source {stream.path} is gone. Nobody can tell whether it had "
-                             "files that no batch has.")
+        staging.reserve(
+            f"The source {stream.path} is gone. Nobody can tell whether it had "
+            "files that no batch has."
+        )
     if listed is None:
-        staging.reserve("It is not known yet which files the source had when it was read "
-                             "last, so that none can be missed: the ledger notes that when all "
-                             "that was there has been loaded.")
-    table = staging.table(f"files_{of.name}", Column("batch", BigInteger),
-                          Column("file", LongString()), Column("finding", LongString()))
+        staging.reserve(
+            "It is not known yet which files the source had when it was read "
+            "last, so that none can be missed: the ledger notes that when all "
+            "that was there has been loaded."
+        )
+    table = staging.table(
+        f"files_{of.name}",
+        Column("batch", BigInteger),
+        Column("file", LongString()),
+        Column("finding", LongString()),
+    )
     staging.insert(table, ((batch, escaped(file), found) for batch, file, found in findings))
     return table
 
 
-def _changed(connection: sa.Connection,
-             scope: Scope) -> tuple[set[str], list[tuple[int | None, str, str]]]:
+def _changed(
+    connection: sa.Connection, scope: Scope
+) -> tuple[set[str], list[tuple[int | None, str, str]]]:
     """Return the files that the ledger names, and findings for those of them that were written
     since."""
     f, names, findings = load_files.c, set(), []
     rows = connection.execution_options(yield_per=AT_ONCE).execute(
-        select(f.batch, f.path, f.size, f.modified).where(f.app == scope.app))
+        select(f.batch, f.path, f.size, f.modified).where(f.app == scope.app)
+    )
     for batch, *noted in rows:
         names.add(noted[0])
         file = DataFile(*noted)
@@ -79,12 +91,14 @@ def _changed(connection: sa.Connection,
         if file.known and now is not None and now != file:
             before, after = (f"{x.size:,} bytes of {_time(x.modified)}" for x in (file, now))
             findings.append(
-                (batch, file.path, f"written since it was loaded: {before} then, {after} now"))
+                (batch, file.path, f"written since it was loaded: {before} then, {after} now")
+            )
     return names, findings
 
 
-def _passed_over(path: str, stream: StreamSpec, names: set[str],
-                 listed: float | None) -> Iterator[tuple[int | None, str, str]]:
+def _passed_over(
+    path: str, stream: StreamSpec, names: set[str], listed: float | None
+) -> Iterator[tuple[int | None, str, str]]:
     """Yield files that are in no batch although they were there when the source was listed.
 
     A file came when its inode last changed, whatever modification time it was given, or when a
@@ -101,15 +115,21 @@ def _passed_over(path: str, stream: StreamSpec, names: set[str],
             continue
         if listed is None:
             continue
-        between = (d for d in Path(entry.path).parents if d.is_relative_to(fixed_part(path))
-                   and d != fixed_part(path))
+        between = (
+            d
+            for d in Path(entry.path).parents
+            if d.is_relative_to(fixed_part(path)) and d != fixed_part(path)
+        )
         try:
             came = max(entry.stat().st_ctime_ns, *(d.stat().st_ctime_ns for d in between), 0)
         except FileNotFoundError:  # gone meanwhile
             continue
         if came < listed * 1e9:
-            yield (None, entry.path, f"in no batch, and there since {_time(came)}: "
-                                     f"{entry.stat().st_size:,} bytes")
+            yield (
+                None,
+                entry.path,
+                f"in no batch, and there since {_time(came)}: {entry.stat().st_size:,} bytes",
+            )
 
 
 def _time(ns: int) -> str:

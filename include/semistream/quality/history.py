@@ -50,38 +50,54 @@ class Ahead(NamedTuple):
     unknown: str = ""
 
 
-def checks(staging: Staging, scope: Scope, ahead: Ahead, stored: StoredRows | None,
-           gone: str, closed: sa.Table | None = None) -> Iterator[Check]:
+def checks(
+    staging: Staging,
+    scope: Scope,
+    ahead: Ahead,
+    stored: StoredRows | None,
+    gone: str,
+    closed: sa.Table | None = None,
+) -> Iterator[Check]:
     """Yield the checks of the ledger's history. stored: the rows of a sink outside the warehouse;
     gone: why the fact table cannot be read, empty if it can; closed: the totals of the fact table's
     keys, if it has some."""
     if ahead.unknown:
         staging.reserve(ahead.unknown)
     if ahead.findings is not None:
-        table = staging.table("history", Column("file", LongString()),
-                              Column("finding", LongString()))
+        table = staging.table(
+            "history", Column("file", LongString()), Column("finding", LongString())
+        )
         staging.insert(table, ahead.findings)
         yield Check(
-            "ledger_is_newest", "The ledger has every batch that the load has finished",
+            "ledger_is_newest",
+            "The ledger has every batch that the load has finished",
             "The load's checkpoint says which batch it works on, and which ones Spark takes for "
             "done. Where these are ahead, an older backup of the warehouse was put back. Restore "
             "the warehouse as the checkpoint knows it, or load the source anew (semistream reset).",
-            select(table))
+            select(table),
+        )
     if gone:
         table = staging.table("gone", Column("fact_table", NAME), Column("finding", LongString()))
         staging.insert(table, [(scope.fact_name, gone)])
         yield Check(
-            "fact_table", f"{scope.fact_name} is there",
+            "fact_table",
+            f"{scope.fact_name} is there",
             "Nothing of what was loaded can be proven without it. Restore it from a backup of the "
-            "same time as the ledger, or load the source anew (semistream reset).", select(table))
+            "same time as the ledger, or load the source anew (semistream reset).",
+            select(table),
+        )
         return
-    table = staging.table("unknown", Column("table", NAME), Column("load_id", BigInteger),
-                          Column("rows", BigInteger))
+    table = staging.table(
+        "unknown", Column("table", NAME), Column("load_id", BigInteger), Column("rows", BigInteger)
+    )
     staging.insert(table, _unknown_loads(staging.engine, scope, stored, closed))
     yield Check(
-        "known_loads", "Every row belongs to a load that the ledger has",
+        "known_loads",
+        "Every row belongs to a load that the ledger has",
         "Each row names the load that wrote it. The ledger has no load of the key listed here: the "
-        "rows were put there by another, or their ledger row is lost.", select(table))
+        "rows were put there by another, or their ledger row is lost.",
+        select(table),
+    )
 
 
 # ---- the checkpoint
@@ -97,8 +113,13 @@ def lost_batches(engine: sa.Engine, app: str, default: Path) -> Ahead:
         noted = connection.scalar(select(load_apps.c.checkpoint).where(load_apps.c.app == app))
     checkpoint = Path(noted) if noted else default
     if not checkpoint.is_dir():
-        return Ahead(None, f"Nothing tells whether the ledger lacks the newest batches: the "
-                           f"checkpoint {checkpoint} is not here." if noted else "")
+        return Ahead(
+            None,
+            f"Nothing tells whether the ledger lacks the newest batches: the "
+            f"checkpoint {checkpoint} is not here."
+            if noted
+            else "",
+        )
     try:
         done, at, soon = done_by_spark(checkpoint), position(checkpoint), prepared(checkpoint)
     except StateError as e:
@@ -112,8 +133,9 @@ def lost_batches(engine: sa.Engine, app: str, default: Path) -> Ahead:
     if done > (last[0] if last else -1):
         findings.append((str(checkpoint / "query"), f"Spark takes batch {done} for done, {ends}"))
     if at is not None and not follows(at, last) and at > (last or START):
-        findings.append((str(checkpoint / "progress.json"),
-                         f"the load works on {_named(at)}, {ends}"))
+        findings.append(
+            (str(checkpoint / "progress.json"), f"the load works on {_named(at)}, {ends}")
+        )
     return Ahead(findings + _lost_states(ledger, checkpoint, last))
 
 
@@ -122,10 +144,16 @@ def _lost_states(ledger: Ledger, checkpoint: Path, last: Position | None) -> lis
     later commit removes them rightly, so the newest commit is read again."""
     if last is None:
         return []
-    states = [checkpoint / "state" / load.state_file for load in ledger.partitions(*last)
-              if load.waiting and load.state_file]
-    lost = [(str(state), f"the tuples that wait after {_named(last)} are gone") for state in states
-            if not state.exists()]
+    states = [
+        checkpoint / "state" / load.state_file
+        for load in ledger.partitions(*last)
+        if load.waiting and load.state_file
+    ]
+    lost = [
+        (str(state), f"the tuples that wait after {_named(last)} are gone")
+        for state in states
+        if not state.exists()
+    ]
     return lost if lost and ledger.last() == last else []
 
 
@@ -136,19 +164,25 @@ def _named(at: Position) -> str:
 # ---- the rows
 
 
-def _unknown_loads(engine: sa.Engine, scope: Scope, stored: StoredRows | None,
-                   closed: sa.Table | None) -> Iterator[tuple[str, int | None, int]]:
+def _unknown_loads(
+    engine: sa.Engine, scope: Scope, stored: StoredRows | None, closed: sa.Table | None
+) -> Iterator[tuple[str, int | None, int]]:
     """Yield (table, load_id, rows) of rows without a load in the ledger that are this app's or
     nobody's. Other apps' rows are proven by their own verifications."""
     c, b = load_commits.c, load_batches.c
     same = and_(c.app == b.app, c.batch == b.batch, c.drain == b.drain)
     with engine.connect() as connection:
         loads = connection.execute(
-            select(b.load_id, c.fact_table).select_from(load_batches.outerjoin(load_commits, same))
-            .order_by(b.load_id)).all()
+            select(b.load_id, c.fact_table)
+            .select_from(load_batches.outerjoin(load_commits, same))
+            .order_by(b.load_id)
+        ).all()
         others = connection.execute(
-            select(load_apps.c.number, c.fact_table).join(load_commits, c.app == load_apps.c.app)
-            .where(load_apps.c.app != scope.app).distinct()).all()
+            select(load_apps.c.number, c.fact_table)
+            .join(load_commits, c.app == load_apps.c.app)
+            .where(load_apps.c.app != scope.app)
+            .distinct()
+        ).all()
     of_others = [app_loads(app.number) for app in others]
     of_others_here = [app_loads(app.number) for app in others if app.fact_table == scope.fact_name]
     everywhere = [load.load_id for load in loads]
@@ -157,10 +191,14 @@ def _unknown_loads(engine: sa.Engine, scope: Scope, stored: StoredRows | None,
         first, last = FIRST, LAST
     else:
         first, last = last_load(scope.number, scope.first) + 1, app_loads(scope.number)[1]
-    for table, known, theirs in ((scope.fact, here, of_others_here),
-                                 *([] if closed is None else [(closed, here, of_others_here)]),
-                                 *((table, everywhere, of_others) for table in (
-                                     unmatched, propagated, load_inputs, load_rejections))):
+    for table, known, theirs in (
+        (scope.fact, here, of_others_here),
+        *([] if closed is None else [(closed, here, of_others_here)]),
+        *(
+            (table, everywhere, of_others)
+            for table in (unmatched, propagated, load_inputs, load_rejections)
+        ),
+    ):
         name = scope.fact_name if table is scope.fact else table.name
         gaps = list(_gaps([(load, load) for load in known] + theirs, first, last))
         for load, rows in _rows_in(engine, table, gaps):
@@ -168,8 +206,9 @@ def _unknown_loads(engine: sa.Engine, scope: Scope, stored: StoredRows | None,
     if stored is not None and scope.first is None:
         mine, known_loads = app_loads(scope.number), set(everywhere)
         for other, rows in _of_nobody(stored):
-            if other is None or not (other in known_loads
-                                     or any(a <= other <= z for a, z in [mine, *of_others_here])):
+            if other is None or not (
+                other in known_loads or any(a <= other <= z for a, z in [mine, *of_others_here])
+            ):
                 yield scope.fact_name, other, rows
 
 
@@ -184,19 +223,25 @@ def _gaps(covered: Iterable[tuple[int, int]], first: int, last: int) -> Iterator
     yield first, last
 
 
-def _rows_in(engine: sa.Engine, table: sa.Table,
-             gaps: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+def _rows_in(
+    engine: sa.Engine, table: sa.Table, gaps: list[tuple[int, int]]
+) -> Iterator[tuple[int, int]]:
     """Yield (load_id, rows) of the rows in the gaps between known loads, found through the primary
     key. Loads that were committed meanwhile are excluded."""
     key, known = table.c.load_id, load_batches.c.load_id
     found = 0
     with engine.connect() as connection:
         for i in range(0, len(gaps), GAPS_AT_ONCE):
-            within = or_(*(key.between(*gap) for gap in gaps[i:i + GAPS_AT_ONCE]))
+            within = or_(*(key.between(*gap) for gap in gaps[i : i + GAPS_AT_ONCE]))
             if connection.execute(select(key).where(within).limit(1)).first() is None:
                 continue
-            rows = select(key, func.count()).where(
-                within, key.not_in(select(known))).group_by(key).order_by(key).limit(LOADS_NAMED)
+            rows = (
+                select(key, func.count())
+                .where(within, key.not_in(select(known)))
+                .group_by(key)
+                .order_by(key)
+                .limit(LOADS_NAMED)
+            )
             for load, count in connection.execute(rows).tuples().all():
                 yield load, count
                 found += 1

@@ -40,16 +40,27 @@ def stage_join_sizes(staging: Staging, scope: Scope, role: Role) -> sa.Table | N
     """
     read, unknown = _read(staging, scope, role)
     for version in sorted(unknown & set(read)):
-        staging.reserve(f"Some loads with version {version} of the master data kept no sketch "
-                             f"of their keys, or one of another size: how many rows they should "
-                             f"have brought is not estimated.")
-    rows = [row for version, each in sorted(read.items()) if version not in unknown
-            for row in _row(staging, scope, role, version, each)]
+        staging.reserve(
+            f"Some loads with version {version} of the master data kept no sketch "
+            f"of their keys, or one of another size: how many rows they should "
+            f"have brought is not estimated."
+        )
+    rows = [
+        row
+        for version, each in sorted(read.items())
+        if version not in unknown
+        for row in _row(staging, scope, role, version, each)
+    ]
     if not rows:
         return None
-    table = staging.table("join_sizes", Column("version", NAME),
-                          *(Column(name, BigInteger) for name in
-                            ("estimate", "bound", "at_least", "at_most", "rows_loaded")))
+    table = staging.table(
+        "join_sizes",
+        Column("version", NAME),
+        *(
+            Column(name, BigInteger)
+            for name in ("estimate", "bound", "at_least", "at_most", "rows_loaded")
+        ),
+    )
     staging.insert(table, rows)
     return table
 
@@ -58,8 +69,11 @@ def _read(staging: Staging, scope: Scope, role: Role) -> tuple[dict[str, _Read],
     """Return what was read under each version, and the versions some of whose loads have no usable
     sketch."""
     loads = role.loads()
-    query = select(loads.c.version, loads.c.rows_read, loads.c.key_sketch).where(
-        _since(scope, loads), loads.c.rows_read > 0).order_by(loads.c.load_id)
+    query = (
+        select(loads.c.version, loads.c.rows_read, loads.c.key_sketch)
+        .where(_since(scope, loads), loads.c.rows_read > 0)
+        .order_by(loads.c.load_id)
+    )
     found: dict[str, _Read] = {}
     unknown = set()
     with staging.engine.connect() as connection:
@@ -74,32 +88,45 @@ def _read(staging: Staging, scope: Scope, role: Role) -> tuple[dict[str, _Read],
     return found, unknown
 
 
-def _row(staging: Staging, scope: Scope, role: Role, version: str,
-         read: _Read) -> Iterator[tuple[str | int, ...]]:
+def _row(
+    staging: Staging, scope: Scope, role: Role, version: str, read: _Read
+) -> Iterator[tuple[str | int, ...]]:
     snapshot = role.snapshots / version
     if not snapshot.is_dir():
-        staging.reserve(f"Version {version} of the master data is no longer kept: how many "
-                             f"rows its loads should have brought is not estimated.")
+        staging.reserve(
+            f"Version {version} of the master data is no longer kept: how many "
+            f"rows its loads should have brought is not estimated."
+        )
         return
     try:
-        (value, bound), most = join_size(read.sketch, read.tuples, read.loads,
-                                         key_frequencies(snapshot), FAILURE)
+        (value, bound), most = join_size(
+            read.sketch, read.tuples, read.loads, key_frequencies(snapshot), FAILURE
+        )
     except StateError as e:
-        staging.reserve(f"How many rows the loads with version {version} of the master data "
-                             f"should have brought is not estimated: {e}")
+        staging.reserve(
+            f"How many rows the loads with version {version} of the master data "
+            f"should have brought is not estimated: {e}"
+        )
         return
     waiting = most * scope.waiting if version == role.versions.get(scope.last) else 0
-    yield (version, round(value), round(bound), max(round(value - bound) - waiting, 0),
-           round(value + bound), _loaded(staging, scope, role, version))
+    yield (
+        version,
+        round(value),
+        round(bound),
+        max(round(value - bound) - waiting, 0),
+        round(value + bound),
+        _loaded(staging, scope, role, version),
+    )
 
 
 def _loaded(staging: Staging, scope: Scope, role: Role, version: str) -> int:
     """Count the facts with master data in the table itself."""
     loads, f = role.loads(), scope.fact.c
-    count = select(func.count()).select_from(
-        loads.join(scope.fact, f.load_id == loads.c.load_id)).where(
-            _since(scope, loads), loads.c.version == version,
-            f[role.surrogate].is_not(None))
+    count = (
+        select(func.count())
+        .select_from(loads.join(scope.fact, f.load_id == loads.c.load_id))
+        .where(_since(scope, loads), loads.c.version == version, f[role.surrogate].is_not(None))
+    )
     with staging.engine.connect() as connection:
         return connection.scalar(count) or 0
 

@@ -30,23 +30,31 @@ def stage_older(staging: Staging, scope: Scope, role: Role) -> Older | None:
     kept = [loads.version for loads in older if (role.snapshots / loads.version).is_dir()]
     if not kept or not role.added:
         return None
-    facts = staging.table("older", Column("load_id", BigInteger), Column("load_row", Integer),
-                          Column("quality_version", NAME), Column(role.surrogate, BigInteger))
+    facts = staging.table(
+        "older",
+        Column("load_id", BigInteger),
+        Column("load_row", Integer),
+        Column("quality_version", NAME),
+        Column(role.surrogate, BigInteger),
+    )
     master = master_table(staging, role, "older_master")
     _stage_facts(staging, scope, role, facts, kept)
     f = facts.c
     for version in kept:
         with staging.engine.connect() as connection:
-            keys = connection.scalars(select(f[role.surrogate]).where(
-                f.quality_version == version).distinct()).all()
+            keys = connection.scalars(
+                select(f[role.surrogate]).where(f.quality_version == version).distinct()
+            ).all()
         try:
             if keys:
                 stage_version(staging, role, master, version, role.surrogate, keys)
         except (OSError, pa.ArrowException) as e:
             with staging.engine.begin() as connection:
                 connection.execute(facts.delete().where(f.quality_version == version))
-            staging.unseen.append(f"facts of version {version} of the master data were not all "
-                                  f"compared with it, as it cannot be read ({e})")
+            staging.unseen.append(
+                f"facts of version {version} of the master data were not all "
+                f"compared with it, as it cannot be read ({e})"
+            )
     staging.index(master, role.surrogate)
     return Older(facts, master)
 
@@ -68,22 +76,41 @@ def _loads(staging: Staging, scope: Scope, role: Role) -> list[Loads]:
     at = (b.batch * 2 + b.drain).label("at")
     with staging.engine.connect() as connection:
         for row in connection.execute(
-            select(b.version, at, func.sum(b.output_rows).label("facts"),
-                   func.sum(b.unmatched).label("unmatched"))
-            .where(scope.holds(of_role), b.version != role.version,
-                   or_(b.output_rows > 0, b.unmatched > 0)).group_by(b.version, at)):
+            select(
+                b.version,
+                at,
+                func.sum(b.output_rows).label("facts"),
+                func.sum(b.unmatched).label("unmatched"),
+            )
+            .where(
+                scope.holds(of_role),
+                b.version != role.version,
+                or_(b.output_rows > 0, b.unmatched > 0),
+            )
+            .group_by(b.version, at)
+        ):
             found.setdefault(row.version, []).append(row)
-    return [Loads(version, tuple(row.at for row in rows), sum(int(row.facts) for row in rows),
-                  sum(int(row.unmatched) for row in rows))
-            for version, rows in sorted(found.items())]
+    return [
+        Loads(
+            version,
+            tuple(row.at for row in rows),
+            sum(int(row.facts) for row in rows),
+            sum(int(row.unmatched) for row in rows),
+        )
+        for version, rows in sorted(found.items())
+    ]
 
 
 def _tell_lost(staging: Staging, scope: Scope, loads: Loads) -> None:
-    what = (f"{loads.facts:,} facts and {loads.unmatched:,} unmatched tuples were loaded with "
-            f"version {loads.version} of the master data, which is no longer kept")
+    what = (
+        f"{loads.facts:,} facts and {loads.unmatched:,} unmatched tuples were loaded with "
+        f"version {loads.version} of the master data, which is no longer kept"
+    )
     if _seen_before(staging, scope, loads):
-        staging.notes.append(f"{what}: they were compared with it by an earlier verification, and "
-                             f"by their checksums have not changed since.")
+        staging.notes.append(
+            f"{what}: they were compared with it by an earlier verification, and "
+            f"by their checksums have not changed since."
+        )
     else:
         staging.unseen.append(f"{what}: they were not compared with it")
 
@@ -92,11 +119,22 @@ def _seen_before(staging: Staging, scope: Scope, loads: Loads) -> bool:
     """Return whether successful verifications have compared all of these loads."""
     q = quality_runs.c
     with staging.engine.connect() as connection:
-        runs = [as_run(row) for row in connection.execute(select(quality_runs).where(
-            q.app == scope.app, q.fact_table == scope.fact_name, q.success == 1,
-            q.unseen.is_not(None)))]
-    looked = [(2 * run.first[0] + run.first[1], 2 * run.last[0] + run.last[1]) for run in runs
-              if not any(f"version {loads.version} " in what for what in run.unseen)]
+        runs = [
+            as_run(row)
+            for row in connection.execute(
+                select(quality_runs).where(
+                    q.app == scope.app,
+                    q.fact_table == scope.fact_name,
+                    q.success == 1,
+                    q.unseen.is_not(None),
+                )
+            )
+        ]
+    looked = [
+        (2 * run.first[0] + run.first[1], 2 * run.last[0] + run.last[1])
+        for run in runs
+        if not any(f"version {loads.version} " in what for what in run.unseen)
+    ]
     return all(_within(at, looked) for at in loads.positions)
 
 
@@ -104,17 +142,24 @@ def _within(at: int, ranges: Iterable[tuple[int, int]]) -> bool:
     return any(first < at <= last for first, last in ranges)
 
 
-def _stage_facts(staging: Staging, scope: Scope, role: Role, facts: sa.Table,
-                 versions: list[str]) -> None:
+def _stage_facts(
+    staging: Staging, scope: Scope, role: Role, facts: sa.Table, versions: list[str]
+) -> None:
     """Stage the facts of these versions that differ from today's dimension."""
     f, d, i = scope.fact, role.dimension, load_inputs.c
-    differ = or_(d.c[role.surrogate].is_(None),
-                 *(f.c[a].is_distinct_from(d.c[m]) for a, m in role.added.items()))
+    differ = or_(
+        d.c[role.surrogate].is_(None),
+        *(f.c[a].is_distinct_from(d.c[m]) for a, m in role.added.items()),
+    )
     same = f.c[role.surrogate] == d.c[role.surrogate]
-    query = select(f.c.load_id, f.c.load_row, i.version, f.c[role.surrogate]).select_from(
-        f.join(load_inputs, and_(i.load_id == f.c.load_id, i.role == role.name))
-        .outerjoin(d, same)).where(
-            scope.holds(f), i.version.in_(versions), f.c[role.surrogate].is_not(None),
-            differ)
+    query = (
+        select(f.c.load_id, f.c.load_row, i.version, f.c[role.surrogate])
+        .select_from(
+            f.join(load_inputs, and_(i.load_id == f.c.load_id, i.role == role.name)).outerjoin(
+                d, same
+            )
+        )
+        .where(scope.holds(f), i.version.in_(versions), f.c[role.surrogate].is_not(None), differ)
+    )
     with staging.engine.begin() as connection:
         connection.execute(facts.insert().from_select([c.name for c in facts.columns], query))

@@ -24,8 +24,13 @@ from semistream.warehouse.tables import existing_table
 ROUNDING = 1e-9  # relative error allowed in a sum of doubles
 
 
-def pair_checks(staging: Staging, scope: Scope, job: StreamStreamJob,
-                sources: Sequence[sa.Table | None], size: int) -> Iterator[Check]:
+def pair_checks(
+    staging: Staging,
+    scope: Scope,
+    job: StreamStreamJob,
+    sources: Sequence[sa.Table | None],
+    size: int,
+) -> Iterator[Check]:
     """Yield the checks that are possible. sources: the recounted ids of each stream; size: how many
     tuples of each stream are joined again."""
     yield equal_keys(scope)
@@ -35,9 +40,12 @@ def pair_checks(staging: Staging, scope: Scope, job: StreamStreamJob,
             yield from closed_checks(scope, closing, closed)
         else:
             name = closed_name(scope.fact_name)
-            yield Check("closed_totals", f"The table {name} is there",
-                        "It has the totals of keys that are final.",
-                        select(literal(name).label("missing_table")))
+            yield Check(
+                "closed_totals",
+                f"The table {name} is there",
+                "It has the totals of keys that are final.",
+                select(literal(name).label("missing_table")),
+            )
     if all(stream.ids for stream in scope.streams):
         yield from sample_pairs(staging, scope, job, sources, size)
     else:
@@ -56,42 +64,69 @@ def closed_checks(scope: Scope, closing: Closing, closed: sa.Table) -> Iterator[
     """Yield the checks of the totals of final keys. All keys are checked, because rows may have
     come since."""
     f, c, b = scope.fact, closed.c, load_batches.c
-    own = select(*(f.c[k] for k in closing.keys), *closing.sums(f)).where(
-        scope.until(f), *(f.c[k].is_not(None) for k in closing.keys)).group_by(
-            *(f.c[k] for k in closing.keys)).subquery("own")
+    own = (
+        select(*(f.c[k] for k in closing.keys), *closing.sums(f))
+        .where(scope.until(f), *(f.c[k].is_not(None) for k in closing.keys))
+        .group_by(*(f.c[k] for k in closing.keys))
+        .subquery("own")
+    )
     same = and_(*(own.c[k] == c[k] for k in closing.keys))
     differs = [_differs(c[name], own.c[name]) for name, _ in closing.totals]
     keys = [c[k] for k in closing.keys]
     yield Check(
-        "closed_totals", f"The totals in {closed.name} are those of the facts",
+        "closed_totals",
+        f"The totals in {closed.name} are those of the facts",
         f"Each key there is final: what {scope.fact_name} has of it now is added up again. No row "
         f"of such a key may have come since.",
-        select(*keys, *load_of(closed), *(x for name, _ in closing.totals for x in (
-            c[name], own.c[name].label(f"facts_{name}"[:60]))))
+        select(
+            *keys,
+            *load_of(closed),
+            *(
+                x
+                for name, _ in closing.totals
+                for x in (c[name], own.c[name].label(f"facts_{name}"[:60]))
+            ),
+        )
         .select_from(closed.outerjoin(own, same))
-        .where(scope.until(closed), or_(own.c[closing.keys[0]].is_(None), *differs)))
+        .where(scope.until(closed), or_(own.c[closing.keys[0]].is_(None), *differs)),
+    )
     yield Check(
-        "closed_once", f"No key is in {closed.name} twice",
+        "closed_once",
+        f"No key is in {closed.name} twice",
         "A key is closed once, in the load that made it final.",
-        select(*keys, func.count().label("times_in_warehouse")).where(scope.until(closed))
-        .group_by(*keys).having(func.count() > 1))
-    there = select(c.load_id, func.count().label("number")).where(scope.until(closed)).group_by(
-        c.load_id).subquery("there")
+        select(*keys, func.count().label("times_in_warehouse"))
+        .where(scope.until(closed))
+        .group_by(*keys)
+        .having(func.count() > 1),
+    )
+    there = (
+        select(c.load_id, func.count().label("number"))
+        .where(scope.until(closed))
+        .group_by(c.load_id)
+        .subquery("there")
+    )
     number = func.coalesce(there.c.number, 0)
     yield Check(
-        "closed_rows", f"Each load has as many rows in {closed.name} as it wrote",
+        "closed_rows",
+        f"Each load has as many rows in {closed.name} as it wrote",
         "The ledger has the number of each load. Rows that are missing were deleted since.",
-        select(*load_of(load_batches), b.closed.label("rows_written"),
-               number.label("rows_in_warehouse"))
+        select(
+            *load_of(load_batches),
+            b.closed.label("rows_written"),
+            number.label("rows_in_warehouse"),
+        )
         .select_from(load_batches.outerjoin(there, there.c.load_id == b.load_id))
-        .where(scope.until(load_batches), func.coalesce(b.closed, 0) != number))
+        .where(scope.until(load_batches), func.coalesce(b.closed, 0) != number),
+    )
     if scope.last[1]:
         yield Check(
-            "closed_all", f"Every key of the facts is in {closed.name}",
+            "closed_all",
+            f"Every key of the facts is in {closed.name}",
             "Both streams have ended, which makes all keys final.",
             select(*(own.c[k] for k in closing.keys))
             .select_from(own.outerjoin(closed, and_(same, scope.until(closed))))
-            .where(c.load_id.is_(None)))
+            .where(c.load_id.is_(None)),
+        )
 
 
 def _differs(one: ColumnElement[Any], other: ColumnElement[Any]) -> ColumnElement[bool]:
@@ -109,26 +144,51 @@ def equal_keys(scope: Scope) -> Check:
     ids = [f.c[of] for of in scope.ids]
     columns = {c.name: c for c in [*ids, *(f.c[n] for pair in keys for n in pair)]}
     return Check(
-        "equal_keys", "Both tuples of a joined row have the same key",
+        "equal_keys",
+        "Both tuples of a joined row have the same key",
         "Compared for every row of the fact table that has both.",
         select(*load_of(f), *columns.values()).where(
-            scope.holds(f), or_(*(f.c[a] != f.c[b] for a, b in keys))))
+            scope.holds(f), or_(*(f.c[a] != f.c[b] for a, b in keys))
+        ),
+    )
 
 
-def sample_pairs(staging: Staging, scope: Scope, job: StreamStreamJob,
-                 sources: Sequence[sa.Table | None], size: int) -> Iterator[Check]:
+def sample_pairs(
+    staging: Staging,
+    scope: Scope,
+    job: StreamStreamJob,
+    sources: Sequence[sa.Table | None],
+    size: int,
+) -> Iterator[Check]:
     """Yield checks of a random sample of each stream's tuples: the database joins them with the
     whole other stream from its source, and each pair must be in the facts."""
     i, pairs = load_inputs.c, scope.by_id
     with staging.engine.connect() as connection:
-        on_disk = connection.scalar(select(func.coalesce(func.sum(i.on_disk), 0)).where(
-            i.load_id.between(first_load(scope.number, scope.last),
-                              last_load(scope.number, scope.last))))
-    why = next((reason for reason, holds in (
-        ("the job has within, which the database does not compare", job.within is not None),
-        (f"{on_disk:,} tuples wait on disk, and what they join with may come later", on_disk),
-        ("a source could not be read again with its keys",
-         any(source is None for source in sources))) if holds), "")
+        on_disk = connection.scalar(
+            select(func.coalesce(func.sum(i.on_disk), 0)).where(
+                i.load_id.between(
+                    first_load(scope.number, scope.last), last_load(scope.number, scope.last)
+                )
+            )
+        )
+    why = next(
+        (
+            reason
+            for reason, holds in (
+                ("the job has within, which the database does not compare", job.within is not None),
+                (
+                    f"{on_disk:,} tuples wait on disk, and what they join with may come later",
+                    on_disk,
+                ),
+                (
+                    "a source could not be read again with its keys",
+                    any(source is None for source in sources),
+                ),
+            )
+            if holds
+        ),
+        "",
+    )
     if why or not size:
         if why:
             staging.reserve(f"No pairs were joined again by the database: {why}.")
@@ -137,12 +197,17 @@ def sample_pairs(staging: Staging, scope: Scope, job: StreamStreamJob,
     for (side, own), (other, source) in zip(both, both[::-1], strict=True):
         assert own is not None and source is not None
         sample = _sample(staging, side, own, size)
-        equal = and_(*(sample.c[a] == source.c[b]
-                       for a, b in zip(side.keys, other.keys, strict=True)))
-        loaded = and_(*(pairs.c[of] == sample.c[n] for n, of in side.ids.items()),
-                      *(pairs.c[of] == source.c[n] for n, of in other.ids.items()))
-        ids = [*(sample.c[n].label(of) for n, of in side.ids.items()),
-               *(source.c[n].label(of) for n, of in other.ids.items())]
+        equal = and_(
+            *(sample.c[a] == source.c[b] for a, b in zip(side.keys, other.keys, strict=True))
+        )
+        loaded = and_(
+            *(pairs.c[of] == sample.c[n] for n, of in side.ids.items()),
+            *(pairs.c[of] == source.c[n] for n, of in other.ids.items()),
+        )
+        ids = [
+            *(sample.c[n].label(of) for n, of in side.ids.items()),
+            *(source.c[n].label(of) for n, of in other.ids.items()),
+        ]
         refused = [~_quarantined(scope, side, sample), ~_quarantined(scope, other, source)]
         yield Check(
             f"{side.name}_sample_pairs",
@@ -152,7 +217,8 @@ def sample_pairs(staging: Staging, scope: Scope, job: StreamStreamJob,
             f"has it. A pair listed here was not loaded.",
             select(*ids, *(sample.c[n].label(f"key_{i}") for i, n in enumerate(side.keys)))
             .select_from(sample.join(source, equal).outerjoin(pairs, loaded))
-            .where(pairs.c.load_id.is_(None), *refused))
+            .where(pairs.c.load_id.is_(None), *refused),
+        )
 
 
 def _sample(staging: Staging, side: Stream, source: sa.Table, size: int) -> sa.Table:
@@ -160,16 +226,27 @@ def _sample(staging: Staging, side: Stream, source: sa.Table, size: int) -> sa.T
     table = staging.table(f"sample_{side.name}", *(Column(c.name, c.type) for c in columns))
     keyed = select(*columns).where(*(source.c[n].is_not(None) for n in side.keys))
     with staging.engine.begin() as connection:
-        connection.execute(table.insert().from_select(
-            [c.name for c in columns],
-            keyed.order_by(system_of(staging.engine).random()).limit(size)))
+        connection.execute(
+            table.insert().from_select(
+                [c.name for c in columns],
+                keyed.order_by(system_of(staging.engine).random()).limit(size),
+            )
+        )
     return table
 
 
 def _quarantined(scope: Scope, side: Stream, source: sa.Table) -> ColumnElement[bool]:
     """Return the condition for tuples that went to ``unmatched`` before they could be joined."""
     u = unmatched.c
-    return select(1).where(
-        u.fact_table == scope.fact_name, u.side == side.name, u.stream_id == source.c.quality_id,
-        u.reason.in_(QUARANTINED),
-        scope.recounted(unmatched)).correlate(source).exists()
+    return (
+        select(1)
+        .where(
+            u.fact_table == scope.fact_name,
+            u.side == side.name,
+            u.stream_id == source.c.quality_id,
+            u.reason.in_(QUARANTINED),
+            scope.recounted(unmatched),
+        )
+        .correlate(source)
+        .exists()
+    )

@@ -37,31 +37,45 @@ def recounted_columns(scope: Scope, stream: Stream) -> Columns:
     the join columns, in a type that a staging table can index."""
     columns = stream.ids | (stream.keys if stream.name else {})
     kinds = {name: scope.fact.c[of].type for name, of in columns.items()}
-    return {name: KeyString() if stream.name and isinstance(kind, String) else kind
-            for name, kind in kinds.items()}
+    return {
+        name: KeyString() if stream.name and isinstance(kind, String) else kind
+        for name, kind in kinds.items()
+    }
 
 
-def stage_sources(staging: Staging, stream: Stream, commits: list[sa.Row],
-                  columns: Columns) -> Sources | None:
+def stage_sources(
+    staging: Staging, stream: Stream, commits: list[sa.Row], columns: Columns
+) -> Sources | None:
     """Stage the number of rows of each batch's source, and these columns of each row, the first of
     which are its id. Return None, with a note, if the source cannot be recounted."""
     try:
-        parts = [(c.batch, _recounts(staging.engine, c, stream.side, stream.spec))
-                 for c in commits if c.drain == Kind.BATCH]
-        found = _stage(staging, columns, len(stream.ids), parts,
-                       f"_{stream.name}" if stream.name else "")
+        parts = [
+            (c.batch, _recounts(staging.engine, c, stream.side, stream.spec))
+            for c in commits
+            if c.drain == Kind.BATCH
+        ]
+        found = _stage(
+            staging, columns, len(stream.ids), parts, f"_{stream.name}" if stream.name else ""
+        )
     except CannotRecount as e:
-        staging.reserve(f"The source was not counted again: {e}. Rows read are checked "
-                             "against the ledger only, and stream ids for duplicates only.")
+        staging.reserve(
+            f"The source was not counted again: {e}. Rows read are checked "
+            "against the ledger only, and stream ids for duplicates only."
+        )
         return None
-    keys = list(columns)[len(stream.ids):]
+    keys = list(columns)[len(stream.ids) :]
     if found.ids is not None and keys:
         staging.index(found.ids, *stream.keys)
     return found
 
 
-def read_tuples(engine: sa.Engine, stream: StreamSpec, commits: list[sa.Row], columns: Columns,
-                side: int | None = None) -> Iterator[tuple[int, pa.RecordBatch]]:
+def read_tuples(
+    engine: sa.Engine,
+    stream: StreamSpec,
+    commits: list[sa.Row],
+    columns: Columns,
+    side: int | None = None,
+) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Yield (batch, rows of its source) with these columns, the first of which are the stream's id.
     Raises CannotRecount."""
     names = tuple(columns)
@@ -71,17 +85,30 @@ def read_tuples(engine: sa.Engine, stream: StreamSpec, commits: list[sa.Row], co
                 yield from ((c.batch, found) for _, found in part.read(names))
 
 
-def _stage(staging: Staging, columns: Columns, ids: int, parts: list[tuple[int, list[Recount]]],
-           side: str) -> Sources:
-    counts = staging.table(f"sources{side}", Column("batch", BigInteger), Column("source", Text),
-                           Column("rows_in_source", BigInteger))
+def _stage(
+    staging: Staging, columns: Columns, ids: int, parts: list[tuple[int, list[Recount]]], side: str
+) -> Sources:
+    counts = staging.table(
+        f"sources{side}",
+        Column("batch", BigInteger),
+        Column("source", Text),
+        Column("rows_in_source", BigInteger),
+    )
     names = tuple(columns)
-    places = staging.table(f"places{side}", Column("place", BigInteger),
-                           Column("path", LongString()))
-    tuples = staging.table(f"ids{side}", Column("quality_batch", BigInteger),
-                           Column("quality_place", BigInteger),
-                           *(Column(quoted(name), kind) for name, kind in columns.items()),
-                           Column("quality_id", KeyString())) if ids else None
+    places = staging.table(
+        f"places{side}", Column("place", BigInteger), Column("path", LongString())
+    )
+    tuples = (
+        staging.table(
+            f"ids{side}",
+            Column("quality_batch", BigInteger),
+            Column("quality_place", BigInteger),
+            *(Column(quoted(name), kind) for name, kind in columns.items()),
+            Column("quality_id", KeyString()),
+        )
+        if ids
+        else None
+    )
     counted = []
     for batch, each in parts:
         rows = 0
@@ -90,20 +117,30 @@ def _stage(staging: Staging, columns: Columns, ids: int, parts: list[tuple[int, 
                 rows += n
                 if tuples is not None and len(found):
                     with staging.engine.begin() as connection:
-                        bulk_insert(connection, tuples, with_stream_id(
-                            batch, found, ids, arrow_schema(tuples), number))
+                        bulk_insert(
+                            connection,
+                            tuples,
+                            with_stream_id(batch, found, ids, arrow_schema(tuples), number),
+                        )
         counted.append((batch, _label(each), rows))
     staging.insert(counts, counted)
-    staging.insert(places, ((batch * PLACES + number, part.label) for batch, each in parts
-                            for number, part in enumerate(each)))
+    staging.insert(
+        places,
+        (
+            (batch * PLACES + number, part.label)
+            for batch, each in parts
+            for number, part in enumerate(each)
+        ),
+    )
     if tuples is not None:
         staging.index(tuples, *names[:ids])
         staging.index(tuples, "quality_id")
     return Sources(counts, tuples, places)
 
 
-def _part_of_source(engine: sa.Engine, commit: sa.Row,
-                    side: int | None) -> tuple[dict[str, Any], list[str]]:
+def _part_of_source(
+    engine: sa.Engine, commit: sa.Row, side: int | None
+) -> tuple[dict[str, Any], list[str]]:
     """Return the ``source_offsets`` of a stream, and the paths of the batch's files. Raises
     CannotRecount."""
     parts = parts_of(json.loads(commit.source_offsets))
@@ -114,17 +151,28 @@ def _part_of_source(engine: sa.Engine, commit: sa.Row,
     f = load_files.c
     with engine.connect() as connection:
         paths = list(
-            connection.scalars(select(f.path).where(f.app == commit.app, f.batch == commit.batch,
-                                                    f.number >= first, f.number < first + count)
-                               .order_by(f.number)))
+            connection.scalars(
+                select(f.path)
+                .where(
+                    f.app == commit.app,
+                    f.batch == commit.batch,
+                    f.number >= first,
+                    f.number < first + count,
+                )
+                .order_by(f.number)
+            )
+        )
     if len(paths) < count:
-        raise CannotRecount(f"{count - len(paths)} source files of batch {commit.batch} are gone, "
-                            f"and their names forgotten")
+        raise CannotRecount(
+            f"{count - len(paths)} source files of batch {commit.batch} are gone, "
+            f"and their names forgotten"
+        )
     return offsets, paths
 
 
-def _recounts(engine: sa.Engine, commit: sa.Row, side: int | None,
-              stream: StreamSpec) -> list[Recount]:
+def _recounts(
+    engine: sa.Engine, commit: sa.Row, side: int | None, stream: StreamSpec
+) -> list[Recount]:
     """Return the splits of the source that a batch read, to be read again. Raises
     CannotRecount."""
     # imported only here: it imports Numba, which other checks do not need
@@ -132,8 +180,9 @@ def _recounts(engine: sa.Engine, commit: sa.Row, side: int | None,
 
     offsets, files = _part_of_source(engine, commit, side)
     # of the format that was read, which may not be the job's any more
-    source = find_source(stream.model_copy(update={"format": offsets.get("format")
-                                                   or stream.format}))
+    source = find_source(
+        stream.model_copy(update={"format": offsets.get("format") or stream.format})
+    )
     return [source.recount(split, engine) for split in source.splits(Part.of(offsets, files))]
 
 
@@ -142,8 +191,14 @@ def _label(parts: list[Recount]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-def with_stream_id(batch: int, found: pa.RecordBatch, ids: int, schema: pa.Schema, file: int = 0,
-                   whole: bool = False) -> pa.Table:
+def with_stream_id(
+    batch: int,
+    found: pa.RecordBatch,
+    ids: int,
+    schema: pa.Schema,
+    file: int = 0,
+    whole: bool = False,
+) -> pa.Table:
     """Return the rows that have an id, with quality_id, quality_batch and quality_place, in
     ``schema``.
 
@@ -154,12 +209,21 @@ def with_stream_id(batch: int, found: pa.RecordBatch, ids: int, schema: pa.Schem
     for name in names:
         found = found.filter(found.column(name).is_valid())
     found = _readable(found, schema, len(found.schema) if whole else ids)
-    rows = pa.table([*map(shorten, found.columns), stream_ids(found, names),
-                     *(pa.repeat(pa.scalar(n, pa.int64()), len(found))
-                       for n in (batch, batch * PLACES + file))],
-                    names=[*found.schema.names, "quality_id", "quality_batch", "quality_place"])
-    given = [rows[f.name] if f.name in rows.column_names else pa.nulls(len(found), f.type)
-             for f in schema]
+    rows = pa.table(
+        [
+            *map(shorten, found.columns),
+            stream_ids(found, names),
+            *(
+                pa.repeat(pa.scalar(n, pa.int64()), len(found))
+                for n in (batch, batch * PLACES + file)
+            ),
+        ],
+        names=[*found.schema.names, "quality_id", "quality_batch", "quality_place"],
+    )
+    given = [
+        rows[f.name] if f.name in rows.column_names else pa.nulls(len(found), f.type)
+        for f in schema
+    ]
     return pa.table(given, names=schema.names)
 
 
@@ -174,16 +238,18 @@ def _readable(found: pa.RecordBatch, schema: pa.Schema, deciding: int) -> pa.Rec
         kind = schema.field(name).type
         # a database's times have no zone, but texts of times may
         timed = pa.types.is_timestamp(kind) and pa.types.is_string(column.type)
-        cast, bad = cast_cells(column, pa.timestamp("us", "UTC") if timed else kind,
-                               exact and not timed)
+        cast, bad = cast_cells(
+            column, pa.timestamp("us", "UTC") if timed else kind, exact and not timed
+        )
         columns.append(cast.cast(kind))
         wrong += bad.tolist() if len(columns) <= deciding else []
     rows = pa.record_batch(columns, names=found.schema.names)
     return rows.take(pa.array(np.delete(np.arange(len(rows)), wrong))) if wrong else rows
 
 
-def ids_of_file(file: Path, stream: StreamSpec,
-                engine: sa.Engine) -> Iterator[tuple[int, pa.RecordBatch]]:
+def ids_of_file(
+    file: Path, stream: StreamSpec, engine: sa.Engine
+) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Yield (rows, their ids) of one file, as for the file of a batch. Raises CannotRecount."""
     from semistream.streaming.sources.registry import find_source
 

@@ -42,8 +42,9 @@ class Repeated:
     told: str
 
 
-def unique_ids(staging: Staging, scope: Scope, stream: Stream,
-               sources: Sources | None) -> Iterator[Check]:
+def unique_ids(
+    staging: Staging, scope: Scope, stream: Stream, sources: Sources | None
+) -> Iterator[Check]:
     """Yield the check for repeated ids if the job requires unique ids; else only note them.
     sources: the recounted source, or None if it cannot be recounted."""
     found = stage_repeated(staging, scope, stream, sources)
@@ -55,42 +56,66 @@ def unique_ids(staging: Staging, scope: Scope, stream: Stream,
 
 def _unique_ids(found: Repeated, stream: Stream, recounted: bool) -> Check:
     side = f"{stream.name} " if stream.name else ""
-    how = ("" if recounted else " The source cannot be read again: counted is what the warehouse "
-                                "has of it, so that a tuple that was loaded twice is here too.")
+    how = (
+        ""
+        if recounted
+        else " The source cannot be read again: counted is what the warehouse "
+        "has of it, so that a tuple that was loaded twice is here too."
+    )
     r, first, last = found.table.c, found.places.alias("first"), found.places.alias("last")
-    named = select(r.stream_id, r.times.label("times_in_source"),
-                   _batch(r.first_place).label("first_batch"), first.c.path.label("first_file"),
-                   _batch(r.last_place).label("last_batch"), last.c.path.label("last_file")) \
-        .select_from(found.table.outerjoin(first, first.c.place == r.first_place)
-                     .outerjoin(last, last.c.place == r.last_place)) \
+    named = (
+        select(
+            r.stream_id,
+            r.times.label("times_in_source"),
+            _batch(r.first_place).label("first_batch"),
+            first.c.path.label("first_file"),
+            _batch(r.last_place).label("last_batch"),
+            last.c.path.label("last_file"),
+        )
+        .select_from(
+            found.table.outerjoin(first, first.c.place == r.first_place).outerjoin(
+                last, last.c.place == r.last_place
+            )
+        )
         .order_by(r.first_place, r.last_place, r.stream_id)
+    )
     return Check(
         stream.named("unique_ids"),
         f"No id comes twice in the {side}source",
-        f"A tuple is identified by {', '.join(stream.ids)}.{how} {found.told}".strip(), named,
+        f"A tuple is identified by {', '.join(stream.ids)}.{how} {found.told}".strip(),
+        named,
         "Where a file came twice, under another name: take one copy out of the source, `semistream "
         "reset` the app, and load again. Where the ids do not identify a tuple, name all columns "
         f"that do under stream.id, reset and load again. Where copies are right, set unique_ids: "
         f"false under {stream.name or 'stream'} in the job, and `semistream verify APP --job "
-        f"FILE`.")
+        f"FILE`.",
+    )
 
 
-def stage_repeated(staging: Staging, scope: Scope, stream: Stream,
-                   sources: Sources | None) -> Repeated:
+def stage_repeated(
+    staging: Staging, scope: Scope, stream: Stream, sources: Sources | None
+) -> Repeated:
     """Stage the repeated ids, counted in the source, or in the warehouse where the source was not
     recounted."""
     suffix = f"_{stream.name}" if stream.name else ""
     if sources is None or sources.ids is None or sources.places is None:
         recent = _loaded(staging, scope, stream, suffix)
-        places = staging.table(f"loaded_places{suffix}", Column("place", BigInteger),
-                               Column("path", LongString()))
+        places = staging.table(
+            f"loaded_places{suffix}", Column("place", BigInteger), Column("path", LongString())
+        )
     else:
         recent, places = sources.ids, sources.places
-    table = staging.table(f"repeated{suffix}", Column("stream_id", KeyString()),
-                          *(Column(n, BigInteger) for n in ("times", "first_place", "last_place")))
+    table = staging.table(
+        f"repeated{suffix}",
+        Column("stream_id", KeyString()),
+        *(Column(n, BigInteger) for n in ("times", "first_place", "last_place")),
+    )
     with staging.engine.begin() as connection:
-        connection.execute(table.insert().from_select(
-            [c.name for c in table.columns], _repeated(scope, stream, recent)))
+        connection.execute(
+            table.insert().from_select(
+                [c.name for c in table.columns], _repeated(scope, stream, recent)
+            )
+        )
         count = connection.scalar(select(func.count()).select_from(table)) or 0
     if count:
         _name_batches(staging, scope, table, places)
@@ -100,21 +125,32 @@ def stage_repeated(staging: Staging, scope: Scope, stream: Stream,
 def _repeated(scope: Scope, stream: Stream, recent: sa.Table) -> sa.Select:
     """Select stream_id, times, first_place, last_place of ids that occur more than once."""
     r = recent.c
-    now = select(r.quality_id.label("stream_id"),
-                 *(func.min(r[i]).label(f"id_{n}") for n, i in enumerate(stream.ids)),
-                 func.count().label("times"), func.min(r.quality_place).label("first_place"),
-                 func.max(r.quality_place).label("last_place")).group_by(
-                     r.quality_id).subquery("now")
+    now = (
+        select(
+            r.quality_id.label("stream_id"),
+            *(func.min(r[i]).label(f"id_{n}") for n, i in enumerate(stream.ids)),
+            func.count().label("times"),
+            func.min(r.quality_place).label("first_place"),
+            func.max(r.quality_place).label("last_place"),
+        )
+        .group_by(r.quality_id)
+        .subquery("now")
+    )
     if scope.source_first is None:
-        return select(now.c.stream_id, now.c.times, now.c.first_place,
-                      now.c.last_place).where(now.c.times > 1)
+        return select(now.c.stream_id, now.c.times, now.c.first_place, now.c.last_place).where(
+            now.c.times > 1
+        )
     facts, kept = _facts_before(scope, stream, recent), _kept_before(scope, stream, recent)
     times = now.c.times + sum(func.coalesce(t.c.times, 0) for t in (facts, kept))
     first = func.coalesce(facts.c.first_place, kept.c.first_place, now.c.first_place)
     same = and_(*(facts.c[f"id_{n}"] == now.c[f"id_{n}"] for n in range(len(stream.ids))))
-    return select(now.c.stream_id, times, first, now.c.last_place).select_from(
-        now.outerjoin(facts, same).outerjoin(kept, kept.c.stream_id == now.c.stream_id)).where(
-            times > 1)
+    return (
+        select(now.c.stream_id, times, first, now.c.last_place)
+        .select_from(
+            now.outerjoin(facts, same).outerjoin(kept, kept.c.stream_id == now.c.stream_id)
+        )
+        .where(times > 1)
+    )
 
 
 def _facts_before(scope: Scope, stream: Stream, recent: sa.Table) -> Subquery:
@@ -122,22 +158,40 @@ def _facts_before(scope: Scope, stream: Stream, recent: sa.Table) -> Subquery:
     join: if the fact table has no index on the ids, the staged table has one."""
     f, r, ids = scope.fact, recent.c, list(stream.ids.items())
     these = select(*(r[i] for i, _ in ids)).where(*(r[i].is_not(None) for i, _ in ids))
-    known = (f.c[ids[0][1]].in_(these) if len(ids) == 1
-             else sa.tuple_(*(f.c[of] for _, of in ids)).in_(these))
+    known = (
+        f.c[ids[0][1]].in_(these)
+        if len(ids) == 1
+        else sa.tuple_(*(f.c[of] for _, of in ids)).in_(these)
+    )
     copies = _copies(scope, stream, scope.before(f), known)
     names = [copies.c[n] for n in stream.ids.values()]
-    return select(*(c.label(f"id_{n}") for n, c in enumerate(names)), func.count().label("times"),
-                  _place(func.min(copies.c.load_id)).label("first_place")).group_by(
-                      *names).subquery("facts_before")
+    return (
+        select(
+            *(c.label(f"id_{n}") for n, c in enumerate(names)),
+            func.count().label("times"),
+            _place(func.min(copies.c.load_id)).label("first_place"),
+        )
+        .group_by(*names)
+        .subquery("facts_before")
+    )
 
 
 def _kept_before(scope: Scope, stream: Stream, recent: sa.Table) -> Subquery:
     u = unmatched.c
-    return select(u.stream_id, func.count().label("times"),
-                  _place(func.min(u.load_id)).label("first_place")).where(
-                      *_mine(scope, stream), scope.before(unmatched),
-                      u.stream_id.in_(select(recent.c.quality_id))).group_by(
-                          u.stream_id).subquery("kept_before")
+    return (
+        select(
+            u.stream_id,
+            func.count().label("times"),
+            _place(func.min(u.load_id)).label("first_place"),
+        )
+        .where(
+            *_mine(scope, stream),
+            scope.before(unmatched),
+            u.stream_id.in_(select(recent.c.quality_id)),
+        )
+        .group_by(u.stream_id)
+        .subquery("kept_before")
+    )
 
 
 def _copies(scope: Scope, stream: Stream, *where: ColumnElement[bool]) -> Subquery:
@@ -149,20 +203,29 @@ def _copies(scope: Scope, stream: Stream, *where: ColumnElement[bool]) -> Subque
     if stream.single:
         return select(*ids, f.load_id).where(*has).subquery("copies")
     key = [*ids, *(f[n] for n in stream.keys.values() if n not in stream.ids.values())]
-    number = func.row_number().over(partition_by=[*key, *(f[p] for p in stream.partner)],
-                                    order_by=f.load_id).label("quality_copy")
+    number = (
+        func.row_number()
+        .over(partition_by=[*key, *(f[p] for p in stream.partner)], order_by=f.load_id)
+        .label("quality_copy")
+    )
     each = select(*key, f.load_id, number).where(*has).subquery("each_fact")
     columns = [each.c[c.name] for c in key]
-    return select(*columns[:len(ids)], func.min(each.c.load_id).label("load_id")).group_by(
-        *columns, each.c.quality_copy).subquery("copies")
+    return (
+        select(*columns[: len(ids)], func.min(each.c.load_id).label("load_id"))
+        .group_by(*columns, each.c.quality_copy)
+        .subquery("copies")
+    )
 
 
 def _loaded(staging: Staging, scope: Scope, stream: Stream, suffix: str) -> sa.Table:
     """Stage the tuples as ``sources.stage_sources`` does, but from the warehouse."""
     kinds = {i: scope.fact.c[of].type for i, of in stream.ids.items()}
-    table = staging.table(f"loaded{suffix}", Column("quality_place", BigInteger),
-                          *(Column(quoted(i), kind) for i, kind in kinds.items()),
-                          Column("quality_id", KeyString()))
+    table = staging.table(
+        f"loaded{suffix}",
+        Column("quality_place", BigInteger),
+        *(Column(quoted(i), kind) for i, kind in kinds.items()),
+        Column("quality_id", KeyString()),
+    )
     schema = arrow_schema(table)
     for batch in _loaded_tuples(staging, scope, stream, schema):
         with staging.engine.begin() as connection:
@@ -172,8 +235,9 @@ def _loaded(staging: Staging, scope: Scope, stream: Stream, suffix: str) -> sa.T
     return table
 
 
-def _loaded_tuples(staging: Staging, scope: Scope, stream: Stream,
-                   schema: pa.Schema) -> Iterator[pa.Table]:
+def _loaded_tuples(
+    staging: Staging, scope: Scope, stream: Stream, schema: pa.Schema
+) -> Iterator[pa.Table]:
     ids, u = list(stream.ids), unmatched.c
     copies = _copies(scope, stream, scope.recounted(scope.fact))
     facts = select(*(copies.c[of].label(i) for i, of in stream.ids.items()), copies.c.load_id)
@@ -182,17 +246,27 @@ def _loaded_tuples(staging: Staging, scope: Scope, stream: Stream,
         for batch in fetch(connection, facts, found):
             places = _place(batch.column("load_id").to_numpy())
             yield with_stream_id(0, batch.select(ids), len(ids), schema).set_column(
-                schema.get_field_index("quality_place"), "quality_place",
-                pa.array(places, pa.int64()))
+                schema.get_field_index("quality_place"),
+                "quality_place",
+                pa.array(places, pa.int64()),
+            )
     kept = select(u.load_id, u.stream_id, u.tuple).where(
-        *_mine(scope, stream), u.stream_id.is_not(None), scope.recounted(unmatched))
+        *_mine(scope, stream), u.stream_id.is_not(None), scope.recounted(unmatched)
+    )
     with staging.engine.connect() as connection:
         result = connection.execution_options(yield_per=ROWS).execute(kept)
         for rows in result.partitions(ROWS):
             yield pa.Table.from_pylist(
-                [{"quality_place": _place(load), "quality_id": stream_id,
-                  **_ids_of(stream_id, json.loads(text), scope, stream)}
-                 for load, stream_id, text in rows], schema)
+                [
+                    {
+                        "quality_place": _place(load),
+                        "quality_id": stream_id,
+                        **_ids_of(stream_id, json.loads(text), scope, stream),
+                    }
+                    for load, stream_id, text in rows
+                ],
+                schema,
+            )
 
 
 def _ids_of(stream_id: str, kept: dict[str, Any], scope: Scope, stream: Stream) -> dict[str, Any]:
@@ -208,8 +282,7 @@ def _ids_of(stream_id: str, kept: dict[str, Any], scope: Scope, stream: Stream) 
 
 def _mine(scope: Scope, stream: Stream) -> list[ColumnElement[bool]]:
     u = unmatched.c
-    return [u.fact_table == scope.fact_name, *([] if not stream.name
-                                               else [u.side == stream.name])]
+    return [u.fact_table == scope.fact_name, *([] if not stream.name else [u.side == stream.name])]
 
 
 def _place(load_id: Any) -> Any:
@@ -226,37 +299,75 @@ def _name_batches(staging: Staging, scope: Scope, table: sa.Table, places: sa.Ta
     f, p, t = load_files.c, places.c, table.c
     with staging.engine.connect() as connection:
         known = set(connection.scalars(select(p.place)))
-        told = {place for row in connection.execute(select(t.first_place, t.last_place).distinct())
-                for place in row} - known
-        files = connection.execute(select(f.batch, func.count(), func.min(f.path)).where(
-            f.app == scope.app).group_by(f.batch)).all() if told else []
-    staging.insert(places, [
-        (batch * PLACES, path if count == 1 else f"{path}, or another of the batch's {count} files")
-        for batch, count, path in files if batch * PLACES in told])
+        told = {
+            place
+            for row in connection.execute(select(t.first_place, t.last_place).distinct())
+            for place in row
+        } - known
+        files = (
+            connection.execute(
+                select(f.batch, func.count(), func.min(f.path))
+                .where(f.app == scope.app)
+                .group_by(f.batch)
+            ).all()
+            if told
+            else []
+        )
+    staging.insert(
+        places,
+        [
+            (
+                batch * PLACES,
+                path if count == 1 else f"{path}, or another of the batch's {count} files",
+            )
+            for batch, count, path in files
+            if batch * PLACES in told
+        ],
+    )
 
 
 def _told(staging: Staging, table: sa.Table, places: sa.Table, count: int) -> str:
     if not count:
         return ""
     t, first, last = table.c, places.alias("first"), places.alias("last")
-    pairs = select(t.first_place, t.last_place, first.c.path, last.c.path.label("other"),
-                   func.count().label("ids")).select_from(
-        table.outerjoin(first, first.c.place == t.first_place)
-        .outerjoin(last, last.c.place == t.last_place)).group_by(
-        t.first_place, t.last_place, first.c.path, last.c.path).order_by(
-        sa.desc("ids"), t.first_place, t.last_place)
+    pairs = (
+        select(
+            t.first_place,
+            t.last_place,
+            first.c.path,
+            last.c.path.label("other"),
+            func.count().label("ids"),
+        )
+        .select_from(
+            table.outerjoin(first, first.c.place == t.first_place).outerjoin(
+                last, last.c.place == t.last_place
+            )
+        )
+        .group_by(t.first_place, t.last_place, first.c.path, last.c.path)
+        .order_by(sa.desc("ids"), t.first_place, t.last_place)
+    )
     with staging.engine.connect() as connection:
         rows = connection.execute(pairs).fetchmany(PLACES_TOLD + 1)
-        some = list(connection.scalars(select(t.stream_id).order_by(
-            t.first_place, t.last_place, t.stream_id).limit(IDS_TOLD)))
+        some = list(
+            connection.scalars(
+                select(t.stream_id)
+                .order_by(t.first_place, t.last_place, t.stream_id)
+                .limit(IDS_TOLD)
+            )
+        )
     parts = [_pair(row) for row in rows[:PLACES_TOLD]]
     more = "; others elsewhere" if len(rows) > PLACES_TOLD else ""
-    return (f"{count:,} {'id comes' if count == 1 else 'ids come'} more than once: "
-            f"{'; '.join(parts)}{more}. Such as {', '.join(some)}.")
+    return (
+        f"{count:,} {'id comes' if count == 1 else 'ids come'} more than once: "
+        f"{'; '.join(parts)}{more}. Such as {', '.join(some)}."
+    )
 
 
 def _pair(row: sa.Row) -> str:
-    first, last = (path or f"batch {place // PLACES}" for path, place in
-                   ((row.path, row.first_place), (row.other, row.last_place)))
-    return f"{row.ids:,} " + (f"within {first}" if row.first_place == row.last_place
-                              else f"in {first} and in {last}")
+    first, last = (
+        path or f"batch {place // PLACES}"
+        for path, place in ((row.path, row.first_place), (row.other, row.last_place))
+    )
+    return f"{row.ids:,} " + (
+        f"within {first}" if row.first_place == row.last_place else f"in {first} and in {last}"
+    )

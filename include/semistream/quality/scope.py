@@ -40,10 +40,12 @@ class Range:
         """Return the condition for rows of this app up to `last`. The table has load_id, or app,
         batch and drain."""
         if "load_id" in table.c:
-            return table.c.load_id.between(first_load(self.number, START),
-                                           last_load(self.number, self.last))
-        return and_(table.c.app == self.app, table.c.batch <= self.last[0],
-                    _at(table) <= _number(self.last))
+            return table.c.load_id.between(
+                first_load(self.number, START), last_load(self.number, self.last)
+            )
+        return and_(
+            table.c.app == self.app, table.c.batch <= self.last[0], _at(table) <= _number(self.last)
+        )
 
     def recounted(self, table: FromClause) -> ColumnElement[bool]:
         """Return the condition for rows of loads that can contain tuples of the recounted part of
@@ -73,8 +75,9 @@ class Range:
     def holds(self, table: FromClause) -> ColumnElement[bool]:
         """Return the condition for rows of the verified batches."""
         if "load_id" in table.c and self.first is not None:
-            return table.c.load_id.between(last_load(self.number, self.first) + 1,
-                                           last_load(self.number, self.last))
+            return table.c.load_id.between(
+                last_load(self.number, self.first) + 1, last_load(self.number, self.last)
+            )
         return and_(self.until(table), self.after(table))
 
 
@@ -140,8 +143,11 @@ class Role:
         """Return the loads joined with this role, with the columns of ``load_batches`` and the
         master data's version."""
         b, i = load_batches.c, load_inputs.c
-        return select(*b, i.version).join(load_inputs, and_(
-            i.load_id == b.load_id, i.role == self.name)).subquery(f"loads_of_{self.name}")
+        return (
+            select(*b, i.version)
+            .join(load_inputs, and_(i.load_id == b.load_id, i.role == self.name))
+            .subquery(f"loads_of_{self.name}")
+        )
 
 
 @dataclass(frozen=True)
@@ -178,11 +184,16 @@ def committed(connection: sa.Connection, app: str) -> list[sa.Row]:
     """Return the app's commits in order. Raises ConfigError if it has none."""
     c = load_commits.c
     commits = list(
-        connection.execute(select(load_commits).where(c.app == app).order_by(c.batch, c.drain)))
+        connection.execute(select(load_commits).where(c.app == app).order_by(c.batch, c.drain))
+    )
     if not commits:
         known = list(connection.scalars(select(c.app).distinct().order_by(c.app)))
-        raise ConfigError("app", "must have committed batches in the warehouse", app,
-                          f"Apps that have: {', '.join(known) or 'none; load something first'}.")
+        raise ConfigError(
+            "app",
+            "must have committed batches in the warehouse",
+            app,
+            f"Apps that have: {', '.join(known) or 'none; load something first'}.",
+        )
     return commits
 
 
@@ -191,18 +202,23 @@ def drained_until(connection: sa.Connection, app: str, at: Position | None) -> P
     if at is None:
         return None
     b = load_batches.c
-    found = connection.execute(select(b.batch, b.drain)
-                               .where(b.app == app, b.batch * 2 + b.drain <= _number(at))
-                               .group_by(b.batch, b.drain).having(func.sum(b.waiting) == 0)
-                               .order_by(b.batch.desc(), b.drain.desc()).limit(1)).first()
+    found = connection.execute(
+        select(b.batch, b.drain)
+        .where(b.app == app, b.batch * 2 + b.drain <= _number(at))
+        .group_by(b.batch, b.drain)
+        .having(func.sum(b.waiting) == 0)
+        .order_by(b.batch.desc(), b.drain.desc())
+        .limit(1)
+    ).first()
     return None if found is None else (found.batch, found.drain)
 
 
 def added_columns(fact: sa.Table, dimension: sa.Table, role: JobRole) -> dict[str, str]:
     """Return the columns that the join added: fact column -> dimension column. A name that the
     stream has too was added as ROLE_name."""
-    names = role.columns or {c.key: c.key for c in dimension.columns
-                             if c.key not in role.on.values()}
+    names = role.columns or {
+        c.key: c.key for c in dimension.columns if c.key not in role.on.values()
+    }
     out = {}
     for m, given in names.items():
         for a in (f"{role.name}_{m}", m) if given == m else (given,):
@@ -219,39 +235,67 @@ def compared_columns(connection: sa.Connection, job: AnyJob) -> set[str] | None:
     out = set[str]()
     for role in job.roles:
         names = _dimension(connection, role).columns.keys()
-        out |= {*role.on, *names, *(f"{role.name}_{name}" for name in names),
-                *role.columns.values()}
+        out |= {
+            *role.on,
+            *names,
+            *(f"{role.name}_{name}" for name in names),
+            *role.columns.values(),
+        }
     return out
 
 
 def _dimension(connection: sa.Connection, role: JobRole) -> sa.Table:
-    """Return a role's dimension table; ``Table.c`` has its surrogate key by the role's name of it.
-    """
-    return existing_table(connection, dimension_name(role.dimension.name),
-                          {role.dimension.surrogate_key: role.surrogate_key})
+    """Return a role's dimension table. Its surrogate key has the name that the role gives it."""
+    return existing_table(
+        connection,
+        dimension_name(role.dimension.name),
+        {role.dimension.surrogate_key: role.surrogate_key},
+    )
 
 
-def is_unique(connection: sa.Connection, dimension: sa.Table, columns: list[str],
-              business_key: tuple[str, ...]) -> bool:
+def is_unique(
+    connection: sa.Connection,
+    dimension: sa.Table,
+    columns: list[str],
+    business_key: tuple[str, ...],
+) -> bool:
     """Return whether no two dimension rows have equal join columns."""
     if business_key and set(business_key) <= set(columns):
         return True
     key = [dimension.c[m] for m in columns]
-    many = select(*key).where(*(k.is_not(None)
-                                for k in key)).group_by(*key).having(func.count() > 1).limit(1)
+    many = (
+        select(*key)
+        .where(*(k.is_not(None) for k in key))
+        .group_by(*key)
+        .having(func.count() > 1)
+        .limit(1)
+    )
     return connection.execute(many).first() is None
 
 
-def range_of(connection: sa.Connection, app: str, commits: Sequence[sa.Row],
-             first: Position | None) -> Range:
+def range_of(
+    connection: sa.Connection, app: str, commits: Sequence[sa.Row], first: Position | None
+) -> Range:
     """Return the range of the verified `commits`, in order."""
-    return Range(app, app_number(connection, app) or 0, first,
-                 (commits[-1].batch, commits[-1].drain), drained_until(connection, app, first),
-                 len(commits))
+    return Range(
+        app,
+        app_number(connection, app) or 0,
+        first,
+        (commits[-1].batch, commits[-1].drain),
+        drained_until(connection, app, first),
+        len(commits),
+    )
 
 
-def make_scope(connection: sa.Connection, of: Range, job: AnyJob, commit: sa.Row, fact: sa.Table,
-               versions: Sequence[str | None], snapshots: Path) -> Scope:
+def make_scope(
+    connection: sa.Connection,
+    of: Range,
+    job: AnyJob,
+    commit: sa.Row,
+    fact: sa.Table,
+    versions: Sequence[str | None],
+    snapshots: Path,
+) -> Scope:
     """Return the scope of a verification.
 
     commit: the last one; versions: of the master data that each role's dimension table has, None:
@@ -260,50 +304,108 @@ def make_scope(connection: sa.Connection, of: Range, job: AnyJob, commit: sa.Row
     roles: tuple[Role, ...] = ()
     streams: tuple[Stream, ...]
     if isinstance(job, Job):
-        roles = tuple(_role(connection, of, role, fact, version, snapshots)
-                      for role, version in zip(job.roles, versions, strict=True))
-        ids, keys = ({n: n for n in names if n in fact.c}
-                     for names in (job.stream.id, only_role(job).on))
-        streams = (Stream("", job.stream, ids, keys, tuple(r.surrogate for r in roles),
-                          all(r.unique for r in roles), _waiting(connection, of)),)
+        roles = tuple(
+            _role(connection, of, role, fact, version, snapshots)
+            for role, version in zip(job.roles, versions, strict=True)
+        )
+        ids, keys = (
+            {n: n for n in names if n in fact.c} for names in (job.stream.id, only_role(job).on)
+        )
+        streams = (
+            Stream(
+                "",
+                job.stream,
+                ids,
+                keys,
+                tuple(r.surrogate for r in roles),
+                all(r.unique for r in roles),
+                _waiting(connection, of),
+            ),
+        )
     else:
-        ids_of = [job.in_fact(side, spec.id, fact.c.keys())
-                  for side, spec in enumerate(job.streams)]
+        ids_of = [
+            job.in_fact(side, spec.id, fact.c.keys()) for side, spec in enumerate(job.streams)
+        ]
         streams = tuple(
-            Stream(SIDES[side], spec, ids_of[side],
-                   job.in_fact(side, [pair[side] for pair in job.on.items()], fact.c.keys()),
-                   tuple(ids_of[1 - side].values()), False,
-                   _waiting(connection, of, SIDES[side])) for side, spec in enumerate(job.streams))
-    return Scope(**vars(of), sink=commit.sink, fact_name=commit.fact_table, fact=fact, by_id=fact,
-                 streams=streams, roles=roles)
+            Stream(
+                SIDES[side],
+                spec,
+                ids_of[side],
+                job.in_fact(side, [pair[side] for pair in job.on.items()], fact.c.keys()),
+                tuple(ids_of[1 - side].values()),
+                False,
+                _waiting(connection, of, SIDES[side]),
+            )
+            for side, spec in enumerate(job.streams)
+        )
+    return Scope(
+        **vars(of),
+        sink=commit.sink,
+        fact_name=commit.fact_table,
+        fact=fact,
+        by_id=fact,
+        streams=streams,
+        roles=roles,
+    )
 
 
 def _waiting(connection: sa.Connection, of: Range, role: str | None = None) -> int:
     """Return the number of tuples that wait after the verified batches, of a role or in all."""
     i, last = load_inputs.c, of.last
-    return int(connection.scalar(select(func.coalesce(func.sum(i.waiting), 0)).where(
-        i.load_id.between(first_load(of.number, last), last_load(of.number, last)),
-        sa.true() if role is None else i.role == role)) or 0)
+    return int(
+        connection.scalar(
+            select(func.coalesce(func.sum(i.waiting), 0)).where(
+                i.load_id.between(first_load(of.number, last), last_load(of.number, last)),
+                sa.true() if role is None else i.role == role,
+            )
+        )
+        or 0
+    )
 
 
-def _role(connection: sa.Connection, of: Range, role: JobRole, fact: sa.Table, version: str | None,
-          snapshots: Path) -> Role:
+def _role(
+    connection: sa.Connection,
+    of: Range,
+    role: JobRole,
+    fact: sa.Table,
+    version: str | None,
+    snapshots: Path,
+) -> Role:
     """Return a job's role, with its dimension table looked up."""
     name, surrogate, dimension = role.name, role.surrogate_key, _dimension(connection, role)
     business_key = role.dimension.business_key
     b, i = load_batches.c, load_inputs.c
-    versions: dict[Position, str] = {(r.batch, r.drain): r.version for r in connection.execute(
-        select(b.batch, b.drain, i.version).join(load_inputs, i.load_id == b.load_id).where(
-            b.app == of.app, i.role == name).distinct())}
+    versions: dict[Position, str] = {
+        (r.batch, r.drain): r.version
+        for r in connection.execute(
+            select(b.batch, b.drain, i.version)
+            .join(load_inputs, i.load_id == b.load_id)
+            .where(b.app == of.app, i.role == name)
+            .distinct()
+        )
+    }
     sums = [func.coalesce(func.sum(n), 0) for n in (b.output_rows, b.matched, b.unmatched)]
     output, matched, kept = connection.execute(select(*sums).where(b.app == of.app)).one()
     # An inner join with unique keys writes as many facts as matched tuples; then there is no need
     # to look at the facts.
-    without = select(1).select_from(fact).where(fact.c.load_id.between(*app_loads(of.number)),
-                                                fact.c[surrogate].is_(None))
-    left = (output > matched and kept > 0
-            and connection.execute(without.limit(1)).first() is not None)
-    return Role(name, dimension, surrogate, dict(role.on), added_columns(fact, dimension, role),
-                business_key, is_unique(connection, dimension, list(role.key), business_key), left,
-                versions.get(of.last, "") if version is None else version,
-                snapshot_root(snapshots, role.dimension.name, role.key), versions)
+    without = (
+        select(1)
+        .select_from(fact)
+        .where(fact.c.load_id.between(*app_loads(of.number)), fact.c[surrogate].is_(None))
+    )
+    left = (
+        output > matched and kept > 0 and connection.execute(without.limit(1)).first() is not None
+    )
+    return Role(
+        name,
+        dimension,
+        surrogate,
+        dict(role.on),
+        added_columns(fact, dimension, role),
+        business_key,
+        is_unique(connection, dimension, list(role.key), business_key),
+        left,
+        versions.get(of.last, "") if version is None else version,
+        snapshot_root(snapshots, role.dimension.name, role.key),
+        versions,
+    )

@@ -110,8 +110,13 @@ class Staging:
         self.metadata.drop_all(self.engine)
 
     def table(self, name: str, *columns: Column) -> sa.Table:
-        table = sa.Table(f"{self.prefix}_{name}", self.metadata, *columns, mysql_engine="InnoDB",
-                         mysql_charset="utf8mb4")
+        table = sa.Table(
+            f"{self.prefix}_{name}",
+            self.metadata,
+            *columns,
+            mysql_engine="InnoDB",
+            mysql_charset="utf8mb4",
+        )
         table.create(self.engine)
         return table
 
@@ -122,15 +127,18 @@ class Staging:
         rows = iter(rows)
         while chunk := list(islice(rows, ROWS_AT_ONCE)):
             with self.engine.begin() as connection:
-                connection.execute(insert(table),
-                                   [dict(zip(names, row, strict=True)) for row in chunk])
+                connection.execute(
+                    insert(table), [dict(zip(names, row, strict=True)) for row in chunk]
+                )
             count += len(chunk)
         return count
 
     def index(self, table: sa.Table, *columns: str) -> None:
         # an index name must be unique in the whole SQLite database
-        Index(f"ix_{table.name}_{len(table.indexes)}"[:64],
-              *system_of(self.engine).indexable([table.c[c] for c in columns])).create(self.engine)
+        Index(
+            f"ix_{table.name}_{len(table.indexes)}"[:64],
+            *system_of(self.engine).indexable([table.c[c] for c in columns]),
+        ).create(self.engine)
 
     def analyze(self, table: sa.Table) -> None:
         """Update the database's statistics of a table, so that it knows how few rows there are."""
@@ -155,8 +163,9 @@ def stage_by_id(staging: Staging, scope: Scope) -> sa.Table:
     """
     f, known = scope.fact, sa.inspect(staging.engine).get_indexes(scope.fact.name)
     wanted = [list(stream.ids.values()) for stream in scope.streams]
-    if not all(wanted) or all(any(i["column_names"][:len(ids)] == ids for i in known)
-                              for ids in wanted):
+    if not all(wanted) or all(
+        any(i["column_names"][: len(ids)] == ids for i in known) for ids in wanted
+    ):
         return f
     names = [*scope.ids, "load_id", *(role.surrogate for role in scope.roles)]
     table = staging.table("by_id", *(Column(n, f.c[n].type) for n in names))
@@ -173,9 +182,11 @@ def copy_facts(staging: Staging, scope: Scope, table: sa.Table) -> None:
     after = last_load(scope.number, scope.source_first or START)
     with staging.engine.connect() as connection:
         b = load_batches.c
-        loads = connection.execute(select(b.load_id, b.output_rows)
-                                   .where(scope.until(load_batches), b.load_id > after)
-                                   .order_by(b.load_id)).all()
+        loads = connection.execute(
+            select(b.load_id, b.output_rows)
+            .where(scope.until(load_batches), b.load_id > after)
+            .order_by(b.load_id)
+        ).all()
     rows, ends = 0, list[int]()
     for load in loads:
         rows += load.output_rows
@@ -189,8 +200,7 @@ def copy_facts(staging: Staging, scope: Scope, table: sa.Table) -> None:
         after = end
 
 
-def stage_sample(staging: Staging, scope: Scope, role: Role, size: int,
-                 seed: int) -> Sample | None:
+def stage_sample(staging: Staging, scope: Scope, role: Role, size: int, seed: int) -> Sample | None:
     """Stage a seeded random sample of facts and of unmatched tuples, and the master rows with their
     keys."""
     if not size or not scope.ids:
@@ -211,71 +221,113 @@ def _compared(role: Role) -> list[str]:
     return list(dict.fromkeys([role.surrogate, *role.on.values(), *role.added.values()]))
 
 
-def _sample_facts(staging: Staging, scope: Scope, role: Role, size: int,
-                  rng: np.random.Generator) -> tuple[sa.Table, int]:
+def _sample_facts(
+    staging: Staging, scope: Scope, role: Role, size: int, rng: np.random.Generator
+) -> tuple[sa.Table, int]:
     """Draw facts in two stages, first loads from the ledger, then rows of these, so that the cost
     does not grow with the table."""
     loads = role.loads()
-    table = staging.table("sample", Column("load_id", BigInteger), Column("load_row", Integer),
-                          Column("quality_version", NAME),
-                          *(Column(i, scope.fact.c[i].type) for i in scope.ids))
+    table = staging.table(
+        "sample",
+        Column("load_id", BigInteger),
+        Column("load_row", Integer),
+        Column("quality_version", NAME),
+        *(Column(i, scope.fact.c[i].type) for i in scope.ids),
+    )
     with staging.engine.connect() as connection:
         parts = connection.execute(
             select(loads.c.load_id, loads.c.output_rows.label("n"), loads.c.version)
-            .where(scope.holds(loads), loads.c.output_rows > 0).order_by(loads.c.load_id)).all()
+            .where(scope.holds(loads), loads.c.output_rows > 0)
+            .order_by(loads.c.load_id)
+        ).all()
         if len(parts) > PARTITIONS_SAMPLED:
             weights = np.array([p.n for p in parts], float)
-            parts = [parts[i] for i in sorted(rng.choice(len(parts), PARTITIONS_SAMPLED, False,
-                                                         weights / weights.sum()))]
+            parts = [
+                parts[i]
+                for i in sorted(
+                    rng.choice(len(parts), PARTITIONS_SAMPLED, False, weights / weights.sum())
+                )
+            ]
         count = staging.insert(table, _draw(connection, scope, parts, size, rng))
     staging.index(table, "quality_version")
     staging.analyze(table)
     return table, count
 
 
-def _draw(connection: sa.Connection, scope: Scope, parts: Sequence[sa.Row], size: int,
-          rng: np.random.Generator) -> list[tuple]:
+def _draw(
+    connection: sa.Connection,
+    scope: Scope,
+    parts: Sequence[sa.Row],
+    size: int,
+    rng: np.random.Generator,
+) -> list[tuple]:
     """Return (load_id, load_row, version, *ids) of rows whose numbers are drawn. A row that is gone
     is skipped: other checks report it."""
     f, total, start = scope.fact, sum(p.n for p in parts), 0
-    wanted = (np.sort(rng.choice(total, min(size, total), replace=False)) if total
-              else np.zeros(0, np.int64))
+    wanted = (
+        np.sort(rng.choice(total, min(size, total), replace=False))
+        if total
+        else np.zeros(0, np.int64)
+    )
     out: list[tuple] = []
     for part in parts:
         chosen = wanted[(start <= wanted) & (wanted < start + part.n)] - start
         rows = select(f.c.load_row, *(f.c[i] for i in scope.ids)).where(
-            f.c.load_id == part.load_id, f.c.load_row.in_(chosen.tolist()))
-        out += [(part.load_id, row[0], part.version, *row[1:])
-                for row in connection.execute(rows.order_by(f.c.load_row))]
+            f.c.load_id == part.load_id, f.c.load_row.in_(chosen.tolist())
+        )
+        out += [
+            (part.load_id, row[0], part.version, *row[1:])
+            for row in connection.execute(rows.order_by(f.c.load_row))
+        ]
         start += part.n
     return out
 
 
-def _sample_unmatched(staging: Staging, scope: Scope, role: Role, size: int,
-                      rng: np.random.Generator) -> tuple[sa.Table, int]:
+def _sample_unmatched(
+    staging: Staging, scope: Scope, role: Role, size: int, rng: np.random.Generator
+) -> tuple[sa.Table, int]:
     u, i, masters = unmatched.c, load_inputs.c, list(role.on.values())
-    table = staging.table("unmatched", Column("quality_id", KeyString()),
-                          Column("load_id", BigInteger), Column("quality_version", NAME),
-                          *(Column(f"key_{i}", _any_length(role.dimension.c[m].type))
-                            for i, m in enumerate(masters)))
-    mine = and_(scope.holds(unmatched), u.fact_table == scope.fact_name,
-                u.reason == Reason.NO_MATCH)
+    table = staging.table(
+        "unmatched",
+        Column("quality_id", KeyString()),
+        Column("load_id", BigInteger),
+        Column("quality_version", NAME),
+        *(Column(f"key_{i}", _any_length(role.dimension.c[m].type)) for i, m in enumerate(masters)),
+    )
+    mine = and_(
+        scope.holds(unmatched), u.fact_table == scope.fact_name, u.reason == Reason.NO_MATCH
+    )
     with staging.engine.connect() as connection:
-        keys = connection.execute(select(u.load_id, u.load_row).where(mine)
-                                  .order_by(u.load_id, u.load_row)).tuples().all()
-        chosen = [keys[i] for i in sorted(rng.choice(len(keys), min(size, len(keys)),
-                                                     replace=False).tolist())] if keys else []
+        keys = (
+            connection.execute(
+                select(u.load_id, u.load_row).where(mine).order_by(u.load_id, u.load_row)
+            )
+            .tuples()
+            .all()
+        )
+        chosen = (
+            [
+                keys[i]
+                for i in sorted(rng.choice(len(keys), min(size, len(keys)), replace=False).tolist())
+            ]
+            if keys
+            else []
+        )
         these = sa.tuple_(u.load_id, u.load_row).in_(chosen)
         rows = connection.execute(
             select(u.stream_id, u.load_id, i.version, u.tuple)
-            .select_from(unmatched.outerjoin(load_inputs, and_(i.load_id == u.load_id,
-                                                               i.role == role.name)))
-            .where(these)).all()
+            .select_from(
+                unmatched.outerjoin(load_inputs, and_(i.load_id == u.load_id, i.role == role.name))
+            )
+            .where(these)
+        ).all()
     tuples = (json.loads(row._mapping["tuple"]) for row in rows)
-    keyed = ([typed(t.get(s), role.dimension.c[m].type) for s, m in role.on.items()]
-             for t in tuples)
+    keyed = (
+        [typed(t.get(s), role.dimension.c[m].type) for s, m in role.on.items()] for t in tuples
+    )
     return table, staging.insert(
-        table, [(*row[:2], row[2] or "", *key) for row, key in zip(rows, keyed, strict=True)])
+        table, [(*row[:2], row[2] or "", *key) for row, key in zip(rows, keyed, strict=True)]
+    )
 
 
 def drawn_facts(scope: Scope, sample: Sample) -> sa.ColumnElement[bool]:
@@ -291,27 +343,41 @@ def _stage_dimension(staging: Staging, scope: Scope, role: Role, sample: Sample)
     names = _compared(role)
     same_key = and_(*(f.c[a] == d.c[b] for a, b in role.on.items()))
     same_other = and_(*(u.c[f"key_{i}"] == d.c[b] for i, b in enumerate(role.on.values())))
-    for table, joined in ((s, s.join(f, drawn_facts(scope, sample)).join(d, same_key)),
-                          (u, u.join(d, same_other))):
-        rows = select(table.c.quality_version, *(d.c[n] for n in names)).distinct() \
-            .select_from(joined).where(table.c.quality_version == role.version)
+    for table, joined in (
+        (s, s.join(f, drawn_facts(scope, sample)).join(d, same_key)),
+        (u, u.join(d, same_other)),
+    ):
+        rows = (
+            select(table.c.quality_version, *(d.c[n] for n in names))
+            .distinct()
+            .select_from(joined)
+            .where(table.c.quality_version == role.version)
+        )
         with staging.engine.begin() as connection:
             connection.execute(
-                sample.master.insert().from_select(["quality_version", *names], rows))
+                sample.master.insert().from_select(["quality_version", *names], rows)
+            )
 
 
-def _stage_snapshot(staging: Staging, scope: Scope, role: Role, sample: Sample,
-                    version: str) -> Sample:
+def _stage_snapshot(
+    staging: Staging, scope: Scope, role: Role, sample: Sample, version: str
+) -> Sample:
     """Stage the master rows of an older version that have the sample's keys, read from its
     snapshot. If the snapshot is lost, remove the version's rows from the sample."""
     s, u, f = sample.facts, sample.unmatched, scope.fact
     stream_key, master_key = next(iter(role.on.items()))
     with staging.engine.connect() as connection:
-        keys = set(connection.scalars(select(f.c[stream_key])
-                                      .select_from(s.join(f, drawn_facts(scope, sample)))
-                                      .where(s.c.quality_version == version).distinct()))
-        keys |= set(connection.scalars(select(u.c.key_0).where(u.c.quality_version == version)
-                                       .distinct()))
+        keys = set(
+            connection.scalars(
+                select(f.c[stream_key])
+                .select_from(s.join(f, drawn_facts(scope, sample)))
+                .where(s.c.quality_version == version)
+                .distinct()
+            )
+        )
+        keys |= set(
+            connection.scalars(select(u.c.key_0).where(u.c.quality_version == version).distinct())
+        )
     if not keys:
         return sample
     why = "is no longer kept"
@@ -322,34 +388,51 @@ def _stage_snapshot(staging: Staging, scope: Scope, role: Role, sample: Sample,
         except (OSError, pa.ArrowException) as e:
             why = f"cannot be read ({e})"
     with staging.engine.begin() as connection:
-        lost = [connection.execute(t.delete().where(t.c.quality_version == version)).rowcount
-                for t in (s, u)]
-    staging.notes.append(f"{sum(lost)} sampled rows were loaded with version {version} of the "
-                         f"master data, which {why}: they are not joined again.")
-    return replace(sample, fact_count=sample.fact_count - lost[0],
-                   unmatched_count=sample.unmatched_count - lost[1])
+        lost = [
+            connection.execute(t.delete().where(t.c.quality_version == version)).rowcount
+            for t in (s, u)
+        ]
+    staging.notes.append(
+        f"{sum(lost)} sampled rows were loaded with version {version} of the "
+        f"master data, which {why}: they are not joined again."
+    )
+    return replace(
+        sample,
+        fact_count=sample.fact_count - lost[0],
+        unmatched_count=sample.unmatched_count - lost[1],
+    )
 
 
 def master_table(staging: Staging, role: Role, name: str) -> sa.Table:
     """Make a staging table for master rows: quality_version, and the dimension's compared
     columns."""
-    return staging.table(name, Column("quality_version", NAME),
-                         *(Column(n, role.dimension.c[n].type) for n in _compared(role)))
+    return staging.table(
+        name,
+        Column("quality_version", NAME),
+        *(Column(n, role.dimension.c[n].type) for n in _compared(role)),
+    )
 
 
-def stage_version(staging: Staging, role: Role, table: sa.Table, version: str, column: str,
-                  values: Iterable[Any]) -> None:
+def stage_version(
+    staging: Staging, role: Role, table: sa.Table, version: str, column: str, values: Iterable[Any]
+) -> None:
     """Stage the master rows of a version whose column has one of these values, read from the
     version's snapshot."""
-    files = ds.dataset([str(p) for p in sorted((role.snapshots / version).glob(
-        "bucket-*.arrow"))], format="ipc")
+    files = ds.dataset(
+        [str(p) for p in sorted((role.snapshots / version).glob("bucket-*.arrow"))], format="ipc"
+    )
     stored = {name: str(role.dimension.c[name].name) for name in _compared(role)}
     wanted = pa.array([v for v in values if v is not None]).cast(
-        files.schema.field(stored[column]).type)
-    for batch in files.to_batches(columns={name: pc.field(of) for name, of in stored.items()},
-                                  filter=pc.field(stored[column]).isin(wanted)):
-        rows = pa.table([pa.repeat(version, len(batch)), *batch.columns],
-                        names=["quality_version", *batch.schema.names])
+        files.schema.field(stored[column]).type
+    )
+    for batch in files.to_batches(
+        columns={name: pc.field(of) for name, of in stored.items()},
+        filter=pc.field(stored[column]).isin(wanted),
+    ):
+        rows = pa.table(
+            [pa.repeat(version, len(batch)), *batch.columns],
+            names=["quality_version", *batch.schema.names],
+        )
         with staging.engine.begin() as connection:
             bulk_insert(connection, table, rows)
 

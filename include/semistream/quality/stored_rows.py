@@ -21,8 +21,9 @@ from semistream.warehouse.tables import ROW_KEY, quoted
 from semistream.warehouse.types import LongString, outside_years, sql_type, stored_schema
 
 
-def stage(staging: Staging, stored: StoredRows, ids: tuple[str, ...],
-          compared: Container[str] | None) -> tuple[sa.Table, Sums, sa.Table]:
+def stage(
+    staging: Staging, stored: StoredRows, ids: tuple[str, ...], compared: Container[str] | None
+) -> tuple[sa.Table, Sums, sa.Table]:
     """Stage the rows that a sink outside the warehouse has of an app. Return the table, the rows'
     checksums by load, and a table of the sink's damaged files: file, finding.
 
@@ -31,9 +32,9 @@ def stage(staging: Staging, stored: StoredRows, ids: tuple[str, ...],
     """
     kept = [f for f in stored_schema(stored.schema) if f.name not in ROW_KEY]
     shown = [f for f in kept if compared is None or f.name in compared or f.name in ids]
-    facts = staging.table("facts",
-                          *(Column(quoted(f.name), sql_type(f, f.name in ids)) for f in shown),
-                          *row_key())
+    facts = staging.table(
+        "facts", *(Column(quoted(f.name), sql_type(f, f.name in ids)) for f in shown), *row_key()
+    )
     rows: Counter[int] = Counter()
     sums: Sums = Counter()
     findings = []
@@ -48,8 +49,9 @@ def stage(staging: Staging, stored: StoredRows, ids: tuple[str, ...],
                     bulk_insert(connection, facts, rows_of.append_column("load_row", numbers))
         except (OSError, pa.ArrowException) as e:
             findings.append((name, str(e)))
-    damaged = staging.table("files_of_sink", Column("file", LongString()),
-                            Column("finding", LongString()))
+    damaged = staging.table(
+        "files_of_sink", Column("file", LongString()), Column("finding", LongString())
+    )
     staging.insert(damaged, findings)
     if ids:
         staging.index(facts, *ids)
@@ -59,8 +61,12 @@ def stage(staging: Staging, stored: StoredRows, ids: tuple[str, ...],
 def _storable(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Return the rows with null for dates and times that the warehouse cannot hold. Checksums are
     computed from the sink's own values."""
-    columns = [pc.if_else(outside_years(c), pa.scalar(None, c.type), c)
-               if pa.types.is_temporal(c.type) else c for c in batch.columns]
+    columns = [
+        pc.if_else(outside_years(c), pa.scalar(None, c.type), c)
+        if pa.types.is_temporal(c.type)
+        else c
+        for c in batch.columns
+    ]
     return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
 
 

@@ -30,27 +30,37 @@ from semistream.warehouse.types import KeyString
 ROWS = 10_000  # texts read at a time
 
 
-def stage_unparsable(staging: Staging, scope: Scope, stream: Stream,
-                     sources: Sources) -> Unparsable:
+def stage_unparsable(
+    staging: Staging, scope: Scope, stream: Stream, sources: Sources
+) -> Unparsable:
     """Stage the ids of the stream's unparsable tuples. sources: the recounted source."""
     table = staging.table(f"unparsable_{stream.name}", Column("stream_id", KeyString()))
     u, unknown = unmatched.c, 0
     nameless = select(u.tuple).where(
-        u.fact_table == scope.fact_name, u.reason == Reason.UNPARSABLE, u.stream_id.is_(None),
-        scope.recounted(unmatched), u.side == stream.name if stream.name else sa.true())
-    with (TemporaryDirectory(prefix="semistream-") as directory,
-          staging.engine.connect() as connection):
+        u.fact_table == scope.fact_name,
+        u.reason == Reason.UNPARSABLE,
+        u.stream_id.is_(None),
+        scope.recounted(unmatched),
+        u.side == stream.name if stream.name else sa.true(),
+    )
+    with (
+        TemporaryDirectory(prefix="semistream-") as directory,
+        staging.engine.connect() as connection,
+    ):
         texts = connection.execution_options(yield_per=ROWS).execute(nameless).scalars()
         for part in texts.partitions(ROWS):
-            unknown += sum(_unread(staging, table, stream.spec, sources, file, piece,
-                                   Path(directory))
-                           for file, raws in _by_file(part).items() for piece in _pieces(raws))
+            unknown += sum(
+                _unread(staging, table, stream.spec, sources, file, piece, Path(directory))
+                for file, raws in _by_file(part).items()
+                for piece in _pieces(raws)
+            )
     staging.index(table, "stream_id")
     return Unparsable(table, unknown)
 
 
-def with_lost(staging: Staging, found: Unparsable, missing: sa.Select,
-              stream: Stream) -> Unparsable:
+def with_lost(
+    staging: Staging, found: Unparsable, missing: sa.Select, stream: Stream
+) -> Unparsable:
     """Return the unparsable tuples with the number of missing tuples that may be among those
     without a known id, and do not only wait."""
     if not found.unknown:
@@ -61,8 +71,10 @@ def with_lost(staging: Staging, found: Unparsable, missing: sa.Select,
     if not 0 < lost <= found.unknown:
         return found
     which = f"{stream.name} stream" if stream.name else "stream"
-    staging.unseen.append(f"at most {lost:,} {which} tuples are missing, as "
-                          f"{found.unknown:,} unparsable ones have no id that can be told")
+    staging.unseen.append(
+        f"at most {lost:,} {which} tuples are missing, as "
+        f"{found.unknown:,} unparsable ones have no id that can be told"
+    )
     return replace(found, lost=lost)
 
 
@@ -81,8 +93,15 @@ def _pieces(texts: list[str]) -> Iterator[list[str]]:
     yield from ([t] for t in texts if t.count('"') % 2)
 
 
-def _unread(staging: Staging, table: sa.Table, stream: StreamSpec, sources: Sources, file: str,
-            texts: list[str], directory: Path) -> int:
+def _unread(
+    staging: Staging,
+    table: sa.Table,
+    stream: StreamSpec,
+    sources: Sources,
+    file: str,
+    texts: list[str],
+    directory: Path,
+) -> int:
     """Stage the ids that the source's reader finds in a file made of these texts. Return the number
     of texts that the reader does not recognise as rows."""
     assert sources.ids is not None
@@ -91,14 +110,22 @@ def _unread(staging: Staging, table: sa.Table, stream: StreamSpec, sources: Sour
     copy, schema = directory / "texts", arrow_schema(sources.ids)
     rows_read = found = 0
     with suppress(CannotRecount, OSError, LookupError):
-        copy.write_bytes(b"\n".join([_header(Path(file), stream), *(
-            t.encode(_encoding(stream), "replace") for t in texts), b""]).lstrip(b"\n"))
+        copy.write_bytes(
+            b"\n".join(
+                [
+                    _header(Path(file), stream),
+                    *(t.encode(_encoding(stream), "replace") for t in texts),
+                    b"",
+                ]
+            ).lstrip(b"\n")
+        )
         for n, batch in ids_of_file(copy, stream, staging.engine):
             rows_read += n
             rows = with_stream_id(0, batch, len(stream.id), schema)
             with staging.engine.begin() as connection:
-                bulk_insert(connection, table, rows.select(["quality_id"])
-                            .rename_columns(["stream_id"]))
+                bulk_insert(
+                    connection, table, rows.select(["quality_id"]).rename_columns(["stream_id"])
+                )
             found += rows.num_rows
     whole = rows_read == len(texts) and not texts[0].count('"') % 2
     return 0 if whole else len(texts) - min(found, len(texts))
@@ -109,7 +136,7 @@ def _header(file: Path, stream: StreamSpec) -> bytes:
     options = {k.lower(): v for k, v in stream.all_options().items()}
     if stream.format != "csv" or options.get("header", "true").lower() != "true":
         return b""
-    with (gzip.open(file) if file.suffix == ".gz" else open(file, "rb")) as lines:
+    with gzip.open(file) if file.suffix == ".gz" else open(file, "rb") as lines:
         return lines.readline().rstrip(b"\r\n")
 
 

@@ -119,19 +119,29 @@ class VerificationResult:
         """Describe the result in a few lines for a log or an error message: what failed, its first
         rows, and what could not be checked."""
         if self.report is None:
-            return (f"{self.app}: nothing was committed since the last verification. Complete: "
-                    f"{self.proof}")
+            return (
+                f"{self.app}: nothing was committed since the last verification. Complete: "
+                f"{self.proof}"
+            )
         if self.success:
-            return (f"{self.app}: all {len(self.results)} checks hold. Complete: {self.proof}. "
-                    f"Report: {self.report}")
+            return (
+                f"{self.app}: all {len(self.results)} checks hold. Complete: {self.proof}. "
+                f"Report: {self.report}"
+            )
         lines = [f"{self.app}: {len(self.failed)} of {len(self.results)} checks failed."]
         for r in self.failed:
             lines.append(f"- {r.title} ({r.name}): {r.error or f'{r.count} rows'}")
-            lines += ["    " + ", ".join(f"{k}={v}" for k, v in row.items())
-                      for row in r.rows[:rows]]
+            lines += [
+                "    " + ", ".join(f"{k}={v}" for k, v in row.items()) for row in r.rows[:rows]
+            ]
             lines += [f"    What to do: {r.remedy}"] if r.remedy else []
-        return "\n".join([*lines, *(f"- Not looked at: {what}" for what in self.unseen),
-                          f"Report: {self.report}"])
+        return "\n".join(
+            [
+                *lines,
+                *(f"- Not looked at: {what}" for what in self.unseen),
+                f"Report: {self.report}",
+            ]
+        )
 
 
 class VerificationFailed(SemistreamError):
@@ -142,11 +152,19 @@ class VerificationFailed(SemistreamError):
         super().__init__(result.describe())
 
 
-def verify(url: str, app: str, *, job: AnyJob | None = None, limits: AnyJob | None = None,
-           since_last: bool = False,
-           reports_dir: Path | None = None,
-           reports_kept: int | None = None, sample: int = SAMPLE, seed: int | None = None,
-           snapshots: Path | None = None) -> VerificationResult:
+def verify(
+    url: str,
+    app: str,
+    *,
+    job: AnyJob | None = None,
+    limits: AnyJob | None = None,
+    since_last: bool = False,
+    reports_dir: Path | None = None,
+    reports_kept: int | None = None,
+    sample: int = SAMPLE,
+    seed: int | None = None,
+    snapshots: Path | None = None,
+) -> VerificationResult:
     """Check everything that `app` has committed.
 
     since_last: check only what comes after the part that is already proven. job: what the app
@@ -167,21 +185,40 @@ def verify(url: str, app: str, *, job: AnyJob | None = None, limits: AnyJob | No
             commits = committed(connection, app)
             job = _with_limits(job or job_of(json.loads(commits[-1].job)), limits)
             proof = read_proof(connection, app)
-            first = (proof.until if since_last and proof is not None
-                     and proof.until != START and not ahead.findings else None)
+            first = (
+                proof.until
+                if since_last and proof is not None and proof.until != START and not ahead.findings
+                else None
+            )
         if first is not None and (commits[-1].batch, commits[-1].drain) <= first:
-            return VerificationResult(True, app, commits[-1].fact_table,
-                                      index=reports / "index.html", proof=str(proof))
+            return VerificationResult(
+                True, app, commits[-1].fact_table, index=reports / "index.html", proof=str(proof)
+            )
         while True:
             roles = job.roles if isinstance(job, Job) else ()
             dimensions = [role.dimension.name for role in roles]
             changes = _changes(engine, dimensions)
             with Staging(engine) as staging:
-                versions = [_version(snapshot_root(snapshots, role.dimension.name, role.key),
-                                     changes.get(role.dimension.name)) for role in roles]
-                result, scope = _verify(staging, url, job, commits, first, (sample, seed), reports,
-                                        snapshots, versions,
-                                        reports_kept or places.reports_kept, ahead)
+                versions = [
+                    _version(
+                        snapshot_root(snapshots, role.dimension.name, role.key),
+                        changes.get(role.dimension.name),
+                    )
+                    for role in roles
+                ]
+                result, scope = _verify(
+                    staging,
+                    url,
+                    job,
+                    commits,
+                    first,
+                    (sample, seed),
+                    reports,
+                    snapshots,
+                    versions,
+                    reports_kept or places.reports_kept,
+                    ahead,
+                )
             if result.success or result.report is None or _changes(engine, dimensions) == changes:
                 break
             # the master data were changed meanwhile, which may be all that the checks have found
@@ -196,11 +233,21 @@ def _with_limits(job: AnyJob, limits: AnyJob | None) -> AnyJob:
     if limits is None:
         return job
     if type(job) is not type(limits):
-        raise ConfigError("job", "must have as many streams as the one that was loaded",
-                          limits.name, "Name the file of the job that was loaded.")
+        raise ConfigError(
+            "job",
+            "must have as many streams as the one that was loaded",
+            limits.name,
+            "Name the file of the job that was loaded.",
+        )
     names = ("stream",) if isinstance(job, Job) else SIDES
-    return job.model_copy(update={name: getattr(job, name).model_copy(update={
-        setting: getattr(getattr(limits, name), setting) for setting in JUDGED}) for name in names})
+    return job.model_copy(
+        update={
+            name: getattr(job, name).model_copy(
+                update={setting: getattr(getattr(limits, name), setting) for setting in JUDGED}
+            )
+            for name in names
+        }
+    )
 
 
 def _changes(engine: sa.Engine, dimensions: Sequence[str]) -> dict[str, int]:
@@ -208,8 +255,11 @@ def _changes(engine: sa.Engine, dimensions: Sequence[str]) -> dict[str, int]:
     those that provisioning did not make."""
     m = masters.c
     with engine.connect() as connection:
-        return dict(connection.execute(
-            select(m.name, m.changes).where(m.name.in_(dimensions))).tuples().all())
+        return dict(
+            connection.execute(select(m.name, m.changes).where(m.name.in_(dimensions)))
+            .tuples()
+            .all()
+        )
 
 
 def _version(snapshots: Path, changes: int | None) -> str | None:
@@ -222,10 +272,19 @@ def _version(snapshots: Path, changes: int | None) -> str | None:
     return manifest["version"] if None in (changes, known) or changes == known else UNPUBLISHED
 
 
-def _verify(staging: Staging, url: str, job: AnyJob, commits: list[sa.Row], first: Position | None,
-            sampling: tuple[int, int], reports: Path, snapshots: Path,
-            versions: Sequence[str | None], kept: int,
-            ahead: Ahead) -> tuple[VerificationResult, Scope]:
+def _verify(
+    staging: Staging,
+    url: str,
+    job: AnyJob,
+    commits: list[sa.Row],
+    first: Position | None,
+    sampling: tuple[int, int],
+    reports: Path,
+    snapshots: Path,
+    versions: Sequence[str | None],
+    kept: int,
+    ahead: Ahead,
+) -> tuple[VerificationResult, Scope]:
     """Verify the commits. versions: see ``make_scope``."""
     engine, newest = staging.engine, commits[-1]
     with engine.connect() as connection:
@@ -239,11 +298,17 @@ def _verify(staging: Staging, url: str, job: AnyJob, commits: list[sa.Row], firs
         else:
             with engine.connect() as connection:
                 compared = compared_columns(connection, job)
-            fact, sums, damaged = stored_rows.stage(staging, stored,
-                                                    job.fact_ids(stored.schema.names), compared)
+            fact, sums, damaged = stored_rows.stage(
+                staging, stored, job.fact_ids(stored.schema.names), compared
+            )
     except SemistreamError as e:
-        scope = Scope(**vars(verified), sink=newest.sink, fact_name=newest.fact_table,
-                      fact=load_batches, by_id=load_batches)
+        scope = Scope(
+            **vars(verified),
+            sink=newest.sink,
+            fact_name=newest.fact_table,
+            fact=load_batches,
+            by_id=load_batches,
+        )
         checks = [*history.checks(staging, scope, ahead, None, str(e)), *ledger_checks(scope)]
         return _run(staging, url, scope, checks, reports, kept)
     with engine.connect() as connection:
@@ -254,22 +319,40 @@ def _verify(staging: Staging, url: str, job: AnyJob, commits: list[sa.Row], firs
     return _run(staging, url, scope, checks, reports, kept)
 
 
-def _checks(staging: Staging, scope: Scope, job: AnyJob, commits: list[sa.Row], sums: Sums | None,
-            damaged: sa.Table | None, size: int, seed: int) -> Iterator[Check]:
+def _checks(
+    staging: Staging,
+    scope: Scope,
+    job: AnyJob,
+    commits: list[sa.Row],
+    sums: Sums | None,
+    damaged: sa.Table | None,
+    size: int,
+    seed: int,
+) -> Iterator[Check]:
     """Yield the checks of the ledger, of the facts, and of each input. sums: the facts' checksums
     if they are known; damaged: the sink's damaged files, if it has files; size, seed: of the
     samples."""
     checksums = stage_checksums(staging, scope, sums)
     scope = replace(scope, by_id=stage_by_id(staging, scope))
     recent = [c for c in commits if _later(c, scope.source_first)]
-    found = [recount(staging, scope, stream, stage_sources(
-        staging, stream, recent, recounted_columns(scope, stream))) for stream in scope.streams]
+    found = [
+        recount(
+            staging,
+            scope,
+            stream,
+            stage_sources(staging, stream, recent, recounted_columns(scope, stream)),
+        )
+        for stream in scope.streams
+    ]
     yield from ledger_checks(scope)
     yield fact_rows(scope)
     yield unmatched_rows(scope)
     yield unparsable(scope)
-    wrong = (find_wrong_rows(staging, scope, scope.roles[0], recent, checksums, found[0])
-             if scope.roles else WrongRows())
+    wrong = (
+        find_wrong_rows(staging, scope, scope.roles[0], recent, checksums, found[0])
+        if scope.roles
+        else WrongRows()
+    )
     yield same_rows(stage_wrong_rows(staging, scope, checksums, wrong), wrong.told)
     if damaged is not None:
         yield table_files(damaged)
@@ -277,8 +360,10 @@ def _checks(staging: Staging, scope: Scope, job: AnyJob, commits: list[sa.Row], 
         yield from stream_checks(staging, scope, stream, recounted)
     ids = [recounted.ids for recounted in found]
     # of a single stream, unique_ids finds what was loaded twice where the source is gone
-    if all(stream.ids and (source is not None or (stream.name and stream.spec.unique_ids))
-           for stream, source in zip(scope.streams, ids, strict=True)):
+    if all(
+        stream.ids and (source is not None or (stream.name and stream.spec.unique_ids))
+        for stream, source in zip(scope.streams, ids, strict=True)
+    ):
         yield no_duplicates(scope, ids)
     for role in scope.roles:
         yield from dimension_checks(staging, scope, role, size, seed)
@@ -286,30 +371,57 @@ def _checks(staging: Staging, scope: Scope, job: AnyJob, commits: list[sa.Row], 
         yield from pair_checks(staging, scope, job, ids, size)
 
 
-def _run(staging: Staging, url: str, scope: Scope, checks: Sequence[Check], reports: Path,
-         kept: int) -> tuple[VerificationResult, Scope]:
+def _run(
+    staging: Staging, url: str, scope: Scope, checks: Sequence[Check], reports: Path, kept: int
+) -> tuple[VerificationResult, Scope]:
     """Run the checks and write the report."""
     engine = staging.engine
     checks = [with_remedy(check, scope) for check in checks]
     with engine.connect() as connection:
         figures, batches = _figures(connection, scope)
         mine = scope.holds(load_batches) & load_batches.c.nulled.is_not(None)
-        lost = sum((Counter(json.loads(text)) for text in
-                    connection.scalars(select(load_batches.c.nulled).where(mine))), Counter[str]())
+        lost = sum(
+            (
+                Counter(json.loads(text))
+                for text in connection.scalars(select(load_batches.c.nulled).where(mine))
+            ),
+            Counter[str](),
+        )
     if lost:
         staging.notes.append(f"Of the facts verified: {say_nulled(lost, engine)}.")
     app, name = scope.app, scope.fact_name
-    summary = {"run": _run_name(scope), "app": app, "fact_table": name, "sink": scope.sink,
-               "figures": [[k, n] for k, n in figures.items()], "columns": [*NUMBERS, LONGEST],
-               "commits": len(batches),
-               "batches": [list(b.values()) for b in batches[-BATCHES_SHOWN:]],
-               "notes": staging.notes, "unseen": staging.unseen}
-    success, checked, page = run_checkpoint(url, load_commits.name, app, checks, summary, reports,
-                                            kept)
-    results = [CheckResult(**{k: c[k] for k in ("name", "title", "success", "count", "rows",
-                                                "error", "remedy")}) for c in checked]
-    return VerificationResult(success, app, name, results, figures, staging.notes, staging.unseen,
-                              page, reports / "index.html"), scope
+    summary = {
+        "run": _run_name(scope),
+        "app": app,
+        "fact_table": name,
+        "sink": scope.sink,
+        "figures": [[k, n] for k, n in figures.items()],
+        "columns": [*NUMBERS, LONGEST],
+        "commits": len(batches),
+        "batches": [list(b.values()) for b in batches[-BATCHES_SHOWN:]],
+        "notes": staging.notes,
+        "unseen": staging.unseen,
+    }
+    success, checked, page = run_checkpoint(
+        url, load_commits.name, app, checks, summary, reports, kept
+    )
+    results = [
+        CheckResult(
+            **{k: c[k] for k in ("name", "title", "success", "count", "rows", "error", "remedy")}
+        )
+        for c in checked
+    ]
+    return VerificationResult(
+        success,
+        app,
+        name,
+        results,
+        figures,
+        staging.notes,
+        staging.unseen,
+        page,
+        reports / "index.html",
+    ), scope
 
 
 def _later(commit: sa.Row, position: Position | None) -> bool:
@@ -326,39 +438,75 @@ def _position(position: Position) -> str:
     return f"{position[0]}{'-drained' if position[1] else ''}"
 
 
-def _figures(connection: sa.Connection,
-             scope: Scope) -> tuple[dict[str, int], list[dict[str, Any]]]:
+def _figures(
+    connection: sa.Connection, scope: Scope
+) -> tuple[dict[str, int], list[dict[str, Any]]]:
     """Return the completeness summary: totals of the verified batches, and the batches one by
     one."""
     b, r = load_batches.c, load_rejections.c
-    rows = connection.execute(select(b.batch, b.drain, *(func.sum(b[n]).label(n) for n in NUMBERS),
-                                     func.max(b.wait_longest).label("waited"))
-                              .where(scope.holds(load_batches)).group_by(b.batch, b.drain)
-                              .order_by(b.batch, b.drain)).all()
-    batches: list[dict[str, Any]] = [{
-                "batch": _position((row.batch, row.drain)),
-                **{n: int(row._mapping[n]) for n in NUMBERS},
-                LONGEST: "" if row.waited is None else in_seconds(row.waited),
-                "ok": not unaccounted(row)} for row in rows]
-    figures = {label: sum(x[n] for x in batches) for label, n in (
-        ("rows read", "rows_read"), ("matched", "matched"), ("unmatched", "unmatched"))}
-    reasons = connection.execute(select(r.reason, func.sum(r.tuples)).where(
-        scope.holds(load_rejections)).group_by(r.reason).order_by(r.reason))
+    rows = connection.execute(
+        select(
+            b.batch,
+            b.drain,
+            *(func.sum(b[n]).label(n) for n in NUMBERS),
+            func.max(b.wait_longest).label("waited"),
+        )
+        .where(scope.holds(load_batches))
+        .group_by(b.batch, b.drain)
+        .order_by(b.batch, b.drain)
+    ).all()
+    batches: list[dict[str, Any]] = [
+        {
+            "batch": _position((row.batch, row.drain)),
+            **{n: int(row._mapping[n]) for n in NUMBERS},
+            LONGEST: "" if row.waited is None else in_seconds(row.waited),
+            "ok": not unaccounted(row),
+        }
+        for row in rows
+    ]
+    figures = {
+        label: sum(x[n] for x in batches)
+        for label, n in (
+            ("rows read", "rows_read"),
+            ("matched", "matched"),
+            ("unmatched", "unmatched"),
+        )
+    }
+    reasons = connection.execute(
+        select(r.reason, func.sum(r.tuples))
+        .where(scope.holds(load_rejections))
+        .group_by(r.reason)
+        .order_by(r.reason)
+    )
     figures |= {f"unmatched: {reason}": int(n) for reason, n in reasons}
-    figures |= {"waiting": batches[-1]["waiting"] if batches else 0,
-                "output rows": sum(x["output_rows"] for x in batches),
-                "batches": len({row.batch for row in rows})}
+    figures |= {
+        "waiting": batches[-1]["waiting"] if batches else 0,
+        "output rows": sum(x["output_rows"] for x in batches),
+        "batches": len({row.batch for row in rows}),
+    }
     return figures, batches
 
 
-def _write_run(engine: sa.Engine, result: VerificationResult, scope: Scope, started: datetime,
-               seconds: float) -> None:
+def _write_run(
+    engine: sa.Engine, result: VerificationResult, scope: Scope, started: datetime, seconds: float
+) -> None:
     failed: Sequence[str] = [r.name for r in result.failed]
     first = scope.first
     with engine.begin() as connection:
-        connection.execute(quality_runs.insert().values(
-            app=result.app, fact_table=result.fact_table, started_at=started, seconds=seconds,
-            from_batch=first and first[0], from_drain=first and first[1], to_batch=scope.last[0],
-            to_drain=scope.last[1], success=int(result.success), expectations=len(result.results),
-            failed=json.dumps(failed), unseen=json.dumps(result.unseen),
-            report=str(result.report)))
+        connection.execute(
+            quality_runs.insert().values(
+                app=result.app,
+                fact_table=result.fact_table,
+                started_at=started,
+                seconds=seconds,
+                from_batch=first and first[0],
+                from_drain=first and first[1],
+                to_batch=scope.last[0],
+                to_drain=scope.last[1],
+                success=int(result.success),
+                expectations=len(result.results),
+                failed=json.dumps(failed),
+                unseen=json.dumps(result.unseen),
+                report=str(result.report),
+            )
+        )

@@ -92,23 +92,33 @@ class Again:
     of_source: bool  # False: tuples were taken from the facts
 
 
-def find_wrong_rows(staging: Staging, scope: Scope, role: Role, commits: list[sa.Row],
-                    checksums: sa.Table, recounted: Recounted) -> WrongRows:
+def find_wrong_rows(
+    staging: Staging,
+    scope: Scope,
+    role: Role,
+    commits: list[sa.Row],
+    checksums: sa.Table,
+    recounted: Recounted,
+) -> WrongRows:
     """Join the loads whose checksums differ again, and return their wrong rows."""
     found, loads = WrongRows(), _differing(staging, scope, role, checksums)
     if not loads or not scope.ids:
         if loads:
-            found.told.append("Name id columns under stream.id, and what is wrong is told row by "
-                              "row.")
+            found.told.append(
+                "Name id columns under stream.id, and what is wrong is told row by row."
+            )
         return found
     ready = [load for load in loads if _is_there(role, load.version)]
     for version in sorted({load.version for load in loads} - {load.version for load in ready}):
-        found.told.append(f"Loads with version {version} of the master data were not joined again, "
-                          f"as it is no longer kept.")
+        found.told.append(
+            f"Loads with version {version} of the master data were not joined again, "
+            f"as it is no longer kept."
+        )
     chosen = _first(ready)
     if len(chosen) < len(ready):
-        found.told.append(f"Of {len(ready):,} such loads the first {len(chosen):,} were joined "
-                          f"again.")
+        found.told.append(
+            f"Of {len(ready):,} such loads the first {len(chosen):,} were joined again."
+        )
     try:
         _join_and_compare(staging, scope, role, commits, chosen, recounted, found)
     except (OSError, pa.ArrowException) as e:
@@ -116,8 +126,15 @@ def find_wrong_rows(staging: Staging, scope: Scope, role: Role, commits: list[sa
     return found
 
 
-def _join_and_compare(staging: Staging, scope: Scope, role: Role, commits: list[sa.Row],
-                      chosen: Sequence[Load], recounted: Recounted, found: WrongRows) -> None:
+def _join_and_compare(
+    staging: Staging,
+    scope: Scope,
+    role: Role,
+    commits: list[sa.Row],
+    chosen: Sequence[Load],
+    recounted: Recounted,
+    found: WrongRows,
+) -> None:
     if chosen:
         again = _join_again(staging, scope, role, commits, chosen, recounted)
         _compare_facts(staging, scope, role, again, chosen, found)
@@ -125,20 +142,28 @@ def _join_and_compare(staging: Staging, scope: Scope, role: Role, commits: list[
             found.findings += _missing_unread(staging, scope, again)
             _compare_unmatched(staging, scope, role, again, chosen, found)
         else:
-            found.told.append("The source cannot be read again with all its columns: those that "
-                              "the join added are compared, the stream's own are not.")
+            found.told.append(
+                "The source cannot be read again with all its columns: those that "
+                "the join added are compared, the stream's own are not."
+            )
 
 
 def _differing(staging: Staging, scope: Scope, role: Role, checksums: sa.Table) -> list[Load]:
     loads, c = role.loads(), checksums.c
     b = loads.c
     facts, kept = (func.coalesce(c[n], 0) for n in ("facts_checksum", "unmatched_checksum"))
-    query = select(b.load_id, b.version, (b.output_rows + b.unmatched).label("rows"),
-                   sa.case((b.facts_checksum != facts, b.facts_checksum)).label("facts"),
-                   sa.case((b.unmatched_checksum != kept, b.unmatched_checksum)).label("kept")) \
-        .select_from(loads.outerjoin(checksums, b.load_id == c.load_id)) \
-        .where(scope.holds(loads), or_(b.facts_checksum != facts,
-                                       b.unmatched_checksum != kept)).order_by(b.load_id)
+    query = (
+        select(
+            b.load_id,
+            b.version,
+            (b.output_rows + b.unmatched).label("rows"),
+            sa.case((b.facts_checksum != facts, b.facts_checksum)).label("facts"),
+            sa.case((b.unmatched_checksum != kept, b.unmatched_checksum)).label("kept"),
+        )
+        .select_from(loads.outerjoin(checksums, b.load_id == c.load_id))
+        .where(scope.holds(loads), or_(b.facts_checksum != facts, b.unmatched_checksum != kept))
+        .order_by(b.load_id)
+    )
     with staging.engine.connect() as connection:
         return [Load(*row) for row in connection.execute(query)]
 
@@ -161,17 +186,26 @@ def stream_columns(scope: Scope, role: Role) -> list[str]:
 # ---- the join
 
 
-def _join_again(staging: Staging, scope: Scope, role: Role, commits: list[sa.Row],
-                loads: Sequence[Load], recounted: Recounted) -> Again:
+def _join_again(
+    staging: Staging,
+    scope: Scope,
+    role: Role,
+    commits: list[sa.Row],
+    loads: Sequence[Load],
+    recounted: Recounted,
+) -> Again:
     (stream,), source_ids, absent = scope.streams, recounted.ids, None
     if source_ids is not None and recounted.unparsable is not None:
         absent = missing(scope, stream, source_ids, recounted.unparsable.ids)
     f, names = scope.fact, stream_columns(scope, role)
     kinds = {n: f.c[n].type for n in names}
-    tuples = staging.table("tuples", Column("quality_version", NAME),
-                           Column("quality_batch", BigInteger),
-                           *(Column(quoted(n), kind) for n, kind in kinds.items()),
-                           Column("quality_id", KeyString()))
+    tuples = staging.table(
+        "tuples",
+        Column("quality_version", NAME),
+        Column("quality_batch", BigInteger),
+        *(Column(quoted(n), kind) for n, kind in kinds.items()),
+        Column("quality_id", KeyString()),
+    )
     of_source = absent is not None
     if absent is not None:
         wanted = _wanted(staging, scope, loads, absent)
@@ -211,22 +245,43 @@ def _wanted(staging: Staging, scope: Scope, loads: Sequence[Load], absent: sa.Se
     return pc.unique(pa.chunked_array(found, pa.string())).drop_null()
 
 
-def _stage_tuples(staging: Staging, scope: Scope, role: Role, tuples: sa.Table, batch: int,
-                  found: pa.RecordBatch, wanted: pa.Array) -> None:
+def _stage_tuples(
+    staging: Staging,
+    scope: Scope,
+    role: Role,
+    tuples: sa.Table,
+    batch: int,
+    found: pa.RecordBatch,
+    wanted: pa.Array,
+) -> None:
     ids = len(scope.ids)
     names = [c.name for c in tuples.columns if c.name != "quality_version"]
     schema = arrow_schema(tuples)
-    rows = with_stream_id(batch, found.select(stream_columns(scope, role)), ids,
-                          pa.schema([schema.field(n) for n in names]), whole=True)
+    rows = with_stream_id(
+        batch,
+        found.select(stream_columns(scope, role)),
+        ids,
+        pa.schema([schema.field(n) for n in names]),
+        whole=True,
+    )
     rows = rows.filter(pc.is_in(rows["quality_id"], value_set=wanted))
     version = role.versions.get((batch, 0), "")
     with staging.engine.begin() as connection:
-        bulk_insert(connection, tuples,
-                    rows.append_column("quality_version", pa.repeat(version, rows.num_rows)))
+        bulk_insert(
+            connection,
+            tuples,
+            rows.append_column("quality_version", pa.repeat(version, rows.num_rows)),
+        )
 
 
-def _fill_gaps(staging: Staging, scope: Scope, role: Role, tuples: sa.Table, loads: Sequence[Load],
-               source_ids: sa.Table | None) -> None:
+def _fill_gaps(
+    staging: Staging,
+    scope: Scope,
+    role: Role,
+    tuples: sa.Table,
+    loads: Sequence[Load],
+    source_ids: sa.Table | None,
+) -> None:
     """Stage tuples from the facts where the source does not give them completely: those whose ids
     the source has, or all if it is not read again."""
     f, t, names = scope.fact, tuples.c, stream_columns(scope, role)
@@ -234,12 +289,14 @@ def _fill_gaps(staging: Staging, scope: Scope, role: Role, tuples: sa.Table, loa
     known = []
     if source_ids is not None:
         read = select(1).select_from(tuples).where(*(t[i] == f.c[i] for i in scope.ids))
-        there = select(1).select_from(source_ids).where(
-            *(source_ids.c[i] == f.c[i] for i in scope.ids))
+        there = (
+            select(1).select_from(source_ids).where(*(source_ids.c[i] == f.c[i] for i in scope.ids))
+        )
         known = [~read.correlate(f).exists(), there.correlate(f).exists()]
     for load in loads:
-        rows = select(literal(load.version), literal(int(batch_of(load.load_id))),
-                      *(f.c[n] for n in names)).where(f.c.load_id == load.load_id, *known)
+        rows = select(
+            literal(load.version), literal(int(batch_of(load.load_id))), *(f.c[n] for n in names)
+        ).where(f.c.load_id == load.load_id, *known)
         with staging.engine.begin() as connection:
             connection.execute(tuples.insert().from_select(columns, rows.distinct()))
 
@@ -252,48 +309,73 @@ def _masters(staging: Staging, role: Role, tuples: sa.Table) -> sa.Table:
     for version in versions:
         if version == role.version:
             names = [c.name for c in table.columns if c.name != "quality_version"]
-            same = and_(t.quality_version == version,
-                        *(t[a] == d.c[b] for a, b in role.on.items()))
-            rows = select(literal(version), *(d.c[n] for n in names)).select_from(
-                tuples.join(d, same)).distinct()
+            same = and_(t.quality_version == version, *(t[a] == d.c[b] for a, b in role.on.items()))
+            rows = (
+                select(literal(version), *(d.c[n] for n in names))
+                .select_from(tuples.join(d, same))
+                .distinct()
+            )
             with staging.engine.begin() as connection:
                 connection.execute(table.insert().from_select(["quality_version", *names], rows))
         elif (role.snapshots / version).is_dir():
             with staging.engine.connect() as connection:
-                keys = connection.scalars(select(t[stream_key]).where(
-                    t.quality_version == version).distinct()).all()
+                keys = connection.scalars(
+                    select(t[stream_key]).where(t.quality_version == version).distinct()
+                ).all()
             stage_version(staging, role, table, version, master_key, keys)
     staging.index(table, master_key)
     return table
 
 
-def _expected(staging: Staging, scope: Scope, role: Role, tuples: sa.Table, masters: sa.Table,
-              loads: Sequence[Load]) -> sa.Table:
+def _expected(
+    staging: Staging,
+    scope: Scope,
+    role: Role,
+    tuples: sa.Table,
+    masters: sa.Table,
+    loads: Sequence[Load],
+) -> sa.Table:
     """Stage the facts that the tuples should have, except those found in loads that are right."""
     f, t, m = scope.fact, tuples.c, masters.c
     columns = [c for c in f.columns if c.name not in ROW_KEY]
     table = staging.table(
-        "expected", Column("quality_number", big_integer(), primary_key=True, autoincrement=True),
-        Column("quality_batch", BigInteger), *(Column(quoted(c.name), c.type) for c in columns))
+        "expected",
+        Column("quality_number", big_integer(), primary_key=True, autoincrement=True),
+        Column("quality_batch", BigInteger),
+        *(Column(quoted(c.name), c.type) for c in columns),
+    )
     of = {role.surrogate: m[role.surrogate], **{a: m[b] for a, b in role.added.items()}}
-    same = and_(m.quality_version == t.quality_version,
-                *(t[a] == m[b] for a, b in role.on.items()))
+    same = and_(m.quality_version == t.quality_version, *(t[a] == m[b] for a, b in role.on.items()))
     joined = tuples.outerjoin(masters, same) if role.left else tuples.join(masters, same)
-    rows = select(t.quality_batch, *(of[c.name] if c.name in of else t[c.name] for c in columns)) \
-        .select_from(joined).where(~_refused(scope, tuples))
+    rows = (
+        select(t.quality_batch, *(of[c.name] if c.name in of else t[c.name] for c in columns))
+        .select_from(joined)
+        .where(~_refused(scope, tuples))
+    )
     e, g = table.c, scope.by_id.alias("elsewhere")
     with staging.engine.begin() as connection:
-        connection.execute(table.insert().from_select(
-            ["quality_batch", *(c.name for c in columns)], rows))
+        connection.execute(
+            table.insert().from_select(["quality_batch", *(c.name for c in columns)], rows)
+        )
     staging.index(table, *scope.ids)
-    elsewhere = select(e.quality_number).select_from(table.join(g, and_(
-        *(g.c[i] == e[i] for i in scope.ids), scope.recounted(g),
-        g.c[role.surrogate].is_not_distinct_from(e[role.surrogate])))).where(
-            g.c.load_id.not_in([load.load_id for load in loads if load.facts is not None]))
+    elsewhere = (
+        select(e.quality_number)
+        .select_from(
+            table.join(
+                g,
+                and_(
+                    *(g.c[i] == e[i] for i in scope.ids),
+                    scope.recounted(g),
+                    g.c[role.surrogate].is_not_distinct_from(e[role.surrogate]),
+                ),
+            )
+        )
+        .where(g.c.load_id.not_in([load.load_id for load in loads if load.facts is not None]))
+    )
     with staging.engine.begin() as connection:
         numbers = connection.scalars(elsewhere).all()
         for start in range(0, len(numbers), 500):
-            some = numbers[start:start + 500]
+            some = numbers[start : start + 500]
             connection.execute(table.delete().where(e.quality_number.in_(some)))
     return table
 
@@ -314,8 +396,11 @@ class Hashed:
         mine, my_count = np.unique(self.hashes, return_counts=True)
         its, its_count = np.unique(other.hashes, return_counts=True)
         place = np.minimum(np.searchsorted(its, mine), max(len(its) - 1, 0))
-        there = np.where(its[place] == mine, its_count[place], 0) if len(its) else \
-            np.zeros(len(mine), np.int64)
+        there = (
+            np.where(its[place] == mine, its_count[place], 0)
+            if len(its)
+            else np.zeros(len(mine), np.int64)
+        )
         more = my_count > there
         left = dict(zip(mine[more].tolist(), (my_count - there)[more].tolist(), strict=True))
         rows = []
@@ -343,8 +428,14 @@ def _hashed(batches: Iterable[pa.RecordBatch], at: Sequence[str]) -> Hashed:
     return Hashed(np.concatenate(hashes), np.concatenate(places))
 
 
-def _compare_facts(staging: Staging, scope: Scope, role: Role, again: Again, loads: Sequence[Load],
-                   found: WrongRows) -> None:
+def _compare_facts(
+    staging: Staging,
+    scope: Scope,
+    role: Role,
+    again: Again,
+    loads: Sequence[Load],
+    found: WrongRows,
+) -> None:
     chosen = [load for load in loads if load.facts is not None]
     if not chosen:
         return
@@ -355,28 +446,56 @@ def _compare_facts(staging: Staging, scope: Scope, role: Role, again: Again, loa
     keyed = [*values, *(schema.field(n) for n in ROW_KEY)]
     identified = [f[i].is_not(None) for i in scope.ids]
     with staging.engine.connect() as connection:
-        there = _hashed((batch for load in chosen for batch in fetch(
-            connection, select(*(f[n] for n in (*columns, *ROW_KEY))).where(
-                f.load_id == load.load_id, *identified), pa.schema(keyed))), ROW_KEY)
+        there = _hashed(
+            (
+                batch
+                for load in chosen
+                for batch in fetch(
+                    connection,
+                    select(*(f[n] for n in (*columns, *ROW_KEY))).where(
+                        f.load_id == load.load_id, *identified
+                    ),
+                    pa.schema(keyed),
+                )
+            ),
+            ROW_KEY,
+        )
         numbered = pa.schema([*values, pa.field("quality_number", pa.int64())])
-        wanted = _hashed(fetch(connection, select(*(e[n] for n in numbered.names)), numbered),
-                         ["quality_number"])
+        wanted = _hashed(
+            fetch(connection, select(*(e[n] for n in numbered.names)), numbered), ["quality_number"]
+        )
         wrong, lost = there.without(wanted), wanted.without(there)
         now = _rows(connection, scope.fact, ROW_KEY, there, wrong[:NAMED], columns)
         of_these = _numbers(connection, scope, again.expected, now)
-        then = _rows(connection, again.expected, ["quality_number"], wanted,
-                     lost[(np.arange(len(lost)) < NAMED) | np.isin(wanted.at[lost, 0], of_these)],
-                     ["quality_batch", *columns])
+        then = _rows(
+            connection,
+            again.expected,
+            ["quality_number"],
+            wanted,
+            lost[(np.arange(len(lost)) < NAMED) | np.isin(wanted.at[lost, 0], of_these)],
+            ["quality_batch", *columns],
+        )
         pairs, surplus, absent = _paired(scope, role, now, then)
         if len(wrong) > NAMED:  # rows beyond NAMED may be what the absent ones have become
             absent = [row for row in absent if not _has_facts(connection, scope, row)]
     for a, b in pairs:
         found.findings += [
-            Finding(a.at[0], name, CHANGED, _id_text(scope, a.values), n, _text(b.values[n]),
-                    _text(a.values[n]))
-            for n in columns if not _same(a.values[n], b.values[n])]
-    found.findings += [Finding(a.at[0], name, SURPLUS, _id_text(scope, a.values), None, None,
-                               _row(a.values)) for a in surplus]
+            Finding(
+                a.at[0],
+                name,
+                CHANGED,
+                _id_text(scope, a.values),
+                n,
+                _text(b.values[n]),
+                _text(a.values[n]),
+            )
+            for n in columns
+            if not _same(a.values[n], b.values[n])
+        ]
+    found.findings += [
+        Finding(a.at[0], name, SURPLUS, _id_text(scope, a.values), None, None, _row(a.values))
+        for a in surplus
+    ]
     if again.of_source:
         lacking = _lacking(chosen, there, wrong, pairs)
         lost_rows = list(_missing(scope, lacking, absent))
@@ -385,32 +504,50 @@ def _compare_facts(staging: Staging, scope: Scope, role: Role, again: Again, loa
             if finding.load_id is not None:
                 lacking[finding.load_id] -= row.hash
         if more := sum(n % 2**64 != 0 for n in lacking.values()):
-            found.told.append(f"In {more:,} of these loads there is more that is wrong, and could "
-                              f"not be named.")
+            found.told.append(
+                f"In {more:,} of these loads there is more that is wrong, and could not be named."
+            )
     if len(wrong) > NAMED or len(lost) > NAMED:
-        found.told.append(f"{len(wrong):,} rows of {name} are not as they were loaded, and "
-                          f"{len(lost):,} that were loaded are not there; the first {NAMED:,} are "
-                          f"compared.")
+        found.told.append(
+            f"{len(wrong):,} rows of {name} are not as they were loaded, and "
+            f"{len(lost):,} that were loaded are not there; the first {NAMED:,} are "
+            f"compared."
+        )
 
 
-def _rows(connection: sa.Connection, table: sa.Table, key: Sequence[str], hashed: Hashed,
-          chosen: np.ndarray, columns: Sequence[str]) -> list[Row]:
+def _rows(
+    connection: sa.Connection,
+    table: sa.Table,
+    key: Sequence[str],
+    hashed: Hashed,
+    chosen: np.ndarray,
+    columns: Sequence[str],
+) -> list[Row]:
     out = []
     for row in chosen.tolist():
         at = tuple(hashed.at[row].tolist())
         one = select(*(table.c[n] for n in columns)).where(
-            *(table.c[k] == v for k, v in zip(key, at, strict=True)))
+            *(table.c[k] == v for k, v in zip(key, at, strict=True))
+        )
         values = connection.execute(one).mappings().first()
         if values is not None:
             out.append(Row(at, int(hashed.hashes[row]), dict(values)))
     return out
 
 
-def _numbers(connection: sa.Connection, scope: Scope, expected: sa.Table,
-             rows: list[Row]) -> list[int]:
+def _numbers(
+    connection: sa.Connection, scope: Scope, expected: sa.Table, rows: list[Row]
+) -> list[int]:
     """Return the numbers of the expected rows that have the same ids as these rows."""
-    return [n for row in rows for n in connection.scalars(select(expected.c.quality_number).where(
-        *(expected.c[i] == row.values[i] for i in scope.ids)))]
+    return [
+        n
+        for row in rows
+        for n in connection.scalars(
+            select(expected.c.quality_number).where(
+                *(expected.c[i] == row.values[i] for i in scope.ids)
+            )
+        )
+    ]
 
 
 def _has_facts(connection: sa.Connection, scope: Scope, row: Row) -> bool:
@@ -419,8 +556,9 @@ def _has_facts(connection: sa.Connection, scope: Scope, row: Row) -> bool:
     return connection.execute(there.limit(1)).first() is not None
 
 
-def _paired(scope: Scope, role: Role, now: list[Row],
-            then: list[Row]) -> tuple[list[tuple[Row, Row]], list[Row], list[Row]]:
+def _paired(
+    scope: Scope, role: Role, now: list[Row], then: list[Row]
+) -> tuple[list[tuple[Row, Row]], list[Row], list[Row]]:
     """Pair present rows with expected ones of the same ids. Return (pairs of present and expected
     row, surplus present rows, missing expected rows)."""
     by_id: dict[tuple[Any, ...], list[Row]] = {}
@@ -438,22 +576,28 @@ def _paired(scope: Scope, role: Role, now: list[Row],
     return pairs, surplus, [row for each in by_id.values() for row in each]
 
 
-def _lacking(loads: Sequence[Load], there: Hashed, wrong: np.ndarray,
-          pairs: list[tuple[Row, Row]]) -> dict[int, int]:
+def _lacking(
+    loads: Sequence[Load], there: Hashed, wrong: np.ndarray, pairs: list[tuple[Row, Row]]
+) -> dict[int, int]:
     """Return, by load, by how much the ledger's checksum exceeds that of the load's right rows and
     corrected rows; only loads where this is not 0."""
     right = np.ones(len(there.hashes), bool)
     right[wrong] = False
-    sums = {load.load_id: int(there.hashes[right & (there.at[:, 0] == load.load_id)]
-                              .sum(dtype=np.uint64)) for load in loads}
+    sums = {
+        load.load_id: int(
+            there.hashes[right & (there.at[:, 0] == load.load_id)].sum(dtype=np.uint64)
+        )
+        for load in loads
+    }
     for a, b in pairs:
         sums[a.at[0]] += b.hash
     lacking = {load.load_id: signed((load.facts or 0) - sums[load.load_id]) for load in loads}
     return {load_id: n for load_id, n in lacking.items() if n}
 
 
-def _missing(scope: Scope, lacking: dict[int, int],
-             absent: list[Row]) -> Iterator[tuple[Row, Finding]]:
+def _missing(
+    scope: Scope, lacking: dict[int, int], absent: list[Row]
+) -> Iterator[tuple[Row, Finding]]:
     """Yield missing rows with a finding that names their load: the load whose checksum lacks just
     this row, or the only load that lacks anything. If tuples wait, a row counts as missing only if
     a checksum lacks it."""
@@ -463,8 +607,19 @@ def _missing(scope: Scope, lacking: dict[int, int],
         load_id = by_sum.get(signed(row.hash), None if scope.waiting else only)
         if load_id is not None or not scope.waiting:
             shown = {k: v for k, v in row.values.items() if k != "quality_batch"}
-            yield row, Finding(load_id, scope.fact_name, MISSING, _id_text(scope, row.values), None,
-                               _row(shown), None, row.values["quality_batch"])
+            yield (
+                row,
+                Finding(
+                    load_id,
+                    scope.fact_name,
+                    MISSING,
+                    _id_text(scope, row.values),
+                    None,
+                    _row(shown),
+                    None,
+                    row.values["quality_batch"],
+                ),
+            )
 
 
 def _missing_unread(staging: Staging, scope: Scope, again: Again) -> list[Finding]:
@@ -473,26 +628,46 @@ def _missing_unread(staging: Staging, scope: Scope, again: Again) -> list[Findin
     if again.absent is None or scope.waiting:
         return []
     lost, t = again.absent.subquery("lost"), again.tuples.c
-    unread = select(lost).select_from(lost.outerjoin(again.tuples, and_(
-        *(t[i] == lost.c[i] for i in scope.ids)))).where(t.quality_batch.is_(None)).limit(NAMED)
+    unread = (
+        select(lost)
+        .select_from(lost.outerjoin(again.tuples, and_(*(t[i] == lost.c[i] for i in scope.ids))))
+        .where(t.quality_batch.is_(None))
+        .limit(NAMED)
+    )
     with staging.engine.connect() as connection:
-        return [Finding(None, scope.fact_name, MISSING, _id_text(scope, dict(row)),
-                        batch=row["source_batch"])
-                for row in connection.execute(unread).mappings()]
+        return [
+            Finding(
+                None,
+                scope.fact_name,
+                MISSING,
+                _id_text(scope, dict(row)),
+                batch=row["source_batch"],
+            )
+            for row in connection.execute(unread).mappings()
+        ]
 
 
 # ---- unmatched tuples
 
 
-def _compare_unmatched(staging: Staging, scope: Scope, role: Role, again: Again,
-                       loads: Sequence[Load], found: WrongRows) -> None:
+def _compare_unmatched(
+    staging: Staging,
+    scope: Scope,
+    role: Role,
+    again: Again,
+    loads: Sequence[Load],
+    found: WrongRows,
+) -> None:
     chosen = [load for load in loads if load.kept is not None]
     if not chosen:
         return
     staging.index(again.tuples, "quality_id")
     t, u, named = again.tuples.c, unmatched.c, list[Finding]()
-    mine = and_(u.fact_table == scope.fact_name, u.reason.in_((Reason.NO_MATCH, Reason.NULL_KEY)),
-                u.stream_id.is_not(None))
+    mine = and_(
+        u.fact_table == scope.fact_name,
+        u.reason.in_((Reason.NO_MATCH, Reason.NULL_KEY)),
+        u.stream_id.is_not(None),
+    )
     wanted, names = _expected_unmatched(scope, role, again), stream_columns(scope, role)
     kept = and_(mine, u.stream_id == t.quality_id, scope.recounted(unmatched))
     with staging.engine.connect() as connection, staging.engine.connect() as other:
@@ -506,8 +681,9 @@ def _compare_unmatched(staging: Staging, scope: Scope, role: Role, again: Again,
                     was.setdefault(stream_id, []).append(dict(zip(names, values, strict=True)))
                 known = _known(other, again, [row.stream_id for row in rows])
                 for row in rows:
-                    named += _changes(scope, role, load.load_id, *row,
-                                      was.get(row.stream_id, []), known)
+                    named += _changes(
+                        scope, role, load.load_id, *row, was.get(row.stream_id, []), known
+                    )
                 if len(named) > NAMED:
                     break
         lost = wanted.outerjoin(unmatched, kept).where(u.load_id.is_(None)).limit(NAMED)
@@ -515,8 +691,18 @@ def _compare_unmatched(staging: Staging, scope: Scope, role: Role, again: Again,
         # if tuples wait, nobody knows which ones
         for stream_id, batch, *values in () if scope.waiting else other.execute(lost):
             was_it = dict(zip(names, values, strict=True))
-            named.append(Finding(only, unmatched.name, MISSING, stream_id, None,
-                                 f"{_reason(scope, role, was_it)} {_row(was_it)}", None, batch))
+            named.append(
+                Finding(
+                    only,
+                    unmatched.name,
+                    MISSING,
+                    stream_id,
+                    None,
+                    f"{_reason(scope, role, was_it)} {_row(was_it)}",
+                    None,
+                    batch,
+                )
+            )
     if len(named) > NAMED:
         found.told.append(f"Of {unmatched.name} the first {NAMED:,} findings are named.")
     found.findings += named[:NAMED]
@@ -526,18 +712,29 @@ def _expected_unmatched(scope: Scope, role: Role, again: Again) -> sa.Select:
     """Select stream_id, batch and stream columns of the tuples that have no master row and are not
     in unmatched for another reason."""
     t, m = again.tuples.c, again.masters.c
-    same = and_(m.quality_version == t.quality_version,
-                *(t[a] == m[b] for a, b in role.on.items()))
-    return select(t.quality_id, t.quality_batch, *(t[n] for n in stream_columns(scope, role))) \
-        .outerjoin_from(again.tuples, again.masters, same).where(
-            m[role.surrogate].is_(None), t.quality_id.is_not(None), ~_refused(scope, again.tuples))
+    same = and_(m.quality_version == t.quality_version, *(t[a] == m[b] for a, b in role.on.items()))
+    return (
+        select(t.quality_id, t.quality_batch, *(t[n] for n in stream_columns(scope, role)))
+        .outerjoin_from(again.tuples, again.masters, same)
+        .where(
+            m[role.surrogate].is_(None), t.quality_id.is_not(None), ~_refused(scope, again.tuples)
+        )
+    )
 
 
 def _refused(scope: Scope, tuples: sa.Table) -> sa.ColumnElement[bool]:
     """Return the condition for tuples that went to unmatched before they could be joined."""
     u = unmatched.alias("refused").c
-    return select(1).where(u.fact_table == scope.fact_name, u.stream_id == tuples.c.quality_id,
-                           u.reason.in_(QUARANTINED)).correlate(tuples).exists()
+    return (
+        select(1)
+        .where(
+            u.fact_table == scope.fact_name,
+            u.stream_id == tuples.c.quality_id,
+            u.reason.in_(QUARANTINED),
+        )
+        .correlate(tuples)
+        .exists()
+    )
 
 
 def _known(connection: sa.Connection, again: Again, ids: list[str]) -> set[str]:
@@ -545,30 +742,62 @@ def _known(connection: sa.Connection, again: Again, ids: list[str]) -> set[str]:
     s, t = again.source_ids, again.tuples.c
     if s is None:
         return set()
-    return set(connection.scalars(select(s.c.quality_id).where(
-        s.c.quality_id.in_(ids), s.c.quality_id.not_in(
-            select(t.quality_id).where(t.quality_id.in_(ids))))))
+    return set(
+        connection.scalars(
+            select(s.c.quality_id).where(
+                s.c.quality_id.in_(ids),
+                s.c.quality_id.not_in(select(t.quality_id).where(t.quality_id.in_(ids))),
+            )
+        )
+    )
 
 
 def _reason(scope: Scope, role: Role, values: dict[str, Any]) -> str:
     return Reason.NULL_KEY if any(values[a] is None for a in role.on) else Reason.NO_MATCH
 
 
-def _changes(scope: Scope, role: Role, load_id: int, stream_id: str, reason: str, text: str,
-             was: list[dict[str, Any]], known: set[str]) -> list[Finding]:
+def _changes(
+    scope: Scope,
+    role: Role,
+    load_id: int,
+    stream_id: str,
+    reason: str,
+    text: str,
+    was: list[dict[str, Any]],
+    known: set[str],
+) -> list[Finding]:
     """Return findings for the differences between a row of unmatched and its tuple. was: all tuples
     with its id; known: ids of the source whose tuples may be incomplete."""
     if not was:
-        return [] if stream_id in known else [Finding(
-            load_id, unmatched.name, SURPLUS, stream_id, None, None, f"{reason} {text}"[:SHOWN])]
+        return (
+            []
+            if stream_id in known
+            else [
+                Finding(
+                    load_id,
+                    unmatched.name,
+                    SURPLUS,
+                    stream_id,
+                    None,
+                    None,
+                    f"{reason} {text}"[:SHOWN],
+                )
+            ]
+        )
     kept = json.loads(text)
     candidates = []
     for values in was:
-        pairs = [("reason", _reason(scope, role, values), reason),
-                 *((n, v, _kept(kept.get(n), scope.fact.c[n].type)) for n, v in values.items())]
-        candidates.append([
-            Finding(load_id, unmatched.name, CHANGED, stream_id, n, _text(old), _text(new))
-            for n, old, new in pairs if not _same(old, new)])
+        pairs = [
+            ("reason", _reason(scope, role, values), reason),
+            *((n, v, _kept(kept.get(n), scope.fact.c[n].type)) for n, v in values.items()),
+        ]
+        candidates.append(
+            [
+                Finding(load_id, unmatched.name, CHANGED, stream_id, n, _text(old), _text(new))
+                for n, old, new in pairs
+                if not _same(old, new)
+            ]
+        )
     return min(candidates, key=len)
 
 
@@ -614,35 +843,58 @@ def _row(values: dict[str, Any]) -> str:
 # ---- the table that the check reads
 
 
-def stage_wrong_rows(staging: Staging, scope: Scope, checksums: sa.Table,
-                     found: WrongRows) -> sa.Table:
+def stage_wrong_rows(
+    staging: Staging, scope: Scope, checksums: sa.Table, found: WrongRows
+) -> sa.Table:
     """Stage a table of number, batch, drain, partition, table, finding, stream_id, column, old,
     new: the wrong rows, and the checksums of loads none of whose rows is named."""
     table = staging.table(
-        "wrong", Column("number", Integer),
+        "wrong",
+        Column("number", Integer),
         *(Column(n, BigInteger) for n in ("batch", "drain", "partition")),
-        *(Column(n, LongString()) for n in ("table", "finding", "stream_id", "column", "old",
-                                            "new")))
-    rows = [_place(f) + (f.table, f.finding, f.stream_id, f.column, f.old, f.new)
-            for f in found.findings]
+        *(
+            Column(n, LongString())
+            for n in ("table", "finding", "stream_id", "column", "old", "new")
+        ),
+    )
+    rows = [
+        _place(f) + (f.table, f.finding, f.stream_id, f.column, f.old, f.new)
+        for f in found.findings
+    ]
     named = {(f.load_id, f.table) for f in found.findings}
     b, c = load_batches.c, checksums.c
     for name, of in (("facts_checksum", scope.fact_name), ("unmatched_checksum", unmatched.name)):
         now = func.coalesce(c[name], 0)
-        differing = select(b.load_id, b[name], now).select_from(
-            load_batches.outerjoin(checksums, b.load_id == c.load_id)).where(
-                scope.holds(load_batches), b[name] != now).order_by(b.load_id)
+        differing = (
+            select(b.load_id, b[name], now)
+            .select_from(load_batches.outerjoin(checksums, b.load_id == c.load_id))
+            .where(scope.holds(load_batches), b[name] != now)
+            .order_by(b.load_id)
+        )
         with staging.engine.connect() as connection:
-            rows += [(batch_of(load), drain_of(load), partition_of(load), of,
-                      "another checksum; no row of it could be named", None, None, str(old),
-                      str(new))
-                     for load, old, new in connection.execute(differing)
-                     if (load, of) not in named]
+            rows += [
+                (
+                    batch_of(load),
+                    drain_of(load),
+                    partition_of(load),
+                    of,
+                    "another checksum; no row of it could be named",
+                    None,
+                    None,
+                    str(old),
+                    str(new),
+                )
+                for load, old, new in connection.execute(differing)
+                if (load, of) not in named
+            ]
     staging.insert(table, [(n, *row) for n, row in enumerate(rows)])
     return table
 
 
 def _place(finding: Finding) -> tuple[int | None, int | None, int | None]:
     load = finding.load_id
-    return (finding.batch, None, None) if load is None else (
-        batch_of(load), drain_of(load), partition_of(load))
+    return (
+        (finding.batch, None, None)
+        if load is None
+        else (batch_of(load), drain_of(load), partition_of(load))
+    )

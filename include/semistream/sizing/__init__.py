@@ -13,8 +13,15 @@ if TYPE_CHECKING:
     from semistream.sizing.search import predict, tune, tune_all
     from semistream.sizing.workload import describe
 
-MODULES = {"choose": "choice", "known_costs": "choice", "open_join": "opening",
-           "predict": "search", "tune": "search", "tune_all": "search", "describe": "workload"}
+MODULES = {
+    "choose": "choice",
+    "known_costs": "choice",
+    "open_join": "opening",
+    "predict": "search",
+    "tune": "search",
+    "tune_all": "search",
+    "describe": "workload",
+}
 __all__ = ["choose", "describe", "known_costs", "open_join", "predict", "tune", "tune_all"]
 
 

@@ -43,10 +43,17 @@ def known_costs(home: str | Path | None = None) -> Costs:
     return Costs.load(path) if path is not None and path.exists() else TYPICAL
 
 
-def choose(sample: pa.RecordBatch, master: MasterRelation, memory: int,
-           on: Sequence[tuple[str, str]],
-           columns: Columns = None, *, costs: Costs = TYPICAL,
-           tuples: float = math.inf, demand: Demand | None = None) -> Choice:
+def choose(
+    sample: pa.RecordBatch,
+    master: MasterRelation,
+    memory: int,
+    on: Sequence[tuple[str, str]],
+    columns: Columns = None,
+    *,
+    costs: Costs = TYPICAL,
+    tuples: float = math.inf,
+    demand: Demand | None = None,
+) -> Choice:
     """Return the algorithm and parameters with the highest predicted rate, and the reason. Of
     algorithms with about equal rates the one that reaches its rate soonest is chosen. demand: a
     bound on waiting, to be kept up to the highest rate; of the algorithms that do so, the one with
@@ -57,18 +64,31 @@ def choose(sample: pa.RecordBatch, master: MasterRelation, memory: int,
     for every proposal of the models, ``SMALLEST`` is chosen. Raises NotEnoughMemory if M is too
     small for that too.
     """
-    work = describe(join_spec("", memory, sample.schema, master, on, columns), sample,
-                    stream_tuples=tuples)
+    work = describe(
+        join_spec("", memory, sample.schema, master, on, columns), sample, stream_tuples=tuples
+    )
     work = demand.of(work) if demand is not None else work
 
     def opened(algorithm: str, parameters: dict[str, Any]) -> SemiStreamJoin:
-        return open_join(algorithm, memory=memory, stream=sample.schema, master=master, on=on,
-                         columns=columns, parameters=parameters, costs=costs, sample=sample,
-                         tuples=tuples)
+        return open_join(
+            algorithm,
+            memory=memory,
+            stream=sample.schema,
+            master=master,
+            on=on,
+            columns=columns,
+            parameters=parameters,
+            costs=costs,
+            sample=sample,
+            tuples=tuples,
+        )
 
     def worth(p: Prediction) -> float:
-        return p.rate if demand is None else highest_rate(
-            p, work, costs, MODELS[p.algorithm].phase, demand)
+        return (
+            p.rate
+            if demand is None
+            else highest_rate(p, work, costs, MODELS[p.algorithm].phase, demand)
+        )
 
     def cheap(found: Sequence[Prediction]) -> Sequence[Prediction]:
         if demand is None or math.isinf(demand.rate):
@@ -89,12 +109,17 @@ def choose(sample: pa.RecordBatch, master: MasterRelation, memory: int,
             join = opened(SMALLEST, {})
         except NotEnoughMemory as e:
             raise NotEnoughMemory(e.least, int(memory), f"any of {', '.join(MODELS)}") from None
-        reason = (f"{SMALLEST}: what needs the least memory; M = {memory:,} bytes is too little to "
-                  "choose")
+        reason = (
+            f"{SMALLEST}: what needs the least memory; M = {memory:,} bytes is too little to choose"
+        )
         return Choice(SMALLEST, join.parameters.model_dump(), reason, ())
-    kept = ("" if demand is None else "what keeps max_wait at the highest rate"
-            if math.isinf(demand.rate) else
-            "what keeps max_wait at the highest rate of those that do so with little work")
+    kept = (
+        ""
+        if demand is None
+        else "what keeps max_wait at the highest rate"
+        if math.isinf(demand.rate)
+        else "what keeps max_wait at the highest rate of those that do so with little work"
+    )
     reason = _reason(best, ranking, memory, master, work.frequencies, costs, tuples, kept)
     if demand is not None:
         priced = price(best, work, costs, MODELS[best.algorithm].phase, demand)
@@ -102,26 +127,50 @@ def choose(sample: pa.RecordBatch, master: MasterRelation, memory: int,
     return Choice(best.algorithm, best.parameters, reason, ranking)
 
 
-def _reason(best: Prediction, ranking: Sequence[Prediction], memory: int, master: MasterRelation,
-            frequencies: Frequencies, costs: Costs, tuples: float, what: str) -> str:
+def _reason(
+    best: Prediction,
+    ranking: Sequence[Prediction],
+    memory: int,
+    master: MasterRelation,
+    frequencies: Frequencies,
+    costs: Costs,
+    tuples: float,
+    what: str,
+) -> str:
     """Return the models' prediction for this run as one line. Rates are included if the run's
     length is known and the costs are this machine's. what: what the algorithm was chosen for, if
     not its rate."""
     others, bounded = [p for p in ranking if p is not best][:3], math.isfinite(tuples)
     rates = bounded and bool(costs.measured)
-    told = (f"about {_about(best.rate)} tuples/s inside the join" if rates
-            else f"{what or 'the fastest'} by the cost models")
+    told = (
+        f"about {_about(best.rate)} tuples/s inside the join"
+        if rates
+        else f"{what or 'the fastest'} by the cost models"
+    )
     if bounded:
-        told += (f", {best.cache_share:.0%} through the cache, over this run of about "
-                 f"{tuples:,.0f} tuples, expected")
-    behind = ", ".join(f"{p.algorithm} {_about(p.rate)}" if rates
-                       else f"{p.algorithm} ({best.rate / p.rate:.1f} times as long)"
-                       if bounded and p.rate > 0 else p.algorithm for p in others)
-    return (f"{best.algorithm}: {told} with M = {memory:,} bytes over {master.tuple_count:,} "
-            f"master tuples; keys {frequencies.name}"
-            + (f"; next {behind}" if behind else "") + f"; costs of {costs.machine}"
-            + ("" if rates or not bounded else
-               ", so that no rate is told: `semistream tune --calibrate` measures this one's"))
+        told += (
+            f", {best.cache_share:.0%} through the cache, over this run of about "
+            f"{tuples:,.0f} tuples, expected"
+        )
+    behind = ", ".join(
+        f"{p.algorithm} {_about(p.rate)}"
+        if rates
+        else f"{p.algorithm} ({best.rate / p.rate:.1f} times as long)"
+        if bounded and p.rate > 0
+        else p.algorithm
+        for p in others
+    )
+    return (
+        f"{best.algorithm}: {told} with M = {memory:,} bytes over {master.tuple_count:,} "
+        f"master tuples; keys {frequencies.name}"
+        + (f"; next {behind}" if behind else "")
+        + f"; costs of {costs.machine}"
+        + (
+            ""
+            if rates or not bounded
+            else ", so that no rate is told: `semistream tune --calibrate` measures this one's"
+        )
+    )
 
 
 def _about(rate: float) -> str:

@@ -22,12 +22,20 @@ from semistream.sizing.search import tune
 from semistream.sizing.workload import describe
 
 
-def open_join(algorithm: str, *, memory: int, stream: pa.Schema, master: MasterRelation,
-              on: Sequence[tuple[str, str]],
-              columns: Columns = None, join_type: str = "inner",
-              parameters: dict[str, Any] | None = None,
-              costs: Costs = TYPICAL, sample: pa.RecordBatch | None = None,
-              tuples: float = math.inf) -> SemiStreamJoin:
+def open_join(
+    algorithm: str,
+    *,
+    memory: int,
+    stream: pa.Schema,
+    master: MasterRelation,
+    on: Sequence[tuple[str, str]],
+    columns: Columns = None,
+    join_type: str = "inner",
+    parameters: dict[str, Any] | None = None,
+    costs: Costs = TYPICAL,
+    sample: pa.RecordBatch | None = None,
+    tuples: float = math.inf,
+) -> SemiStreamJoin:
     """Open a join operator of the named algorithm, which holds at most ``memory`` bytes.
 
     The other arguments are those of ``join_spec``. parameters: the algorithm's. A size that is 0 or
@@ -49,17 +57,20 @@ def open_join(algorithm: str, *, memory: int, stream: pa.Schema, master: MasterR
             refusal = e
     if refusal.parameter != "memory" and refusal.parameter not in still_open:
         raise refusal
-    remedy = "Give more memory" + (", or a smaller disk_tuples."
-                                   if (parameters or {}).get("disk_tuples") else ".")
-    raise NotEnoughMemory(_least_memory(entry, spec, given, still_open), spec.memory, entry.name,
-                          remedy) from None
+    remedy = "Give more memory" + (
+        ", or a smaller disk_tuples." if (parameters or {}).get("disk_tuples") else "."
+    )
+    raise NotEnoughMemory(
+        _least_memory(entry, spec, given, still_open), spec.memory, entry.name, remedy
+    ) from None
 
 
 def open_sizes(entry: Algorithm, parameters: Settings) -> list[str]:
     """Return the names of the sizes that are to be chosen."""
     sizes = MODELS[entry.name].sizes if entry.name in MODELS else {}
-    return [n for n in sizes if getattr(parameters,
-                                        n) == entry.parameters.model_fields[n].default == 0]
+    return [
+        n for n in sizes if getattr(parameters, n) == entry.parameters.model_fields[n].default == 0
+    ]
 
 
 def open_choices(entry: Algorithm, parameters: Settings) -> list[str]:
@@ -69,17 +80,28 @@ def open_choices(entry: Algorithm, parameters: Settings) -> list[str]:
     return [n for n in choices if not getattr(parameters, n)]
 
 
-def _from_best_to_smallest(entry: Algorithm, spec: JoinSpec, given: Settings, still_open: list[str],
-                           costs: Costs, sample: pa.RecordBatch | None,
-                           tuples: float) -> Iterator[Settings]:
+def _from_best_to_smallest(
+    entry: Algorithm,
+    spec: JoinSpec,
+    given: Settings,
+    still_open: list[str],
+    costs: Costs,
+    sample: pa.RecordBatch | None,
+    tuples: float,
+) -> Iterator[Settings]:
     """Yield the requested settings with values for the open sizes: the model's best, with its other
     choices; then halves of them; and the smallest possible ones."""
     chosen = open_choices(entry, given) if sample else []
     if still_open or chosen:
         fixed = {n: getattr(given, n) for n in MODELS[entry.name].sizes if n not in still_open}
         with suppress(ConfigError):  # the models know averages: their M may be too large
-            best = tune(entry.name, describe(spec, sample, stream_tuples=tuples), spec.memory,
-                        costs, **fixed).parameters
+            best = tune(
+                entry.name,
+                describe(spec, sample, stream_tuples=tuples),
+                spec.memory,
+                costs,
+                **fixed,
+            ).parameters
             names = [n for n in (*still_open, *chosen) if n in best]
             yield given.model_copy(update={n: best[n] for n in names})
             sizes = {n: best[n] for n in still_open}
@@ -103,9 +125,12 @@ def _smallest(spec: JoinSpec, given: Settings, still_open: list[str]) -> Iterato
 def _least_memory(entry: Algorithm, spec: JoinSpec, given: Settings, still_open: list[str]) -> int:
     """Return the smallest M with which the operator can be opened, to a thousandth. It is found by
     opening the operator."""
+
     def opens(memory: int) -> bool:
-        return any(_made(entry, replace(spec, memory=memory), s) for s in _smallest(spec, given,
-                                                                                    still_open))
+        return any(
+            _made(entry, replace(spec, memory=memory), s)
+            for s in _smallest(spec, given, still_open)
+        )
 
     low, high = spec.memory, max(2 * spec.memory, 1024)
     while not opens(high):

@@ -49,8 +49,14 @@ class JoinPlan:
         """Return the plan as the user gave it, without the choices made from a sample."""
         return self
 
-    def choose(self, sample: pa.RecordBatch, costs: Costs, former: Self | None = None,
-               history: SkimmedSketch | None = None, demand: Demand | None = None) -> Self:
+    def choose(
+        self,
+        sample: pa.RecordBatch,
+        costs: Costs,
+        former: Self | None = None,
+        history: SkimmedSketch | None = None,
+        demand: Demand | None = None,
+    ) -> Self:
         """Return the plan with what the user left open, chosen for a sample of the stream. former:
         the plan in use; history: a sketch of the keys of earlier loads; demand: a bound on waiting.
         """
@@ -63,8 +69,11 @@ class JoinPlan:
     def not_enough(self, error: NotEnoughMemory) -> NotEnoughMemory:
         """Return the refusal of one partition's operator in terms of the M of all partitions."""
         each = f"{self.algorithm}, {error.least:,} for each of {self.partitions} partitions"
-        return NotEnoughMemory(self.partitions * error.least, self.partitions * self.memory,
-                               each if self.partitions > 1 else self.algorithm)
+        return NotEnoughMemory(
+            self.partitions * error.least,
+            self.partitions * self.memory,
+            each if self.partitions > 1 else self.algorithm,
+        )
 
 
 J = TypeVar("J", bound=JoinPlan)
@@ -121,12 +130,22 @@ class Plan(Generic[J]):
         """Return the plan as the user gave it, without the choices made from a sample."""
         return Plan(tuple(join.asked() for join in self.joins))
 
-    def choose(self, sample: pa.RecordBatch, costs: Costs, former: Plan[J] | None = None,
-               history: SkimmedSketch | None = None, demand: Demand | None = None) -> Plan[J]:
+    def choose(
+        self,
+        sample: pa.RecordBatch,
+        costs: Costs,
+        former: Plan[J] | None = None,
+        history: SkimmedSketch | None = None,
+        demand: Demand | None = None,
+    ) -> Plan[J]:
         """Return the plan with each join as ``JoinPlan.choose`` gives it."""
         before = former.joins if former is not None else [None] * len(self.joins)
-        return Plan(tuple(join.choose(sample, costs, was, history, demand)
-                          for join, was in zip(self.joins, before, strict=True)))
+        return Plan(
+            tuple(
+                join.choose(sample, costs, was, history, demand)
+                for join, was in zip(self.joins, before, strict=True)
+            )
+        )
 
     def placement(self, streams: Sequence[pa.Schema], side: int = 0) -> Placement:
         """Return the placement of a stream's tuples on the partitions."""

@@ -57,9 +57,14 @@ class RolePlan(JoinPlan):
         columns = values["columns"]
         if isinstance(columns, list):  # written by a release that did not rename them
             columns = {c: c for c in columns}
-        return super().from_json({**values, "columns": columns,
-                                  "owners": tuple(values.get("owners", ())),
-                                  "chosen": tuple(values.get("chosen", ()))})
+        return super().from_json(
+            {
+                **values,
+                "columns": columns,
+                "owners": tuple(values.get("owners", ())),
+                "chosen": tuple(values.get("chosen", ())),
+            }
+        )
 
     @property
     def version(self) -> str:
@@ -70,21 +75,35 @@ class RolePlan(JoinPlan):
         owners = self._owners(Manifest.read(Path(self.snapshot)))
         return SnapshotRelation(
             self.snapshot,
-            buckets=np.flatnonzero((owners == partition) | (owners == DEALT)).tolist())
+            buckets=np.flatnonzero((owners == partition) | (owners == DEALT)).tolist(),
+        )
 
     def open(self, stream: pa.Schema, partition: int) -> SemiStreamJoin:
         """Open the operator of one partition. Raises ConfigError if it cannot be opened;
         NotEnoughMemory names the M of all partitions together."""
         return self._open(stream, partition)
 
-    def _open(self, stream: pa.Schema, partition: int, costs: Costs = TYPICAL,
-              sample: pa.RecordBatch | None = None) -> SemiStreamJoin:
+    def _open(
+        self,
+        stream: pa.Schema,
+        partition: int,
+        costs: Costs = TYPICAL,
+        sample: pa.RecordBatch | None = None,
+    ) -> SemiStreamJoin:
         relation = self.relation(partition)
         try:
-            return open_join(self.algorithm, memory=self.memory, stream=stream, master=relation,
-                             on=self.on, columns=self.added(stream, relation),
-                             join_type=self.join_type, parameters=self.parameters, costs=costs,
-                             sample=sample)
+            return open_join(
+                self.algorithm,
+                memory=self.memory,
+                stream=stream,
+                master=relation,
+                on=self.on,
+                columns=self.added(stream, relation),
+                join_type=self.join_type,
+                parameters=self.parameters,
+                costs=costs,
+                sample=sample,
+            )
         except NotEnoughMemory as e:
             raise self.not_enough(e) from None
 
@@ -93,8 +112,11 @@ class RolePlan(JoinPlan):
         output."""
         role, key = self.role or relation.name, surrogate_key(relation.name)
         joined = {m for _, m in self.on}
-        columns = (self.columns if self.columns is not None
-                   else {c: c for c in relation.schema.names if c not in joined})
+        columns = (
+            self.columns
+            if self.columns is not None
+            else {c: c for c in relation.schema.names if c not in joined}
+        )
         if self.surrogate_key and key in relation.schema.names:
             columns = ({} if key in columns else {key: ""}) | columns | {key: surrogate_key(role)}
         unnamed = [c for c, name in columns.items() if c == name]
@@ -104,8 +126,11 @@ class RolePlan(JoinPlan):
     def open_questions(self) -> bool:
         """Whether a sample of the stream is needed. An algorithm or sizes that the user left open
         are chosen anew in each run."""
-        return self.auto or bool(self.chosen
-                                 or self._open_sizes) or (self.partitions > 1 and not self.owners)
+        return (
+            self.auto
+            or bool(self.chosen or self._open_sizes)
+            or (self.partitions > 1 and not self.owners)
+        )
 
     @property
     def _open_sizes(self) -> list[str]:
@@ -125,8 +150,14 @@ class RolePlan(JoinPlan):
         asked = replace(self, owners=(), parameters=given, chosen=())
         return replace(asked, algorithm=AUTO, parameters={}, reason="") if self.auto else asked
 
-    def choose(self, sample: pa.RecordBatch, costs: Costs, former: Self | None = None,
-               history: SkimmedSketch | None = None, demand: Demand | None = None) -> Self:
+    def choose(
+        self,
+        sample: pa.RecordBatch,
+        costs: Costs,
+        former: Self | None = None,
+        history: SkimmedSketch | None = None,
+        demand: Demand | None = None,
+    ) -> Self:
         """Return the plan with an owner for each bucket of R. If the user left algorithm or sizes
         open, they are those that the cost models find best for a sample of the stream.
 
@@ -138,8 +169,12 @@ class RolePlan(JoinPlan):
         balanced = self.balance(sample, former, history)
         plans = [balanced, replace(balanced, owners=self.owners)]
         if self.auto:
-            small = replace(self, algorithm=SMALLEST, parameters={},
-                            reason=f"{SMALLEST}: what needs the least memory")
+            small = replace(
+                self,
+                algorithm=SMALLEST,
+                parameters={},
+                reason=f"{SMALLEST}: what needs the least memory",
+            )
             plans = [replace(small, owners=balanced.owners), small]
             with suppress(NotEnoughMemory):
                 plans = [balanced._by_the_models(sample, costs, demand), *plans]
@@ -159,8 +194,10 @@ class RolePlan(JoinPlan):
                 slowest, tuples = self.slowest(sample)
                 join = self._open(sample.schema, slowest, costs, tuples)
                 join.master.close()
-                chosen = (*still_open,
-                          *(n for n in self._open_choices if getattr(join.parameters, n)))
+                chosen = (
+                    *still_open,
+                    *(n for n in self._open_choices if getattr(join.parameters, n)),
+                )
                 sizes = {n: getattr(join.parameters, n) for n in chosen}
                 plan = replace(self, parameters=self.parameters | sizes, chosen=chosen)
                 plan.check(sample.schema)
@@ -187,18 +224,31 @@ class RolePlan(JoinPlan):
             demand = demand._replace(rate=demand.rate * share)
         relation = self.relation(mine)
         try:
-            choice = choose(tuples, relation, self.memory, self.on,
-                            self.added(sample.schema, relation),
-                            costs=costs, demand=demand)
+            choice = choose(
+                tuples,
+                relation,
+                self.memory,
+                self.on,
+                self.added(sample.schema, relation),
+                costs=costs,
+                demand=demand,
+            )
         finally:
             relation.close()
-        reason = (f"auto, by {sample.num_rows:,} stream tuples, {tuples.num_rows:,} of them in "
-                  f"partition {mine} of {self.partitions}. {choice.reason}")
-        return replace(self, algorithm=choice.algorithm, parameters=choice.parameters,
-                       reason=reason)
+        reason = (
+            f"auto, by {sample.num_rows:,} stream tuples, {tuples.num_rows:,} of them in "
+            f"partition {mine} of {self.partitions}. {choice.reason}"
+        )
+        return replace(
+            self, algorithm=choice.algorithm, parameters=choice.parameters, reason=reason
+        )
 
-    def balance(self, sample: pa.RecordBatch, former: Self | None = None,
-                history: SkimmedSketch | None = None) -> Self:
+    def balance(
+        self,
+        sample: pa.RecordBatch,
+        former: Self | None = None,
+        history: SkimmedSketch | None = None,
+    ) -> Self:
         """Return the plan with an owner for each bucket of R, so that the partitions get about
         equally many of the sample's tuples.
 
@@ -215,8 +265,11 @@ class RolePlan(JoinPlan):
         if history is not None and history.inserted:
             tuples += _expected(history, placement)
         owners = share_out(tuples, self.partitions)
-        if (former is not None and former.partitions == self.partitions
-                and len(former.owners) == len(owners)):
+        if (
+            former is not None
+            and former.partitions == self.partitions
+            and len(former.owners) == len(owners)
+        ):
             before = loads(np.array(former.owners), tuples, self.partitions)
             if before.max() <= EVEN * loads(owners, tuples, self.partitions).max():
                 return replace(self, owners=former.owners)
@@ -240,13 +293,17 @@ class RolePlan(JoinPlan):
         stream = streams[side]
         manifest = Manifest.read(Path(self.snapshot))
         of_master = {m: s for s, m in self.on}
-        keys = resolve_keys(stream, manifest.schema,
-                            [(of_master[m], m) for m in manifest.key_columns])
+        keys = resolve_keys(
+            stream, manifest.schema, [(of_master[m], m) for m in manifest.key_columns]
+        )
         return Placement(stream, keys, self._owners(manifest), self.partitions)
 
     def _owners(self, manifest: Manifest) -> np.ndarray:
-        return (np.array(self.owners) if self.owners
-                else np.arange(manifest.bucket_count) % self.partitions)
+        return (
+            np.array(self.owners)
+            if self.owners
+            else np.arange(manifest.bucket_count) % self.partitions
+        )
 
 
 def _expected(history: SkimmedSketch, placement: Placement) -> np.ndarray:

@@ -38,28 +38,47 @@ class Scaled:
     shuffled: float
 
 
-def scale_out(case: SizingInput, budgets: Iterable[int], operators: Iterable[int],
-              algorithms: Sequence[str], costs: Costs) -> list[Scaled]:
+def scale_out(
+    case: SizingInput,
+    budgets: Iterable[int],
+    operators: Iterable[int],
+    algorithms: Sequence[str],
+    costs: Costs,
+) -> list[Scaled]:
     """Return the fastest plan for each M and number of operators with which some algorithm fits.
     Raises ConfigError for more operators than R has buckets."""
     found, budgets, most = [], list(budgets), case.relation.manifest.bucket_count
     for count in sorted(set(operators)):
         if not 1 <= count <= most:
-            raise ConfigError("scale_out",
-                              f"must be between 1 and {most}, the buckets of the snapshot", count,
-                              "Ask for fewer, or publish the snapshot with more buckets.")
+            raise ConfigError(
+                "scale_out",
+                f"must be between 1 and {most}, the buckets of the snapshot",
+                count,
+                "Ask for fewer, or publish the snapshot with more buckets.",
+            )
         each = replace(case, partitions=count)
         size = each.relation.tuple_count * each.relation.tuple_bytes
         shuffled = each.sample.nbytes / each.sample.num_rows
         try:
             for memory in map(int, budgets):
-                ranking = tune_all(each.workload, memory // count, costs,
-                                   each.algorithms(tuple(algorithms)))
+                ranking = tune_all(
+                    each.workload, memory // count, costs, each.algorithms(tuple(algorithms))
+                )
                 if ranking:
                     best = fastest(ranking, lambda p: p.mu)
-                    found.append(Scaled(memory, count, best.algorithm, best.parameters,
-                                        best.mu / each.share, each.share,
-                                        memory // count, round(size), shuffled * (1 - 1 / count)))
+                    found.append(
+                        Scaled(
+                            memory,
+                            count,
+                            best.algorithm,
+                            best.parameters,
+                            best.mu / each.share,
+                            each.share,
+                            memory // count,
+                            round(size),
+                            shuffled * (1 - 1 / count),
+                        )
+                    )
         finally:
             each.relation.close()
     return found
@@ -70,17 +89,37 @@ def tables(plans: Sequence[Scaled]) -> Iterator[Table]:
     the smallest number."""
     for memory in dict.fromkeys(p.memory for p in plans):
         mine = [p for p in plans if p.memory == memory]
-        table = Table(title=f"M = {memory:,} bytes, by number of operators", title_justify="left",
-                      box=None, pad_edge=False)
-        for name in ("operators", "tuples/s", "times", "slowest has", "M each, bytes",
-                     "R each, bytes", "shuffled,\nbytes/tuple"):
+        table = Table(
+            title=f"M = {memory:,} bytes, by number of operators",
+            title_justify="left",
+            box=None,
+            pad_edge=False,
+        )
+        for name in (
+            "operators",
+            "tuples/s",
+            "times",
+            "slowest has",
+            "M each, bytes",
+            "R each, bytes",
+            "shuffled,\nbytes/tuple",
+        ):
             table.add_column(name, justify="right")
         table.add_column("best")
         for p in mine:
-            table.add_row(f"{p.operators}", f"{p.rate:,.0f}", f"{p.rate / mine[0].rate:.2f}",
-                          f"{p.share:.1%}", f"{p.memory_each:,}", f"{p.master_each:,}",
-                          f"{p.shuffled:.1f}", f"{p.algorithm}, {format_sizes(p.parameters)}")
-        table.caption = ("Shuffled: where Spark brings the tuples; Parquet files are read by the "
-                         "tasks, once on each machine.")
+            table.add_row(
+                f"{p.operators}",
+                f"{p.rate:,.0f}",
+                f"{p.rate / mine[0].rate:.2f}",
+                f"{p.share:.1%}",
+                f"{p.memory_each:,}",
+                f"{p.master_each:,}",
+                f"{p.shuffled:.1f}",
+                f"{p.algorithm}, {format_sizes(p.parameters)}",
+            )
+        table.caption = (
+            "Shuffled: where Spark brings the tuples; Parquet files are read by the "
+            "tasks, once on each machine."
+        )
         table.caption_justify = "left"
         yield table

@@ -21,18 +21,24 @@ SIZE, RATE = 0.05, 1e-3  # tolerances of the search: of a size's logarithm, and 
 NEVER = 100.0  # ln of the seconds per tuple of sizes that do not fit M
 
 
-def predict(algorithm: str, work: Workload, memory: float, costs: Costs,
-            **sizes: float) -> Prediction:
+def predict(
+    algorithm: str, work: Workload, memory: float, costs: Costs, **sizes: float
+) -> Prediction:
     """Predict w, c_loop, mu and the memory by component of an algorithm with these sizes. Raises
     ConfigError for an unknown algorithm or size."""
     if algorithm not in MODELS:
-        raise ConfigError("algorithm", f"must be one that has a cost model: {', '.join(MODELS)}",
-                          algorithm, "Choose one of them.")
+        raise ConfigError(
+            "algorithm",
+            f"must be one that has a cost model: {', '.join(MODELS)}",
+            algorithm,
+            "Choose one of them.",
+        )
     model = MODELS[algorithm]
     for name in sizes:
         if name not in model.sizes:
-            raise ConfigError(name, f"must be a size of {algorithm}", name,
-                              f"It has: {', '.join(model.sizes)}.")
+            raise ConfigError(
+                name, f"must be a size of {algorithm}", name, f"It has: {', '.join(model.sizes)}."
+            )
     missing = [n for n in model.sizes if n not in sizes]
     if missing:
         raise ConfigError(missing[0], "must be given", None, "`tune` finds the best value.")
@@ -49,8 +55,14 @@ def tune(algorithm: str, work: Workload, memory: float, costs: Costs, **given: f
 
     def cost(x: Iterable[float]) -> float:
         """Return ln of the seconds per stream tuple."""
-        mu = predict(algorithm, smooth, memory, costs,
-                     **dict(zip(names, map(math.exp, x), strict=True)), **given).rate
+        mu = predict(
+            algorithm,
+            smooth,
+            memory,
+            costs,
+            **dict(zip(names, map(math.exp, x), strict=True)),
+            **given,
+        ).rate
         return -math.log(mu) if mu > 0 else NEVER
 
     best = _minimum(cost, limits) if names else ()
@@ -61,21 +73,32 @@ def tune(algorithm: str, work: Workload, memory: float, costs: Costs, **given: f
         sizes["disk_tuples"] /= 2
         found = _rounded(algorithm, work, memory, costs, sizes, given)
     if found.rate <= 0:
-        raise ConfigError("memory", f"must hold the smallest disk buffer of {algorithm} twice, and "
-                                    "a tuple for each partition", int(memory), "Give more memory.")
+        raise ConfigError(
+            "memory",
+            f"must hold the smallest disk buffer of {algorithm} twice, and "
+            "a tuple for each partition",
+            int(memory),
+            "Give more memory.",
+        )
     if found.w_s == 0 and "disk_tuples" in names:
         return _largest_disk_buffer(found, work, memory, costs)
     return found
 
 
-def _largest_disk_buffer(found: Prediction, work: Workload, memory: float,
-                         costs: Costs) -> Prediction:
+def _largest_disk_buffer(
+    found: Prediction, work: Workload, memory: float, costs: Costs
+) -> Prediction:
     """Return the same rate with the largest disk buffer beside which H_R still holds all values
     that come. A large disk buffer makes the first pass over R fast, and nothing slower."""
     smallest, size = MODELS[found.algorithm].sizes["disk_tuples"].bounds(work, memory)
     while size > smallest:
-        wider = predict(found.algorithm, work, memory, costs,
-                        **found.sizes | {"disk_tuples": _pages(size, work)})
+        wider = predict(
+            found.algorithm,
+            work,
+            memory,
+            costs,
+            **found.sizes | {"disk_tuples": _pages(size, work)},
+        )
         if wider.w_s == 0 and wider.rate >= found.rate:
             return wider
         size /= 2
@@ -87,8 +110,9 @@ def _pages(disk_tuples: float, work: Workload) -> int:
     return int(max(disk_tuples // work.page_tuples, 1) * work.page_tuples)
 
 
-def tune_all(work: Workload, memory: float, costs: Costs,
-             algorithms: Iterable[str] = tuple(MODELS)) -> list[Prediction]:
+def tune_all(
+    work: Workload, memory: float, costs: Costs, algorithms: Iterable[str] = tuple(MODELS)
+) -> list[Prediction]:
     """Return the best setting of each algorithm that fits into M, the fastest first."""
     found = []
     for algorithm in algorithms:
@@ -103,8 +127,9 @@ def fastest(candidates: Sequence[Any], rate: Callable[[Any], float]) -> Any:
     """Return the candidate with the highest predicted rate. Of candidates with about equal rates,
     prefer one that reaches its rate soon."""
     best = max(candidates, key=rate)
-    warm = max((c for c in candidates if REGISTRY[c.algorithm].warms_up_fast), key=rate,
-               default=best)
+    warm = max(
+        (c for c in candidates if REGISTRY[c.algorithm].warms_up_fast), key=rate, default=best
+    )
     return warm if rate(warm) >= (1 - EVEN) * rate(best) else best
 
 
@@ -120,12 +145,20 @@ def _minimum(cost, limits: list[tuple[float, ...]]) -> tuple[float, ...]:
     points = ALONE if len(limits) == 1 else TOGETHER
     axes = [np.linspace(low, high, points).tolist() for low, high in limits]
     best = min(itertools.product(*axes), key=cost)
-    least, steps = cost(best), [(high - low) / (len(axis) - 1) / 2
-                                for axis, (low, high) in zip(axes, limits, strict=True)]
+    least, steps = (
+        cost(best),
+        [
+            (high - low) / (len(axis) - 1) / 2
+            for axis, (low, high) in zip(axes, limits, strict=True)
+        ],
+    )
     while max(steps) > SIZE:
-        near = itertools.product(*(
-            (x, max(x - step, low), min(x + step, high))
-            for x, step, (low, high) in zip(best, steps, limits, strict=True)))
+        near = itertools.product(
+            *(
+                (x, max(x - step, low), min(x + step, high))
+                for x, step, (low, high) in zip(best, steps, limits, strict=True)
+            )
+        )
         found = min(near, key=cost)
         if (now := cost(found)) < least - RATE:
             best, least = found, now
@@ -134,12 +167,19 @@ def _minimum(cost, limits: list[tuple[float, ...]]) -> tuple[float, ...]:
     return best
 
 
-def _rounded(algorithm: str, work: Workload, memory: float, costs: Costs, sizes: dict[str, float],
-             given: dict[str, float]) -> Prediction:
+def _rounded(
+    algorithm: str,
+    work: Workload,
+    memory: float,
+    costs: Costs,
+    sizes: dict[str, float],
+    given: dict[str, float],
+) -> Prediction:
     """Return the best of the neighbouring sizes that are possible: whole pages, whole tuples."""
     kinds = MODELS[algorithm].sizes
     options = [kinds[name].near(size, work, memory) for name, size in sizes.items()]
-    found = [predict(algorithm, work, memory, costs, **dict(zip(sizes, option, strict=True)),
-                     **given)
-             for option in itertools.product(*options)]
+    found = [
+        predict(algorithm, work, memory, costs, **dict(zip(sizes, option, strict=True)), **given)
+        for option in itertools.product(*options)
+    ]
     return max(found, key=lambda p: p.rate)

@@ -32,9 +32,18 @@ class SizingInput:
         """Return the plan of a load with M bytes for all operators together, and with an open
         algorithm."""
         role = only_role(self.job)
-        return RolePlan(AUTO, int(memory) // self.partitions, "inner", {}, tuple(role.on.items()),
-                        self.partitions, str(self.snapshot), role.columns or None, role.name,
-                        auto=True)
+        return RolePlan(
+            AUTO,
+            int(memory) // self.partitions,
+            "inner",
+            {},
+            tuple(role.on.items()),
+            self.partitions,
+            str(self.snapshot),
+            role.columns or None,
+            role.name,
+            auto=True,
+        )
 
     @cached_property
     def _balanced(self) -> RolePlan:

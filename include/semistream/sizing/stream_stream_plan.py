@@ -40,8 +40,10 @@ class StreamStreamPlan(JoinPlan):
 
     def tuples(self, streams: tuple[pa.Schema, ...]) -> tuple[pa.Schema, ...]:
         """Return the schemas of the streams' tuples, without the columns that mark punctuations."""
-        return tuple(pa.schema([f for f in stream if f.name != self.mark(side)])
-                     for side, stream in enumerate(streams))
+        return tuple(
+            pa.schema([f for f in stream if f.name != self.mark(side)])
+            for side, stream in enumerate(streams)
+        )
 
     def open(self, streams: tuple[pa.Schema, ...]) -> StreamStreamJoin:
         """Open the operator of one partition. Raises ConfigError for settings that cannot work, in
@@ -50,14 +52,23 @@ class StreamStreamPlan(JoinPlan):
 
         streams = self.tuples(streams)
         if self.algorithm == "xjoin" and any(self.promises):
-            raise ConfigError("algorithm", "must be pjoin where a stream makes promises", "xjoin",
-                              "Choose pjoin, or leave these out: "
-                              "unique, clustered, watermark, punctuation.")
+            raise ConfigError(
+                "algorithm",
+                "must be pjoin where a stream makes promises",
+                "xjoin",
+                "Choose pjoin, or leave these out: unique, clustered, watermark, punctuation.",
+            )
         try:
-            return open_stream_join(self.algorithm, memory=self.memory, left=streams[0],
-                                    right=streams[1], on=list(self.on), join_type=self.join_type,
-                                    within=self._within(streams),
-                                    parameters=self.parameters)
+            return open_stream_join(
+                self.algorithm,
+                memory=self.memory,
+                left=streams[0],
+                right=streams[1],
+                on=list(self.on),
+                join_type=self.join_type,
+                within=self._within(streams),
+                parameters=self.parameters,
+            )
         except NotEnoughMemory as e:
             raise self.not_enough(e) from None
 
@@ -69,8 +80,12 @@ class StreamStreamPlan(JoinPlan):
         columns = [self.within[side] for side in SIDES]
         for side, (column, stream) in enumerate(zip(columns, streams, strict=True)):
             if column not in stream.names:
-                raise ConfigError(f"within.{SIDES[side]}", "must be a column of the stream", column,
-                                  f"It has: {', '.join(stream.names)}.")
+                raise ConfigError(
+                    f"within.{SIDES[side]}",
+                    "must be a column of the stream",
+                    column,
+                    f"It has: {', '.join(stream.names)}.",
+                )
         kind = streams[0].field(columns[0]).type
         return Within(columns[0], columns[1], distance(self.within["distance"], kind))
 

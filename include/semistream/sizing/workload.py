@@ -24,9 +24,13 @@ from semistream.master.relation import MasterRelation
 LOOKED_UP = 256
 
 
-def describe(spec: JoinSpec, sample: pa.RecordBatch | None = None,
-             frequencies: Frequencies | None = None,
-             batch_tuples: float = float("inf"), stream_tuples: float = float("inf")) -> Workload:
+def describe(
+    spec: JoinSpec,
+    sample: pa.RecordBatch | None = None,
+    frequencies: Frequencies | None = None,
+    batch_tuples: float = float("inf"),
+    stream_tuples: float = float("inf"),
+) -> Workload:
     """Return a workload with the bytes that tuples like the sample's take in the operators.
 
     frequencies: of the keys; by default the sample's, or, without a sample or with an empty one,
@@ -44,22 +48,28 @@ def describe(spec: JoinSpec, sample: pa.RecordBatch | None = None,
         stream_tuple_bytes=ByChunk.bytes_per_tuple(schema, strings),
         indexed_tuple_bytes=ByKey.bytes_per_tuple(schema, strings),
         elevator_tuple_bytes=ByPartition.bytes_per_tuple(schema, strings),
-        cached_tuple_bytes=cached_bytes(spec), cached_key_bytes=MasterCache.ENTRY,
+        cached_tuple_bytes=cached_bytes(spec),
+        cached_key_bytes=MasterCache.ENTRY,
         resident_tuple_bytes=resident_bytes(spec),
         frequencies=frequencies,
         page_tuples=max(float(master.with_partition(1).partition_tuples), 1.0),
-        fan_out=found.fan_out, matches=found.fan_out * (1 - frequencies.absent),
-        batch_tuples=batch_tuples, tuples=stream_tuples, gaps=found.gaps,
+        fan_out=found.fan_out,
+        matches=found.fan_out * (1 - frequencies.absent),
+        batch_tuples=batch_tuples,
+        tuples=stream_tuples,
+        gaps=found.gaps,
         reads_ahead=master.buffers > 1,
-        cut=functools.lru_cache(maxsize=256)(functools.partial(_cut, master)))
+        cut=functools.lru_cache(maxsize=256)(functools.partial(_cut, master)),
+    )
 
 
 def _in_stored_types(spec: JoinSpec, sample: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(sample.columns, schema=spec.stream)
 
 
-def observe(spec: JoinSpec, sample: pa.RecordBatch | None,
-            found: LookUp | None = None) -> Frequencies:
+def observe(
+    spec: JoinSpec, sample: pa.RecordBatch | None, found: LookUp | None = None
+) -> Frequencies:
     """Return the stream's frequencies as observed in a sample, in the place of Zipf's law."""
     found = found or _look_up(spec, sample)
     different = max(int(spec.master.tuple_count / found.fan_out), 1)
@@ -68,12 +78,18 @@ def observe(spec: JoinSpec, sample: pa.RecordBatch | None,
     _, counts = _values(spec, sample)
     absent = sample.num_rows - int(counts.sum())
     counts = counts[np.random.default_rng(0).permutation(len(counts))]
-    gone = int(np.searchsorted(np.cumsum(counts), found.absent * counts.sum(),
-                               side="right")) if found.absent else 0
+    gone = (
+        int(np.searchsorted(np.cumsum(counts), found.absent * counts.sum(), side="right"))
+        if found.absent
+        else 0
+    )
     here, lost = int(counts[gone:].sum()), int(counts[:gone].sum())
-    return replace(Frequencies.observed(counts[gone:], different, absent + lost),
-                   lost=Frequencies.observed(counts[:gone], _richness(counts[:gone]), absent + here)
-                   if gone else None)
+    return replace(
+        Frequencies.observed(counts[gone:], different, absent + lost),
+        lost=Frequencies.observed(counts[:gone], _richness(counts[:gone]), absent + here)
+        if gone
+        else None,
+    )
 
 
 def _richness(counts: np.ndarray) -> int:
@@ -104,12 +120,18 @@ def _look_up(spec: JoinSpec, sample: pa.RecordBatch | None) -> LookUp:
     some = values[which]
     pages = spec.master.with_partition(1)
     spans = pages.partitions_of(some)
-    found = np.array([sum(int((pages.read_codes(n) == code).sum()) for n in range(*span))
-                      for code, span in zip(some, spans, strict=True)])
+    found = np.array(
+        [
+            sum(int((pages.read_codes(n) == code).sum()) for n in range(*span))
+            for code, span in zip(some, spans, strict=True)
+        ]
+    )
     lost, waits = times * (found == 0), spans[:, 0] < spans[:, 1]
-    return LookUp(float(lost.sum() / times.sum()),
-                float(found[found > 0].mean()) if found.any() else 1.0,
-                float(lost[waits].sum() / max(lost.sum(), 1)))
+    return LookUp(
+        float(lost.sum() / times.sum()),
+        float(found[found > 0].mean()) if found.any() else 1.0,
+        float(lost[waits].sum() / max(lost.sum(), 1)),
+    )
 
 
 def _values(spec: JoinSpec, sample: pa.RecordBatch) -> tuple[np.ndarray, np.ndarray]:

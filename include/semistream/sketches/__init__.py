@@ -7,5 +7,12 @@ from semistream.sketches.sampled import SampledSketch
 from semistream.sketches.sketch import Estimate, Sketch
 from semistream.sketches.skimmed import SkimmedSketch
 
-__all__ = ["METHODS", "AgmsSketch", "Estimate", "SampledSketch", "Sketch", "SkimmedSketch",
-           "read_sketch"]
+__all__ = [
+    "METHODS",
+    "AgmsSketch",
+    "Estimate",
+    "SampledSketch",
+    "Sketch",
+    "SkimmedSketch",
+    "read_sketch",
+]

@@ -35,7 +35,8 @@ class AgmsSketch(Sketch):
         super().__init__(s1, s2, seed)
         values = -(-s1 // SIGNS)
         self._signs = random_field_elements(seed, "agms", s2 * values * COEFFICIENTS).reshape(
-            s2, values, COEFFICIENTS)
+            s2, values, COEFFICIENTS
+        )
 
     @classmethod
     def for_memory(cls, memory: int, seed: int = 0) -> Self:
@@ -44,8 +45,12 @@ class AgmsSketch(Sketch):
         full, rest = divmod(row, 8 * SIGNS + hashes)
         s1 = full * SIGNS + max(rest - hashes, 0) // 8
         if s1 < 1:
-            raise ConfigError("memory", f"must be at least {cls.least} bytes for a sketch", memory,
-                              "Some kilobytes are usual.")
+            raise ConfigError(
+                "memory",
+                f"must be at least {cls.least} bytes for a sketch",
+                memory,
+                "Some kilobytes are usual.",
+            )
         return cls(s1, ROWS, seed)
 
     @property
@@ -57,12 +62,19 @@ class AgmsSketch(Sketch):
         x, y = self.counters.astype(float), other.counters.astype(float)
         value = float(np.median((x * y).mean(axis=1)))
         f2_left, f2_right = (
-            self_join_size(float(np.median((c * c).mean(axis=1))),
-                           float(s.inserted + s.deleted) ** 2, s.s1, s.s2, failure / 3)
+            self_join_size(
+                float(np.median((c * c).mean(axis=1))),
+                float(s.inserted + s.deleted) ** 2,
+                s.s1,
+                s.s2,
+                failure / 3,
+            )
             # the failure probability in three parts: two self-join sizes, and the join size
-            for c, s in ((x, self), (y, other)))
+            for c, s in ((x, self), (y, other))
+        )
         return Estimate(
-            value, estimated_join_error(f2_left, f2_right, value, self.s1, self.s2, failure / 3))
+            value, estimated_join_error(f2_left, f2_right, value, self.s1, self.s2, failure / 3)
+        )
 
     def _update(self, codes: np.ndarray, weights: np.ndarray) -> None:
         # updates cost more than sorting

@@ -37,15 +37,17 @@ def product_variance(f2_left: float, f2_right: float, join: float) -> float:
     return f2_left * f2_right + min(join**2, f2_left * f2_right)
 
 
-def join_error(f2_left: float, f2_right: float, join: float, s1: int, s2: int,
-               failure: float = FAILURE) -> float:
+def join_error(
+    f2_left: float, f2_right: float, join: float, s1: int, s2: int, failure: float = FAILURE
+) -> float:
     """Return the error of the median of s2 estimates of a join size J that is exceeded only with
     probability ``failure``."""
     return math.sqrt(product_variance(f2_left, f2_right, join) / (s1 * row_failure(s2, failure)))
 
 
-def estimated_join_error(f2_left: float, f2_right: float, estimate: float, s1: int, s2: int,
-                         failure: float = FAILURE) -> float:
+def estimated_join_error(
+    f2_left: float, f2_right: float, estimate: float, s1: int, s2: int, failure: float = FAILURE
+) -> float:
     """Return ``join_error`` if J is unknown, from an estimate of it.
 
     With F = F2_left F2_right, V <= F + (|estimate| + error)**2, so that error**2 s1 q <= F +
@@ -57,8 +59,9 @@ def estimated_join_error(f2_left: float, f2_right: float, estimate: float, s1: i
     return min(always, (e + math.sqrt(e**2 + (s - 1) * (f + e**2))) / (s - 1)) if s > 1 else always
 
 
-def self_join_size(estimate: float, most: float, s1: int, s2: int,
-                   failure: float = FAILURE) -> float:
+def self_join_size(
+    estimate: float, most: float, s1: int, s2: int, failure: float = FAILURE
+) -> float:
     """Return an upper bound of F2, which fails with probability ``failure``: a row's estimate has V
     <= 2 F2**2. most: a bound of F2 that always holds."""
     off = math.sqrt(2 / (s1 * row_failure(s2, failure)))

@@ -33,8 +33,9 @@ class FrequentItems:
 
     def update(self, codes: np.ndarray, weights: np.ndarray) -> None:
         """Add weights, int64[n], to codes, int64[n]. Weights that are not positive are ignored."""
-        self._used, subtracted = _count(codes, weights, self._codes, self._counts, self._used,
-                                        self.capacity)
+        self._used, subtracted = _count(
+            codes, weights, self._codes, self._counts, self._used, self.capacity
+        )
         self.error += int(subtracted)
 
     def merge(self, other: FrequentItems) -> None:

@@ -62,8 +62,9 @@ def multiply(a, b, bits):
     """Return a * b mod 2**bits - 1, for uint64 below that."""
     prime = (np.uint64(1) << np.uint64(bits)) - np.uint64(1)
     low, high = _product(a, b)
-    return _reduced((low & prime) + ((low >> np.uint64(bits)) | (high << np.uint64(64 - bits))),
-                    bits)
+    return _reduced(
+        (low & prime) + ((low >> np.uint64(bits)) | (high << np.uint64(64 - bits))), bits
+    )
 
 
 @njit(inline="always")

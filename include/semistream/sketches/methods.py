@@ -13,8 +13,10 @@ def read_sketch(blob: bytes) -> Sketch:
     another version."""
     values, words = unpack(blob)
     if values["name"] not in METHODS:
-        raise StateError(f"the sketch is of a kind that is not known: {values['name']}. Make it "
-                         f"anew from its stream.")
+        raise StateError(
+            f"the sketch is of a kind that is not known: {values['name']}. Make it "
+            f"anew from its stream."
+        )
     parameters = {k: v for k, v in values.items() if k not in ("name", "inserted", "deleted")}
     sketch = METHODS[values["name"]](**parameters)
     sketch._restore(words, values)

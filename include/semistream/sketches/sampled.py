@@ -69,9 +69,13 @@ def merged(blobs: Iterable[bytes]) -> SkimmedSketch:
     return whole
 
 
-def join_size(sketch: SkimmedSketch, tuples: int, loads: int,
-              frequencies: Iterable[tuple[np.ndarray, np.ndarray]],
-              failure: float = FAILURE) -> tuple[Estimate, int]:
+def join_size(
+    sketch: SkimmedSketch,
+    tuples: int,
+    loads: int,
+    frequencies: Iterable[tuple[np.ndarray, np.ndarray]],
+    failure: float = FAILURE,
+) -> tuple[Estimate, int]:
     """Estimate the join size of sampled loads with a relation of known frequencies (see
     ``SkimmedSketch.join_size_with``). Return the estimate, and the highest frequency of a key
     there.

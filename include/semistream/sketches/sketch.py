@@ -63,8 +63,11 @@ class Sketch(ABC):
     def update(self, codes: np.ndarray, weights: np.ndarray | int = 1) -> None:
         """Insert keys, int64[n], or delete them if their weight is negative. weights: int64[n], or
         one for all."""
-        weights = np.full(len(codes), weights,
-                          np.int64) if np.isscalar(weights) else np.asarray(weights, np.int64)
+        weights = (
+            np.full(len(codes), weights, np.int64)
+            if np.isscalar(weights)
+            else np.asarray(weights, np.int64)
+        )
         inserted = int(weights[weights > 0].sum())
         self.inserted += inserted
         self.deleted += inserted - int(weights.sum())
@@ -85,10 +88,17 @@ class Sketch(ABC):
 
     def to_bytes(self) -> bytes:
         """Return the sketch as one blob, compressed, with a checksum."""
-        values = {"name": self.name, "inserted": self.inserted, "deleted": self.deleted,
-                  **self._parameters()}
-        body = (json.dumps(values).encode() + b"\n"
-                + b"".join(a.astype("<i8").tobytes() for a in self._arrays()))
+        values = {
+            "name": self.name,
+            "inserted": self.inserted,
+            "deleted": self.deleted,
+            **self._parameters(),
+        }
+        body = (
+            json.dumps(values).encode()
+            + b"\n"
+            + b"".join(a.astype("<i8").tobytes() for a in self._arrays())
+        )
         packed = zlib.compress(body, 1)
         return MAGIC + zlib.crc32(packed).to_bytes(4, "little") + packed
 
@@ -104,7 +114,7 @@ class Sketch(ABC):
 
     def _restore(self, words: np.ndarray, values: dict[str, Any]) -> None:
         """Restore the content from ``_arrays``, as words, and the blob's values."""
-        self.counters[:] = words[:self.counters.size].reshape(self.counters.shape)
+        self.counters[:] = words[: self.counters.size].reshape(self.counters.shape)
         self.inserted, self.deleted = values["inserted"], values["deleted"]
 
     def _points(self, codes: np.ndarray) -> np.ndarray:
@@ -113,19 +123,27 @@ class Sketch(ABC):
     def _check(self, other: Sketch) -> None:
         mine, theirs = ({"name": s.name, **s._parameters()} for s in (self, other))
         if mine != theirs:
-            wrong = ", ".join(f"{k} {mine.get(k)} and {theirs.get(k)}" for k in mine
-                              if mine.get(k) != theirs.get(k))
-            raise StateError(f"the sketches have different hash functions: {wrong}. Make both with "
-                             f"the same settings.")
+            wrong = ", ".join(
+                f"{k} {mine.get(k)} and {theirs.get(k)}"
+                for k in mine
+                if mine.get(k) != theirs.get(k)
+            )
+            raise StateError(
+                f"the sketches have different hash functions: {wrong}. Make both with "
+                f"the same settings."
+            )
 
 
 def unpack(blob: bytes) -> tuple[dict[str, Any], np.ndarray]:
     """Return (values, words int64[n]) of a sketch's blob. Raises StateError for a blob that is
     damaged, or of another version."""
-    packed = blob[len(MAGIC) + 4:]
-    if (blob[:len(MAGIC)] != MAGIC
-            or zlib.crc32(packed).to_bytes(4, "little") != blob[len(MAGIC):len(MAGIC) + 4]):
+    packed = blob[len(MAGIC) + 4 :]
+    if (
+        blob[: len(MAGIC)] != MAGIC
+        or zlib.crc32(packed).to_bytes(4, "little") != blob[len(MAGIC) : len(MAGIC) + 4]
+    ):
         raise StateError(
-            "the sketch is damaged, of another version, or not one. Make it anew from its stream.")
+            "the sketch is damaged, of another version, or not one. Make it anew from its stream."
+        )
     head, _, body = zlib.decompress(packed).partition(b"\n")
     return json.loads(head), np.frombuffer(body, "<i8")

@@ -68,19 +68,28 @@ class SkimmedSketch(Sketch):
     def __init__(self, s1: int, s2: int, slots: int, seed: int = 0):
         super().__init__(s1, s2, seed)
         if s2 < 3 or s2 % 2 == 0:
-            raise ConfigError("s2", "must be an odd number from 3 on, as a frequency is the median "
-                                    "of so many", s2, "Give 5.")
+            raise ConfigError(
+                "s2",
+                "must be an odd number from 3 on, as a frequency is the median of so many",
+                s2,
+                "Give 5.",
+            )
         if slots < 2:
             raise ConfigError("slots", "must be at least 2", slots, "Give the sketch more memory.")
         self.candidates = FrequentItems(slots)
-        self._hashes = random_field_elements(seed, "skimmed",
-                                             s2 * COEFFICIENTS).reshape(s2, COEFFICIENTS)
+        self._hashes = random_field_elements(seed, "skimmed", s2 * COEFFICIENTS).reshape(
+            s2, COEFFICIENTS
+        )
 
     @classmethod
     def for_memory(cls, memory: int, seed: int = 0) -> Self:
         if memory < cls.least:
-            raise ConfigError("memory", f"must be at least {cls.least} bytes for a sketch", memory,
-                              "Some kilobytes are usual.")
+            raise ConfigError(
+                "memory",
+                f"must be at least {cls.least} bytes for a sketch",
+                memory,
+                "Some kilobytes are usual.",
+            )
         slots = int(CANDIDATES * memory) // SLOT_BYTES
         s1 = (memory - SLOT_BYTES * slots - 8 * COEFFICIENTS * ROWS) // (8 * ROWS)
         return cls(s1, ROWS, slots, seed)
@@ -104,7 +113,8 @@ class SkimmedSketch(Sketch):
         for _ in range(ROUNDS):
             off = min(math.sqrt(_self_join_size(rest) / self.s1), certain)
             found = frequencies + np.rint(
-                np.median(_estimates(points, self._hashes, rest), axis=0)).astype(np.int64)
+                np.median(_estimates(points, self._hashes, rest), axis=0)
+            ).astype(np.int64)
             found = np.clip(found, least, most)
             dense = (frequencies == 0) & (found >= max(DENSE * off, 1))
             if not dense.any():
@@ -112,8 +122,12 @@ class SkimmedSketch(Sketch):
             _add(points[dense], -found[dense], self._hashes, rest)
             frequencies[dense] = found[dense]
         dense = frequencies > 0
-        weight = self.inserted - int(counts.sum()) + self.deleted + int(
-            np.abs(counts - frequencies).sum())
+        weight = (
+            self.inserted
+            - int(counts.sum())
+            + self.deleted
+            + int(np.abs(counts - frequencies).sum())
+        )
         return Dense(codes[dense], frequencies[dense], self.counters - rest, rest, weight)
 
     def join_size(self, other: Self, failure: float = FAILURE) -> Estimate:
@@ -127,17 +141,21 @@ class SkimmedSketch(Sketch):
         bound, part = 0.0, failure / 5
         sparse_f, sparse_g = (
             self_join_size(_self_join_size(x.rest), float(x.weight) ** 2, self.s1, self.s2, part)
-            for x in (f, g))
-        for left, right, f2 in ((f.table, g.rest, (f.self_join_size, sparse_g)),
-                                (f.rest, g.table, (sparse_f, g.self_join_size)),
-                                (f.rest, g.rest, (sparse_f, sparse_g))):
+            for x in (f, g)
+        )
+        for left, right, f2 in (
+            (f.table, g.rest, (f.self_join_size, sparse_g)),
+            (f.rest, g.table, (sparse_f, g.self_join_size)),
+            (f.rest, g.rest, (sparse_f, sparse_g)),
+        ):
             term = float(np.median((left.astype(float) * right).sum(axis=1)))
             value += term
             bound += estimated_join_error(*f2, term, self.s1, self.s2, part)
         return Estimate(value, bound)
 
-    def join_size_with(self, pieces: Iterable[tuple[np.ndarray, np.ndarray]],
-                       failure: float = FAILURE) -> Estimate:
+    def join_size_with(
+        self, pieces: Iterable[tuple[np.ndarray, np.ndarray]], failure: float = FAILURE
+    ) -> Estimate:
         """Estimate the join size with a stream of known frequencies. pieces: (codes int64[k],
         frequencies int64[k]), each code in one of them only. As that side is exact, the bound is
         less than ``join_size``'s."""
@@ -149,11 +167,13 @@ class SkimmedSketch(Sketch):
             exact = frequencies.astype(float)
             value += float(f.frequencies[i].astype(float) @ exact[j])
             f2 += float(exact @ exact)
-        sparse = self_join_size(_self_join_size(f.rest), float(f.weight)**2, self.s1, self.s2,
-                                failure / 2)
+        sparse = self_join_size(
+            _self_join_size(f.rest), float(f.weight) ** 2, self.s1, self.s2, failure / 2
+        )
         term = float(np.median((f.rest.astype(float) * table).sum(axis=1)))
-        return Estimate(value + term, estimated_join_error(sparse, f2, term, self.s1, self.s2,
-                                                           failure / 2))
+        return Estimate(
+            value + term, estimated_join_error(sparse, f2, term, self.s1, self.s2, failure / 2)
+        )
 
     def _update(self, codes: np.ndarray, weights: np.ndarray) -> None:
         _add(self._points(codes), weights, self._hashes, self.counters)
@@ -167,8 +187,8 @@ class SkimmedSketch(Sketch):
 
     def _restore(self, words: np.ndarray, values: dict[str, Any]) -> None:
         super()._restore(words, values)
-        rest = words[self.counters.size:-1]
-        self.candidates.update(rest[:len(rest) // 2], rest[len(rest) // 2:])
+        rest = words[self.counters.size : -1]
+        self.candidates.update(rest[: len(rest) // 2], rest[len(rest) // 2 :])
         self.candidates.error = int(words[-1])
 
 

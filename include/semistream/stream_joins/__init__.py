@@ -7,6 +7,21 @@ from semistream.stream_joins.registry import REGISTRY, open_stream_join
 from semistream.stream_joins.spec import LEFT, RIGHT, SIDES, Within, stream_join_spec
 from semistream.stream_joins.xjoin import XJoin
 
-__all__ = ["LEFT", "REGISTRY", "RIGHT", "SIDES", "Component", "Event", "Monitor", "PJoin",
-           "Propagated", "Registry", "StreamJoinOutput", "StreamStreamJoin", "Within", "XJoin",
-           "open_stream_join", "stream_join_spec"]
+__all__ = [
+    "LEFT",
+    "REGISTRY",
+    "RIGHT",
+    "SIDES",
+    "Component",
+    "Event",
+    "Monitor",
+    "PJoin",
+    "Propagated",
+    "Registry",
+    "StreamJoinOutput",
+    "StreamStreamJoin",
+    "Within",
+    "XJoin",
+    "open_stream_join",
+    "stream_join_spec",
+]

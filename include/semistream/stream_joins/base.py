@@ -80,7 +80,8 @@ class StreamJoinStatistics:
     """Totals since the operator was opened or restored."""
 
     sides: tuple[SideStatistics, SideStatistics] = field(
-        default_factory=lambda: (SideStatistics(), SideStatistics()))
+        default_factory=lambda: (SideStatistics(), SideStatistics())
+    )
     output_rows: int = 0
     purges: int = 0  # runs of the component
     relocations: int = 0
@@ -109,17 +110,25 @@ class StreamStreamJoin(ABC):
     names. Its constructor takes the spec and its parameters.
     """
 
-    def __init__(self, spec: StreamJoinSpec, monitor: Monitor, registry: Registry,
-                 clock: Callable[[], float] = time.monotonic):
+    def __init__(
+        self,
+        spec: StreamJoinSpec,
+        monitor: Monitor,
+        registry: Registry,
+        clock: Callable[[], float] = time.monotonic,
+    ):
         self.spec, self.monitor, self.registry, self.clock = spec, monitor, registry, clock
         self.state, self.stats = State(spec), StreamJoinStatistics()
         self.output_schema = spec.output_schema
-        self.unmatched_schemas = tuple(s.append(pa.field("reason", pa.string()))
-                                       for s in spec.schemas)
+        self.unmatched_schemas = tuple(
+            s.append(pa.field("reason", pa.string())) for s in spec.schemas
+        )
         self._outer = JOIN_TYPES[spec.join_type]
         self._pair = RowSize(self.output_schema)
-        self._lost = [RowSize(self.output_schema if outer else schema)
-                      for outer, schema in zip(self._outer, self.unmatched_schemas, strict=True)]
+        self._lost = [
+            RowSize(self.output_schema if outer else schema)
+            for outer, schema in zip(self._outer, self.unmatched_schemas, strict=True)
+        ]
         self._account()
 
     def process(self, side: int, chunk: pa.RecordBatch) -> Iterator[StreamJoinOutput]:
@@ -127,8 +136,9 @@ class StreamStreamJoin(ABC):
         The caller must exhaust the iterator."""
         return timed(self._process(side, chunk), self._account)
 
-    def punctuate(self, side: int, punctuations: pa.RecordBatch
-                  | Iterable[Mapping[str, Any]]) -> Iterator[StreamJoinOutput]:
+    def punctuate(
+        self, side: int, punctuations: pa.RecordBatch | Iterable[Mapping[str, Any]]
+    ) -> Iterator[StreamJoinOutput]:
         """Take in punctuations: no later tuple of this side matches any of them. They are
         constants, a row each, or plain forms (``punctuations``).
 
@@ -175,11 +185,16 @@ class StreamStreamJoin(ABC):
         """Restore a new operator from snapshots of one that was opened with the same settings: a
         whole snapshot and the changes after it. Raises StateError when the settings differ."""
         mine, theirs = self.spec.identity(), states[0].values.get("identity", {})
-        wrong = [f"{k} is {theirs.get(k)!r} there and {v!r} here"
-                 for k, v in mine.items() if theirs.get(k) != v]
+        wrong = [
+            f"{k} is {theirs.get(k)!r} there and {v!r} here"
+            for k, v in mine.items()
+            if theirs.get(k) != v
+        ]
         if wrong:
-            raise StateError(f"the saved state is of another join: {'; '.join(wrong)}. Go on with "
-                             "the former settings.")
+            raise StateError(
+                f"the saved state is of another join: {'; '.join(wrong)}. Go on with "
+                "the former settings."
+            )
         self._restore(states)
         self.state.restore(*states)
         self._restored()
@@ -188,14 +203,20 @@ class StreamStreamJoin(ABC):
     # Implemented by each algorithm
 
     @abstractmethod
-    def _take(self, side: int, batch: pa.RecordBatch,
-              codes: np.ndarray) -> Iterator[StreamJoinOutput]:
+    def _take(
+        self, side: int, batch: pa.RecordBatch, codes: np.ndarray
+    ) -> Iterator[StreamJoinOutput]:
         """Take in tuples in stored types whose keys are not null."""
 
-    def _punctuate(self, side: int, punctuations: pa.RecordBatch
-                   | Iterable[Mapping[str, Any]]) -> Iterator[StreamJoinOutput]:
-        raise ConfigError("algorithm", "must be pjoin where a stream has punctuations",
-                          self.spec.algorithm, "Choose pjoin.")
+    def _punctuate(
+        self, side: int, punctuations: pa.RecordBatch | Iterable[Mapping[str, Any]]
+    ) -> Iterator[StreamJoinOutput]:
+        raise ConfigError(
+            "algorithm",
+            "must be pjoin where a stream has punctuations",
+            self.spec.algorithm,
+            "Choose pjoin.",
+        )
         yield
 
     def _left(self, side: int, pids: np.ndarray) -> None:  # noqa: B027 - without an index: nothing
@@ -222,7 +243,7 @@ class StreamStreamJoin(ABC):
             yield from self._unmatched(side, batch.filter(pa.array(~valid)).columns, NULL_KEY)
             batch, codes = batch.filter(pa.array(valid)), codes[valid]
         for first in range(0, batch.num_rows, PIECE):
-            yield from self._take(side, batch.slice(first, PIECE), codes[first:first + PIECE])
+            yield from self._take(side, batch.slice(first, PIECE), codes[first : first + PIECE])
         yield from self._check_time()
 
     def _idle(self, seconds: float) -> Iterator[StreamJoinOutput]:
@@ -246,8 +267,9 @@ class StreamStreamJoin(ABC):
         s.memory, s.memory_peak = dict(state.arena.components), state.arena.peak
         s.relocations, s.relocated = state.relocations, state.relocated
         s.disk_joins = state.disk_joins
-        s.bytes_written, s.bytes_read = (sum(getattr(d, n) for d in state.disk)
-                                         for n in ("written", "read"))
+        s.bytes_written, s.bytes_read = (
+            sum(getattr(d, n) for d in state.disk) for n in ("written", "read")
+        )
         for side, one in enumerate(s.sides):
             one.held, one.on_disk = state.held(side), state.disk[side].total
             one.buffered = state.memory[side].buffered
@@ -255,8 +277,9 @@ class StreamStreamJoin(ABC):
 
     # Memory join
 
-    def memory_join(self, side: int, batch: pa.RecordBatch, codes: np.ndarray,
-                    keep: np.ndarray) -> Iterator[StreamJoinOutput]:
+    def memory_join(
+        self, side: int, batch: pa.RecordBatch, codes: np.ndarray, keep: np.ndarray
+    ) -> Iterator[StreamJoinOutput]:
         """Probe the opposite memory portion with new tuples, and store those with keep[i] (bool[n])
         in their own. Raises the event StateFull when M is reached.
 
@@ -279,15 +302,24 @@ class StreamStreamJoin(ABC):
             self.state.account()
             first = last
 
-    def _join_piece(self, side: int, batch: pa.RecordBatch, codes: np.ndarray,
-                    keep: np.ndarray) -> Iterator[StreamJoinOutput]:
+    def _join_piece(
+        self, side: int, batch: pa.RecordBatch, codes: np.ndarray, keep: np.ndarray
+    ) -> Iterator[StreamJoinOutput]:
         state, n = self.state, len(codes)
         own, other = state.memory[side], state.memory[1 - side]
         state.directory.grow(n)
         found, ats, slot = np.empty(n, np.int32), state.tick(n) + np.arange(n), own.end
         state.directory.used += kernels.join_and_insert(
-            codes, keep.view(np.uint8), side, state.directory.t64, state.directory.t32, own.code,
-            own.same, slot, found)
+            codes,
+            keep.view(np.uint8),
+            side,
+            state.directory.t64,
+            state.directory.t32,
+            own.code,
+            own.same,
+            slot,
+            found,
+        )
         kept = np.flatnonzero(keep)
         own.store_rows(batch, kept, ats[kept])
         matched = np.zeros(n, np.uint8)
@@ -301,12 +333,19 @@ class StreamStreamJoin(ABC):
             matched[rows] = MATCHED
             other.match(slots)
             yield self._joined(pair)
-        own.flags[slot:own.end] |= matched[kept]
+        own.flags[slot : own.end] |= matched[kept]
         if len(kept) < n:
             yield from self._drop(side, batch, codes, ats, matched, np.flatnonzero(~keep))
 
-    def _drop(self, side: int, batch: pa.RecordBatch, codes: np.ndarray, ats: np.ndarray,
-              matched: np.ndarray, rows: np.ndarray) -> Iterator[StreamJoinOutput]:
+    def _drop(
+        self,
+        side: int,
+        batch: pa.RecordBatch,
+        codes: np.ndarray,
+        ats: np.ndarray,
+        matched: np.ndarray,
+        rows: np.ndarray,
+    ) -> Iterator[StreamJoinOutput]:
         """Drop these rows on the fly. Rows that may have partners on disk go to the purge
         buffer."""
         wait = self.state.waits(side, codes[rows], ats[rows])
@@ -322,8 +361,9 @@ class StreamStreamJoin(ABC):
         one.dropped += len(rows)
         one.matched += len(rows) - len(lone)
         if len(lone):
-            yield from self._unmatched(side,
-                                       [c.take(pa.array(lone)) for c in batch.columns], NO_PARTNER)
+            yield from self._unmatched(
+                side, [c.take(pa.array(lone)) for c in batch.columns], NO_PARTNER
+            )
 
     # State relocation
 
@@ -343,8 +383,9 @@ class StreamStreamJoin(ABC):
                 continue
             newest = int(other.ats[other.end - 1])
             for bucket in map(int, np.flatnonzero(disk.tuples > most)):
-                probed = max((at for _, at in disk.history[bucket]),
-                             default=int(self.state.done[bucket]))
+                probed = max(
+                    (at for _, at in disk.history[bucket]), default=int(self.state.done[bucket])
+                )
                 if disk.tuples[bucket] > most and max(newest, disk.runs[bucket][-1].dts) > probed:
                     best, most = (side, bucket), int(disk.tuples[bucket])
         if best:
@@ -365,8 +406,9 @@ class StreamStreamJoin(ABC):
                 blocks.match(rows if equal is None else rows[equal])
             yield self._joined(pair)
 
-    def _cut(self, pairs: Iterable[tuple[np.ndarray, np.ndarray]]
-             ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    def _cut(
+        self, pairs: Iterable[tuple[np.ndarray, np.ndarray]]
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield pairs of tuples in portions, the joined rows of which make one batch."""
         for one, other in pairs:
             for part in self._pair.cut(len(one)):
@@ -407,8 +449,9 @@ class StreamStreamJoin(ABC):
         """Return the most tuples without a partner that one output batch may have."""
         return min(OUTPUT_ROWS, self._lost[side].rows)
 
-    def _leave_disk(self, side: int, bucket: int,
-                    which: Callable[[Any], np.ndarray]) -> Iterator[StreamJoinOutput]:
+    def _leave_disk(
+        self, side: int, bucket: int, which: Callable[[Any], np.ndarray]
+    ) -> Iterator[StreamJoinOutput]:
         """Remove tuples from a bucket's disk portion: in each block the live rows that `which`
         returns. If all of these had a partner, only the marks are read."""
         disk, lone, count = self.state.disk[side], self.state.empty_blocks(), 0
@@ -430,8 +473,9 @@ class StreamStreamJoin(ABC):
         if count:
             yield from self._unmatched(side, lone.columns(np.concatenate(numbers)), NO_PARTNER)
 
-    def _equal(self, pair: tuple[list[pa.Array], list[pa.Array]]
-               ) -> tuple[tuple[list[pa.Array], list[pa.Array]], np.ndarray | None]:
+    def _equal(
+        self, pair: tuple[list[pa.Array], list[pa.Array]]
+    ) -> tuple[tuple[list[pa.Array], list[pa.Array]], np.ndarray | None]:
         """Filter pairs with equal codes down to those with equal keys, and with times within the
         distance. Return them and the mask of the pairs kept (None: all)."""
         if self.spec.keys.exact and not self.spec.within:
@@ -440,8 +484,10 @@ class StreamStreamJoin(ABC):
         if not self.spec.keys.exact:
             same = equal_keys(self.spec.key_values(0, pair[0]), self.spec.key_values(1, pair[1]))
         if self.spec.within:
-            same &= (np.abs(self.spec.times(0, pair[0]) - self.spec.times(1, pair[1]))
-                     <= self.spec.within.distance)
+            same &= (
+                np.abs(self.spec.times(0, pair[0]) - self.spec.times(1, pair[1]))
+                <= self.spec.within.distance
+            )
         if same.all():
             return pair, None
         keep = pa.array(same)
@@ -453,18 +499,21 @@ class StreamStreamJoin(ABC):
         self._pair.learn(joined)
         return StreamJoinOutput(joined)
 
-    def _unmatched(self, side: int, columns: Sequence[pa.Array],
-                   reason: str) -> Iterator[StreamJoinOutput]:
+    def _unmatched(
+        self, side: int, columns: Sequence[pa.Array], reason: str
+    ) -> Iterator[StreamJoinOutput]:
         for part in self._lost[side].cut(len(columns[0])):
-            yield self._lost_rows(side, [c.slice(part.start, part.stop - part.start)
-                                         for c in columns], reason)
+            yield self._lost_rows(
+                side, [c.slice(part.start, part.stop - part.start) for c in columns], reason
+            )
 
     def _lost_rows(self, side: int, columns: Sequence[pa.Array], reason: str) -> StreamJoinOutput:
         count = len(columns[0])
         counts = self.stats.sides[side].unmatched
         counts[reason] = counts.get(reason, 0) + count
-        rejected = pa.RecordBatch.from_arrays([*columns, pa.repeat(reason, count)],
-                                              schema=self.unmatched_schemas[side])
+        rejected = pa.RecordBatch.from_arrays(
+            [*columns, pa.repeat(reason, count)], schema=self.unmatched_schemas[side]
+        )
         joined = None
         if self._outer[side] and reason != AGAINST_PUNCTUATION:
             nulls = [pa.nulls(count, f.type) for f in self.spec.schemas[1 - side]]

@@ -75,8 +75,9 @@ class MemoryBlock(Block):
 class RunBlock(Block):
     """A part of a run, as stored in the file. batch: its columns, followed by code and ats."""
 
-    def __init__(self, run: Run, batch: pa.RecordBatch, code: np.ndarray, ats: np.ndarray,
-                 first: int):
+    def __init__(
+        self, run: Run, batch: pa.RecordBatch, code: np.ndarray, ats: np.ndarray, first: int
+    ):
         self.batch, self.code, self.ats, self._run = batch, code, ats, run
         marks = slice(first, first + len(code))
         self.pid, self.flags = run.file.pid[marks], run.file.flags[marks]
@@ -156,8 +157,9 @@ class RunFile:
 
 def _mapped(path: Path, mode: str) -> mmap.mmap:
     with open(path, mode) as file:
-        return mmap.mmap(file.fileno(), 0,
-                         access=mmap.ACCESS_WRITE if "+" in mode else mmap.ACCESS_READ)
+        return mmap.mmap(
+            file.fileno(), 0, access=mmap.ACCESS_WRITE if "+" in mode else mmap.ACCESS_READ
+        )
 
 
 class Run:
@@ -175,11 +177,11 @@ class Run:
 
     @property
     def pid(self) -> np.ndarray:
-        return self.file.pid[self.first:self.first + self.rows]
+        return self.file.pid[self.first : self.first + self.rows]
 
     @property
     def flags(self) -> np.ndarray:
-        return self.file.flags[self.first:self.first + self.rows]
+        return self.file.flags[self.first : self.first + self.rows]
 
     def blocks(self) -> Iterator[RunBlock]:
         for first, batch, code, ats in self.file.batches:
@@ -192,8 +194,10 @@ class DiskPortion:
     """The disk portion of one stream."""
 
     def __init__(self, directory: Path, schema: pa.Schema):
-        self.directory, self.schema = directory, schema.append(
-            pa.field(CODE, pa.int64())).append(pa.field(ATS, pa.int64()))
+        self.directory, self.schema = (
+            directory,
+            schema.append(pa.field(CODE, pa.int64())).append(pa.field(ATS, pa.int64())),
+        )
         self.runs: list[list[Run]] = [[] for _ in range(BUCKETS)]
         # (last departure, time) of each probe
         self.history: list[list[tuple[int, int]]] = [[] for _ in range(BUCKETS)]
@@ -204,8 +208,9 @@ class DiskPortion:
     def total(self) -> int:
         return int(self.tuples.sum()) if self.directory.parts else 0
 
-    def write(self, blocks: Iterable[tuple[Block, np.ndarray]], buckets: Mapping[int, int],
-              dts: int) -> None:
+    def write(
+        self, blocks: Iterable[tuple[Block, np.ndarray]], buckets: Mapping[int, int], dts: int
+    ) -> None:
         """Write rows of blocks to a file. buckets: the number of rows of each hash bucket, in the
         order of the rows; the rows of a bucket become a run."""
         path = self.directory / f"runs-{uuid.uuid4().hex}.arrow"
@@ -213,8 +218,11 @@ class DiskPortion:
         with naming(path), open(path, "wb") as file:
             with pa.ipc.new_file(file, self.schema) as writer:
                 for block, rows in blocks:
-                    columns = [*block.columns(rows), pa.array(block.code[rows]),
-                               pa.array(block.ats[rows])]
+                    columns = [
+                        *block.columns(rows),
+                        pa.array(block.code[rows]),
+                        pa.array(block.ats[rows]),
+                    ]
                     writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=self.schema))
                     for name, parts in marks.items():
                         parts.append(getattr(block, name)[rows])
@@ -234,11 +242,18 @@ class DiskPortion:
     def saved(self) -> list[list[Any]]:
         """Return a snapshot's entry for each run: file, its size, its rows, bucket, dts, first row,
         rows."""
-        return [[run.file.path.name, run.file.size, run.file.rows, bucket, run.dts, run.first,
-                 run.rows] for bucket, runs in enumerate(self.runs) for run in runs]
+        return [
+            [run.file.path.name, run.file.size, run.file.rows, bucket, run.dts, run.first, run.rows]
+            for bucket, runs in enumerate(self.runs)
+            for run in runs
+        ]
 
-    def take_up(self, saved: Sequence[Sequence[Any]], files: Mapping[str, Path],
-                marks: Callable[[str], pa.Table]) -> None:
+    def take_up(
+        self,
+        saved: Sequence[Sequence[Any]],
+        files: Mapping[str, Path],
+        marks: Callable[[str], pa.Table],
+    ) -> None:
         """Restore the runs of a saved state. marks: a function that returns a run's marks by its
         name."""
         of: dict[str, list[Sequence[Any]]] = {}

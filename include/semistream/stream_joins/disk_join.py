@@ -41,8 +41,12 @@ class Blocks:
     def columns(self, numbers: np.ndarray) -> list[pa.Array]:
         """Return the columns of rows, given by their numbers in any order, int64[n]."""
         order = np.argsort(numbers) if (numbers[1:] < numbers[:-1]).any() else None
-        parts = [self._columns(blocks, rows) for blocks, rows in self._split(
-            numbers if order is None else numbers[order], self._parts)]
+        parts = [
+            self._columns(blocks, rows)
+            for blocks, rows in self._split(
+                numbers if order is None else numbers[order], self._parts
+            )
+        ]
         columns = [c[0] if len(c) == 1 else pa.concat_arrays(c) for c in zip(*parts, strict=True)]
         if order is None:
             return columns
@@ -56,8 +60,9 @@ class Blocks:
         for blocks, rows in self._split(numbers, range(len(self._blocks))):
             blocks[0].match(rows)
 
-    def _split(self, numbers: np.ndarray,
-               parts: Sequence[int]) -> Iterator[tuple[list[Block], np.ndarray]]:
+    def _split(
+        self, numbers: np.ndarray, parts: Sequence[int]
+    ) -> Iterator[tuple[list[Block], np.ndarray]]:
         """Yield (blocks, row numbers) for each group of blocks that has some of the rows. The row
         numbers ascend, and are relative to the group. parts: the first block of each group."""
         ends = [*parts[1:], len(self._blocks)]
@@ -106,8 +111,16 @@ class HeldTuples:
                     self._start(together)
                 number = self._blocks.add(block)
                 self.count, row = kernels.hold(
-                    block.code, block.ats, block.flags, block.dts, row, number,
-                    self.h64[:self.rows], self.h32, self.count)
+                    block.code,
+                    block.ats,
+                    block.flags,
+                    block.dts,
+                    row,
+                    number,
+                    self.h64[: self.rows],
+                    self.h32,
+                    self.count,
+                )
                 self.newest = max(self.newest, block.newest)
         if self.count:
             yield from self._full()
@@ -116,17 +129,35 @@ class HeldTuples:
         self._blocks, self.count, self.newest = Blocks(together), 0, -1
 
     def _full(self) -> Iterator[None]:
-        self._matched[:self.count] = 0
-        kernels.chain(self.h64[:self.count], self.h32, self.heads[:2 * self.count])
+        self._matched[: self.count] = 0
+        kernels.chain(self.h64[: self.count], self.h32, self.heads[: 2 * self.count])
         yield
-        self._blocks.match(self._numbers(np.flatnonzero(self._matched[:self.count])))
+        self._blocks.match(self._numbers(np.flatnonzero(self._matched[: self.count])))
 
-    def pairs(self, history: np.ndarray, block: Block, block_history: np.ndarray, done: int,
-              number: int, *at: Any) -> tuple[int, int, int]:
+    def pairs(
+        self,
+        history: np.ndarray,
+        block: Block,
+        block_history: np.ndarray,
+        done: int,
+        number: int,
+        *at: Any,
+    ) -> tuple[int, int, int]:
         """Call ``kernels.leftover_pairs`` for the held tuples and a block."""
-        return kernels.leftover_pairs(self.heads[:2 * self.count], self.h64, self.h32, history,
-                                      block.code, block.ats, block.flags, block.dts, block_history,
-                                      done, number, *at)
+        return kernels.leftover_pairs(
+            self.heads[: 2 * self.count],
+            self.h64,
+            self.h32,
+            history,
+            block.code,
+            block.ats,
+            block.flags,
+            block.dts,
+            block_history,
+            done,
+            number,
+            *at,
+        )
 
     def release(self) -> None:
         """Give back the memory beyond the most rows."""

@@ -78,8 +78,9 @@ class Registry:
     def __init__(self) -> None:
         self._entries: dict[Event, tuple[tuple[Component, ...], Condition]] = {}
 
-    def set(self, event: Event, components: Sequence[Component],
-            condition: Condition = always) -> Registry:
+    def set(
+        self, event: Event, components: Sequence[Component], condition: Condition = always
+    ) -> Registry:
         """Set the components of an event. They run in this order if the condition holds; an empty
         list disables the event. A condition is pickled with the operator when another process takes
         it over."""

@@ -361,8 +361,24 @@ def _probed(history, dts, other_ats, other_dts):
 
 
 @njit(cache=True)
-def leftover_pairs(heads, h64, h32, x_history, code, ats, flags, dts, y_history, done, number, i, x,
-                   k, out_x, out_y):
+def leftover_pairs(
+    heads,
+    h64,
+    h32,
+    x_history,
+    code,
+    ats,
+    flags,
+    dts,
+    y_history,
+    done,
+    number,
+    i,
+    x,
+    k,
+    out_x,
+    out_y,
+):
     """Find pairs of held tuples and live rows of a block that have not been joined yet. Continue
     from row i, or within its chain from x on, and write pairs from number k on until the output is
     full. Return (row, x, pairs) to continue from; row is len(code) at the end.
@@ -398,9 +414,12 @@ def leftover_pairs(heads, h64, h32, x_history, code, ats, flags, dts, y_history,
                     if k == len(out_x):
                         return y, x, k
                     a, b, x_dts = h64[x, 1], ats[y], h64[x, 2]
-                    if not ((a < dts and b < x_dts) or (a < done and b < done)
-                            or _probed(x_history, x_dts, b, dts)
-                            or _probed(y_history, dts, a, x_dts)):
+                    if not (
+                        (a < dts and b < x_dts)
+                        or (a < done and b < done)
+                        or _probed(x_history, x_dts, b, dts)
+                        or _probed(y_history, dts, a, x_dts)
+                    ):
                         out_x[k], out_y[k] = x, number + y
                         k += 1
                 x = h32[x, 7]

@@ -120,7 +120,11 @@ class TupleLog:
     def store_rows(self, batch: pa.RecordBatch, rows: np.ndarray, ats: np.ndarray) -> None:
         """Append rows that are already linked into their lists."""
         last = self.end + len(rows)
-        self.ats[self.end:last], self.pid[self.end:last], self.flags[self.end:last] = ats, -1, 0
+        self.ats[self.end : last], self.pid[self.end : last], self.flags[self.end : last] = (
+            ats,
+            -1,
+            0,
+        )
         self.heap_at = self.store.put(batch, rows, np.arange(self.end, last), self.heap_at)
         self.end = last
 
@@ -141,7 +145,7 @@ class TupleLog:
 
     def slots(self, without: int = DEAD) -> np.ndarray:
         """Return the slots that have none of these flags."""
-        return np.flatnonzero(self.flags[:self.end] & without == 0)
+        return np.flatnonzero(self.flags[: self.end] & without == 0)
 
     def bucket_counts(self) -> np.ndarray:
         """Return the live tuples of each hash bucket, including the purge buffer,
@@ -196,8 +200,15 @@ class TupleLog:
         self._unlink(slots)
 
     def _unlink(self, slots: np.ndarray) -> None:
-        kernels.unlink(slots, self.side, self.directory.t64, self.directory.t32, self.code,
-                       self.same, self.flags)
+        kernels.unlink(
+            slots,
+            self.side,
+            self.directory.t64,
+            self.directory.t32,
+            self.code,
+            self.same,
+            self.flags,
+        )
 
     def compact(self) -> np.ndarray:
         """Move the live tuples to the front. Return their old slots, ascending."""
@@ -220,17 +231,27 @@ class TupleLog:
         self.end, self.dead = left, 0
         return kept
 
-    def append(self, columns: Sequence[pa.Array], codes: np.ndarray, ats: np.ndarray,
-               linked: np.ndarray) -> np.ndarray:
+    def append(
+        self, columns: Sequence[pa.Array], codes: np.ndarray, ats: np.ndarray, linked: np.ndarray
+    ) -> np.ndarray:
         """Add tuples, and return their slots. Tuples without linked[i] go to the purge buffer. The
         directory must have grown already."""
-        batch = as_stored(pa.RecordBatch.from_arrays(list(columns), schema=self.schema),
-                          self.schema)
+        batch = as_stored(
+            pa.RecordBatch.from_arrays(list(columns), schema=self.schema), self.schema
+        )
         first = self.end
         found = np.empty(len(codes), np.int32)
         self.directory.used += kernels.join_and_insert(
-            codes, np.ones(len(codes), np.uint8), self.side, self.directory.t64, self.directory.t32,
-            self.code, self.same, first, found)
+            codes,
+            np.ones(len(codes), np.uint8),
+            self.side,
+            self.directory.t64,
+            self.directory.t32,
+            self.code,
+            self.same,
+            first,
+            found,
+        )
         self.store_rows(batch, np.arange(len(codes)), ats)
         slots = np.arange(first, self.end)
         if not linked.all():
@@ -241,17 +262,17 @@ class TupleLog:
 
     def _left(self) -> np.ndarray:
         """Return the arrival times of garbage tuples that the last snapshot has."""
-        ats, flags = self.ats[:self.end], self.flags[:self.end]
+        ats, flags = self.ats[: self.end], self.flags[: self.end]
         return ats[(flags & DEAD != 0) & (ats < self.saved_until)]
 
     def changes(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return (arrival times of tuples that have left, slots whose flags or pid have changed,
         new tuples as bool[end]), all since the last snapshot."""
-        old, flags = self.ats[:self.end] < self.saved_until, self.flags[:self.end]
+        old, flags = self.ats[: self.end] < self.saved_until, self.flags[: self.end]
         changed = np.flatnonzero(old & (flags & (DEAD | CHANGED) == CHANGED))
         return np.concatenate([*self.gone, self._left()]), changed, ~old & (flags & DEAD == 0)
 
     def saved(self, clock: int) -> None:
         """Record that the last snapshot contains all tuples that arrived before `clock`."""
         self.gone, self.saved_until = [], clock
-        self.flags[:self.end] &= 255 - CHANGED
+        self.flags[: self.end] &= 255 - CHANGED

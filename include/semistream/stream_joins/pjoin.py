@@ -40,34 +40,49 @@ PIECE_SHARE, LEAST_PIECE = 2048, 64
 
 
 class PJoinParameters(XJoinParameters):
-    purge_threshold: int = Field(1, ge=0, description="Punctuations between two purges of the "
-                                                      "state; 1: eager purge")
+    purge_threshold: int = Field(
+        1, ge=0, description="Punctuations between two purges of the state; 1: eager purge"
+    )
     propagate: Literal["push", "pull"] = Field(
-        "push", description="push: punctuations are propagated by propagate_count and "
-                            "propagate_seconds; pull: on request (section 3.5)")
-    propagate_count: int = Field(1, ge=0, description="Punctuations between two propagations; 0: "
-                                                      "not by their count")
-    propagate_seconds: float | None = Field(None, ge=0, description="Seconds between two "
-                                                                    "propagations; default: not "
-                                                                    "by time")
+        "push",
+        description="push: punctuations are propagated by propagate_count and "
+        "propagate_seconds; pull: on request (section 3.5)",
+    )
+    propagate_count: int = Field(
+        1, ge=0, description="Punctuations between two propagations; 0: not by their count"
+    )
+    propagate_seconds: float | None = Field(
+        None, ge=0, description="Seconds between two propagations; default: not by time"
+    )
     index: Literal["lazy", "eager"] = Field(
-        "lazy", description="When tuples are indexed by their own stream's punctuations: lazy: at "
-                            "a propagation; eager: at each punctuation")
+        "lazy",
+        description="When tuples are indexed by their own stream's punctuations: lazy: at "
+        "a propagation; eager: at each punctuation",
+    )
 
     @model_validator(mode="after")
     def _pulled(self) -> PJoinParameters:
         pushed = sorted({"propagate_count", "propagate_seconds"} & self.model_fields_set)
         if self.propagate == "pull" and pushed:
-            raise ConfigError(pushed[0], "must be left out where propagation is pulled",
-                              getattr(self, pushed[0]), "Leave it out, or give propagate push.")
+            raise ConfigError(
+                pushed[0],
+                "must be left out where propagation is pulled",
+                getattr(self, pushed[0]),
+                "Leave it out, or give propagate push.",
+            )
         return self
 
     def monitor(self) -> Monitor:
         pull = self.propagate == "pull"
-        return replace(super().monitor(), purge_threshold=self.purge_threshold, pull=pull,
-                       propagate_count=0 if pull else self.propagate_count,
-                       propagate_seconds=math.inf if self.propagate_seconds is None
-                       else self.propagate_seconds)
+        return replace(
+            super().monitor(),
+            purge_threshold=self.purge_threshold,
+            pull=pull,
+            propagate_count=0 if pull else self.propagate_count,
+            propagate_seconds=math.inf
+            if self.propagate_seconds is None
+            else self.propagate_seconds,
+        )
 
 
 class PJoin(StreamStreamJoin):
@@ -89,8 +104,12 @@ class PJoin(StreamStreamJoin):
     propagation by count.
     """
 
-    def __init__(self, spec: StreamJoinSpec, parameters: PJoinParameters,
-                 clock: Callable[[], float] = time.monotonic):
+    def __init__(
+        self,
+        spec: StreamJoinSpec,
+        parameters: PJoinParameters,
+        clock: Callable[[], float] = time.monotonic,
+    ):
         super().__init__(spec, parameters.monitor(), registry(), clock)
         if parameters.index == "eager":
             self.registry.set(Event.NEW_PUNCT_READY, [Component.INDEX_BUILD])
@@ -104,17 +123,20 @@ class PJoin(StreamStreamJoin):
         # `_news` at the last disk join of each bucket
         self._joined_at = np.zeros(BUCKETS, np.int64)
 
-    def _take(self, side: int, batch: pa.RecordBatch,
-              codes: np.ndarray) -> Iterator[StreamJoinOutput]:
-        keys = Keys(codes,
-                    [] if self.spec.keys.exact else self.spec.key_values(side, batch.columns))
+    def _take(
+        self, side: int, batch: pa.RecordBatch, codes: np.ndarray
+    ) -> Iterator[StreamJoinOutput]:
+        keys = Keys(
+            codes, [] if self.spec.keys.exact else self.spec.key_values(side, batch.columns)
+        )
         times = self.spec.times(side, batch.columns) if self.spec.within else None
         wrong = self.punctuations[side].match(keys) != NONE
         if times is not None:
             wrong |= times <= self.watermarks[side]
         if wrong.any():
-            yield from self._unmatched(side, batch.filter(pa.array(wrong)).columns,
-                                       AGAINST_PUNCTUATION)
+            yield from self._unmatched(
+                side, batch.filter(pa.array(wrong)).columns, AGAINST_PUNCTUATION
+            )
             good = np.flatnonzero(~wrong)
             batch, keys = batch.take(pa.array(good)), keys.take(good)
             times = None if times is None else times[good]
@@ -138,8 +160,9 @@ class PJoin(StreamStreamJoin):
 
     # Arrival of punctuations
 
-    def _punctuate(self, side: int, punctuations: pa.RecordBatch
-                   | Iterable[Mapping[str, Any]]) -> Iterator[StreamJoinOutput]:
+    def _punctuate(
+        self, side: int, punctuations: pa.RecordBatch | Iterable[Mapping[str, Any]]
+    ) -> Iterator[StreamJoinOutput]:
         own = self.punctuations[side]
         constants, others, times = parse(self.spec, side, punctuations)
         watermark = self._advanced(side, times)
@@ -147,14 +170,16 @@ class PJoin(StreamStreamJoin):
         advanced = watermark > self.watermarks[side]
         self.watermarks[side] = watermark
         most = max(self.spec.memory // PIECE_SHARE, LEAST_PIECE)
-        yield from self._take_in(side, constants.take(np.arange(min(most, len(constants.codes)))),
-                                 others, advanced)
+        yield from self._take_in(
+            side, constants.take(np.arange(min(most, len(constants.codes)))), others, advanced
+        )
         for first in range(most, len(constants.codes), most):
             piece = constants.take(np.arange(first, min(first + most, len(constants.codes))))
             yield from self._take_in(side, piece, [], False)
 
-    def _take_in(self, side: int, constants: Keys, others: list[Punctuation],
-                 advanced: bool) -> Iterator[StreamJoinOutput]:
+    def _take_in(
+        self, side: int, constants: Keys, others: list[Punctuation], advanced: bool
+    ) -> Iterator[StreamJoinOutput]:
         """Take in new punctuations. advanced: whether the watermark has advanced too."""
         own = self.punctuations[side]
         yield from self._make_room(lambda: own.growth(constants, others))
@@ -180,9 +205,12 @@ class PJoin(StreamStreamJoin):
         mark = self.watermarks[side]
         for low, high in sorted(times):
             if low > mark + 1:
-                raise ConfigError("punctuation",
-                                  "must be a range of times that goes on from the one before",
-                                  [low, high], "Leave its start open: all older times are closed.")
+                raise ConfigError(
+                    "punctuation",
+                    "must be a range of times that goes on from the one before",
+                    [low, high],
+                    "Leave its start open: all older times are closed.",
+                )
             mark = max(mark, high)
         return mark
 
@@ -191,6 +219,7 @@ class PJoin(StreamStreamJoin):
         forget constants. Tuples that a forgotten constant finishes are held as if it had never
         come, and still joined exactly. Raises NotEnoughMemory if other punctuations take too
         much."""
+
         def least() -> int:
             return PUNCTUATION_SHARE * (self.state.punctuation_bytes + size())
 
@@ -203,8 +232,9 @@ class PJoin(StreamStreamJoin):
                 self._forget(side)
                 self._account_punctuations()
             if least() >= before:
-                raise NotEnoughMemory(least(), self.spec.memory,
-                                      "the punctuations that wait for their counterparts")
+                raise NotEnoughMemory(
+                    least(), self.spec.memory, "the punctuations that wait for their counterparts"
+                )
         yield from self._free_up(size)
 
     def _free_up(self, size: Callable[[], int]) -> Iterator[StreamJoinOutput]:
@@ -252,16 +282,22 @@ class PJoin(StreamStreamJoin):
         has on disk, so that disk I/O is linear in the input."""
         for side in (0, 1):
             opposite = self.punctuations[1 - side]
-            slots = (self._every_finished(side) if opposite.closed_early else
-                     self._matching(side, *opposite.since(opposite.purged), times=True))
+            slots = (
+                self._every_finished(side)
+                if opposite.closed_early
+                else self._matching(side, *opposite.since(opposite.purged), times=True)
+            )
             opposite.purged, opposite.closed_early = opposite.sequence, False
             self._purged_until[side] = self._horizon(side)
             yield from self._purge(side, slots)
         self.monitor.since_purge = 0
         self.stats.purges += 1
         on_disk = sum(d.tuples for d in self.state.disk)
-        due = ((on_disk > 0) & (self._joined_at < self._news)
-               & (self.state.clock - self.state.done >= BUCKETS * on_disk))
+        due = (
+            (on_disk > 0)
+            & (self._joined_at < self._news)
+            & (self.state.clock - self.state.done >= BUCKETS * on_disk)
+        )
         for bucket in np.flatnonzero(due):
             yield from self.finish_bucket(int(bucket))
         self.state.tidy()
@@ -281,15 +317,16 @@ class PJoin(StreamStreamJoin):
         log = self.state.memory[side]
         every, found = log.slots(DEAD | BUFFERED), [np.empty(0, np.int64)]
         for first in range(0, len(every), OUTPUT_ROWS):
-            slots = every[first:first + OUTPUT_ROWS]
+            slots = every[first : first + OUTPUT_ROWS]
             times = None
             if within := self.spec.within:
                 times = within.times(log.column(within.columns[side], slots))
             found.append(slots[self._finished(side, self._keys(side, slots), times)])
         return np.concatenate(found)
 
-    def _matching(self, side: int, constants: Keys, others: list[Punctuation],
-                  times: bool = False) -> np.ndarray:
+    def _matching(
+        self, side: int, constants: Keys, others: list[Punctuation], times: bool = False
+    ) -> np.ndarray:
         """Return the slots of a memory portion, outside of the purge buffer, whose tuples match any
         of these punctuations, or (times) have become too old. Constants are looked up; others need
         a pass over the state."""
@@ -298,8 +335,9 @@ class PJoin(StreamStreamJoin):
         if len(constants.codes) and log.live:
             for rows, slots in log.pairs(log.find(constants.codes)):
                 if constants.values:
-                    slots = slots[equal_keys(self._keys(side, slots).values,
-                                             constants.take(rows).values)]
+                    slots = slots[
+                        equal_keys(self._keys(side, slots).values, constants.take(rows).values)
+                    ]
                 found.append(slots)
         horizon = self._horizon(side) if times else NO_WATERMARK
         aged = horizon > self._purged_until[side]
@@ -309,7 +347,7 @@ class PJoin(StreamStreamJoin):
         wanted[np.concatenate(found)] = True
         every = log.slots(DEAD | BUFFERED)
         for first in range(0, len(every), OUTPUT_ROWS):
-            slots = every[first:first + OUTPUT_ROWS]
+            slots = every[first : first + OUTPUT_ROWS]
             if others:
                 keys = self._keys(side, slots)
                 values = keys.values or [values_of(keys.codes, self.spec.keys.types[0])]
@@ -339,8 +377,7 @@ class PJoin(StreamStreamJoin):
         yield from self._empty_purge_buffer()
         for side in (0, 1):
             before = int(self.state.disk[side].tuples[bucket])
-            yield from self._leave_disk(side, bucket,
-                                        partial(self._finished_rows, side))
+            yield from self._leave_disk(side, bucket, partial(self._finished_rows, side))
             self.stats.sides[side].purged += before - int(self.state.disk[side].tuples[bucket])
             self._index_disk(side, bucket)
         self._joined_at[bucket] = self._news
@@ -350,7 +387,7 @@ class PJoin(StreamStreamJoin):
         """Remove the tuples of the purge buffer that wait for no disk portion any more."""
         for side, log in enumerate(self.state.memory):
             if log.buffered:
-                slots = np.flatnonzero(log.flags[:log.end] & (DEAD | BUFFERED) == BUFFERED)
+                slots = np.flatnonzero(log.flags[: log.end] & (DEAD | BUFFERED) == BUFFERED)
                 slots = slots[~self.state.waits(side, log.code[slots], log.ats[slots])]
                 self.stats.sides[side].purged += len(slots)
                 yield from self._leave(side, slots)
@@ -359,13 +396,15 @@ class PJoin(StreamStreamJoin):
         rows = block.live
         return rows[self._finished(side, *self._keys_and_times(side, block, rows))]
 
-    def _keys_and_times(self, side: int, block: Block,
-                        rows: np.ndarray) -> tuple[Keys, np.ndarray | None]:
+    def _keys_and_times(
+        self, side: int, block: Block, rows: np.ndarray
+    ) -> tuple[Keys, np.ndarray | None]:
         if self.spec.keys.exact and not self.spec.within:
             return Keys(block.code[rows], []), None
         columns = block.columns(rows)
-        keys = Keys(block.code[rows], [] if self.spec.keys.exact
-                    else self.spec.key_values(side, columns))
+        keys = Keys(
+            block.code[rows], [] if self.spec.keys.exact else self.spec.key_values(side, columns)
+        )
         return keys, self.spec.times(side, columns) if self.spec.within else None
 
     # Punctuation index (section 3.5, Fig. 3)
@@ -378,8 +417,11 @@ class PJoin(StreamStreamJoin):
                 continue
             log = self.state.memory[side]
             slots = self._matching(side, *own.since(own.indexed))
-            buffered = (np.flatnonzero(log.flags[:log.end] & (DEAD | BUFFERED) == BUFFERED)
-                        if log.buffered else slots[:0])
+            buffered = (
+                np.flatnonzero(log.flags[: log.end] & (DEAD | BUFFERED) == BUFFERED)
+                if log.buffered
+                else slots[:0]
+            )
             slots = np.concatenate([slots, buffered])
             slots = slots[log.pid[slots] == NONE]
             pids = own.match(self._keys(side, slots))
@@ -428,11 +470,13 @@ class PJoin(StreamStreamJoin):
         columns = self.spec.key_columns(side)
         count = len(closed.constants.codes) + len(closed.others)
         self.stats.sides[side].propagated += count
-        values = (closed.constants.values
-                  or [values_of(closed.constants.codes, self.spec.keys.types[0])])
+        values = closed.constants.values or [
+            values_of(closed.constants.codes, self.spec.keys.types[0])
+        ]
         constants = pa.RecordBatch.from_arrays(values, list(columns))
-        yield StreamJoinOutput(propagated=Propagated(side, constants,
-                                                     [p.plain(columns) for p in closed.others]))
+        yield StreamJoinOutput(
+            propagated=Propagated(side, constants, [p.plain(columns) for p in closed.others])
+        )
 
     def _drain(self) -> Iterator[StreamJoinOutput]:
         """Finish the join. The end of the streams closes every value."""
@@ -444,11 +488,15 @@ class PJoin(StreamStreamJoin):
 
     def _state(self, changes: bool) -> tuple[dict[str, pa.Table], dict[str, Any]]:
         (left, left_values), (right, right_values) = (p.saved(changes) for p in self.punctuations)
-        saved = {"punctuations": [left_values, right_values], "watermarks": self.watermarks,
-                "purged_until": self._purged_until,
-                "levels": [one.tolist() for one in self._levels], "news": self._news,
-                "joined_at": self._joined_at.tolist(),
-                "since": [self.monitor.since_purge, self.monitor.since_propagation]}
+        saved = {
+            "punctuations": [left_values, right_values],
+            "watermarks": self.watermarks,
+            "purged_until": self._purged_until,
+            "levels": [one.tolist() for one in self._levels],
+            "news": self._news,
+            "joined_at": self._joined_at.tolist(),
+            "since": [self.monitor.since_purge, self.monitor.since_propagation],
+        }
         return left | right, {"pjoin": saved}
 
     def _restore(self, states: Sequence[JoinState]) -> None:
@@ -475,5 +523,12 @@ def registry() -> Registry:
     found.set(Event.PURGE_THRESHOLD_REACH, [Component.STATE_PURGE])
     for event in (Event.PROPAGATE_COUNT_REACH, Event.PROPAGATE_TIME_EXPIRE):
         found.set(event, [Component.INDEX_BUILD, Component.PROPAGATION])
-    return found.set(Event.PROPAGATE_REQUEST, [Component.STATE_PURGE, Component.LEFTOVER_JOIN,
-                                               Component.INDEX_BUILD, Component.PROPAGATION])
+    return found.set(
+        Event.PROPAGATE_REQUEST,
+        [
+            Component.STATE_PURGE,
+            Component.LEFTOVER_JOIN,
+            Component.INDEX_BUILD,
+            Component.PROPAGATION,
+        ],
+    )

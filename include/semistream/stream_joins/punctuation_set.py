@@ -42,8 +42,14 @@ from semistream.stream_joins.spec import SIDES, StreamJoinSpec
 ANY_BUCKET = -1
 # states of a pid; a hashed constant keeps its pid when it is closed
 FREE, OPEN, SHUT = 0, 1, 2
-INDEX = {"count": np.int64, "arrived": np.int64, "code": np.int64, "bucket": np.int16,
-         "state": np.uint8, "constant": np.bool_}
+INDEX = {
+    "count": np.int64,
+    "arrived": np.int64,
+    "code": np.int64,
+    "bucket": np.int16,
+    "state": np.uint8,
+    "constant": np.bool_,
+}
 INDEX_ROW = sum(np.dtype(kind).itemsize for kind in INDEX.values())  # bytes
 
 
@@ -87,21 +93,37 @@ class PunctuationSet:
         """Bytes, including the copies that a change of the arrays needs temporarily."""
         tables = sum(t.bytes for t in self.intervals.values()) + 2 * self.hashed.bytes
         changes = sum(a.nbytes for a in self._gone) + sum(a.nbytes for a in self._shut)
-        return (tables + self.open.bytes + changes
-                + INDEX_ROW * len(self.index["state"]) + 4 * len(self._free)
-                + 512 * (len(self.boxes) + len(self.forms)))
+        return (
+            tables
+            + self.open.bytes
+            + changes
+            + INDEX_ROW * len(self.index["state"])
+            + 4 * len(self._free)
+            + 512 * (len(self.boxes) + len(self.forms))
+        )
 
     def growth(self, constants: Keys, others: Sequence[Punctuation]) -> int:
         """Return the most bytes that these punctuations add."""
         n, size = len(constants.codes), len(self.index["state"])
         new = max(n - len(self._free), 0)
         more = new + size // 2 if new else 0
-        tables = (self.open.growth(n) if self.exact
-                  else 24 * n + 2 * sum(v.nbytes for v in constants.values))
-        parts = sum(len(p.patterns[home].intervals) + self.intervals[home].open_count
-                    for p in others if (home := self._home(p)) is not None)
-        return (tables + (INDEX_ROW + 4) * more + 1024 * len(others) + Intervals.ROW * parts
-                + (INDEX_ROW * size if new else 0))
+        tables = (
+            self.open.growth(n)
+            if self.exact
+            else 24 * n + 2 * sum(v.nbytes for v in constants.values)
+        )
+        parts = sum(
+            len(p.patterns[home].intervals) + self.intervals[home].open_count
+            for p in others
+            if (home := self._home(p)) is not None
+        )
+        return (
+            tables
+            + (INDEX_ROW + 4) * more
+            + 1024 * len(others)
+            + Intervals.ROW * parts
+            + (INDEX_ROW * size if new else 0)
+        )
 
     def closing(self, count: int) -> int:
         """Return the most bytes that closing `count` punctuations takes: an interval and two
@@ -110,8 +132,12 @@ class PunctuationSet:
 
     @property
     def is_empty(self) -> bool:
-        return not (self.boxes or len(self.hashed.pid) or self.open.used
-                    or any(len(t.low) for t in self.intervals.values()))
+        return not (
+            self.boxes
+            or len(self.hashed.pid)
+            or self.open.used
+            or any(len(t.low) for t in self.intervals.values())
+        )
 
     def match(self, keys: Keys) -> np.ndarray:
         """Return for each key the pid of the earliest punctuation that matches it, int32[n]: CLOSED
@@ -145,8 +171,11 @@ class PunctuationSet:
         return np.where(rank[others] < rank[pids], others, pids)
 
     def _codes(self, keys: Keys, column: int) -> np.ndarray:
-        return (keys.codes if self.spec.keys.exact
-                else column_codes(keys.values[column], self.kinds[column]))
+        return (
+            keys.codes
+            if self.spec.keys.exact
+            else column_codes(keys.values[column], self.kinds[column])
+        )
 
     # Arrival
 
@@ -165,18 +194,22 @@ class PunctuationSet:
         rows = np.flatnonzero(self.match(constants) == NONE)
         if self.exact:
             codes = np.sort(constants.codes[rows])
-            return Keys(codes[np.append(True, codes[1:] != codes[:-1])[:len(rows)]], [])
+            return Keys(codes[np.append(True, codes[1:] != codes[:-1])[: len(rows)]], [])
         if len(rows):
             columns = {f"{i}": v for i, v in enumerate(constants.take(rows).values)}
-            first = pa.table(columns | {"row": rows}).group_by(list(columns)).aggregate(
-                [("row", "min")])
+            first = (
+                pa.table(columns | {"row": rows})
+                .group_by(list(columns))
+                .aggregate([("row", "min")])
+            )
             rows = np.sort(first["row_min"].to_numpy())
         return constants.take(rows)
 
     def _contained(self, p: Punctuation) -> bool:
-        return (any(not len(table.new(*code_intervals(p.patterns[column], self.kinds[column]))[0])
-                    for column, table in self.intervals.items())
-                or any(box.contains(p) for box, _ in self.boxes))
+        return any(
+            not len(table.new(*code_intervals(p.patterns[column], self.kinds[column]))[0])
+            for column, table in self.intervals.items()
+        ) or any(box.contains(p) for box, _ in self.boxes)
 
     def _values(self, keys: Keys) -> list[pa.Array]:
         return keys.values or [values_of(keys.codes, self.kinds[0])]
@@ -210,8 +243,14 @@ class PunctuationSet:
         else:
             self.intervals[home].add(*code_intervals(p.patterns[home], self.kinds[home]), pid)
 
-    def _set(self, pids: np.ndarray, codes: np.ndarray | int, arrived: np.ndarray,
-             constant: bool | np.ndarray, state: int | np.ndarray = OPEN) -> None:
+    def _set(
+        self,
+        pids: np.ndarray,
+        codes: np.ndarray | int,
+        arrived: np.ndarray,
+        constant: bool | np.ndarray,
+        state: int | np.ndarray = OPEN,
+    ) -> None:
         """Initialise rows of the index that no tuple matches yet."""
         index = self.index
         index["count"][pids], index["arrived"][pids] = 0, arrived
@@ -231,14 +270,15 @@ class PunctuationSet:
             old = len(self.index["state"])
             self._resize(old + max(short, old // 2))
             self._free = np.concatenate(
-                [self._free, np.arange(old, len(self.index["state"]), dtype=np.int32)])
+                [self._free, np.arange(old, len(self.index["state"]), dtype=np.int32)]
+            )
         pids, self._free = self._free[:count], self._free[count:]
         return pids
 
     def _resize(self, size: int) -> None:
         for name, column in self.index.items():
             self.index[name] = np.zeros(size, column.dtype)
-            self.index[name][:min(size, len(column))] = column[:size]
+            self.index[name][: min(size, len(column))] = column[:size]
 
     def _release(self, pids: np.ndarray) -> None:
         """Free pids, which can then be given to other punctuations."""
@@ -265,13 +305,13 @@ class PunctuationSet:
         return self._keys(pids[constant]), [self.forms[p] for p in pids[~constant].tolist()]
 
     def _pids(self, state: int, constant: bool) -> np.ndarray:
-        return np.flatnonzero((self.index["state"] == state)
-                              & (self.index["constant"] == constant))
+        return np.flatnonzero((self.index["state"] == state) & (self.index["constant"] == constant))
 
     def _keys(self, pids: np.ndarray) -> Keys:
         """Return the keys of constants, by ascending code."""
-        return (Keys(np.sort(self.index["code"][pids]), []) if self.exact
-                else self.hashed.of(pids)[0])
+        return (
+            Keys(np.sort(self.index["code"][pids]), []) if self.exact else self.hashed.of(pids)[0]
+        )
 
     def count(self, pids: np.ndarray, by: int) -> None:
         """Add `by` to the counts of punctuations. pids: int32[n], of tuples that entered the index
@@ -287,8 +327,9 @@ class PunctuationSet:
         indexed.
         """
         index = self.index
-        pids = np.flatnonzero((index["state"] == OPEN) & (index["count"] == 0)
-                              & (index["arrived"] < self.indexed))
+        pids = np.flatnonzero(
+            (index["state"] == OPEN) & (index["count"] == 0) & (index["arrived"] < self.indexed)
+        )
         # ANY_BUCKET is the last one
         level = np.append(disk_level, disk_level.min())[index["bucket"][pids]]
         return self._without_blocked(pids[index["arrived"][pids] < level])
@@ -304,8 +345,10 @@ class PunctuationSet:
         constants = np.setdiff1d(self._pids(OPEN, constant=True), pids)
         for pid in rest:
             p = self.forms[pid]
-            if (any(arrived[q] < arrived[pid] and p.overlaps(self.forms[q]) for q in held)
-                    or p.matches(self._values(self._keys(constants))).any()):
+            if (
+                any(arrived[q] < arrived[pid] and p.overlaps(self.forms[q]) for q in held)
+                or p.matches(self._values(self._keys(constants))).any()
+            ):
                 held.append(pid)
         return pids[~np.isin(pids, held)]
 
@@ -334,8 +377,11 @@ class PunctuationSet:
             gone = set(rest.tolist())
             boxes = [(b, CLOSED if p in gone else p) for b, p in self.boxes]
             whole = [*self.forms.values(), *(b for b, _ in boxes)]
-            self.boxes = [(b, p) for b, p in boxes
-                          if p != CLOSED or not any(q != b and q.contains(b) for q in whole)]
+            self.boxes = [
+                (b, p)
+                for b, p in boxes
+                if p != CLOSED or not any(q != b and q.contains(b) for q in whole)
+            ]
         return Closed(constants, others)
 
     def closed_by(self, other: PunctuationSet) -> np.ndarray:
@@ -361,7 +407,7 @@ class PunctuationSet:
         older half of the open constants. Return the pids of the latter, int32[n], and the pids that
         their tuples get instead: of another punctuation that contains the constant, or NONE."""
         pids = self._pids(OPEN, constant=True)
-        pids = pids[np.argsort(self.index["arrived"][pids])][:-(-len(pids) // 2)]
+        pids = pids[np.argsort(self.index["arrived"][pids])][: -(-len(pids) // 2)]
         if self.exact:
             keys = Keys(self.index["code"][pids], [])
         else:
@@ -370,11 +416,12 @@ class PunctuationSet:
         inherit = heirs != NONE
         np.add.at(self.index["count"], heirs[inherit], self.index["count"][pids[inherit]])
         for table in self.intervals.values():
-            closed = np.flatnonzero((table.pid == CLOSED) & (table.low > LEAST)
-                                    & (table.high < MOST))
-            table.keep(np.delete(np.arange(len(table.pid)), closed[:-(-len(closed) // 2)]))
+            closed = np.flatnonzero(
+                (table.pid == CLOSED) & (table.low > LEAST) & (table.high < MOST)
+            )
+            table.keep(np.delete(np.arange(len(table.pid)), closed[: -(-len(closed) // 2)]))
         shut = self._pids(SHUT, constant=True)
-        shut = shut[np.argsort(self.index["code"][shut])][:-(-len(shut) // 2)]
+        shut = shut[np.argsort(self.index["code"][shut])][: -(-len(shut) // 2)]
         self.forget(np.concatenate([pids, shut]))
         self._resize(int(np.flatnonzero(self.index["state"]).max(initial=-1)) + 1)
         self._free = np.flatnonzero(self.index["state"] == FREE).astype(np.int32)
@@ -393,26 +440,38 @@ class PunctuationSet:
         known = index["state"] != FREE
         pids = np.flatnonzero(known & (index["arrived"] >= self._saved_until) if changes else known)
         tables[f"{name} index"] = pa.table(
-            {"pid": pids} | {f: index[f][pids] for f in ("arrived", "code", "state", "constant")})
+            {"pid": pids} | {f: index[f][pids] for f in ("arrived", "code", "state", "constant")}
+        )
         if not self.exact:
             keys, of = self.hashed.of(pids)
             tables[f"{name} keys"] = pa.table(
-                {"pid": of} | {f"key {i}": v for i, v in enumerate(keys.values)})
+                {"pid": of} | {f"key {i}": v for i, v in enumerate(keys.values)}
+            )
         for what, these in (("gone", self._gone), ("shut", self._shut)):
             found = np.concatenate([np.empty(0, np.int32), *these]) if changes else pids[:0]
             tables[f"{name} {what}"] = pa.table({"pid": found})
         self._saved_until, self._gone, self._shut = self.sequence, [], []
         written = [*self.boxes, *((p, pid) for pid, p in self.forms.items())]
         for column, kind in enumerate(self.kinds):
-            rows = [(i, low, high) for i, (p, _) in enumerate(written)
-                    for low, high in p.patterns[column].intervals]
-            arrays = [pa.array([r[k] for r in rows], t)
-                      for k, t in enumerate((pa.int64(), kind, kind))]
+            rows = [
+                (i, low, high)
+                for i, (p, _) in enumerate(written)
+                for low, high in p.patterns[column].intervals
+            ]
+            arrays = [
+                pa.array([r[k] for r in rows], t) for k, t in enumerate((pa.int64(), kind, kind))
+            ]
             tables[f"{name} patterns {column}"] = pa.Table.from_arrays(
-                arrays, ["form", "low", "high"])
-        return tables, {"sequence": self.sequence, "indexed": self.indexed, "purged": self.purged,
-                        "closed_early": self.closed_early, "boxes": len(self.boxes),
-                        "pids": [pid for _, pid in written]}
+                arrays, ["form", "low", "high"]
+            )
+        return tables, {
+            "sequence": self.sequence,
+            "indexed": self.indexed,
+            "purged": self.purged,
+            "closed_early": self.closed_early,
+            "boxes": len(self.boxes),
+            "pids": [pid for _, pid in written],
+        }
 
     def restore(self, snapshots: Sequence[dict[str, pa.Table]], values: dict[str, Any]) -> None:
         """Restore a snapshot. snapshots: tables of a whole snapshot and of the changes after it;
@@ -420,8 +479,9 @@ class PunctuationSet:
         name = f"{SIDES[self.side]} punctuations"
         for tables in snapshots:
             for column, intervals in self.intervals.items():
-                intervals.restore(tables[f"{name} {column} gone"]["low"].to_numpy(),
-                                  tables[f"{name} {column}"])
+                intervals.restore(
+                    tables[f"{name} {column} gone"]["low"].to_numpy(), tables[f"{name} {column}"]
+                )
             gone, shut = (tables[f"{name} {what}"]["pid"].to_numpy() for what in ("gone", "shut"))
             self.index["state"][shut] = SHUT
             self.index["state"][gone] = FREE
@@ -446,8 +506,8 @@ class PunctuationSet:
             for row in tables[f"{name} patterns {column}"].to_pylist():
                 written[row["form"]][column].append((row["low"], row["high"]))
         forms = [Punctuation(tuple(Pattern(tuple(i)) for i in one)) for one in written]
-        self.boxes = list(zip(forms, patterns, strict=True))[:values["boxes"]]
-        self.forms = dict(zip(patterns[values["boxes"]:], forms[values["boxes"]:], strict=True))
+        self.boxes = list(zip(forms, patterns, strict=True))[: values["boxes"]]
+        self.forms = dict(zip(patterns[values["boxes"] :], forms[values["boxes"] :], strict=True))
         self.sequence = self._saved_until = values["sequence"]
         self.indexed, self.purged = values["indexed"], values["purged"]
         self.closed_early = values.get("closed_early", False)  # older states lack it
@@ -475,5 +535,8 @@ def forget_closed_by_both(a: PunctuationSet, b: PunctuationSet, newly: Closed) -
                 one.forget(pids)
     closed = [[p for p, pid in s.boxes if pid == CLOSED] for s in (b, a)]
     for s, others in zip((a, b), closed, strict=True):
-        s.boxes = [(p, pid)
-                   for p, pid in s.boxes if pid != CLOSED or not any(q.contains(p) for q in others)]
+        s.boxes = [
+            (p, pid)
+            for p, pid in s.boxes
+            if pid != CLOSED or not any(q.contains(p) for q in others)
+        ]

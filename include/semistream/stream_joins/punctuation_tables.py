@@ -96,8 +96,10 @@ class Intervals:
         old, new = self._saved, (self.low, self.high, self.pid)
         self._saved = new
         came = _others(new, old) if changes else np.arange(len(self.low))
-        return (old[0][_others(old, new)] if changes else self.low[:0],
-                pa.table({"low": self.low[came], "high": self.high[came], "pid": self.pid[came]}))
+        return (
+            old[0][_others(old, new)] if changes else self.low[:0],
+            pa.table({"low": self.low[came], "high": self.high[came], "pid": self.pid[came]}),
+        )
 
     def restore(self, gone: np.ndarray, came: pa.Table) -> None:
         self.keep(~np.isin(self.low, gone))
@@ -105,8 +107,13 @@ class Intervals:
         self._saved = self.low, self.high, self.pid
 
 
-def _subtract(low: np.ndarray, high: np.ndarray, other_low: np.ndarray, other_high: np.ndarray,
-              open_ends: bool) -> tuple[np.ndarray, np.ndarray]:
+def _subtract(
+    low: np.ndarray,
+    high: np.ndarray,
+    other_low: np.ndarray,
+    other_high: np.ndarray,
+    open_ends: bool,
+) -> tuple[np.ndarray, np.ndarray]:
     """Return the parts of low..high outside of the other intervals. open_ends: see
     ``kernels.subtract``."""
     out = [np.empty(len(low) + len(other_low), np.int64) for _ in range(2)]
@@ -119,8 +126,9 @@ def _others(a: Sequence[np.ndarray], b: Sequence[np.ndarray]) -> np.ndarray:
     at = np.searchsorted(b[0], a[0])
     there = np.flatnonzero(at < len(b[0]))
     same = np.zeros(len(a[0]), bool)
-    same[there] = np.logical_and.reduce([x[there] == y[at[there]]
-                                         for x, y in zip(a, b, strict=True)])
+    same[there] = np.logical_and.reduce(
+        [x[there] == y[at[there]] for x, y in zip(a, b, strict=True)]
+    )
     return np.flatnonzero(~same)
 
 
@@ -195,8 +203,9 @@ class HashedConstants:
     def insert(self, keys: Keys, pid: np.ndarray) -> None:
         code = np.concatenate([self.keys.codes, keys.codes])
         order = np.argsort(code, kind="stable")
-        both = [pa.concat_arrays([a, b])
-                for a, b in zip(self.keys.values, keys.values, strict=True)]
+        both = [
+            pa.concat_arrays([a, b]) for a, b in zip(self.keys.values, keys.values, strict=True)
+        ]
         self.keys = Keys(code, both).take(order)
         self.pid = np.concatenate([self.pid, pid.astype(np.int32)])[order]
 

@@ -38,8 +38,11 @@ class Pattern:
 
     @property
     def is_constant(self) -> bool:
-        return (len(self.intervals) == 1 and self.intervals[0][0] is not None
-                and self.intervals[0][0] == self.intervals[0][1])
+        return (
+            len(self.intervals) == 1
+            and self.intervals[0][0] is not None
+            and self.intervals[0][0] == self.intervals[0][1]
+        )
 
     def matches(self, column: pa.Array) -> np.ndarray:
         """Return which values of an array match, bool[n]. The array has its canonical type and no
@@ -56,7 +59,8 @@ class Pattern:
                 for bound, compare in ((low, pc.greater_equal), (high, pc.less_equal)):
                     if bound is not None:
                         inside &= compare(column, pa.scalar(bound, column.type)).to_numpy(
-                            zero_copy_only=False)
+                            zero_copy_only=False
+                        )
                 out |= inside
         return out
 
@@ -65,9 +69,14 @@ class Pattern:
 
     def contains(self, other: Pattern) -> bool:
         """Return whether each interval of the other pattern lies in an interval of this one."""
-        return all(any((a is None or (c is not None and a <= c))
-                       and (b is None or (d is not None and d <= b)) for a, b in self.intervals)
-                   for c, d in other.intervals)
+        return all(
+            any(
+                (a is None or (c is not None and a <= c))
+                and (b is None or (d is not None and d <= b))
+                for a, b in self.intervals
+            )
+            for c, d in other.intervals
+        )
 
     def plain(self) -> Any:
         if self.is_constant:
@@ -82,17 +91,28 @@ class Pattern:
     def of(cls, plain: Any, name: str, kind: pa.DataType, ordered: bool = True) -> Pattern:
         """Parse a pattern in plain form. Raises ConfigError for anything that is not a pattern of
         the column's type. ordered: whether ranges of the type make sense."""
+
         def value(v: Any) -> Any:
             try:
-                scalar = (pa.array([v]).cast(kind) if isinstance(v, str)
-                          else pa.array([v], kind))[0].as_py()
-            except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError,
-                    OverflowError) as e:
-                raise ConfigError("punctuation", f"must have values of the type of {name}, {kind}",
-                                  v, str(e)) from None
+                scalar = (pa.array([v]).cast(kind) if isinstance(v, str) else pa.array([v], kind))[
+                    0
+                ].as_py()
+            except (
+                pa.ArrowInvalid,
+                pa.ArrowTypeError,
+                pa.ArrowNotImplementedError,
+                OverflowError,
+            ) as e:
+                raise ConfigError(
+                    "punctuation", f"must have values of the type of {name}, {kind}", v, str(e)
+                ) from None
             if scalar is None:
-                raise ConfigError("punctuation", "must have values that are not null", {name: v},
-                                  "Null keys never match.")
+                raise ConfigError(
+                    "punctuation",
+                    "must have values that are not null",
+                    {name: v},
+                    "Null keys never match.",
+                )
             return scalar
 
         if not isinstance(plain, Mapping):
@@ -107,19 +127,26 @@ class Pattern:
                 return cls(tuple((v, v) for v in sorted({value(v) for v in values})))
             case {"range": [low, high], **more} if not more:
                 if not ordered:
-                    raise ConfigError("punctuation",
-                                      "must have no range of an unsigned 64-bit column",
-                                      {name: plain}, "Cast the column, or name the values.")
+                    raise ConfigError(
+                        "punctuation",
+                        "must have no range of an unsigned 64-bit column",
+                        {name: plain},
+                        "Cast the column, or name the values.",
+                    )
                 a, b = (None if v is None else value(v) for v in (low, high))
                 return cls(() if a is not None and b is not None and a > b else ((a, b),))
-        raise ConfigError("punctuation", "must be a value, {range: [low, high]}, {in: [values]}, "
-                                         "{any: true} or {none: true}",
-                          {name: plain}, "Write it so.")
+        raise ConfigError(
+            "punctuation",
+            "must be a value, {range: [low, high]}, {in: [values]}, {any: true} or {none: true}",
+            {name: plain},
+            "Write it so.",
+        )
 
 
 def _meet(a: Interval, b: Interval) -> bool:
-    return ((a[0] is None or b[1] is None or a[0] <= b[1])
-            and (b[0] is None or a[1] is None or b[0] <= a[1]))
+    return (a[0] is None or b[1] is None or a[0] <= b[1]) and (
+        b[0] is None or a[1] is None or b[0] <= a[1]
+    )
 
 
 @dataclass(frozen=True)
@@ -151,8 +178,9 @@ class Punctuation:
         return all(a.contains(b) for a, b in zip(self.patterns, other.patterns, strict=True))
 
     def plain(self, columns: Sequence[str]) -> dict[str, Any]:
-        return {c: p.plain()
-                for c, p in zip(columns, self.patterns, strict=True) if not p.is_wildcard}
+        return {
+            c: p.plain() for c, p in zip(columns, self.patterns, strict=True) if not p.is_wildcard
+        }
 
 
 class Keys(NamedTuple):
@@ -176,8 +204,9 @@ class Parsed(NamedTuple):
     times: list[tuple[int, int]]
 
 
-def parse(spec: StreamJoinSpec, side: int,
-          punctuations: pa.RecordBatch | Iterable[Mapping[str, Any]]) -> Parsed:
+def parse(
+    spec: StreamJoinSpec, side: int, punctuations: pa.RecordBatch | Iterable[Mapping[str, Any]]
+) -> Parsed:
     """Parse punctuations. Raises ConfigError for a column that is not a join column, and for
     anything that is not a pattern."""
     if isinstance(punctuations, pa.RecordBatch):
@@ -195,21 +224,30 @@ def parse(spec: StreamJoinSpec, side: int,
             raise ConfigError(
                 "punctuation",
                 f"must name join columns of the {SIDES[side]} stream: {', '.join(columns)}",
-                sorted(unknown)[0], "Punctuations over other columns tell a join nothing.")
+                sorted(unknown)[0],
+                "Punctuations over other columns tell a join nothing.",
+            )
         patterns = []
         for name, kind in zip(columns, spec.keys.types, strict=True):
             unsigned = pa.types.is_uint64(schema.field(name).type)
-            pattern = Pattern.of(plain.get(name, {"any": True}), name,
-                                 pa.uint64() if unsigned else kind, not unsigned)
+            pattern = Pattern.of(
+                plain.get(name, {"any": True}),
+                name,
+                pa.uint64() if unsigned else kind,
+                not unsigned,
+            )
             if unsigned and not pattern.is_wildcard:  # in the form of key codes
-                values = canonical(pa.array([a for a, _ in pattern.intervals], pa.uint64()),
-                                   kind).to_pylist()
+                values = canonical(
+                    pa.array([a for a, _ in pattern.intervals], pa.uint64()), kind
+                ).to_pylist()
                 pattern = Pattern(tuple((v, v) for v in sorted(values)))
             patterns.append(pattern)
         found.append(Punctuation(tuple(patterns)))
     constant = [p for p in found if all(x.is_constant for x in p.patterns)]
-    arrays = [pa.array([p.patterns[i].intervals[0][0] for p in constant], k)
-              for i, k in enumerate(spec.keys.types)]
+    arrays = [
+        pa.array([p.patterns[i].intervals[0][0] for p in constant], k)
+        for i, k in enumerate(spec.keys.types)
+    ]
     others = [p for p in found if not p.is_empty and not all(x.is_constant for x in p.patterns)]
     return Parsed(Keys(codes(arrays, spec.keys.types)[0], arrays), others, times)
 
@@ -217,8 +255,9 @@ def parse(spec: StreamJoinSpec, side: int,
 def _constants(spec: StreamJoinSpec, side: int, batch: pa.RecordBatch) -> Keys:
     columns = spec.key_columns(side)
     if missing := [c for c in columns if c not in batch.schema.names]:
-        raise ConfigError("punctuation", "must have all join columns", batch.schema.names,
-                          f"Add {missing[0]}.")
+        raise ConfigError(
+            "punctuation", "must have all join columns", batch.schema.names, f"Add {missing[0]}."
+        )
     schema = pa.schema([spec.schemas[side].field(c) for c in columns])
     stored = as_stored(batch.select(list(columns)), schema)
     arrays = [canonical(a, k) for a, k in zip(stored.columns, spec.keys.types, strict=True)]
@@ -249,8 +288,13 @@ def values_of(code: np.ndarray, kind: pa.DataType) -> pa.Array:
 def code_intervals(pattern: Pattern, kind: pa.DataType) -> tuple[np.ndarray, np.ndarray]:
     """Return (low, high), each int64[k], ascending: the codes of an exact column that match.
     Adjacent intervals are merged."""
-    ends = [[open_end if i[e] is None else int(column_codes(pa.array([i[e]], kind), kind)[0])
-             for i in pattern.intervals] for e, open_end in ((0, LEAST), (1, MOST))]
+    ends = [
+        [
+            open_end if i[e] is None else int(column_codes(pa.array([i[e]], kind), kind)[0])
+            for i in pattern.intervals
+        ]
+        for e, open_end in ((0, LEAST), (1, MOST))
+    ]
     merged: list[list[int]] = []
     for low, high in zip(*ends, strict=True):
         if merged and low == merged[-1][1] + 1:

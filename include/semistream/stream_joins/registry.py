@@ -25,19 +25,38 @@ class StreamJoinAlgorithm(Entry):
         return self._imported(self.operator)
 
 
-REGISTRY: dict[str, StreamJoinAlgorithm] = {a.name: a for a in (
-    StreamJoinAlgorithm("xjoin", "XJoin", "xjoin.XJoin", "xjoin.XJoinParameters",
-                        "Urhan, Franklin: XJoin: A Reactively-Scheduled Pipelined Join Operator "
-                        "(2000)"),
-    StreamJoinAlgorithm("pjoin", "PJoin", "pjoin.PJoin", "pjoin.PJoinParameters",
-                        "Ding, Mehta, Rundensteiner, Heineman: Joining Punctuated Streams "
-                        "(2004)"))}
+REGISTRY: dict[str, StreamJoinAlgorithm] = {
+    a.name: a
+    for a in (
+        StreamJoinAlgorithm(
+            "xjoin",
+            "XJoin",
+            "xjoin.XJoin",
+            "xjoin.XJoinParameters",
+            "Urhan, Franklin: XJoin: A Reactively-Scheduled Pipelined Join Operator (2000)",
+        ),
+        StreamJoinAlgorithm(
+            "pjoin",
+            "PJoin",
+            "pjoin.PJoin",
+            "pjoin.PJoinParameters",
+            "Ding, Mehta, Rundensteiner, Heineman: Joining Punctuated Streams (2004)",
+        ),
+    )
+}
 
 
-def open_stream_join(algorithm: str, *, memory: int, left: pa.Schema, right: pa.Schema,
-                     on: Sequence[tuple[str, str]], join_type: str = "inner",
-                     within: Within | None = None,
-                     parameters: Mapping[str, Any] | None = None) -> StreamStreamJoin:
+def open_stream_join(
+    algorithm: str,
+    *,
+    memory: int,
+    left: pa.Schema,
+    right: pa.Schema,
+    on: Sequence[tuple[str, str]],
+    join_type: str = "inner",
+    within: Within | None = None,
+    parameters: Mapping[str, Any] | None = None,
+) -> StreamStreamJoin:
     """Open a stream-stream join. memory: M, bytes; on: (left column, right column) pairs;
     parameters: the algorithm's. Raises ConfigError for settings that cannot work."""
     entry = find_entry(REGISTRY, algorithm)

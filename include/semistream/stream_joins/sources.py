@@ -60,8 +60,12 @@ class PunctuationRows(PunctuationSource):
 
     def steps(self, chunk: pa.RecordBatch) -> Iterator[Step]:
         if self.column not in chunk.schema.names:
-            raise ConfigError("punctuation", "must name a column", self.column,
-                              f"It has: {', '.join(chunk.schema.names)}.")
+            raise ConfigError(
+                "punctuation",
+                "must name a column",
+                self.column,
+                f"It has: {', '.join(chunk.schema.names)}.",
+            )
         marks = chunk.column(self.column)
         if pa.types.is_boolean(marks.type):
             marked = pc.fill_null(marks, False)
@@ -69,16 +73,24 @@ class PunctuationRows(PunctuationSource):
             whole = np.ones(rows.num_rows, bool)
             for column in rows.columns:
                 whole &= column.is_valid().to_numpy(zero_copy_only=False)
-            others = [{c: v for c, v in row.items() if v is not None}
-                      for row in rows.filter(pa.array(~whole)).to_pylist()]
+            others = [
+                {c: v for c, v in row.items() if v is not None}
+                for row in rows.filter(pa.array(~whole)).to_pylist()
+            ]
             yield Step(chunk.filter(pc.invert(marked)), [rows.filter(pa.array(whole)), others])
             return
         if not (pa.types.is_string(marks.type) or pa.types.is_large_string(marks.type)):
-            raise ConfigError("punctuation", "must name a column of booleans or of text",
-                              f"{self.column}: {marks.type}", "Cast it.")
+            raise ConfigError(
+                "punctuation",
+                "must name a column of booleans or of text",
+                f"{self.column}: {marks.type}",
+                "Cast it.",
+            )
         marked = pc.fill_null(pc.not_equal(marks, ""), False)
-        yield Step(chunk.filter(pc.invert(marked)),
-                   [[_parse(text) for text in marks.filter(marked).to_pylist()]])
+        yield Step(
+            chunk.filter(pc.invert(marked)),
+            [[_parse(text) for text in marks.filter(marked).to_pylist()]],
+        )
 
 
 def _parse(text: str) -> dict[str, Any]:
@@ -87,9 +99,12 @@ def _parse(text: str) -> dict[str, Any]:
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise ConfigError("punctuation",
-                          "must be a JSON object of columns and patterns", text[:200],
-                          'For instance {"order_id": 7}, or {"order_id": {"range": [1, 9]}}.')
+        raise ConfigError(
+            "punctuation",
+            "must be a JSON object of columns and patterns",
+            text[:200],
+            'For instance {"order_id": 7}, or {"order_id": {"range": [1, 9]}}.',
+        )
     return found
 
 
@@ -106,9 +121,11 @@ class UniqueKey(PunctuationSource):
 
     def steps(self, chunk: pa.RecordBatch) -> Iterator[Step]:
         keys = pa.table(chunk.select(self.on)).append_column(
-            "__row", pa.array(np.arange(chunk.num_rows)))
+            "__row", pa.array(np.arange(chunk.num_rows))
+        )
         first = np.sort(
-            keys.group_by(self.on).aggregate([("__row", "min")])["__row_min"].to_numpy())
+            keys.group_by(self.on).aggregate([("__row", "min")])["__row_min"].to_numpy()
+        )
         null = np.zeros(chunk.num_rows, bool)
         for column in chunk.select(self.on).columns:
             null |= column.is_null().to_numpy(zero_copy_only=False)
@@ -134,26 +151,31 @@ class Watermark(PunctuationSource):
     def __init__(self, column: str, delay: timedelta | int):
         self.column, self.delay, self.state = column, delay, {}
         if (delay if isinstance(delay, int) else delay.total_seconds()) < 0:
-            raise ConfigError("delay", "must not be negative", str(delay),
-                              "Give how late a tuple may come.")
+            raise ConfigError(
+                "delay", "must not be negative", str(delay), "Give how late a tuple may come."
+            )
 
     def steps(self, chunk: pa.RecordBatch) -> Iterator[Step]:
         column = chunk.column(self.column)
         whole = pa.types.is_integer(column.type)
         if not whole:
-            column = pc.cast(column, pa.timestamp("us", getattr(column.type, "tz", None) and "UTC"),
-                             safe=False)
+            column = pc.cast(
+                column, pa.timestamp("us", getattr(column.type, "tz", None) and "UTC"), safe=False
+            )
         if whole != isinstance(self.delay, int):
             raise ConfigError(
-                "delay", "must suit the column of times",
+                "delay",
+                "must suit the column of times",
                 f"{self.delay}, {self.column}: {column.type}",
-                "Give seconds with timestamps and dates, and a number with integers.")
+                "Give seconds with timestamps and dates, and a number with integers.",
+            )
         newest = pc.max(column)
         if not newest.is_valid:
             yield Step(chunk)
             return
-        delay = (self.delay if isinstance(self.delay, int)
-                 else self.delay // timedelta(microseconds=1))
+        delay = (
+            self.delay if isinstance(self.delay, int) else self.delay // timedelta(microseconds=1)
+        )
         # closed: all times before newest - delay
         reached = int(newest.cast(pa.int64()).as_py()) - delay - 1
         before = self.state.get("reached")
@@ -161,8 +183,10 @@ class Watermark(PunctuationSource):
             yield Step(chunk)
             return
         self.state["reached"] = reached
-        low, high = (None if v is None else pa.scalar(v, pa.int64()).cast(column.type).as_py()
-                     for v in (None if before is None else before + 1, reached))
+        low, high = (
+            None if v is None else pa.scalar(v, pa.int64()).cast(column.type).as_py()
+            for v in (None if before is None else before + 1, reached)
+        )
         yield Step(chunk, [[{self.column: {"range": [low, high]}}]])
 
 
@@ -188,8 +212,9 @@ class Clustered(PunctuationSource):
         last = keys.slice(keys.num_rows - 1)
         seen = keys
         if "open" in self.state:
-            held = pa.ipc.read_record_batch(pa.py_buffer(base64.b64decode(self.state["open"])),
-                                            keys.schema)
+            held = pa.ipc.read_record_batch(
+                pa.py_buffer(base64.b64decode(self.state["open"])), keys.schema
+            )
             seen = pa.concat_batches([held, keys])
         open_key = np.ones(seen.num_rows, bool)
         for column, value in zip(seen.columns, last.columns, strict=True):

@@ -18,8 +18,12 @@ from semistream.keys import JoinKeys, canonical, resolve_keys
 LEFT, RIGHT = 0, 1  # the streams A and B of the paper
 SIDES = ("left", "right")
 # sides whose outer rows are output
-JOIN_TYPES = {"inner": (False, False), "left": (True, False), "right": (False, True),
-              "full": (True, True)}
+JOIN_TYPES = {
+    "inner": (False, False),
+    "left": (True, False),
+    "right": (False, True),
+    "full": (True, True),
+}
 
 
 class Within(NamedTuple):
@@ -48,8 +52,9 @@ class Band:
 
     def times(self, column: pa.Array) -> np.ndarray:
         """Return a column's times, int64[n]."""
-        return pc.fill_null(pc.cast(pc.cast(column, self.kind, safe=False),
-                                    pa.int64()), 0).to_numpy()
+        return pc.fill_null(
+            pc.cast(pc.cast(column, self.kind, safe=False), pa.int64()), 0
+        ).to_numpy()
 
 
 @dataclass(frozen=True)
@@ -78,7 +83,8 @@ class StreamJoinSpec:
         """Return the times of a side's columns, int64[n]. The spec must have ``within``."""
         assert self.within
         return self.within.times(
-            columns[self.schemas[side].get_field_index(self.within.columns[side])])
+            columns[self.schemas[side].get_field_index(self.within.columns[side])]
+        )
 
     def key_values(self, side: int, columns: Sequence[pa.Array]) -> list[pa.Array]:
         """Return the join columns among a side's columns, in canonical types."""
@@ -94,36 +100,49 @@ class StreamJoinSpec:
         """Columns of the left stream, then of the right one. Right columns with a name of the left
         stream are called ``right_…``."""
         left, right = self.schemas
-        return pa.schema([*left, *(f.with_name(f"right_{f.name}") if f.name in left.names else f
-                                   for f in right)])
+        return pa.schema(
+            [*left, *(f.with_name(f"right_{f.name}") if f.name in left.names else f for f in right)]
+        )
 
     def identity(self) -> dict[str, Any]:
         """Return the settings in which a saved state and the operator that restores it must
         agree."""
-        return {"algorithm": self.algorithm, "left": str(self.schemas[0]),
-                "right": str(self.schemas[1]),
-                "on": [list(p) for p in zip(self.keys.stream, self.keys.master, strict=True)],
-                "join_type": self.join_type,
-                "within": [*self.within.columns, self.within.distance] if self.within else None}
+        return {
+            "algorithm": self.algorithm,
+            "left": str(self.schemas[0]),
+            "right": str(self.schemas[1]),
+            "on": [list(p) for p in zip(self.keys.stream, self.keys.master, strict=True)],
+            "join_type": self.join_type,
+            "within": [*self.within.columns, self.within.distance] if self.within else None,
+        }
 
 
-def stream_join_spec(algorithm: str, memory: int, left: pa.Schema, right: pa.Schema,
-                     on: Sequence[tuple[str, str]], join_type: str = "inner",
-                     within: Within | None = None) -> StreamJoinSpec:
+def stream_join_spec(
+    algorithm: str,
+    memory: int,
+    left: pa.Schema,
+    right: pa.Schema,
+    on: Sequence[tuple[str, str]],
+    join_type: str = "inner",
+    within: Within | None = None,
+) -> StreamJoinSpec:
     """Check and resolve the settings of a join. on: (left column, right column) pairs. Raises
     ConfigError for settings that cannot work."""
     if join_type not in JOIN_TYPES:
-        raise ConfigError("join_type", f"must be one of {', '.join(JOIN_TYPES)}", join_type,
-                          "Choose one.")
+        raise ConfigError(
+            "join_type", f"must be one of {', '.join(JOIN_TYPES)}", join_type, "Choose one."
+        )
     keys = resolve_keys(left, right, list(on), sides=SIDES)
     schemas = stored_schema(left), stored_schema(right)
-    spec = StreamJoinSpec(algorithm, int(memory), schemas, keys, join_type,
-                          within and _band(within, schemas))
+    spec = StreamJoinSpec(
+        algorithm, int(memory), schemas, keys, join_type, within and _band(within, schemas)
+    )
     names = spec.output_schema.names
     doubled = [n for i, n in enumerate(names) if n in names[:i]]
     if doubled:
-        raise ConfigError("columns", "must have names that differ", doubled[0],
-                          "Rename the column.")
+        raise ConfigError(
+            "columns", "must have names that differ", doubled[0], "Rename the column."
+        )
     return spec
 
 
@@ -131,26 +150,42 @@ def _band(within: Within, schemas: tuple[pa.Schema, pa.Schema]) -> Band:
     kinds: list[pa.DataType] = []
     for side, name, schema in zip(SIDES, within[:2], schemas, strict=True):
         if name not in schema.names:
-            raise ConfigError("within", f"must name a column of the {side}", name,
-                              f"It has: {', '.join(schema.names)}.")
+            raise ConfigError(
+                "within",
+                f"must name a column of the {side}",
+                name,
+                f"It has: {', '.join(schema.names)}.",
+            )
         kind = schema.field(name).type
         if pa.types.is_integer(kind) and not pa.types.is_uint64(kind):
             kinds.append(pa.int64())
         elif pa.types.is_timestamp(kind) or pa.types.is_date(kind):
-            kinds.append(pa.timestamp("us",
-                                      "UTC" if pa.types.is_timestamp(kind) and kind.tz else None))
+            kinds.append(
+                pa.timestamp("us", "UTC" if pa.types.is_timestamp(kind) and kind.tz else None)
+            )
         else:
-            raise ConfigError("within", "must name timestamps, dates or integers",
-                              f"{name}: {kind}", "Cast the column.")
-    distance = (within.distance // timedelta(microseconds=1)
-                if isinstance(within.distance, timedelta) else within.distance)
-    if (kinds[0] != kinds[1] or isinstance(within.distance, timedelta)
-            == pa.types.is_integer(kinds[0]) or distance < 0):
+            raise ConfigError(
+                "within",
+                "must name timestamps, dates or integers",
+                f"{name}: {kind}",
+                "Cast the column.",
+            )
+    distance = (
+        within.distance // timedelta(microseconds=1)
+        if isinstance(within.distance, timedelta)
+        else within.distance
+    )
+    if (
+        kinds[0] != kinds[1]
+        or isinstance(within.distance, timedelta) == pa.types.is_integer(kinds[0])
+        or distance < 0
+    ):
         raise ConfigError(
             "within",
             "must have two columns of one type, and a distance of it that is not negative",
             f"{within.left}: {kinds[0]}, {within.right}: {kinds[1]}, {within.distance}",
-            "Give seconds with timestamps and dates, and a number with integers.")
+            "Give seconds with timestamps and dates, and a number with integers.",
+        )
     return Band(within[:2], kinds[0], distance)
 
 

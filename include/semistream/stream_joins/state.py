@@ -22,14 +22,7 @@ from semistream.joins.stored_types import variable_bytes
 from semistream.joins.tuple_store import rows_in
 from semistream.scratch import scratch_directory
 from semistream.stream_joins import kernels
-from semistream.stream_joins.disk import (
-    ATS,
-    CODE,
-    MARKS,
-    Block,
-    DiskPortion,
-    MemoryBlock,
-)
+from semistream.stream_joins.disk import ATS, CODE, MARKS, Block, DiskPortion, MemoryBlock
 from semistream.stream_joins.disk_join import Blocks, HeldTuples, Leftover
 from semistream.stream_joins.kernels import BUCKETS, CHANGED, DEAD, NEVER
 from semistream.stream_joins.memory import Directory, TupleLog
@@ -65,13 +58,15 @@ class State:
 
     def __init__(self, spec: StreamJoinSpec):
         self.spec, self.arena, self.clock = spec, Arena(spec.memory), 0
-        self._held = HeldTuples(rows := held_rows(spec.memory),
-                                max(spec.memory // HeldTuples.ROW, rows))
+        self._held = HeldTuples(
+            rows := held_rows(spec.memory), max(spec.memory // HeldTuples.ROW, rows)
+        )
         fit = min(rows_in(schema, OUTPUT_BYTES) for schema in spec.schemas)
         self._piece, self._together = min(rows, MOST_PIECE, fit), min(rows, TOGETHER, fit)
         self.directory = Directory(spec.memory // Directory.POSITION)
-        self.memory = [TupleLog(s, self.directory, side, spec.memory)
-                       for side, s in enumerate(spec.schemas)]
+        self.memory = [
+            TupleLog(s, self.directory, side, spec.memory) for side, s in enumerate(spec.schemas)
+        ]
         self.disk = [DiskPortion(Path(), s) for s in spec.schemas]
         # per bucket: the time before which all arrivals have been joined
         self.done = np.zeros(BUCKETS, np.int64)
@@ -84,8 +79,11 @@ class State:
     def account(self) -> None:
         """Update the arena's components. Raises NotEnoughMemory when M is exceeded."""
         a = self.arena
-        a.components = {"disk join": self._held.bytes, "directory": self.directory.bytes,
-                        "punctuations": self.punctuation_bytes}
+        a.components = {
+            "disk join": self._held.bytes,
+            "directory": self.directory.bytes,
+            "punctuations": self.punctuation_bytes,
+        }
         for side in (0, 1):
             a.components[SIDES[side]] = self.memory[side].bytes
         if a.used > a.budget:
@@ -106,7 +104,7 @@ class State:
         """Yield (pid, flags) of the tuples in memory and of each run on disk, including dead
         tuples. Both arrays are writable."""
         log = self.memory[side]
-        yield log.pid[:log.end], log.flags[:log.end]
+        yield log.pid[: log.end], log.flags[: log.end]
         for run in chain(*self.disk[side].runs):
             yield run.pid, run.flags
 
@@ -127,8 +125,12 @@ class State:
         return 0
 
     def _used(self) -> int:
-        return (self._held.bytes + self.directory.bytes + self.punctuation_bytes
-                + sum(m.bytes for m in self.memory))
+        return (
+            self._held.bytes
+            + self.directory.bytes
+            + self.punctuation_bytes
+            + sum(m.bytes for m in self.memory)
+        )
 
     @property
     def free(self) -> int:
@@ -155,18 +157,20 @@ class State:
         """Move the largest hash buckets of either stream to disk, a quarter of M in all. Raises
         NotEnoughMemory when there is nothing to move."""
         counts = [log.bucket_counts() for log in self.memory]
-        sizes = np.concatenate([c * (m.bytes / max(m.end, 1))
-                                for c, m in zip(counts, self.memory, strict=True)])
+        sizes = np.concatenate(
+            [c * (m.bytes / max(m.end, 1)) for c, m in zip(counts, self.memory, strict=True)]
+        )
         order = np.argsort(-sizes, kind="stable")
         goal = self.spec.memory / FREED_SHARE
-        chosen = order[:int(np.searchsorted(np.cumsum(sizes[order]), goal)) + 1]
+        chosen = order[: int(np.searchsorted(np.cumsum(sizes[order]), goal)) + 1]
         chosen = chosen[sizes[chosen] > 0]
         wanted = np.zeros((2, BUCKETS), np.uint8)
         if not len(chosen):
             if self.directory.clear(wanted):
                 return
-            raise NotEnoughMemory(2 * self.spec.memory, self.spec.memory,
-                                  f"a tuple of {self.spec.algorithm}")
+            raise NotEnoughMemory(
+                2 * self.spec.memory, self.spec.memory, f"a tuple of {self.spec.algorithm}"
+            )
         moved, dts = [], self.tick()
         wanted.ravel()[chosen] = 1
         for side, log in enumerate(self.memory):
@@ -175,7 +179,9 @@ class State:
             if len(slots):
                 self._on_disk(side).write(
                     ((block, np.arange(len(block.code))) for block in self._pieces(log, slots)),
-                    dict(zip(buckets.tolist(), of_each.tolist(), strict=True)), dts)
+                    dict(zip(buckets.tolist(), of_each.tolist(), strict=True)),
+                    dts,
+                )
         self.directory.clear(wanted)
         for log, slots in zip(self.memory, moved, strict=True):
             if len(slots):
@@ -185,7 +191,7 @@ class State:
 
     def _pieces(self, log: TupleLog, slots: np.ndarray) -> Iterator[MemoryBlock]:
         for first in range(0, len(slots), self._piece):
-            yield MemoryBlock(log, slots[first:first + self._piece])
+            yield MemoryBlock(log, slots[first : first + self._piece])
 
     def _on_disk(self, side: int) -> DiskPortion:
         disk = self.disk[side]
@@ -215,16 +221,18 @@ class State:
         record the probe in the history."""
         disk = self.disk[side]
         last = disk.runs[bucket][-1].dts
-        yield from self._left_over(bucket, side, self._from_disk(side, bucket),
-                                   lambda: self._in_memory(1 - side, bucket))
+        yield from self._left_over(
+            bucket, side, self._from_disk(side, bucket), lambda: self._in_memory(1 - side, bucket)
+        )
         disk.history[bucket].append((last, self.tick()))
         self.disk_joins += 1
 
     def finish(self, bucket: int) -> Iterator[Leftover]:
         """Join all pairs of the bucket that have not been joined yet: disk with disk, and each disk
         portion with the other stream's memory."""
-        yield from self._left_over(bucket, LEFT, self._blocks(LEFT, bucket),
-                                   lambda: self._blocks(RIGHT, bucket))
+        yield from self._left_over(
+            bucket, LEFT, self._blocks(LEFT, bucket), lambda: self._blocks(RIGHT, bucket)
+        )
         self.done[bucket] = self.tick()
         for disk in self.disk:
             disk.history[bucket].clear()
@@ -240,8 +248,12 @@ class State:
         left, met = np.full(BUCKETS, NEVER, np.int64), self.done.copy()
         for bucket in np.flatnonzero(disk.tuples):
             left[bucket] = min(r.dts for r in disk.runs[bucket])
-            met[bucket] = max([met[bucket], *(at for last, at in disk.history[bucket]
-                                              if last >= disk.runs[bucket][-1].dts)])
+            met[bucket] = max(
+                [
+                    met[bucket],
+                    *(at for last, at in disk.history[bucket] if last >= disk.runs[bucket][-1].dts),
+                ]
+            )
         of = np.empty(len(codes), np.int32)
         kernels.buckets(codes, of)
         return (ats > left[of]) & (ats >= met[of])
@@ -269,8 +281,9 @@ class State:
         log = self.memory[side]
         return self._pieces(log, log.of_buckets(np.array([bucket]), log.bucket_counts()[[bucket]]))
 
-    def _left_over(self, bucket: int, side: int, blocks: Iterable[Block],
-                   others: Callable[[], Iterable[Block]]) -> Iterator[Leftover]:
+    def _left_over(
+        self, bucket: int, side: int, blocks: Iterable[Block], others: Callable[[], Iterable[Block]]
+    ) -> Iterator[Leftover]:
         """Run a block nested loop: hold as many tuples of one side as fit into memory, join them
         with all blocks of the other side, and repeat with the next tuples."""
         histories = self.disk[side].probes(bucket), self.disk[1 - side].probes(bucket)
@@ -283,8 +296,9 @@ class State:
                     continue
                 row, x, number = 0, -1, met.add(block)
                 while row < len(block.code):
-                    row, x, count = held.pairs(histories[0], block, histories[1], done, number,
-                                               row, x, count, *pairs)
+                    row, x, count = held.pairs(
+                        histories[0], block, histories[1], done, number, row, x, count, *pairs
+                    )
                     if count == OUTPUT_ROWS:
                         yield Leftover.of(side, held, met, pairs[:, :count])
                         met, count = self.empty_blocks(), 0
@@ -324,10 +338,14 @@ class State:
         Files of runs are linked.
         """
         since = [log.changes() for log in self.memory]
-        self._changed += sum(len(gone) + len(changed) + int(np.count_nonzero(came))
-                             for gone, changed, came in since)
-        changes = (changes and 0 < self._saves <= MOST_CHANGES
-                   and self._changed <= sum(log.live for log in self.memory))
+        self._changed += sum(
+            len(gone) + len(changed) + int(np.count_nonzero(came)) for gone, changed, came in since
+        )
+        changes = (
+            changes
+            and 0 < self._saves <= MOST_CHANGES
+            and self._changed <= sum(log.live for log in self.memory)
+        )
         self._saves = self._saves + 1 if changes else 1
         tables: dict[str, pa.Table | pa.RecordBatchReader] = {}
         linked: dict[str, Path] = {}
@@ -336,37 +354,61 @@ class State:
             if changes:
                 tables[f"{SIDES[side]} gone"] = pa.table({ATS: gone})
                 tables[f"{SIDES[side]} changed"] = pa.table(
-                    {ATS: log.ats[changed], PID: log.pid[changed],
-                     FLAGS: log.flags[changed] & (255 - CHANGED)})
+                    {
+                        ATS: log.ats[changed],
+                        PID: log.pid[changed],
+                        FLAGS: log.flags[changed] & (255 - CHANGED),
+                    }
+                )
             else:
-                came, self._changed = log.flags[:log.end] & DEAD == 0, 0
+                came, self._changed = log.flags[: log.end] & DEAD == 0, 0
             tables[SIDES[side]] = self._in_pieces(log, came)
             log.saved(self.clock)
             for run in chain(*self.disk[side].runs):
                 if run.changed or not changes:
-                    tables[run.name] = pa.table({name: getattr(run, name).copy()
-                                                 for name in MARKS})
+                    tables[run.name] = pa.table({name: getattr(run, name).copy() for name in MARKS})
                 run.changed = False
                 linked[run.file.path.name] = run.file.path
-        values = {"clock": self.clock, "done": self.done.tolist(),
-                  "disk": [disk.saved() for disk in self.disk],
-                  "history": [disk.history for disk in self.disk], "changed": self._changed}
+        values = {
+            "clock": self.clock,
+            "done": self.done.tolist(),
+            "disk": [disk.saved() for disk in self.disk],
+            "history": [disk.history for disk in self.disk],
+            "changed": self._changed,
+        }
         return JoinState(tables, {"state": values}, not changes, linked)
 
     @staticmethod
     def _in_pieces(log: TupleLog, which: np.ndarray) -> pa.RecordBatchReader:
         """Return a reader of the tuples that `which`, bool[slots], selects."""
-        schema = pa.schema([*log.schema, *((name, pa.from_numpy_dtype(kind)) for name, kind in (
-            (CODE, np.int64), (ATS, np.int64), (PID, np.int32), (FLAGS, np.uint8)))])
+        schema = pa.schema(
+            [
+                *log.schema,
+                *(
+                    (name, pa.from_numpy_dtype(kind))
+                    for name, kind in (
+                        (CODE, np.int64),
+                        (ATS, np.int64),
+                        (PID, np.int32),
+                        (FLAGS, np.uint8),
+                    )
+                ),
+            ]
+        )
 
         def batches() -> Iterator[pa.RecordBatch]:
             rows = min(OUTPUT_ROWS, rows_in(log.schema, OUTPUT_BYTES))
             for first in range(0, len(which), rows):
-                slots = first + np.flatnonzero(which[first:first + rows])
-                numbers = (log.code[slots], log.ats[slots], log.pid[slots],
-                           log.flags[slots] & (255 - CHANGED))
-                yield pa.RecordBatch.from_arrays([*log.columns(slots), *map(pa.array, numbers)],
-                                                 schema=schema)
+                slots = first + np.flatnonzero(which[first : first + rows])
+                numbers = (
+                    log.code[slots],
+                    log.ats[slots],
+                    log.pid[slots],
+                    log.flags[slots] & (255 - CHANGED),
+                )
+                yield pa.RecordBatch.from_arrays(
+                    [*log.columns(slots), *map(pa.array, numbers)], schema=schema
+                )
 
         return pa.RecordBatchReader.from_batches(schema, batches())
 
@@ -379,8 +421,11 @@ class State:
         self._saves, self._changed = len(states), values["changed"]
         for side, saved in enumerate(values["disk"]):
             if saved:
-                self._on_disk(side).take_up(saved, last.linked, lambda name: next(
-                    s.tables[name] for s in reversed(states) if name in s.tables))
+                self._on_disk(side).take_up(
+                    saved,
+                    last.linked,
+                    lambda name: next(s.tables[name] for s in reversed(states) if name in s.tables),
+                )
         for disk, history in zip(self.disk, values["history"], strict=True):
             disk.history = [[(a, b) for a, b in one] for one in history]
         for side, log in enumerate(self.memory):
@@ -417,7 +462,8 @@ class _Since:
         changed = [s.tables[f"{SIDES[side]} changed"] for s in states]
         ats, self._pid, self._flags = (
             np.concatenate([np.empty(0, kind), *(t[name].to_numpy() for t in changed)])
-            for name, kind in ((ATS, np.int64), (PID, np.int32), (FLAGS, np.uint8)))
+            for name, kind in ((ATS, np.int64), (PID, np.int32), (FLAGS, np.uint8))
+        )
         self._order = np.argsort(ats, kind="stable")  # the newest of a tuple comes last
         self._ats = ats[self._order]
 
@@ -432,7 +478,8 @@ class _Since:
         pid, flags = (batch.column(c).to_numpy().copy() for c in (PID, FLAGS))
         pid[rows], flags[rows] = self._pid[newest], self._flags[newest]
         now = pa.RecordBatch.from_arrays(
-            [*batch.columns[:-2], pa.array(pid), pa.array(flags)], schema=batch.schema)
+            [*batch.columns[:-2], pa.array(pid), pa.array(flags)], schema=batch.schema
+        )
         at = np.searchsorted(self._gone, ats)
         known = np.flatnonzero(at < len(self._gone))
         still = np.ones(len(ats), bool)

@@ -16,15 +16,21 @@ from semistream.stream_joins.spec import StreamJoinSpec
 
 
 class XJoinParameters(Settings):
-    activation_threshold: int = Field(1, ge=0, description="Least tuples of a hash bucket on disk "
-                                                           "for which a disk join is run")
-    activation_seconds: float = Field(0.0, ge=0, description="Seconds for which both streams must "
-                                                             "have been empty before a disk join")
+    activation_threshold: int = Field(
+        1, ge=0, description="Least tuples of a hash bucket on disk for which a disk join is run"
+    )
+    activation_seconds: float = Field(
+        0.0,
+        ge=0,
+        description="Seconds for which both streams must have been empty before a disk join",
+    )
 
     def monitor(self) -> Monitor:
         """Return a new monitor with these thresholds."""
-        return Monitor(activation_threshold=self.activation_threshold,
-                       activation_seconds=self.activation_seconds)
+        return Monitor(
+            activation_threshold=self.activation_threshold,
+            activation_seconds=self.activation_seconds,
+        )
 
 
 class XJoin(StreamStreamJoin):
@@ -39,11 +45,15 @@ class XJoin(StreamStreamJoin):
     def __init__(self, spec: StreamJoinSpec, parameters: XJoinParameters):
         super().__init__(spec, parameters.monitor(), registry())
 
-    def _take(self, side: int, batch: pa.RecordBatch,
-              codes: np.ndarray) -> Iterator[StreamJoinOutput]:
+    def _take(
+        self, side: int, batch: pa.RecordBatch, codes: np.ndarray
+    ) -> Iterator[StreamJoinOutput]:
         yield from self.memory_join(side, batch, codes, np.ones(len(codes), bool))
 
 
 def registry() -> Registry:
-    return Registry().set(Event.STATE_FULL, [Component.STATE_RELOCATION]).set(
-        Event.STREAM_EMPTY, [Component.DISK_JOIN], Monitor.is_idle)
+    return (
+        Registry()
+        .set(Event.STATE_FULL, [Component.STATE_RELOCATION])
+        .set(Event.STREAM_EMPTY, [Component.DISK_JOIN], Monitor.is_idle)
+    )

@@ -99,8 +99,10 @@ SESSION = {
     # no stack trace for every column expression
     "spark.sql.dataFrameQueryContext.enabled": "false",
     # Its rename is as atomic as the default's, which starts two processes for each.
-    "spark.sql.streaming.checkpointFileManagerClass":
-        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager",
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing"
+        ".FileSystemBasedCheckpointFileManager"
+    ),
 }
 
 
@@ -141,8 +143,10 @@ class App:
     @cached_property
     def sources(self) -> tuple[Source, ...]:
         """The source of each stream. Raises ConfigError."""
-        return tuple(find_source(spec, former_schema(self.checkpoint, side))
-                     for side, spec in enumerate(self.job.streams))
+        return tuple(
+            find_source(spec, former_schema(self.checkpoint, side))
+            for side, spec in enumerate(self.job.streams)
+        )
 
     # ---- the query's life
 
@@ -166,20 +170,31 @@ class App:
         self.partitions = self.planner.partitions(spark.sparkContext.defaultParallelism)
         if self._taken:
             self._of_jvm = StopHandler(spark.sparkContext, self._taken, self._signalled.set)
-        self._starting = threading.Thread(target=_start_workers,
-                                          args=(spark.sparkContext, self.partitions), daemon=True)
+        self._starting = threading.Thread(
+            target=_start_workers, args=(spark.sparkContext, self.partitions), daemon=True
+        )
         self._starting.start()
-        frames = read_streams(self.spark, self.sources, self.settings.max_files,
-                              self.settings.max_rows)
+        frames = read_streams(
+            self.spark, self.sources, self.settings.max_files, self.settings.max_rows
+        )
         self.streams = tuple(
-            Stream(source, source.open(df), tuple(df.columns),
-                   SourceLog(self.checkpoint / "query", source.spec.format, side))
-            for side, (source, df) in enumerate(zip(self.sources, frames, strict=True)))
+            Stream(
+                source,
+                source.open(df),
+                tuple(df.columns),
+                SourceLog(self.checkpoint / "query", source.spec.format, side),
+            )
+            for side, (source, df) in enumerate(zip(self.sources, frames, strict=True))
+        )
         self.schemas = tuple(stream.schema for stream in self.streams)
         self._take_up()
-        self.status.update(state="running", master_version=self.planner.plan.version,
-                           max_wait=self.planner.bound.seconds or 0.0,
-                           waiting=self.commits.waiting, sides=self.commits.waiting_by_side)
+        self.status.update(
+            state="running",
+            master_version=self.planner.plan.version,
+            max_wait=self.planner.bound.seconds or 0.0,
+            waiting=self.commits.waiting,
+            sides=self.commits.waiting_by_side,
+        )
         self.commits.ledger.forget_files()
         self._called = listed = time.time()
         self._consume(frames[0] if len(frames) == 1 else union_frame(frames))
@@ -204,8 +219,11 @@ class App:
     def _ended(self, listed: float) -> dict[str, Any]:
         """Record the end of a run and return its summary. listed: when the source was listed, s
         since 1970."""
-        if (self.settings.trigger == AVAILABLE_NOW and not self._stopping
-                and self.commits.last is not None):
+        if (
+            self.settings.trigger == AVAILABLE_NOW
+            and not self._stopping
+            and self.commits.last is not None
+        ):
             self.commits.ledger.source_was_listed(self.commits.last[0], listed)
         summary = self._summary()
         clear_stop(self.checkpoint)
@@ -233,7 +251,8 @@ class App:
         self._note_schemas(progress is None)
         if columns is None:
             columns = self.planner.open(
-                self.planner.without_sample(self.schemas, self.partitions), self.schemas)
+                self.planner.without_sample(self.schemas, self.partitions), self.schemas
+            )
         self._prepare(*columns)
         self.planner.chosen = self.commits.pending is not None or bool(self.commits.waiting)
         if progress is not None and progress.drain and self.commits.pending is not None:
@@ -259,10 +278,12 @@ class App:
             for stream in self.streams:
                 stream.log.files(self.commits.last[0])
         except FileNotFoundError as e:
-            raise StateError(f"{e.filename} is gone, in which Spark notes the files that it has "
-                             f"given. Restore {self.checkpoint / 'query'} as it was after batch "
-                             f"{self.commits.last[0]}, or load the source anew: semistream reset "
-                             f"{self.app}.") from None
+            raise StateError(
+                f"{e.filename} is gone, in which Spark notes the files that it has "
+                f"given. Restore {self.checkpoint / 'query'} as it was after batch "
+                f"{self.commits.last[0]}, or load the source anew: semistream reset "
+                f"{self.app}."
+            ) from None
 
     def _open(self, plan: Plan[Any]) -> None:
         """Check the plan against streams, master and sink, and start using it. Raises
@@ -276,25 +297,33 @@ class App:
         if not snapshots or not isinstance(error, StateError):
             return error
         begun = self.commits.pending
-        what = (f"batch {begun[0]} of {self.app} was begun" if begun is not None and not begun[1]
-                else f"{self.commits.waiting:,} tuples of {self.app} wait to be joined")
-        return StateError(f"{str(error).removesuffix(ANEW).strip()} But {what} with that very "
-                          f"version of the master data, and a newer one does not help: restore "
-                          f"{', '.join(snapshots)} from a backup, or load the source anew: "
-                          f"semistream reset {self.app}.")
+        what = (
+            f"batch {begun[0]} of {self.app} was begun"
+            if begun is not None and not begun[1]
+            else f"{self.commits.waiting:,} tuples of {self.app} wait to be joined"
+        )
+        return StateError(
+            f"{str(error).removesuffix(ANEW).strip()} But {what} with that very "
+            f"version of the master data, and a newer one does not help: restore "
+            f"{', '.join(snapshots)} from a backup, or load the source anew: "
+            f"semistream reset {self.app}."
+        )
 
     def _prepare(self, stream: pa.Schema, added: pa.Schema) -> None:
         """Prepare the sink for rows of these columns, or check it. Raises ConfigError."""
         sink, ids = self.commits.sink, self.job.fact_ids([*stream.names, *added.names])
-        self.commits.sink = retrying(lambda: sink.prepare(stream, added, ids),
-                                     self.settings.retry)
+        self.commits.sink = retrying(lambda: sink.prepare(stream, added, ids), self.settings.retry)
 
     def _consume(self, stream: DataFrame) -> None:
         remove_unbegun(self.checkpoint / "query")
         writer = stream.writeStream.foreachBatch(self._on_batch).option(
-            "checkpointLocation", str(self.checkpoint / "query"))
-        trigger = ({"availableNow": True} if self.settings.trigger == AVAILABLE_NOW
-                   else {"processingTime": self.settings.trigger})
+            "checkpointLocation", str(self.checkpoint / "query")
+        )
+        trigger = (
+            {"availableNow": True}
+            if self.settings.trigger == AVAILABLE_NOW
+            else {"processingTime": self.settings.trigger}
+        )
         query = writer.queryName(f"semistream {self.app}").trigger(**trigger).start()
         py4j = logging.getLogger("py4j.clientserver")
         py4j.addFilter(self._is_failure)
@@ -371,8 +400,9 @@ class App:
             source = self._source(batch)
             self._change_plan(batch)
             self._check_output(batch)
-            commits.begin(Progress(batch.number, Kind.BATCH, self.planner.plan, commits.states,
-                                   **source))
+            commits.begin(
+                Progress(batch.number, Kind.BATCH, self.planner.plan, commits.states, **source)
+            )
             bound = self.planner.bound.seconds is not None and commits.waiting
             if commits.loads and not bound and batch.is_empty():
                 self._committed(commits.finish_without_tuples(self._listed(commits.progress)))
@@ -387,7 +417,8 @@ class App:
             self.commits.take_back()
             source = self._source(batch)
             self.commits.begin(
-                Progress(begun.batch, begun.drain, begun.plan, begun.states, **source))
+                Progress(begun.batch, begun.drain, begun.plan, begun.states, **source)
+            )
         self._finish(batch)
 
     def _source(self, batch: MicroBatch) -> dict[str, Any]:
@@ -396,16 +427,22 @@ class App:
     def _change_plan(self, batch: MicroBatch) -> None:
         """Start using a new master version, or changed settings, after draining what waits under
         the old plan."""
-        plan = self.planner.change(lambda: batch.sample(SAMPLED),
-                                   lambda: merged(self.commits.ledger.key_sketches(HISTORY)),
-                                   self.partitions)
+        plan = self.planner.change(
+            lambda: batch.sample(SAMPLED),
+            lambda: merged(self.commits.ledger.key_sketches(HISTORY)),
+            self.partitions,
+        )
         if plan is None:
             return
         self._drain()
         self._open(plan)
         self.commits.start_anew()
-        log.info("master version %s, %s with %d partitions", plan.version, plan.algorithm,
-                 plan.partitions)
+        log.info(
+            "master version %s, %s with %d partitions",
+            plan.version,
+            plan.algorithm,
+            plan.partitions,
+        )
         self.status.update(master_version=plan.version)
 
     def _check_output(self, batch: MicroBatch) -> None:
@@ -422,16 +459,27 @@ class App:
             return
         count = batch.tuple_count() if tuples.num_rows == SAMPLED else tuples.num_rows
         found, self._estimated = estimate_output(plan, tuples, count), True
-        log.info("batch %d will have %s joined rows of %s tuples, off by at most %s with a "
-                 "probability of %.0f%%, if all of it is like the first %s", batch.number,
-                 f"{found.rows:,}", f"{count:,}", f"{found.bound:,}", 100 * CONFIDENCE,
-                 f"{tuples.num_rows:,}")
+        log.info(
+            "batch %d will have %s joined rows of %s tuples, off by at most %s with a "
+            "probability of %.0f%%, if all of it is like the first %s",
+            batch.number,
+            f"{found.rows:,}",
+            f"{count:,}",
+            f"{found.bound:,}",
+            100 * CONFIDENCE,
+            f"{tuples.num_rows:,}",
+        )
         if not limit:
             return
         self.commits.wait_for_commit()
         if (loaded := self.commits.ledger.output_rows()) + found.rows > limit:
-            raise TooManyRows(limit, loaded + found.rows, found.bound, CONFIDENCE,
-                              f"{self.app} with batch {batch.number}, of {count:,} tuples,")
+            raise TooManyRows(
+                limit,
+                loaded + found.rows,
+                found.bound,
+                CONFIDENCE,
+                f"{self.app} with batch {batch.number}, of {count:,} tuples,",
+            )
 
     def _drain(self) -> None:
         """Finish the waiting tuples. The caller holds the border lock."""
@@ -439,18 +487,27 @@ class App:
         if self.commits.last is None or not self.commits.waiting:
             return
         self.commits.begin(
-            Progress(self.commits.last[0], Kind.DRAIN, self.planner.plan, self.commits.states))
+            Progress(self.commits.last[0], Kind.DRAIN, self.planner.plan, self.commits.states)
+        )
         self._finish(None)
 
     def _finish(self, batch: MicroBatch | None) -> None:
         """Join, load and commit what was begun. A drain (batch None) has no input."""
         at = self.commits.progress
-        work = Work(self.app, at.batch, at.drain, at.plan, at.states, str(self.checkpoint),
-                    self.schemas, tuple(spec.id for spec in self.job.streams), self.commits.sink,
-                    sources=at.sources,
-                    sketched=(isinstance(self.settings, LoadSettings)
-                              and self.settings.key_sketch),
-                    pace=None if batch is None else self.planner.bound.pace())
+        work = Work(
+            self.app,
+            at.batch,
+            at.drain,
+            at.plan,
+            at.states,
+            str(self.checkpoint),
+            self.schemas,
+            tuple(spec.id for spec in self.job.streams),
+            self.commits.sink,
+            sources=at.sources,
+            sketched=(isinstance(self.settings, LoadSettings) and self.settings.key_sketch),
+            pace=None if batch is None else self.planner.bound.pace(),
+        )
         loads = run_tasks(self.spark, work, batch)
         self.commits.finish(loads, self._listed(at))
         self._committed(loads)
@@ -458,18 +515,24 @@ class App:
     def _committed(self, loads: list[LoadRecord]) -> None:
         self.totals.add(loads)
         self.planner.bound.check(self.totals.latest_wait, sum(load.rows_read for load in loads))
-        self.status.update(batch=self.commits.progress.batch, waiting=self.commits.waiting,
-                           sides=self.commits.waiting_by_side,
-                           max_wait=self.planner.bound.seconds or 0.0,
-                           rate=self.totals.rows_read / (time.monotonic() - self.started),
-                           **self.totals.status())
+        self.status.update(
+            batch=self.commits.progress.batch,
+            waiting=self.commits.waiting,
+            sides=self.commits.waiting_by_side,
+            max_wait=self.planner.bound.seconds or 0.0,
+            rate=self.totals.rows_read / (time.monotonic() - self.started),
+            **self.totals.status(),
+        )
 
     def _listed(self, at: Progress) -> float | None:
         """Return the time before which every file of the source is in this batch or an earlier one.
         Return None if that is unknown, for instance because Spark will give further batches of what
         it has listed."""
-        more = at.drain or self.settings.trigger == AVAILABLE_NOW or any(
-            part.get("files") == self.settings.max_files for part in parts_of(at.source))
+        more = (
+            at.drain
+            or self.settings.trigger == AVAILABLE_NOW
+            or any(part.get("files") == self.settings.max_files for part in parts_of(at.source))
+        )
         return None if more or not at.sources else self._called
 
     # ---- stop
@@ -514,10 +577,15 @@ class App:
                 signal.signal(number, handler)
 
     def _summary(self) -> dict[str, Any]:
-        summary = {"app": self.app, "job": self.job.name, **self.totals.summary(self.planner.plan),
-                   "waiting": self.commits.waiting, "sides": self.commits.waiting_by_side,
-                   "memory_budget": int(self.planner.settings.memory),
-                   "seconds": time.monotonic() - self.started}
+        summary = {
+            "app": self.app,
+            "job": self.job.name,
+            **self.totals.summary(self.planner.plan),
+            "waiting": self.commits.waiting,
+            "sides": self.commits.waiting_by_side,
+            "memory_budget": int(self.planner.settings.memory),
+            "seconds": time.monotonic() - self.started,
+        }
         write_json(self.checkpoint / "summary.json", summary)
         return summary
 
@@ -531,16 +599,20 @@ def former_schema(checkpoint: Path, side: int) -> pa.Schema | None:
     return None if known is None else decode_schema(known["streams"][side])
 
 
-def make_planner(settings: AppSettings, job: AnyJob, app: str,
-                 places: Paths) -> Planner:
+def make_planner(settings: AppSettings, job: AnyJob, app: str, places: Paths) -> Planner:
     """Return the planner for the settings and the job: a stream with dimensions, or two
     streams."""
     if isinstance(settings, StreamStreamSettings) and isinstance(job, StreamStreamJob):
         return StreamStreamPlanner(settings, job)
     assert isinstance(settings, LoadSettings) and isinstance(job, Job)
-    return SemiStreamPlanner(settings, settings.with_source(job), app, places.snapshots,
-                             known_costs(places.home),
-                             Warehouse.of(places.warehouse_url, job, settings.retry).engine)
+    return SemiStreamPlanner(
+        settings,
+        settings.with_source(job),
+        app,
+        places.snapshots,
+        known_costs(places.home),
+        Warehouse.of(places.warehouse_url, job, settings.retry).engine,
+    )
 
 
 def _start_workers(context: SparkContext, count: int) -> None:

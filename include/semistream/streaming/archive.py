@@ -26,16 +26,27 @@ def write_archive(path: Path) -> None:
     """Write the archive. Raises subprocess.CalledProcessError if Spark fails, and OSError if the
     JVM has written no archive."""
     (new := path.with_name(f"{path.name}.new")).unlink(missing_ok=True)
-    settings = {"spark.master": "local[2]", "spark.ui.enabled": "false",
-                "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1",
-                "spark.sql.warehouse.dir": tempfile.gettempdir()}
+    settings = {
+        "spark.master": "local[2]",
+        "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.sql.warehouse.dir": tempfile.gettempdir(),
+    }
     arguments = " ".join(f"--conf {k}={v}" for k, v in settings.items())
-    environment = {"PYSPARK_SUBMIT_ARGS": f"{arguments} pyspark-shell",
-                   "SPARK_LOCAL_IP": "127.0.0.1",
-                   "SPARK_SUBMIT_OPTS": f"-XX:ArchiveClassesAtExit='{new}'"}
-    subprocess.run([sys.executable, "-m", "semistream.streaming.archive", str(path), LOAD],
-                   env=os.environ | environment,
-                   check=True, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    environment = {
+        "PYSPARK_SUBMIT_ARGS": f"{arguments} pyspark-shell",
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_SUBMIT_OPTS": f"-XX:ArchiveClassesAtExit='{new}'",
+    }
+    subprocess.run(
+        [sys.executable, "-m", "semistream.streaming.archive", str(path), LOAD],
+        env=os.environ | environment,
+        check=True,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
     new.replace(path)
 
 
@@ -63,9 +74,13 @@ def load_classes() -> None:
         for kind in ("csv", "json"):
             spark.createDataFrame(table).write.format(kind).save(f"{home}/{kind}")
             spark.read.schema("key BIGINT, name STRING").format(kind).load(
-                f"{home}/{kind}").collect()
-        stream = spark.readStream.schema(
-            "key BIGINT, name STRING").option("maxFilesPerTrigger", "1").parquet(str(files))
+                f"{home}/{kind}"
+            ).collect()
+        stream = (
+            spark.readStream.schema("key BIGINT, name STRING")
+            .option("maxFilesPerTrigger", "1")
+            .parquet(str(files))
+        )
         query = stream.writeStream.foreachBatch(run).option("checkpointLocation", f"{home}/query")
         query.trigger(availableNow=True).start().awaitTermination()
         spark.stop()

@@ -24,11 +24,18 @@ from semistream.sizing.role_plan import RolePlan
 from semistream.streaming.sources.schema import stream_schema
 
 
-def join_dataframe(df: DataFrame, snapshot: str | Path,
-                   on: Sequence[tuple[str, str]] | Sequence[str] | str, *,
-                   columns: Sequence[str] | None = None, algorithm: str = "elevatorjoin",
-                   memory: int | str = "64MB", join_type: str = "inner",
-                   parameters: dict[str, Any] | None = None, partitions: int = 0) -> DataFrame:
+def join_dataframe(
+    df: DataFrame,
+    snapshot: str | Path,
+    on: Sequence[tuple[str, str]] | Sequence[str] | str,
+    *,
+    columns: Sequence[str] | None = None,
+    algorithm: str = "elevatorjoin",
+    memory: int | str = "64MB",
+    join_type: str = "inner",
+    parameters: dict[str, Any] | None = None,
+    partitions: int = 0,
+) -> DataFrame:
     """Return ``df`` with the master's columns, joined in at most ``memory`` bytes, which the
     partitions share.
 
@@ -40,22 +47,39 @@ def join_dataframe(df: DataFrame, snapshot: str | Path,
     its rows return to the JVM, which the streaming app avoids. Texts of key columns are normalised
     as the snapshot's formats say. Raises ConfigError.
     """
-    pairs = ([(on, on)] if isinstance(on, str)
-             else [(c, c) if isinstance(c, str) else (c[0], c[1]) for c in on])
+    pairs = (
+        [(on, on)]
+        if isinstance(on, str)
+        else [(c, c) if isinstance(c, str) else (c[0], c[1]) for c in on]
+    )
     version = current_version(snapshot)
     directory = Path(snapshot) / version if version else Path(snapshot)
     manifest = Manifest.read(directory)
-    count = partitions or min(df.sparkSession.sparkContext.defaultParallelism,
-                              manifest.bucket_count)
+    count = partitions or min(
+        df.sparkSession.sparkContext.defaultParallelism, manifest.bucket_count
+    )
     if not 1 <= count <= manifest.bucket_count:
-        raise ConfigError("partitions", "must be between 1 and the snapshot's number of buckets",
-                          count, "Ask for fewer.")
-    plan = RolePlan(algorithm.lower(), parse_bytes(memory) // count, join_type,
-                    dict(parameters or {}), tuple(pairs), count, str(directory.absolute()),
-                    None if columns is None else {c: c for c in columns}, surrogate_key=False)
+        raise ConfigError(
+            "partitions",
+            "must be between 1 and the snapshot's number of buckets",
+            count,
+            "Ask for fewer.",
+        )
+    plan = RolePlan(
+        algorithm.lower(),
+        parse_bytes(memory) // count,
+        join_type,
+        dict(parameters or {}),
+        tuple(pairs),
+        count,
+        str(directory.absolute()),
+        None if columns is None else {c: c for c in columns},
+        surrogate_key=False,
+    )
     stream = stream_schema(df)
-    plan = plan.choose(pa.RecordBatch.from_pylist([], stream),
-                       known_costs(Paths.from_environment().home))
+    plan = plan.choose(
+        pa.RecordBatch.from_pylist([], stream), known_costs(Paths.from_environment().home)
+    )
     join = plan.open(stream, 0)
     join.master.close()
     if forms := {s: declared(s, manifest.formats[m]) for s, m in pairs if m in manifest.formats}:
@@ -64,21 +88,25 @@ def join_dataframe(df: DataFrame, snapshot: str | Path,
     return placed.mapInArrow(_task(plan, stream), from_arrow_schema(join.output_schema))
 
 
-def _in_form(stream: pa.Schema,
-             forms: dict[str, ColumnFormat]) -> Callable[[Iterator[pa.RecordBatch]],
-                                                         Iterator[pa.RecordBatch]]:
+def _in_form(
+    stream: pa.Schema, forms: dict[str, ColumnFormat]
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """Return a function that normalises key columns as the snapshot's formats say."""
+
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            columns = [prepared_cells(f.name, column, forms.get(f.name))[0]
-                       for f, column in zip(stream, batch.columns, strict=True)]
+            columns = [
+                prepared_cells(f.name, column, forms.get(f.name))[0]
+                for f, column in zip(stream, batch.columns, strict=True)
+            ]
             yield pa.RecordBatch.from_arrays(columns, batch.schema.names)
 
     return run
 
 
-def _task(plan: RolePlan, stream: pa.Schema) -> Callable[[Iterator[pa.RecordBatch]],
-                                                     Iterator[pa.RecordBatch]]:
+def _task(
+    plan: RolePlan, stream: pa.Schema
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from pyspark import TaskContext
 

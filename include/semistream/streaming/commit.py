@@ -32,13 +32,7 @@ from semistream.joins import JoinState
 from semistream.sizing.role_plan import RolePlan
 from semistream.sizing.stream_stream_plan import StreamStreamPlan
 from semistream.positions import Position
-from semistream.streaming.position import (
-    INTENT,
-    RESTORE,
-    done_by_spark,
-    follows,
-    position,
-)
+from semistream.streaming.position import INTENT, RESTORE, done_by_spark, follows, position
 from semistream.streaming.progress import Progress
 from semistream.streaming.sinks.base import Sink
 from semistream.streaming.sinks.registry import open_sink
@@ -148,9 +142,11 @@ class Commits:
     def check_nothing_pending(self) -> None:
         """Raise StateError if something was begun and is not committed."""
         if self.pending is not None:
-            raise StateError(f"Batch {self.pending[0]} was begun, and Spark takes it for done, but "
-                             f"it is not committed: {self.checkpoint} lacks {INTENT}, or its "
-                             f"directory query is not of the same time. {RESTORE}")
+            raise StateError(
+                f"Batch {self.pending[0]} was begun, and Spark takes it for done, but "
+                f"it is not committed: {self.checkpoint} lacks {INTENT}, or its "
+                f"directory query is not of the same time. {RESTORE}"
+            )
 
     def check_same_source(self, batch: int, given: dict[str, Any], paths: list[str]) -> None:
         """Check that a skipped batch, whose number is in the ledger, is the same part of the source
@@ -159,30 +155,47 @@ class Commits:
         given: the batch's ``SourceLog.offsets``; paths: its files.
         """
         said, known = self.ledger.source(batch)
-        same = all(a[name] == b[name] for a, b in zip(parts_of(said), parts_of(given), strict=True)
-                   for name in ("format", "offsets", "start"))
+        same = all(
+            a[name] == b[name]
+            for a, b in zip(parts_of(said), parts_of(given), strict=True)
+            for name in ("format", "offsets", "start")
+        )
         complete = not paths or len(paths) == sum(p.get("files", 0) for p in parts_of(said))
         if same and complete and set(known) <= set(paths):
             return
-        raise StateError(f"Batch {batch} of {self.checkpoint / 'query'} is another part of the "
-                         f"source than batch {batch} of {self.app} in the ledger. Passing it over "
-                         f"would lose tuples, loading it would double some. Restore that directory "
-                         f"as it was after batch {self.last[0] if self.last else batch}, or load "
-                         f"the source anew: semistream reset {self.app}.")
+        raise StateError(
+            f"Batch {batch} of {self.checkpoint / 'query'} is another part of the "
+            f"source than batch {batch} of {self.app} in the ledger. Passing it over "
+            f"would lose tuples, loading it would double some. Restore that directory "
+            f"as it was after batch {self.last[0] if self.last else batch}, or load "
+            f"the source anew: semistream reset {self.app}."
+        )
 
     def check_follows(self, batch: int) -> None:
         """Raise StateError if a batch is not the next one."""
         last = self.last[0] if self.last else -1
         if batch > last + 1:
-            raise StateError(f"{self.checkpoint} goes on with batch {batch}, but the ledger of "
-                             f"{self.app} ends with {last}. Restore the warehouse or the "
-                             f"checkpoint, or begin again: semistream reset {self.app}.")
+            raise StateError(
+                f"{self.checkpoint} goes on with batch {batch}, but the ledger of "
+                f"{self.app} ends with {last}. Restore the warehouse or the "
+                f"checkpoint, or begin again: semistream reset {self.app}."
+            )
 
     def _commit(self, loads: list[LoadRecord], listed: float | None) -> Commit:
         at = self.progress
-        return Commit(self.app, at.batch, at.drain, self.job.fact_table, self._setting,
-                      at.plan.partitions, sum(load.rows_read for load in loads),
-                      self.job.to_ledger(), json.dumps(at.source), listed, at.sources)
+        return Commit(
+            self.app,
+            at.batch,
+            at.drain,
+            self.job.fact_table,
+            self._setting,
+            at.plan.partitions,
+            sum(load.rows_read for load in loads),
+            self.job.to_ledger(),
+            json.dumps(at.source),
+            listed,
+            at.sources,
+        )
 
     def _committed(self, loads: list[LoadRecord], at: Position) -> None:
         """Continue from a commit that is made, or is recorded and will surely be made."""
@@ -265,8 +278,11 @@ class Commits:
         """Return whether all loaded tuples are finished, so that no join state is needed. The state
         of two streams is needed until they have ended, because it has their guarantees about later
         tuples."""
-        return self.last is not None and not self.waiting and (isinstance(self.job, Job)
-                                                               or bool(self.last[1]))
+        return (
+            self.last is not None
+            and not self.waiting
+            and (isinstance(self.job, Job) or bool(self.last[1]))
+        )
 
     def _commit_former_intent(self) -> None:
         """Make a commit that a crash left half-way, through the sink it was begun with."""
@@ -286,8 +302,11 @@ class Commits:
         """Warn if other apps load the same fact table: each app is proven by itself, but readers
         see the rows of all."""
         if others := self.ledger.others(self.job.fact_table):
-            log.warning("%s also has rows of %s: facts are counted and verified for each app by "
-                        "itself", self.job.fact_table, ", ".join(others))
+            log.warning(
+                "%s also has rows of %s: facts are counted and verified for each app by itself",
+                self.job.fact_table,
+                ", ".join(others),
+            )
 
     def _check_loads(self, progress: Progress) -> None:
         """Check that the newest commit has a row for each partition, and that what continues from
@@ -296,16 +315,23 @@ class Commits:
         found = [load.partition for load in self.loads if load.inputs]
         count = self.ledger.partition_count(*self.last)
         if found != list(range(count)):
-            raise StateError(f"load_batches and load_inputs have partitions {found} of batch "
-                             f"{self.last[0]} (drain {self.last[1]}) of {self.app}, but "
-                             f"load_commits says that there are {count}. What waits in the others "
-                             f"would be lost: restore the warehouse, or load the source anew: "
-                             f"semistream reset {self.app}.")
-        if progress.states and (progress.batch,
-                                progress.drain) != self.last and progress.states != self.states:
-            raise StateError(f"{self.checkpoint / 'progress.json'} goes on from other states than "
-                             f"those that load_batches has of batch {self.last[0]} of {self.app}. "
-                             f"{RESTORE}")
+            raise StateError(
+                f"load_batches and load_inputs have partitions {found} of batch "
+                f"{self.last[0]} (drain {self.last[1]}) of {self.app}, but "
+                f"load_commits says that there are {count}. What waits in the others "
+                f"would be lost: restore the warehouse, or load the source anew: "
+                f"semistream reset {self.app}."
+            )
+        if (
+            progress.states
+            and (progress.batch, progress.drain) != self.last
+            and progress.states != self.states
+        ):
+            raise StateError(
+                f"{self.checkpoint / 'progress.json'} goes on from other states than "
+                f"those that load_batches has of batch {self.last[0]} of {self.app}. "
+                f"{RESTORE}"
+            )
 
     def _check_same_job(self) -> None:
         """Check that table, path and id columns are those of what the app has loaded so far. Raises
@@ -314,35 +340,50 @@ class Commits:
             return
         table, job = former
         if table != self.job.fact_table:
-            raise ConfigError("fact_table", f"must stay {table}, which {self.app} has loaded so "
-                                            f"far", self.job.fact_table, self._remedy())
+            raise ConfigError(
+                "fact_table",
+                f"must stay {table}, which {self.app} has loaded so far",
+                self.job.fact_table,
+                self._remedy(),
+            )
         values = json.loads(job)
         before = [(name, values[name]) for name in ("stream", *SIDES) if name in values]
         for (name, known), stream in zip(before, self.job.streams, strict=False):
             path, ids = known.get("path"), known.get("id", [])
             if list(stream.id) != ids:
-                raise ConfigError(f"{name}.id", f"must stay {ids}, by which the tuples that "
-                                                f"{self.app} has loaded so far are known",
-                                  list(stream.id), self._remedy())
+                raise ConfigError(
+                    f"{name}.id",
+                    f"must stay {ids}, by which the tuples that "
+                    f"{self.app} has loaded so far are known",
+                    list(stream.id),
+                    self._remedy(),
+                )
             if path and stream.path and not same_names(stream.path, path):
                 raise ConfigError(
-                    f"{name}.path", f"must stay {path}, which {self.app} has read so far, or be a "
-                                   "path or pattern that has it in it", stream.path,
+                    f"{name}.path",
+                    f"must stay {path}, which {self.app} has read so far, or be a "
+                    "path or pattern that has it in it",
+                    stream.path,
                     "Files are known by their paths, so that those of before would be loaded "
-                    "again: if they were moved, put a link to them there. " + self._remedy())
+                    "again: if they were moved, put a link to them there. " + self._remedy(),
+                )
 
     def _remedy(self) -> str:
-        return (f"Give the former one, load under another --app name, or load the source anew: "
-                f"semistream reset {self.app}.")
+        return (
+            f"Give the former one, load under another --app name, or load the source anew: "
+            f"semistream reset {self.app}."
+        )
 
     def _check_rows(self, sink: Sink) -> None:
         """Check that the rows which the ledger says are loaded are not obviously gone. Raises
         StateError."""
         missing = retrying(lambda: sink.missing(self.app), self.warehouse.retry)
         if missing is not None:
-            raise StateError(f"{missing}, but the ledger says that {self.app} has loaded rows of "
-                             f"it there. Restore the table from a backup of the same time as the "
-                             f"ledger, or load the source anew: semistream reset {self.app}.")
+            raise StateError(
+                f"{missing}, but the ledger says that {self.app} has loaded rows of "
+                f"it there. Restore the table from a backup of the same time as the "
+                f"ledger, or load the source anew: semistream reset {self.app}."
+            )
 
     def _check_spark(self) -> None:
         """Raise StateError if Spark takes a batch for done that the ledger does not have: Spark
@@ -351,11 +392,13 @@ class Commits:
         last = self.last[0] if self.last else -1
         if done > last:
             ends = f"ends with {last}" if self.last else "has no batch"
-            raise StateError(f"Spark takes batch {done} in {self.checkpoint / 'query'} for done, "
-                             f"but the ledger of {self.app} {ends}. An older warehouse was put "
-                             f"back, {INTENT} is gone, or a reset was cut short. Restore the "
-                             f"warehouse or the checkpoint, or begin again: semistream reset "
-                             f"{self.app}.")
+            raise StateError(
+                f"Spark takes batch {done} in {self.checkpoint / 'query'} for done, "
+                f"but the ledger of {self.app} {ends}. An older warehouse was put "
+                f"back, {INTENT} is gone, or a reset was cut short. Restore the "
+                f"warehouse or the checkpoint, or begin again: semistream reset "
+                f"{self.app}."
+            )
 
     def _check_same_history(self, at: Position | None) -> None:
         """Check that ledger and checkpoint know the same batches; otherwise tuples would be
@@ -365,12 +408,16 @@ class Commits:
             return
         if at is not None and follows(at, last) and not (newest is not None and newest > at):
             return
-        raise ConfigError("checkpoint", f"must be the one that {self.app} has gone on with so far, "
-                                        f"to {f'batch {last[0]}' if last else 'no batch'} in this "
-                                        f"warehouse", str(self.checkpoint),
-                          f"Give the former --checkpoint and WAREHOUSE_URL. If one of them was put "
-                          f"back from an older backup, restore the newer one, or load the source "
-                          f"anew: semistream reset {self.app}.")
+        raise ConfigError(
+            "checkpoint",
+            f"must be the one that {self.app} has gone on with so far, "
+            f"to {f'batch {last[0]}' if last else 'no batch'} in this "
+            f"warehouse",
+            str(self.checkpoint),
+            f"Give the former --checkpoint and WAREHOUSE_URL. If one of them was put "
+            f"back from an older backup, restore the newer one, or load the source "
+            f"anew: semistream reset {self.app}.",
+        )
 
 
 def _sweep(checkpoint: Path) -> None:

@@ -18,8 +18,14 @@ from semistream.streaming.sources.numbered import Numbered
 
 PLACED = "partition INT, side INT, kind INT, message BINARY"
 TUPLES, REJECTED, FAILED = range(3)  # kinds of messages
-COLUMNS = pa.schema([("partition", pa.int32()), ("side", pa.int32()), ("kind", pa.int32()),
-                     ("message", pa.binary())])
+COLUMNS = pa.schema(
+    [
+        ("partition", pa.int32()),
+        ("side", pa.int32()),
+        ("kind", pa.int32()),
+        ("message", pa.binary()),
+    ]
+)
 Batches = Iterator[pa.RecordBatch]
 
 
@@ -60,10 +66,14 @@ class Side:
         partitions, so that none of them is loaded."""
         try:
             for numbered in chunks:
-                placed = [(p, TUPLES, rows.serialize().to_pybytes()) for p, rows
-                          in self.placement.split(numbered.chunk.rows, numbered.tuples)]
-                placed += [(p, REJECTED, json.dumps(rejected).encode())
-                           for p, rejected in self._rejected(numbered).items()]
+                placed = [
+                    (p, TUPLES, rows.serialize().to_pybytes())
+                    for p, rows in self.placement.split(numbered.chunk.rows, numbered.tuples)
+                ]
+                placed += [
+                    (p, REJECTED, json.dumps(rejected).encode())
+                    for p, rejected in self._rejected(numbered).items()
+                ]
                 if placed:
                     yield self._messages(placed)
         except SemistreamError as e:
@@ -73,9 +83,14 @@ class Side:
     def _messages(self, placed: list[tuple[int, int, bytes]]) -> pa.RecordBatch:
         partitions, kinds, messages = zip(*placed, strict=True)
         return pa.RecordBatch.from_arrays(
-            [pa.array(partitions, pa.int32()), pa.repeat(pa.scalar(self.number, pa.int32()),
-                                                         len(placed)),
-             pa.array(kinds, pa.int32()), pa.array(messages, pa.binary())], schema=COLUMNS)
+            [
+                pa.array(partitions, pa.int32()),
+                pa.repeat(pa.scalar(self.number, pa.int32()), len(placed)),
+                pa.array(kinds, pa.int32()),
+                pa.array(messages, pa.binary()),
+            ],
+            schema=COLUMNS,
+        )
 
 
 def read_messages(batches: Batches, streams: Sequence[pa.Schema]) -> Iterator[Input]:
@@ -93,17 +108,25 @@ def read_messages(batches: Batches, streams: Sequence[pa.Schema]) -> Iterator[In
                 yield Input(number, pa.ipc.read_record_batch(pa.py_buffer(data), streams[number]))
 
 
-def shares(exchanged: Mapping[int, Splits[Any]],
-           count: int) -> list[list[tuple[int, Splits[Any]]]]:
+def shares(exchanged: Mapping[int, Splits[Any]], count: int) -> list[list[tuple[int, Splits[Any]]]]:
     """Divide the splits of each side among several tasks, the largest first. Return the shares:
     (side, its splits)."""
     out = [{side: list[Any]() for side in exchanged} for _ in range(count)]
     sizes = [0] * count
-    every = [(max(split.size, 0) + 1, side, split) for side, each in exchanged.items()
-             for split in each.splits]
+    every = [
+        (max(split.size, 0) + 1, side, split)
+        for side, each in exchanged.items()
+        for split in each.splits
+    ]
     for size, side, split in sorted(every, key=lambda each: each[0], reverse=True):
         task = sizes.index(min(sizes))
         out[task][side].append(split)
         sizes[task] += size
-    return [[(side, replace(exchanged[side], splits=splits)) for side, splits in share.items()
-             if splits] for share in out]
+    return [
+        [
+            (side, replace(exchanged[side], splits=splits))
+            for side, splits in share.items()
+            if splits
+        ]
+        for share in out
+    ]

@@ -18,8 +18,9 @@ from semistream.streaming.sources.log import SourceLog
 from semistream.streaming.sources.registry import find_source
 
 
-def plan_of_idle_load(settings: AppSettings, job: AnyJob, commits: Commits,
-                      planner: Planner) -> Plan[Any] | None:
+def plan_of_idle_load(
+    settings: AppSettings, job: AnyJob, commits: Commits, planner: Planner
+) -> Plan[Any] | None:
     """Return the plan of the newest commit if there is nothing to do after it; None if there is, or
     if only Spark can tell.
 
@@ -42,8 +43,10 @@ def plan_of_idle_load(settings: AppSettings, job: AnyJob, commits: Commits,
         SourceLog(query, job.stream.format).files(last[0])
     except FileNotFoundError:  # without which Spark cannot go on
         return None
-    if ledger.newest_job() != (job.fact_table, job.to_ledger()) or ledger.newest_sink() != \
-            settings.sink:
+    if (
+        ledger.newest_job() != (job.fact_table, job.to_ledger())
+        or ledger.newest_sink() != settings.sink
+    ):
         return None
     plan = progress.plan
     wanted = planner.wanted(settings.partitions or plan.partitions)

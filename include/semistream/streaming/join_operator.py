@@ -79,8 +79,9 @@ class JoinOperator(Protocol):
     def count(self) -> Any:
         """Return the operator's counts so far, for ``counted``."""
 
-    def counted(self, load: LoadRecord, before: Any, refused: Refused,
-                state_file: str) -> LoadRecord:
+    def counted(
+        self, load: LoadRecord, before: Any, refused: Refused, state_file: str
+    ) -> LoadRecord:
         """Return the record with the counts of the work since ``before``. state_file: of the state
         after it."""
 
@@ -116,7 +117,8 @@ class SemiStreamOperator:
     def sketch(self, sketch: SampledSketch, tuples: pa.RecordBatch) -> None:
         keys = self.join.spec.keys
         drawn = tuples.select(list(dict.fromkeys(keys.stream))).take(
-            pa.array(sketch.draw(tuples.num_rows)))
+            pa.array(sketch.draw(tuples.num_rows))
+        )
         codes, valid = keys.stream_codes(drawn)
         sketch.add(codes[valid])
 
@@ -133,26 +135,53 @@ class SemiStreamOperator:
     def count(self) -> dict[str, Any]:
         return deepcopy(self.join.stats.as_dict())
 
-    def counted(self, load: LoadRecord, before: dict[str, Any], refused: Refused,
-                state_file: str) -> LoadRecord:
+    def counted(
+        self, load: LoadRecord, before: dict[str, Any], refused: Refused, state_file: str
+    ) -> LoadRecord:
         now, master = self.join.stats.as_dict(), self.join.master
-        done = {name: now[name] - before[name] for name in (
-            "rows_read", "matched", "unmatched", "output_rows", "cache_hits", "disk_tuples_read",
-            "bytes_read", "seconds")}
+        done = {
+            name: now[name] - before[name]
+            for name in (
+                "rows_read",
+                "matched",
+                "unmatched",
+                "output_rows",
+                "cache_hits",
+                "disk_tuples_read",
+                "bytes_read",
+                "seconds",
+            )
+        }
         waits, finished = now["waits"].since(before["waits"]), done["matched"] + done["unmatched"]
         counts = InputCounts(
-            self.role, before["waiting"], done["rows_read"] + refused.total(), done["matched"],
-            _rejected(0, now["rejected"], before["rejected"], refused), now["waiting"],
-            state_file, master.name, master.version, cache_hits=done["cache_hits"],
-            bytes_read=done["bytes_read"])
+            self.role,
+            before["waiting"],
+            done["rows_read"] + refused.total(),
+            done["matched"],
+            _rejected(0, now["rejected"], before["rejected"], refused),
+            now["waiting"],
+            state_file,
+            master.name,
+            master.version,
+            cache_hits=done["cache_hits"],
+            bytes_read=done["bytes_read"],
+        )
         return replace(
-            load, inputs=(counts,), rows_read=counts.rows_read, matched=counts.matched,
-            output_rows=done["output_rows"], cache_hits=done["cache_hits"],
-            disk_tuples_read=done["disk_tuples_read"], bytes_read=done["bytes_read"],
-            r_cycles=done["disk_tuples_read"] / max(master.tuple_count, 1), seconds=done["seconds"],
+            load,
+            inputs=(counts,),
+            rows_read=counts.rows_read,
+            matched=counts.matched,
+            output_rows=done["output_rows"],
+            cache_hits=done["cache_hits"],
+            disk_tuples_read=done["disk_tuples_read"],
+            bytes_read=done["bytes_read"],
+            r_cycles=done["disk_tuples_read"] / max(master.tuple_count, 1),
+            seconds=done["seconds"],
             wait_median=waits.median(finished) if finished else None,
             wait_longest=waits.longest if finished else None,
-            memory_peak=now["memory_peak"], memory=now["memory"])
+            memory_peak=now["memory_peak"],
+            memory=now["memory"],
+        )
 
     def save(self, path: Path, before: str) -> None:
         self.join.save(path, before)
@@ -175,8 +204,9 @@ class StreamStreamOperator:
 
     sketched: ClassVar[bool] = False
 
-    def __init__(self, join: StreamStreamJoin, sources: tuple[list[BatchPunctuations], ...],
-                 alone: bool):
+    def __init__(
+        self, join: StreamStreamJoin, sources: tuple[list[BatchPunctuations], ...], alone: bool
+    ):
         self.join, self.output_schema, self.sources = join, join.output_schema, sources
         self.first, self.alone = len(join.spec.schemas[0]), alone
 
@@ -192,8 +222,9 @@ class StreamStreamOperator:
     def process(self, side: int, tuples: pa.RecordBatch) -> Iterator[Finished]:
         return self._finished(self._process(side, tuples, self.sources[side]))
 
-    def _process(self, side: int, tuples: pa.RecordBatch,
-                 sources: list[BatchPunctuations]) -> Iterator[StreamJoinOutput]:
+    def _process(
+        self, side: int, tuples: pa.RecordBatch, sources: list[BatchPunctuations]
+    ) -> Iterator[StreamJoinOutput]:
         if not sources:
             yield from self.join.process(side, tuples)
             return
@@ -228,8 +259,13 @@ class StreamStreamOperator:
             if joined is not None or unmatched is not None:
                 yield Finished(joined, unmatched, side)
             if propagated is not None:
-                yield Finished(None, None, propagated.side, _texts(propagated, self.alone),
-                               self._final(propagated))
+                yield Finished(
+                    None,
+                    None,
+                    propagated.side,
+                    _texts(propagated, self.alone),
+                    self._final(propagated),
+                )
 
     def _final(self, found: Propagated) -> Final | None:
         """Return the keys that a propagated punctuation makes final, in the left stream's columns.
@@ -240,8 +276,9 @@ class StreamStreamOperator:
             return None
         names = dict(zip(spec.key_columns(found.side), spec.key_columns(0), strict=True))
         constants = pa.Table.from_batches([found.constants]).rename_columns(list(names.values()))
-        return Final(constants, [{names[c]: p for c, p in plain.items()}
-                                 for plain in found.patterns])
+        return Final(
+            constants, [{names[c]: p for c, p in plain.items()} for plain in found.patterns]
+        )
 
     @property
     def waiting(self) -> int:
@@ -250,28 +287,41 @@ class StreamStreamOperator:
     def count(self) -> dict[str, Any]:
         return deepcopy(self.join.stats.as_dict())
 
-    def counted(self, load: LoadRecord, before: dict[str, Any], refused: Refused,
-                state_file: str) -> LoadRecord:
+    def counted(
+        self, load: LoadRecord, before: dict[str, Any], refused: Refused, state_file: str
+    ) -> LoadRecord:
         now, sides = self.join.stats.as_dict(), list[InputCounts]()
         for side, name in enumerate(SIDES):
             a, b = before[name], now[name]
             outside = sum(n for (of, _), n in refused.items() if of == side)
-            sides.append(InputCounts(
-                name, a["held"], b["rows_read"] - a["rows_read"] + outside,
-                b["matched"] - a["matched"],
-                _rejected(side, b["unmatched"], a["unmatched"], refused), b["held"], state_file,
-                on_disk=b["on_disk"]))
+            sides.append(
+                InputCounts(
+                    name,
+                    a["held"],
+                    b["rows_read"] - a["rows_read"] + outside,
+                    b["matched"] - a["matched"],
+                    _rejected(side, b["unmatched"], a["unmatched"], refused),
+                    b["held"],
+                    state_file,
+                    on_disk=b["on_disk"],
+                )
+            )
         return replace(
-            load, inputs=tuple(sides), rows_read=sum(side.rows_read for side in sides),
+            load,
+            inputs=tuple(sides),
+            rows_read=sum(side.rows_read for side in sides),
             matched=sum(side.matched for side in sides),
             output_rows=now["output_rows"] - before["output_rows"],
             bytes_read=now["bytes_read"] - before["bytes_read"],
             seconds=now["seconds"] - before["seconds"],
-            memory_peak=now["memory_peak"], memory=now["memory"])
+            memory_peak=now["memory_peak"],
+            memory=now["memory"],
+        )
 
     def save(self, path: Path, before: str) -> None:
-        self.join.save(path, before,
-                       punctuations=[[source.state for source in of] for of in self.sources])
+        self.join.save(
+            path, before, punctuations=[[source.state for source in of] for of in self.sources]
+        )
 
     def restore(self, path: Path) -> None:
         states = JoinState.read(path)
@@ -291,8 +341,9 @@ def _texts(propagated: Propagated, patterns: bool) -> list[str]:
     return [json.dumps(pattern, default=str) for pattern in [*constants, *others]]
 
 
-def _rejected(side: int, now: dict[str, int], before: dict[str, int],
-              refused: Refused) -> dict[Reason, int]:
+def _rejected(
+    side: int, now: dict[str, int], before: dict[str, int], refused: Refused
+) -> dict[Reason, int]:
     """Return by reason how many tuples of a side the operator has not matched since ``before``, and
     how many were rejected before it."""
     since = {Reason(reason): n for reason in now if (n := now[reason] - before.get(reason, 0))}

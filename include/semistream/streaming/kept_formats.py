@@ -13,8 +13,11 @@ def check_kept(job: AnyJob, former: dict[str, Any]) -> None:
     """Raise ConfigError if the texts of keys, or ids, are normalised differently than when the load
     began: waiting tuples would find no partner, and the proof no tuple. former: the job at that
     time, from the ledger."""
-    keys = ([[c for role in job.roles for c in role.on]] if isinstance(job, Job)
-            else [list(job.on), list(job.on.values())])
+    keys = (
+        [[c for role in job.roles for c in role.on]]
+        if isinstance(job, Job)
+        else [list(job.on), list(job.on.values())]
+    )
     names = ("stream",) if isinstance(job, Job) else SIDES
     plain = ColumnFormat()
     for name, spec, on in zip(names, job.streams, keys, strict=True):
@@ -23,6 +26,8 @@ def check_kept(job: AnyJob, former: dict[str, Any]) -> None:
             was, now = before.get(column, plain), spec.formats.get(column, plain)
             if was.normal_form != now.normal_form or (column in spec.id and was != now):
                 raise ConfigError(
-                    f"{name}.formats.{column}", "must stay what the load began with, as keys and "
-                    f"ids go by it: {was}", str(now),
-                    "Give the former one, or load anew: semistream reset APP.")
+                    f"{name}.formats.{column}",
+                    f"must stay what the load began with, as keys and ids go by it: {was}",
+                    str(now),
+                    "Give the former one, or load anew: semistream reset APP.",
+                )

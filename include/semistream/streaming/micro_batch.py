@@ -30,8 +30,12 @@ from semistream.warehouse.records import LoadRecord
 log = logging.getLogger(__name__)
 POLL = 0.25  # s between checks for a stop request
 ATTEMPTS = 3  # attempts at a job whose Python worker was killed, if Spark itself does not retry
-WORKER_DIED = ("Python worker exited unexpectedly", "Python worker process terminated", "SIGKILL",
-               "EOFException")
+WORKER_DIED = (
+    "Python worker exited unexpectedly",
+    "Python worker process terminated",
+    "SIGKILL",
+    "EOFException",
+)
 
 
 class Stopped(Exception):
@@ -80,8 +84,12 @@ class MicroBatch:
     def inputs(self) -> list[Splits[Any] | Records]:
         """How the tuples of each stream come to the tasks."""
         given = [self.df] if len(self.streams) == 1 else split_frame(self.df, self.streams)
-        return [stream.source.input(df, Part.of(offsets, files)) for df, stream, offsets, files
-                in zip(given, self.streams, self._offsets, self.files, strict=True)]
+        return [
+            stream.source.input(df, Part.of(offsets, files))
+            for df, stream, offsets, files in zip(
+                given, self.streams, self._offsets, self.files, strict=True
+            )
+        ]
 
     def part_of_source(self, min_age: float, stop_requested: Callable[[], bool]) -> dict[str, Any]:
         """Return the batch's part of the source, as ``Progress`` has it: source, sources.
@@ -100,8 +108,11 @@ class MicroBatch:
     def has_changed(self, begun: Progress) -> bool:
         """Return whether this is no longer the part of the source that was begun: a file has
         changed since, or Spark's log was lost."""
-        return begun.source != self.offsets or [s.path for s in begun.sources] != self.paths \
+        return (
+            begun.source != self.offsets
+            or [s.path for s in begun.sources] != self.paths
             or any(s.known and s.now() != s for s in begun.sources)
+        )
 
     def is_empty(self) -> bool:
         """Return whether there are surely no tuples."""
@@ -122,8 +133,9 @@ class MicroBatch:
         """Count the batch's tuples, unparsable ones included."""
         return sum(each.count() for each in self.inputs)
 
-    def _complete_files(self, min_age: float,
-                        stop_requested: Callable[[], bool]) -> tuple[DataFile, ...]:
+    def _complete_files(
+        self, min_age: float, stop_requested: Callable[[], bool]
+    ) -> tuple[DataFile, ...]:
         """Wait until no file has changed for ``min_age`` seconds; return the files as they are
         then."""
         files = examine(self.paths)
@@ -131,8 +143,11 @@ class MicroBatch:
             until = min(newest, time.time()) + min_age  # a file may be dated in the future
             if until <= time.time():
                 return files
-            log.info("waiting %.0f s for the newest of %d files to be complete (min_age)",
-                     until - time.time(), len(files))
+            log.info(
+                "waiting %.0f s for the newest of %d files to be complete (min_age)",
+                until - time.time(),
+                len(files),
+            )
             while time.time() < until:
                 if stop_requested():
                     raise Stopped
@@ -150,8 +165,9 @@ def union_frame(frames: Sequence[DataFrame]) -> DataFrame:
     for side, df in enumerate(frames):
         columns = [F.lit(side)]
         for of, other in enumerate(frames):
-            columns += [quoted(f.name) if of == side else F.lit(None).cast(f.dataType)
-                        for f in other.schema]
+            columns += [
+                quoted(f.name) if of == side else F.lit(None).cast(f.dataType) for f in other.schema
+            ]
         parts.append(df.select(*(c.alias(f"column_{i}") for i, c in enumerate(columns))))
     return parts[0].unionAll(parts[1])
 
@@ -161,9 +177,12 @@ def split_frame(df: DataFrame, streams: Sequence[Stream]) -> list[DataFrame]:
     side, *columns = df.columns
     out, first = [], 0
     for number, stream in enumerate(streams):
-        mine = columns[first:first + len(stream.columns)]
-        out.append(df.filter(F.col(side) == number).select(
-            *(F.col(c).alias(n) for c, n in zip(mine, stream.columns, strict=True))))
+        mine = columns[first : first + len(stream.columns)]
+        out.append(
+            df.filter(F.col(side) == number).select(
+                *(F.col(c).alias(n) for c, n in zip(mine, stream.columns, strict=True))
+            )
+        )
         first += len(mine)
     return out
 
@@ -185,8 +204,9 @@ def place(spark: SparkSession, work: Work, batch: MicroBatch) -> tuple[Work, Dat
     if count := sum(len(each.splits) for each in exchanged.values()):
         tasks = min(spark.sparkContext.defaultParallelism, count)
         shared = shares(exchanged, tasks)
-        messages.append(spark.range(0, tasks, 1, tasks).mapInArrow(work.place_splits(shared),
-                                                                   PLACED))
+        messages.append(
+            spark.range(0, tasks, 1, tasks).mapInArrow(work.place_splits(shared), PLACED)
+        )
     return work, reduce(DataFrame.unionAll, messages) if messages else None
 
 
@@ -200,8 +220,9 @@ def run_tasks(spark: SparkSession, work: Work, batch: MicroBatch | None) -> list
         # no query to plan, which would be half the time of an empty micro-batch
         job = spark.sparkContext.range(count, numSlices=count).mapPartitions(work.join_nothing)
     else:
-        job = messages.repartitionById(count, F.col("partition")).mapInArrow(work.join_messages,
-                                                                           SUMMARY)
+        job = messages.repartitionById(count, F.col("partition")).mapInArrow(
+            work.join_messages, SUMMARY
+        )
     records = _collect(job, work.batch)
     if (ran := [record.partition for record in records]) != list(range(count)):
         raise StateError(f"batch {work.batch} ran partitions {ran}, not 0 to {count - 1}")

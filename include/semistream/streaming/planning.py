@@ -48,8 +48,12 @@ class Planner(Protocol):
         """Return the wanted plan, with open questions decided without a sample of the stream.
         Raises ConfigError."""
 
-    def change(self, sample: Callable[[], pa.RecordBatch],
-               history: Callable[[], SkimmedSketch | None], partitions: int) -> Plan[Any] | None:
+    def change(
+        self,
+        sample: Callable[[], pa.RecordBatch],
+        history: Callable[[], SkimmedSketch | None],
+        partitions: int,
+    ) -> Plan[Any] | None:
         """Return a new plan, to be opened once nothing waits, or None to continue with the present
         one. sample: gives some of the batch's tuples; history: gives the sketch of former loads'
         keys. Raises ConfigError for a change that is not possible."""

@@ -41,9 +41,14 @@ class Progress:
         if values is None:
             return None
         try:
-            return cls(values["batch"], values["drain"], Plan.from_json(values["plan"], kind),
-                       {int(p): f for p, f in values["states"].items()}, values["source"],
-                       tuple(DataFile(*s) for s in values["sources"]))
+            return cls(
+                values["batch"],
+                values["drain"],
+                Plan.from_json(values["plan"], kind),
+                {int(p): f for p, f in values["states"].items()},
+                values["source"],
+                tuple(DataFile(*s) for s in values["sources"]),
+            )
         except (ValueError, KeyError, TypeError) as e:
             raise StateError(f"{path} is of another version: {e!r}. {RESTORE}") from None
 

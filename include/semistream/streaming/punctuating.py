@@ -85,12 +85,17 @@ class MarkedRows(Deferred):
         if isinstance(found, pa.RecordBatch):
             yield found
             return
-        constant = [p for p in found if set(p) == set(self.on)
-                    and not any(isinstance(v, dict) for v in p.values())]
+        constant = [
+            p
+            for p in found
+            if set(p) == set(self.on) and not any(isinstance(v, dict) for v in p.values())
+        ]
         yield [p for p in found if p not in constant]
         if constant:
-            columns = [_typed([p[name] for p in constant], self.placement.stream.field(name).type)
-                       for name in self.on]
+            columns = [
+                _typed([p[name] for p in constant], self.placement.stream.field(name).type)
+                for name in self.on
+            ]
             keys = pa.RecordBatch.from_arrays(columns, self.on)
             yield keys.filter(pa.array(self.placement.partitions(keys) == self.partition))
 
@@ -102,8 +107,9 @@ def _typed(values: list[Any], kind: pa.DataType) -> pa.Array:
         texts = pa.array(values)
         return texts.cast(kind) if pa.types.is_string(texts.type) else pa.array(values, kind)
     except pa.ArrowException as e:
-        raise ConfigError("punctuation", f"must have values of type {kind}", values[:5],
-                          str(e)) from None
+        raise ConfigError(
+            "punctuation", f"must have values of type {kind}", values[:5], str(e)
+        ) from None
 
 
 class ClusteredBatches:
@@ -144,17 +150,21 @@ def _message(table: pa.Table) -> bytes:
     return sink.getvalue().to_pybytes()
 
 
-def punctuation_sources(plan: StreamStreamPlan, side: int, streams: tuple[pa.Schema, ...],
-                        partition: int) -> list[BatchPunctuations]:
+def punctuation_sources(
+    plan: StreamStreamPlan, side: int, streams: tuple[pa.Schema, ...], partition: int
+) -> list[BatchPunctuations]:
     """Return the punctuation sources of a side in a partition. Raises ConfigError for a watermark
     over a column that is of no use to the join."""
     given, on = plan.promises[side], [pair[side] for pair in plan.on]
     out: list[BatchPunctuations] = []
     if (mark := plan.mark(side)) is not None:
         if mark not in streams[side].names or mark in on:
-            raise ConfigError(f"{SIDES[side]}.punctuation", "must name a column of the stream that "
-                                                            "is no join column", mark,
-                              f"It has: {', '.join(streams[side].names)}.")
+            raise ConfigError(
+                f"{SIDES[side]}.punctuation",
+                "must name a column of the stream that is no join column",
+                mark,
+                f"It has: {', '.join(streams[side].names)}.",
+            )
         out.append(MarkedRows(mark, on, plan.placement(streams, side), partition))
     if given.get("unique"):
         out.append(Immediate(UniqueKey(on)))
@@ -164,9 +174,12 @@ def punctuation_sources(plan: StreamStreamPlan, side: int, streams: tuple[pa.Sch
         column = watermark["column"]
         allowed = {*on, *([plan.within[SIDES[side]]] if plan.within else [])}
         if column not in allowed:
-            raise ConfigError(f"{SIDES[side]}.watermark", "must be over a join column, or a column "
-                                                          "of within", column,
-                              f"Columns: {', '.join(sorted(allowed))}.")
+            raise ConfigError(
+                f"{SIDES[side]}.watermark",
+                "must be over a join column, or a column of within",
+                column,
+                f"Columns: {', '.join(sorted(allowed))}.",
+            )
         delay = distance(watermark.get("delay", 0), streams[side].field(column).type)
         out.append(Deferred(Watermark(column, delay)))
     return out

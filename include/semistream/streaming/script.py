@@ -16,20 +16,31 @@ from semistream.streaming.settings import AppSettings
 from semistream.streaming.status import StatusFile, checkpoint_lock, forget_former_stop
 
 
-def run_app(program: str, about: str, kind: type[AppSettings],
-            job_of: Callable[[str, Paths], AnyJob], argv: Sequence[str] | None) -> int:
+def run_app(
+    program: str,
+    about: str,
+    kind: type[AppSettings],
+    job_of: Callable[[str, Paths], AnyJob],
+    argv: Sequence[str] | None,
+) -> int:
     """Run the app as its command line says and return the exit code. about: the help's text; kind:
     of settings; job_of: returns the job for a name or file."""
-    parser = argparse.ArgumentParser(program, description=about, allow_abbrev=False,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        program,
+        description=about,
+        allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     kind.add_arguments(parser)
     arguments = parser.parse_args(argv)
     _log_to_stderr()
     try:
         settings = kind.from_arguments(arguments)
         places = Paths.from_environment()
-        with checkpoint_lock(settings.directory(places)), StatusFile(
-            settings.directory(places), settings.name()) as status:
+        with (
+            checkpoint_lock(settings.directory(places)),
+            StatusFile(settings.directory(places), settings.name()) as status,
+        ):
             forget_former_stop(settings.directory(places))
             job = job_of(settings.job, places)
             # opens in the background during the imports and checks below
@@ -53,8 +64,9 @@ def run_app(program: str, about: str, kind: type[AppSettings],
 def _log_to_stderr() -> None:
     """Log the app's messages with the time to standard error."""
     handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s semistream: %(message)s",
-                                           "%y/%m/%d %H:%M:%S"))
+    handler.setFormatter(
+        logging.Formatter("%(asctime)s %(levelname)s semistream: %(message)s", "%y/%m/%d %H:%M:%S")
+    )
     logger = logging.getLogger("semistream")
     logger.handlers = [handler]
     logger.setLevel(logging.INFO)

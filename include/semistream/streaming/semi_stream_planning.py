@@ -35,15 +35,23 @@ PUBLISH = "Run `semistream provision JOB`, or the DAG provision_master_data, fir
 class SemiStreamPlanner:
     """The planner of a join of one stream with a dimension."""
 
-    def __init__(self, settings: LoadSettings, job: Job, app: str, snapshots: Path, costs: Costs,
-                 warehouse: Engine):
+    def __init__(
+        self,
+        settings: LoadSettings,
+        job: Job,
+        app: str,
+        snapshots: Path,
+        costs: Costs,
+        warehouse: Engine,
+    ):
         """Prepare the planner. snapshots: the directory of all snapshots. Raises ConfigError for a
         job of several roles."""
         self.settings, self.job, self.app = settings, job, app
         self.costs, self.warehouse = costs, warehouse
         only_role(job)
-        self._roots = {role.name: snapshot_root(snapshots, role.dimension.name, role.key)
-                       for role in job.roles}
+        self._roots = {
+            role.name: snapshot_root(snapshots, role.dimension.name, role.key) for role in job.roles
+        }
         self._of_warehouse = set[str]()  # directories that are known to be of this warehouse
         self._cores = 1
         self.bound = WaitingBound(settings.max_wait, settings.interval)
@@ -61,7 +69,8 @@ class SemiStreamPlanner:
     def partitions(self, cores: int) -> int:
         self._cores = cores
         return self.settings.partitions or min(
-            cores, *(Manifest.read(self._current(role)).bucket_count for role in self.job.roles))
+            cores, *(Manifest.read(self._current(role)).bucket_count for role in self.job.roles)
+        )
 
     def ends(self, exhausted: bool) -> bool:
         return True  # all of R is known
@@ -78,16 +87,27 @@ class SemiStreamPlanner:
         directory = self._current(role)
         manifest = Manifest.read(directory)
         if partitions > (buckets := manifest.bucket_count):
-            raise ConfigError("partitions",
-                              f"must be at most {buckets}, the buckets of the master snapshot",
-                              partitions,
-                              "Ask for fewer, or publish the snapshot with more buckets.")
+            raise ConfigError(
+                "partitions",
+                f"must be at most {buckets}, the buckets of the master snapshot",
+                partitions,
+                "Ask for fewer, or publish the snapshot with more buckets.",
+            )
         self._check_forms(role, manifest)
         s = self.settings
-        return RolePlan(s.algorithm.lower(), int(s.memory) // partitions,
-                        role.join_type or s.join_type, dict(s.parameters), tuple(role.on.items()),
-                        partitions, str(directory), role.columns or None, role.name,
-                        reason=s.reason, auto=s.auto)
+        return RolePlan(
+            s.algorithm.lower(),
+            int(s.memory) // partitions,
+            role.join_type or s.join_type,
+            dict(s.parameters),
+            tuple(role.on.items()),
+            partitions,
+            str(directory),
+            role.columns or None,
+            role.name,
+            reason=s.reason,
+            auto=s.auto,
+        )
 
     def _current(self, role: Role) -> Path:
         """Return the directory of the current version of a role's dimension. Raises ConfigError if
@@ -97,8 +117,13 @@ class SemiStreamPlanner:
             raise ConfigError("snapshot", "must have been published", str(root), PUBLISH)
         directory = root / version
         if str(directory) not in self._of_warehouse:
-            check_snapshot(self.warehouse, Manifest.read(directory).source, str(directory),
-                           role.dimension.name, self.settings.retry)
+            check_snapshot(
+                self.warehouse,
+                Manifest.read(directory).source,
+                str(directory),
+                role.dimension.name,
+                self.settings.retry,
+            )
             self._of_warehouse = {str(directory)}
         return directory
 
@@ -109,18 +134,24 @@ class SemiStreamPlanner:
             form = key_forms([column], self.job.stream.formats).get(column, {})
             if form != (known := manifest.formats.get(key, {})):
                 raise ConfigError(
-                    f"stream.formats.{column}", "must give keys the form that they have in the "
+                    f"stream.formats.{column}",
+                    "must give keys the form that they have in the "
                     f"master's snapshot {manifest.name} {manifest.version}, {json.dumps(known)}",
-                    json.dumps(form), "Declare it so in the job, or provision the master data "
-                                      "with the job as it is now, under another name.")
+                    json.dumps(form),
+                    "Declare it so in the job, or provision the master data "
+                    "with the job as it is now, under another name.",
+                )
 
     def without_sample(self, streams: tuple[pa.Schema, ...], partitions: int) -> Plan[RolePlan]:
         nothing = pa.RecordBatch.from_pylist([], streams[0])
         return self.wanted(partitions).choose(nothing, self.costs)
 
-    def change(self, sample: Callable[[], pa.RecordBatch],
-               history: Callable[[], SkimmedSketch | None],
-               partitions: int) -> Plan[RolePlan] | None:
+    def change(
+        self,
+        sample: Callable[[], pa.RecordBatch],
+        history: Callable[[], SkimmedSketch | None],
+        partitions: int,
+    ) -> Plan[RolePlan] | None:
         """Return a new plan, or None. Questions that a sample of the stream decides are decided in
         the first batch of a run before which nothing waits."""
         wanted = self.wanted(partitions)
@@ -129,8 +160,9 @@ class SemiStreamPlanner:
         if wanted.open_questions:
             tuples = sample()
             known = history() if partitions > 1 and tuples.num_rows else None
-            wanted = wanted.choose(tuples, self.costs, self.plan, known,
-                                   self.bound.demand(tuples.num_rows))
+            wanted = wanted.choose(
+                tuples, self.costs, self.plan, known, self.bound.demand(tuples.num_rows)
+            )
             self.chosen = tuples.num_rows > 0
             for join in wanted.joins:
                 if join.auto:
@@ -140,8 +172,9 @@ class SemiStreamPlanner:
             return None
         return wanted
 
-    def open(self, plan: Plan[RolePlan],
-             streams: tuple[pa.Schema, ...]) -> tuple[pa.Schema, pa.Schema]:
+    def open(
+        self, plan: Plan[RolePlan], streams: tuple[pa.Schema, ...]
+    ) -> tuple[pa.Schema, pa.Schema]:
         """Start using a plan, and pin its dimensions' versions."""
         joined, seconds = streams[0], 0.0
         for each in plan.joins:

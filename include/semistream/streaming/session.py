@@ -45,8 +45,11 @@ def is_local(master: str) -> bool:
 def local_environment(master: str) -> dict[str, str]:
     """Return environment variables for spark-submit that make a local driver and its UI listen on
     the loopback interface only."""
-    return ({"SPARK_LOCAL_IP": LOOPBACK} if is_local(master)
-            and "SPARK_LOCAL_IP" not in os.environ else {})
+    return (
+        {"SPARK_LOCAL_IP": LOOPBACK}
+        if is_local(master) and "SPARK_LOCAL_IP" not in os.environ
+        else {}
+    )
 
 
 def local_defaults() -> dict[str, str]:
@@ -57,8 +60,12 @@ def local_defaults() -> dict[str, str]:
     """
     if "SPARK_LOCAL_IP" in os.environ:
         return {"spark.authenticate": "true"}
-    return {"spark.authenticate": "true", "spark.driver.bindAddress": LOOPBACK,
-            "spark.driver.host": LOOPBACK, "spark.ui.enabled": "false"}
+    return {
+        "spark.authenticate": "true",
+        "spark.driver.bindAddress": LOOPBACK,
+        "spark.driver.host": LOOPBACK,
+        "spark.ui.enabled": "false",
+    }
 
 
 def open_session(app: str) -> SparkSession:
@@ -69,8 +76,11 @@ def open_session(app: str) -> SparkSession:
     builder, given = SparkSession.builder.appName(f"semistream {app}"), SparkConf()
     master = given.get("spark.master", DEFAULTS["spark.master"]) or ""
     defaults = DEFAULTS | (local_defaults() if is_local(master) else {})
-    if (is_local(master) and "SPARK_LOCAL_DIRS" not in os.environ
-            and not given.contains("spark.local.dir")):
+    if (
+        is_local(master)
+        and "SPARK_LOCAL_DIRS" not in os.environ
+        and not given.contains("spark.local.dir")
+    ):
         defaults["spark.local.dir"] = str(scratch_directory())
     for name, value in defaults.items():
         if not given.contains(name):
@@ -97,8 +107,9 @@ class StopHandler:
     SignalHandler: a thread of the JVM calls `handle`.
     """
 
-    def __init__(self, context: SparkContext, numbers: Iterable[signal.Signals],
-                 ask: Callable[[], None]):
+    def __init__(
+        self, context: SparkContext, numbers: Iterable[signal.Signals], ask: Callable[[], None]
+    ):
         self._ask = ask
         gateway = context._gateway
         ensure_callback_server_started(gateway)

@@ -29,11 +29,19 @@ NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,189}")
 
 def _trigger(value: str) -> str:
     if value != AVAILABLE_NOW and not re.fullmatch(
-        r"\d+(\.\d+)? *(ms|milliseconds?|s|seconds?|m|minutes?|hours?)", value):
-        raise ConfigError("trigger", "must be availableNow or an interval", value,
-                          "Give for instance '5 seconds'.")
-    return re.sub(r"(?<=\d) *(ms|s|m)$",
-                  lambda m: {"ms": " milliseconds", "s": " seconds", "m": " minutes"}[m[1]], value)
+        r"\d+(\.\d+)? *(ms|milliseconds?|s|seconds?|m|minutes?|hours?)", value
+    ):
+        raise ConfigError(
+            "trigger",
+            "must be availableNow or an interval",
+            value,
+            "Give for instance '5 seconds'.",
+        )
+    return re.sub(
+        r"(?<=\d) *(ms|s|m)$",
+        lambda m: {"ms": " milliseconds", "s": " seconds", "m": " minutes"}[m[1]],
+        value,
+    )
 
 
 UNITS = {"ms": 1e-3, "millisecond": 1e-3, "s": 1, "second": 1, "m": 60, "minute": 60, "hour": 3600}
@@ -41,18 +49,25 @@ UNITS = {"ms": 1e-3, "millisecond": 1e-3, "s": 1, "second": 1, "m": 60, "minute"
 
 def _app(value: str) -> str:
     if value and not NAME.fullmatch(value):
-        raise ConfigError("app", "must be at most 190 letters, digits, '_', '.' and '-', and not "
-                                 "begin with '.'", value, "Give a simple name.")
+        raise ConfigError(
+            "app",
+            "must be at most 190 letters, digits, '_', '.' and '-', and not begin with '.'",
+            value,
+            "Give a simple name.",
+        )
     return value
 
 
 def _no_secret(options: dict[str, str]) -> dict[str, str]:
     for name, value in options.items():
         if re.search(SECRET, name, re.IGNORECASE) or re.search(PASSWORD, value):
-            raise ConfigError("source_options", "must hold no secret, which command lines and "
-                                                "Airflow's database show", name,
-                              "Write it into a YAML file that you alone may read (chmod 600), and "
-                              "give that as source_options_file.")
+            raise ConfigError(
+                "source_options",
+                "must hold no secret, which command lines and Airflow's database show",
+                name,
+                "Write it into a YAML file that you alone may read (chmod 600), and "
+                "give that as source_options_file.",
+            )
     return options
 
 
@@ -69,34 +84,60 @@ class AppSettings(Settings):
 
     job: str = Field(description="What is loaded: tpch, nycflights13, or a job's YAML file")
     app: Annotated[str, AfterValidator(_app)] = Field(
-        "", description="Name of the load; its rows and its ledger are kept by it; default: the "
-                        "job's name")
+        "",
+        description="Name of the load; its rows and its ledger are kept by it; default: the "
+        "job's name",
+    )
     checkpoint: Path | None = Field(
-        None, description="Directory of progress, join state, status and lock; it must be shared "
-                          "by driver and executors; default: $SEMISTREAM_HOME/checkpoints/APP")
+        None,
+        description="Directory of progress, join state, status and lock; it must be shared "
+        "by driver and executors; default: $SEMISTREAM_HOME/checkpoints/APP",
+    )
     sink: Annotated[str, AfterValidator(_sink)] = Field(
-        "sql", description="Where joined tuples go: sql (the warehouse), or the directory or URI "
-                           "of a Delta table")
+        "sql",
+        description="Where joined tuples go: sql (the warehouse), or the directory or URI "
+        "of a Delta table",
+    )
     trigger: Annotated[str, AfterValidator(_trigger)] = Field(
-        AVAILABLE_NOW, description="availableNow: load what there is, then stop; '5 seconds': go "
-                                   "on until stopped")
-    partitions: int = Field(0, ge=0, le=4096, description="P, join operators side by side, each "
-                                                          "with M/P bytes; 0: one a core")
-    max_files: int = Field(0, ge=0, description="Most files that one micro-batch reads; 0: no "
-                                                "limit")
-    max_rows: int = Field(0, ge=0, description="Most tuples that one micro-batch reads, of a "
-                                               "source that can limit them (kafka, zipf, outbox); "
-                                               "0: no limit")
-    min_age: float = Field(0, ge=0, description="Seconds for which a file must not have changed "
-                                                "before it is loaded, where files are not renamed "
-                                                "into the stream's directory when they are "
-                                                "complete")
-    stop_after: float = Field(0, ge=0, description="Seconds after which the app drains and stops "
-                                                   "by itself; 0: never")
-    reason: str = Field("", max_length=1000, description="Why this algorithm, for the ledger; auto "
-                                                         "tells its own")
-    retry: float = Field(60, gt=0, description="Seconds for which a lost or locked database is "
-                                               "tried again before the app fails")
+        AVAILABLE_NOW,
+        description="availableNow: load what there is, then stop; '5 seconds': go on until stopped",
+    )
+    partitions: int = Field(
+        0,
+        ge=0,
+        le=4096,
+        description="P, join operators side by side, each with M/P bytes; 0: one a core",
+    )
+    max_files: int = Field(
+        0, ge=0, description="Most files that one micro-batch reads; 0: no limit"
+    )
+    max_rows: int = Field(
+        0,
+        ge=0,
+        description="Most tuples that one micro-batch reads, of a "
+        "source that can limit them (kafka, zipf, outbox); "
+        "0: no limit",
+    )
+    min_age: float = Field(
+        0,
+        ge=0,
+        description="Seconds for which a file must not have changed "
+        "before it is loaded, where files are not renamed "
+        "into the stream's directory when they are "
+        "complete",
+    )
+    stop_after: float = Field(
+        0, ge=0, description="Seconds after which the app drains and stops by itself; 0: never"
+    )
+    reason: str = Field(
+        "", max_length=1000, description="Why this algorithm, for the ledger; auto tells its own"
+    )
+    retry: float = Field(
+        60,
+        gt=0,
+        description="Seconds for which a lost or locked database is "
+        "tried again before the app fails",
+    )
 
     def name(self) -> str:
         """Return the app's name: its own, or the job's. Raises ConfigError if the job's file cannot
@@ -124,63 +165,100 @@ class LoadSettings(AppSettings, JoinSettings):
     """The settings of one run of the app that joins a stream with master data."""
 
     source_format: str = Field(
-        "", description="Spark source format in place of the job's: parquet, csv, json, kafka, "
-                        "zipf, outbox …")
-    source_path: str = Field("", description="Directory of the stream's files in place of the "
-                                             "job's")
+        "",
+        description="Spark source format in place of the job's: parquet, csv, json, kafka, "
+        "zipf, outbox …",
+    )
+    source_path: str = Field(
+        "", description="Directory of the stream's files in place of the job's"
+    )
     source_options: Annotated[Pairs, AfterValidator(_no_secret)] = Field(
-        {}, description="Source options besides the job's, NAME=VALUE as Spark takes them",
-        json_schema_extra={"propertyNames": {"not": {"pattern": f"(?i){SECRET}"}},
-                           "additionalProperties": {"type": "string",
-                                                    "not": {"pattern": PASSWORD}}})
+        {},
+        description="Source options besides the job's, NAME=VALUE as Spark takes them",
+        json_schema_extra={
+            "propertyNames": {"not": {"pattern": f"(?i){SECRET}"}},
+            "additionalProperties": {"type": "string", "not": {"pattern": PASSWORD}},
+        },
+    )
     source_options_file: Annotated[str, AfterValidator(_absolute)] = Field(
-        "", description="YAML file with source options that hold a secret, such as a password; its "
-                        "owner alone may read it")
-    source_columns: str = Field("", description="Schema of the stream as Spark DDL in place of the "
-                                                "job's")
-    max_wait: float = Field(0, ge=0, description="Most seconds that a stream tuple waits for its "
-                                                 "master data, from the micro-batch that brings "
-                                                 "it; 0: with an interval as trigger, at least two "
-                                                 "triggers, and as long as reads of the master "
-                                                 "data then take a quarter of the time")
+        "",
+        description="YAML file with source options that hold a secret, such as a password; its "
+        "owner alone may read it",
+    )
+    source_columns: str = Field(
+        "", description="Schema of the stream as Spark DDL in place of the job's"
+    )
+    max_wait: float = Field(
+        0,
+        ge=0,
+        description="Most seconds that a stream tuple waits for its "
+        "master data, from the micro-batch that brings "
+        "it; 0: with an interval as trigger, at least two "
+        "triggers, and as long as reads of the master "
+        "data then take a quarter of the time",
+    )
     max_output_rows: int = Field(
-        0, ge=0, description="Most rows that the app may load in all, where several master rows "
-                             "can match a tuple: a batch that is estimated to bring more is "
-                             "refused before it begins; 0: any number")
+        0,
+        ge=0,
+        description="Most rows that the app may load in all, where several master rows "
+        "can match a tuple: a batch that is estimated to bring more is "
+        "refused before it begins; 0: any number",
+    )
     key_sketch: bool = Field(
-        True, description="Whether the ledger keeps a sketch of each load's join keys, up to some "
-                          "10 KB, from which the proof knows how many rows to expect")
+        True,
+        description="Whether the ledger keeps a sketch of each load's join keys, up to some "
+        "10 KB, from which the proof knows how many rows to expect",
+    )
 
     def with_source(self, job: Job) -> Job:
         """Return the job with its source replaced as these settings say."""
         spec = job.stream
         changed: dict[str, Any] = {
-            "format": self.source_format or spec.format, "path": self.source_path or spec.path,
+            "format": self.source_format or spec.format,
+            "path": self.source_path or spec.path,
             "columns": self.source_columns or spec.columns,
             "options": spec.options | self.source_options,
-            "options_file": self.source_options_file or spec.options_file}
+            "options_file": self.source_options_file or spec.options_file,
+        }
         if self.source_format and self.source_format != spec.format:
-            changed |= {"options": self.source_options,
-                        "options_file": self.source_options_file or None,
-                        "path": self.source_path or None, "columns": self.source_columns or None,
-                        # the source decides how texts are written; the job, how keys are normalised
-                        "formats": {c: declared(c, form.normal_form)
-                                    for c, form in spec.formats.items() if form.normal_form}}
+            changed |= {
+                "options": self.source_options,
+                "options_file": self.source_options_file or None,
+                "path": self.source_path or None,
+                "columns": self.source_columns or None,
+                # the source decides how texts are written; the job, how keys are normalised
+                "formats": {
+                    c: declared(c, form.normal_form)
+                    for c, form in spec.formats.items()
+                    if form.normal_form
+                },
+            }
         return job.model_copy(update={"stream": spec.model_copy(update=changed)})
 
 
 class StreamStreamSettings(AppSettings):
     """The settings of one run of the app that joins two streams."""
 
-    algorithm: str = Field("pjoin", description="Join algorithm of two streams: pjoin, or xjoin, "
-                                               "which knows no constraints of the streams")
-    memory: Bytes = Field(ByteSize(64_000_000), description="M, bytes that the join may hold, "
-                                                            "shared by its partitions; what does "
-                                                            "not fit waits on local disk")
+    algorithm: str = Field(
+        "pjoin",
+        description="Join algorithm of two streams: pjoin, or xjoin, "
+        "which knows no constraints of the streams",
+    )
+    memory: Bytes = Field(
+        ByteSize(64_000_000),
+        description="M, bytes that the join may hold, "
+        "shared by its partitions; what does "
+        "not fit waits on local disk",
+    )
     parameters: Annotated[dict[str, Any], BeforeValidator(pairs)] = Field(
-        {}, description="Further parameters of the algorithm, NAME=VALUE: purge_threshold, "
-                        "propagate (push or pull), propagate_count, propagate_seconds, index (lazy "
-                        "or eager), activation_threshold, activation_seconds")
-    end: bool = Field(False, description="Whether both streams end with what there is: once it has "
-                                         "been read, tuples that are held are finished. Nothing "
-                                         "can be loaded after that")
+        {},
+        description="Further parameters of the algorithm, NAME=VALUE: purge_threshold, "
+        "propagate (push or pull), propagate_count, propagate_seconds, index (lazy "
+        "or eager), activation_threshold, activation_seconds",
+    )
+    end: bool = Field(
+        False,
+        description="Whether both streams end with what there is: once it has "
+        "been read, tuples that are held are finished. Nothing "
+        "can be loaded after that",
+    )

@@ -22,8 +22,14 @@ from semistream.warehouse.ids import stream_ids
 from semistream.warehouse.types import python_rows
 
 # unmatched tuples and propagated patterns
-UNMATCHED = pa.schema([("reason", pa.string()), ("side", pa.string()), ("stream_id", pa.string()),
-                       ("tuple", pa.string())])
+UNMATCHED = pa.schema(
+    [
+        ("reason", pa.string()),
+        ("side", pa.string()),
+        ("stream_id", pa.string()),
+        ("tuple", pa.string()),
+    ]
+)
 PROPAGATED = pa.schema([("side", pa.string()), ("pattern", pa.string())])
 TEXT = "_corrupt_record"  # the field of an unparsable tuple's text; the name is Spark's
 WRITTEN_BYTES = 8_000_000  # of buffered rows that are written at a time
@@ -48,9 +54,16 @@ class Spool:
     page when it is accessed. writer: of a sink that takes joined rows as they come.
     """
 
-    def __init__(self, joined: pa.Schema, streams: tuple[pa.Schema, ...],
-                 ids: tuple[tuple[str, ...], ...], writer: RowWriter | None = None,
-                 first: int | None = None, *, closes: bool = False):
+    def __init__(
+        self,
+        joined: pa.Schema,
+        streams: tuple[pa.Schema, ...],
+        ids: tuple[tuple[str, ...], ...],
+        writer: RowWriter | None = None,
+        first: int | None = None,
+        *,
+        closes: bool = False,
+    ):
         """Make the spool. joined: schema of the joined rows, whose first columns are the (left)
         stream's; streams: schema of each stream's rows; ids: names of its id columns; closes: the
         sink needs the keys that become final."""
@@ -76,15 +89,20 @@ class Spool:
     @property
     def stream_schema(self) -> pa.Schema:
         """The (left) stream's columns in the types that the join returns."""
-        return pa.schema(list(self.output_schema)[:self._first])
+        return pa.schema(list(self.output_schema)[: self._first])
 
     @property
     def added_schema(self) -> pa.Schema:
-        return pa.schema(list(self.output_schema)[self._first:])
+        return pa.schema(list(self.output_schema)[self._first :])
 
-    def write(self, joined: pa.RecordBatch | None, unmatched: pa.RecordBatch | None,
-              side: int = 0, propagated: list[str] | None = None,
-              final: Final | None = None) -> None:
+    def write(
+        self,
+        joined: pa.RecordBatch | None,
+        unmatched: pa.RecordBatch | None,
+        side: int = 0,
+        propagated: list[str] | None = None,
+        final: Final | None = None,
+    ) -> None:
         """Write what an operator has finished. unmatched: tuples of the side, and the reason;
         propagated: patterns over the side's join columns; final: keys of the left stream that no
         later row has."""
@@ -105,8 +123,9 @@ class Spool:
         if unmatched is not None and unmatched.num_rows:
             # by position: the stream may also have a column named reason
             *columns, reasons = unmatched.columns
-            tuples = pa.RecordBatch.from_arrays(columns,
-                                                schema=pa.schema(list(unmatched.schema)[:-1]))
+            tuples = pa.RecordBatch.from_arrays(
+                columns, schema=pa.schema(list(unmatched.schema)[:-1])
+            )
             self.keep(tuples, reasons, side)
 
     def keep(self, tuples: pa.RecordBatch, reasons: pa.Array, side: int = 0) -> None:
@@ -121,10 +140,12 @@ class Spool:
 
     def reject(self, rejected: Sequence[Rejected], side: int = 0) -> None:
         """Write what could not be read: its text, the reason, and its place."""
-        columns = [pa.repeat(Reason.UNPARSABLE, len(rejected)),
-                   pa.array([self._side(side)] * len(rejected), pa.string()),
-                   pa.array([r.id for r in rejected], pa.string()),
-                   pa.array([json.dumps(_document(r)) for r in rejected])]
+        columns = [
+            pa.repeat(Reason.UNPARSABLE, len(rejected)),
+            pa.array([self._side(side)] * len(rejected), pa.string()),
+            pa.array([r.id for r in rejected], pa.string()),
+            pa.array([json.dumps(_document(r)) for r in rejected]),
+        ]
         self._append("unmatched", pa.record_batch(columns, schema=UNMATCHED))
 
     def joined(self) -> pa.Table:
@@ -140,8 +161,9 @@ class Spool:
 
     def final(self) -> Final:
         """Return the keys that have become final."""
-        return Final(self._read("final") if "final" in self._schemas else pa.table({}),
-                     self._patterns)
+        return Final(
+            self._read("final") if "final" in self._schemas else pa.table({}), self._patterns
+        )
 
     def _append(self, name: str, batch: pa.RecordBatch) -> None:
         self._gathered[name].add(batch)
@@ -171,13 +193,16 @@ def _document(rejected: Rejected) -> dict[str, Any]:
     return {TEXT: rejected.text, "why": rejected.detail, **where}
 
 
-def unmatched_rows(tuples: pa.RecordBatch, reasons: pa.Array, id_columns: tuple[str, ...],
-                   side: str | None = None) -> pa.RecordBatch:
+def unmatched_rows(
+    tuples: pa.RecordBatch, reasons: pa.Array, id_columns: tuple[str, ...], side: str | None = None
+) -> pa.RecordBatch:
     """Return tuples as rows of the table ``unmatched``."""
     texts = [json.dumps(row, default=_plain) for row in python_rows(tuples)]
     sides = pa.array([side] * len(texts), pa.string())
-    return pa.record_batch([reasons, sides, stream_ids(tuples, id_columns),
-                            pa.array(texts, pa.string())], schema=UNMATCHED)
+    return pa.record_batch(
+        [reasons, sides, stream_ids(tuples, id_columns), pa.array(texts, pa.string())],
+        schema=UNMATCHED,
+    )
 
 
 def _plain(value: Any) -> str:

@@ -110,8 +110,9 @@ class StatusFile:
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
-                 _: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: object
+    ) -> None:
         self._ended.set()
         self._thread.join()
         if error is not None:
@@ -144,8 +145,9 @@ class StatusFile:
 
 
 # The end of a Python traceback: the error after the last frame and its code.
-RAISED = re.compile(r'^  File "[^\n]*\n(?:    [^\n]*\n)*(?:[\w.]+\.)?(\S[^\n]*(?:\n\S[^\n]*)*)',
-                    re.MULTILINE)
+RAISED = re.compile(
+    r'^  File "[^\n]*\n(?:    [^\n]*\n)*(?:[\w.]+\.)?(\S[^\n]*(?:\n\S[^\n]*)*)', re.MULTILINE
+)
 
 
 def _why(error: BaseException) -> str:
@@ -177,10 +179,13 @@ def checkpoint_lock(checkpoint: Path) -> Iterator[None]:
                 if time.monotonic() > deadline:
                     f.seek(0)
                     holder = f.read().strip() or "unknown"
-                    raise ConfigError("checkpoint", f"is in use by another app ({holder})",
-                                      str(checkpoint),
-                                      f"Stop it first (touch {checkpoint / 'stop'}), or give "
-                                      f"another --checkpoint.") from None
+                    raise ConfigError(
+                        "checkpoint",
+                        f"is in use by another app ({holder})",
+                        str(checkpoint),
+                        f"Stop it first (touch {checkpoint / 'stop'}), or give "
+                        f"another --checkpoint.",
+                    ) from None
                 time.sleep(0.05)
         f.truncate(0)
         f.write(f"pid {os.getpid()} on {socket.gethostname()}")

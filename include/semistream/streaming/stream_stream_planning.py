@@ -49,48 +49,80 @@ class StreamStreamPlanner:
         """Raise ConfigError if the streams had ended with the newest commit: a tuple that comes now
         may match one that was reported as unmatched."""
         if last is not None and last[1]:
-            raise ConfigError("end", f"was given with batch {last[0]}, after which nothing comes",
-                              True, "Load both streams anew: semistream reset APP.")
+            raise ConfigError(
+                "end",
+                f"was given with batch {last[0]}, after which nothing comes",
+                True,
+                "Load both streams anew: semistream reset APP.",
+            )
 
     def wanted(self, partitions: int) -> Plan[StreamStreamPlan]:
         s = self.settings
-        return Plan((StreamStreamPlan(
-            s.algorithm.lower(), int(s.memory) // partitions, self.job.join_type,
-            dict(s.parameters), tuple(self.job.on.items()), partitions,
-            (self.job.left.promises, self.job.right.promises),
-            self.job.within.model_dump() if self.job.within else None, reason=s.reason),))
+        return Plan(
+            (
+                StreamStreamPlan(
+                    s.algorithm.lower(),
+                    int(s.memory) // partitions,
+                    self.job.join_type,
+                    dict(s.parameters),
+                    tuple(self.job.on.items()),
+                    partitions,
+                    (self.job.left.promises, self.job.right.promises),
+                    self.job.within.model_dump() if self.job.within else None,
+                    reason=s.reason,
+                ),
+            )
+        )
 
-    def without_sample(self, streams: tuple[pa.Schema, ...],
-                       partitions: int) -> Plan[StreamStreamPlan]:
+    def without_sample(
+        self, streams: tuple[pa.Schema, ...], partitions: int
+    ) -> Plan[StreamStreamPlan]:
         return self.wanted(partitions)
 
-    def change(self, sample: Callable[[], pa.RecordBatch], history: Callable[[], object],
-               partitions: int) -> None:
+    def change(
+        self, sample: Callable[[], pa.RecordBatch], history: Callable[[], object], partitions: int
+    ) -> None:
         """Check that what is held can continue with the present settings. Raises ConfigError for
         any change except of memory, which can only grow."""
-        (wanted,), (present,) = self.wanted(
-            self.settings.partitions or self.plan.partitions).joins, self.plan.joins
-        for name in ("partitions", "algorithm", "parameters", "join_type", "on", "within",
-                     "promises"):
+        (wanted,), (present,) = (
+            self.wanted(self.settings.partitions or self.plan.partitions).joins,
+            self.plan.joins,
+        )
+        for name in (
+            "partitions",
+            "algorithm",
+            "parameters",
+            "join_type",
+            "on",
+            "within",
+            "promises",
+        ):
             asked, former = getattr(wanted, name), getattr(present, name)
             if asked != former:
-                raise ConfigError(name, f"must stay what the load began with, {former!r}, as its "
-                                        "state goes by it", asked,
-                                  "Give the former one, or load anew: semistream reset APP.")
+                raise ConfigError(
+                    name,
+                    f"must stay what the load began with, {former!r}, as its state goes by it",
+                    asked,
+                    "Give the former one, or load anew: semistream reset APP.",
+                )
         if wanted.memory < present.memory:
-            log.warning("M goes on with %s bytes for each partition, as what is held may need them",
-                        f"{present.memory:,}")
+            log.warning(
+                "M goes on with %s bytes for each partition, as what is held may need them",
+                f"{present.memory:,}",
+            )
             wanted = replace(wanted, memory=present.memory)
         self.plan = Plan((wanted,))
 
-    def open(self, plan: Plan[StreamStreamPlan],
-             streams: tuple[pa.Schema, ...]) -> tuple[pa.Schema, pa.Schema]:
+    def open(
+        self, plan: Plan[StreamStreamPlan], streams: tuple[pa.Schema, ...]
+    ) -> tuple[pa.Schema, pa.Schema]:
         self.plan = plan
         return self._check(plan, streams)
 
     @staticmethod
-    def _check(plan: Plan[StreamStreamPlan],
-               streams: tuple[pa.Schema, ...]) -> tuple[pa.Schema, pa.Schema]:
+    def _check(
+        plan: Plan[StreamStreamPlan], streams: tuple[pa.Schema, ...]
+    ) -> tuple[pa.Schema, pa.Schema]:
         (join,) = plan.joins
         for side in range(len(streams)):
             punctuation_sources(join, side, streams, 0)

@@ -66,24 +66,41 @@ class Totals:
 
     def status(self) -> dict[str, Any]:
         """Return the totals that ``status.json`` shows while the app runs."""
-        return {"rows_read": self.rows_read, "matched": self.matched, "unmatched": self.unmatched,
-                "service_rate": self.service_rate, "memory_peak": self.memory_peak,
-                "resident_peak": self.resident_peak, "median_wait": self.median_wait,
-                "longest_wait": self.longest_wait}
+        return {
+            "rows_read": self.rows_read,
+            "matched": self.matched,
+            "unmatched": self.unmatched,
+            "service_rate": self.service_rate,
+            "memory_peak": self.memory_peak,
+            "resident_peak": self.resident_peak,
+            "median_wait": self.median_wait,
+            "longest_wait": self.longest_wait,
+        }
 
     def summary(self, plan: Plan[Any]) -> dict[str, Any]:
         """Return the totals for ``summary.json``. plan: the one that the run ended with."""
         return {
-            "algorithm": plan.algorithm, "reason": plan.reason, "parameters": plan.parameters,
-            "partitions": plan.partitions, "master_version": plan.version,
-            "batches": self.batches, "rows_read": self.rows_read, "matched": self.matched,
-            "unmatched": self.unmatched, "rejected": dict(self.rejected),
-            "output_rows": self.output_rows, "nulled": dict(self.nulled),
-            "service_rate": self.service_rate, "cache_hits": self.cache_hits,
+            "algorithm": plan.algorithm,
+            "reason": plan.reason,
+            "parameters": plan.parameters,
+            "partitions": plan.partitions,
+            "master_version": plan.version,
+            "batches": self.batches,
+            "rows_read": self.rows_read,
+            "matched": self.matched,
+            "unmatched": self.unmatched,
+            "rejected": dict(self.rejected),
+            "output_rows": self.output_rows,
+            "nulled": dict(self.nulled),
+            "service_rate": self.service_rate,
+            "cache_hits": self.cache_hits,
             "cache_share": self.cache_hits / self.finished if self.finished else 0.0,
-            "memory_peak": self.memory_peak, "resident_peak": self.resident_peak,
-            "median_wait": self.median_wait, "longest_wait": self.longest_wait,
-            "bytes_read": self.bytes_read}
+            "memory_peak": self.memory_peak,
+            "resident_peak": self.resident_peak,
+            "median_wait": self.median_wait,
+            "longest_wait": self.longest_wait,
+            "bytes_read": self.bytes_read,
+        }
 
 
 def end_to_end(summary: Mapping[str, Any]) -> float:
@@ -96,26 +113,37 @@ def describe(summary: dict[str, Any]) -> str:
     """Return the summary as text for people."""
     s = summary
     lines = [
-        ("rows read", f"{s['rows_read']:,}"), ("matched", f"{s['matched']:,}"),
+        ("rows read", f"{s['rows_read']:,}"),
+        ("matched", f"{s['matched']:,}"),
         ("unmatched", f"{s['unmatched']:,}"),
         *((f"  {reason}", f"{count:,}") for reason, count in sorted(s["rejected"].items())),
         ("waiting", f"{s['waiting']:,}"),
         *((f"  {side}", f"{count:,}") for side, count in s["sides"].items()),
         ("output rows", f"{s['output_rows']:,}"),
-        *((f"  NULL, not a number: {column}", f"{count:,}")
-          for column, count in sorted(s.get("nulled", {}).items())),
+        *(
+            (f"  NULL, not a number: {column}", f"{count:,}")
+            for column, count in sorted(s.get("nulled", {}).items())
+        ),
         ("service rate", f"{s['service_rate']:,.0f} tuples/s"),
         ("end to end", f"{end_to_end(s):,.0f} tuples/s"),
-        *(() if s["sides"] else (
-            ("through the cache", f"{s['cache_share']:.1%}"),
-            ("waited, median", in_seconds(s["median_wait"])),
-            ("waited, longest", in_seconds(s["longest_wait"])))),
+        *(
+            ()
+            if s["sides"]
+            else (
+                ("through the cache", f"{s['cache_share']:.1%}"),
+                ("waited, median", in_seconds(s["median_wait"])),
+                ("waited, longest", in_seconds(s["longest_wait"])),
+            )
+        ),
         ("peak memory", f"{s['memory_peak']:,} of {s['memory_budget']:,} bytes"),
         ("peak resident", f"{s['resident_peak']:,} bytes a worker"),
-        ("seconds", f"{s['seconds']:.1f}")]
-    title = (f"{s['app']}: {s['algorithm']} with {s['partitions']} "
-             f"{'partition' if s['partitions'] == 1 else 'partitions'}, {s['batches']} "
-             f"{'batch' if s['batches'] == 1 else 'batches'}")
+        ("seconds", f"{s['seconds']:.1f}"),
+    ]
+    title = (
+        f"{s['app']}: {s['algorithm']} with {s['partitions']} "
+        f"{'partition' if s['partitions'] == 1 else 'partitions'}, {s['batches']} "
+        f"{'batch' if s['batches'] == 1 else 'batches'}"
+    )
     if s["master_version"]:
         title += f", master {s['master_version']}"
     if s["reason"]:

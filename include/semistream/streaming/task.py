@@ -79,6 +79,7 @@ class Work:
     def place_splits(self, shares: Sequence[Sequence[tuple[int, Splits[Any]]]]) -> Placing:
         """Return the function for ``mapInArrow`` of the tasks that read splits for others. Each
         input row is the number of a share: splits, each with their side."""
+
         def place(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:
                 for number in batch.column(0).to_pylist():
@@ -89,6 +90,7 @@ class Work:
 
     def place_records(self, number: int, decoder: Decoder) -> Placing:
         """Return the function for ``mapInArrow`` over the records that Spark brings of a side."""
+
         def place(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             return self.side(number).messages(decoder.decode(batches))
 
@@ -97,8 +99,9 @@ class Work:
     def join_messages(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Join the messages of a partition, see ``exchange``; the function for ``mapInArrow``.
         Yields one row: the load's record as JSON."""
-        yield pa.record_batch([pa.array([self._summary(read_messages(batches, self.streams))])],
-                              names=["summary"])
+        yield pa.record_batch(
+            [pa.array([self._summary(read_messages(batches, self.streams))])], names=["summary"]
+        )
 
     def join_nothing(self, _: Iterator[object]) -> Iterator[tuple[str]]:
         """Join a partition that gets no messages; the function for ``mapPartitions``. Yields the
@@ -133,12 +136,19 @@ class Work:
         operator = self._operator(partition)
         operator.begin(began)
         before = operator.count()
-        sketch = (SampledSketch((self.batch, self.drain, partition))
-                  if self.sketched and operator.sketched else None)
-        with Spool(operator.output_schema, self.streams, self.ids,
-                   self.sink.writer(operator.output_schema, self.app, self.batch, self.drain,
-                                    partition),
-                   operator.first, closes=self.sink.closing is not None) as spool:
+        sketch = (
+            SampledSketch((self.batch, self.drain, partition))
+            if self.sketched and operator.sketched
+            else None
+        )
+        with Spool(
+            operator.output_schema,
+            self.streams,
+            self.ids,
+            self.sink.writer(operator.output_schema, self.app, self.batch, self.drain, partition),
+            operator.first,
+            closes=self.sink.closing is not None,
+        ) as spool:
             refused, changed = self._run(operator, self._tuples(partition, batches), spool, sketch)
             name, former = self._state_file(partition, changed), self.states.get(partition, "")
             record = self._checked(operator.counted(self._load(partition), before, refused, name))
@@ -178,8 +188,13 @@ class Work:
             operator.restore(Path(self.checkpoint) / "state" / before)
         return operator
 
-    def _run(self, operator: JoinOperator, batches: Iterator[Input], spool: Spool,
-             sketch: SampledSketch | None) -> tuple[Refused, bool]:
+    def _run(
+        self,
+        operator: JoinOperator,
+        batches: Iterator[Input],
+        spool: Spool,
+        sketch: SampledSketch | None,
+    ) -> tuple[Refused, bool]:
         """Feed the operator with the input, and the sketch with its keys. Return the counts of
         tuples rejected before the operator, and whether the operator's state may have changed."""
         refused, read = Refused(), False
@@ -209,16 +224,28 @@ class Work:
     def _load(self, partition: int) -> LoadRecord:
         """Return the partition's record, without counts."""
         return LoadRecord(
-            self.app, self.batch, self.drain, partition, self.plan.algorithm, inputs=(),
-            rows_read=0, matched=0, output_rows=0, memory_budget=self.plan.memory,
-            resident_peak=process_peak().read(), reason=self.plan.reason or None)
+            self.app,
+            self.batch,
+            self.drain,
+            partition,
+            self.plan.algorithm,
+            inputs=(),
+            rows_read=0,
+            matched=0,
+            output_rows=0,
+            memory_budget=self.plan.memory,
+            resident_peak=process_peak().read(),
+            reason=self.plan.reason or None,
+        )
 
     def _checked(self, record: LoadRecord) -> LoadRecord:
         """Return the record with its service rate. Raises StateError if its tuples do not add up;
         then nothing is loaded."""
         if any(map(unaccounted, (record, *record.inputs))):
-            raise StateError(f"partition {record.partition} of batch {self.batch} does not add up: "
-                             f"{record}; {self.plan.algorithm} lost or doubled tuples. Not loaded.")
+            raise StateError(
+                f"partition {record.partition} of batch {self.batch} does not add up: "
+                f"{record}; {self.plan.algorithm} lost or doubled tuples. Not loaded."
+            )
         finished = record.matched + record.unmatched
         return replace(record, service_rate=finished / record.seconds if record.seconds else 0.0)
 
@@ -241,16 +268,16 @@ def records_of(summaries: Iterable[str]) -> list[LoadRecord]:
     return sorted(records, key=lambda record: record.partition)
 
 
-def open_operator(plan: Plan[Any], streams: tuple[pa.Schema, ...],
-                  partition: int) -> JoinOperator:
+def open_operator(plan: Plan[Any], streams: tuple[pa.Schema, ...], partition: int) -> JoinOperator:
     """Return a new operator of a partition. Raises ConfigError for a plan that cannot work."""
     (join,) = plan.joins
     if isinstance(join, StreamStreamPlan):
         # imported only here: one stream does not need it
         from semistream.streaming.punctuating import punctuation_sources
 
-        sources = tuple(punctuation_sources(join, side, streams, partition)
-                        for side in range(len(streams)))
+        sources = tuple(
+            punctuation_sources(join, side, streams, partition) for side in range(len(streams))
+        )
         return StreamStreamOperator(join.open(streams), sources, join.partitions == 1)
     return SemiStreamOperator(join.open(streams[0], partition), join.role)
 

@@ -73,8 +73,12 @@ class WaitingBound:
         self._interval = trigger or 0.0  # s between the last two micro-batches
         self._paced, self._began = 0, time.monotonic()  # micro-batches of this run, and its start
         if given and given < (least := TRIGGERS * (trigger or 0.0)):
-            raise ConfigError("max_wait", f"must be at least {TRIGGERS} triggers, {least:g} s",
-                              given, "Give more, or a shorter trigger.")
+            raise ConfigError(
+                "max_wait",
+                f"must be at least {TRIGGERS} triggers, {least:g} s",
+                given,
+                "Give more, or a shorter trigger.",
+            )
 
     def choose(self, seconds: float) -> None:
         """Choose the bound for passes over R of so many seconds. Raises ConfigError if a given
@@ -83,9 +87,12 @@ class WaitingBound:
         least = max(TRIGGERS * trigger, trigger + seconds / MOST_SHARE)
         if self._given and self._given < least:
             refusal = ConfigError(
-                "max_wait", f"must be at least {least:.3g} s: a pass over R, in which every tuple "
-                f"meets it, takes {seconds:.3g} s, and may take half of the time", self._given,
-                "Give more, or more partitions on more cores, each of which reads its part of R.")
+                "max_wait",
+                f"must be at least {least:.3g} s: a pass over R, in which every tuple "
+                f"meets it, takes {seconds:.3g} s, and may take half of the time",
+                self._given,
+                "Give more, or more partitions on more cores, each of which reads its part of R.",
+            )
             if not self._before:
                 raise refusal
             log.warning("%s", refusal)
@@ -94,8 +101,12 @@ class WaitingBound:
         cheap = max(TRIGGERS * trigger, trigger + seconds / SHARE)
         former, self.seconds = self.seconds, self._given or cheap
         if self.seconds != former or self._before == 0.0:
-            log.info("max_wait: a tuple waits for its master data for at most %.3g s (a pass over "
-                     "R takes %.3g s)", self.seconds, seconds)
+            log.info(
+                "max_wait: a tuple waits for its master data for at most %.3g s (a pass over "
+                "R takes %.3g s)",
+                self.seconds,
+                seconds,
+            )
 
     def demand(self, tuples: int) -> Demand | None:
         """Return what the bound demands of an algorithm. tuples: how many of the first micro-batch
@@ -125,8 +136,7 @@ class WaitingBound:
 
     def idle(self, seconds: float) -> bool:
         """Return whether the disk is idle: nothing came for as long as a pass over R takes."""
-        return (self._trigger is not None
-                and seconds > min(self._trigger, max(IDLE, self._pass)))
+        return self._trigger is not None and seconds > min(self._trigger, max(IDLE, self._pass))
 
     def check(self, longest: float, tuples: int) -> None:
         """Warn if tuples waited longer than the bound. tuples: how many the micro-batch read."""
@@ -137,13 +147,22 @@ class WaitingBound:
             return
         # tuples that waited before this run were due in its first micro-batch
         if self._paced < 2 and longest > COARSE * (now - self._began):
-            log.warning("tuples waited for up to %.3g s, longer than max_wait, %.3g s, with the "
-                        "time before this start of the load", longest, self.seconds)
+            log.warning(
+                "tuples waited for up to %.3g s, longer than max_wait, %.3g s, with the "
+                "time before this start of the load",
+                longest,
+                self.seconds,
+            )
             return
         self._warned = now
         known = self._paced > 1 and self._interval and tuples
         rate = f" at {tuples / self._interval:,.0f} tuples/s" if known else ""
-        log.warning("tuples waited for up to %.3g s, longer than max_wait, %.3g s%s. To keep a "
-                    "bound at this rate give more memory, more partitions on more cores, smaller "
-                    "micro-batches (max_files, max_rows) or a max_wait of %.2g s",
-                    longest, self.seconds, rate, 1.5 * longest)
+        log.warning(
+            "tuples waited for up to %.3g s, longer than max_wait, %.3g s%s. To keep a "
+            "bound at this rate give more memory, more partitions on more cores, smaller "
+            "micro-batches (max_files, max_rows) or a max_wait of %.2g s",
+            longest,
+            self.seconds,
+            rate,
+            1.5 * longest,
+        )

@@ -32,29 +32,49 @@ class Advice:
     demand: Demand | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        return {"about": self.about, "recommended": [recommendation(p) for p in self.best.values()],
-                "points": [asdict(p) for p in self.points]}
+        return {
+            "about": self.about,
+            "recommended": [recommendation(p) for p in self.best.values()],
+            "points": [asdict(p) for p in self.points],
+        }
 
     def tables(self) -> Iterator[Table]:
         """Yield one table a budget, the fastest algorithm first; with a bound on waiting, the
         algorithm that keeps it with the least work first."""
         for memory in dict.fromkeys(p.memory for p in self.points):
-            mine = sorted((p for p in self.points if p.memory == memory),
-                          key=lambda p: p.price.busy if p.price and not self.measured
-                          else -(p.rate or p.predicted_rate))
+            mine = sorted(
+                (p for p in self.points if p.memory == memory),
+                key=lambda p: (
+                    p.price.busy if p.price and not self.measured else -(p.rate or p.predicted_rate)
+                ),
+            )
             best = self.best.get(memory)
-            table = Table(title=f"M = {memory:,} bytes. {self.about}", title_justify="left",
-                          box=None, pad_edge=False)
-            for name in ("algorithm", "sizes", "predicted,\nsteady, tuples/s",
-                         *(("measured\ntuples/s", "error") if self.measured else ()),
-                         *(("master data\nMB/s", "busy") if self.demand else ()),
-                         "c_loop ms", "memory, bytes"):
-                table.add_column(name, justify="left"
-                                 if name in ("algorithm", "sizes", "memory, bytes") else "right")
+            table = Table(
+                title=f"M = {memory:,} bytes. {self.about}",
+                title_justify="left",
+                box=None,
+                pad_edge=False,
+            )
+            for name in (
+                "algorithm",
+                "sizes",
+                "predicted,\nsteady, tuples/s",
+                *(("measured\ntuples/s", "error") if self.measured else ()),
+                *(("master data\nMB/s", "busy") if self.demand else ()),
+                "c_loop ms",
+                "memory, bytes",
+            ):
+                table.add_column(
+                    name,
+                    justify="left" if name in ("algorithm", "sizes", "memory, bytes") else "right",
+                )
             for p in mine:
                 table.add_row(*self._row(p), style="bold green" if p is best else None)
-            table.caption = (f"Best: {best.algorithm}, {format_sizes(best.parameters)}" if best
-                             else "M is too small for all of them")
+            table.caption = (
+                f"Best: {best.algorithm}, {format_sizes(best.parameters)}"
+                if best
+                else "M is too small for all of them"
+            )
             if best and best.price and self.demand:
                 table.caption += "; " + describe_price(best.price, self.demand)
             table.caption_justify = "left"
@@ -62,47 +82,90 @@ class Advice:
 
     def _row(self, p: Point) -> list[str]:
         if not p.predicted_rate and p.rate is None:
-            return [p.algorithm, "–", "–", *(["–", "–"] if self.measured else []),
-                    *(["–", "–"] if self.demand else []), "–", p.error]
+            return [
+                p.algorithm,
+                "–",
+                "–",
+                *(["–", "–"] if self.measured else []),
+                *(["–", "–"] if self.demand else []),
+                "–",
+                p.error,
+            ]
         wrong = error(p)
-        told = [f"{p.rate:,.0f}" if p.rate else "failed",
-                f"{wrong:+.0%}" if not math.isnan(wrong) else "–"] if self.measured else []
-        parts = (p.error if p.state == FAILED
-                 else ", ".join(f"{k} {v:,.0f}" for k, v in p.predicted_memory.items()))
-        return [p.algorithm, format_sizes(p.parameters), f"{p.predicted_rate:,.0f}", *told,
-                *((f"{p.price.bytes_read / 1e6:,.1f}", f"{p.price.busy:.0%}") if p.price else ()),
-                f"{1e3 * p.predicted_c_loop:.2f}", parts]
+        told = (
+            [
+                f"{p.rate:,.0f}" if p.rate else "failed",
+                f"{wrong:+.0%}" if not math.isnan(wrong) else "–",
+            ]
+            if self.measured
+            else []
+        )
+        parts = (
+            p.error
+            if p.state == FAILED
+            else ", ".join(f"{k} {v:,.0f}" for k, v in p.predicted_memory.items())
+        )
+        return [
+            p.algorithm,
+            format_sizes(p.parameters),
+            f"{p.predicted_rate:,.0f}",
+            *told,
+            *((f"{p.price.bytes_read / 1e6:,.1f}", f"{p.price.busy:.0%}") if p.price else ()),
+            f"{1e3 * p.predicted_c_loop:.2f}",
+            parts,
+        ]
 
 
-def advise(case: SizingInput, settings: TuneSettings, places: Paths, measured: bool = False,
-           progress: Progress = silent) -> Advice:
+def advise(
+    case: SizingInput,
+    settings: TuneSettings,
+    places: Paths,
+    measured: bool = False,
+    progress: Progress = silent,
+) -> Advice:
     """Return the advice: by the cost models alone, which takes a moment, or with ``measured`` after
     running the grid's points one after the other."""
     demand = Demand(settings.max_wait, settings.rate) if settings.rate else None
     costs = costs_for(case, places, settings.calibrate)
-    points = grid(case, settings.memory, case.algorithms(settings.algorithms),
-                  settings.grid if measured else 1, costs, demand)
+    points = grid(
+        case,
+        settings.memory,
+        case.algorithms(settings.algorithms),
+        settings.grid if measured else 1,
+        costs,
+        demand,
+    )
     if measured:
         done: list[Point] = []
         for p in points:
             progress("measuring", len(done), len(points))
             done.append(measure(case, p))
         points = done
-    machine = costs.machine if costs.measured else (
-        f"{costs.machine} (rates only compare; --calibrate measures this one's)")
+    machine = (
+        costs.machine
+        if costs.measured
+        else (f"{costs.machine} (rates only compare; --calibrate measures this one's)")
+    )
     return Advice(describe(case, machine), points, recommend(points), measured, demand)
 
 
 def describe(case: SizingInput, machine: str) -> str:
     """Describe the case for people."""
     operators = "1 operator" if case.partitions == 1 else f"{case.partitions} operators"
-    return (f"{operators}, {case.relation.manifest.tuple_count:,} master tuples of "
-            f"{case.relation.tuple_bytes:.0f} bytes, {case.sample.num_rows:,} stream tuples looked "
-            f"at, costs of {machine}")
+    return (
+        f"{operators}, {case.relation.manifest.tuple_count:,} master tuples of "
+        f"{case.relation.tuple_bytes:.0f} bytes, {case.sample.num_rows:,} stream tuples looked "
+        f"at, costs of {machine}"
+    )
 
 
 def recommendation(p: Point) -> dict[str, Any]:
     """Return the settings of a load that a point recommends."""
-    return {"memory": p.memory, "partitions": p.partitions, "algorithm": p.algorithm,
-            "parameters": p.parameters,
-            "rate": p.rate or p.predicted_rate, "measured": p.rate is not None}
+    return {
+        "memory": p.memory,
+        "partitions": p.partitions,
+        "algorithm": p.algorithm,
+        "parameters": p.parameters,
+        "rate": p.rate or p.predicted_rate,
+        "measured": p.rate is not None,
+    }

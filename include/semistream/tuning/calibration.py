@@ -48,9 +48,16 @@ TABLES = (5_000, 50_000, 400_000, 1_600_000)  # tuples in H_S and H_R
 DISK_BUFFERS = (1_024, 4_096, 16_384)
 # (tuples in H_S, which part of R, disk tuples): the ratio of w to d must vary, or their costs could
 # not be separated
-RUNS = (*((table, *run) for table in TABLES[:3]
-          for run in ((0, 1_024), (0, 4_096), (0, 16_384), (2, 1_024), (2, 4_096))),
-        (TABLES[3], 0, 4_096), (TABLES[3], 0, 16_384), (TABLES[3], 1, 4_096))
+RUNS = (
+    *(
+        (table, *run)
+        for table in TABLES[:3]
+        for run in ((0, 1_024), (0, 4_096), (0, 16_384), (2, 1_024), (2, 4_096))
+    ),
+    (TABLES[3], 0, 4_096),
+    (TABLES[3], 0, 16_384),
+    (TABLES[3], 1, 4_096),
+)
 LEAST_BYTES = 20  # the least size of a tuple in a hash table
 CHUNK = 65_536  # stream tuples processed at a time
 CHUNKS = 12  # how many different chunks
@@ -77,8 +84,9 @@ class Stopwatch:
         self.seconds[part] = self.seconds.get(part, 0.0) + self.clock() - started
         self.tuples[part] = self.tuples.get(part, 0.0) + tuples
 
-    def watch(self, owner: Any, method: str, part: str,
-              tuples: Callable[..., int] = lambda *_: 0) -> None:
+    def watch(
+        self, owner: Any, method: str, part: str, tuples: Callable[..., int] = lambda *_: 0
+    ) -> None:
         """Time a method of one object from now on. For a generator, time what happens inside it."""
         plain = getattr(owner, method)
 
@@ -115,8 +123,9 @@ class Pace:
         self.clock = clock
         self.table = KeyTable(random.permutation(1 << 20))
         self.codes = random.integers(0, 1 << 20, 40_000)
-        payload = pa.FixedSizeBinaryArray.from_buffers(pa.binary(112), 1 << 16,
-                                                       [None, pa.py_buffer(bytes(112 << 16))])
+        payload = pa.FixedSizeBinaryArray.from_buffers(
+            pa.binary(112), 1 << 16, [None, pa.py_buffer(bytes(112 << 16))]
+        )
         self.batch = pa.RecordBatch.from_arrays([payload], ["payload"])
         self.rows = pa.array(random.integers(0, 1 << 16, 20_000))
         self._work()
@@ -152,10 +161,17 @@ class Head:
         return Head(self.whole.with_partition(tuples), self._tuples)
 
 
-def calibrate(sample: pa.RecordBatch, master: MasterRelation, on: Sequence[tuple[str, str]],
-              columns: Columns = None,
-              *, clock: Clock = "wall", memory: float = math.inf, seconds: float = 0.2,
-              pace: Callable[[], float] = lambda: 1.0) -> Costs:
+def calibrate(
+    sample: pa.RecordBatch,
+    master: MasterRelation,
+    on: Sequence[tuple[str, str]],
+    columns: Columns = None,
+    *,
+    clock: Clock = "wall",
+    memory: float = math.inf,
+    seconds: float = 0.2,
+    pace: Callable[[], float] = lambda: 1.0,
+) -> Costs:
     """Measure the costs for stream tuples like the sample's and for this master relation.
 
     clock: wall, or cpu on a shared machine (reading from a cold disk then costs nothing); memory:
@@ -164,19 +180,28 @@ def calibrate(sample: pa.RecordBatch, master: MasterRelation, on: Sequence[tuple
     master without tuples.
     """
     if not sample.num_rows or not master.tuple_count:
-        raise ConfigError("calibrate", "must be given tuples",
-                          (sample.num_rows, master.tuple_count),
-                          "Give a sample of the stream, and R.")
+        raise ConfigError(
+            "calibrate",
+            "must be given tuples",
+            (sample.num_rows, master.tuple_count),
+            "Give a sample of the stream, and R.",
+        )
     now, most = CLOCKS[clock], min(MOST_TUPLES, master.tuple_count)
     settings = []
     for head in (Head(master, most), Head(master, most // 2), Head(master, most // 4)):
         keys, random = master_keys(head, on), np.random.default_rng(0)
-        chunks = [with_keys(sample, keys, random.integers(0, keys.num_rows, CHUNK), on)
-                  for _ in range(CHUNKS)]
+        chunks = [
+            with_keys(sample, keys, random.integers(0, keys.num_rows, CHUNK), on)
+            for _ in range(CHUNKS)
+        ]
         settings.append(
-            Setting(chunks, keys, head, on, columns, now, seconds, pace, _matches(head)))
-    runs = [r for r in RUNS
-            if r[0] <= max(min(memory / LEAST_BYTES, MOST_ROWS / settings[0].matches), TABLES[0])]
+            Setting(chunks, keys, head, on, columns, now, seconds, pace, _matches(head))
+        )
+    runs = [
+        r
+        for r in RUNS
+        if r[0] <= max(min(memory / LEAST_BYTES, MOST_ROWS / settings[0].matches), TABLES[0])
+    ]
     phases = {"scan": _measure_phase(settings, "meshjoin", runs)}
     for phase, algorithm in (("index", "hybridjoin"), ("elevator", "elevatorjoin")):
         phases[phase] = _measure_phase(settings, algorithm, runs)
@@ -186,15 +211,30 @@ def calibrate(sample: pa.RecordBatch, master: MasterRelation, on: Sequence[tuple
     detection = _measure_detection(setting)
     switch = _measure_switch(setting)
     scan, index, elevator = (phases[p][0] for p in PHASES)
-    return Costs(platform.node(), scan, index, elevator, tables, look_up, output,
-                 *detection, switch,
-                 {"at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-                  "clock": clock, "pace": getattr(pace, "first", None),
-                  "cores": os.cpu_count(), "processor": processor(),
-                  "python": platform.python_version(), "pyarrow": pa.__version__,
-                  "master": master.name, "master_tuple_bytes": round(float(master.tuple_bytes), 2),
-                  "stream_tuple_bytes": round(sample.nbytes / sample.num_rows, 2),
-                  "fit": {name: fit for name, (_, fit) in phases.items()}})
+    return Costs(
+        platform.node(),
+        scan,
+        index,
+        elevator,
+        tables,
+        look_up,
+        output,
+        *detection,
+        switch,
+        {
+            "at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            "clock": clock,
+            "pace": getattr(pace, "first", None),
+            "cores": os.cpu_count(),
+            "processor": processor(),
+            "python": platform.python_version(),
+            "pyarrow": pa.__version__,
+            "master": master.name,
+            "master_tuple_bytes": round(float(master.tuple_bytes), 2),
+            "stream_tuple_bytes": round(sample.nbytes / sample.num_rows, 2),
+            "fit": {name: fit for name, (_, fit) in phases.items()},
+        },
+    )
 
 
 class Setting(NamedTuple):
@@ -213,68 +253,100 @@ class Setting(NamedTuple):
     def open(self, algorithm: str, disk_tuples: int, memory: int, **more: int) -> Any:
         # a join with an index may read every partition of R
         master = self.master.whole if REGISTRY[algorithm].needs_index else self.master
-        return open_join(algorithm, memory=memory, stream=self.chunks[0].schema, master=master,
-                         on=self.on, columns=self.columns,
-                         parameters={"disk_tuples": disk_tuples, **more})
+        return open_join(
+            algorithm,
+            memory=memory,
+            stream=self.chunks[0].schema,
+            master=master,
+            on=self.on,
+            columns=self.columns,
+            parameters={"disk_tuples": disk_tuples, **more},
+        )
 
 
 Fits = dict[str, dict[str, float]]  # by part: fixed seconds per iteration, median relative error
 
 
-def _measure_phase(settings: Sequence[Setting], algorithm: str,
-                   wanted: Sequence[tuple[int, ...]]) -> tuple[PhaseCosts, Fits]:
+def _measure_phase(
+    settings: Sequence[Setting], algorithm: str, wanted: Sequence[tuple[int, ...]]
+) -> tuple[PhaseCosts, Fits]:
     """Return the costs of a disk phase, and for each part (fixed seconds per iteration, median
     relative error of the fit)."""
-    runs = [_measure(settings[size], algorithm, table, disk_tuples) | {"part_of_r": size}
-            for table, size, disk_tuples in wanted]
+    runs = [
+        _measure(settings[size], algorithm, table, disk_tuples) | {"part_of_r": size}
+        for table, size, disk_tuples in wanted
+    ]
     runs = [r for r in runs if r["w"]]
     if not runs:
-        raise ConfigError("calibrate", f"must have a master of at least {4 * RUNS[0][2]:,} tuples",
-                          settings[0].master.tuple_count,
-                          "Use the costs of a larger one.")
+        raise ConfigError(
+            "calibrate",
+            f"must have a master of at least {4 * RUNS[0][2]:,} tuples",
+            settings[0].master.tuple_count,
+            "Use the costs of a larger one.",
+        )
     tables = sorted({r["table"] for r in runs})
     whole = [r for r in runs if r["part_of_r"] == 0]  # a smaller R stays in the processor's caches
-    fits = {part: _fit(some, part, flat, steep, tables) for some, part, flat, steep in (
-        (whole, "codes", ["disk_tuples"], []), (whole, "payload", ["disk_tuples"], []),
-        (runs, "find", [], ["disk_tuples", "matches"]),
-        (runs, "output", ["disk_tuples"], ["matches"]),
-        (runs, "remove", [], ["w"]), (runs, "append", [], ["w"]), (runs, "stream", ["w"], []),
-        (whole, "left", ["disk_tuples"], []))}
+    fits = {
+        part: _fit(some, part, flat, steep, tables)
+        for some, part, flat, steep in (
+            (whole, "codes", ["disk_tuples"], []),
+            (whole, "payload", ["disk_tuples"], []),
+            (runs, "find", [], ["disk_tuples", "matches"]),
+            (runs, "output", ["disk_tuples"], ["matches"]),
+            (runs, "remove", [], ["w"]),
+            (runs, "append", [], ["w"]),
+            (runs, "stream", ["w"], []),
+            (whole, "left", ["disk_tuples"], []),
+        )
+    }
     left = fits.pop("left")
     fixed = {part: f.fixed for part, f in fits.items()}
     each, every = fits["find"].steep  # a disk tuple's look-up; a match's step along its key's chain
     code, payload = fits["codes"], fits["payload"]
     busy = (code.fixed + payload.fixed, code.flat[0] + payload.flat[0])
     waits = _measure_waits(settings[0], algorithm != "hybridjoin", *busy)
-    costs = PhaseCosts(tuple(tables), look_up=tuple(c + fits["output"].flat[0] for c in each),
-                       output=tuple(map(sum, zip(fits["output"].steep[0], every, strict=True))),
-                       remove=fits["remove"].steep[0],
-                       append=fits["append"].steep[0], read_stream=fits["stream"].flat[0],
-                       read_partition=fixed["codes"] + fixed["payload"],
-                       read_code=fits["codes"].flat[0],
-                       payload=fixed["payload"], read_payload=fits["payload"].flat[0],
-                       iteration=sum(fixed.values()) - fixed["codes"] - fixed["payload"],
-                       probe=fixed["find"] + fixed["remove"], wait_partition=waits.fixed,
-                       wait_tuple=waits.flat[0], left_partition=left.fixed, left_tuple=left.flat[0])
+    costs = PhaseCosts(
+        tuple(tables),
+        look_up=tuple(c + fits["output"].flat[0] for c in each),
+        output=tuple(map(sum, zip(fits["output"].steep[0], every, strict=True))),
+        remove=fits["remove"].steep[0],
+        append=fits["append"].steep[0],
+        read_stream=fits["stream"].flat[0],
+        read_partition=fixed["codes"] + fixed["payload"],
+        read_code=fits["codes"].flat[0],
+        payload=fixed["payload"],
+        read_payload=fits["payload"].flat[0],
+        iteration=sum(fixed.values()) - fixed["codes"] - fixed["payload"],
+        probe=fixed["find"] + fixed["remove"],
+        wait_partition=waits.fixed,
+        wait_tuple=waits.flat[0],
+        left_partition=left.fixed,
+        left_tuple=left.flat[0],
+    )
     return costs, {part: {"fixed": f.fixed, "error": f.error} for part, f in fits.items()}
 
 
 def master_keys(master: Head, on: Sequence[tuple[str, str]]) -> pa.Table:
     """Return R's join columns."""
     whole = master.with_partition(65_536)
-    return pa.Table.from_batches([whole.read(i, [m for _, m in on])
-                                  for i in range(whole.partition_count)]).combine_chunks()
+    return pa.Table.from_batches(
+        [whole.read(i, [m for _, m in on]) for i in range(whole.partition_count)]
+    ).combine_chunks()
 
 
-def with_keys(sample: pa.RecordBatch, keys: pa.Table, which: np.ndarray,
-              on: Sequence[tuple[str, str]]) -> pa.RecordBatch:
+def with_keys(
+    sample: pa.RecordBatch, keys: pa.Table, which: np.ndarray, on: Sequence[tuple[str, str]]
+) -> pa.RecordBatch:
     """Return the sample's tuples, repeated, with these of R's keys, so that each finds a match."""
     drawn = keys.take(pa.array(which))
     rows = sample.take(pa.array(np.arange(len(which)) % sample.num_rows))
     for stream, column in on:
         i = rows.schema.get_field_index(stream)
-        rows = rows.set_column(i, rows.schema.field(i),
-                               pc.cast(drawn[column].combine_chunks(), rows.schema.field(i).type))
+        rows = rows.set_column(
+            i,
+            rows.schema.field(i),
+            pc.cast(drawn[column].combine_chunks(), rows.schema.field(i).type),
+        )
     return rows
 
 
@@ -297,8 +369,11 @@ def _measure(setting: Setting, algorithm: str, table: int, disk_tuples: int) -> 
     paces = [setting.pace()]
     paced = clock()
     warm, least = False, getattr(join.h_s, "chunks", 5)
-    while (not warm or clock() - before[3] < setting.seconds
-               or join.stats.iteration_count < before[0] + 5):
+    while (
+        not warm
+        or clock() - before[3] < setting.seconds
+        or join.stats.iteration_count < before[0] + 5
+    ):
         started = clock()
         for _ in join.process(next(pieces)):
             pass
@@ -306,8 +381,11 @@ def _measure(setting: Setting, algorithm: str, table: int, disk_tuples: int) -> 
         if clock() - paced > 0.05:
             paces.append(setting.pace())
             paced = clock()
-        if (not warm and join.stats.iteration_count > least
-                and join.stats.rows_read - join.stats.waiting > table // 3):
+        if (
+            not warm
+            and join.stats.iteration_count > least
+            and join.stats.rows_read - join.stats.waiting > table // 3
+        ):
             warm = True
             _watch_parts(watch, reading, join)
             gc.collect()
@@ -315,20 +393,28 @@ def _measure(setting: Setting, algorithm: str, table: int, disk_tuples: int) -> 
             reading.reset()
             paces.clear()
             paces.append(setting.pace())
-            before = (join.stats.iteration_count, join.stats.rows_read, join.stats.output_rows,
-                      clock())
+            before = (
+                join.stats.iteration_count,
+                join.stats.rows_read,
+                join.stats.output_rows,
+                clock(),
+            )
     now = join.stats
     total, rows = now.iteration_count - before[0], now.rows_read - before[1]
     matches = now.output_rows - before[2]
     slow = float(np.median(paces))
     s = {part: t / total / slow for part, t in watch.seconds.items()}
-    return {"table": float(table), "disk_tuples": watch.tuples["find"] / total, "w": rows / total,
-            "matches": matches / total,
-            **{part: t / total / slow for part, t in reading.seconds.items()},
-            **{part: s[part] for part in ("find", "remove", "append")},
-            "output": s["iterate"] - s["codes"] - s["payload"] - s["find"] - s["remove"],
-            "left": max(s["codes"] + s["payload"] - sum(reading.seconds.values()) / total / slow,
-                        0.0), "stream": s["process"] - s["iterate"] - s["append"]}
+    return {
+        "table": float(table),
+        "disk_tuples": watch.tuples["find"] / total,
+        "w": rows / total,
+        "matches": matches / total,
+        **{part: t / total / slow for part, t in reading.seconds.items()},
+        **{part: s[part] for part in ("find", "remove", "append")},
+        "output": s["iterate"] - s["codes"] - s["payload"] - s["find"] - s["remove"],
+        "left": max(s["codes"] + s["payload"] - sum(reading.seconds.values()) / total / slow, 0.0),
+        "stream": s["process"] - s["iterate"] - s["append"],
+    }
 
 
 def _filled_to(setting: Setting, algorithm: str, table: int, disk_tuples: int) -> Any:
@@ -393,8 +479,13 @@ class Fit(NamedTuple):
     error: float  # median relative
 
 
-def _fit(runs: Sequence[dict[str, float]], part: str, flat: Sequence[str], steep: Sequence[str],
-         tables: Sequence[float]) -> Fit:
+def _fit(
+    runs: Sequence[dict[str, float]],
+    part: str,
+    flat: Sequence[str],
+    steep: Sequence[str],
+    tables: Sequence[float],
+) -> Fit:
     """Fit seconds ~ fixed + sum of flat * c + sum of steep * c(table), where c(table) does not
     decrease."""
     from scipy.optimize import nnls
@@ -409,16 +500,21 @@ def _fit(runs: Sequence[dict[str, float]], part: str, flat: Sequence[str], steep
     split, many = 1 + len(flat), len(tables)
     grown = []
     for i in range(split, len(x), many):
-        c = np.cumsum(x[i:i + many])
+        c = np.cumsum(x[i : i + many])
         # cost hidden by the fixed cost of few tuples: take that of the next larger table
         c[c == 0] = c[np.argmax(c > 0)]
         grown.append(tuple(map(float, c)))
-    return Fit(float(x[0]), tuple(map(float, x[1:split])), tuple(grown),
-               float(np.median(np.abs(a @ x - 1))))
+    return Fit(
+        float(x[0]),
+        tuple(map(float, x[1:split])),
+        tuple(grown),
+        float(np.median(np.abs(a @ x - 1))),
+    )
 
 
-def _measure_cache(setting: Setting,
-                   tables: Sequence[float]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _measure_cache(
+    setting: Setting, tables: Sequence[float]
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return, for each table size, the seconds to look up a stream tuple in an H_R of so many
     tuples, and to output a row found there."""
     look_up, output, clock = [], [], setting.clock
@@ -450,12 +546,13 @@ def _filled(join: SemiStreamJoin, tuples: int) -> MasterCache:
     spec, master = join.spec, join.master
     parts = [DiskPartition(spec, i) for i in range(master.partition_count)]
     strings = sum(int(variable_bytes(p.payload).sum()) for p in parts)
-    cache = MasterCache(spec.fetched_schema, master.tuple_count + 1, master.tuple_count + 1,
-                        strings + 1)
+    cache = MasterCache(
+        spec.fetched_schema, master.tuple_count + 1, master.tuple_count + 1, strings + 1
+    )
     keys, owners = np.unique(np.concatenate([p.codes for p in parts])[:tuples], return_inverse=True)
     cache.stage(keys, np.zeros(len(keys)))
     for part, first in zip(parts, np.cumsum([0, *(len(p.codes) for p in parts)])[:-1], strict=True):
-        mine = owners[first:first + len(part.codes)]
+        mine = owners[first : first + len(part.codes)]
         cache.stage_tuples(part.payload, np.arange(len(mine)), mine, 1 << 60)
     cache.switch()
     return cache
@@ -466,30 +563,40 @@ def _measure_detection(setting: Setting) -> tuple[float, float, float]:
     per join value with a match, c_D per iteration)."""
     zipf, runs = ZipfKeys(setting.keys.num_rows, 1.0), []
     for disk_tuples, room in itertools.product(DISK_BUFFERS, (2_000_000, 12_000_000)):
-        if (4 * disk_tuples > setting.master.tuple_count
-                or room > setting.master.tuple_count * setting.master.tuple_bytes):
+        if (
+            4 * disk_tuples > setting.master.tuple_count
+            or room > setting.master.tuple_count * setting.master.tuple_bytes
+        ):
             continue  # otherwise all of R would be cached
         memory = setting.master.with_partition(disk_tuples).partition_bytes * 3 + room
         join = setting.open("cmeshjoin", disk_tuples, memory)
         watch, at, first, read, paces = Stopwatch(setting.clock), 0, -1, 0, []
         enough = min(DETECTION_TUPLES, 8 * setting.master.tuple_count) / setting.matches
         rows = max(int(CHUNK / setting.matches), LEAST_PIECE)
-        while (at < enough or first < 0
-               or join.stats.iteration_count < first + DETECTIONS):
+        while at < enough or first < 0 or join.stats.iteration_count < first + DETECTIONS:
             if first < 0 and join.stats.iteration_count > FILLING * join.scan.chunks:
-                watch.watch(join.h_r, "detect", "detect",
-                            lambda partition, f: len(np.unique(partition.codes[f > 0])))
+                watch.watch(
+                    join.h_r,
+                    "detect",
+                    "detect",
+                    lambda partition, f: len(np.unique(partition.codes[f > 0])),
+                )
                 first, read = join.stats.iteration_count, join.stats.disk_tuples_read
-            for _ in join.process(with_keys(setting.chunks[0], setting.keys,
-                                            zipf.draw(at, rows) - 1, setting.on)):
+            for _ in join.process(
+                with_keys(setting.chunks[0], setting.keys, zipf.draw(at, rows) - 1, setting.on)
+            ):
                 pass
             at += rows
             paces.append(setting.pace())
         n = join.stats.iteration_count - first
-        runs.append({"seconds": watch.seconds["detect"] / n / float(np.median(paces)),
-                     "disk_tuples": (join.stats.disk_tuples_read - read) / n,
-                     "matched": watch.tuples["detect"] / n,
-                     "table": 0.0})
+        runs.append(
+            {
+                "seconds": watch.seconds["detect"] / n / float(np.median(paces)),
+                "disk_tuples": (join.stats.disk_tuples_read - read) / n,
+                "matched": watch.tuples["detect"] / n,
+                "table": 0.0,
+            }
+        )
     if not runs:
         return TYPICAL.compare, TYPICAL.compare_match, TYPICAL.detection
     fit = _fit(runs, "seconds", ["disk_tuples", "matched"], [], [0.0])
@@ -499,7 +606,7 @@ def _measure_detection(setting: Setting) -> tuple[float, float, float]:
 def _measure_switch(setting: Setting) -> float:
     """Return c_B, in seconds per disk tuple."""
     codes = setting.master.with_partition(8_192).read_codes(0)
-    candidates = KeyTable(np.unique(codes)[::max(len(codes) // CANDIDATES, 1)].copy())
+    candidates = KeyTable(np.unique(codes)[:: max(len(codes) // CANDIDATES, 1)].copy())
     counted, times = np.zeros(len(candidates.keys), np.int32), []
     for _ in range(20):
         started = setting.clock()
@@ -512,7 +619,9 @@ def _measure_switch(setting: Setting) -> float:
 def processor() -> str:
     try:
         with open("/proc/cpuinfo") as f:
-            return next((line.split(":", 1)[1].strip()
-                         for line in f if line.startswith("model name")), platform.processor())
+            return next(
+                (line.split(":", 1)[1].strip() for line in f if line.startswith("model name")),
+                platform.processor(),
+            )
     except OSError:
         return platform.processor()

@@ -32,32 +32,53 @@ def costs_for(case: SizingInput, places: Paths, calibrate: bool) -> Costs:
     if calibrate:
         sample = case.tuples.slice(0, CALIBRATED_ROWS)
         try:
-            calibration.calibrate(sample, case.relation, case.on,
-                                  case.added).save(places.home / COSTS_FILE)
+            calibration.calibrate(sample, case.relation, case.on, case.added).save(
+                places.home / COSTS_FILE
+            )
         except ConfigError as e:
             known = known_costs(places.home)
-            return replace(known, machine=f"{known.machine}: this one's could not be measured, as "
-                                          f"{str(e).rstrip('.')}")
+            return replace(
+                known,
+                machine=f"{known.machine}: this one's could not be measured, as "
+                f"{str(e).rstrip('.')}",
+            )
     return known_costs(places.home)
 
 
 @contextmanager
-def open_case(settings: TuneSettings, places: Paths,
-              progress: Progress = silent) -> Iterator[SizingInput]:
+def open_case(
+    settings: TuneSettings, places: Paths, progress: Progress = silent
+) -> Iterator[SizingInput]:
     """Open the case. Raises ConfigError for a case that cannot be tuned."""
     if bool(settings.max_wait) != bool(settings.rate):
-        missing, given = (("rate", "max_wait") if settings.max_wait else ("max_wait", "rate"))
-        raise ConfigError(missing, f"must be given with {given}", None, "A bound on waiting takes "
-                          "the more, the more tuples come a second: give both, or neither.")
+        missing, given = ("rate", "max_wait") if settings.max_wait else ("max_wait", "rate")
+        raise ConfigError(
+            missing,
+            f"must be given with {given}",
+            None,
+            "A bound on waiting takes "
+            "the more, the more tuples come a second: give both, or neither.",
+        )
     with ExitStack() as stack:
-        case = _own(settings, stack, progress) if settings.stream is not None else _of_job(
-                settings, places, progress)
+        case = (
+            _own(settings, stack, progress)
+            if settings.stream is not None
+            else _of_job(settings, places, progress)
+        )
         if not case.sample.num_rows:
-            raise ConfigError("stream", "must have tuples", str(settings.stream or settings.job),
-                              "Give a sample with some.")
+            raise ConfigError(
+                "stream",
+                "must have tuples",
+                str(settings.stream or settings.job),
+                "Give a sample with some.",
+            )
         if case.partitions > case.relation.manifest.bucket_count:
-            raise ConfigError("partitions", "must be at most the buckets of the snapshot",
-                              case.partitions, "Ask for fewer.")
+            raise ConfigError(
+                "partitions",
+                "must be at most the buckets of the snapshot",
+                case.partitions,
+                "Ask for fewer.",
+            )
         stack.callback(case.relation.close)
         yield case
 
@@ -66,15 +87,23 @@ def _of_job(settings: TuneSettings, places: Paths, progress: Progress) -> Sizing
     from semistream import workloads
 
     if not settings.job:
-        raise ConfigError("job", "must be given, or a stream and its master data", None,
-                          "Name a job, or give a stream and master data.")
+        raise ConfigError(
+            "job",
+            "must be given, or a stream and its master data",
+            None,
+            "Name a job, or give a stream and master data.",
+        )
     job = workloads.load_job(settings.job, places)
     workloads.prepare(job, places, progress)
     role = only_role(job)
     relation = open_snapshot(snapshot_root(places.snapshots, role.dimension.name, role.key))
     relation.close()
-    return SizingInput(job, as_batch(stream_sample(job.stream, settings.rows)), relation.directory,
-                settings.partitions)
+    return SizingInput(
+        job,
+        as_batch(stream_sample(job.stream, settings.rows)),
+        relation.directory,
+        settings.partitions,
+    )
 
 
 def _own(settings: TuneSettings, stack: ExitStack, progress: Progress) -> SizingInput:
@@ -82,9 +111,16 @@ def _own(settings: TuneSettings, stack: ExitStack, progress: Progress) -> Sizing
 
     stream, relation, *_ = open_inputs(settings, stack, progress)
     rows = _first((c.rows for c in stream.chunks()), stream.schema, settings.rows)
-    job = Job.load({"name": "sample", "stream": {"path": str(settings.stream)},
-                    "master": {"name": relation.name},
-                    "on": settings.on, "columns": settings.columns, "fact_table": "tuning"})
+    job = Job.load(
+        {
+            "name": "sample",
+            "stream": {"path": str(settings.stream)},
+            "master": {"name": relation.name},
+            "on": settings.on,
+            "columns": settings.columns,
+            "fact_table": "tuning",
+        }
+    )
     return SizingInput(job, as_batch(rows), relation.directory, settings.partitions)
 
 
@@ -97,11 +133,16 @@ def stream_sample(spec: StreamSpec, rows: int) -> pa.Table:
         from semistream.streaming.sources.zipf import ZipfReader, zipf_tuples
 
         return pa.Table.from_batches(
-            [zipf_tuples(ZipfReader({"rows": str(rows), **spec.options}).keys, 0, rows)])
+            [zipf_tuples(ZipfReader({"rows": str(rows), **spec.options}).keys, 0, rows)]
+        )
     if spec.format not in ENDINGS or not spec.path or "://" in spec.path:
-        raise ConfigError("stream", f"must be files ({', '.join(ENDINGS)}) on this machine or zipf",
-                          spec.format, "Save some of the stream as a file and give that, with the "
-                                       "snapshot and the join columns.")
+        raise ConfigError(
+            "stream",
+            f"must be files ({', '.join(ENDINGS)}) on this machine or zipf",
+            spec.format,
+            "Save some of the stream as a file and give that, with the "
+            "snapshot and the join columns.",
+        )
     reader = find_reader(spec)
     source = reader.open()
     chunks = (chunk.rows for file in listed(spec) for chunk in source.read(file))

@@ -51,8 +51,14 @@ class Point:
     price: Price | None = None  # of a bound on waiting; bytes of all operators, time of the slowest
 
 
-def grid(case: SizingInput, budgets: Iterable[int], algorithms: Iterable[str], count: int,
-         costs: Costs, demand: Demand | None = None) -> list[Point]:
+def grid(
+    case: SizingInput,
+    budgets: Iterable[int],
+    algorithms: Iterable[str],
+    count: int,
+    costs: Costs,
+    demand: Demand | None = None,
+) -> list[Point]:
     """Return every algorithm's points for every budget. An algorithm for which the model finds no
     setting gets a point without parameters and with the error. demand: a bound on waiting, whose
     price is computed."""
@@ -63,10 +69,17 @@ def grid(case: SizingInput, budgets: Iterable[int], algorithms: Iterable[str], c
         each = int(memory) // case.partitions
         try:
             best = tune(algorithm, work, each, costs)
-            found = [p for sizes in around(case, best, each, count)
-                     if (p := predict(algorithm, work, each, costs, **sizes)).mu > 0]
-            points += [point_of(case, int(memory), p, p.sizes == best.sizes,
-                                priced(case, p, work, costs, mine)) for p in found]
+            found = [
+                p
+                for sizes in around(case, best, each, count)
+                if (p := predict(algorithm, work, each, costs, **sizes)).mu > 0
+            ]
+            points += [
+                point_of(
+                    case, int(memory), p, p.sizes == best.sizes, priced(case, p, work, costs, mine)
+                )
+                for p in found
+            ]
         except ConfigError as e:
             points.append(Point(0, algorithm, int(memory), case.partitions, {}, error=str(e)))
     return [replace(p, number=i) for i, p in enumerate(points)]
@@ -80,13 +93,20 @@ def around(case: SizingInput, best: Prediction, memory: int, count: int) -> list
         kind = MODELS[best.algorithm].sizes[name]
         (low, high), unit = kind.bounds(case.workload, memory), kind.unit(case.workload)
         steps = (size * 2.0 ** (i - (count - 1) // 2) for i in range(count))
-        axes.append(sorted({size if s == size else max(round(min(max(s, low), high) / unit), 1)
-                            * unit for s in steps}))
+        axes.append(
+            sorted(
+                {
+                    size if s == size else max(round(min(max(s, low), high) / unit), 1) * unit
+                    for s in steps
+                }
+            )
+        )
     return [dict(zip(best.sizes, sizes, strict=True)) for sizes in itertools.product(*axes)]
 
 
-def priced(case: SizingInput, p: Prediction, work: Workload, costs: Costs,
-           demand: Demand | None) -> Price | None:
+def priced(
+    case: SizingInput, p: Prediction, work: Workload, costs: Costs, demand: Demand | None
+) -> Price | None:
     """Return the price of the bound for all operators, of whose time the slowest operator's counts.
     work, demand: of one operator."""
     if demand is None:
@@ -95,11 +115,23 @@ def priced(case: SizingInput, p: Prediction, work: Workload, costs: Costs,
     return each._replace(bytes_read=each.bytes_read * case.partitions)
 
 
-def point_of(case: SizingInput, memory: int, p: Prediction, best: bool,
-             taken: Price | None = None) -> Point:
+def point_of(
+    case: SizingInput, memory: int, p: Prediction, best: bool, taken: Price | None = None
+) -> Point:
     turnover = p.h_s * p.w / p.w_s if p.w_s > 0 else 0.0
-    return Point(0, p.algorithm, memory, case.partitions, p.parameters, p.mu / case.share, p.c_loop,
-                 p.memory, best, turnover / case.share, price=taken)
+    return Point(
+        0,
+        p.algorithm,
+        memory,
+        case.partitions,
+        p.parameters,
+        p.mu / case.share,
+        p.c_loop,
+        p.memory,
+        best,
+        turnover / case.share,
+        price=taken,
+    )
 
 
 def measure(case: SizingInput, point: Point) -> Point:
@@ -112,18 +144,26 @@ def measure(case: SizingInput, point: Point) -> Point:
 
 
 def _measure(case: SizingInput, point: Point) -> Point:
-    join = open_join(point.algorithm, memory=point.memory // point.partitions,
-                     stream=case.sample.schema, master=case.relation,
-                     on=case.on, columns=case.added, parameters=point.parameters)
+    join = open_join(
+        point.algorithm,
+        memory=point.memory // point.partitions,
+        stream=case.sample.schema,
+        master=case.relation,
+        on=case.on,
+        columns=case.added,
+        parameters=point.parameters,
+    )
     stats, begun = join.stats, time.perf_counter()
-    chunks = itertools.cycle(case.tuples.slice(i, CHUNK)
-                             for i in range(0, case.tuples.num_rows, CHUNK))
+    chunks = itertools.cycle(
+        case.tuples.slice(i, CHUNK) for i in range(0, case.tuples.num_rows, CHUNK)
+    )
 
     def feed(tuples: int, cycles: float) -> None:
         """Process at least so many tuples and passes over R, or as many as the time allows."""
         start, rows, r = time.perf_counter(), stats.rows_read + tuples, stats.r_cycles + cycles
         while (past := time.perf_counter() - start) < LEAST_SECONDS or (
-                past < MOST_SECONDS and (stats.rows_read < rows or stats.r_cycles < r)):
+            past < MOST_SECONDS and (stats.rows_read < rows or stats.r_cycles < r)
+        ):
             chunk, hits = next(chunks), stats.cache_hits
             for _ in join.process(chunk):
                 pass
@@ -134,16 +174,36 @@ def _measure(case: SizingInput, point: Point) -> Point:
     scans = 0 if REGISTRY[point.algorithm].needs_index else 2
     enough = max(case.tuples.num_rows, int(TURNOVERS * point.turnover * case.share))
     feed(enough, scans)
-    before = (stats.matched + stats.unmatched, stats.seconds, stats.iteration_count,
-              stats.cache_hits)
+    before = (
+        stats.matched + stats.unmatched,
+        stats.seconds,
+        stats.iteration_count,
+        stats.cache_hits,
+    )
     feed(enough, scans)
-    finished, seconds, loops, hits = (now - then for now, then in zip(
-        (stats.matched + stats.unmatched, stats.seconds, stats.iteration_count, stats.cache_hits),
-        before, strict=True))
-    return replace(point, state=MEASURED, rate=finished / seconds / case.share,
-                   c_loop=seconds / loops if loops else None, cache_share=hits / max(finished, 1),
-                   memory_peak=stats.memory_peak * point.partitions, rows=stats.rows_read,
-                   seconds=time.perf_counter() - begun)
+    finished, seconds, loops, hits = (
+        now - then
+        for now, then in zip(
+            (
+                stats.matched + stats.unmatched,
+                stats.seconds,
+                stats.iteration_count,
+                stats.cache_hits,
+            ),
+            before,
+            strict=True,
+        )
+    )
+    return replace(
+        point,
+        state=MEASURED,
+        rate=finished / seconds / case.share,
+        c_loop=seconds / loops if loops else None,
+        cache_share=hits / max(finished, 1),
+        memory_peak=stats.memory_peak * point.partitions,
+        rows=stats.rows_read,
+        seconds=time.perf_counter() - begun,
+    )
 
 
 def settled(point: Point) -> bool:
@@ -155,8 +215,11 @@ def settled(point: Point) -> bool:
 def error(point: Point) -> float:
     """Return the error of the predicted rate relative to the measured one; nan if there is no
     measured rate or it has not settled, because the prediction is of the steady state."""
-    return (point.predicted_rate / point.rate - 1
-            if settled(point) and point.rate and point.predicted_rate else math.nan)
+    return (
+        point.predicted_rate / point.rate - 1
+        if settled(point) and point.rate and point.predicted_rate
+        else math.nan
+    )
 
 
 def recommend(points: Iterable[Point]) -> dict[int, Point]:
@@ -167,7 +230,9 @@ def recommend(points: Iterable[Point]) -> dict[int, Point]:
     for memory in dict.fromkeys(p.memory for p in known):
         mine = [p for p in known if p.memory == memory]
         measured = [p for p in mine if p.rate is not None]
-        found[memory] = (max(measured, key=lambda p: p.rate or 0.0) if measured
-                         else fastest(mine, lambda p: 1 / p.price.busy if p.price
-                                      else p.predicted_rate))
+        found[memory] = (
+            max(measured, key=lambda p: p.rate or 0.0)
+            if measured
+            else fastest(mine, lambda p: 1 / p.price.busy if p.price else p.predicted_rate)
+        )
     return found

@@ -27,27 +27,61 @@ from semistream.tuning.measure import FAILED, MEASURED, Point, error, settled
 SURFACE, CURVE = 17, 49  # predictions along each of two sizes, and along a single one
 SKEWS = np.linspace(0, 1.5, 7)
 SCALES = 2.0 ** np.arange(-3, 4)  # factors of M and |R| around the measured ones
-STYLE: dict[Any, Any] = {"svg.fonttype": "none", "font.family": "sans-serif", "font.size": 9,
-                         "axes.grid": True, "grid.alpha": 0.3, "axes.spines.top": False,
-                         "axes.spines.right": False, "svg.hashsalt": "semistream"}
-COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb", "#994f00",
-           "#006cd1", "#332288")
+STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "font.family": "sans-serif",
+    "font.size": 9,
+    "axes.grid": True,
+    "grid.alpha": 0.3,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "svg.hashsalt": "semistream",
+}
+COLOURS = (
+    "#4477aa",
+    "#ee6677",
+    "#228833",
+    "#ccbb44",
+    "#66ccee",
+    "#aa3377",
+    "#bbbbbb",
+    "#994f00",
+    "#006cd1",
+    "#332288",
+)
 
 
-def write_report(path: Path, about: Mapping[str, Any], points: Sequence[Point],
-                 best: Mapping[int, Point], case: SizingInput, costs: Costs) -> Path:
+def write_report(
+    path: Path,
+    about: Mapping[str, Any],
+    points: Sequence[Point],
+    best: Mapping[int, Point],
+    case: SizingInput,
+    costs: Costs,
+) -> Path:
     """Write the report and return the path of its page."""
-    environment = Environment(loader=PackageLoader("semistream.tuning"),
-                              autoescape=select_autoescape(), trim_blocks=True, lstrip_blocks=True)
-    environment.globals |= {"format_sizes": format_sizes, "error": error,
-                            "titles": {a.name: a.title for a in REGISTRY.values()}}
+    environment = Environment(
+        loader=PackageLoader("semistream.tuning"),
+        autoescape=select_autoescape(),
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals |= {
+        "format_sizes": format_sizes,
+        "error": error,
+        "titles": {a.name: a.title for a in REGISTRY.values()},
+    }
     with rc_context(STYLE):
         plots = _plots(points, case, costs)
     page = environment.get_template("sweep.html").render(
-        about=about, points=points, best=best, plots=plots,
+        about=about,
+        points=points,
+        best=best,
+        plots=plots,
         failed=[p for p in points if p.state == FAILED],
         errors=_median(abs(error(p)) for p in points if settled(p) and p.predicted_rate),
-        unsettled=sum(p.state == MEASURED and not settled(p) for p in points))
+        unsettled=sum(p.state == MEASURED and not settled(p) for p in points),
+    )
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, page)
     return path
@@ -59,29 +93,49 @@ def _plots(points: Sequence[Point], case: SizingInput, costs: Costs) -> list[dic
     colour = dict(zip(algorithms, COLOURS * (1 + len(algorithms) // len(COLOURS)), strict=False))
     plots = []
     if any(settled(p) and p.predicted_rate for p in points):
-        plots.append({"title": "Predicted beside measured", "svg": _beside(points, colour),
-                      "caption": "Service rate of every point; on the line the model is right, in "
-                                 "the band within 10%."})
+        plots.append(
+            {
+                "title": "Predicted beside measured",
+                "svg": _beside(points, colour),
+                "caption": "Service rate of every point; on the line the model is right, in "
+                "the band within 10%.",
+            }
+        )
     plots.append(
-        {"title": "Service rate over memory", "svg": _over_memory(points, case, costs, colour),
-         "caption": "Lines: predicted at the best sizes. Dots: the best measured for a budget."})
+        {
+            "title": "Service rate over memory",
+            "svg": _over_memory(points, case, costs, colour),
+            "caption": "Lines: predicted at the best sizes. Dots: the best measured for a budget.",
+        }
+    )
     memory = max(p.memory for p in points)
     work = case.workload
     n = int(work.values)
-    plots.append({"title": "Service rate over |R| and skew",
-                  "svg": _over_workload(case, costs, memory, colour),
-                  "caption": f"Predicted for M = {memory:,} bytes and keys by Zipf's law: over |R| "
-                             f"with exponent 1, over the exponent with the |R| of this sweep, "
-                             f"{n * case.partitions:,}."})
+    plots.append(
+        {
+            "title": "Service rate over |R| and skew",
+            "svg": _over_workload(case, costs, memory, colour),
+            "caption": f"Predicted for M = {memory:,} bytes and keys by Zipf's law: over |R| "
+            f"with exponent 1, over the exponent with the |R| of this sweep, "
+            f"{n * case.partitions:,}.",
+        }
+    )
     for algorithm in algorithms:
         for budget in dict.fromkeys(p.memory for p in points):
-            mine = [p for p in points if (p.algorithm, p.memory) == (algorithm, budget)
-                    and p.predicted_rate]
+            mine = [
+                p
+                for p in points
+                if (p.algorithm, p.memory) == (algorithm, budget) and p.predicted_rate
+            ]
             if mine:
-                plots.append({"title": f"{REGISTRY[algorithm].title}, M = {budget:,} bytes",
-                              "svg": _sizes(mine, case, costs),
-                              "caption": "Predicted service rate over the sizes. Dots are "
-                                         "measured, ringed is the model's best."})
+                plots.append(
+                    {
+                        "title": f"{REGISTRY[algorithm].title}, M = {budget:,} bytes",
+                        "svg": _sizes(mine, case, costs),
+                        "caption": "Predicted service rate over the sizes. Dots are "
+                        "measured, ringed is the model's best.",
+                    }
+                )
     return plots
 
 
@@ -90,32 +144,61 @@ def _beside(points: Sequence[Point], colour: Mapping[str, str]) -> str:
     known = [p for p in points if settled(p) and p.predicted_rate]
     for algorithm in dict.fromkeys(p.algorithm for p in known):
         mine = [p for p in known if p.algorithm == algorithm]
-        axes.scatter([p.rate for p in mine], [p.predicted_rate for p in mine], s=28,
-                     color=colour[algorithm], label=REGISTRY[algorithm].title, zorder=3)
+        axes.scatter(
+            [p.rate for p in mine],
+            [p.predicted_rate for p in mine],
+            s=28,
+            color=colour[algorithm],
+            label=REGISTRY[algorithm].title,
+            zorder=3,
+        )
     values = [v for p in known for v in (p.rate or 0.0, p.predicted_rate)]
     low, high = min(values) / 1.5, max(values) * 1.5
     axes.plot([low, high], [low, high], color="#555", lw=1)
-    axes.fill_between([low, high], [0.9 * low, 0.9 * high], [1.1 * low, 1.1 * high], color="#555",
-                      alpha=0.12, lw=0)
-    axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high),
-             xlabel="measured, tuples/s", ylabel="predicted, tuples/s")
+    axes.fill_between(
+        [low, high],
+        [0.9 * low, 0.9 * high],
+        [1.1 * low, 1.1 * high],
+        color="#555",
+        alpha=0.12,
+        lw=0,
+    )
+    axes.set(
+        xscale="log",
+        yscale="log",
+        xlim=(low, high),
+        ylim=(low, high),
+        xlabel="measured, tuples/s",
+        ylabel="predicted, tuples/s",
+    )
     axes.legend(frameon=False)
     return svg(figure)
 
 
-def _over_memory(points: Sequence[Point], case: SizingInput, costs: Costs,
-                 colour: Mapping[str, str]) -> str:
+def _over_memory(
+    points: Sequence[Point], case: SizingInput, costs: Costs, colour: Mapping[str, str]
+) -> str:
     figure, axes = figure_of(7, 4)
     budgets = sorted({p.memory for p in points})
     over = np.unique(np.concatenate([[b * s for s in SCALES] for b in budgets]))
     for algorithm in colour:
-        known = [(m, r) for m in over if (r := _rate(algorithm, case.workload.smooth(),
-                                                     m / case.partitions, costs, case))]
-        axes.plot(*_columns(known), color=colour[algorithm], lw=1.2,
-                  label=REGISTRY[algorithm].title)
-        rates = [(b, max(found)) for b in budgets
-                 if (found := [p.rate for p in points if p.rate
-                               and (p.algorithm, p.memory) == (algorithm, b)])]
+        known = [
+            (m, r)
+            for m in over
+            if (r := _rate(algorithm, case.workload.smooth(), m / case.partitions, costs, case))
+        ]
+        axes.plot(
+            *_columns(known), color=colour[algorithm], lw=1.2, label=REGISTRY[algorithm].title
+        )
+        rates = [
+            (b, max(found))
+            for b in budgets
+            if (
+                found := [
+                    p.rate for p in points if p.rate and (p.algorithm, p.memory) == (algorithm, b)
+                ]
+            )
+        ]
         axes.plot(*_columns(rates), "o", color=colour[algorithm], ms=6)
     axes.set(xscale="log", yscale="log", xlabel="M, bytes", ylabel="tuples/s")
     axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
@@ -130,17 +213,27 @@ def _over_workload(case: SizingInput, costs: Costs, memory: int, colour: Mapping
         sizes, skews = [], []
         for scale in SCALES:
             n = max(int(work.master_tuples * scale), 1)
-            other = replace(work, master_tuples=n,
-                            frequencies=Frequencies.zipf(max(int(n / work.fan_out), 1), 1.0))
+            other = replace(
+                work,
+                master_tuples=n,
+                frequencies=Frequencies.zipf(max(int(n / work.fan_out), 1), 1.0),
+            )
             sizes.append((n * case.partitions, _rate(algorithm, other, each, costs, case)))
         for skew in SKEWS:
-            other = replace(work,
-                            frequencies=Frequencies.zipf(max(int(work.values), 1), float(skew)))
+            other = replace(
+                work, frequencies=Frequencies.zipf(max(int(work.values), 1), float(skew))
+            )
             skews.append((skew, _rate(algorithm, other, each, costs, case)))
-        left.plot(*_columns([x for x in sizes if x[1]]), color=colour[algorithm], lw=1.2,
-                  marker=".")
-        right.plot(*_columns([x for x in skews if x[1]]), color=colour[algorithm], lw=1.2,
-                   marker=".", label=REGISTRY[algorithm].title)
+        left.plot(
+            *_columns([x for x in sizes if x[1]]), color=colour[algorithm], lw=1.2, marker="."
+        )
+        right.plot(
+            *_columns([x for x in skews if x[1]]),
+            color=colour[algorithm],
+            lw=1.2,
+            marker=".",
+            label=REGISTRY[algorithm].title,
+        )
     left.set(xscale="log", yscale="log", xlabel="|R|, tuples", ylabel="tuples/s")
     right.set(xlabel="Zipf exponent")
     right.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
@@ -155,23 +248,39 @@ def _sizes(points: Sequence[Point], case: SizingInput, costs: Costs) -> str:
     work = case.workload.smooth()
 
     def rate(*sizes: float) -> float:
-        return predict(algorithm, work, each, costs,
-                       **dict(zip(names, sizes, strict=True))).mu / case.share
+        return (
+            predict(algorithm, work, each, costs, **dict(zip(names, sizes, strict=True))).mu
+            / case.share
+        )
 
-    axes = [_axis(kinds[n], [p.parameters[n] for p in points], work, each,
-                  CURVE if len(names) == 1 else SURFACE) for n in names]
+    axes = [
+        _axis(
+            kinds[n],
+            [p.parameters[n] for p in points],
+            work,
+            each,
+            CURVE if len(names) == 1 else SURFACE,
+        )
+        for n in names
+    ]
     return (_curve if len(names) == 1 else _surface)(points, names, axes, rate)
 
 
-def _axis(kind: Size, measured: Sequence[float], work: Workload, memory: float,
-          count: int) -> np.ndarray:
+def _axis(
+    kind: Size, measured: Sequence[float], work: Workload, memory: float, count: int
+) -> np.ndarray:
     low, high = kind.bounds(work, memory)
-    return np.geomspace(max(low, min(measured) / 4),
-                        max(min(high, max(measured) * 4), *measured), count)
+    return np.geomspace(
+        max(low, min(measured) / 4), max(min(high, max(measured) * 4), *measured), count
+    )
 
 
-def _curve(points: Sequence[Point], names: Sequence[str], axes: Sequence[np.ndarray],
-           rate: Callable[..., float]) -> str:
+def _curve(
+    points: Sequence[Point],
+    names: Sequence[str],
+    axes: Sequence[np.ndarray],
+    rate: Callable[..., float],
+) -> str:
     figure, plot = figure_of(6, 3.4)
     known = [(x, y) for x in axes[0] if (y := rate(x)) > 0]
     plot.plot(*_columns(known), color=COLOURS[0], label="predicted")
@@ -183,8 +292,12 @@ def _curve(points: Sequence[Point], names: Sequence[str], axes: Sequence[np.ndar
     return svg(figure)
 
 
-def _surface(points: Sequence[Point], names: Sequence[str], axes: Sequence[np.ndarray],
-             rate: Callable[..., float]) -> str:
+def _surface(
+    points: Sequence[Point],
+    names: Sequence[str],
+    axes: Sequence[np.ndarray],
+    rate: Callable[..., float],
+) -> str:
     figure = Figure(figsize=(7, 4.8))
     figure.subplots_adjust(left=0.02, right=0.9, bottom=0.08, top=1)
     plot: Any = figure.add_subplot(projection="3d", computed_zorder=False)
@@ -199,7 +312,7 @@ def _surface(points: Sequence[Point], names: Sequence[str], axes: Sequence[np.nd
     plot.yaxis.labelpad = 10
     for axis in (plot.xaxis, plot.yaxis):
         axis.set_major_locator(MaxNLocator(5))
-        axis.set_major_formatter(FuncFormatter(lambda v, _: short(10 ** v, _)))
+        axis.set_major_formatter(FuncFormatter(lambda v, _: short(10**v, _)))
     plot.zaxis.set_major_formatter(FuncFormatter(short))
     plot.set_box_aspect(None, zoom=0.95)
     if plot.get_legend_handles_labels()[0]:
@@ -210,12 +323,23 @@ def _surface(points: Sequence[Point], names: Sequence[str], axes: Sequence[np.nd
 def _dots(plot: Any, points: Sequence[Point], at: Callable[[Point], tuple[float, ...]]) -> None:
     measured = [p for p in points if p.rate]
     if measured:
-        plot.scatter(*_columns([(*at(p), p.rate or 0.0) for p in measured]), s=30, color="#cc3311",
-                     label="measured", zorder=4)
+        plot.scatter(
+            *_columns([(*at(p), p.rate or 0.0) for p in measured]),
+            s=30,
+            color="#cc3311",
+            label="measured",
+            zorder=4,
+        )
     ringed = [p for p in measured if p.best]
     if ringed:
-        plot.scatter(*_columns([(*at(p), p.rate or 0.0) for p in ringed]), s=110, facecolors="none",
-                     edgecolors="#222", label="the model's best", zorder=5)
+        plot.scatter(
+            *_columns([(*at(p), p.rate or 0.0) for p in ringed]),
+            s=110,
+            facecolors="none",
+            edgecolors="#222",
+            label="the model's best",
+            zorder=5,
+        )
 
 
 def _rate(algorithm: str, work: Workload, memory: float, costs: Costs, case: SizingInput) -> float:
@@ -236,8 +360,9 @@ def svg(figure: Figure) -> str:
     """Return the figure as an SVG element of a page."""
     out = io.StringIO()
     figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
-    return re.sub(r"<metadata>.*?</metadata>", "", out.getvalue()[out.getvalue().index("<svg"):],
-                  flags=re.S)
+    return re.sub(
+        r"<metadata>.*?</metadata>", "", out.getvalue()[out.getvalue().index("<svg") :], flags=re.S
+    )
 
 
 def _columns(rows: Sequence[tuple[float, ...]]) -> list[tuple[float, ...]]:

@@ -71,27 +71,39 @@ def begin(settings: TuneSettings, sweep: str, places: Paths) -> list[dict[str, A
     shutil.rmtree(directory, ignore_errors=True)
     with open_case(settings, places) as case:
         costs = costs_for(case, places, settings.calibrate)
-        points = grid(case, settings.memory, case.algorithms(settings.algorithms), settings.grid,
-                      costs)
+        points = grid(
+            case, settings.memory, case.algorithms(settings.algorithms), settings.grid, costs
+        )
         points, own = _with_own_choice(case, points, settings.memory, costs)
         wanted = 2 * TURNOVERS * max((p.turnover for p in points), default=0.0)
-        _write_stream(case.sample,
-                      max(case.sample.num_rows, LEAST_ROWS, int(min(wanted, MOST_ROWS))),
-                      directory / "stream")
+        _write_stream(
+            case.sample,
+            max(case.sample.num_rows, LEAST_ROWS, int(min(wanted, MOST_ROWS))),
+            directory / "stream",
+        )
         job = _bounded_job(case.job, directory, case.relation.manifest.formats)
         (directory / "job.yaml").write_text(
-            yaml.safe_dump(job.model_dump(mode="json", exclude_defaults=True)))
+            yaml.safe_dump(job.model_dump(mode="json", exclude_defaults=True))
+        )
         costs.save(directory / COSTS_FILE)
-        write_json(directory / "sweep.json",
-                   {"sweep": sweep, "job": _job(settings, case, places),
-                    "title": Path(settings.stream or settings.job).stem, "own": own,
-                    "snapshot": str(case.snapshot),
-                    "partitions": case.partitions, "about": describe(case, costs.machine)})
+        write_json(
+            directory / "sweep.json",
+            {
+                "sweep": sweep,
+                "job": _job(settings, case, places),
+                "title": Path(settings.stream or settings.job).stem,
+                "own": own,
+                "snapshot": str(case.snapshot),
+                "partitions": case.partitions,
+                "about": describe(case, costs.machine),
+            },
+        )
     return [asdict(p) for p in points]
 
 
-def _with_own_choice(case: SizingInput, points: list[Point], budgets: Iterable[int],
-                     costs: Costs) -> tuple[list[Point], dict[str, int]]:
+def _with_own_choice(
+    case: SizingInput, points: list[Point], budgets: Iterable[int], costs: Costs
+) -> tuple[list[Point], dict[str, int]]:
     """Return the points, with the choice of `auto` among them, and by budget the number of that
     choice. A recommendation must be better than it."""
     points, own = list(points), {}
@@ -100,8 +112,11 @@ def _with_own_choice(case: SizingInput, points: list[Point], budgets: Iterable[i
         if not ranking:
             continue
         best = fastest(ranking, lambda p: p.mu)
-        same = [p for p in points if (p.memory, p.algorithm, p.parameters)
-                == (memory, best.algorithm, best.parameters)]
+        same = [
+            p
+            for p in points
+            if (p.memory, p.algorithm, p.parameters) == (memory, best.algorithm, best.parameters)
+        ]
         if not same:
             same = [replace(point_of(case, memory, best, True), number=len(points))]
             points += same
@@ -109,14 +124,18 @@ def _with_own_choice(case: SizingInput, points: list[Point], budgets: Iterable[i
     return points, own
 
 
-def better(best: Mapping[int, Point], points: Iterable[Point],
-           own: Mapping[str, int]) -> list[Point]:
+def better(
+    best: Mapping[int, Point], points: Iterable[Point], own: Mapping[str, int]
+) -> list[Point]:
     """Return the best points that are faster than `auto`'s own choice by more than noise. For other
     budgets `auto` keeps its choice."""
     chosen = {p.number: p for p in points if settled(p)}
-    return [p for memory, p in best.items()
-            if (mine := chosen.get(own.get(str(memory), -1))) is None
-            or (p.rate or 0.0) > (1 + NOISE) * (mine.rate or 0.0)]
+    return [
+        p
+        for memory, p in best.items()
+        if (mine := chosen.get(own.get(str(memory), -1))) is None
+        or (p.rate or 0.0) > (1 + NOISE) * (mine.rate or 0.0)
+    ]
 
 
 def app(values: Mapping[str, Any], sweep: str, places: Paths) -> tuple[list[str], dict[str, str]]:
@@ -137,10 +156,18 @@ def app(values: Mapping[str, Any], sweep: str, places: Paths) -> tuple[list[str]
     # the sweep's own warehouse poses as the one whose surrogate keys the snapshot has
     adopt(engine, (read_manifest(master) or {}).get("source", {}))
     engine.dispose()
-    settings = LoadSettings.load({"job": str(directory / "job.yaml"), "app": _app(point, sweep),
-                                  "algorithm": point.algorithm, "memory": point.memory,
-                                  "parameters": point.parameters, "partitions": point.partitions,
-                                  "sink": str(home / "sink"), "reason": f"sweep {sweep}"})
+    settings = LoadSettings.load(
+        {
+            "job": str(directory / "job.yaml"),
+            "app": _app(point, sweep),
+            "algorithm": point.algorithm,
+            "memory": point.memory,
+            "parameters": point.parameters,
+            "partitions": point.partitions,
+            "sink": str(home / "sink"),
+            "reason": f"sweep {sweep}",
+        }
+    )
     return settings.to_arguments(), {"SEMISTREAM_HOME": str(home), "WAREHOUSE_URL": _ledger(home)}
 
 
@@ -150,15 +177,25 @@ def record(values: Mapping[str, Any], sweep: str, places: Paths) -> dict[str, An
     point = Point(**values)
     home = _home(point, directory)
     point = _measured(point, home, _app(point, sweep))
-    row = {"sweep": sweep, "point": point.number, "job": _about(directory)["job"],
-           "parameters": json.dumps(point.parameters), "rows_read": point.rows,
-           "best": int(point.best), "recommended": 0, "recorded_at": utc_now()}
+    row = {
+        "sweep": sweep,
+        "point": point.number,
+        "job": _about(directory)["job"],
+        "parameters": json.dumps(point.parameters),
+        "rows_read": point.rows,
+        "best": int(point.best),
+        "recommended": 0,
+        "recorded_at": utc_now(),
+    }
     row |= {c.name: getattr(point, c.name) for c in tuning_runs.c if c.name not in row}
     engine = _warehouse(places)
     try:
         with engine.begin() as connection:
-            connection.execute(delete(tuning_runs).where(tuning_runs.c.sweep == sweep,
-                                                         tuning_runs.c.point == point.number))
+            connection.execute(
+                delete(tuning_runs).where(
+                    tuning_runs.c.sweep == sweep, tuning_runs.c.point == point.number
+                )
+            )
             connection.execute(tuning_runs.insert(), row)
     finally:
         engine.dispose()
@@ -174,32 +211,50 @@ def publish(sweep: str, places: Paths) -> dict[str, Any]:
     engine = _warehouse(places)
     try:
         with engine.begin() as connection:
-            rows = connection.execute(select(tuning_runs).where(tuning_runs.c.sweep == sweep)
-                                      .order_by(tuning_runs.c.point)).all()
+            rows = connection.execute(
+                select(tuning_runs)
+                .where(tuning_runs.c.sweep == sweep)
+                .order_by(tuning_runs.c.point)
+            ).all()
             points = [_from_row(row._mapping) for row in rows]
             best = recommend(p for p in points if settled(p))
             for p in best.values():
-                connection.execute(update(tuning_runs)
-                                   .where(tuning_runs.c.sweep == sweep,
-                                          tuning_runs.c.point == p.number).values(recommended=1))
+                connection.execute(
+                    update(tuning_runs)
+                    .where(tuning_runs.c.sweep == sweep, tuning_runs.c.point == p.number)
+                    .values(recommended=1)
+                )
     finally:
         engine.dispose()
     if not points:
         raise SemistreamError(
-            f"The sweep {sweep} has recorded no point; see the tasks that failed.")
+            f"The sweep {sweep} has recorded no point; see the tasks that failed."
+        )
     advice = better(best, points, about.get("own", {}))
     about["kept"] = [m for m, p in best.items() if p not in advice]
     from semistream.tuning.report import write_report  # imports matplotlib
 
-    report = write_report(places.reports / "tuning" / f"{sweep}.html", about, points, best,
-                          _case(directory, about), Costs.load(directory / COSTS_FILE))
+    report = write_report(
+        places.reports / "tuning" / f"{sweep}.html",
+        about,
+        points,
+        best,
+        _case(directory, about),
+        Costs.load(directory / COSTS_FILE),
+    )
     shutil.rmtree(directory, ignore_errors=True)
-    for older in sorted(report.parent.glob("*.html"),
-                        key=lambda p: p.stat().st_mtime)[:-places.reports_kept]:
+    for older in sorted(report.parent.glob("*.html"), key=lambda p: p.stat().st_mtime)[
+        : -places.reports_kept
+    ]:
         older.unlink(missing_ok=True)
-    return {"sweep": sweep, "job": about["job"], "report": str(report), "points": len(points),
-            "failed": sum(p.state == FAILED for p in points),
-            "settings": [recommendation(p) for p in advice]}
+    return {
+        "sweep": sweep,
+        "job": about["job"],
+        "report": str(report),
+        "points": len(points),
+        "failed": sum(p.state == FAILED for p in points),
+        "settings": [recommendation(p) for p in advice],
+    }
 
 
 def advised(settings: LoadSettings, events: Iterable[Mapping[str, Any]]) -> LoadSettings:
@@ -211,17 +266,29 @@ def advised(settings: LoadSettings, events: Iterable[Mapping[str, Any]]) -> Load
     """
     memory = int(settings.memory)
     for event in events:
-        fitting = [s for s in event.get("settings", ()) if event.get("job") == settings.job
-                   and s["memory"] <= memory <= ABOVE * s["memory"]
-                   and settings.partitions in (0, s["partitions"])]
+        fitting = [
+            s
+            for s in event.get("settings", ())
+            if event.get("job") == settings.job
+            and s["memory"] <= memory <= ABOVE * s["memory"]
+            and settings.partitions in (0, s["partitions"])
+        ]
         if fitting:
             best = max(fitting, key=lambda s: s["memory"])
-            reason = (f"recommended by the tuning sweep {event['sweep']}: {best['rate']:,.0f} "
-                      f"tuples/s measured with M = {best['memory']:,} bytes, "
-                      f"{format_sizes(best['parameters'])}")
-            return LoadSettings.load(settings.model_dump() | {
-                "algorithm": best["algorithm"], "parameters": best["parameters"],
-                "partitions": best["partitions"], "reason": reason})
+            reason = (
+                f"recommended by the tuning sweep {event['sweep']}: {best['rate']:,.0f} "
+                f"tuples/s measured with M = {best['memory']:,} bytes, "
+                f"{format_sizes(best['parameters'])}"
+            )
+            return LoadSettings.load(
+                settings.model_dump()
+                | {
+                    "algorithm": best["algorithm"],
+                    "parameters": best["parameters"],
+                    "partitions": best["partitions"],
+                    "reason": reason,
+                }
+            )
     return settings
 
 
@@ -235,16 +302,19 @@ def _job(settings: TuneSettings, case: SizingInput, places: Paths) -> str:
     except ConfigError:
         return ""
     mine, sampled = only_role(job), only_role(case.job)
-    return settings.job if (mine.dimension.name, mine.on) == (case.relation.name,
-                                                              sampled.on) else ""
+    return (
+        settings.job if (mine.dimension.name, mine.on) == (case.relation.name, sampled.on) else ""
+    )
 
 
 def _write_stream(sample: pa.RecordBatch, rows: int, directory: Path) -> None:
     """Write the sample's tuples, repeated, in one file for each micro-batch."""
     directory.mkdir(parents=True)
     table = pa.Table.from_batches([sample])
-    kinds = [f.with_type(pa.timestamp("us", f.type.tz)) if pa.types.is_timestamp(f.type) else f
-             for f in table.schema]
+    kinds = [
+        f.with_type(pa.timestamp("us", f.type.tz)) if pa.types.is_timestamp(f.type) else f
+        for f in table.schema
+    ]
     table, each = table.cast(pa.schema(kinds), safe=False), -(-rows // BATCHES)
     with naming(directory):
         for i in range(0, rows, each):
@@ -256,14 +326,21 @@ def _write_stream(sample: pa.RecordBatch, rows: int, directory: Path) -> None:
 def _bounded_job(job: Job, directory: Path, forms: Mapping[str, Any]) -> Job:
     """Return the job of the bounded stream. forms: how the snapshot's keys are normalised; the
     sample's keys already are."""
-    stream = {"format": "parquet", "path": str((directory / "stream").absolute()),
-              "options": {"maxFilesPerTrigger": "1"},
-              "formats": {s: forms[m] for s, m in only_role(job).on.items() if m in forms}}
-    roles = {role.name: role.model_copy(update={"dimension": Dimension.load(
-        {"name": role.dimension.name})})
-             for role in job.roles}
-    return Job.load({"name": "sweep", "stream": stream, "dimensions": roles,
-                     "fact_table": "tuning"})
+    stream = {
+        "format": "parquet",
+        "path": str((directory / "stream").absolute()),
+        "options": {"maxFilesPerTrigger": "1"},
+        "formats": {s: forms[m] for s, m in only_role(job).on.items() if m in forms},
+    }
+    roles = {
+        role.name: role.model_copy(
+            update={"dimension": Dimension.load({"name": role.dimension.name})}
+        )
+        for role in job.roles
+    }
+    return Job.load(
+        {"name": "sweep", "stream": stream, "dimensions": roles, "fact_table": "tuning"}
+    )
 
 
 def _measured(point: Point, home: Path, name: str) -> Point:
@@ -272,14 +349,20 @@ def _measured(point: Point, home: Path, name: str) -> Point:
     checkpoint = home / "checkpoints" / name
     status = read_status(checkpoint)
     if status is None or status.state != "stopped":
-        return replace(point, state=FAILED, error=(status and status.error) or point.error
-                       or "the app did not come to its end")
+        return replace(
+            point,
+            state=FAILED,
+            error=(status and status.error) or point.error or "the app did not come to its end",
+        )
     summary = json.loads((checkpoint / "summary.json").read_text())
     b, engine = load_batches.c, connect(_ledger(home))
     last = select(func.max(b.batch)).scalar_subquery()
-    batches = (select(func.sum(b.matched + b.unmatched), func.max(b.seconds),
-                      func.sum(b.cache_hits)).where(b.drain == 0, b.batch >= (last + 1) // 2)
-               .group_by(b.batch).order_by(b.batch))
+    batches = (
+        select(func.sum(b.matched + b.unmatched), func.max(b.seconds), func.sum(b.cache_hits))
+        .where(b.drain == 0, b.batch >= (last + 1) // 2)
+        .group_by(b.batch)
+        .order_by(b.batch)
+    )
     try:
         with engine.connect() as connection:
             rows = [tuple(map(float, row)) for row in connection.execute(batches)]
@@ -288,36 +371,56 @@ def _measured(point: Point, home: Path, name: str) -> Point:
     finished, seconds, hits = (sum(column) for column in zip(*rows, strict=True))
     rates = [f / s for f, s, _ in rows if f and s]
     middle = len(rows) // 2
-    halves = [sum(f for f, _, _ in part) / max(sum(s for _, s, _ in part), 1e-9)
-              for part in (rows[:middle], rows[middle:])]
+    halves = [
+        sum(f for f, _, _ in part) / max(sum(s for _, s, _ in part), 1e-9)
+        for part in (rows[:middle], rows[middle:])
+    ]
     unsettled = len(rates) < 2 or max(halves) > (1 + NOISE) * min(halves)
-    note = (f"not settled: {min(rates, default=0):,.0f} to {max(rates, default=0):,.0f} tuples/s "
-            "from batch to batch; sweep with more rows" if unsettled else "")
-    return replace(point, state=MEASURED, rate=finished / seconds,
-                   cache_share=hits / max(finished, 1), rows=summary["rows_read"],
-                   memory_peak=summary["memory_peak"], seconds=summary["seconds"], error=note)
+    note = (
+        f"not settled: {min(rates, default=0):,.0f} to {max(rates, default=0):,.0f} tuples/s "
+        "from batch to batch; sweep with more rows"
+        if unsettled
+        else ""
+    )
+    return replace(
+        point,
+        state=MEASURED,
+        rate=finished / seconds,
+        cache_share=hits / max(finished, 1),
+        rows=summary["rows_read"],
+        memory_peak=summary["memory_peak"],
+        seconds=summary["seconds"],
+        error=note,
+    )
 
 
 def _from_row(row: Mapping[Any, Any]) -> Point:
-    named = {"number": row["point"], "parameters": json.loads(row["parameters"]),
-             "rows": row["rows_read"], "best": bool(row["best"])}
-    return Point(**named
-                 | {k: row[k] for k in Point.__dataclass_fields__ if k in row and k not in named})
+    named = {
+        "number": row["point"],
+        "parameters": json.loads(row["parameters"]),
+        "rows": row["rows_read"],
+        "best": bool(row["best"]),
+    }
+    return Point(
+        **named | {k: row[k] for k in Point.__dataclass_fields__ if k in row and k not in named}
+    )
 
 
 def _case(directory: Path, about: Mapping[str, Any]) -> SizingInput:
     """Restore the case from the files that ``begin`` wrote."""
     sample = pq.read_table(directory / "sample.parquet").combine_chunks().to_batches()[0]
-    return SizingInput(Job.from_yaml(directory / "job.yaml"), sample, Path(about["snapshot"]),
-                about["partitions"])
+    return SizingInput(
+        Job.from_yaml(directory / "job.yaml"), sample, Path(about["snapshot"]), about["partitions"]
+    )
 
 
 def _about(directory: Path) -> dict[str, Any]:
     try:
         return json.loads((directory / "sweep.json").read_text())
     except FileNotFoundError:
-        raise SemistreamError(f"There is no sweep in {directory}; its first task has "
-                              "failed.") from None
+        raise SemistreamError(
+            f"There is no sweep in {directory}; its first task has failed."
+        ) from None
 
 
 def _home(point: Point, directory: Path) -> Path:

@@ -44,9 +44,13 @@ def create_all(engine: Engine) -> None:
 
 def _lacking(engine: Engine) -> list[tuple[Table, Column]]:
     found = inspect(engine).get_multi_columns(filter_names=list(metadata.tables))
-    return [(table, column) for (_, name), columns in found.items()
-            for table in [metadata.tables[name]] for column in table.columns
-            if not column.primary_key and column.name not in {c["name"] for c in columns}]
+    return [
+        (table, column)
+        for (_, name), columns in found.items()
+        for table in [metadata.tables[name]]
+        for column in table.columns
+        if not column.primary_key and column.name not in {c["name"] for c in columns}
+    ]
 
 
 def _add(engine: Engine, table: Table, column: Column) -> None:
@@ -54,4 +58,5 @@ def _add(engine: Engine, table: Table, column: Column) -> None:
     quote, kind = engine.dialect.identifier_preparer.quote, column.type.compile(engine.dialect)
     with engine.begin() as connection:
         connection.exec_driver_sql(
-            f"ALTER TABLE {quote(table.name)} ADD COLUMN {quote(column.name)} {kind}")
+            f"ALTER TABLE {quote(table.name)} ADD COLUMN {quote(column.name)} {kind}"
+        )

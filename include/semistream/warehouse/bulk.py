@@ -15,8 +15,9 @@ from semistream.warehouse.dialects.rows import ROWS, BulkError
 __all__ = ["BulkError", "bulk_insert", "fetch", "fetch_texts", "nulled", "say_nulled"]
 
 
-def bulk_insert(connection: Connection, table: Table, batch: pa.RecordBatch | pa.Table, *,
-                replace: bool = False) -> int:
+def bulk_insert(
+    connection: Connection, table: Table, batch: pa.RecordBatch | pa.Table, *, replace: bool = False
+) -> int:
     """Insert rows in the caller's transaction and return their number. The columns of the rows have
     the names of the table's columns.
 
@@ -30,15 +31,17 @@ def bulk_insert(connection: Connection, table: Table, batch: pa.RecordBatch | pa
     return batch.num_rows
 
 
-def fetch(connection: Connection, query: Select[*tuple[Any, ...]], schema: pa.Schema,
-          rows: int = ROWS) -> Iterator[pa.RecordBatch]:
+def fetch(
+    connection: Connection, query: Select[*tuple[Any, ...]], schema: pa.Schema, rows: int = ROWS
+) -> Iterator[pa.RecordBatch]:
     """Stream a query's rows as record batches of at most ``rows`` rows. The query's columns are
     those of ``schema``, in order."""
     return system_of(connection).fetch(connection, query, schema, rows)
 
 
-def fetch_texts(connection: Connection, query: Select[*tuple[Any, ...]], schema: pa.Schema,
-                rows: int = ROWS) -> Iterator[pa.RecordBatch]:
+def fetch_texts(
+    connection: Connection, query: Select[*tuple[Any, ...]], schema: pa.Schema, rows: int = ROWS
+) -> Iterator[pa.RecordBatch]:
     """Stream a query's rows like ``fetch``, but with each value as its exact text, and bytes as
     bytes. This is meant for other people's tables, whose cells need not fit the types of their
     columns."""
@@ -49,9 +52,11 @@ def nulled(rows: pa.RecordBatch | pa.Table, of: Engine | Connection) -> dict[str
     """Count, by column, the numbers that the database stores as null because it cannot represent
     them: NaN, and in MySQL also the infinities."""
     lost = system_of(of).lost
-    counts = {name: pc.sum(lost(column)).as_py() or 0
-              for name, column in zip(rows.schema.names, rows.columns, strict=True)
-              if pa.types.is_floating(column.type)}
+    counts = {
+        name: pc.sum(lost(column)).as_py() or 0
+        for name, column in zip(rows.schema.names, rows.columns, strict=True)
+        if pa.types.is_floating(column.type)
+    }
     return {name: count for name, count in counts.items() if count}
 
 

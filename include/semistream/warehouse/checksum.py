@@ -70,8 +70,9 @@ def _hashes(rows: pa.RecordBatch | pa.Table) -> Iterator[np.ndarray]:
 def _seed(name: str) -> np.int64:
     """Return the seed of a column's hash. Upper and lower case give the same seed, because
     databases ignore the case of column names."""
-    return np.frombuffer(hashlib.blake2b(name.lower().encode(), digest_size=8).digest(),
-                         np.int64)[0]
+    return np.frombuffer(hashlib.blake2b(name.lower().encode(), digest_size=8).digest(), np.int64)[
+        0
+    ]
 
 
 def _longs(name: str, column: pa.Array) -> tuple[np.ndarray, np.ndarray]:

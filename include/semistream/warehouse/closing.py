@@ -65,15 +65,23 @@ class Closing:
         taken = {name.lower() for name in (*self.keys, "load_id", "load_row")}
         for name, _ in self.totals:
             if name.lower() in taken:
-                raise ConfigError(f"totals.{name}", "must not be named as another column", name,
-                                  f"{closed_name(fact.name)} has: {', '.join(sorted(taken))}.")
+                raise ConfigError(
+                    f"totals.{name}",
+                    "must not be named as another column",
+                    name,
+                    f"{closed_name(fact.name)} has: {', '.join(sorted(taken))}.",
+                )
             taken.add(name.lower())
-        table = Table(closed_name(fact.name), MetaData(),
-                      *(Column(quoted(k), fact.c[k].type, nullable=False) for k in self.keys),
-                      *(Column(quoted(name), _type(fact, name, total))
-                        for name, total in self.totals),
-                      *row_key(), mysql_engine="InnoDB", mysql_charset="utf8mb4",
-                      sqlite_with_rowid=False)
+        table = Table(
+            closed_name(fact.name),
+            MetaData(),
+            *(Column(quoted(k), fact.c[k].type, nullable=False) for k in self.keys),
+            *(Column(quoted(name), _type(fact, name, total)) for name, total in self.totals),
+            *row_key(),
+            mysql_engine="InnoDB",
+            mysql_charset="utf8mb4",
+            sqlite_with_rowid=False,
+        )
         columns = [table.c[k] for k in self.keys]
         Index(index_name(table.name, "key"), *columns, **index_options(columns))
         return table
@@ -84,10 +92,17 @@ class Closing:
         for name, total in self.totals:
             function, column = parse_total(total)
             kind = fact.c[column].type if column else None
-            if (function != "count" and isinstance(kind, ExactDecimal)
-                    and system.decimal_is_text(kind.precision)):
-                raise ConfigError(f"totals.{name}", f"must be of decimals of fewer digits in "
-                                  f"{system.title}", total, "Declare fewer digits, or use MySQL.")
+            if (
+                function != "count"
+                and isinstance(kind, ExactDecimal)
+                and system.decimal_is_text(kind.precision)
+            ):
+                raise ConfigError(
+                    f"totals.{name}",
+                    f"must be of decimals of fewer digits in {system.title}",
+                    total,
+                    "Declare fewer digits, or use MySQL.",
+                )
 
     def sums(self, fact: Table) -> list[ColumnElement[Any]]:
         """Return the aggregates over a key's rows of the fact table, in the order of the totals."""
@@ -101,8 +116,9 @@ class Closing:
             found.append(value.label(name))
         return found
 
-    def close(self, connection: Connection, fact: Table, load: int, app: tuple[int, int],
-              final: Final) -> int:
+    def close(
+        self, connection: Connection, fact: Table, load: int, app: tuple[int, int], final: Final
+    ) -> int:
         """Write the totals of keys that became final with a load, unless they are already written.
         Return how many keys these are.
 
@@ -110,16 +126,27 @@ class Closing:
         """
         closed, first = self.table(fact), 0
         keys = [fact.c[k] for k in self.keys]
-        known = select(literal(1)).where(*(closed.c[k] == fact.c[k] for k in self.keys),
-                                         (closed.c.load_id + 0).between(*app)).correlate(fact)
+        known = (
+            select(literal(1))
+            .where(
+                *(closed.c[k] == fact.c[k] for k in self.keys), (closed.c.load_id + 0).between(*app)
+            )
+            .correlate(fact)
+        )
         # all rows of a key are in one partition; `+ 0` avoids the primary key, see Scope.recounted
-        mine = and_((fact.c.load_id + 0).between(*app),
-                    partition_of(fact.c.load_id) == partition_of(load), ~known.exists())
+        mine = and_(
+            (fact.c.load_id + 0).between(*app),
+            partition_of(fact.c.load_id) == partition_of(load),
+            ~known.exists(),
+        )
         names = [*self.keys, *(name for name, _ in self.totals), "load_id", "load_row"]
         for these in self._conditions(fact, final):
             number = func.row_number().over(order_by=keys) - 1 + first
-            rows = select(*keys, *self.sums(fact), literal(load), number).where(
-                these, *(k.is_not(None) for k in keys), mine).group_by(*keys)
+            rows = (
+                select(*keys, *self.sums(fact), literal(load), number)
+                .where(these, *(k.is_not(None) for k in keys), mine)
+                .group_by(*keys)
+            )
             first += connection.execute(closed.insert().from_select(names, rows)).rowcount
         return first
 
@@ -127,8 +154,11 @@ class Closing:
         keys = [fact.c[k] for k in self.keys]
         for batch in final.constants.to_batches(max_chunksize=AT_ONCE):
             rows = [tuple(row.values()) for row in batch.to_pylist()]
-            yield (keys[0].in_([value for value, in rows]) if len(keys) == 1
-                   else tuple_(*keys).in_(rows))
+            yield (
+                keys[0].in_([value for (value,) in rows])
+                if len(keys) == 1
+                else tuple_(*keys).in_(rows)
+            )
         for plain in final.patterns:
             for part in _parts(plain):
                 yield and_(true(), *(_matches(fact.c[k], p) for k, p in part.items()))
@@ -149,8 +179,12 @@ def closing_of(job: AnyJob) -> Closing | None:
 def _type(fact: Table, name: str, total: str) -> Any:
     function, column = parse_total(total)
     if column is not None and column not in fact.c:
-        raise ConfigError(f"totals.{name}", f"must be of a column of {fact.name}", column,
-                          f"It has: {', '.join(fact.c.keys())}.")
+        raise ConfigError(
+            f"totals.{name}",
+            f"must be of a column of {fact.name}",
+            column,
+            f"It has: {', '.join(fact.c.keys())}.",
+        )
     if function == "count":
         return BigInteger()
     assert column is not None
@@ -163,8 +197,12 @@ def _type(fact: Table, name: str, total: str) -> Any:
         return Double()
     if isinstance(kind, ExactDecimal):
         return Numeric(38, kind.scale)
-    raise ConfigError(f"totals.{name}", "must add up numbers", f"{column}: {kind}",
-                      "Choose count, min or max, or another column.")
+    raise ConfigError(
+        f"totals.{name}",
+        "must add up numbers",
+        f"{column}: {kind}",
+        "Choose count, min or max, or another column.",
+    )
 
 
 def _parts(plain: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -173,7 +211,7 @@ def _parts(plain: dict[str, Any]) -> Iterator[dict[str, Any]]:
         match pattern:
             case {"in": values} if len(values) > AT_ONCE:
                 for first in range(0, len(values), AT_ONCE):
-                    yield from _parts(plain | {column: {"in": values[first:first + AT_ONCE]}})
+                    yield from _parts(plain | {column: {"in": values[first : first + AT_ONCE]}})
                 return
     yield plain
 
@@ -183,7 +221,10 @@ def _matches(column: ColumnElement[Any], pattern: Any) -> ColumnElement[bool]:
         case {"in": values}:
             return column.in_(values)
         case {"range": [low, high]}:
-            return and_(true(), *([column >= low] if low is not None else []),
-                        *([column <= high] if high is not None else []))
+            return and_(
+                true(),
+                *([column >= low] if low is not None else []),
+                *([column <= high] if high is not None else []),
+            )
         case _:
             return column == pattern

@@ -17,6 +17,7 @@ from semistream.warehouse.schema import identity, masters
 
 def warehouse_identity(engine: Engine, retry: float) -> str:
     """Return the warehouse's own random name. The first call creates it."""
+
     def once() -> str:
         with engine.begin() as connection:
             found = connection.scalar(select(identity.c.uuid))
@@ -39,16 +40,22 @@ def adopt(engine: Engine, source: Mapping[str, Any]) -> None:
             connection.execute(identity.insert().values(number=1, uuid=source["identity"]))
 
 
-def snapshot_source(engine: Engine, table: str, changes: int,
-                    retry: float = 60.0) -> dict[str, Any]:
+def snapshot_source(
+    engine: Engine, table: str, changes: int, retry: float = 60.0
+) -> dict[str, Any]:
     """Return the part of a snapshot's manifest that describes the dimension table it was published
     from. changes: see ``masters``."""
-    return {"warehouse": engine.url.render_as_string(hide_password=True),
-            "identity": warehouse_identity(engine, retry), "table": table, "changes": changes}
+    return {
+        "warehouse": engine.url.render_as_string(hide_password=True),
+        "identity": warehouse_identity(engine, retry),
+        "table": table,
+        "changes": changes,
+    }
 
 
-def check_snapshot(engine: Engine, source: Mapping[str, Any], snapshot: str, master: str,
-                   retry: float) -> None:
+def check_snapshot(
+    engine: Engine, source: Mapping[str, Any], snapshot: str, master: str, retry: float
+) -> None:
     """Raise ConfigError for a snapshot whose surrogate keys are not those of this warehouse's
     dimension: it is of another warehouse, or of a later state than the dimension has.
 
@@ -58,15 +65,24 @@ def check_snapshot(engine: Engine, source: Mapping[str, Any], snapshot: str, mas
     if "changes" not in source:
         return
     mine, known = retrying(lambda: _known(engine, master), retry)
-    remedy = (f"Run `semistream provision` with this WAREHOUSE_URL, or the DAG "
-              f"provision_master_data: it publishes {master} anew.")
+    remedy = (
+        f"Run `semistream provision` with this WAREHOUSE_URL, or the DAG "
+        f"provision_master_data: it publishes {master} anew."
+    )
     if source.get("identity") != mine:
-        raise ConfigError("snapshot", "must be of this warehouse, as its surrogate keys are", (
-            f"{snapshot}, published from {source.get('warehouse')}"), f"{remedy} Warehouses that "
-                          "are loaded at the same time need a SEMISTREAM_HOME each.")
+        raise ConfigError(
+            "snapshot",
+            "must be of this warehouse, as its surrogate keys are",
+            (f"{snapshot}, published from {source.get('warehouse')}"),
+            f"{remedy} Warehouses that are loaded at the same time need a SEMISTREAM_HOME each.",
+        )
     if known is not None and source["changes"] > known:
-        raise ConfigError("snapshot", f"must not be newer than {source.get('table')}, of which an "
-                                      "older backup was put back", snapshot, remedy)
+        raise ConfigError(
+            "snapshot",
+            f"must not be newer than {source.get('table')}, of which an older backup was put back",
+            snapshot,
+            remedy,
+        )
 
 
 def _known(engine: Engine, master: str) -> tuple[str | None, int | None]:
@@ -75,5 +91,7 @@ def _known(engine: Engine, master: str) -> tuple[str | None, int | None]:
     changes = select(masters.c.changes).where(masters.c.name == master)
     with engine.connect() as connection:
         has = inspect(connection).has_table
-        return (connection.scalar(select(identity.c.uuid)) if has(identity.name) else None,
-                connection.scalar(changes) if has(masters.name) else None)
+        return (
+            connection.scalar(select(identity.c.uuid)) if has(identity.name) else None,
+            connection.scalar(changes) if has(masters.name) else None,
+        )

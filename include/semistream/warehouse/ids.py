@@ -54,7 +54,7 @@ def shorten(column: pa.Array) -> pa.Array:
 def _shortened(value: Text) -> Text:
     data = value if isinstance(value, bytes) else value.encode()
     mark = "#" + hashlib.sha256(data).hexdigest()
-    start = value[:KEY_CHARACTERS - DIGITS - 1]
+    start = value[: KEY_CHARACTERS - DIGITS - 1]
     return start + mark.encode() if isinstance(start, bytes) else start + mark
 
 
@@ -62,8 +62,11 @@ def _is_long(column: pa.Array) -> pa.Array:
     kind = column.type
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         lengths = pc.utf8_length(column)
-    elif (pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
-            or pa.types.is_fixed_size_binary(kind)):
+    elif (
+        pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+        or pa.types.is_fixed_size_binary(kind)
+    ):
         lengths = pc.binary_length(column)
     else:
         return pa.repeat(False, len(column))
@@ -71,7 +74,10 @@ def _is_long(column: pa.Array) -> pa.Array:
 
 
 def _text(column: pa.Array) -> pa.Array:
-    if (pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)
-            or pa.types.is_fixed_size_binary(column.type)):
+    if (
+        pa.types.is_binary(column.type)
+        or pa.types.is_large_binary(column.type)
+        or pa.types.is_fixed_size_binary(column.type)
+    ):
         return pa.array([None if v is None else v.hex() for v in column.to_pylist()], pa.string())
     return column.cast(pa.string())

@@ -89,9 +89,16 @@ def retrying(work: Callable[[], T], seconds: float) -> T:
     or a lock timeout, when a connection was lost or leads to a server that is read-only, or when
     its statement was ended."""
     attempts = Retrying(
-        retry=retry_if_exception(lambda e: isinstance(e, DBAPIError) and (
-            e.connection_invalidated or any(s.is_transient(e.orig) for s in SYSTEMS))),
-        reraise=True, wait=wait_random_exponential(0.1, max=3), stop=stop_before_delay(seconds))
+        retry=retry_if_exception(
+            lambda e: (
+                isinstance(e, DBAPIError)
+                and (e.connection_invalidated or any(s.is_transient(e.orig) for s in SYSTEMS))
+            )
+        ),
+        reraise=True,
+        wait=wait_random_exponential(0.1, max=3),
+        stop=stop_before_delay(seconds),
+    )
     return attempts(work)
 
 
@@ -109,13 +116,16 @@ class Ledger:
 
     def run(self, work: Callable[[Connection], T]) -> T:
         """Run ``work`` in one transaction and return its result."""
+
         def once() -> T:
             with self.engine.begin() as connection:
                 return work(connection)
+
         return retrying(once, self.retry)
 
     def number(self) -> int:
         """Return the app's number in its load_ids. The first call assigns it."""
+
         def once(connection: Connection) -> int:
             if app_number(connection, self.app) is None:
                 connection.execute(load_apps.insert().values(app=self.app))
@@ -132,20 +142,28 @@ class Ledger:
 
     def partition(self, batch: int, drain: int, partition: int) -> LoadRecord | None:
         """Return the record of one partition, or None if it is not loaded."""
-        found = self.run(lambda connection: _records(
-            connection, load_batches.c.load_id == self.load_id(batch, drain, partition)))
+        found = self.run(
+            lambda connection: _records(
+                connection, load_batches.c.load_id == self.load_id(batch, drain, partition)
+            )
+        )
         return found[0] if found else None
 
     def partitions(self, batch: int, drain: int) -> list[LoadRecord]:
         """Return the records of a batch, ordered by partition, without key sketches."""
-        return self.run(lambda connection: _records(
-            connection, and_(*self._load(load_batches, batch, drain))))
+        return self.run(
+            lambda connection: _records(connection, and_(*self._load(load_batches, batch, drain)))
+        )
 
     def last(self) -> Position | None:
         """Return the position of the newest commit, or None if there is none."""
         t = load_commits
-        query = select(t.c.batch, t.c.drain).where(t.c.app == self.app).order_by(
-            t.c.batch.desc(), t.c.drain.desc()).limit(1)
+        query = (
+            select(t.c.batch, t.c.drain)
+            .where(t.c.app == self.app)
+            .order_by(t.c.batch.desc(), t.c.drain.desc())
+            .limit(1)
+        )
         row = self.run(lambda c: c.execute(query).first())
         return (row[0], row[1]) if row else None
 
@@ -153,10 +171,12 @@ class Ledger:
         """Return the position of the newest commit through a sink that needed tasks; a batch
         without tuples needs none."""
         c = load_commits.c
-        query = select(c.batch, c.drain).where(
-            c.app == self.app, c.sink == sink,
-            or_(c.drain == Kind.DRAIN, c.rows_read > 0)).order_by(
-                c.batch.desc(), c.drain.desc()).limit(1)
+        query = (
+            select(c.batch, c.drain)
+            .where(c.app == self.app, c.sink == sink, or_(c.drain == Kind.DRAIN, c.rows_read > 0))
+            .order_by(c.batch.desc(), c.drain.desc())
+            .limit(1)
+        )
         row = self.run(lambda connection: connection.execute(query).first())
         return (row.batch, row.drain) if row else None
 
@@ -165,25 +185,37 @@ class Ledger:
         sink."""
         b, c = load_batches.c, load_commits.c
         same = and_(c.app == b.app, c.batch == b.batch, c.drain == b.drain)
-        query = select(b.load_id, b.batch).join(load_commits, same).where(
-            b.app == self.app, b.output_rows > 0, c.sink == sink).order_by(
-                b.load_id.desc()).limit(1)
+        query = (
+            select(b.load_id, b.batch)
+            .join(load_commits, same)
+            .where(b.app == self.app, b.output_rows > 0, c.sink == sink)
+            .order_by(b.load_id.desc())
+            .limit(1)
+        )
         row = self.run(lambda connection: connection.execute(query).first())
         return (row.load_id, row.batch) if row else None
 
     def newest_job(self) -> tuple[str, str] | None:
         """Return (the fact table, the job as JSON) of the newest commit."""
         c = load_commits.c
-        query = select(c.fact_table, c.job).where(c.app == self.app).order_by(
-            c.batch.desc(), c.drain.desc()).limit(1)
+        query = (
+            select(c.fact_table, c.job)
+            .where(c.app == self.app)
+            .order_by(c.batch.desc(), c.drain.desc())
+            .limit(1)
+        )
         row = self.run(lambda connection: connection.execute(query).first())
         return (row.fact_table, row.job) if row else None
 
     def newest_sink(self) -> str | None:
         """Return the ``sink`` setting of the newest commit."""
         c = load_commits.c
-        query = select(c.sink).where(c.app == self.app).order_by(
-            c.batch.desc(), c.drain.desc()).limit(1)
+        query = (
+            select(c.sink)
+            .where(c.app == self.app)
+            .order_by(c.batch.desc(), c.drain.desc())
+            .limit(1)
+        )
         return self.run(lambda connection: connection.scalar(query))
 
     def file_paths(self) -> set[str]:
@@ -195,16 +227,22 @@ class Ledger:
         """Record the path of the app's checkpoint, which the proof reads."""
         a = load_apps.c
         number = self.number()
-        noted = update(load_apps).where(
-            a.number == number, or_(a.checkpoint.is_(None), a.checkpoint != checkpoint)).values(
-                checkpoint=checkpoint)
+        noted = (
+            update(load_apps)
+            .where(a.number == number, or_(a.checkpoint.is_(None), a.checkpoint != checkpoint))
+            .values(checkpoint=checkpoint)
+        )
         self.run(lambda connection: connection.execute(noted))
 
     def others(self, fact_table: str) -> list[str]:
         """Return the other apps that have loaded into a fact table of the warehouse."""
         c = load_commits.c
-        query = select(c.app).where(c.fact_table == fact_table, c.sink == "sql",
-                                    c.app != self.app).distinct().order_by(c.app)
+        query = (
+            select(c.app)
+            .where(c.fact_table == fact_table, c.sink == "sql", c.app != self.app)
+            .distinct()
+            .order_by(c.app)
+        )
         return self.run(lambda connection: list(connection.scalars(query)))
 
     def partition_count(self, batch: int, drain: int) -> int:
@@ -213,8 +251,11 @@ class Ledger:
         return self.run(lambda c: c.execute(query).scalar_one())
 
     def is_committed(self, batch: int, drain: int) -> bool:
-        query = select(func.count()).select_from(load_commits).where(
-            *self._load(load_commits, batch, drain))
+        query = (
+            select(func.count())
+            .select_from(load_commits)
+            .where(*self._load(load_commits, batch, drain))
+        )
         return bool(self.run(lambda c: c.execute(query).scalar()))
 
     def output_rows(self) -> int:
@@ -225,8 +266,12 @@ class Ledger:
     def key_sketches(self, most: int) -> list[bytes]:
         """Return the key sketches of the app's latest loads that kept one, at most so many."""
         b = load_batches.c
-        query = select(b.key_sketch).where(b.app == self.app, b.key_sketch.is_not(None)).order_by(
-            b.batch.desc(), b.drain.desc()).limit(most)
+        query = (
+            select(b.key_sketch)
+            .where(b.app == self.app, b.key_sketch.is_not(None))
+            .order_by(b.batch.desc(), b.drain.desc())
+            .limit(most)
+        )
         return self.run(lambda c: list(c.scalars(query)))
 
     def load(self, record: LoadRecord, write: Callable[[Connection], int | None]) -> LoadRecord:
@@ -242,8 +287,9 @@ class Ledger:
             _insert(connection, {key: record})
             closed = write(connection)
             if closed is not None:
-                connection.execute(update(load_batches).where(load_batches.c.load_id == key).values(
-                    closed=closed))
+                connection.execute(
+                    update(load_batches).where(load_batches.c.load_id == key).values(closed=closed)
+                )
             return closed
 
         try:
@@ -254,15 +300,21 @@ class Ledger:
                 raise
             return winner
 
-    def commit(self, commit: Commit, loads: Sequence[LoadRecord] = (),
-               rows: Callable[[], Iterable[tuple[Table, pa.Table]]] = tuple) -> None:
+    def commit(
+        self,
+        commit: Commit,
+        loads: Sequence[LoadRecord] = (),
+        rows: Callable[[], Iterable[tuple[Table, pa.Table]]] = tuple,
+    ) -> None:
         """Record that all partitions of a batch are loaded. A repeated call is harmless.
 
         For a sink outside the warehouse also loads: records that no task has written, and rows: a
         function that gives parts of rows for tables of the warehouse; each attempt calls it anew.
         """
-        files = [{"app": self.app, "batch": commit.batch, "number": n, **file._asdict()}
-                 for n, file in enumerate(commit.files)]
+        files = [
+            {"app": self.app, "batch": commit.batch, "number": n, **file._asdict()}
+            for n, file in enumerate(commit.files)
+        ]
         row = _row_of(load_commits, commit) | {"committed_at": utc_now()}
         records = {self.load_id(r.batch, r.drain, r.partition): r for r in loads}
 
@@ -286,7 +338,8 @@ class Ledger:
         still recorded."""
         f = load_files.c
         said = select(load_commits.c.source_offsets).where(
-            *self._load(load_commits, batch, Kind.BATCH))
+            *self._load(load_commits, batch, Kind.BATCH)
+        )
         offsets = json.loads(self.run(lambda connection: connection.execute(said).scalar_one()))
         paths = select(f.path).where(f.app == self.app, f.batch == batch).order_by(f.number)
         return offsets, self.run(lambda connection: list(connection.scalars(paths)))
@@ -298,8 +351,14 @@ class Ledger:
         first, last = first_load(number, (batch, drain)), last_load(number, (batch, drain))
 
         def work(connection: Connection) -> None:
-            for table in (*tables, unmatched, propagated, load_rejections, load_inputs,
-                          load_batches):
+            for table in (
+                *tables,
+                unmatched,
+                propagated,
+                load_rejections,
+                load_inputs,
+                load_batches,
+            ):
                 connection.execute(delete(table).where(table.c.load_id.between(first, last)))
 
         self.run(work)
@@ -307,8 +366,11 @@ class Ledger:
     def source_was_listed(self, batch: int, at: float) -> None:
         """Record that the batches up to this committed one contain everything that the source had
         at a time, in s since 1970."""
-        done = update(load_commits).where(
-            *self._load(load_commits, batch, Kind.BATCH)).values(source_listed=at)
+        done = (
+            update(load_commits)
+            .where(*self._load(load_commits, batch, Kind.BATCH))
+            .values(source_listed=at)
+        )
         self.run(lambda connection: connection.execute(done))
 
     def forget_files(self) -> None:
@@ -317,14 +379,22 @@ class Ledger:
         f, after, more = load_files.c, (-1, -1), True
         while more:
             at = or_(f.batch > after[0], and_(f.batch == after[0], f.number > after[1]))
-            page = select(f.batch, f.number, f.path).where(f.app == self.app, at).order_by(
-                f.batch, f.number).limit(FILES_AT_ONCE)
+            page = (
+                select(f.batch, f.number, f.path)
+                .where(f.app == self.app, at)
+                .order_by(f.batch, f.number)
+                .limit(FILES_AT_ONCE)
+            )
             rows = self.run(partial(_all, page))
-            gone = [{"b": row.batch, "n": row.number} for row in rows
-                    if DataFile(row.path).now() is None]
+            gone = [
+                {"b": row.batch, "n": row.number}
+                for row in rows
+                if DataFile(row.path).now() is None
+            ]
             if gone:
-                there = and_(f.app == self.app, f.batch == bindparam("b"),
-                             f.number == bindparam("n"))
+                there = and_(
+                    f.app == self.app, f.batch == bindparam("b"), f.number == bindparam("n")
+                )
                 self.run(partial(_execute, delete(load_files).where(there), gone))
             if more := len(rows) == FILES_AT_ONCE:
                 after = rows[-1].batch, rows[-1].number
@@ -356,21 +426,35 @@ def app_number(connection: Connection, app: str) -> int | None:
 def _insert(connection: Connection, records: Mapping[int, LoadRecord]) -> None:
     """Insert records by load_id. The rows of ``load_batches`` come first."""
     now = utc_now()
-    connection.execute(load_batches.insert(), [
-        _row_of(load_batches, r) | {
-            "load_id": key, "committed_at": now, "memory": json.dumps(dict(r.memory)),
-            "nulled": json.dumps(dict(r.nulled)) if r.nulled else None}
-        for key, r in records.items()])
+    connection.execute(
+        load_batches.insert(),
+        [
+            _row_of(load_batches, r)
+            | {
+                "load_id": key,
+                "committed_at": now,
+                "memory": json.dumps(dict(r.memory)),
+                "nulled": json.dumps(dict(r.nulled)) if r.nulled else None,
+            }
+            for key, r in records.items()
+        ],
+    )
     inputs = [(key, number, of) for key, r in records.items() for number, of in enumerate(r.inputs)]
     insert_inputs(connection, inputs)
 
 
 def insert_inputs(connection: Connection, inputs: Sequence[tuple[int, int, InputCounts]]) -> None:
     """Insert the inputs of loads, each (load_id, its number in the load, counts)."""
-    connection.execute(load_inputs.insert(), [
-        _row_of(load_inputs, of) | {"load_id": key, "number": n} for key, n, of in inputs])
-    if rejections := [{"load_id": key, "role": of.role, "reason": reason, "tuples": tuples}
-                      for key, _, of in inputs for reason, tuples in of.rejected.items() if tuples]:
+    connection.execute(
+        load_inputs.insert(),
+        [_row_of(load_inputs, of) | {"load_id": key, "number": n} for key, n, of in inputs],
+    )
+    if rejections := [
+        {"load_id": key, "role": of.role, "reason": reason, "tuples": tuples}
+        for key, _, of in inputs
+        for reason, tuples in of.rejected.items()
+        if tuples
+    ]:
         connection.execute(load_rejections.insert(), rejections)
 
 
@@ -383,21 +467,34 @@ def _records(connection: Connection, which: ColumnElement[bool]) -> list[LoadRec
     """Return the records of the loads that a condition over ``load_batches`` selects, ordered by
     load_id, without key sketches."""
     b, i, r = load_batches.c, load_inputs.c, load_rejections.c
-    rows = connection.execute(select(*(c for c in b if c.name != "key_sketch")).where(
-        which).order_by(b.load_id)).all()
+    rows = connection.execute(
+        select(*(c for c in b if c.name != "key_sketch")).where(which).order_by(b.load_id)
+    ).all()
     keys = [row.load_id for row in rows]
     rejected: dict[tuple[int, str], dict[Reason, int]] = defaultdict(dict)
     inputs: dict[int, list[InputCounts]] = defaultdict(list)
     if keys:
         for row in connection.execute(select(load_rejections).where(r.load_id.in_(keys))):
             rejected[row.load_id, row.role][Reason(row.reason)] = row.tuples
-        for row in connection.execute(select(load_inputs).where(i.load_id.in_(keys)).order_by(
-                i.load_id, i.number)):
-            inputs[row.load_id].append(InputCounts(
-                rejected=rejected[row.load_id, row.role], **_fields_of(InputCounts, row)))
-    return [LoadRecord(**_fields_of(LoadRecord, row) | {
-        "inputs": tuple(inputs[row.load_id]), "memory": json.loads(row.memory),
-        "nulled": json.loads(row.nulled or "{}")}) for row in rows]
+        for row in connection.execute(
+            select(load_inputs).where(i.load_id.in_(keys)).order_by(i.load_id, i.number)
+        ):
+            inputs[row.load_id].append(
+                InputCounts(
+                    rejected=rejected[row.load_id, row.role], **_fields_of(InputCounts, row)
+                )
+            )
+    return [
+        LoadRecord(
+            **_fields_of(LoadRecord, row)
+            | {
+                "inputs": tuple(inputs[row.load_id]),
+                "memory": json.loads(row.memory),
+                "nulled": json.loads(row.nulled or "{}"),
+            }
+        )
+        for row in rows
+    ]
 
 
 def _fields_of(kind: type[LoadRecord | InputCounts], row: Row[Any]) -> dict[str, Any]:

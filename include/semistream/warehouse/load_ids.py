@@ -27,12 +27,18 @@ _DRAINS = 10  # a digit
 def load_id(number: int, batch: int, drain: int, partition: int) -> int:
     """Return the key of a load. number: of the app. Raises StateError for numbers that exceed the
     key's digits."""
-    if not (0 < number < APPS and 0 <= batch < BATCHES and drain in {*Kind}
-            and 0 <= partition < PARTITIONS):
-        raise StateError(f"No load_id for app number {number}, batch {batch}, drain {drain}, "
-                         f"partition {partition}: there may be {APPS:,} apps, {BATCHES:,} batches "
-                         f"of each and {PARTITIONS:,} partitions. Begin under another --app "
-                         "name, with fewer partitions, or in a new warehouse.")
+    if not (
+        0 < number < APPS
+        and 0 <= batch < BATCHES
+        and drain in {*Kind}
+        and 0 <= partition < PARTITIONS
+    ):
+        raise StateError(
+            f"No load_id for app number {number}, batch {batch}, drain {drain}, "
+            f"partition {partition}: there may be {APPS:,} apps, {BATCHES:,} batches "
+            f"of each and {PARTITIONS:,} partitions. Begin under another --app "
+            "name, with fewer partitions, or in a new warehouse."
+        )
     return key_of(number, batch, drain, partition)
 
 

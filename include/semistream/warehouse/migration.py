@@ -36,8 +36,10 @@ def migrate(engine: Engine) -> None:
     with engine.connect() as connection:
         if not _former_columns(connection):
             return
-    log.warning("%s is of a former version: its ledger is written anew, which may take a while",
-                engine.url.render_as_string())
+    log.warning(
+        "%s is of a former version: its ledger is written anew, which may take a while",
+        engine.url.render_as_string(),
+    )
     with system_of(engine).alone(engine, LOCK) as connection:
         found = _former_columns(connection)
         if "rejected" in found:
@@ -69,15 +71,23 @@ def _fill(connection: Connection) -> None:
     connection.execute(load_rejections.delete())
     connection.execute(load_inputs.delete())
     after = -1
-    while rows := connection.execute(select(former).where(former.c.load_id > after).order_by(
-            former.c.load_id).limit(LOADS)).all():
-        insert_inputs(connection, [(row.load_id, number, counts) for row in rows
-                                   for number, counts in enumerate(_inputs(row))])
+    while rows := connection.execute(
+        select(former).where(former.c.load_id > after).order_by(former.c.load_id).limit(LOADS)
+    ).all():
+        insert_inputs(
+            connection,
+            [
+                (row.load_id, number, counts)
+                for row in rows
+                for number, counts in enumerate(_inputs(row))
+            ],
+        )
         for row in rows:
             closed = json.loads(row.sides)["left"].get("closed") if row.sides else None
             if closed is not None:
-                connection.execute(former.update().where(
-                    former.c.load_id == row.load_id).values(closed=closed))
+                connection.execute(
+                    former.update().where(former.c.load_id == row.load_id).values(closed=closed)
+                )
         after = rows[-1].load_id
 
 
@@ -85,14 +95,32 @@ def _inputs(row: Row) -> Iterator[InputCounts]:
     """Yield the inputs of a load of the former form: its master as a role of the same name, or two
     streams."""
     if not row.sides:
-        yield InputCounts(row.master, row.waiting_before, row.rows_read, row.matched,
-                          _reasons(json.loads(row._mapping[RENAMED])), row.waiting, row.state_file,
-                          row.master, row.master_version, 0, row.cache_hits, row.bytes_read)
+        yield InputCounts(
+            row.master,
+            row.waiting_before,
+            row.rows_read,
+            row.matched,
+            _reasons(json.loads(row._mapping[RENAMED])),
+            row.waiting,
+            row.state_file,
+            row.master,
+            row.master_version,
+            0,
+            row.cache_hits,
+            row.bytes_read,
+        )
         return
     for side, of in json.loads(row.sides).items():
-        yield InputCounts(side, of["waiting_before"], of["rows_read"], of["matched"],
-                          _reasons(of["rejected"]), of["waiting"], row.state_file,
-                          on_disk=of["on_disk"])
+        yield InputCounts(
+            side,
+            of["waiting_before"],
+            of["rows_read"],
+            of["matched"],
+            _reasons(of["rejected"]),
+            of["waiting"],
+            row.state_file,
+            on_disk=of["on_disk"],
+        )
 
 
 def _reasons(counts: dict[str, int]) -> dict[Reason, int]:

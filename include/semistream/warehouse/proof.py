@@ -76,8 +76,12 @@ def read_proof(connection: sa.Connection, app: str) -> Proof | None:
     """Return the proof of an app for the fact table that it loads now; None if it has committed
     nothing."""
     c, q = load_commits.c, quality_runs.c
-    commit = connection.execute(select(c.batch, c.drain, c.fact_table).where(c.app == app)
-                                .order_by(c.batch.desc(), c.drain.desc()).limit(1)).first()
+    commit = connection.execute(
+        select(c.batch, c.drain, c.fact_table)
+        .where(c.app == app)
+        .order_by(c.batch.desc(), c.drain.desc())
+        .limit(1)
+    ).first()
     if commit is None:
         return None
     mine = sa.and_(q.app == app, q.fact_table == commit.fact_table, q.to_batch.is_not(None))
@@ -85,8 +89,11 @@ def read_proof(connection: sa.Connection, app: str) -> Proof | None:
     # batches.
     everything = sa.and_(mine, q.success == 1, q.from_batch.is_(None))
     whole = connection.execute(select(func.max(q.id), func.max(q.to_batch)).where(everything)).one()
-    needed = sa.true() if whole[0] is None else sa.or_(
-        q.id >= whole[0], sa.and_(q.success == 0, q.to_batch >= whole[1]))
+    needed = (
+        sa.true()
+        if whole[0] is None
+        else sa.or_(q.id >= whole[0], sa.and_(q.success == 0, q.to_batch >= whole[1]))
+    )
     rows = connection.execute(select(quality_runs).where(mine, needed).order_by(q.id)).all()
     return _proof(app, (commit.batch, commit.drain), [as_run(row) for row in rows])
 
@@ -109,6 +116,13 @@ def _proof(app: str, last: Position, runs: Sequence[Run]) -> Proof:
 def as_run(row: sa.Row) -> Run:
     """Convert a row of ``quality_runs`` to a Run."""
     first = START if row.from_batch is None else (row.from_batch, row.from_drain)
-    return Run(first, (row.to_batch, row.to_drain), row.started_at, row.expectations,
-               tuple(json.loads(row.failed)), bool(row.success), row.report,
-               tuple(json.loads(row.unseen)))
+    return Run(
+        first,
+        (row.to_batch, row.to_drain),
+        row.started_at,
+        row.expectations,
+        tuple(json.loads(row.failed)),
+        bool(row.success),
+        row.report,
+        tuple(json.loads(row.unseen)),
+    )

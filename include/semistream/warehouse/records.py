@@ -21,8 +21,13 @@ def unaccounted(counts: Any) -> Any:
 
     counts: of a load or of one of its inputs, as a record or as the columns of a table.
     """
-    return (counts.waiting_before + counts.rows_read
-            - counts.matched - counts.unmatched - counts.waiting)
+    return (
+        counts.waiting_before
+        + counts.rows_read
+        - counts.matched
+        - counts.unmatched
+        - counts.waiting
+    )
 
 
 @dataclass(frozen=True)
@@ -54,8 +59,15 @@ class InputCounts:
 
     def without_tuples(self) -> InputCounts:
         """Return the counts of a next load that reads and finishes nothing."""
-        return replace(self, waiting_before=self.waiting, rows_read=0, matched=0, rejected={},
-                       cache_hits=0, bytes_read=0)
+        return replace(
+            self,
+            waiting_before=self.waiting,
+            rows_read=0,
+            matched=0,
+            rejected={},
+            cache_hits=0,
+            bytes_read=0,
+        )
 
 
 @dataclass(frozen=True)
@@ -97,8 +109,9 @@ class LoadRecord:
     key_sketch: bytes | None = None
     prepared: dict[str, Any] = field(default_factory=dict)
 
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(ser_json_bytes="base64",
-                                                           val_json_bytes="base64")
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(
+        ser_json_bytes="base64", val_json_bytes="base64"
+    )
 
     @property
     def waiting_before(self) -> int:
@@ -132,11 +145,22 @@ class LoadRecord:
     def without_tuples(self, batch: int) -> LoadRecord:
         """Return the record of a next batch that reads and finishes nothing."""
         return LoadRecord(
-            self.app, batch, Kind.BATCH, self.partition, self.algorithm,
-            tuple(i.without_tuples() for i in self.inputs), rows_read=0, matched=0, output_rows=0,
-            memory_budget=self.memory_budget, memory_peak=self.memory_peak,
-            resident_peak=self.resident_peak, memory=self.memory, reason=self.reason,
-            closed=None if self.closed is None else 0)
+            self.app,
+            batch,
+            Kind.BATCH,
+            self.partition,
+            self.algorithm,
+            tuple(i.without_tuples() for i in self.inputs),
+            rows_read=0,
+            matched=0,
+            output_rows=0,
+            memory_budget=self.memory_budget,
+            memory_peak=self.memory_peak,
+            resident_peak=self.resident_peak,
+            memory=self.memory,
+            reason=self.reason,
+            closed=None if self.closed is None else 0,
+        )
 
 
 @dataclass(frozen=True)

@@ -22,19 +22,28 @@ from semistream.warehouse.schema import (
 )
 from semistream.warehouse.tables import existing_table, fact_tables
 
-LEDGER = (unmatched, propagated, load_rejections, load_inputs, load_batches, load_commits,
-          load_files, quality_runs)
+LEDGER = (
+    unmatched,
+    propagated,
+    load_rejections,
+    load_inputs,
+    load_batches,
+    load_commits,
+    load_files,
+    quality_runs,
+)
 
 
-def rows_of(connection: Connection, app: str,
-            is_gone: Callable[[str], bool]) -> dict[str, int]:
+def rows_of(connection: Connection, app: str, is_gone: Callable[[str], bool]) -> dict[str, int]:
     """Count the rows of each table that belong to an app; tables without any are left out.
 
     is_gone: tells whether the table of another sink no longer exists. Raises ConfigError if the app
     has loaded into Delta tables that exist: this does not change them.
     """
-    counts = {table.name: connection.scalar(select(func.count()).select_from(table).where(mine))
-              or 0 for table, mine in _rows(connection, app, is_gone)}
+    counts = {
+        table.name: connection.scalar(select(func.count()).select_from(table).where(mine)) or 0
+        for table, mine in _rows(connection, app, is_gone)
+    }
     return {name: count for name, count in counts.items() if count}
 
 
@@ -49,21 +58,29 @@ def remove_rows(connection: Connection, app: str, is_gone: Callable[[str], bool]
         connection.execute(table.delete().where(mine))
 
 
-def _rows(connection: Connection, app: str,
-          is_gone: Callable[[str], bool]) -> list[tuple[Table, ColumnElement[bool]]]:
+def _rows(
+    connection: Connection, app: str, is_gone: Callable[[str], bool]
+) -> list[tuple[Table, ColumnElement[bool]]]:
     """Return the tables that may have rows of the app, each with the condition that selects these
     rows."""
     c = load_commits.c
     others = select(c.sink).where(c.app == app, c.sink != "sql").distinct()
     for delta in connection.scalars(others).all():
         if not is_gone(delta):
-            raise ConfigError("app", "must load into the warehouse's tables",
-                              f"{app}, which has loaded into {delta}",
-                              "Delete that Delta table and do this again, or load into another "
-                              "one, under another --app name.")
+            raise ConfigError(
+                "app",
+                "must load into the warehouse's tables",
+                f"{app}, which has loaded into {delta}",
+                "Delete that Delta table and do this again, or load into another "
+                "one, under another --app name.",
+            )
     # Also tables without a commit of the app: a crash may have left a part of its first batch.
-    tables = [*(existing_table(connection, name) for name in fact_tables(inspect(connection))),
-              *LEDGER]
+    tables = [
+        *(existing_table(connection, name) for name in fact_tables(inspect(connection))),
+        *LEDGER,
+    ]
     number = app_number(connection, app) or 0
-    return [(t, t.c.app == app if "app" in t.c else t.c.load_id.between(*app_loads(number)))
-            for t in tables]
+    return [
+        (t, t.c.app == app if "app" in t.c else t.c.load_id.between(*app_loads(number)))
+        for t in tables
+    ]

@@ -34,20 +34,24 @@ NAME = KeyString()
 def row_key() -> list[Column]:
     """Return the primary key columns of rows that loads write. InnoDB, and SQLite without row ids,
     store the rows in the order of this key."""
-    return [Column("load_id", BigInteger, primary_key=True, autoincrement=False),
-            # the row's number in its load, from 0
-            Column("load_row", Integer, primary_key=True, autoincrement=False)]
+    return [
+        Column("load_id", BigInteger, primary_key=True, autoincrement=False),
+        # the row's number in its load, from 0
+        Column("load_row", Integer, primary_key=True, autoincrement=False),
+    ]
 
 
 # one row, which identifies this warehouse, see identity.py
 identity = Table(
-    "warehouse_identity", metadata,
+    "warehouse_identity",
+    metadata,
     Column("number", Integer, primary_key=True, autoincrement=False),  # 1
     Column("uuid", NAME, nullable=False),
 )
 
 load_apps = Table(
-    "load_apps", metadata,
+    "load_apps",
+    metadata,
     # the app's number in its load_ids; never assigned twice
     Column("number", big_integer(), primary_key=True, autoincrement=True),
     Column("app", NAME, nullable=False, unique=True),
@@ -56,7 +60,8 @@ load_apps = Table(
 )
 
 load_batches = Table(
-    "load_batches", metadata,
+    "load_batches",
+    metadata,
     Column("load_id", big_integer(), primary_key=True, autoincrement=False),
     Column("app", NAME, nullable=False),
     Column("batch", BigInteger, nullable=False),
@@ -101,7 +106,8 @@ load_batches = Table(
 
 # one row for each input of a load: a role of a dimension, or one of two streams
 load_inputs = Table(
-    "load_inputs", metadata,
+    "load_inputs",
+    metadata,
     Column("load_id", BigInteger, primary_key=True, autoincrement=False),
     Column("role", NAME, primary_key=True),  # "left" and "right" of two streams
     Column("number", Integer, nullable=False),  # of the input, in the order of the join
@@ -120,7 +126,8 @@ load_inputs = Table(
 
 # the unmatched tuples of load_inputs by reason; a reason without tuples has no row
 load_rejections = Table(
-    "load_rejections", metadata,
+    "load_rejections",
+    metadata,
     Column("load_id", BigInteger, primary_key=True, autoincrement=False),
     Column("role", NAME, primary_key=True),
     Column("reason", String(40), primary_key=True),
@@ -128,7 +135,8 @@ load_rejections = Table(
 )
 
 load_commits = Table(
-    "load_commits", metadata,
+    "load_commits",
+    metadata,
     Column("app", NAME, primary_key=True),
     Column("batch", BigInteger, primary_key=True, autoincrement=False),
     Column("drain", Integer, primary_key=True, autoincrement=False),
@@ -146,7 +154,8 @@ load_commits = Table(
 )
 
 load_files = Table(
-    "load_files", metadata,
+    "load_files",
+    metadata,
     Column("app", NAME, primary_key=True),
     Column("batch", BigInteger, primary_key=True, autoincrement=False),
     Column("number", Integer, primary_key=True, autoincrement=False),  # of the file, in its batch
@@ -156,7 +165,8 @@ load_files = Table(
 )
 
 unmatched = Table(
-    "unmatched", metadata,
+    "unmatched",
+    metadata,
     *row_key(),
     Column("fact_table", NAME, nullable=False),
     Column("reason", String(40), nullable=False),
@@ -168,7 +178,8 @@ unmatched = Table(
 )
 
 propagated = Table(
-    "propagated", metadata,
+    "propagated",
+    metadata,
     *row_key(),
     Column("fact_table", NAME, nullable=False),
     Column("side", String(5), nullable=False),
@@ -179,7 +190,8 @@ propagated = Table(
 )
 
 masters = Table(
-    "masters", metadata,
+    "masters",
+    metadata,
     Column("name", NAME, primary_key=True),
     Column("table_name", NAME, nullable=False),  # its dimension table
     Column("arrow_schema", Text, nullable=False),  # of the dimension table: Arrow IPC, base64
@@ -190,7 +202,8 @@ masters = Table(
 )
 
 rejected_master = Table(
-    "rejected_master", metadata,
+    "rejected_master",
+    metadata,
     Column("id", big_integer(), primary_key=True),
     Column("master", NAME, nullable=False),
     Column("reason", String(40), nullable=False),  # null_key, long_key, duplicate_key or unparsable
@@ -202,7 +215,8 @@ rejected_master = Table(
 )
 
 tuning_runs = Table(
-    "tuning_runs", metadata,
+    "tuning_runs",
+    metadata,
     Column("sweep", NAME, primary_key=True),
     Column("point", Integer, primary_key=True, autoincrement=False),
     Column("job", Text, nullable=False),  # as the user named it; empty: the user's own sample
@@ -226,7 +240,8 @@ tuning_runs = Table(
 )
 
 quality_runs = Table(
-    "quality_runs", metadata,
+    "quality_runs",
+    metadata,
     Column("id", Integer, primary_key=True),
     Column("app", NAME, nullable=False),
     Column("fact_table", NAME, nullable=False),

@@ -44,9 +44,13 @@ def dimension_name(name: str) -> str:
     return f"dim_{name}"
 
 
-def dimension_table(name: str, schema: pa.Schema, business_key: Sequence[str],
-                    join_keys: Collection[Sequence[str]] = (),
-                    metadata: MetaData | None = None) -> Table:
+def dimension_table(
+    name: str,
+    schema: pa.Schema,
+    business_key: Sequence[str],
+    join_keys: Collection[Sequence[str]] = (),
+    metadata: MetaData | None = None,
+) -> Table:
     """Return ``dim_<name>``: a surrogate key, then the columns of ``schema``; unique on the
     business key, indexed on each join key.
 
@@ -56,28 +60,43 @@ def dimension_table(name: str, schema: pa.Schema, business_key: Sequence[str],
     _need("business_key", keys, schema)
     _avoid((surrogate_key(name),), schema)
     stored = stored_schema(schema)
-    table = Table(dimension_name(name), metadata or MetaData(),
-                  Column(surrogate_key(name), big_integer(), primary_key=True,
-                         autoincrement=True),
-                  *[Column(quoted(f.name), sql_type(f, f.name in keys),
-                           nullable=f.name not in business_key) for f in stored],
-                  mysql_engine="InnoDB", mysql_charset="utf8mb4", sqlite_autoincrement=True)
+    table = Table(
+        dimension_name(name),
+        metadata or MetaData(),
+        Column(surrogate_key(name), big_integer(), primary_key=True, autoincrement=True),
+        *[
+            Column(quoted(f.name), sql_type(f, f.name in keys), nullable=f.name not in business_key)
+            for f in stored
+        ],
+        mysql_engine="InnoDB",
+        mysql_charset="utf8mb4",
+        sqlite_autoincrement=True,
+    )
     Index(index_name(table.name, "key"), *[table.c[c] for c in business_key], unique=True)
     # a column that was no key when the table was made has long texts
-    texts = {f.name for f in stored
-             if pa.types.is_string(f.type) or pa.types.is_binary(f.type)}
+    texts = {f.name for f in stored if pa.types.is_string(f.type) or pa.types.is_binary(f.type)}
     for key in join_keys:
         if tuple(key) != tuple(business_key):
             suffix = hashlib.sha256(",".join(key).encode()).hexdigest()[:8]
-            Index(index_name(table.name, f"join_{suffix}"), *[table.c[c] for c in key],
-                  **_beginnings(texts.intersection(key)))
+            Index(
+                index_name(table.name, f"join_{suffix}"),
+                *[table.c[c] for c in key],
+                **_beginnings(texts.intersection(key)),
+            )
     return table
 
 
-def fact_table(name: str, stream: pa.Schema, surrogates: Sequence[str], added: pa.Schema,
-               id_columns: Sequence[str] = (),
-               metadata: MetaData | None = None, *, index_ids: bool = False,
-               keys: Sequence[str] = ()) -> Table:
+def fact_table(
+    name: str,
+    stream: pa.Schema,
+    surrogates: Sequence[str],
+    added: pa.Schema,
+    id_columns: Sequence[str] = (),
+    metadata: MetaData | None = None,
+    *,
+    index_ids: bool = False,
+    keys: Sequence[str] = (),
+) -> Table:
     """Return a job's fact table: the stream's columns, the surrogate keys of its roles, the added
     columns of their dimensions, and the row's key.
 
@@ -91,14 +110,17 @@ def fact_table(name: str, stream: pa.Schema, surrogates: Sequence[str], added: p
     added = pa.schema([f for f in added if f.name not in surrogates])
     _avoid((*ROW_KEY, *stream.names), added)
     _need("stream.id", id_columns, stream if surrogates else pa.schema([*stream, *added]))
-    table = Table(name, metadata or MetaData(),
-                  *[Column(quoted(f.name), sql_type(f, f.name in id_columns))
-                    for f in stored_schema(stream)],
-                  *(Column(name, BigInteger) for name in surrogates),
-                  *[Column(quoted(f.name), sql_type(f, f.name in id_columns))
-                    for f in stored_schema(added)],
-                  *row_key(), mysql_engine="InnoDB", mysql_charset="utf8mb4",
-                  sqlite_with_rowid=False)
+    table = Table(
+        name,
+        metadata or MetaData(),
+        *[Column(quoted(f.name), sql_type(f, f.name in id_columns)) for f in stored_schema(stream)],
+        *(Column(name, BigInteger) for name in surrogates),
+        *[Column(quoted(f.name), sql_type(f, f.name in id_columns)) for f in stored_schema(added)],
+        *row_key(),
+        mysql_engine="InnoDB",
+        mysql_charset="utf8mb4",
+        sqlite_with_rowid=False,
+    )
     if id_columns and index_ids:
         Index(index_name(name, "id"), *[table.c[c] for c in id_columns])
     if keys:
@@ -121,15 +143,21 @@ def ensure(engine: Engine, table: Table) -> Table:
     existing = {c.name: c.type for c in existing_table(engine, table.name).columns}
     for column in table.columns:
         if column.name not in existing:
-            raise ConfigError(column.name, f"must be a column of the table {table.name}",
-                              sorted(existing),
-                              "Add the column to the table, leave it out of the job, or name "
-                              "another table.")
+            raise ConfigError(
+                column.name,
+                f"must be a column of the table {table.name}",
+                sorted(existing),
+                "Add the column to the table, leave it out of the job, or name another table.",
+            )
         wanted = _family(arrow_type(column.name, column.type))
         found = _family(arrow_type(column.name, existing[column.name]))
         if wanted != found and not (system.decimal_is_text(DECIMAL_DIGITS) and "decimal" in wanted):
-            raise ConfigError(f"{table.name}.{column.name}", f"must be a column of type {wanted}",
-                              found, "Change the column's type, or name another table.")
+            raise ConfigError(
+                f"{table.name}.{column.name}",
+                f"must be a column of type {wanted}",
+                found,
+                "Change the column's type, or name another table.",
+            )
     for index in table.indexes:
         if index.name not in indexes:
             try:
@@ -163,25 +191,35 @@ def _missing(engine: Engine, tables: Sequence[Table]) -> list[Table]:
 def fact_tables(inspector: Inspector) -> list[str]:
     """Return the names of all fact tables, which are recognised by their primary key."""
     keys = inspector.get_multi_pk_constraint()
-    return sorted(name for (_, name), key in keys.items()
-                  if key["constrained_columns"] == list(ROW_KEY) and name not in own.tables)
+    return sorted(
+        name
+        for (_, name), key in keys.items()
+        if key["constrained_columns"] == list(ROW_KEY) and name not in own.tables
+    )
 
 
-def existing_table(bind: Engine | Connection, name: str,
-                   keys: Mapping[str, str] | None = None) -> Table:
+def existing_table(
+    bind: Engine | Connection, name: str, keys: Mapping[str, str] | None = None
+) -> Table:
     """Return an existing table or view. keys: names by which ``Table.c`` has some of its columns.
     Raises ConfigError if there is none."""
+
     def reflected(inspector: Any, _table: Table, column: Any) -> None:
         column["name"] = quoted(system_of(inspector.dialect).reflected(column["name"]))
         column["key"] = (keys or {}).get(column["name"], column["name"])
 
     try:
-        return Table(name, MetaData(), autoload_with=bind,
-                     listeners=[("column_reflect", reflected)])
+        return Table(
+            name, MetaData(), autoload_with=bind, listeners=[("column_reflect", reflected)]
+        )
     except NoSuchTableError:
         found = sorted(inspect(bind).get_table_names() + inspect(bind).get_view_names())
-        raise ConfigError("table", "must be a table of the database", name,
-                          f"It has: {', '.join(found) or 'none'}.") from None
+        raise ConfigError(
+            "table",
+            "must be a table of the database",
+            name,
+            f"It has: {', '.join(found) or 'none'}.",
+        ) from None
 
 
 def quoted(name: str) -> quoted_name:
@@ -192,13 +230,20 @@ def quoted(name: str) -> quoted_name:
 
 def arrow_schema(table: Table) -> pa.Schema:
     """Return the Arrow schema of a table's rows."""
-    return pa.schema([pa.field(c.name, arrow_type(f"{table.name}.{c.name}", c.type),
-                               bool(c.nullable)) for c in table.columns])
+    return pa.schema(
+        [
+            pa.field(c.name, arrow_type(f"{table.name}.{c.name}", c.type), bool(c.nullable))
+            for c in table.columns
+        ]
+    )
 
 
 def _family(kind: pa.DataType) -> str:
-    for test, family in ((pa.types.is_boolean, "integer"), (pa.types.is_integer, "integer"),
-                         (pa.types.is_floating, "float")):
+    for test, family in (
+        (pa.types.is_boolean, "integer"),
+        (pa.types.is_integer, "integer"),
+        (pa.types.is_floating, "float"),
+    ):
         if test(kind):
             return family
     return str(kind)
@@ -207,8 +252,12 @@ def _family(kind: pa.DataType) -> str:
 def _need(parameter: str, names: Sequence[str] | set[str], schema: pa.Schema) -> None:
     for name in names:
         if name not in schema.names:
-            raise ConfigError(parameter, "must name columns of the data", name,
-                              f"They have: {', '.join(schema.names)}.")
+            raise ConfigError(
+                parameter,
+                "must name columns of the data",
+                name,
+                f"They have: {', '.join(schema.names)}.",
+            )
 
 
 def _avoid(reserved: Sequence[str], schema: pa.Schema) -> None:
@@ -216,8 +265,12 @@ def _avoid(reserved: Sequence[str], schema: pa.Schema) -> None:
     seen: set[str] = set()
     for name in schema.names:
         if name.lower() in lower or name.lower() in seen:
-            raise ConfigError("columns", "must not repeat a column of the table", name,
-                              "Rename the column in the source.")
+            raise ConfigError(
+                "columns",
+                "must not repeat a column of the table",
+                name,
+                "Rename the column in the source.",
+            )
         seen.add(name.lower())
 
 
@@ -235,5 +288,6 @@ def _beginnings(columns: Collection[str]) -> dict[str, Any]:
 def index_name(table: str, suffix: str) -> str:
     name = f"ix_{table}_{suffix}"
     # the longest name that MySQL allows
-    return (name if len(name) <= 64
-            else f"ix_{hashlib.sha1(table.encode()).hexdigest()[:16]}_{suffix}")
+    return (
+        name if len(name) <= 64 else f"ix_{hashlib.sha1(table.encode()).hexdigest()[:16]}_{suffix}"
+    )

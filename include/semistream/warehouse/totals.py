@@ -44,56 +44,98 @@ class Totals:
     wait_longest: float = 0.0  # s
 
 
-def read_totals(connection: Connection, app: str | None = None,
-                known: Mapping[str, Totals] | None = None) -> dict[str, Totals]:
+def read_totals(
+    connection: Connection, app: str | None = None, known: Mapping[str, Totals] | None = None
+) -> dict[str, Totals]:
     """Return the totals of one app, or of all, by app. known: an earlier result, which is brought
     up to date."""
     c, known = load_commits.c, known or {}
-    newest = select(c.app, func.max(c.batch).label("batch")).where(
-        c.app == app if app else true()).group_by(c.app).subquery()
-    commits = (select(c.app, c.batch, c.drain, c.committed_at, c.fact_table)
-               .join(newest, and_(c.app == newest.c.app, c.batch == newest.c.batch))
-               .order_by(c.app, c.drain))
+    newest = (
+        select(c.app, func.max(c.batch).label("batch"))
+        .where(c.app == app if app else true())
+        .group_by(c.app)
+        .subquery()
+    )
+    commits = (
+        select(c.app, c.batch, c.drain, c.committed_at, c.fact_table)
+        .join(newest, and_(c.app == newest.c.app, c.batch == newest.c.batch))
+        .order_by(c.app, c.drain)
+    )
     # a drain comes after its batch
     last = {commit.app: commit for commit in connection.execute(commits)}
-    return {name: _up_to(connection, commit, known.get(name, Totals(name)))
-            for name, commit in last.items()}
+    return {
+        name: _up_to(connection, commit, known.get(name, Totals(name)))
+        for name, commit in last.items()
+    }
 
 
 def _up_to(connection: Connection, last: Row, known: Totals) -> Totals:
     """Return the totals up to a commit."""
-    if (known.batch, known.drain, known.committed_at) == (last.batch, last.drain,
-                                                          last.committed_at):
+    if (known.batch, known.drain, known.committed_at) == (
+        last.batch,
+        last.drain,
+        last.committed_at,
+    ):
         return known
     c, b, i = load_commits.c, load_batches.c, load_inputs.c
-    same = select(c.app).where(c.app == known.app, c.batch == known.batch, c.drain == known.drain,
-                               c.committed_at == known.committed_at)
+    same = select(c.app).where(
+        c.app == known.app,
+        c.batch == known.batch,
+        c.drain == known.drain,
+        c.committed_at == known.committed_at,
+    )
     if known.batches and connection.execute(same).first() is None:  # the app was begun anew
         known = Totals(last.app)
     sums = [func.sum(b[name]).label(name) for name in SUMS + MOST]
     sums += [func.max(b[name]).label(name) for name in (RESIDENT, WAIT)]
-    newer = (select(b.batch, b.drain, *sums)
-             .where(b.app == last.app, b.batch.between(known.batch, last.batch),
-                    or_(b.batch > known.batch, b.drain > known.drain),
-                    or_(b.batch < last.batch, b.drain <= last.drain))
-             .group_by(b.batch, b.drain).subquery())
+    newer = (
+        select(b.batch, b.drain, *sums)
+        .where(
+            b.app == last.app,
+            b.batch.between(known.batch, last.batch),
+            or_(b.batch > known.batch, b.drain > known.drain),
+            or_(b.batch < last.batch, b.drain <= last.drain),
+        )
+        .group_by(b.batch, b.drain)
+        .subquery()
+    )
     n = newer.c
-    more = connection.execute(select(func.count(case((n.drain == Kind.BATCH, 1))).label("batches"),
-                                     *(func.sum(n[name]).label(name) for name in SUMS),
-                                     *(func.max(n[name]).label(name)
-                                       for name in (*MOST, RESIDENT, WAIT)))).one()._mapping
+    more = (
+        connection.execute(
+            select(
+                func.count(case((n.drain == Kind.BATCH, 1))).label("batches"),
+                *(func.sum(n[name]).label(name) for name in SUMS),
+                *(func.max(n[name]).label(name) for name in (*MOST, RESIDENT, WAIT)),
+            )
+        )
+        .one()
+        ._mapping
+    )
     state = connection.execute(
-        select(func.sum(b.waiting), func.max(b.algorithm))
-        .where(b.app == last.app, b.batch == last.batch, b.drain == last.drain)).one()
+        select(func.sum(b.waiting), func.max(b.algorithm)).where(
+            b.app == last.app, b.batch == last.batch, b.drain == last.drain
+        )
+    ).one()
     version = connection.scalar(
-        select(func.max(i.version)).join(load_batches, b.load_id == i.load_id)
-        .where(b.app == last.app, b.batch == last.batch, b.drain == last.drain))
+        select(func.max(i.version))
+        .join(load_batches, b.load_id == i.load_id)
+        .where(b.app == last.app, b.batch == last.batch, b.drain == last.drain)
+    )
     added = {name: getattr(known, name) + _integer(more[name]) for name in ("batches", *SUMS)}
     most = {name: max(getattr(known, name), _integer(more[name])) for name in (*MOST, RESIDENT)}
-    return replace(known, batch=last.batch, drain=last.drain, committed_at=last.committed_at,
-                   fact_table=last.fact_table, waiting=_integer(state[0]), algorithm=state[1] or "",
-                   master_version=version or "",
-                   wait_longest=max(known.wait_longest, more[WAIT] or 0.0), **added, **most)
+    return replace(
+        known,
+        batch=last.batch,
+        drain=last.drain,
+        committed_at=last.committed_at,
+        fact_table=last.fact_table,
+        waiting=_integer(state[0]),
+        algorithm=state[1] or "",
+        master_version=version or "",
+        wait_longest=max(known.wait_longest, more[WAIT] or 0.0),
+        **added,
+        **most,
+    )
 
 
 def _integer(total: int | Decimal | None) -> int:

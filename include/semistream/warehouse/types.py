@@ -121,12 +121,22 @@ def stored_type(name: str, kind: pa.DataType) -> pa.DataType:
         return stored_type(name, kind.value_type)
     if pa.types.is_null(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
         return pa.string()
-    if (pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind)
-            or pa.types.is_binary_view(kind)):
+    if (
+        pa.types.is_large_binary(kind)
+        or pa.types.is_fixed_size_binary(kind)
+        or pa.types.is_binary_view(kind)
+    ):
         return pa.binary()
     if pa.types.is_integer(kind):
-        return (pa.int16() if kind.bit_width == 8 else kind if pa.types.is_signed_integer(kind)
-                else pa.int32() if kind.bit_width == 16 else pa.int64())
+        return (
+            pa.int16()
+            if kind.bit_width == 8
+            else kind
+            if pa.types.is_signed_integer(kind)
+            else pa.int32()
+            if kind.bit_width == 16
+            else pa.int64()
+        )
     if pa.types.is_float16(kind):
         return pa.float32()
     if pa.types.is_date(kind):
@@ -137,11 +147,19 @@ def stored_type(name: str, kind: pa.DataType) -> pa.DataType:
         return pa.time64("us")
     if pa.types.is_decimal(kind) and kind.precision <= 38:
         return pa.decimal128(kind.precision, kind.scale)
-    if (pa.types.is_boolean(kind) or pa.types.is_floating(kind) or pa.types.is_string(kind)
-            or pa.types.is_binary(kind)):
+    if (
+        pa.types.is_boolean(kind)
+        or pa.types.is_floating(kind)
+        or pa.types.is_string(kind)
+        or pa.types.is_binary(kind)
+    ):
         return kind
-    raise ConfigError("columns", "must have types that a database column can hold",
-                      f"{name}: {kind}", "Leave the column out, or make it a string.")
+    raise ConfigError(
+        "columns",
+        "must have types that a database column can hold",
+        f"{name}: {kind}",
+        "Leave the column out, or make it a string.",
+    )
 
 
 def stored_schema(schema: pa.Schema) -> pa.Schema:
@@ -183,9 +201,12 @@ def arrow_type(name: str, kind: Any) -> pa.DataType:
         return pa.string()
     if isinstance(kind, types._Binary):
         return pa.binary()
-    raise ConfigError("table", "must have columns of types that Arrow knows",
-                      f"{name}: {'unknown' if isinstance(kind, types.NullType) else kind}",
-                      "Make a view that casts the column.")
+    raise ConfigError(
+        "table",
+        "must have columns of types that Arrow knows",
+        f"{name}: {'unknown' if isinstance(kind, types.NullType) else kind}",
+        "Make a view that casts the column.",
+    )
 
 
 def outside_years(column: pa.Array) -> pa.Array:
@@ -199,7 +220,7 @@ def outside_years(column: pa.Array) -> pa.Array:
     else:
         return pa.repeat(False, len(column))
     first, end = FIRST_DAY * unit, min((LAST_DAY + 1) * unit, 2**63 - 1)
-    outside = pc.or_(pc.less(numbers, max(first, -2**63)), pc.greater_equal(numbers, end))
+    outside = pc.or_(pc.less(numbers, max(first, -(2**63))), pc.greater_equal(numbers, end))
     return pc.fill_null(outside, False)
 
 
@@ -210,8 +231,10 @@ def python_rows(rows: pa.RecordBatch) -> list[dict[str, Any]]:
     for c, (name, column) in enumerate(zip(rows.schema.names, columns, strict=True)):
         outside = outside_years(column)
         if pc.any(outside).as_py():
-            texts += [(i, name, column[i].cast(pa.string()).as_py())
-                      for i in pc.indices_nonzero(outside).to_pylist()]
+            texts += [
+                (i, name, column[i].cast(pa.string()).as_py())
+                for i in pc.indices_nonzero(outside).to_pylist()
+            ]
             columns[c] = pc.if_else(outside, pa.scalar(None, column.type), column)
     found: list[dict[str, Any]] = pa.RecordBatch.from_arrays(columns, rows.schema.names).to_pylist()
     for i, name, text in texts:

@@ -11,5 +11,13 @@ from semistream.workloads.jobs import (
 )
 from semistream.workloads.zipf import ZipfKeys
 
-__all__ = ["ArrivalTimes", "ZipfKeys", "load_any_job", "load_dimensions", "load_job",
-           "load_stream_stream_job", "prepare", "prepare_target"]
+__all__ = [
+    "ArrivalTimes",
+    "ZipfKeys",
+    "load_any_job",
+    "load_dimensions",
+    "load_job",
+    "load_stream_stream_job",
+    "prepare",
+    "prepare_target",
+]

@@ -28,16 +28,27 @@ class ArrivalTimes:
     """
 
     def __init__(self, rate: float, burstiness: float = 0.5, period: float = 600.0, seed: int = 0):
-        for name, value, least, most in (("rate", rate, 0.0, np.inf),
-                                         ("period", period, 0.0, np.inf)):
+        for name, value, least, most in (
+            ("rate", rate, 0.0, np.inf),
+            ("period", period, 0.0, np.inf),
+        ):
             if not least < value < most:
                 raise ConfigError(name, "must be a positive number", value, "Give one.")
         if not 0.5 <= burstiness < 1:
-            raise ConfigError("burstiness", "must be in [0.5, 1)", burstiness,
-                              "0.5 is steady; 0.7 is usual for bursty traffic.")
+            raise ConfigError(
+                "burstiness",
+                "must be in [0.5, 1)",
+                burstiness,
+                "0.5 is steady; 0.7 is usual for bursty traffic.",
+            )
         self.rate, self.burstiness, self.period = rate, burstiness, period
-        self._model = (rate * period, period, burstiness, HALVINGS if burstiness > 0.5 else 0,
-                       np.uint64(seed % 2**64))
+        self._model = (
+            rate * period,
+            period,
+            burstiness,
+            HALVINGS if burstiness > 0.5 else 0,
+            np.uint64(seed % 2**64),
+        )
 
     def of(self, start: int, tuples: int) -> np.ndarray:
         """Return the arrival times of the tuples start .. start + tuples - 1, float64[tuples],

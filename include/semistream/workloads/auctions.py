@@ -22,18 +22,30 @@ def auctions_and_bids() -> tuple[pa.Table, pa.Table]:
     ids = np.arange(AUCTIONS)
     opened = START + ids * SECOND
     ends = opened + rng.integers(10 * SECOND, LONGEST * SECOND, AUCTIONS)
-    left = pa.table({"auction": ids, "seller": rng.integers(0, 1000, AUCTIONS),
-                     "category": pa.array(rng.integers(10, 15, AUCTIONS), pa.int32()),
-                     "opened_at": pa.array(opened, pa.timestamp("us"))})
+    left = pa.table(
+        {
+            "auction": ids,
+            "seller": rng.integers(0, 1000, AUCTIONS),
+            "category": pa.array(rng.integers(10, 15, AUCTIONS), pa.int32()),
+            "opened_at": pa.array(opened, pa.timestamp("us")),
+        }
+    )
     of = rng.integers(0, AUCTIONS, BIDS)
     at = opened[of] + (rng.random(BIDS) * (ends - opened)[of]).astype(np.int64)
     price = np.rint(100 * 10 ** (3 * rng.random(BIDS))).astype(np.int64)
-    bids = pa.table({"bid_id": np.arange(BIDS), "auction": of,
-                     "bidder": rng.integers(0, 5000, BIDS), "price": price,
-                     "bid_at": pa.array(at, pa.timestamp("us")),
-                     "closed": pa.nulls(BIDS, pa.bool_())})
-    closings = pa.Table.from_pydict({"auction": ids, "closed": [True] * AUCTIONS,
-                                     "bid_at": pa.array(ends, pa.timestamp("us"))})
+    bids = pa.table(
+        {
+            "bid_id": np.arange(BIDS),
+            "auction": of,
+            "bidder": rng.integers(0, 5000, BIDS),
+            "price": price,
+            "bid_at": pa.array(at, pa.timestamp("us")),
+            "closed": pa.nulls(BIDS, pa.bool_()),
+        }
+    )
+    closings = pa.Table.from_pydict(
+        {"auction": ids, "closed": [True] * AUCTIONS, "bid_at": pa.array(ends, pa.timestamp("us"))}
+    )
     rows = pa.concat_tables([bids, closings], promote_options="default")
     order = np.argsort(np.concatenate([at, ends]), kind="stable")
     return left, rows.take(pa.array(order)).select(bids.column_names)

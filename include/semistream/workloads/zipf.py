@@ -22,21 +22,31 @@ class ZipfKeys:
     otherwise key = rank. drift: rows after which the ranks move to other keys; 0: never.
     """
 
-    def __init__(self, count: int, exponent: float, seed: int = 0, scattered: bool = False,
-                 drift: int = 0):
+    def __init__(
+        self, count: int, exponent: float, seed: int = 0, scattered: bool = False, drift: int = 0
+    ):
         if not 1 <= count < 2**53:
-            raise ConfigError("count", "must be in [1, 2**53)", count,
-                              "It is R_t, the number of different keys.")
+            raise ConfigError(
+                "count", "must be in [1, 2**53)", count, "It is R_t, the number of different keys."
+            )
         if not 0 <= exponent < 100:
-            raise ConfigError("exponent", "must be in [0, 100)", exponent,
-                              "0 is uniform, 1 is Zipf's law.")
+            raise ConfigError(
+                "exponent", "must be in [0, 100)", exponent, "0 is uniform, 1 is Zipf's law."
+            )
         self.count, self.exponent, self.seed, self.drift = count, float(exponent), seed, drift
         self.factor = _coprime(count, seed) if scattered else 1
 
     def draw(self, start: int, rows: int) -> np.ndarray:
         """Return the keys of the rows start .. start + rows - 1, int64[rows]."""
-        return _draw(start, rows, self.count, self.exponent, np.uint64(self.seed % 2**64),
-                     self.factor, self.drift)
+        return _draw(
+            start,
+            rows,
+            self.count,
+            self.exponent,
+            np.uint64(self.seed % 2**64),
+            self.factor,
+            self.drift,
+        )
 
     def keys_of(self, ranks: np.ndarray) -> np.ndarray:
         """Return the key of each rank in the first rows, int64[n], for a count below 2**31."""
@@ -55,13 +65,16 @@ def _coprime(count: int, seed: int) -> int:
 @njit(inline="always")
 def uniform(seed, row, attempt):
     """Return a number in (0, 1) from splitmix64 over (seed, row, attempt)."""
-    z = (seed + np.uint64(row) * np.uint64(0x9E3779B97F4A7C15)
-         + np.uint64(attempt) * np.uint64(0xD1B54A32D192ED03))
+    z = (
+        seed
+        + np.uint64(row) * np.uint64(0x9E3779B97F4A7C15)
+        + np.uint64(attempt) * np.uint64(0xD1B54A32D192ED03)
+    )
     for _ in range(2):
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         z ^= z >> np.uint64(31)
-    return (np.float64(z >> np.uint64(11)) + 0.5) * 2.0 ** -53
+    return (np.float64(z >> np.uint64(11)) + 0.5) * 2.0**-53
 
 
 @njit(inline="always")

@@ -17,8 +17,13 @@ def add_arguments(parser: ArgumentParser) -> None:
     from semistream.pipeline.settings import JoinSizeSettings
 
     for name, symbol in (("left", "A"), ("right", "B")):
-        parser.add_argument(name, nargs="?", metavar=symbol, default=SUPPRESS,
-                            help=JoinSizeSettings.model_fields[name].description)
+        parser.add_argument(
+            name,
+            nargs="?",
+            metavar=symbol,
+            default=SUPPRESS,
+            help=JoinSizeSettings.model_fields[name].description,
+        )
     add_settings(parser, JoinSizeSettings, exclude=("left", "right"))
     add_progress(parser)
     add_json(parser)
@@ -46,17 +51,27 @@ def _print_estimate(found: JoinSize) -> None:
     if found.doubt:
         table.add_row(f"estimated {what}", "cannot tell", "")
     else:
-        table.add_row(f"estimated {what}", grouped(found.estimate),
-                      f"of {found.sum}, over the rows of the join" if found.sum else "rows")
-    table.add_row("off by at most", grouped(found.bound),
-                  f"with a probability of {found.confidence:.0%}")
+        table.add_row(
+            f"estimated {what}",
+            grouped(found.estimate),
+            f"of {found.sum}, over the rows of the join" if found.sum else "rows",
+        )
+    table.add_row(
+        "off by at most", grouped(found.bound), f"with a probability of {found.confidence:.0%}"
+    )
     for symbol, side in (("A", found.left), ("B", found.right)):
         lost = ((side.null_keys, "without a key"), (side.unparsable, "unparsable"))
-        table.add_row(f"rows of {symbol}", f"{side.rows:,}",
-                      side.name + "".join(f", {n:,} {why}" for n, why in lost if n))
+        table.add_row(
+            f"rows of {symbol}",
+            f"{side.rows:,}",
+            side.name + "".join(f", {n:,} {why}" for n, why in lost if n),
+        )
     table.add_row("memory", f"{found.memory_bytes:,}", f"bytes, of both sketches ({found.method})")
-    table.add_row("seconds", f"{found.seconds:.1f}",
-                  f"in all; {found.ns_per_key:.0f} ns a key in the sketches")
+    table.add_row(
+        "seconds",
+        f"{found.seconds:.1f}",
+        f"in all; {found.ns_per_key:.0f} ns a key in the sketches",
+    )
     screen = console.text_console()
     console.print_table(screen, table)
     if found.doubt:
@@ -65,7 +80,10 @@ def _print_estimate(found: JoinSize) -> None:
 
 
 COMMAND = Command(
-    "estimate-join-size", "estimate how many rows a join of two inputs would have, from sketches "
-                          "of their keys in a fixed memory, without joining",
-    add_arguments, run, example="semistream estimate-join-size flights.csv planes.csv --on tailnum "
-                                "--null-values NA")
+    "estimate-join-size",
+    "estimate how many rows a join of two inputs would have, from sketches "
+    "of their keys in a fixed memory, without joining",
+    add_arguments,
+    run,
+    example="semistream estimate-join-size flights.csv planes.csv --on tailnum --null-values NA",
+)

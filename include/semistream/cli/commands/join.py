@@ -35,37 +35,51 @@ def run(arguments: Namespace) -> int:
 def _print_summary(summary: Summary, settings: JoinFiles) -> None:
     table = console.key_value_table()
     for row in (
-            ("rows read", f"{summary.rows_read:,}", ""),
-            ("matched", f"{summary.matched:,}", ""),
-            *((f"unmatched: {reason}", f"{n:,}", "")
-              for reason, n in sorted(summary.unmatched.items())),
-            ("output rows", f"{summary.output_rows:,}", str(settings.out)),
-            ("service rate", f"{summary.service_rate:,.0f}", "tuples/s inside the join"),
-            ("end to end", f"{summary.rate:,.0f}", "tuples/s with reading and writing"),
-            ("through the cache", f"{summary.cache_share:.1%}",
-             "of the rows, without waiting for the disk"),
-            ("peak memory", f"{summary.memory_peak:,}",
-             f"bytes, of {summary.memory_budget:,} allowed"),
-            ("peak resident", f"{summary.resident_peak:,}", "bytes of the process, all in all"),
-            ("R-cycles", f"{summary.r_cycles:,}",
-             f"passes over {summary.master_rows:,} master rows"),
-            ("bytes read", f"{summary.bytes_read:,}", "of the master data"),
-            *((f"master rows left out: {reason}", f"{n:,}", "")
-              for reason, n in sorted(summary.master_rejected.items())),
-            *((f"field ignored: {name}", f"{n:,}", "values; the first rows lack it")
-              for name, n in summary.ignored_fields.items()),
-            ("seconds", *console.seconds(summary))):
+        ("rows read", f"{summary.rows_read:,}", ""),
+        ("matched", f"{summary.matched:,}", ""),
+        *(
+            (f"unmatched: {reason}", f"{n:,}", "")
+            for reason, n in sorted(summary.unmatched.items())
+        ),
+        ("output rows", f"{summary.output_rows:,}", str(settings.out)),
+        ("service rate", f"{summary.service_rate:,.0f}", "tuples/s inside the join"),
+        ("end to end", f"{summary.rate:,.0f}", "tuples/s with reading and writing"),
+        (
+            "through the cache",
+            f"{summary.cache_share:.1%}",
+            "of the rows, without waiting for the disk",
+        ),
+        ("peak memory", f"{summary.memory_peak:,}", f"bytes, of {summary.memory_budget:,} allowed"),
+        ("peak resident", f"{summary.resident_peak:,}", "bytes of the process, all in all"),
+        ("R-cycles", f"{summary.r_cycles:,}", f"passes over {summary.master_rows:,} master rows"),
+        ("bytes read", f"{summary.bytes_read:,}", "of the master data"),
+        *(
+            (f"master rows left out: {reason}", f"{n:,}", "")
+            for reason, n in sorted(summary.master_rejected.items())
+        ),
+        *(
+            (f"field ignored: {name}", f"{n:,}", "values; the first rows lack it")
+            for name, n in summary.ignored_fields.items()
+        ),
+        ("seconds", *console.seconds(summary)),
+    ):
         table.add_row(*row)
     screen = console.text_console()
     console.print_table(screen, table)
-    console.print_remarks(screen, auto=filter(None, [summary.reason]), note=summary.notes,
-                          unparsable=summary.examples)
+    console.print_remarks(
+        screen, auto=filter(None, [summary.reason]), note=summary.notes, unparsable=summary.examples
+    )
     if summary.examples:
         screen.print("A column's type can be set: --types COLUMN=TYPE, for instance string.")
 
 
 COMMAND = Command(
-    "join", "join a stream's file with a master file", add_arguments, run,
+    "join",
+    "join a stream's file with a master file",
+    add_arguments,
+    run,
     example="semistream join --stream flights.csv --master planes.csv --on tailnum --memory 1MB "
-            "--join-type left --out out.parquet --null-values NA",
-    files_only=True, without_pandas=True)
+    "--join-type left --out out.parquet --null-values NA",
+    files_only=True,
+    without_pandas=True,
+)

@@ -13,9 +13,15 @@ if TYPE_CHECKING:
     from semistream.files.join_streams import StreamsSummary
     from semistream.files.settings import JoinStreams
 
-COUNTS = {"rows read": "rows_read", "matched": "matched", "punctuations": "punctuations",
-          "purged": "purged", "dropped on the fly": "dropped", "propagated": "propagated",
-          "most held at a time": "held_peak"}  # a summary's counts of a stream, by title
+COUNTS = {
+    "rows read": "rows_read",
+    "matched": "matched",
+    "punctuations": "punctuations",
+    "purged": "purged",
+    "dropped on the fly": "dropped",
+    "propagated": "propagated",
+    "most held at a time": "held_peak",
+}  # a summary's counts of a stream, by title
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -45,29 +51,40 @@ def _print_summary(summary: StreamsSummary, settings: JoinStreams) -> None:
         table.add_column(title, justify="right")
     sides = (summary.left, summary.right)
     forgotten = any(s.forgotten for s in sides)
-    for title, name in (COUNTS | ({"punctuations forgotten": "forgotten"} if forgotten
-                                  else {})).items():
+    for title, name in (
+        COUNTS | ({"punctuations forgotten": "forgotten"} if forgotten else {})
+    ).items():
         table.add_row(title, *(f"{getattr(s, name):,}" for s in sides))
         if name == "matched":
             for reason in sorted({*sides[0].unmatched, *sides[1].unmatched}):
-                table.add_row(f"unmatched: {reason}",
-                              *(f"{s.unmatched.get(reason, 0):,}" for s in sides))
+                table.add_row(
+                    f"unmatched: {reason}", *(f"{s.unmatched.get(reason, 0):,}" for s in sides)
+                )
     screen = console.text_console()
     console.print_table(screen, table)
     screen.print(f"output rows: {summary.output_rows:,} in {settings.out}")
-    screen.print(f"relocated to disk: {summary.relocated:,} tuples; disk joins: "
-                 f"{summary.disk_joins:,}")
-    screen.print(f"peak memory: {summary.memory_peak:,} bytes, of {summary.memory_budget:,} "
-                 "allowed")
-    screen.print(f"{summary.service_rate:,.0f} tuples/s inside the join, "
-                 f"{summary.rate:,.0f} end to end, {' s '.join(console.seconds(summary))}")
+    screen.print(
+        f"relocated to disk: {summary.relocated:,} tuples; disk joins: {summary.disk_joins:,}"
+    )
+    screen.print(
+        f"peak memory: {summary.memory_peak:,} bytes, of {summary.memory_budget:,} allowed"
+    )
+    screen.print(
+        f"{summary.service_rate:,.0f} tuples/s inside the join, "
+        f"{summary.rate:,.0f} end to end, {' s '.join(console.seconds(summary))}"
+    )
     ignored = (f"{name}, {count:,} values" for name, count in summary.ignored_fields.items())
-    console.print_remarks(screen, **{"field ignored": ignored, "note": summary.notes,
-                                     "unparsable": summary.examples})
+    console.print_remarks(
+        screen, **{"field ignored": ignored, "note": summary.notes, "unparsable": summary.examples}
+    )
 
 
 COMMAND = Command(
-    "join-streams", "join the files of two streams", add_arguments, run,
+    "join-streams",
+    "join the files of two streams",
+    add_arguments,
+    run,
     example="semistream join-streams --left orders.parquet --right lines.parquet --on order_id "
-            "--unique left --memory 16MB --out out.parquet",
-    files_only=True)
+    "--unique left --memory 16MB --out out.parquet",
+    files_only=True,
+)

@@ -12,9 +12,12 @@ from semistream.cli.options import add_progress
 def add_arguments(parser: ArgumentParser) -> None:
     from semistream.settings import Publishing
 
-    parser.add_argument("job", metavar="DIMENSION|JOB",
-                        help="tpch, nycflights13, or the YAML file of a job, whose dimensions are "
-                             "provisioned, or of a dimension; or a dimension's name")
+    parser.add_argument(
+        "job",
+        metavar="DIMENSION|JOB",
+        help="tpch, nycflights13, or the YAML file of a job, whose dimensions are "
+        "provisioned, or of a dimension; or a dimension's name",
+    )
     parser.add_argument("--url", help="database of the dimensions' tables [the warehouse]")
     Publishing.add_arguments(parser)
     add_progress(parser)
@@ -30,22 +33,29 @@ def run(arguments: Namespace) -> int:
 
     places, memory = Paths.from_environment(), Publishing.from_arguments(arguments).memory
     wanted = workloads.load_dimensions(arguments.job, places)
-    with (open_warehouse(places.warehouse_url) as engine,
-          console.progress(arguments.progress) as tell):
+    with (
+        open_warehouse(places.warehouse_url) as engine,
+        console.progress(arguments.progress) as tell,
+    ):
         workloads.prepare_target(arguments.job, places, tell)
         for joined in wanted:
             name = joined.dimension.name
             result = dimensions.provision(joined, engine, tell, url=arguments.url)
             reasons = ", ".join(f"{reason} {n:,}" for reason, n in result.reasons.items())
-            print(f"dim_{name}: read {result.read:,}, inserted {result.inserted:,}, updated "
-                  f"{result.updated:,}, unchanged {result.unchanged:,}, rejected "
-                  f"{result.rejected:,}{f' ({reasons})' if reasons else ''}")
+            print(
+                f"dim_{name}: read {result.read:,}, inserted {result.inserted:,}, updated "
+                f"{result.updated:,}, unchanged {result.unchanged:,}, rejected "
+                f"{result.rejected:,}{f' ({reasons})' if reasons else ''}"
+            )
             for key in joined.keys:
-                manifest, changed = dimensions.publish(name, key, engine, places.snapshots, tell,
-                                                       memory=int(memory))
-                print(f"snapshot {manifest.version}{'' if changed else ', as before'}: "
-                      f"{manifest.tuple_count:,} rows, in "
-                      f"{snapshot_root(places.snapshots, name, key)}")
+                manifest, changed = dimensions.publish(
+                    name, key, engine, places.snapshots, tell, memory=int(memory)
+                )
+                print(
+                    f"snapshot {manifest.version}{'' if changed else ', as before'}: "
+                    f"{manifest.tuple_count:,} rows, in "
+                    f"{snapshot_root(places.snapshots, name, key)}"
+                )
             if not joined.keys:
                 print(f"No job joins {name} yet: semistream provision JOB publishes it.")
     return 0
@@ -54,4 +64,8 @@ def run(arguments: Namespace) -> int:
 COMMAND = Command(
     "provision",
     "bring a dimension, or those of a job, into its table, and publish its snapshots",
-    add_arguments, run, example="semistream provision nycflights13.", without_pandas=True)
+    add_arguments,
+    run,
+    example="semistream provision nycflights13.",
+    without_pandas=True,
+)

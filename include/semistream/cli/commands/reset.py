@@ -12,8 +12,7 @@ from semistream.cli.options import add_app
 
 def add_arguments(parser: ArgumentParser) -> None:
     add_app(parser)
-    parser.add_argument("--checkpoint",
-                        help="its checkpoint [$SEMISTREAM_HOME/checkpoints/APP]")
+    parser.add_argument("--checkpoint", help="its checkpoint [$SEMISTREAM_HOME/checkpoints/APP]")
     parser.add_argument("--yes", action="store_true", help="do not ask")
 
 
@@ -33,15 +32,22 @@ def run(arguments: Namespace, reports: bool) -> int:
     if not arguments.yes:
         print(f"This deletes what {app} has loaded ({rows}), and {checkpoint}.")
         if not sys.stdin.isatty() or input(f"Type {app} to go on: ") != app:
-            print("Nothing was deleted."
-                  + ("" if sys.stdin.isatty() else " Give --yes where nobody can be asked."))
+            print(
+                "Nothing was deleted."
+                + ("" if sys.stdin.isatty() else " Give --yes where nobody can be asked.")
+            )
             return 1
     steps.reset(app, places, checkpoint, reports=reports)
     print(f"{app}: deleted {rows}.")
     return 0
 
 
-RESET = Command("reset", "take away an app's rows, ledger and checkpoint, so that it loads its "
-                "source anew", add_arguments, partial(run, reports=False))
-REMOVE = Command("remove", "the same, with the app's reports", add_arguments,
-                 partial(run, reports=True))
+RESET = Command(
+    "reset",
+    "take away an app's rows, ledger and checkpoint, so that it loads its source anew",
+    add_arguments,
+    partial(run, reports=False),
+)
+REMOVE = Command(
+    "remove", "the same, with the app's reports", add_arguments, partial(run, reports=True)
+)

@@ -22,22 +22,41 @@ def run(arguments: Namespace) -> int:
     from semistream.files.settings import MasterFile
 
     settings = read_settings(MasterFile, arguments)
-    source = open_source("master", settings.master, types=settings.types,
-                         null_values=settings.null_values, delimiter=settings.delimiter,
-                         formats=settings.formats)
+    source = open_source(
+        "master",
+        settings.master,
+        types=settings.types,
+        null_values=settings.null_values,
+        delimiter=settings.delimiter,
+        formats=settings.formats,
+    )
     source.assign_types()
     with console.progress(arguments.progress) as tell:
-        manifest, rejected = publish_file(settings.master, list(settings.on), settings.out, source,
-                                          tell, settings.name, int(settings.memory))
+        manifest, rejected = publish_file(
+            settings.master,
+            list(settings.on),
+            settings.out,
+            source,
+            tell,
+            settings.name,
+            int(settings.memory),
+        )
     left_out = "".join(f", {n:,} left out ({reason})" for reason, n in rejected.items())
     for note in source.notes:
         print(f"note: {note}")
-    print(f"{manifest.name} {manifest.version}: {manifest.tuple_count:,} rows{left_out}, "
-          f"{'unique keys' if manifest.unique else 'keys with several rows'}, in {settings.out}")
+    print(
+        f"{manifest.name} {manifest.version}: {manifest.tuple_count:,} rows{left_out}, "
+        f"{'unique keys' if manifest.unique else 'keys with several rows'}, in {settings.out}"
+    )
     return 0
 
 
 COMMAND = Command(
-    "snapshot", "publish a master file as a snapshot, for joins to come", add_arguments, run,
+    "snapshot",
+    "publish a master file as a snapshot, for joins to come",
+    add_arguments,
+    run,
     example="semistream snapshot --master planes.csv --on tailnum --out snapshots/planes",
-    files_only=True, without_pandas=True)
+    files_only=True,
+    without_pandas=True,
+)

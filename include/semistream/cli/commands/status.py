@@ -23,8 +23,11 @@ def run(arguments: Namespace) -> int:
         if name not in drivers.app_names(checkpoints):
             raise unknown_app(name, checkpoints)
         status = read_status(checkpoints / name)
-        print(f"{name}: its status.json cannot be read; a running app writes it anew"
-              if status is None else drivers.describe(checkpoints / name, status))
+        print(
+            f"{name}: its status.json cannot be read; a running app writes it anew"
+            if status is None
+            else drivers.describe(checkpoints / name, status)
+        )
     if not names:
         print(f"No app has run under {checkpoints}.")
     return 0

@@ -12,14 +12,23 @@ from semistream.cli.options import add_json, add_progress, add_settings, read_se
 def add_arguments(parser: ArgumentParser) -> None:
     from semistream.tuning.settings import TuneSettings
 
-    parser.add_argument("job", nargs="?", default=SUPPRESS,
-                        help=TuneSettings.model_fields["job"].description)
+    parser.add_argument(
+        "job", nargs="?", default=SUPPRESS, help=TuneSettings.model_fields["job"].description
+    )
     add_settings(parser, TuneSettings, exclude=("job",))
     add_progress(parser)
-    parser.add_argument("--measure", action="store_true",
-                        help="run the grid's points here, and show measured beside predicted")
-    parser.add_argument("--scale-out", metavar="P,P,…", type=_numbers, default=(),
-                        help="what these numbers of operators would bring, for instance 1,2,4,8")
+    parser.add_argument(
+        "--measure",
+        action="store_true",
+        help="run the grid's points here, and show measured beside predicted",
+    )
+    parser.add_argument(
+        "--scale-out",
+        metavar="P,P,…",
+        type=_numbers,
+        default=(),
+        help="what these numbers of operators would bring, for instance 1,2,4,8",
+    )
     add_json(parser)
 
 
@@ -42,11 +51,17 @@ def run(arguments: Namespace) -> int:
     settings, places = read_settings(TuneSettings, arguments), Paths.from_environment()
     with console.progress(arguments.progress) as tell, open_case(settings, places, tell) as case:
         found = advice.advise(case, settings, places, arguments.measure, tell)
-        plans = scale_out.scale_out(case, settings.memory, arguments.scale_out, settings.algorithms,
-                                    known_costs(places.home))
+        plans = scale_out.scale_out(
+            case,
+            settings.memory,
+            arguments.scale_out,
+            settings.algorithms,
+            known_costs(places.home),
+        )
     if arguments.json:
-        console.print_json(found.as_dict()
-                           | ({"scale_out": [asdict(p) for p in plans]} if plans else {}))
+        console.print_json(
+            found.as_dict() | ({"scale_out": [asdict(p) for p in plans]} if plans else {})
+        )
         return 0
     screen = console.wide_console(150)
     for table in (*found.tables(), *scale_out.tables(plans)):
@@ -55,7 +70,10 @@ def run(arguments: Namespace) -> int:
 
 
 COMMAND = Command(
-    "tune", "say which algorithm, with which sizes, suits a stream and its master data, by the "
-            "cost models",
-    add_arguments, run, example="semistream tune --stream flights.csv --master planes.csv --on "
-                                "tailnum --null-values NA --memory 200KB,1MB.")
+    "tune",
+    "say which algorithm, with which sizes, suits a stream and its master data, by the cost models",
+    add_arguments,
+    run,
+    example="semistream tune --stream flights.csv --master planes.csv --on "
+    "tailnum --null-values NA --memory 200KB,1MB.",
+)

@@ -9,25 +9,46 @@ from semistream.cli.command import Command
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("app", help="name of the load; by default a job's name")
-    parser.add_argument("--since-last", action="store_true",
-                        help="only what no verification has proven yet [everything]")
-    parser.add_argument("--sample", type=int, default=1000, metavar="ROWS",
-                        help="facts, and unmatched tuples, that the database joins again, drawn "
-                             "anew each time [1000]")
-    parser.add_argument("--job", default="", metavar="FILE",
-                        help="the job's YAML file, after max_unparsable or unique_ids was changed "
-                             "in it [the job as it was loaded]")
+    parser.add_argument(
+        "--since-last",
+        action="store_true",
+        help="only what no verification has proven yet [everything]",
+    )
+    parser.add_argument(
+        "--sample",
+        type=int,
+        default=1000,
+        metavar="ROWS",
+        help="facts, and unmatched tuples, that the database joins again, drawn "
+        "anew each time [1000]",
+    )
+    parser.add_argument(
+        "--job",
+        default="",
+        metavar="FILE",
+        help="the job's YAML file, after max_unparsable or unique_ids was changed "
+        "in it [the job as it was loaded]",
+    )
 
 
 def run(arguments: Namespace) -> int:
     from semistream.paths import Paths
     from semistream.pipeline import steps
 
-    result = steps.verify(arguments.app, Paths.from_environment(), since_last=arguments.since_last,
-                          sample=arguments.sample, job=arguments.job)
+    result = steps.verify(
+        arguments.app,
+        Paths.from_environment(),
+        since_last=arguments.since_last,
+        sample=arguments.sample,
+        job=arguments.job,
+    )
     print(f"{result['text']}\nReport: {result['report']}")
     return 0
 
 
-COMMAND = Command("verify", "prove that what an app has loaded is complete; exit code 1 where it "
-                  "is not", add_arguments, run)
+COMMAND = Command(
+    "verify",
+    "prove that what an app has loaded is complete; exit code 1 where it is not",
+    add_arguments,
+    run,
+)

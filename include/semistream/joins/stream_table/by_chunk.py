@@ -119,8 +119,11 @@ class ByChunk(StreamTable):
         if not self.heap_live:
             return self.heap_capacity
         first = self.queue[0].heap_start
-        return max(self.heap_capacity - self.heap_at,
-                   first) if self.heap_at > first else first - self.heap_at
+        return (
+            max(self.heap_capacity - self.heap_at, first)
+            if self.heap_at > first
+            else first - self.heap_at
+        )
 
     def _divide_anew(self, sizes: np.ndarray) -> bool:
         """Divide the bytes anew between slots and strings, if strings are longer than assumed.
@@ -149,8 +152,17 @@ class ByChunk(StreamTable):
             self.heap_at = 0
         slots = self.slots(self.live, count)
         self.heap_at = self.store.put(buffer.incoming, rows, slots, self.heap_at)
-        kernels.append(buffer.codes[rows], self.head, self.key, self.back, self.same, self.flags,
-                       self.oldest, self.live, self.capacity)
+        kernels.append(
+            buffer.codes[rows],
+            self.head,
+            self.key,
+            self.back,
+            self.same,
+            self.flags,
+            self.oldest,
+            self.live,
+            self.capacity,
+        )
         self._live += count
         self.heap_live += heap_bytes
         chunk.heap_bytes += heap_bytes
@@ -182,8 +194,18 @@ class ByChunk(StreamTable):
     def find(self, codes: np.ndarray) -> Found:
         """Find the waiting tuples with these key codes, int64[n]."""
         found, counts = np.empty(len(codes), np.int32), np.empty(len(codes), np.int32)
-        total = kernels.find(codes, self.head, self.key, self.back, self.same, self.oldest,
-                             self.live, self.capacity, found, counts)
+        total = kernels.find(
+            codes,
+            self.head,
+            self.key,
+            self.back,
+            self.same,
+            self.oldest,
+            self.live,
+            self.capacity,
+            found,
+            counts,
+        )
         return Found(found, counts, total)
 
     def pairs(self, found: Found) -> Pairs:
@@ -192,8 +214,9 @@ class ByChunk(StreamTable):
             return
         for first, last, total in portions(found.counts):
             rows, slots = np.empty(total, np.int64), np.empty(total, np.int64)
-            kernels.pairs(first, last, found.first, self.same, self.oldest, self.capacity, rows,
-                          slots)
+            kernels.pairs(
+                first, last, found.first, self.same, self.oldest, self.capacity, rows, slots
+            )
             yield rows, slots
 
     def frequent(self, present: int, absent: int, most: int) -> tuple[np.ndarray, np.ndarray, int]:
@@ -207,8 +230,19 @@ class ByChunk(StreamTable):
 
         def scan(keys: np.ndarray, counts: np.ndarray) -> int:
             histogram[:] = 0
-            return kernels.frequent(self.key, self.same, self.flags, self.oldest, self.live,
-                                    self.capacity, present, absent, keys, counts, histogram)
+            return kernels.frequent(
+                self.key,
+                self.same,
+                self.flags,
+                self.oldest,
+                self.live,
+                self.capacity,
+                present,
+                absent,
+                keys,
+                counts,
+                histogram,
+            )
 
         nothing = np.zeros(0, np.int64), np.zeros(0, np.int32)
         number = scan(*nothing) if self.live else 0
@@ -236,8 +270,7 @@ class ByChunk(StreamTable):
         self._live -= chunk.count
         self.heap_live -= chunk.heap_bytes
         age = time.perf_counter() - chunk.arrived if chunk.count else 0.0
-        return Removed(slots, self.flags[slots] & MATCHED != 0, chunk.count * age, age,
-                       chunk.count)
+        return Removed(slots, self.flags[slots] & MATCHED != 0, chunk.count * age, age, chunk.count)
 
     # Ages
 
@@ -246,8 +279,11 @@ class ByChunk(StreamTable):
         if not filled:
             return Ages()
         now = time.perf_counter()
-        return Ages.of(now - filled[0].arrived,
-                       sum(chunk.count * (now - chunk.arrived) for chunk in filled), self.live)
+        return Ages.of(
+            now - filled[0].arrived,
+            sum(chunk.count * (now - chunk.arrived) for chunk in filled),
+            self.live,
+        )
 
     def age_by(self, ages: Ages) -> None:
         now = time.perf_counter()
@@ -286,18 +322,19 @@ class ByChunk(StreamTable):
             release(self.store.heap, heap_capacity)
         self.capacity, self.heap_capacity = capacity, heap_capacity
         self.head = self.heads[:capacity]
-        kernels.rebuild(self.head, self.key, self.back, self.same, self.flags, self.live,
-                        max(capacity, 1))
+        kernels.rebuild(
+            self.head, self.key, self.back, self.same, self.flags, self.live, max(capacity, 1)
+        )
         return True
 
     def _to_front(self, heap_shift: int) -> None:
         """Rotate the ring so that the oldest tuple is in slot 0 and its strings start the heap."""
         if self.oldest and self.live:
             for array in (self.key, self.flags, self.store.rows):
-                kernels.rotate(array[:self.capacity].reshape(self.capacity, -1), self.oldest)
+                kernels.rotate(array[: self.capacity].reshape(self.capacity, -1), self.oldest)
         self.oldest = 0
         if heap_shift:
-            kernels.rotate(self.store.heap[:self.heap_capacity].reshape(-1, 1), heap_shift)
+            kernels.rotate(self.store.heap[: self.heap_capacity].reshape(-1, 1), heap_shift)
             for column in self.store.variable:
                 heap_kernels.shift(column.starts, self.live, heap_shift, self.heap_capacity)
             for chunk in self.queue:
@@ -313,8 +350,10 @@ class ByChunk(StreamTable):
         """Return the waiting tuples in the order of age, and which have a match."""
         if not self.opened:
             return {}
-        portions = (self.slots(first, min(SAVED_ROWS, self.live - first))
-                    for first in range(0, self.live, SAVED_ROWS))
+        portions = (
+            self.slots(first, min(SAVED_ROWS, self.live - first))
+            for first in range(0, self.live, SAVED_ROWS)
+        )
         return {"waiting": self.saved(portions, lambda slots: self.flags[slots] & MATCHED != 0)}
 
     def values(self) -> dict[str, Any]:
@@ -325,11 +364,13 @@ class ByChunk(StreamTable):
         at = 0
         for count, closed in values["chunks"]:
             if count:
-                *columns, matched = waiting.slice(at,
-                                                  count).combine_chunks().to_batches()[0].columns
+                *columns, matched = (
+                    waiting.slice(at, count).combine_chunks().to_batches()[0].columns
+                )
                 first = self.live
-                self.admit_saved(pa.RecordBatch.from_arrays(columns, schema=spec.stream), spec,
-                                 by_index=False)
+                self.admit_saved(
+                    pa.RecordBatch.from_arrays(columns, schema=spec.stream), spec, by_index=False
+                )
                 self.mark(self.slots(first, count)[matched.to_numpy(zero_copy_only=False)])
             if closed:
                 self.close_chunk()

@@ -170,8 +170,9 @@ def frequent(key, same, flags, oldest, live, cap, present_n, absent_n, out_key, 
             n += 1
             last = s
             s = _older(same[s], _position(s, oldest, cap), oldest, cap)
-        absent = (n >= absent_n and not flags[last] & MATCHED
-                  and 2 * _position(last, oldest, cap) < live)
+        absent = (
+            n >= absent_n and not flags[last] & MATCHED and 2 * _position(last, oldest, cap) < live
+        )
         if n >= present_n or absent:
             if found < len(out_key):
                 out_key[found] = key[slot]

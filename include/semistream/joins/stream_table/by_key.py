@@ -117,21 +117,34 @@ class ByKey(StreamTable):
         if count <= 0 or not self.layout.has_strings:
             return max(count, 0)
         total = np.cumsum(sizes[:count])
-        if (total[-1] > self.heap_capacity - self.heap_at
-                and SLACK * (self.heap_at - self.heap_live) >= self.heap_capacity):
+        if (
+            total[-1] > self.heap_capacity - self.heap_at
+            and SLACK * (self.heap_at - self.heap_live) >= self.heap_capacity
+        ):
             self._compact()
         if total[-1] > self.heap_capacity - self.heap_at:
             self._divide_anew(
-                max(self.heap_live + int(total[-1]), self.heap_at) / (self.live + count))
-            total = total[:max(self.capacity - self.live, 0)]
+                max(self.heap_live + int(total[-1]), self.heap_at) / (self.live + count)
+            )
+            total = total[: max(self.capacity - self.live, 0)]
         return int(np.searchsorted(total, self.heap_capacity - self.heap_at, side="right"))
 
     def append(self, buffer: StreamBuffer, count: int) -> int:
         slots, rows = np.empty(count, np.int64), buffer.rows[:count]
         # each batch has a tick of its own, as the heap is compacted batch by batch
         self._tick = max(self._now(), self._tick + 1)
-        kernels.append(buffer.codes[rows], buffer.spans, _wrapped(self._tick), self._share,
-                       self.head, self.key, self.link, self.flags, self.q, slots)
+        kernels.append(
+            buffer.codes[rows],
+            buffer.spans,
+            _wrapped(self._tick),
+            self._share,
+            self.head,
+            self.key,
+            self.link,
+            self.flags,
+            self.q,
+            slots,
+        )
         self.heap_at = self.store.put(buffer.incoming, rows, slots, self.heap_at)
         self.heap_live += int(buffer.sizes[:count].sum())
         return count
@@ -158,8 +171,19 @@ class ByKey(StreamTable):
         """Find the waiting tuples with these key codes, int64[n], whose partitions all lie in the
         span. firsts: int32[n], the first partition that may hold each code."""
         found, counts, met = (np.empty(len(codes), np.int32) for _ in range(3))
-        _, n = kernels.find(codes, firsts, *span, self._share, self.head, self.key, self.link,
-                            self.flags, found, counts, met)
+        _, n = kernels.find(
+            codes,
+            firsts,
+            *span,
+            self._share,
+            self.head,
+            self.key,
+            self.link,
+            self.flags,
+            found,
+            counts,
+            met,
+        )
         return FoundKeys(found, counts, met[:n])
 
     def pairs(self, found: FoundKeys) -> Pairs:
@@ -187,11 +211,13 @@ class ByKey(StreamTable):
         slots = np.empty(kernels.count(leaders, self.link), np.int64)
         kernels.remove(leaders, self._share, self.head, self.key, self.link, self.q, slots)
         if self.layout.has_strings:
-            self.heap_live -= sum(int(column.lengths[slots].sum(dtype=np.int64))
-                                  for column in self.store.variable)
+            self.heap_live -= sum(
+                int(column.lengths[slots].sum(dtype=np.int64)) for column in self.store.variable
+            )
         total, longest = kernels.ages(slots, self.link, self._now())
-        return Removed(slots, self.flags[slots] & MATCHED != 0, total * TICK, longest * TICK,
-                       len(slots))
+        return Removed(
+            slots, self.flags[slots] & MATCHED != 0, total * TICK, longest * TICK, len(slots)
+        )
 
     # Ages
 
@@ -253,8 +279,9 @@ class ByKey(StreamTable):
         while slot >= 0:
             n, slot = kernels.in_age_order(slot, True, self.link, slots)
             for column in self.store.variable:
-                at = heap_kernels.slide(column.starts, column.lengths, self.store.heap, slots[:n],
-                                        at)
+                at = heap_kernels.slide(
+                    column.starts, column.lengths, self.store.heap, slots[:n], at
+                )
         self.heap_at = at
 
     def _divide_anew(self, strings: float) -> None:
@@ -262,8 +289,11 @@ class ByKey(StreamTable):
         if not self.live:
             self.q[[FREE, HIGH]], self.q[[OLDEST, NEWEST]] = (-1, 0), -1
             self.heap_at = 0
-        capacity = max(int(self.size // (self.slot_bytes + strings * SLACK / (SLACK - 1))),
-                       int(self.q[HIGH]), 1)
+        capacity = max(
+            int(self.size // (self.slot_bytes + strings * SLACK / (SLACK - 1))),
+            int(self.q[HIGH]),
+            1,
+        )
         if capacity < self.capacity:
             self.divide(capacity)
             for array in (self.key, self.flags, self.link, self.store.tuples):

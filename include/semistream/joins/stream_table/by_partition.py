@@ -106,8 +106,9 @@ class ByPartition(StreamTable):
         self.strings, room = strings, max(most - self._fixed, 0)
         tuples = room / (self._slot + strings)
         self.width = width or next((w for w in WIDTHS if tuples >= BLOCKS * w * self.partitions), 1)
-        shift = shift or next((s for s in SHIFTS
-                               if tuples * strings >= BLOCKS * self.partitions << s), SHIFTS[-1])
+        shift = shift or next(
+            (s for s in SHIFTS if tuples * strings >= BLOCKS * self.partitions << s), SHIFTS[-1]
+        )
         blocks = max(room // self.block_bytes, 1)
         self.store = PagedStore(self.layout.held, blocks * self.width, room, shift)
         self.key, self.block = mapped(blocks * self.width, np.int64), mapped(blocks, np.int32, 4)
@@ -172,8 +173,12 @@ class ByPartition(StreamTable):
     def admit(self, buffer: StreamBuffer, most: int = NO_LIMIT) -> int:
         count = super().admit(buffer, most)
         # pages are missing, as there are free blocks
-        if not count and len(buffer) and self.q[USED] < self.q[MOST] and self._divide_anew(
-                buffer.sizes[:SAMPLED]):
+        if (
+            not count
+            and len(buffer)
+            and self.q[USED] < self.q[MOST]
+            and self._divide_anew(buffer.sizes[:SAMPLED])
+        ):
             count = super().admit(buffer, most)
         return count
 
@@ -191,9 +196,25 @@ class ByPartition(StreamTable):
     def append(self, buffer: StreamBuffer, count: int) -> int:
         slots, rows, spans = np.empty(count, np.int64), buffer.rows[:count], buffer.spans[:count]
         at = np.empty(count, np.int64)
-        n = kernels.append(buffer.codes, rows, spans[:, 0], buffer.sizes[:count], self.width,
-                           self.store.shift, self.head, self.waiting, self.key, self.block, self.q,
-                           self.page, self.end, self.store.link, self.pages, slots, at)
+        n = kernels.append(
+            buffer.codes,
+            rows,
+            spans[:, 0],
+            buffer.sizes[:count],
+            self.width,
+            self.store.shift,
+            self.head,
+            self.waiting,
+            self.key,
+            self.block,
+            self.q,
+            self.page,
+            self.end,
+            self.store.link,
+            self.pages,
+            slots,
+            at,
+        )
         if n:
             kernels.note(spans[:n], time.perf_counter(), self.reach, self.arrived, self.first)
             self.store.put(buffer.incoming, rows[:n], slots[:n], at[:n])
@@ -249,11 +270,23 @@ class ByPartition(StreamTable):
         """Remove partition p's tuples. Return how long they waited; the tuples themselves are in
         its visits."""
         now, n = time.perf_counter(), int(self.waiting[p])
-        removed = Removed.none()._replace(seconds=float(n * now - self.arrived[p]),
-                                          longest=float(now - self.first[p]) if n else 0.0,
-                                          timed=n)
-        kernels.release(p, self.store.shift, self.head, self.waiting, self.block, self.q, self.page,
-                        self.end, self.store.link, self.pages)
+        removed = Removed.none()._replace(
+            seconds=float(n * now - self.arrived[p]),
+            longest=float(now - self.first[p]) if n else 0.0,
+            timed=n,
+        )
+        kernels.release(
+            p,
+            self.store.shift,
+            self.head,
+            self.waiting,
+            self.block,
+            self.q,
+            self.page,
+            self.end,
+            self.store.link,
+            self.pages,
+        )
         self.reach[p] = self.arrived[p] = self.first[p] = 0
         self.snapped[p] = -1 if self.snapped[p] else 0
         return removed
@@ -264,8 +297,16 @@ class ByPartition(StreamTable):
         return {"waiting": self.newest(self.waiting)} if self.opened else {}
 
     def values(self) -> dict[str, Any]:
-        sizes = {"width": self.width, "blocks": self.blocks, "shift": self.store.shift,
-                 "pages": self.page_count} if self.opened else {}
+        sizes = (
+            {
+                "width": self.width,
+                "blocks": self.blocks,
+                "shift": self.store.shift,
+                "pages": self.page_count,
+            }
+            if self.opened
+            else {}
+        )
         return {"strings": self.strings} | sizes
 
     def restore(self, waiting: pa.Table, values: dict[str, Any], spec: JoinSpec) -> None:
@@ -280,8 +321,11 @@ class ByPartition(StreamTable):
         if not somewhere.any():
             return Ages()
         now = time.perf_counter()
-        return Ages.of(float(now - self.first[somewhere].min()),
-                       float(self.live * now - self.arrived[somewhere].sum()), self.live)
+        return Ages.of(
+            float(now - self.first[somewhere].min()),
+            float(self.live * now - self.arrived[somewhere].sum()),
+            self.live,
+        )
 
     def age_by(self, ages: Ages) -> None:
         """Shift the arrival of the waiting tuples back. The oldest age is given to a tuple of the
@@ -306,8 +350,9 @@ class ByPartition(StreamTable):
         """Return the tuples that came last, number[i] of each partition i, as a reader for a
         state."""
         ends = np.cumsum(number, dtype=np.int64)
-        cuts = np.unique([0, *np.searchsorted(ends, np.arange(SAVED_ROWS, ends[-1], SAVED_ROWS)),
-                          len(number)])
+        cuts = np.unique(
+            [0, *np.searchsorted(ends, np.arange(SAVED_ROWS, ends[-1], SAVED_ROWS)), len(number)]
+        )
         return self.saved(self.slots(a, number[a:b]) for a, b in itertools.pairwise(cuts))
 
     @property
@@ -338,9 +383,18 @@ class ByPartition(StreamTable):
         """Move the pages down so that their numbers are below `pages`."""
         if pages < self.pages[HIGH]:
             moved, touched = np.empty(self.pages[HIGH], np.int32), np.empty(self.partitions, bool)
-            kernels.shrink_pages(pages, self.store.shift, self.page, self.end, self.store.link,
-                                 self.pages, self.store.heap, moved, touched)
+            kernels.shrink_pages(
+                pages,
+                self.store.shift,
+                self.page,
+                self.end,
+                self.store.link,
+                self.pages,
+                self.store.heap,
+                moved,
+                touched,
+            )
             for p in np.flatnonzero(touched).tolist():
-                self.store.readdress(self.slots(p, self.waiting[p:p + 1]), moved)
+                self.store.readdress(self.slots(p, self.waiting[p : p + 1]), moved)
         release(self.store.heap, pages << self.store.shift)
         release(self.store.link, pages)

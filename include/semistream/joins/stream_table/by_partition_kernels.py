@@ -42,8 +42,25 @@ def taken(number, next_free):
 
 
 @njit(cache=True)
-def append(codes, rows, partition, sizes, width, shift, head, waiting, key, block, q, page, end,
-           link, pages, slots, at):
+def append(
+    codes,
+    rows,
+    partition,
+    sizes,
+    width,
+    shift,
+    head,
+    waiting,
+    key,
+    block,
+    q,
+    page,
+    end,
+    link,
+    pages,
+    slots,
+    at,
+):
     """Put the tuples codes[rows] into blocks: the i-th into partition[i]'s, in slots[i]. Add pages
     to the partition for its strings of sizes[i] bytes, the first of which goes to at[i]. Return how
     many tuples fitted.

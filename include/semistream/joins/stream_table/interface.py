@@ -117,16 +117,21 @@ class StreamTable(ABC):
         count = self.fits(buffer.sizes, most)
         return self.append(buffer, count) if count > 0 else 0
 
-    def saved(self, slots: np.ndarray | Iterable[np.ndarray],
-              matched: Callable[[np.ndarray], np.ndarray] | None = None) -> pa.RecordBatchReader:
+    def saved(
+        self,
+        slots: np.ndarray | Iterable[np.ndarray],
+        matched: Callable[[np.ndarray], np.ndarray] | None = None,
+    ) -> pa.RecordBatchReader:
         """Return the tuples in these slots, int64[n] or portions of such, for a state. The reader
         yields a portion at a time, and must be read before the table changes. matched: a function
         that gives a further column, bool[n]."""
         fields = [(f"s{i}", f.type) for i, f in enumerate(self.layout.schema)]
         most = min(SAVED_ROWS, rows_in(self.layout.schema, OUTPUT_BYTES, self.strings))
-        portions = (part[first:first + most]
-                    for part in ([slots] if isinstance(slots, np.ndarray) else slots)
-                    for first in range(0, len(part), most))
+        portions = (
+            part[first : first + most]
+            for part in ([slots] if isinstance(slots, np.ndarray) else slots)
+            for first in range(0, len(part), most)
+        )
         schema = pa.schema([*fields, *([("matched", pa.bool_())] if matched else ())])
 
         def batches() -> Iterator[pa.RecordBatch]:
@@ -146,5 +151,9 @@ class StreamTable(ABC):
         if by_index:
             buffer.look_up(spec.master)
         if self.admit(buffer) < len(codes):
-            raise ConfigError("memory", f"must hold the tuples that wait, more than {self.live:,}",
-                              spec.memory, "Give as much memory as before, or drain first.")
+            raise ConfigError(
+                "memory",
+                f"must hold the tuples that wait, more than {self.live:,}",
+                spec.memory,
+                "Give as much memory as before, or drain first.",
+            )

@@ -64,8 +64,9 @@ class Sink(Protocol):
     def take_back(self, app: str, batch: int, drain: int) -> None:
         """Delete what partitions have written of a batch that is not committed."""
 
-    def writer(self, schema: pa.Schema, app: str, batch: int, drain: int,
-               partition: int) -> RowWriter | None:
+    def writer(
+        self, schema: pa.Schema, app: str, batch: int, drain: int, partition: int
+    ) -> RowWriter | None:
         """Return the writer that takes joined rows as they come; None: they go to the spool."""
 
     def write(self, record: LoadRecord, spool: Spool) -> LoadRecord:
@@ -102,8 +103,9 @@ def with_key(rows: pa.Table, load_id: int, first: int = 0) -> pa.Table:
     """Return rows of a load with their primary key in the warehouse: load_id, load_row. first: the
     number of the first row."""
     numbers = pa.array(np.arange(first, first + rows.num_rows, dtype=np.int32))
-    return rows.append_column("load_id", pa.repeat(pa.scalar(load_id, pa.int64()), rows.num_rows)) \
-        .append_column("load_row", numbers)
+    return rows.append_column(
+        "load_id", pa.repeat(pa.scalar(load_id, pa.int64()), rows.num_rows)
+    ).append_column("load_row", numbers)
 
 
 def rejected_rows(tuples: pa.Table, load_id: int, fact: str, first: int = 0) -> pa.Table:

@@ -44,8 +44,10 @@ if TYPE_CHECKING:
     from sqlalchemy import Table
 
 WAREHOUSE = "semistream.warehouse"  # property of the table: the identity of its warehouse
-RESTORE = ("Restore it from a backup of the same time as the ledger; or delete the table, and load "
-           "the source anew: semistream reset APP.")
+RESTORE = (
+    "Restore it from a backup of the same time as the ledger; or delete the table, and load "
+    "the source anew: semistream reset APP."
+)
 CLAIMS = 10  # attempts to claim a table that others write to at the same time
 READ_ROWS, READ_VALUES = 100_000, 2_000_000  # read at a time for the proof
 # approximate size of a data file's row group, which is in memory until it is written
@@ -90,9 +92,13 @@ class DeltaSink:
     @classmethod
     def open(cls, setting: str, warehouse: Warehouse, checkpoint: Path) -> DeltaSink:
         if warehouse.closing is not None:
-            raise ConfigError("sink", "must be sql where a job has totals, which are computed in "
-                                      "the transaction that loads their rows", setting,
-                              "Load into the warehouse, or leave totals out.")
+            raise ConfigError(
+                "sink",
+                "must be sql where a job has totals, which are computed in "
+                "the transaction that loads their rows",
+                setting,
+                "Load into the warehouse, or leave totals out.",
+            )
         return cls(setting, str(checkpoint), warehouse)
 
     def loaded(self, app: str, batch: int, drain: int, partition: int) -> LoadRecord | None:
@@ -101,11 +107,16 @@ class DeltaSink:
     def take_back(self, app: str, batch: int, drain: int) -> None:
         return None  # nothing refers to the written files
 
-    def writer(self, schema: pa.Schema, app: str, batch: int, drain: int,
-               partition: int) -> DataFiles:
+    def writer(
+        self, schema: pa.Schema, app: str, batch: int, drain: int, partition: int
+    ) -> DataFiles:
         key = self.warehouse.ledger(app).load_id(batch, drain, partition)
-        return DataFiles(self.uri, schema, f"{batch:09d}-{drain}-{partition:04d}",
-                         {"load_id": pa.scalar(key, pa.int64())})
+        return DataFiles(
+            self.uri,
+            schema,
+            f"{batch:09d}-{drain}-{partition:04d}",
+            {"load_id": pa.scalar(key, pa.int64())},
+        )
 
     def write(self, record: LoadRecord, spool: Spool) -> LoadRecord:
         assert isinstance(spool.writer, DataFiles)
@@ -116,9 +127,12 @@ class DeltaSink:
             if rows.num_rows:
                 staged[table.name] = f"{table.name}-{name}"
                 self._stage(staged[table.name], rows)
-        return replace(record, prepared={"files": files, "staged": staged},
-                       facts_checksum=signed(spool.writer.total),
-                       unmatched_checksum=unmatched_checksum)
+        return replace(
+            record,
+            prepared={"files": files, "staged": staged},
+            facts_checksum=signed(spool.writer.total),
+            unmatched_checksum=unmatched_checksum,
+        )
 
     def _stage(self, name: str, rows: pa.Table) -> None:
         """Keep rows for the warehouse in a file until the commit."""
@@ -128,8 +142,9 @@ class DeltaSink:
             pq.write_table(rows, staging / name, row_group_size=INSERT_ROWS)
             sync(staging / name)
 
-    def prepare(self, stream: pa.Schema, added: pa.Schema,
-                id_columns: tuple[str, ...]) -> DeltaSink:
+    def prepare(
+        self, stream: pa.Schema, added: pa.Schema, id_columns: tuple[str, ...]
+    ) -> DeltaSink:
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError
 
@@ -143,11 +158,16 @@ class DeltaSink:
             table = DeltaTable(self.uri)
             found = [f.name for f in table.schema().fields]
         except DeltaError as e:
-            raise ConfigError("sink", "must be a Delta table, or a place for one", self.uri,
-                              str(e)) from None
+            raise ConfigError(
+                "sink", "must be a Delta table, or a place for one", self.uri, str(e)
+            ) from None
         if found != schema.names:
-            raise ConfigError("sink", "must be a Delta table of the job's columns", found,
-                              f"They are: {', '.join(schema.names)}. Name another table.")
+            raise ConfigError(
+                "sink",
+                "must be a Delta table of the job's columns",
+                found,
+                f"They are: {', '.join(schema.names)}. Name another table.",
+            )
         self._claim(table)
         return self
 
@@ -178,10 +198,14 @@ class DeltaSink:
             table.update_incremental()
             owner = table.metadata().configuration.get(WAREHOUSE)
         if owner != mine:
-            raise ConfigError("sink", "must be a Delta table that no other warehouse loads",
-                              self.uri, f"Its property {WAREHOUSE} is {owner}, and this "
-                              f"warehouse's identity {mine}. Name another table, or set "
-                              "WAREHOUSE_URL to the warehouse that has its ledger.")
+            raise ConfigError(
+                "sink",
+                "must be a Delta table that no other warehouse loads",
+                self.uri,
+                f"Its property {WAREHOUSE} is {owner}, and this "
+                f"warehouse's identity {mine}. Name another table, or set "
+                "WAREHOUSE_URL to the warehouse that has its ledger.",
+            )
 
     def commit(self, commit: Commit, loads: Sequence[LoadRecord]) -> None:
         from deltalake import CommitProperties, Transaction
@@ -194,10 +218,12 @@ class DeltaSink:
             files = [file for load in loads for file in load.prepared["files"]]
             actions: list[AddAction | RemoveAction] = [
                 AddAction(f["path"], f["size"], {}, 0, True, json.dumps({"numRecords": f["rows"]}))
-                for f in files]
+                for f in files
+            ]
             once = CommitProperties(app_transactions=[Transaction(commit.app, version)])
-            table.create_write_transaction(actions, "append", table.schema(),
-                                           commit_properties=once)
+            table.create_write_transaction(
+                actions, "append", table.schema(), commit_properties=once
+            )
         self._flush(table.version())
         staging = Path(self.checkpoint) / "staging"
         ledger = self.warehouse.ledger(commit.app)
@@ -210,8 +236,10 @@ class DeltaSink:
                         columns = file.schema_arrow.names
                         for part in parquet_batches(file, columns, INSERT_ROWS, GROUP_BYTES):
                             rows_of = pa.Table.from_batches([part])
-                            yield metadata.tables[table], rejected_rows(rows_of, key,
-                                                                        self.warehouse.fact, first)
+                            yield (
+                                metadata.tables[table],
+                                rejected_rows(rows_of, key, self.warehouse.fact, first),
+                            )
                             first += part.num_rows
 
         ledger.commit(commit, loads, kept)
@@ -228,8 +256,10 @@ class DeltaSink:
             return f"The Delta table {self.uri} is gone"
         version, (batch, drain) = table.transaction_version(app), newest
         if version is None or divmod(version, 2) < newest:
-            return (f"The log of the Delta table {self.uri} has no "
-                    f"{'drain behind ' if drain else ''}batch {batch}")
+            return (
+                f"The log of the Delta table {self.uri} has no "
+                f"{'drain behind ' if drain else ''}batch {batch}"
+            )
         if ledger.newest_output(self.uri) is not None and not table.file_uris():
             return f"The Delta table {self.uri} has no rows"
         return None
@@ -248,33 +278,46 @@ class DeltaSink:
         try:
             return DeltaTable(self.uri) if DeltaTable.is_deltatable(self.uri) else None
         except DeltaError as e:
-            raise StateError(f"The log of the Delta table {self.uri} cannot be read: {e}. "
-                             f"{RESTORE}") from None
+            raise StateError(
+                f"The log of the Delta table {self.uri} cannot be read: {e}. {RESTORE}"
+            ) from None
 
     def stored(self, app: str) -> StoredRows:
         if (table := self._table()) is None:
-            raise ConfigError("sink", "must be a Delta table that exists", self.uri,
-                              "It was written by this app and is gone.")
+            raise ConfigError(
+                "sink",
+                "must be a Delta table that exists",
+                self.uri,
+                "It was written by this app and is gone.",
+            )
         data, number = table.to_pyarrow_dataset(), self.warehouse.ledger(app).number()
         schema, (first, last) = pa.schema(data.schema), app_loads(number)
         mine = (pc.field("load_id") >= first) & (pc.field("load_id") <= last)
         log = pa.table(table.get_add_actions(flatten=True)).to_pydict()
-        sizes = {unquote(path): size
-                 for path, size in zip(log["path"], log["size_bytes"], strict=True)}
+        sizes = {
+            unquote(path): size for path, size in zip(log["path"], log["size_bytes"], strict=True)
+        }
 
         def read(fragment: ds.Fragment) -> Iterator[pa.RecordBatch]:
             found = data.filesystem.get_file_info(fragment.path).size
             wanted = sizes.get(fragment.path)
             if wanted not in (None, found):
-                raise OSError("it is gone" if found is None
-                              else f"it has {found:,} bytes in place of {wanted:,}")
+                raise OSError(
+                    "it is gone"
+                    if found is None
+                    else f"it has {found:,} bytes in place of {wanted:,}"
+                )
             rows = max(min(READ_ROWS, READ_VALUES // len(schema)), 1)
             yield from fragment.to_batches(schema=data.schema, filter=mine, batch_size=rows)
 
         def others(fragment: ds.Fragment) -> Iterator[pa.RecordBatch]:
             key = pc.field("load_id")
-            return fragment.to_batches(schema=data.schema, columns=["load_id"],
-                                       filter=~mine | key.is_null(), batch_size=READ_ROWS)
+            return fragment.to_batches(
+                schema=data.schema,
+                columns=["load_id"],
+                filter=~mine | key.is_null(),
+                batch_size=READ_ROWS,
+            )
 
         def files(of: Callable[[ds.Fragment], Iterator[pa.RecordBatch]]) -> Iterator[Rows]:
             return ((f"{self.uri}/{f.path}", partial(of, f)) for f in data.get_fragments())
@@ -347,15 +390,19 @@ class DataFiles:
         for name, value in self._key.items():
             group = group.append_column(name, pa.repeat(value, group.num_rows))
         if self._writer is not None and any(
-                column.null_count and not field.nullable
-                for column, field in zip(group.columns, self._writer.schema, strict=True)):
+            column.null_count and not field.nullable
+            for column, field in zip(group.columns, self._writer.schema, strict=True)
+        ):
             self._end()
         if self._writer is None:
             self._path = f"{self._directory}/{self._names}-{uuid.uuid4().hex}.parquet"
             self._file = DirectFile(self._path) if self._local else None
             with naming(self._path):
-                self._writer = (data_writer(self._file, group, self._key) if self._file else
-                                data_writer(self._path, group, self._key, filesystem=self._files))
+                self._writer = (
+                    data_writer(self._file, group, self._key)
+                    if self._file
+                    else data_writer(self._path, group, self._key, filesystem=self._files)
+                )
         with naming(self._path):
             self._writer.write_table(group.cast(self._writer.schema), GROUP_ROWS * 2)
         self._rows += group.num_rows
@@ -365,9 +412,13 @@ class DataFiles:
         """Finish the newest file and record it."""
         with naming(self._path):
             self._close()
-        self._written.append({"path": self._path.removeprefix(f"{self._directory}/"),
-                              "size": self._files.get_file_info(self._path).size,
-                              "rows": self._rows})
+        self._written.append(
+            {
+                "path": self._path.removeprefix(f"{self._directory}/"),
+                "size": self._files.get_file_info(self._path).size,
+                "rows": self._rows,
+            }
+        )
         self._writer, self._rows = None, 0
 
     def _close(self) -> None:
@@ -379,14 +430,19 @@ class DataFiles:
                 self._file.close()
 
 
-def data_writer(where: Any, first: pa.Table, key: Collection[str],
-                **options: Any) -> pq.ParquetWriter:
+def data_writer(
+    where: Any, first: pa.Table, key: Collection[str], **options: Any
+) -> pq.ParquetWriter:
     """Return a writer of a data file that begins with these rows. A column without a null in them
     is declared as not nullable.
 
     key: columns that have one value each; options: options of ``ParquetWriter``, which override
     ours.
     """
-    schema = pa.schema([field.with_nullable(column.null_count > 0)
-                        for field, column in zip(first.schema, first.columns, strict=True)])
+    schema = pa.schema(
+        [
+            field.with_nullable(column.null_count > 0)
+            for field, column in zip(first.schema, first.columns, strict=True)
+        ]
+    )
     return pq.ParquetWriter(where, schema, **encoding(first, key) | options)

@@ -18,5 +18,6 @@ SINKS: list[type[Sink]] = [SqlSink, DeltaSink]  # the first one that accepts the
 def open_sink(setting: str, warehouse: Warehouse, checkpoint: Path = Path()) -> Sink:
     """Return the sink that a setting names: ``sql``, a directory, a URI … checkpoint: of the app;
     not needed to read what is stored."""
-    return next(kind for kind in SINKS
-                if kind.accepts(setting)).open(setting, warehouse, checkpoint)
+    return next(kind for kind in SINKS if kind.accepts(setting)).open(
+        setting, warehouse, checkpoint
+    )

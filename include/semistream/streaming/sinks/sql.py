@@ -62,11 +62,11 @@ class SqlSink:
     def take_back(self, app: str, batch: int, drain: int) -> None:
         fact = self.warehouse.fact
         names = [fact, *([closed_name(fact)] if self.closing is not None else [])]
-        self.warehouse.ledger(app).take_back(batch, drain,
-                                             [existing_table(self.engine, n) for n in names])
+        self.warehouse.ledger(app).take_back(
+            batch, drain, [existing_table(self.engine, n) for n in names]
+        )
 
-    def writer(self, schema: pa.Schema, app: str, batch: int, drain: int,
-               partition: int) -> None:
+    def writer(self, schema: pa.Schema, app: str, batch: int, drain: int, partition: int) -> None:
         return None
 
     def write(self, record: LoadRecord, spool: Spool) -> LoadRecord:
@@ -77,9 +77,12 @@ class SqlSink:
         for _, part in parts(joined):
             check_years(part, fact)
             lost.update(nulled(part, self.engine))
-        record = replace(record, facts_checksum=stored_checksum(joined, self.engine),
-                         nulled=dict(lost),
-                         unmatched_checksum=stored_checksum(rejected, self.engine))
+        record = replace(
+            record,
+            facts_checksum=stored_checksum(joined, self.engine),
+            nulled=dict(lost),
+            unmatched_checksum=stored_checksum(rejected, self.engine),
+        )
         table = fact_table(fact, spool.stream_schema, self.warehouse.surrogates, spool.added_schema)
 
         def insert(connection: Connection) -> int | None:
@@ -88,17 +91,26 @@ class SqlSink:
             for kept, rows in ((unmatched, rejected), (propagated, closed)):
                 for first, part in parts(rows):
                     bulk_insert(connection, kept, rejected_rows(part, key, fact, first))
-            return (self.closing.close(connection, table, key, app_loads(ledger.number()), final)
-                    if self.closing is not None else None)
+            return (
+                self.closing.close(connection, table, key, app_loads(ledger.number()), final)
+                if self.closing is not None
+                else None
+            )
 
         with said(self.engine, fact):
             return ledger.load(record, insert)
 
     def prepare(self, stream: pa.Schema, added: pa.Schema, id_columns: tuple[str, ...]) -> SqlSink:
         fact = self.warehouse.fact
-        table = fact_table(fact, stream, self.warehouse.surrogates, added, id_columns,
-                           index_ids=self.warehouse.index_ids,
-                           keys=self.closing.keys if self.closing is not None else ())
+        table = fact_table(
+            fact,
+            stream,
+            self.warehouse.surrogates,
+            added,
+            id_columns,
+            index_ids=self.warehouse.index_ids,
+            keys=self.closing.keys if self.closing is not None else (),
+        )
         try:
             ensure(self.engine, table)
         except ConfigError:
@@ -116,10 +128,12 @@ class SqlSink:
         c, fact = load_commits.c, self.warehouse.fact
         with self.engine.connect() as connection:
             table = existing_table(self.engine, fact)
-            return ({"load_id", "load_row"} <= {*table.c.keys()}
-                    and connection.execute(select(table).limit(1)).first() is None
-                    and connection.execute(select(c.app).where(
-                        c.fact_table == fact).limit(1)).first() is None)
+            return (
+                {"load_id", "load_row"} <= {*table.c.keys()}
+                and connection.execute(select(table).limit(1)).first() is None
+                and connection.execute(select(c.app).where(c.fact_table == fact).limit(1)).first()
+                is None
+            )
 
     def commit(self, commit: Commit, loads: Sequence[LoadRecord]) -> None:
         self.warehouse.ledger(commit.app).commit(commit)
@@ -153,7 +167,10 @@ def check_years(rows: pa.Table, fact: str) -> None:
     for name, column in zip(rows.column_names, rows.columns, strict=True):
         for chunk in column.chunks:
             if len(found := chunk.filter(outside_years(chunk))):
-                raise ConfigError(f"{fact}.{name}", "must be within the years 1 to 9999",
-                                  str(found[:1].cast(pa.string())[0]),
-                                  "Correct it in the source, declare the column a STRING there, or "
-                                  "load into a Delta table.")
+                raise ConfigError(
+                    f"{fact}.{name}",
+                    "must be within the years 1 to 9999",
+                    str(found[:1].cast(pa.string())[0]),
+                    "Correct it in the source, declare the column a STRING there, or "
+                    "load into a Delta table.",
+                )

@@ -105,9 +105,11 @@ class Source:
         """Return the splits of a part of the source. Raises CannotRecount if it is not kept for a
         second reading."""
         raise CannotRecount(
-            f"a source of format {self.spec.format} is not kept for a second reading")
+            f"a source of format {self.spec.format} is not kept for a second reading"
+        )
 
     def recount(self, split: Any, warehouse: Engine) -> Recount:
         """Return a split to be read again by the proof. Raises CannotRecount."""
         raise CannotRecount(
-            f"a source of format {self.spec.format} is not kept for a second reading")
+            f"a source of format {self.spec.format} is not kept for a second reading"
+        )

@@ -143,8 +143,9 @@ class Part:
     @classmethod
     def of(cls, offsets: dict[str, Any], files: Sequence[str] = ()) -> Part:
         """Return the part that a batch's ``load_commits.source_offsets`` describe."""
-        start, end = (known[0] if known else None
-                      for known in (offsets.get("start"), offsets.get("offsets")))
+        start, end = (
+            known[0] if known else None for known in (offsets.get("start"), offsets.get("offsets"))
+        )
         return cls(start, end, tuple(files))
 
 

@@ -52,8 +52,9 @@ class MessageDecoder:
         assert isinstance(source, JsonSource)
         for batch in records:
             numbers, chunk = hashes(batch), source.parse(batch.column(0))
-            yield Numbered(chunk, numbers[chunk.lines - 1],
-                           numbers[[r.line - 1 for r in chunk.rejected]])
+            yield Numbered(
+                chunk, numbers[chunk.lines - 1], numbers[[r.line - 1 for r in chunk.rejected]]
+            )
 
 
 @dataclass(frozen=True)

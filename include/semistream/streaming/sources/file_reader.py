@@ -39,13 +39,33 @@ log = logging.getLogger(__name__)
 READ = tuple(SOURCES)  # file formats that the reader knows
 # options of the reader itself, options that select the stream's files, and options without effect
 OURS = ("sep", "delimiter", "quote", "escape", "encoding", "charset", "header", "nullvalue")
-LISTING = ("pathglobfilter", "recursivefilelookup", "maxfilespertrigger", "maxbytespertrigger",
-           "maxfileage", "latestfirst", "filenameonly", "cleansource", "sourcearchivedir",
-           "maxcachedfiles", "modifiedbefore", "modifiedafter", "ignoremissingfiles",
-           "ignorecorruptfiles", "basepath", "path", "compression")
-HARMLESS = {"multiline": ("true", "false"), "inferschema": ("true", "false"),
-            "enforceschema": ("true", "false"), "mergeschema": ("true", "false"),
-            "mode": ("permissive",), "samplingratio": None}
+LISTING = (
+    "pathglobfilter",
+    "recursivefilelookup",
+    "maxfilespertrigger",
+    "maxbytespertrigger",
+    "maxfileage",
+    "latestfirst",
+    "filenameonly",
+    "cleansource",
+    "sourcearchivedir",
+    "maxcachedfiles",
+    "modifiedbefore",
+    "modifiedafter",
+    "ignoremissingfiles",
+    "ignorecorruptfiles",
+    "basepath",
+    "path",
+    "compression",
+)
+HARMLESS = {
+    "multiline": ("true", "false"),
+    "inferschema": ("true", "false"),
+    "enforceschema": ("true", "false"),
+    "mergeschema": ("true", "false"),
+    "mode": ("permissive",),
+    "samplingratio": None,
+}
 TASK_ROWS, TASK_BYTES = 262_144, 16_000_000  # the most of Parquet that a task decodes at a time
 # Up to so many tasks each decode all Parquet of a micro-batch, and keep the tuples of their
 # partition: some 0.05 s for a million tuples of two columns, cheaper than an exchange.
@@ -81,8 +101,10 @@ class FileReader(SplitReader[DataFile]):
 
     def read(self, splits: Sequence[DataFile]) -> Iterator[Numbered]:
         source = self.open()
-        yield from combined((by_line(chunk) for file in splits
-                             for chunk in source.read(Path(file.path))), self.schema)
+        yield from combined(
+            (by_line(chunk) for file in splits for chunk in source.read(Path(file.path))),
+            self.schema,
+        )
 
     def check(self, splits: Sequence[DataFile]) -> None:
         """Raise ConfigError for a file whose columns are not the stream's. With ``stream.columns``,
@@ -92,21 +114,31 @@ class FileReader(SplitReader[DataFile]):
             found = source.columns(Path(path))
             if found is None:
                 continue
-            lacking = ([] if self.declared and self.kind == "json"
-                       else [name for name in wanted if name not in found])
-            new = ([] if self.declared and self.kind != "csv"
-                   else [name for name in found if name not in wanted])
+            lacking = (
+                []
+                if self.declared and self.kind == "json"
+                else [name for name in wanted if name not in found]
+            )
+            new = (
+                []
+                if self.declared and self.kind != "csv"
+                else [name for name in found if name not in wanted]
+            )
             if lacking and self.path and Path(path).is_relative_to(self.path):
                 check_partitions("stream.path", Path(self.path), [Path(path)])
             if lacking or new:
-                what = (lacking and f"lacks {', '.join(lacking)}",
-                        new and f"has {', '.join(new)}, which the stream has not")
+                what = (
+                    lacking and f"lacks {', '.join(lacking)}",
+                    new and f"has {', '.join(new)}, which the stream has not",
+                )
                 raise ConfigError(
-                    "stream", "must have the same columns in every file",
+                    "stream",
+                    "must have the same columns in every file",
                     f"{path} {' and '.join(w for w in what if w)}",
                     f"The stream's columns are {', '.join(wanted)}. Nothing of this batch is "
                     "loaded: mend the file and start the app again. Where columns vary, "
-                    "stream.columns says which ones to read (a schema as DDL).")
+                    "stream.columns says which ones to read (a schema as DDL).",
+                )
 
     def is_empty(self, split: DataFile) -> bool:
         if self.kind == "parquet":
@@ -134,31 +166,53 @@ def reading_of(spec: StreamSpec) -> Reading:
     options = {k.lower(): v for k, v in spec.all_options().items()}
     for name, value in options.items():
         allowed = HARMLESS.get(name, ())
-        if (name in OURS or name in LISTING or allowed is None or value.lower() in allowed
-                or "." in name):  # an option of a file system
+        if (
+            name in OURS
+            or name in LISTING
+            or allowed is None
+            or value.lower() in allowed
+            or "." in name
+        ):  # an option of a file system
             continue
         raise ConfigError(
-            f"stream.options.{name}", f"is no option of {spec.format} files", value,
+            f"stream.options.{name}",
+            f"is no option of {spec.format} files",
+            value,
             "Files are read by Semistream's own reader, not by Spark's parser. Its options are "
             f"{', '.join(OURS)}; of which files are read, {', '.join(LISTING[:4])} and the like. "
-            "How dates and numbers are written is told by formats.")
+            "How dates and numbers are written is told by formats.",
+        )
     separator = options.get("sep", options.get("delimiter", ""))
-    signs = {"sep": separator, "quote": options.get("quote", '"'),
-             "escape": options.get("escape", "")}
+    signs = {
+        "sep": separator,
+        "quote": options.get("quote", '"'),
+        "escape": options.get("escape", ""),
+    }
     for name, sign in signs.items():
         if len(sign) > 1 or not sign.isascii():
-            raise ConfigError(f"stream.options.{name}", "must be one ASCII character", sign,
-                              "Choose another one.")
+            raise ConfigError(
+                f"stream.options.{name}", "must be one ASCII character", sign, "Choose another one."
+            )
     if (truth := options.get("header", "true").lower()) not in ("true", "false"):
         raise ConfigError("stream.options.header", "must be true or false", truth, "Give one.")
     if spec.format == "csv" and truth == "false" and not spec.columns:
-        raise ConfigError("stream.columns", "must be given for files without a header", None,
-                          "Name the columns with their types, in the order of the files.")
+        raise ConfigError(
+            "stream.columns",
+            "must be given for files without a header",
+            None,
+            "Name the columns with their types, in the order of the files.",
+        )
     null = (options["nullvalue"],) if options.get("nullvalue") else ()
     quote, escape = signs["quote"], signs["escape"]
-    return Reading(null, separator, quote, "" if escape == quote else escape,
-                   _encoding(options.get("encoding", options.get("charset", ""))), truth == "true",
-                   spec.formats)
+    return Reading(
+        null,
+        separator,
+        quote,
+        "" if escape == quote else escape,
+        _encoding(options.get("encoding", options.get("charset", ""))),
+        truth == "true",
+        spec.formats,
+    )
 
 
 def _encoding(name: str) -> str:
@@ -166,29 +220,48 @@ def _encoding(name: str) -> str:
     try:
         found = codecs.lookup(name).name if name else ""
     except LookupError:
-        raise ConfigError("stream.options.encoding", "must be an encoding that Python knows", name,
-                          "For instance ISO-8859-1.") from None
+        raise ConfigError(
+            "stream.options.encoding",
+            "must be an encoding that Python knows",
+            name,
+            "For instance ISO-8859-1.",
+        ) from None
     return "" if found == "utf-8" else found
 
 
 def listed(spec: StreamSpec) -> list[Path]:
     """Return the files that a local stream has now. Raises ConfigError if there are none."""
     if not spec.path:
-        raise ConfigError("stream.path", "must be given for files", None,
-                          "Give the directory of the stream's files.")
+        raise ConfigError(
+            "stream.path",
+            "must be given for files",
+            None,
+            "Give the directory of the stream's files.",
+        )
     files = _paths(spec)
-    others = [Path(entry.path).name for entry in list_files(spec.path, {GLOB_FILTER: "*"})
-              if Path(entry.path) not in set(files) and not isinstance(entry, Unreadable)]
+    others = [
+        Path(entry.path).name
+        for entry in list_files(spec.path, {GLOB_FILTER: "*"})
+        if Path(entry.path) not in set(files) and not isinstance(entry, Unreadable)
+    ]
     if others:
-        log.warning("%d files of %s are not read, as their names do not end as those of %s files "
-                    "do, or as pathGlobFilter says: %s", len(others), spec.path, spec.format,
-                    ", ".join(sorted(others)[:3]))
+        log.warning(
+            "%d files of %s are not read, as their names do not end as those of %s files "
+            "do, or as pathGlobFilter says: %s",
+            len(others),
+            spec.path,
+            spec.format,
+            ", ".join(sorted(others)[:3]),
+        )
     if not files:
-        raise ConfigError("stream.path", "must be a directory with at least one file, or "
-                                         "stream.columns must be given",
-                          spec.path, "Put the first file there, or write the schema as DDL. "
-                                     f"Names end in {', '.join(ENDINGS[spec.format])}, also packed "
-                                     f"as .gz, or as stream.options.pathGlobFilter says.")
+        raise ConfigError(
+            "stream.path",
+            "must be a directory with at least one file, or stream.columns must be given",
+            spec.path,
+            "Put the first file there, or write the schema as DDL. "
+            f"Names end in {', '.join(ENDINGS[spec.format])}, also packed "
+            f"as .gz, or as stream.options.pathGlobFilter says.",
+        )
     return files
 
 
@@ -200,15 +273,20 @@ def _paths(spec: StreamSpec) -> list[Path]:
         if isinstance(entry, Unreadable):
             log.warning("%s could not be looked at: %s", entry.path, entry.why)
         elif not is_utf8(entry.path):
-            raise ConfigError("stream.path", "must hold files whose names are in UTF-8",
-                              escaped(entry.path), "Rename the file.")
+            raise ConfigError(
+                "stream.path",
+                "must hold files whose names are in UTF-8",
+                escaped(entry.path),
+                "Rename the file.",
+            )
         else:
             found.append(Path(entry.path))
     return sorted(found)
 
 
-def find_reader(spec: StreamSpec, files: Sequence[Path] | None = None,
-                schema: pa.Schema | None = None) -> FileReader:
+def find_reader(
+    spec: StreamSpec, files: Sequence[Path] | None = None, schema: pa.Schema | None = None
+) -> FileReader:
     """Return the reader of a stream's files, with the schema that the job declares, or that is
     inferred from a sample of the existing files. Raises ConfigError.
 
@@ -222,17 +300,26 @@ def find_reader(spec: StreamSpec, files: Sequence[Path] | None = None,
         known = _inferred(spec, reading, listed(spec) if files is None else files)
     else:
         check_formats(known, spec.formats, "stream")
-    return FileReader(spec.format, reading, known,
-                      () if declared is None else tuple(declared.names), spec.id, spec.path)
+    return FileReader(
+        spec.format,
+        reading,
+        known,
+        () if declared is None else tuple(declared.names),
+        spec.id,
+        spec.path,
+    )
 
 
 def _inferred(spec: StreamSpec, reading: Reading, files: Sequence[Path]) -> pa.Schema:
     try:
         source = read_files("stream", files, spec.format, reading)
     except ConfigError as e:
-        raise ConfigError("stream.path", f"must hold {spec.format} files that can be read",
-                          spec.path, f"{e} Where columns vary, stream.columns says which ones to "
-                                     f"read (a schema as DDL).") from None
+        raise ConfigError(
+            "stream.path",
+            f"must hold {spec.format} files that can be read",
+            spec.path,
+            f"{e} Where columns vary, stream.columns says which ones to read (a schema as DDL).",
+        ) from None
     source.assign_types()
     check_formats(source.schema, spec.formats, "stream")
     for note in source.notes:

@@ -59,18 +59,28 @@ class PathSource(Source):
         super().check(max_files, max_rows)
         path = self.spec.path
         if not path:
-            raise ConfigError("stream.path", "must be given for files", None,
-                              "Give the directory of the stream's files.")
+            raise ConfigError(
+                "stream.path",
+                "must be given for files",
+                None,
+                "Give the directory of the stream's files.",
+            )
         if is_local(self.spec) and not is_pattern(path) and not Path(path).exists():
-            raise ConfigError("stream.path", "must be a directory that is there", path,
-                              "Make it, if the stream's files are still to come, or mend the path.")
+            raise ConfigError(
+                "stream.path",
+                "must be a directory that is there",
+                path,
+                "Make it, if the stream's files are still to come, or mend the path.",
+            )
 
     def splits(self, part: Part) -> list[DataFile]:
         return [DataFile(path) for path in part.files]
 
     def recount(self, split: DataFile, warehouse: Engine) -> Recount:
-        raise CannotRecount(f"files of the format {self.spec.format} cannot be read again; those "
-                            f"that can are {', '.join(READ)}")
+        raise CannotRecount(
+            f"files of the format {self.spec.format} cannot be read again; those "
+            f"that can are {', '.join(READ)}"
+        )
 
 
 class FileStream(PathSource):
@@ -117,17 +127,25 @@ class FileStream(PathSource):
         with tempfile.TemporaryDirectory(dir=scratch_directory()) as directory:
             files = []
             try:
-                found = spark.read.format("binaryFile").options(**self.options()).load(
-                    self.spec.path).limit(SAMPLED).toLocalIterator()
+                found = (
+                    spark.read.format("binaryFile")
+                    .options(**self.options())
+                    .load(self.spec.path)
+                    .limit(SAMPLED)
+                    .toLocalIterator()
+                )
                 for number, row in enumerate(found):
                     files.append(Path(directory) / f"{number}-{Path(row.path).name}")
                     files[-1].write_bytes(row.content)
             except PySparkException as e:
                 raise self.refusal(spark, e) from None
             if not files:
-                raise ConfigError("stream.path", "must be a directory with at least one file, or "
-                                                 "stream.columns must be given", self.spec.path,
-                                  "Put the first file there, or write the schema as DDL.")
+                raise ConfigError(
+                    "stream.path",
+                    "must be a directory with at least one file, or stream.columns must be given",
+                    self.spec.path,
+                    "Put the first file there, or write the schema as DDL.",
+                )
             return find_reader(self.spec, files)
 
     def input(self, df: DataFrame, part: Part) -> Splits[Any] | Records:
@@ -136,9 +154,13 @@ class FileStream(PathSource):
         assert self.reader is not None
         if not any(map(is_remote, part.files)):
             return Splits(self.reader, [_now(file) for file in self.splits(part)])
-        return Records(df.sparkSession.read.format("binaryFile").option(
-            "__globPaths__", "false").load(list(part.files)).select("path", "content"),
-            ContentDecoder(self.reader))
+        return Records(
+            df.sparkSession.read.format("binaryFile")
+            .option("__globPaths__", "false")
+            .load(list(part.files))
+            .select("path", "content"),
+            ContentDecoder(self.reader),
+        )
 
     def recount(self, split: DataFile, warehouse: Engine) -> Recount:
         """Return a file to be read again as the load reads it. A line that is no row, or whose
@@ -153,8 +175,9 @@ class FileStream(PathSource):
 
         return Recount(split.path, read)
 
-    def _read_again(self, file: Path,
-                    columns: tuple[str, ...]) -> Iterator[tuple[int, pa.RecordBatch]]:
+    def _read_again(
+        self, file: Path, columns: tuple[str, ...]
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
         from semistream.files.opening import read_files
 
         kind, mark, declared = self.spec.format, self.spec.mark, self.spec.declared
@@ -166,12 +189,16 @@ class FileStream(PathSource):
         names = [] if declared is None else declared.names
         source = read_files("stream", [], kind, reading, _texts(names))
         found = source.columns(file) or names
-        if lacking := ([i for i in self.spec.id if i not in found]
-                       if kind != "json" or not names else []):
+        if lacking := (
+            [i for i in self.spec.id if i not in found] if kind != "json" or not names else []
+        ):
             raise CannotRecount(f"{file} has no column {lacking[0]}")
         there = [n for n in wanted if n in found]
-        source = (read_files("stream", [file], kind, reading) if kind == "parquet"
-                  else read_files("stream", [], kind, reading, _texts(found), found))
+        source = (
+            read_files("stream", [file], kind, reading)
+            if kind == "parquet"
+            else read_files("stream", [], kind, reading, _texts(found), found)
+        )
         source.only(there or found[:1])  # without a column the rows could not be counted
         for chunk in source.read(file):
             rows = chunk.rows
@@ -195,11 +222,16 @@ class SparkFileStream(PathSource):
         if (declared := super().spark_schema(spark)) is not None:
             return declared
         try:
-            return spark.read.format(self.spec.format).options(**self.options()).load(
-                self.spec.path).schema
+            return (
+                spark.read.format(self.spec.format)
+                .options(**self.options())
+                .load(self.spec.path)
+                .schema
+            )
         except PySparkException as e:
-            raise ConfigError("stream.path", f"must hold {self.spec.format} files", self.spec.path,
-                              str(e)) from None
+            raise ConfigError(
+                "stream.path", f"must hold {self.spec.format} files", self.spec.path, str(e)
+            ) from None
 
     def input(self, df: DataFrame, part: Part) -> Splits[Any] | Records:
         """Return the rows of the files as they are now."""

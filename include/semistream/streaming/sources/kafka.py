@@ -35,8 +35,12 @@ class KafkaSource(Source):
         if declared is not None:
             check_formats(declared, formats, "stream")
         elif formats:
-            raise ConfigError("stream.columns", "must be given with formats", None,
-                              "Name the columns of the messages with their types.")
+            raise ConfigError(
+                "stream.columns",
+                "must be given with formats",
+                None,
+                "Name the columns of the messages with their types.",
+            )
         return declared
 
     def options(self, max_files: int = 0, max_rows: int = 0) -> dict[str, str]:
@@ -58,12 +62,22 @@ class KafkaSource(Source):
         if self.schema is None:
             return super().open(df)
         self.decoder = MessageDecoder(
-            FileReader("json", Reading(formats=self.spec.formats), self.schema,
-                   tuple(self.schema.names), self.spec.id))
+            FileReader(
+                "json",
+                Reading(formats=self.spec.formats),
+                self.schema,
+                tuple(self.schema.names),
+                self.spec.id,
+            )
+        )
         return self.schema
 
     def refusal(self, spark: SparkSession, error: PySparkException) -> ConfigError:
         if "kafka" not in str(error).lower():
             return super().refusal(spark, error)
-        return ConfigError("source_format", "needs Spark's Kafka connector", "kafka",
-                           f"Submit with --packages {PACKAGE}:{spark.version}.")
+        return ConfigError(
+            "source_format",
+            "needs Spark's Kafka connector",
+            "kafka",
+            f"Submit with --packages {PACKAGE}:{spark.version}.",
+        )

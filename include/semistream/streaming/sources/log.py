@@ -22,16 +22,19 @@ class SourceLog:
         """Return the ``load_commits.source_offsets`` of a batch; see ``warehouse.ledger``."""
         start, end = self._read(batch - 1) if batch else None, self._read(batch)
         out: dict[str, Any] = {"format": self.format, "offsets": end, "start": start}
-        return (out | {"files": len(self.files(batch))} if self.format in FILE_FORMATS
-                and end else out)
+        return (
+            out | {"files": len(self.files(batch))} if self.format in FILE_FORMATS and end else out
+        )
 
     def files(self, batch: int) -> list[str]:
         """Return the files of a batch from the source's log: plain paths, or URIs of files that are
         not local."""
         if self.format not in FILE_FORMATS:
             return []
-        after, last = (o[0]["logOffset"] if o and o[0] else -1
-                       for o in (self._read(batch - 1), self._read(batch)))
+        after, last = (
+            o[0]["logOffset"] if o and o[0] else -1
+            for o in (self._read(batch - 1), self._read(batch))
+        )
         entries: dict[str, None] = {}
         for number in range(after + 1, last + 1):
             for line in self._log(number).read_text().splitlines()[1:]:

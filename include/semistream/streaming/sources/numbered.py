@@ -55,5 +55,8 @@ def _one(rows: Gathered, parts: Sequence[Numbered]) -> Numbered:
     batches = rows.take().combine_chunks().to_batches()
     batch = batches[0] if batches else pa.RecordBatch.from_pylist([], rows.schema)
     rejected = [each for part in parts for each in part.chunk.rejected]
-    return Numbered(Chunk(batch, rejected), np.concatenate([p.tuples for p in parts]),
-                    np.concatenate([p.rejected for p in parts]))
+    return Numbered(
+        Chunk(batch, rejected),
+        np.concatenate([p.tuples for p in parts]),
+        np.concatenate([p.rejected for p in parts]),
+    )

@@ -53,8 +53,9 @@ class Outbox(NumberedSource):
     def label(self, split: Range) -> str:
         return f"{option(self.spec.all_options(), 'table', '')}, {split.label}"
 
-    def read_again(self, split: Range, columns: tuple[str, ...],
-                   warehouse: Engine) -> Iterator[tuple[int, pa.RecordBatch]]:
+    def read_again(
+        self, split: Range, columns: tuple[str, ...], warehouse: Engine
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
         options = self.spec.all_options()
         url = option(options, "url", "") or os.environ.get(option(options, "urlVariable", ""), "")
         engine = connect(url) if url else warehouse
@@ -62,7 +63,8 @@ class Outbox(NumberedSource):
         column = table.c[option(options, "id", "id")]
         schema = pa.schema([f for f in arrow_schema(table) if f.name in columns])
         query = select(*(table.c[n] for n in schema.names or [column.name])).where(
-            column > split.start, column <= split.end)
+            column > split.start, column <= split.end
+        )
         try:
             with engine.connect() as connection:
                 for batch in fetch(connection, query, schema, RECOUNT_ROWS):
@@ -97,8 +99,11 @@ class OutboxReader(RangeReader):
         assert isinstance(partition, Range)
         engine, table, column = _outbox(self.options)
         columns = [table.c[n] for n in self.schema.names]
-        query = select(*columns).where(column > partition.start,
-                                       column <= partition.end).order_by(column)
+        query = (
+            select(*columns)
+            .where(column > partition.start, column <= partition.end)
+            .order_by(column)
+        )
         try:
             with engine.connect() as connection:
                 yield from fetch(connection, query, self.schema)
@@ -111,22 +116,32 @@ def _outbox(options: dict[str, str]) -> tuple[Engine, Any, Any]:
     engine = connect(_resolved(options)["url"])
     name = option(options, "table", "")
     if not name:
-        raise ConfigError("table", "must be given for an outbox", "",
-                          "Add --source-options table=NAME.")
+        raise ConfigError(
+            "table", "must be given for an outbox", "", "Add --source-options table=NAME."
+        )
     table = existing_table(engine, name)
     column = option(options, "id", "id")
     if column not in table.c:
-        raise ConfigError("id", f"must be a column of {name}", column,
-                          f"It has: {', '.join(c.name for c in table.columns)}.")
+        raise ConfigError(
+            "id",
+            f"must be a column of {name}",
+            column,
+            f"It has: {', '.join(c.name for c in table.columns)}.",
+        )
     return engine, table, table.c[column]
 
 
 def _resolved(options: dict[str, str]) -> dict[str, str]:
     """Return the options with the URL filled in, because executors may not have the driver's
     environment variables."""
-    url = option(options, "url",
-                 "") or os.environ.get(option(options, "urlVariable", "WAREHOUSE_URL"), "")
+    url = option(options, "url", "") or os.environ.get(
+        option(options, "urlVariable", "WAREHOUSE_URL"), ""
+    )
     if not url:
-        raise ConfigError("url", "must be given for an outbox", "",
-                          "Set WAREHOUSE_URL, or the variable that urlVariable names.")
+        raise ConfigError(
+            "url",
+            "must be given for an outbox",
+            "",
+            "Set WAREHOUSE_URL, or the variable that urlVariable names.",
+        )
     return options | {"url": url}

@@ -61,22 +61,28 @@ class NumberedSource(Source):
     def recount(self, split: Range, warehouse: Engine) -> Recount:
         if self.spec.mark is not None:
             raise CannotRecount("rows that are punctuations are not told apart in this source")
-        return Recount(self.label(split), lambda columns: self.read_again(split, columns,
-                                                                          warehouse))
+        return Recount(
+            self.label(split), lambda columns: self.read_again(split, columns, warehouse)
+        )
 
     def label(self, split: Range) -> str:
         """Return the name of a range in reports."""
         return split.label
 
-    def read_again(self, split: Range, columns: tuple[str, ...],
-                   warehouse: Engine) -> Iterator[tuple[int, pa.RecordBatch]]:
+    def read_again(
+        self, split: Range, columns: tuple[str, ...], warehouse: Engine
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Yield (rows, these columns of them) of a range, some at a time. The default is for
         generated tuples, whose number is the column id."""
         for start in range(split.start, split.end, RECOUNT_ROWS):
             end = min(start + RECOUNT_ROWS, split.end)
             numbers = pa.array(range(start + 1, end + 1), pa.int64())
-            yield len(numbers), pa.record_batch([numbers], names=["id"]).select(
-                [name for name in columns if name == "id"])
+            yield (
+                len(numbers),
+                pa.record_batch([numbers], names=["id"]).select(
+                    [name for name in columns if name == "id"]
+                ),
+            )
 
 
 class RangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -128,6 +134,10 @@ def whole(options: dict[str, str], name: str, default: int, least: int = 0) -> i
     except ValueError:
         number = least - 1
     if number < least:
-        raise ConfigError(name, f"must be a whole number of at least {least}", value,
-                          "It is an option of the source.")
+        raise ConfigError(
+            name,
+            f"must be a whole number of at least {least}",
+            value,
+            "It is an option of the source.",
+        )
     return number

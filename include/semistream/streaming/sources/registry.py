@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 SOURCES: dict[str, str] = {
     **dict.fromkeys(FILE_FORMATS, "file_streams.SparkFileStream"),
     **dict.fromkeys(READ, "file_streams.FileStream"),
-    "kafka": "kafka.KafkaSource", "outbox": "outbox.Outbox", "zipf": "zipf.Zipf",
+    "kafka": "kafka.KafkaSource",
+    "outbox": "outbox.Outbox",
+    "zipf": "zipf.Zipf",
 }
 
 
@@ -33,10 +35,12 @@ def find_source(spec: StreamSpec, former: pa.Schema | None = None) -> Source:
     kind = _class_of(spec.format)
     if spec.formats and not kind.texts:
         known = [name for name in SOURCES if _class_of(name).texts]
-        raise ConfigError("stream.formats", f"must be of a source of {', '.join(known)}, as "
-                                            f"{spec.format} has values with types",
-                          ", ".join(spec.formats),
-                          "Leave formats out, of the master's key columns too.")
+        raise ConfigError(
+            "stream.formats",
+            f"must be of a source of {', '.join(known)}, as {spec.format} has values with types",
+            ", ".join(spec.formats),
+            "Leave formats out, of the master's key columns too.",
+        )
     return kind(spec, former)
 
 
@@ -48,8 +52,9 @@ def _class_of(source_format: str) -> type[Source]:
     return found
 
 
-def read_streams(spark: SparkSession, sources: Sequence[Source], max_files: int = 0,
-                 max_rows: int = 0) -> list[DataFrame]:
+def read_streams(
+    spark: SparkSession, sources: Sequence[Source], max_files: int = 0, max_rows: int = 0
+) -> list[DataFrame]:
     """Return the DataFrame of each source as Spark reads it.
 
     max_files, max_rows: limits of a micro-batch for each source; 0: no limit. Raises ConfigError
@@ -58,19 +63,20 @@ def read_streams(spark: SparkSession, sources: Sequence[Source], max_files: int 
     # Spark shows a source's options in its plans, which errors quote. The options of a secret file
     # are redacted, whatever their names.
     secret = [name for source in sources for name in source.spec.secrets()]
-    spark.conf.set("spark.sql.redaction.options.regex",
-                   "|".join(["(?i)url", *map(re.escape, secret)]))
+    spark.conf.set(
+        "spark.sql.redaction.options.regex", "|".join(["(?i)url", *map(re.escape, secret)])
+    )
     return [_read_stream(spark, source, max_files, max_rows) for source in sources]
 
 
-def _read_stream(spark: SparkSession, source: Source, max_files: int,
-                 max_rows: int) -> DataFrame:
+def _read_stream(spark: SparkSession, source: Source, max_files: int, max_rows: int) -> DataFrame:
     from pyspark.errors import PySparkException
 
     source.register(spark)
     path = source.spec.path
     reader = spark.readStream.format(source.spec.format).options(
-        **source.options(max_files, max_rows))
+        **source.options(max_files, max_rows)
+    )
     if (schema := source.spark_schema(spark)) is not None:
         reader = reader.schema(schema)
     try:

@@ -47,17 +47,29 @@ class ZipfReader(RangeReader):
         super().__init__(options)
         self.rows = whole(options, "rows", 0)
         self.rate = float(option(options, "rowsPerSecond", "0"))
-        self.keys = ZipfKeys(whole(options, "keys", 1_000_000, least=1),
-                             float(option(options, "exponent", "1")), whole(options, "seed", 0),
-                             option(options, "scattered", "false").lower() == "true")
+        self.keys = ZipfKeys(
+            whole(options, "keys", 1_000_000, least=1),
+            float(option(options, "exponent", "1")),
+            whole(options, "seed", 0),
+            option(options, "scattered", "false").lower() == "true",
+        )
         if not self.rows and not self.rate and not self.most:
-            raise ConfigError("rows", "must be given for a Zipf stream without rowsPerSecond or "
-                                      "rowsPerBatch", 0,
-                              "Bound the stream in all, per second, or per micro-batch.")
-        self.arrivals = ArrivalTimes(
-            self.rate, float(option(options, "burstiness", "0.5")),
-            float(option(options, "burstPeriod", "600")),
-            whole(options, "seed", 0)) if self.rate else None
+            raise ConfigError(
+                "rows",
+                "must be given for a Zipf stream without rowsPerSecond or rowsPerBatch",
+                0,
+                "Bound the stream in all, per second, or per micro-batch.",
+            )
+        self.arrivals = (
+            ArrivalTimes(
+                self.rate,
+                float(option(options, "burstiness", "0.5")),
+                float(option(options, "burstPeriod", "600")),
+                whole(options, "seed", 0),
+            )
+            if self.rate
+            else None
+        )
         self._began: float | None = None  # the time at which tuple 0 arrived
 
     def newest(self, start: int) -> int:
@@ -71,8 +83,12 @@ class ZipfReader(RangeReader):
 
     def prepareForTriggerAvailableNow(self) -> None:
         if not self.rows:
-            raise ConfigError("rows", "must be given for a Zipf stream with trigger availableNow",
-                              0, "Say how many.")
+            raise ConfigError(
+                "rows",
+                "must be given for a Zipf stream with trigger availableNow",
+                0,
+                "Say how many.",
+            )
         self.target = self.rows
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

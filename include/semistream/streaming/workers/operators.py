@@ -111,7 +111,7 @@ def send(to: socket.socket, operator: JoinOperator) -> None:
     data, handles = out.getvalue(), [r.handle for r in pickler.regions]
     to.sendall(HEAD.pack(len(data), len(handles)))
     for first in range(0, len(handles), HANDLES):
-        socket.send_fds(to, [b"."], handles[first:first + HANDLES])
+        socket.send_fds(to, [b"."], handles[first : first + HANDLES])
     to.sendall(data)
 
 
@@ -151,8 +151,14 @@ class _Pickler(pickle.Pickler):
         if number == len(self.regions):
             self.regions.append(region)
         start = np.frombuffer(region, np.uint8).ctypes.data
-        return number, len(
-            region), value.dtype.str, value.shape, value.strides, value.ctypes.data - start
+        return (
+            number,
+            len(region),
+            value.dtype.str,
+            value.shape,
+            value.strides,
+            value.ctypes.data - start,
+        )
 
 
 class _Unpickler(pickle.Unpickler):

@@ -79,5 +79,7 @@ def _address(key: object) -> str:
 def _is_own_user(other: socket.socket) -> bool:
     """Return whether the process at the other end is of this user. Answers of other users are not
     trusted."""
-    return struct.unpack("3i", other.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED,
-                                                12))[1] == os.getuid()
+    return (
+        struct.unpack("3i", other.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]
+        == os.getuid()
+    )

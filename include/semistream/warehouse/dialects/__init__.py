@@ -36,10 +36,15 @@ def connect(url: str) -> Engine:
     for system in SYSTEMS:
         if parsed.get_backend_name() in system.names:
             return system.engine(parsed)
-    starts, titles = (" or ".join(each) for each in zip(*((s.url, s.title) for s in SYSTEMS),
-                                                        strict=True))
-    raise ConfigError("WAREHOUSE_URL", f"must start with {starts}", parsed.render_as_string(),
-                      f"The warehouse is {titles}.")
+    starts, titles = (
+        " or ".join(each) for each in zip(*((s.url, s.title) for s in SYSTEMS), strict=True)
+    )
+    raise ConfigError(
+        "WAREHOUSE_URL",
+        f"must start with {starts}",
+        parsed.render_as_string(),
+        f"The warehouse is {titles}.",
+    )
 
 
 def _parsed(url: str) -> URL:
@@ -47,8 +52,12 @@ def _parsed(url: str) -> URL:
         return make_url(url)
     except (ArgumentError, ValueError):
         shown = re.sub(":[^:]*@", ":***@", url)  # hides what may be a password
-        raise ConfigError("WAREHOUSE_URL", "must be a database URL", shown,
-                          "For instance sqlite:///var/warehouse.db.") from None
+        raise ConfigError(
+            "WAREHOUSE_URL",
+            "must be a database URL",
+            shown,
+            "For instance sqlite:///var/warehouse.db.",
+        ) from None
 
 
 def with_variants(kind: Any) -> Any:

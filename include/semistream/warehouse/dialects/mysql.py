@@ -57,7 +57,8 @@ READ_ONLY = frozenset({1290, 1836})  # errors of a server that may not write
 # connections; a statement ended by an administrator (1317) or by a limit on its time (1969
 # MariaDB's, 3024 MySQL's).
 TRANSIENT = frozenset(
-    {1213, 1205, 2006, 2013, 2014, 2055, 1053, 1927, 1080, 1040, 2002, 2003, 0, 1317, 1969, 3024})
+    {1213, 1205, 2006, 2013, 2014, 2055, 1053, 1927, 1080, 1040, 2002, 2003, 0, 1317, 1969, 3024}
+)
 KEY_BYTES_LENGTH = 190  # of a key column of bytes
 NAME_CHARACTERS = 64  # of any name
 KEY_BYTES = 3072  # of an InnoDB index
@@ -66,15 +67,20 @@ CHARACTER_BYTES = 4  # of utf8mb4
 LOCK_SECONDS = 86_400
 SETTLED_SECONDS = 0.02  # between two looks at rows that others may be about to insert
 RENAME = "Rename the column in the source."
-FEWER = ("Leave columns out of the data, or declare some as numbers or dates. SQLite takes more, "
-         "and a Delta table any facts.")
+FEWER = (
+    "Leave columns out of the data, or declare some as numbers or dates. SQLite takes more, "
+    "and a Delta table any facts."
+)
 # error number -> (the limit that a table exceeds, the remedy)
 REFUSED = {
     1060: ("must not have two columns that MySQL takes for one", RENAME),
     1071: ("must have a key of at most 3,072 bytes", "Name fewer key columns that are text."),
     1070: ("must have fewer columns in a key", "Name fewer key columns."),
-    1118: ("must have rows that fit half a page of InnoDB, 8,126 bytes, in which each text or blob "
-           "takes up to 41 of its own", FEWER),
+    1118: (
+        "must have rows that fit half a page of InnoDB, 8,126 bytes, in which each text or blob "
+        "takes up to 41 of its own",
+        FEWER,
+    ),
 }
 
 
@@ -89,24 +95,34 @@ class Mysql:
     # ---- connections
 
     def engine(self, url: URL) -> Engine:
-        engine = create_engine(url.set(drivername=f"{url.get_backend_name()}+pymysql"),
-                               isolation_level="READ COMMITTED", pool_pre_ping=True,
-                               connect_args={"local_infile": True, "charset": "utf8mb4",
-                                             "init_command": "SET time_zone = '+00:00'"})
+        engine = create_engine(
+            url.set(drivername=f"{url.get_backend_name()}+pymysql"),
+            isolation_level="READ COMMITTED",
+            pool_pre_ping=True,
+            connect_args={
+                "local_infile": True,
+                "charset": "utf8mb4",
+                "init_command": "SET time_zone = '+00:00'",
+            },
+        )
 
         @event.listens_for(engine, "handle_error")
         def _lost(context: ExceptionContext) -> None:
             """Treat a server that became read-only after a failover as disconnected, so that a new
             connection finds the server to write to."""
-            if (arguments := getattr(context.original_exception, "args",
-                                     ())) and arguments[0] in READ_ONLY:
+            if (arguments := getattr(context.original_exception, "args", ())) and arguments[
+                0
+            ] in READ_ONLY:
                 context.is_disconnect = True
 
         return engine
 
     def limit_reads(self, engine: Engine, seconds: int) -> None:
-        event.listen(engine, "do_connect", lambda _dialect, _record, _args, given: given.update(
-            read_timeout=seconds))
+        event.listen(
+            engine,
+            "do_connect",
+            lambda _dialect, _record, _args, given: given.update(read_timeout=seconds),
+        )
 
     def is_transient(self, error: BaseException | None) -> bool:
         return _number_of(error) in TRANSIENT
@@ -116,15 +132,23 @@ class Mysql:
     def insert(self, connection: Connection, table: Table, data: pa.Table, replace: bool) -> None:
         (_load_data if _loads_files(connection) else _insert)(connection, table, data, replace)
 
-    def fetch(self, connection: Connection, query: Select[*tuple[Any, ...]], schema: pa.Schema,
-              rows: int) -> Iterator[pa.RecordBatch]:
+    def fetch(
+        self, connection: Connection, query: Select[*tuple[Any, ...]], schema: pa.Schema, rows: int
+    ) -> Iterator[pa.RecordBatch]:
         """Give a query's rows. Rows that are too long to be sent as one text come last."""
         return _fetch(connection, query, schema, rows)
 
-    def fetch_texts(self, connection: Connection, query: Select[*tuple[Any, ...]],
-                    schema: pa.Schema, rows: int) -> Iterator[pa.RecordBatch]:
-        return _fetch(connection, query, pa.schema(
-            [f if pa.types.is_binary(f.type) else f.with_type(pa.string()) for f in schema]), rows)
+    def fetch_texts(
+        self, connection: Connection, query: Select[*tuple[Any, ...]], schema: pa.Schema, rows: int
+    ) -> Iterator[pa.RecordBatch]:
+        return _fetch(
+            connection,
+            query,
+            pa.schema(
+                [f if pa.types.is_binary(f.type) else f.with_type(pa.string()) for f in schema]
+            ),
+            rows,
+        )
 
     def given_back(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
         """Return the values that MySQL returns after these were written. A 32-bit float is written
@@ -133,8 +157,7 @@ class Mysql:
         if not pa.types.is_floating(kind):
             return column
         column = _finite(column)
-        return (column.cast(pa.string()).cast(pa.float64()) if pa.types.is_float32(kind)
-                else column)
+        return column.cast(pa.string()).cast(pa.float64()) if pa.types.is_float32(kind) else column
 
     def lost(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
         return pc.invert(pc.is_finite(column))
@@ -187,9 +210,12 @@ class Mysql:
             most = KEY_COLUMNS * (2 if getattr(dialect, "is_mariadb", False) else 1)
             if len(columns) > most or sum(map(_key_bytes, columns)) > KEY_BYTES:
                 raise ConfigError(
-                    f"a key of {table.name}", f"must have at most {most} columns and "
+                    f"a key of {table.name}",
+                    f"must have at most {most} columns and "
                     f"{KEY_BYTES:,} bytes in MySQL, which four columns of text are",
-                    [c.name for c in columns], "Name fewer key columns.")
+                    [c.name for c in columns],
+                    "Name fewer key columns.",
+                )
 
     def refusal(self, error: BaseException | None) -> tuple[str, str] | None:
         if "too many columns" in str(error).lower():  # several error numbers say so
@@ -229,22 +255,25 @@ class Mysql:
     @contextmanager
     def locked(self, engine: Engine, written: Table, read: Table) -> Iterator[Connection]:
         with engine.begin() as connection:
-            connection.exec_driver_sql(f"LOCK TABLES {_named(connection, written)} WRITE, "
-                                       f"{_named(connection, read)} READ")
+            connection.exec_driver_sql(
+                f"LOCK TABLES {_named(connection, written)} WRITE, {_named(connection, read)} READ"
+            )
             yield connection
             connection.exec_driver_sql("UNLOCK TABLES")
 
-    def await_writers(self, engine: Engine, table: str, column: str, first: int,
-                      last: int) -> None:
+    def await_writers(self, engine: Engine, table: str, column: str, first: int, last: int) -> None:
         """Count the rows with a lock until two counts are equal. The locking count waits for every
         transaction that holds a row in the range; an equal second count shows that none was about
         to insert."""
         quote, before = engine.dialect.identifier_preparer.quote, -1
-        query = text(f"SELECT COUNT(*) FROM {quote(table)} WHERE {quote(column)} > :a AND "
-                     f"{quote(column)} <= :b LOCK IN SHARE MODE")
+        query = text(
+            f"SELECT COUNT(*) FROM {quote(table)} WHERE {quote(column)} > :a AND "
+            f"{quote(column)} <= :b LOCK IN SHARE MODE"
+        )
         while True:
             with engine.connect().execution_options(
-                    isolation_level="REPEATABLE READ") as connection:
+                isolation_level="REPEATABLE READ"
+            ) as connection:
                 count = int(connection.execute(query, {"a": first, "b": last}).scalar() or 0)
             if count == before:
                 return
@@ -292,12 +321,14 @@ def _finite(column: pa.ChunkedArray) -> pa.ChunkedArray:
 # ---- rows out
 
 
-def _fetch(connection: Connection, query: Select[*tuple[Any, ...]], schema: pa.Schema,
-                 rows: int) -> Iterator[pa.RecordBatch]:
+def _fetch(
+    connection: Connection, query: Select[*tuple[Any, ...]], schema: pa.Schema, rows: int
+) -> Iterator[pa.RecordBatch]:
     columns = list(query.selected_columns)
     text, too_long, found = _one_text(columns, schema), 0, 0
-    for chunk in chunks(connection, query.with_only_columns(text, maintain_column_froms=True),
-                         rows):
+    for chunk in chunks(
+        connection, query.with_only_columns(text, maintain_column_froms=True), rows
+    ):
         texts = [r[0] for r in chunk if r[0] is not None]
         too_long += len(chunk) - len(texts)
         yield batch(from_text, _split(texts, schema), columns, schema)
@@ -306,21 +337,33 @@ def _fetch(connection: Connection, query: Select[*tuple[Any, ...]], schema: pa.S
     # the server gives null in place of a text of more than max_allowed_packet
     apart = query.with_only_columns(
         *(_shown(c, f.type) for c, f in zip(columns, schema, strict=True)),
-        maintain_column_froms=True).where(text.is_(None))
+        maintain_column_froms=True,
+    ).where(text.is_(None))
     for chunk in chunks(connection, apart, rows, first=1):
         found += len(chunk)
         yield batch(_from_shown, zip(*chunk, strict=True), columns, schema)
     if found != too_long:
-        raise BulkError(f"{too_long} rows were longer than max_allowed_packet, and {found} when "
-                        "they were read by themselves: they changed meanwhile. Read them again.")
+        raise BulkError(
+            f"{too_long} rows were longer than max_allowed_packet, and {found} when "
+            "they were read by themselves: they changed meanwhile. Read them again."
+        )
 
 
 # PyMySQL spends 2 us a value: a row fetched as one text is fetched six times as fast.
 ESCAPES = (("~", "~0"), ("\t", "~1"), ("\n", "~2"), ("\r", "~3"))  # undone in the opposite order
 NULL = "~N"
 # types whose texts have no character to escape
-ONE_LINE = (types.Boolean, types.Integer, types.Numeric, types.Float, types.Date, types.DateTime,
-            types.Time, mysql.BIT, mysql.YEAR)
+ONE_LINE = (
+    types.Boolean,
+    types.Integer,
+    types.Numeric,
+    types.Float,
+    types.Date,
+    types.DateTime,
+    types.Time,
+    mysql.BIT,
+    mysql.YEAR,
+)
 
 
 def _is_one_line(kind: Any) -> bool:
@@ -354,8 +397,7 @@ def _number(column: Any) -> Any:
 
 def _shown(column: Any, kind: pa.DataType) -> Any:
     """Return one column as text or bytes."""
-    if pa.types.is_binary(kind) or (pa.types.is_string(kind)
-                                    and not _is_one_line(column.type)):
+    if pa.types.is_binary(kind) or (pa.types.is_string(kind) and not _is_one_line(column.type)):
         return type_coerce(column, types.NullType())
     return type_coerce(func.concat(_number(column)), types.Text())
 
@@ -370,14 +412,21 @@ def _split(texts: list[str], schema: pa.Schema) -> Iterator[pa.Array]:
     """Yield the columns, as texts, of rows that are one text each."""
     options = {
         # skips an empty first line: in the first line Arrow would remove U+FEFF
-        "read_options": csv.ReadOptions(column_names=schema.names, use_threads=False, skip_rows=1,
-                                        block_size=2**30),
-        "parse_options": csv.ParseOptions(delimiter="\t", quote_char=False,
-                                          ignore_empty_lines=False),
-        "convert_options": csv.ConvertOptions(column_types={n: pa.string() for n in schema.names},
-                                              null_values=[NULL], strings_can_be_null=True)}
-    table = csv.read_csv(pa.BufferReader("\n".join(["", *texts, ""]).encode()),
-                         **options).combine_chunks()
+        "read_options": csv.ReadOptions(
+            column_names=schema.names, use_threads=False, skip_rows=1, block_size=2**30
+        ),
+        "parse_options": csv.ParseOptions(
+            delimiter="\t", quote_char=False, ignore_empty_lines=False
+        ),
+        "convert_options": csv.ConvertOptions(
+            column_types={n: pa.string() for n in schema.names},
+            null_values=[NULL],
+            strings_can_be_null=True,
+        ),
+    }
+    table = csv.read_csv(
+        pa.BufferReader("\n".join(["", *texts, ""]).encode()), **options
+    ).combine_chunks()
     for field, column in zip(schema, table.columns, strict=True):
         column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
         if pa.types.is_string(field.type):
@@ -400,18 +449,22 @@ def _load_data(connection: Connection, table: Table, data: pa.Table, replace: bo
     name, *columns = quoted(connection, table.name, *data.column_names)
     binary = [pa.types.is_binary(t) for t in data.schema.types]
     targets = [f"@c{i}" if b else c for i, (c, b) in enumerate(zip(columns, binary, strict=True))]
-    sets = [f"{c} = UNHEX(@c{i})"
-            for i, (c, b) in enumerate(zip(columns, binary, strict=True)) if b]
+    sets = [
+        f"{c} = UNHEX(@c{i})" for i, (c, b) in enumerate(zip(columns, binary, strict=True)) if b
+    ]
     with _piped(_lines(part) for part in parts(data)) as path:
         result = connection.exec_driver_sql(
             f"LOAD DATA LOCAL INFILE '{path}' {'REPLACE ' if replace else ''}INTO TABLE {name} "
             f"CHARACTER SET utf8mb4 ({', '.join(targets)})"
-            + (f" SET {', '.join(sets)}" if sets else ""))
+            + (f" SET {', '.join(sets)}" if sets else "")
+        )
     # LOCAL makes the server skip or bend rows that it would refuse elsewhere, with a warning each.
     warnings = connection.exec_driver_sql("SHOW WARNINGS LIMIT 3").all()
     if warnings or (not replace and result.rowcount != data.num_rows):
-        raise BulkError(f"{table.name}: {result.rowcount} of {data.num_rows} rows were loaded; "
-                        + "; ".join(w[2] for w in warnings))
+        raise BulkError(
+            f"{table.name}: {result.rowcount} of {data.num_rows} rows were loaded; "
+            + "; ".join(w[2] for w in warnings)
+        )
 
 
 @contextmanager
@@ -429,7 +482,7 @@ def _piped(pieces: Iterator[memoryview]) -> Iterator[str]:
         with open(writer, "wb", buffering=0) as file, suppress(BrokenPipeError):
             for piece in pieces:
                 while piece:
-                    piece = piece[file.write(piece):]
+                    piece = piece[file.write(piece) :]
 
     with ThreadPoolExecutor(1) as pool:
         written = pool.submit(write)
@@ -444,11 +497,16 @@ def _lines(data: pa.Table) -> memoryview:
     r"""Return the rows in the default format of LOAD DATA: tab-separated, backslash-escaped, \N for
     null."""
     fields = [pc.fill_null(_text(plain(c)), "\\N") for c in data.columns]
-    lines = (pc.binary_join_element_wise(*fields, "\t").combine_chunks() if len(fields) > 1
-             else fields[0].combine_chunks())
+    lines = (
+        pc.binary_join_element_wise(*fields, "\t").combine_chunks()
+        if len(fields) > 1
+        else fields[0].combine_chunks()
+    )
     lines = pc.binary_join_element_wise(lines, "", "\n")
     offsets = np.frombuffer(lines.buffers()[1], np.int32)
-    return memoryview(lines.buffers()[2])[offsets[lines.offset]:offsets[lines.offset + len(lines)]]
+    return memoryview(lines.buffers()[2])[
+        offsets[lines.offset] : offsets[lines.offset + len(lines)]
+    ]
 
 
 def _text(column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -459,11 +517,17 @@ def _text(column: pa.ChunkedArray) -> pa.ChunkedArray:
         column = _finite(column)
     if pa.types.is_binary(k):
         return pa.chunked_array(
-            [pa.array([None if v is None else v.hex() for v in column.to_pylist()], pa.string())])
+            [pa.array([None if v is None else v.hex() for v in column.to_pylist()], pa.string())]
+        )
     if not pa.types.is_string(k):
         return column.cast(pa.string())
-    for character, escaped in (("\\", "\\\\"), ("\t", "\\t"), ("\n", "\\n"), ("\r", "\\r"),
-                               ("\0", "\\0")):
+    for character, escaped in (
+        ("\\", "\\\\"),
+        ("\t", "\\t"),
+        ("\n", "\\n"),
+        ("\r", "\\r"),
+        ("\0", "\\0"),
+    ):
         column = pc.replace_substring(column, character, escaped)
     return column
 
@@ -477,5 +541,6 @@ def _insert(connection: Connection, table: Table, data: pa.Table, replace: bool)
     for rows in parts(data):
         part = [plain(c) for c in rows.columns]
         part = [_finite(c) if pa.types.is_floating(c.type) else c for c in part]
-        connection.exec_driver_sql(statement,
-                                   list(zip(*[python_values(c) for c in part], strict=True)))
+        connection.exec_driver_sql(
+            statement, list(zip(*[python_values(c) for c in part], strict=True))
+        )

@@ -38,12 +38,14 @@ class System(Protocol):
         """Insert rows, whose columns have the names of the table's. replace: a row replaces the one
         with the same unique key. Raises BulkError or a DBAPIError."""
 
-    def fetch(self, connection: Connection, query: Select[*tuple[Any, ...]], schema: pa.Schema,
-              rows: int) -> Iterator[pa.RecordBatch]:
+    def fetch(
+        self, connection: Connection, query: Select[*tuple[Any, ...]], schema: pa.Schema, rows: int
+    ) -> Iterator[pa.RecordBatch]:
         """Give a query's rows in the types of `schema`, in batches of at most `rows`."""
 
-    def fetch_texts(self, connection: Connection, query: Select[*tuple[Any, ...]],
-                    schema: pa.Schema, rows: int) -> Iterator[pa.RecordBatch]:
+    def fetch_texts(
+        self, connection: Connection, query: Select[*tuple[Any, ...]], schema: pa.Schema, rows: int
+    ) -> Iterator[pa.RecordBatch]:
         """Give a query's rows with each value as its exact text, and bytes as bytes."""
 
     def given_back(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -95,11 +97,11 @@ class System(Protocol):
     def alone(self, engine: Engine, name: str) -> AbstractContextManager[Connection]:
         """Open a connection that excludes all other processes that call this with the same name."""
 
-    def locked(self, engine: Engine, written: Table,
-               read: Table) -> AbstractContextManager[Connection]:
+    def locked(
+        self, engine: Engine, written: Table, read: Table
+    ) -> AbstractContextManager[Connection]:
         """Begin a transaction during which no other one writes to these two tables."""
 
-    def await_writers(self, engine: Engine, table: str, column: str, first: int,
-                      last: int) -> None:
+    def await_writers(self, engine: Engine, table: str, column: str, first: int, last: int) -> None:
         """Wait until no transaction is still writing a row whose `column` is above `first` and at
         most `last`."""

@@ -23,8 +23,12 @@ class BulkError(SemistreamError):
     """The database did not store every row as it was given."""
 
 
-def batch(convert: Callable[[Any, pa.DataType], pa.Array], found: Iterable[Any],
-           columns: Sequence[Any], schema: pa.Schema) -> pa.RecordBatch:
+def batch(
+    convert: Callable[[Any, pa.DataType], pa.Array],
+    found: Iterable[Any],
+    columns: Sequence[Any],
+    schema: pa.Schema,
+) -> pa.RecordBatch:
     """Convert the values of each column to its type and return the record batch. Raises
     ArrowInvalid, which names the column."""
     arrays = []
@@ -36,8 +40,9 @@ def batch(convert: Callable[[Any, pa.DataType], pa.Array], found: Iterable[Any],
     return pa.record_batch(arrays, schema=schema)
 
 
-def chunks(connection: Connection, query: Select[*tuple[Any, ...]], most: int,
-            first: int = FIRST_ROWS) -> Iterator[Sequence[Row[Any]]]:
+def chunks(
+    connection: Connection, query: Select[*tuple[Any, ...]], most: int, first: int = FIRST_ROWS
+) -> Iterator[Sequence[Row[Any]]]:
     """Yield rows from the driver, at most ``most`` and about FETCHED_BYTES at a time, because
     several copies of them are held during conversion."""
     rows = min(most, first)
@@ -64,8 +69,11 @@ def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     if pa.types.is_timestamp(column.type):
-        return column.cast(pa.timestamp("us",
-                                        column.type.tz)).cast(pa.int64()).cast(pa.timestamp("us"))
+        return (
+            column.cast(pa.timestamp("us", column.type.tz))
+            .cast(pa.int64())
+            .cast(pa.timestamp("us"))
+        )
     if pa.types.is_null(column.type):
         return column.cast(pa.string())
     return column
@@ -86,8 +94,11 @@ def python_values(column: pa.ChunkedArray) -> list[Any]:
     """Return a column as Python values, several times faster than ``to_pylist`` for numbers and
     strings."""
     if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
-        return (column.to_numpy(zero_copy_only=False).tolist() if pa.types.is_string(column.type)
-                else column.to_pylist())
+        return (
+            column.to_numpy(zero_copy_only=False).tolist()
+            if pa.types.is_string(column.type)
+            else column.to_pylist()
+        )
     if not column.null_count:
         return column.to_numpy().tolist()
     values = pc.fill_null(column, 0).to_numpy().tolist()

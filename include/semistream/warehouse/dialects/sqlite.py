@@ -72,8 +72,9 @@ class Sqlite:
         sqlite_library.library()  # from here on, handles are known
         # IMMEDIATE: a transaction that will write waits for its turn at BEGIN; one that had
         # started with reading could only fail.
-        engine = create_engine(url, connect_args={"timeout": BUSY_SECONDS,
-                                                  "isolation_level": "IMMEDIATE"})
+        engine = create_engine(
+            url, connect_args={"timeout": BUSY_SECONDS, "isolation_level": "IMMEDIATE"}
+        )
 
         @event.listens_for(engine, "connect")
         def _configure(connection: Any, record: Any) -> None:
@@ -100,25 +101,32 @@ class Sqlite:
     def insert(self, connection: Connection, table: Table, data: pa.Table, replace: bool) -> None:
         _insert(connection, table, data, replace)
 
-    def fetch(self, connection: Connection, query: Select[*tuple[Any, ...]], schema: pa.Schema,
-              rows: int) -> Iterator[pa.RecordBatch]:
+    def fetch(
+        self, connection: Connection, query: Select[*tuple[Any, ...]], schema: pa.Schema, rows: int
+    ) -> Iterator[pa.RecordBatch]:
         columns = list(query.selected_columns)
         for found in _fetch(connection, query, rows):
             yield batch(_stored, found, columns, schema)
 
-    def fetch_texts(self, connection: Connection, query: Select[*tuple[Any, ...]],
-                    schema: pa.Schema, rows: int) -> Iterator[pa.RecordBatch]:
+    def fetch_texts(
+        self, connection: Connection, query: Select[*tuple[Any, ...]], schema: pa.Schema, rows: int
+    ) -> Iterator[pa.RecordBatch]:
         """Give a query's rows as texts. A column is binary if some of its cells are bytes, as
         SQLite allows in every column."""
         for found in _fetch(connection, query, rows):
-            yield pa.record_batch([_as_text(c, f.type) for c, f in zip(found, schema, strict=True)],
-                                  names=schema.names)
+            yield pa.record_batch(
+                [_as_text(c, f.type) for c, f in zip(found, schema, strict=True)],
+                names=schema.names,
+            )
 
     def given_back(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
         """Return the values that SQLite returns: decimals of many digits come back as text."""
         kind = column.type
-        return (column.cast(pa.string())
-                if pa.types.is_decimal(kind) and self.decimal_is_text(kind.precision) else column)
+        return (
+            column.cast(pa.string())
+            if pa.types.is_decimal(kind) and self.decimal_is_text(kind.precision)
+            else column
+        )
 
     def lost(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
         return pc.is_nan(column)
@@ -153,8 +161,10 @@ class Sqlite:
 
     def refusal(self, error: BaseException | None) -> tuple[str, str] | None:
         if any(text in str(error).lower() for text in TOO_MANY_COLUMNS):
-            return ("must have at most 2,000 columns in SQLite, or 1,000 as a dimension",
-                    "Leave columns out of the data; a Delta table takes any facts.")
+            return (
+                "must have at most 2,000 columns in SQLite, or 1,000 as a dimension",
+                "Leave columns out of the data; a Delta table takes any facts.",
+            )
         return None
 
     def indexable(self, columns: Sequence[Column]) -> list[Column]:
@@ -185,8 +195,7 @@ class Sqlite:
         with self.alone(engine, "") as connection:
             yield connection
 
-    def await_writers(self, engine: Engine, table: str, column: str, first: int,
-                      last: int) -> None:
+    def await_writers(self, engine: Engine, table: str, column: str, first: int, last: int) -> None:
         """Do nothing: there is one writer at a time, so ids become visible in order."""
 
 
@@ -199,14 +208,16 @@ def _say_where(error: BaseException, url: URL) -> None:
 # ---- rows out
 
 
-def _fetch(connection: Connection, query: Select[*tuple[Any, ...]],
-                  rows: int) -> Iterator[Sequence[pa.Array | list[Any]]]:
+def _fetch(
+    connection: Connection, query: Select[*tuple[Any, ...]], rows: int
+) -> Iterator[Sequence[pa.Array | list[Any]]]:
     """Yield the columns of a query's rows, some rows at a time, as SQLite stores them."""
     # fetches dates as the texts that are stored: Arrow parses a column faster than SQLAlchemy its
     # values
     columns = list(query.selected_columns)
-    query = query.with_only_columns(*[type_coerce(c, types.NullType()) for c in columns],
-                                    maintain_column_froms=True)
+    query = query.with_only_columns(
+        *[type_coerce(c, types.NullType()) for c in columns], maintain_column_froms=True
+    )
     handle = connection.info.get(HANDLE)
     if handle is None:
         for chunk in chunks(connection, query, rows):
@@ -226,8 +237,11 @@ def _stored(column: pa.Array | list[Any], kind: pa.DataType) -> pa.Array:
         found = column.type
         if pa.types.is_null(found) or found == kind:
             return column.cast(kind)
-        if pa.types.is_decimal(kind) and kind.scale <= DECIMAL_DIGITS \
-                and (pa.types.is_integer(found) or pa.types.is_floating(found)):
+        if (
+            pa.types.is_decimal(kind)
+            and kind.scale <= DECIMAL_DIGITS
+            and (pa.types.is_integer(found) or pa.types.is_floating(found))
+        ):
             return column.cast(pa.decimal128(38, kind.scale)).cast(kind)
         if any(test(found) and test(kind) for test in (pa.types.is_integer, pa.types.is_floating)):
             return column.cast(kind)
@@ -247,11 +261,19 @@ def _as_text(column: pa.Array | list[Any], kind: pa.DataType) -> pa.Array:
             return _float_texts(column, kind)
         if pa.types.is_binary(column.type):
             return column
-        return column.cast(pa.binary() if pa.types.is_binary(kind) and
-                           pa.types.is_string(column.type) else pa.string())
-    texts = [v if v is None or isinstance(v, (str, bytes)) else
-             _float_texts(pa.array([v]), kind)[0].as_py() if isinstance(v, float) else str(v)
-             for v in column]
+        return column.cast(
+            pa.binary()
+            if pa.types.is_binary(kind) and pa.types.is_string(column.type)
+            else pa.string()
+        )
+    texts = [
+        v
+        if v is None or isinstance(v, (str, bytes))
+        else _float_texts(pa.array([v]), kind)[0].as_py()
+        if isinstance(v, float)
+        else str(v)
+        for v in column
+    ]
     if not pa.types.is_binary(kind) and not any(isinstance(v, bytes) for v in texts):
         return pa.array(texts, pa.string())
     return pa.array([v.encode() if isinstance(v, str) else v for v in texts], pa.binary())
@@ -264,8 +286,7 @@ def _float_texts(column: pa.Array, kind: pa.DataType) -> pa.Array:
     if not pa.types.is_decimal(kind):
         return texts
     longer = pc.match_substring_regex(texts, rf"\.[0-9]{{{kind.scale + 1},}}|e-")
-    digits = [f"{v:.{DECIMAL_DIGITS}g}" for v in column.filter(longer).to_pylist()
-              if v is not None]
+    digits = [f"{v:.{DECIMAL_DIGITS}g}" for v in column.filter(longer).to_pylist() if v is not None]
     return pc.replace_with_mask(texts, pc.fill_null(longer, False), pa.array(digits, pa.string()))
 
 
@@ -289,8 +310,9 @@ def _insert(connection: Connection, table: Table, data: pa.Table, replace: bool)
                 insert(handle, into, part)
         else:
             values = [_values(c) for c in part.columns]
-            connection.exec_driver_sql(f"{into} VALUES ({', '.join('?' * len(columns))})",
-                                       list(zip(*values, strict=True)))
+            connection.exec_driver_sql(
+                f"{into} VALUES ({', '.join('?' * len(columns))})", list(zip(*values, strict=True))
+            )
 
 
 @contextmanager

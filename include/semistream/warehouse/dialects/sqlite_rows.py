@@ -31,8 +31,9 @@ TEXT_BYTES = 4_000_000  # of the texts and blobs of a batch, unless one row has 
 sqlite: Any = library()  # not None: the caller has a handle
 
 
-def _function(name: str, *arguments: types.Type,
-              gives: types.Type = types.int32) -> types.ExternalFunction:
+def _function(
+    name: str, *arguments: types.Type, gives: types.Type = types.int32
+) -> types.ExternalFunction:
     llvm.add_symbol(name, ctypes.cast(getattr(sqlite, name), c_void_p).value)
     return types.ExternalFunction(name, gives(*arguments))
 
@@ -40,10 +41,12 @@ def _function(name: str, *arguments: types.Type,
 _bind_null = _function("sqlite3_bind_null", types.intp, types.int32)
 _bind_int64 = _function("sqlite3_bind_int64", types.intp, types.int32, types.int64)
 _bind_double = _function("sqlite3_bind_double", types.intp, types.int32, types.float64)
-_bind_text = _function("sqlite3_bind_text", types.intp, types.int32, types.intp, types.int32,
-                       types.intp)
-_bind_blob = _function("sqlite3_bind_blob", types.intp, types.int32, types.intp, types.int32,
-                       types.intp)
+_bind_text = _function(
+    "sqlite3_bind_text", types.intp, types.int32, types.intp, types.int32, types.intp
+)
+_bind_blob = _function(
+    "sqlite3_bind_blob", types.intp, types.int32, types.intp, types.int32, types.intp
+)
 _step = _function("sqlite3_step", types.intp)
 _reset = _function("sqlite3_reset", types.intp)
 _column_type = _function("sqlite3_column_type", types.intp, types.int32)
@@ -55,9 +58,20 @@ _column_bytes = _function("sqlite3_column_bytes", types.intp, types.int32)
 _copy = types.ExternalFunction("memcpy", types.intp(types.intp, types.intp, types.intp))
 
 
-@njit(types.int32(types.intp, types.int8[:, ::1], types.int64[:, ::1], types.float64[:, ::1],
-                  types.int32[:, ::1], types.int64, types.int64, types.int64),
-      cache=True, nogil=True)
+@njit(
+    types.int32(
+        types.intp,
+        types.int8[:, ::1],
+        types.int64[:, ::1],
+        types.float64[:, ::1],
+        types.int32[:, ::1],
+        types.int64,
+        types.int64,
+        types.int64,
+    ),
+    cache=True,
+    nogil=True,
+)
 def _insert(statement, kinds, values, doubles, lengths, first, last, at_once):
     """Insert rows ``first`` to ``last`` (exclusive), ``at_once`` with each step; return SQLite's
     result code, 0 if all went in.
@@ -93,8 +107,19 @@ def _insert(statement, kinds, values, doubles, lengths, first, last, at_once):
     return np.int32(0)
 
 
-@njit(types.int32(types.intp, types.int8[:, ::1], types.int64[:, ::1], types.float64[:, ::1],
-                  types.int32[:, ::1], types.uint8[::1], types.int64[::1]), cache=True, nogil=True)
+@njit(
+    types.int32(
+        types.intp,
+        types.int8[:, ::1],
+        types.int64[:, ::1],
+        types.float64[:, ::1],
+        types.int32[:, ::1],
+        types.uint8[::1],
+        types.int64[::1],
+    ),
+    cache=True,
+    nogil=True,
+)
 def _read(statement, kinds, values, doubles, lengths, texts, state):
     """Read rows until the arrays are full; return SQLite's result code, which is ROW if there may
     be more.
@@ -141,8 +166,13 @@ def _read(statement, kinds, values, doubles, lengths, texts, state):
     return np.int32(ROW)
 
 
-@njit(types.void(types.uint8[::1], types.int64[::1], types.int32[::1], types.int32[::1],
-                 types.uint8[::1]), cache=True, nogil=True)
+@njit(
+    types.void(
+        types.uint8[::1], types.int64[::1], types.int32[::1], types.int32[::1], types.uint8[::1]
+    ),
+    cache=True,
+    nogil=True,
+)
 def _gather(texts, starts, lengths, offsets, gathered):
     """Copy the texts of a column into one buffer, one after the other.
 
@@ -152,8 +182,9 @@ def _gather(texts, starts, lengths, offsets, gathered):
     offsets[0] = 0
     for row in range(len(starts)):
         if lengths[row] > 0:
-            _copy(gathered.ctypes.data + offsets[row], texts.ctypes.data + starts[row],
-                  lengths[row])
+            _copy(
+                gathered.ctypes.data + offsets[row], texts.ctypes.data + starts[row], lengths[row]
+            )
         offsets[row + 1] = offsets[row] + lengths[row]
 
 
@@ -175,16 +206,19 @@ def read(handle: int, query: str, rows: int) -> Iterator[list[pa.Array | list[An
             if code not in (ROW, DONE):
                 raise _error(handle)
             if n:
-                yield [_column(kinds[i, :n], values[i, :n], lengths[i, :n], texts)
-                       for i in range(columns)]
+                yield [
+                    _column(kinds[i, :n], values[i, :n], lengths[i, :n], texts)
+                    for i in range(columns)
+                ]
             elif code == ROW:  # one row is larger than the buffer
                 texts = np.empty(2 * len(texts), np.uint8)
     finally:
         sqlite.sqlite3_finalize(c_void_p(statement))
 
 
-def _column(kinds: np.ndarray, values: np.ndarray, lengths: np.ndarray,
-            texts: np.ndarray) -> pa.Array | list[Any]:
+def _column(
+    kinds: np.ndarray, values: np.ndarray, lengths: np.ndarray, texts: np.ndarray
+) -> pa.Array | list[Any]:
     """Return a column in memory of its own: the next batch overwrites the arguments."""
     null = kinds == NULL
     found = set(np.flatnonzero(np.bincount(kinds, minlength=NULL + 1)).tolist()) - {NULL}
@@ -202,8 +236,9 @@ def _column(kinds: np.ndarray, values: np.ndarray, lengths: np.ndarray,
         gathered = np.empty(int(lengths.sum(dtype=np.int64)), np.uint8)
         _gather(texts, values, lengths, offsets, gathered)
         valid = pa.array(~null).buffers()[1] if null.any() else None
-        array = pa.Array.from_buffers(pa.binary(), len(kinds),
-                                      [valid, pa.py_buffer(offsets), pa.py_buffer(gathered)])
+        array = pa.Array.from_buffers(
+            pa.binary(), len(kinds), [valid, pa.py_buffer(offsets), pa.py_buffer(gathered)]
+        )
         with suppress(pa.ArrowInvalid):  # texts that are not UTF-8
             return array.cast(pa.string()) if TEXT in found else array
         return array
@@ -215,7 +250,7 @@ def _value(kind: int, value: np.int64, length: int, texts: np.ndarray) -> Any:
         return None
     if kind in (INTEGER, FLOAT):
         return value.item() if kind == INTEGER else value.view(np.float64).item()
-    found = texts[value:value + length].tobytes()
+    found = texts[value : value + length].tobytes()
     if kind == TEXT:
         with suppress(UnicodeDecodeError):
             return found.decode()
@@ -234,23 +269,27 @@ def insert(handle: int, into: str, rows: pa.Table) -> None:
     # what addresses point into must stay until the last step
     held = [_fill(column, kinds[i], values[i], lengths[i]) for i, column in enumerate(rows.columns)]
     whole = rows.num_rows // STATEMENT_ROWS * STATEMENT_ROWS
-    for first, last, at_once in ((0, whole, STATEMENT_ROWS),
-                                 (whole, rows.num_rows, rows.num_rows - whole)):
+    for first, last, at_once in (
+        (0, whole, STATEMENT_ROWS),
+        (whole, rows.num_rows, rows.num_rows - whole),
+    ):
         if first == last:
             continue
         row = f"({', '.join('?' * rows.num_columns)})"
         statement = _prepare(handle, f"{into} VALUES {', '.join([row] * at_once)}")
         try:
-            if _insert(statement, kinds, values, values.view(np.float64), lengths, first, last,
-                       at_once):
+            if _insert(
+                statement, kinds, values, values.view(np.float64), lengths, first, last, at_once
+            ):
                 raise _error(handle)
         finally:
             sqlite.sqlite3_finalize(c_void_p(statement))
     del held
 
 
-def _fill(column: pa.ChunkedArray, kinds: np.ndarray, values: np.ndarray,
-          lengths: np.ndarray) -> pa.Array:
+def _fill(
+    column: pa.ChunkedArray, kinds: np.ndarray, values: np.ndarray, lengths: np.ndarray
+) -> pa.Array:
     """Write the kinds, values and lengths of a column; return the array into which the values
     point."""
     kind = column.type
@@ -258,17 +297,24 @@ def _fill(column: pa.ChunkedArray, kinds: np.ndarray, values: np.ndarray,
         kinds[:], array = INTEGER, _one_array(column, pa.int64())
     elif pa.types.is_floating(kind):
         kinds[:], array = FLOAT, _one_array(column, pa.float64())
-    elif any(test(kind) for test in (pa.types.is_binary, pa.types.is_large_binary,
-                                     pa.types.is_binary_view, pa.types.is_fixed_size_binary)):
+    elif any(
+        test(kind)
+        for test in (
+            pa.types.is_binary,
+            pa.types.is_large_binary,
+            pa.types.is_binary_view,
+            pa.types.is_fixed_size_binary,
+        )
+    ):
         kinds[:], array = BLOB, _one_array(column, pa.binary())
     else:
         kinds[:], array = TEXT, _one_array(column, pa.string())
     if kinds[0] == INTEGER or kinds[0] == FLOAT:
         bits = np.frombuffer(array.buffers()[1], np.int64)
-        values[:] = bits[array.offset:array.offset + len(array)]
+        values[:] = bits[array.offset : array.offset + len(array)]
     else:
         offsets = np.frombuffer(array.buffers()[1], np.int32)
-        offsets = offsets[array.offset:array.offset + len(array) + 1]
+        offsets = offsets[array.offset : array.offset + len(array) + 1]
         # the address of an empty text is not null
         data = array.buffers()[2]
         values[:] = offsets[:-1]
@@ -298,8 +344,11 @@ def _error(handle: int) -> sqlite3.Error:
     message = sqlite.sqlite3_errmsg
     message.restype = c_char_p
     code = sqlite.sqlite3_extended_errcode(c_void_p(handle))
-    kind = sqlite3.IntegrityError if code & 0xFF == sqlite3.SQLITE_CONSTRAINT else \
-        sqlite3.OperationalError
+    kind = (
+        sqlite3.IntegrityError
+        if code & 0xFF == sqlite3.SQLITE_CONSTRAINT
+        else sqlite3.OperationalError
+    )
     error = kind(message(c_void_p(handle)).decode())
     error.sqlite_errorcode = code
     return error
