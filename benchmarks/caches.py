@@ -31,8 +31,8 @@ from benchmarks.operators import Operator, OperatorPeer
 from benchmarks.verdicts import half_width
 from semistream import workloads
 from semistream.compiled import njit
-from semistream.paths import Paths
 from semistream.errors import SemistreamError
+from semistream.paths import Paths
 
 NONE = -1  # no key
 LATER = "LRU behind a wait"
@@ -369,7 +369,7 @@ def s3_fifo(keys, count, capacity):
 
 
 @njit(cache=True)
-def w_tiny_lfu(keys, count, capacity):
+def w_tiny_lfu(keys, count, capacity):  # noqa: PLR0915 - one compiled loop
     """Simulate G. Einziger, R. Friedman, B. Manes: TinyLFU: A Highly Efficient Cache Admission
     Policy (2017): a window of 1%, then a segmented LRU, 80% of it protected. Frequencies are exact
     counts up to 15, without a sketch's errors, and are halved after ten times as many tuples as the

@@ -658,7 +658,8 @@ def _points(path: Path) -> list[dict[str, str]]:
 
 def _measured(command: str, commit: str, machine: str, flaws: Sequence[str]) -> str:
     again = f" **To be measured again**: by {'; '.join(flaws)}." if flaws else ""
-    return f"`{_made(command)}` at commit {commit}, {machine.split(', Linux')[0]}.{again}"
+    processor = machine.split(", Linux", maxsplit=1)[0]
+    return f"`{_made(command)}` at commit {commit}, {processor}.{again}"
 
 
 # ---- what has changed since

@@ -13,8 +13,8 @@ from unittest.mock import patch
 
 import psutil
 import pyarrow as pa
-import pyarrow.csv as csv
 import pymysql
+from pyarrow import csv
 
 from benchmarks.data import Files
 from benchmarks.harness import ROOT, Unavailable

@@ -101,7 +101,7 @@ class Bench:
     files: Files
     output: Path
     rows: list[dict[str, Any]] = field(default_factory=list)
-    about: dict[str, Any] = field(default_factory=lambda: about())
+    about: dict[str, Any] = field(default_factory=lambda: about())  # noqa: PLW0108 - a field hides it
 
     def say(self, text: str) -> None:
         print(f"# {text}", file=sys.stderr, flush=True)

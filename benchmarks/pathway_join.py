@@ -15,8 +15,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-import pyarrow.csv as csv
 import pyarrow.dataset as ds
+from pyarrow import csv
 
 from benchmarks.data import COLUMNS, STREAM, Answer, master_batches
 from benchmarks.flink_join import LOOK, Absent

@@ -19,8 +19,8 @@ from contextlib import closing
 from dataclasses import dataclass
 
 import pyarrow as pa
-import pyarrow.csv as csv
 import pyarrow.dataset as ds
+from pyarrow import csv
 from sqlalchemy import column, select, table, text
 
 from benchmarks.data import COLUMNS, STREAM, Answer, Files, Stream, master_batches

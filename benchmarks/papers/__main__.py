@@ -19,8 +19,8 @@ from benchmarks.papers.findings import claims
 from benchmarks.papers.report import claims_table
 from benchmarks.papers.run import chosen, run
 from benchmarks.papers.settings import ExperimentSettings
-from semistream.paths import Paths
 from semistream.errors import ConfigError, SemistreamError
+from semistream.paths import Paths
 
 
 def main(argv: list[str] | None = None) -> int:

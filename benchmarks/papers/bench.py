@@ -23,10 +23,10 @@ from benchmarks.papers.measure import (
 )
 from benchmarks.papers.model import FAILED, Figures, Point, Runner
 from benchmarks.warm_up import warm_up
-from semistream.paths import Paths
 from semistream.cost_models import MODELS, Costs, Frequencies, Prediction, Workload
 from semistream.errors import ConfigError
 from semistream.joins import REGISTRY
+from semistream.paths import Paths
 from semistream.sizing import open_join, tune
 from semistream.tuning.calibration import CLOCKS, MOST_TUPLES, Clock, Pace, calibrate
 from semistream.workloads import ArrivalTimes
@@ -95,7 +95,7 @@ class Bench(Runner):
 
     def costs(self, data: str, tuples: int = 0, skew: float = 1.0) -> Costs:
         """Return this machine's costs for such tuples, measured once."""
-        kind = data.split("-")[0]
+        kind = data.split("-", maxsplit=1)[0]
         if kind not in self._costs:
             measured = self.kept.is_dir()
             path = self.kept / f"costs-{kind}.yaml" if measured else self.kept

@@ -26,12 +26,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from semistream import workloads
-from semistream.paths import Paths
 from semistream.cost_models import Frequencies, Workload
 from semistream.errors import ConfigError
 from semistream.joins.spec import join_spec
 from semistream.master.publish import publish_snapshot
 from semistream.master.snapshot import SnapshotRelation, open_snapshot
+from semistream.paths import Paths
 from semistream.sizing import describe
 from semistream.workloads.jobs import plain_strings, tpch_table
 from semistream.workloads.zipf import ZipfKeys

@@ -24,8 +24,8 @@ from benchmarks.papers.findings import Finding, claims
 from benchmarks.papers.model import MEASURED, Claim, Number, Point
 from benchmarks.papers.report import claims_text
 from benchmarks.verdicts import Verdict, ratio_of
-from semistream.paths import Paths
 from semistream.cost_models import TYPICAL
+from semistream.paths import Paths
 
 RESULTS = Path(__file__).parent.parent / "results"
 KEPT = RESULTS / "experiments"

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from benchmarks.verdicts import Verdict
-from semistream.paths import Paths
 from semistream.cost_models import Prediction, Workload
 from semistream.errors import SemistreamError
 from semistream.joins import REGISTRY
+from semistream.paths import Paths
 
 Row = Mapping[str, Any]  # a point with its predicted and measured values, see `bench.Bench.run`
 MEASURED, FAILED = "measured", "failed"

@@ -270,7 +270,7 @@ def _surface(plot: Plot, rows: Sequence[Row]) -> str:
             z[ys.index(r[plot.second]), xs.index(r[plot.x])] = r[key]
         image = axes.imshow(z, origin="lower", aspect="auto", cmap="viridis")
         for (i, j), value in np.ndenumerate(z):
-            if value == value:
+            if not np.isnan(value):
                 dark = value < (np.nanmin(z) + np.nanmax(z)) / 2
                 best = value == np.nanmax(z)
                 axes.text(
@@ -316,7 +316,7 @@ def _name(plot: Plot, axes: Any, y: str) -> None:
 def _number(value: float | None) -> str:
     """Format a number: with separators if it is large, with three significant digits if it is
     small."""
-    if value is None or value != value:
+    if value is None or np.isnan(value):
         return "–"
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 

@@ -22,12 +22,12 @@ from benchmarks.papers.model import FAILED
 from benchmarks.papers.repetitions import combined
 from benchmarks.papers.settings import ExperimentSettings
 from benchmarks.provenance import commit, machine, versions
-from semistream.paths import Paths
 from semistream.cost_models import MODELS
 from semistream.durable import write_text
 from semistream.errors import ConfigError
 from semistream.joins import REGISTRY
 from semistream.joins.registry import find_algorithm
+from semistream.paths import Paths
 
 RESULTS, TABLE, CLAIMS, REPORT = "results.json", "results.csv", "claims.txt", "report.html"
 Tell = Callable[[str], None]

@@ -22,8 +22,8 @@ import pyarrow.parquet as pq
 
 from benchmarks.papers.model import Claim, Experiment, Number, Plot, Row, Runner, Study, having
 from semistream import workloads
-from semistream.paths import Paths
 from semistream.keys import codes
+from semistream.paths import Paths
 from semistream.sketches import METHODS, AgmsSketch, Sketch, SkimmedSketch
 from semistream.sketches.frequent import SLOT_BYTES, FrequentItems
 from semistream.sketches.skimmed import CANDIDATES

@@ -21,10 +21,10 @@ from scipy.optimize import nnls
 from benchmarks.papers.common import error
 from benchmarks.papers.model import Claim, Experiment, Number, Plot, Row, Runner, Study, having
 from benchmarks.verdicts import half_width
-from semistream.paths import Paths
 from semistream.cost_models import xjoin
 from semistream.cost_models.xjoin import StateCosts, StreamWorkload
 from semistream.errors import SemistreamError
+from semistream.paths import Paths
 from semistream.stream_joins import LEFT, RIGHT, open_stream_join
 
 TUPLES = 2_000_000  # of each stream

@@ -41,12 +41,12 @@ def _handle(handler: Callable[[int, object], object] | signal.Handlers) -> None:
             signal.signal(number, handler)
 
 
-def _end(number: int, frame: object) -> NoReturn:
+def _end(_number: int, _frame: object) -> NoReturn:
     os.write(2, f"{MESSAGE}\n".encode())
     os._exit(130)
 
 
-def _raise(number: int, frame: object) -> NoReturn:
+def _raise(number: int, _frame: object) -> NoReturn:
     came.append(number)
     raise KeyboardInterrupt
 

@@ -329,7 +329,7 @@ def _step(screen: Console, name: str, doing: Callable[[], str]) -> Iterator[Step
             now, clock = doing(), time.monotonic()
             if status is not None:
                 status.update(f"{name}: {now}")
-            elif now.split(" ")[0] != said.split(" ")[0] or (
+            elif now.split(" ")[0] != said.split(" ", maxsplit=1)[0] or (
                 now != said and clock - at > SECONDS_BETWEEN_LINES
             ):
                 screen.print(f"    {name}: {now}", highlight=False)
@@ -520,7 +520,7 @@ def _free_port(port: int) -> None:
 
 def _healthy(url: str) -> bool:
     try:
-        with urllib.request.urlopen(f"{url}/api/v2/monitor/health", timeout=5) as response:
+        with urllib.request.urlopen(f"{url}/api/v2/monitor/health", timeout=5) as response:  # noqa: S310
             health = json.load(response)
     except OSError:
         return False

@@ -200,7 +200,7 @@ def _yaml(text: str) -> Any:
         "tag:yaml.org,2002:bool", re.compile("^(true|True|TRUE|false|False|FALSE)$"), list("tTfF")
     )
     try:
-        return yaml.load(text, Loader)
+        return yaml.load(text, Loader)  # noqa: S506 - it is a SafeLoader
     except yaml.YAMLError as e:
         raise ValueError(str(e)) from None
 
@@ -357,8 +357,9 @@ Names = Annotated[tuple[str, ...], BeforeValidator(names)]
 Bytes = Annotated[ByteSize, AfterValidator(_positive)]
 JoinType = Literal["inner", "left"]
 MOST_MEMORY = 2**47  # bytes, the address space of a process
-SECRET = "pass|secret|jaas|token|key$"  # in the name of an option, in upper or lower case
-PASSWORD = "://[^/@]*:[^/@]+@"  # in the value of an option
+# in the name of an option, in upper or lower case
+SECRET = "pass|secret|jaas|token|key$"  # noqa: S105
+PASSWORD = "://[^/@]*:[^/@]+@"  # noqa: S105 - in the value of an option
 # COLUMN=TYPE, whose column may have commas
 TYPED = re.compile(r"\s*(.+?)=([^=,()]*(?:\([^()]*\))?)\s*(?:,|$)")
 AUTO = "auto"  # in the place of an algorithm's name: the cost models choose

@@ -163,7 +163,7 @@ def _time(data, i, end, operations, part):
 @njit(inline="always")
 def _is_number(op):
     """Return whether an operation reads digits only."""
-    return op < LITERAL and op != SHORT and op != LONG and op != HALF and op != ZONE
+    return op < LITERAL and op not in (SHORT, LONG, HALF, ZONE)
 
 
 @njit(cache=True)

@@ -12,7 +12,6 @@ from itertools import chain
 import pyarrow as pa
 
 from semistream.ahead import ahead
-from semistream.paths import Paths
 from semistream.errors import SemistreamError
 from semistream.files.inputs import Inputs, open_inputs
 from semistream.files.outputs import JoinSummary, Outputs, Unmatched, check_paths
@@ -22,6 +21,7 @@ from semistream.joins.contract import SemiStreamJoin
 from semistream.joins.output import UNPARSABLE, JoinOutput
 from semistream.joins.registry import find_algorithm
 from semistream.master.publish import LEAST_MEMORY
+from semistream.paths import Paths
 from semistream.progress import Progress, silent
 from semistream.resident import ResidentPeak
 from semistream.sizing import choose, known_costs, open_join

@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from semistream.column_format import ColumnFormat
+from semistream.data_files import ENDINGS
 from semistream.errors import ConfigError
 from semistream.files.csv_source import CsvSource
 from semistream.files.formats import check_formats
@@ -16,7 +17,6 @@ from semistream.files.json_source import JsonSource
 from semistream.files.parquet_source import ParquetSource
 from semistream.files.source import FileSource, Reading
 from semistream.files.text_source import plain_suffix
-from semistream.data_files import ENDINGS
 
 FORMATS = {ending: kind for kind, endings in ENDINGS.items() for ending in endings}
 SOURCES: dict[str, type[FileSource]] = {

@@ -50,7 +50,7 @@ def text_buffers(texts: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 @njit(cache=True)
-def _shapes(offsets, data, valid, shape, digits, fraction):
+def _shapes(offsets, data, valid, shape, digits, fraction):  # noqa: PLR0912 - one compiled loop
     """Determine the shape of each cell.
 
     in      offsets int32[n + 1], data uint8[…], valid bool[n]

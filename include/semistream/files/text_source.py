@@ -12,9 +12,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from semistream.data_files import PACKED_ENDINGS
 from semistream.errors import ConfigError, SemistreamError
 from semistream.files.source import FileSource
-from semistream.data_files import PACKED_ENDINGS
 
 BLOCK = 4 << 20  # bytes of text parsed at a time
 PACKED = {

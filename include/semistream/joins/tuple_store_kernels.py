@@ -187,8 +187,7 @@ def last(starts, slots):
     """
     highest = np.uint32(0)
     for s in slots:
-        if starts[s] > highest:
-            highest = starts[s]
+        highest = max(highest, starts[s])
     return np.int64(highest)
 
 

@@ -30,7 +30,7 @@ class FoundRows(QueryMetricProvider):
 
     @metric_value(engine=SqlAlchemyExecutionEngine)
     def _sqlalchemy(
-        cls,
+        cls,  # noqa: N805 - GX makes it a class method
         execution_engine: SqlAlchemyExecutionEngine,
         metric_domain_kwargs: dict[str, Any],
         metric_value_kwargs: dict[str, Any],

@@ -698,7 +698,7 @@ def _compare_unmatched(
                     MISSING,
                     stream_id,
                     None,
-                    f"{_reason(scope, role, was_it)} {_row(was_it)}",
+                    f"{_reason(role, was_it)} {_row(was_it)}",
                     None,
                     batch,
                 )
@@ -752,7 +752,7 @@ def _known(connection: sa.Connection, again: Again, ids: list[str]) -> set[str]:
     )
 
 
-def _reason(scope: Scope, role: Role, values: dict[str, Any]) -> str:
+def _reason(role: Role, values: dict[str, Any]) -> str:
     return Reason.NULL_KEY if any(values[a] is None for a in role.on) else Reason.NO_MATCH
 
 
@@ -788,7 +788,7 @@ def _changes(
     candidates = []
     for values in was:
         pairs = [
-            ("reason", _reason(scope, role, values), reason),
+            ("reason", _reason(role, values), reason),
             *((n, v, _kept(kept.get(n), scope.fact.c[n].type)) for n, v in values.items()),
         ]
         candidates.append(
@@ -827,7 +827,8 @@ def _id_text(scope: Scope, row: dict[str, Any]) -> str:
 
 
 def _same(a: Any, b: Any) -> bool:
-    return a == b or (a != a and b != b) or _text(a) == _text(b)
+    both_nan = a != a and b != b  # noqa: PLR0124 - of any type, not only a float
+    return a == b or both_nan or _text(a) == _text(b)
 
 
 def _text(value: Any) -> str | None:

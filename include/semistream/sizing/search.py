@@ -138,7 +138,9 @@ def format_sizes(parameters: Mapping[str, Any]) -> str:
     return ", ".join(f"{k} {v:,}" for k, v in parameters.items())
 
 
-def _minimum(cost, limits: list[tuple[float, ...]]) -> tuple[float, ...]:
+def _minimum(
+    cost: Callable[[tuple[float, ...]], float], limits: list[tuple[float, ...]]
+) -> tuple[float, ...]:
     """Return the point of least cost. The search starts at the best point of a coarse grid, and
     goes to the best neighbour at a distance that is halved when no neighbour is better."""
     cost = functools.cache(cost)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from semistream.settings import Settings
 from semistream.joins.registry import Entry, find_entry
+from semistream.settings import Settings
 from semistream.stream_joins.base import StreamStreamJoin
 from semistream.stream_joins.spec import StreamJoinSpec, Within, stream_join_spec
 

@@ -31,12 +31,12 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from semistream.job import AnyJob, Job, StreamStreamJob
-from semistream.paths import Paths
 from semistream.durable import read_checked, write_checked, write_json
 from semistream.errors import SemistreamError, StateError, TooManyRows
+from semistream.job import AnyJob, Job, StreamStreamJob
 from semistream.master.manifest import decode_schema, encode_schema
 from semistream.master.published import ANEW
+from semistream.paths import Paths
 from semistream.positions import Kind
 from semistream.sizing import known_costs
 from semistream.sizing.plan import Plan
@@ -55,9 +55,9 @@ from semistream.streaming.micro_batch import (
 )
 from semistream.streaming.output_size import CONFIDENCE, estimate_output, many_to_many
 from semistream.streaming.planning import Planner
-from semistream.streaming.semi_stream_planning import SemiStreamPlanner
 from semistream.streaming.position import PROGRESS, RESTORE
 from semistream.streaming.progress import Progress
+from semistream.streaming.semi_stream_planning import SemiStreamPlanner
 from semistream.streaming.session import StopHandler
 from semistream.streaming.settings import (
     AVAILABLE_NOW,

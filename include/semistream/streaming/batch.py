@@ -12,13 +12,13 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from semistream.column_format import ColumnFormat, declared
-from semistream.paths import Paths
-from semistream.settings import parse_bytes
 from semistream.errors import ConfigError
 from semistream.files.convert import prepared_cells
 from semistream.keys_spark import partition_expression
 from semistream.master.manifest import Manifest
 from semistream.master.published import current_version
+from semistream.paths import Paths
+from semistream.settings import parse_bytes
 from semistream.sizing import known_costs
 from semistream.sizing.role_plan import RolePlan
 from semistream.streaming.sources.schema import stream_schema

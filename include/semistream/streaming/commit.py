@@ -24,14 +24,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from semistream.job import AnyJob, Job, SIDES
 from semistream.data_files import same_names
 from semistream.durable import read_checked, write_checked
 from semistream.errors import ConfigError, StateError
+from semistream.job import SIDES, AnyJob, Job
 from semistream.joins import JoinState
+from semistream.positions import Position
 from semistream.sizing.role_plan import RolePlan
 from semistream.sizing.stream_stream_plan import StreamStreamPlan
-from semistream.positions import Position
 from semistream.streaming.position import INTENT, RESTORE, done_by_spark, follows, position
 from semistream.streaming.progress import Progress
 from semistream.streaming.sinks.base import Sink

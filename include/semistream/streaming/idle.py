@@ -7,8 +7,8 @@ import os
 from collections.abc import Iterable
 from typing import Any
 
-from semistream.job import AnyJob, Job
 from semistream.data_files import Unreadable
+from semistream.job import AnyJob, Job
 from semistream.sizing.plan import Plan
 from semistream.streaming.commit import Commits
 from semistream.streaming.planning import Planner

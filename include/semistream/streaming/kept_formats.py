@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from semistream.column_format import ColumnFormat, formats
-from semistream.job import SIDES, AnyJob, Job
 from semistream.errors import ConfigError
+from semistream.job import SIDES, AnyJob, Job
 
 
 def check_kept(job: AnyJob, former: dict[str, Any]) -> None:

@@ -15,9 +15,9 @@ from pyspark import RDD
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from semistream.job import SIDES
 from semistream.data_files import DataFile, examine
 from semistream.errors import StateError
+from semistream.job import SIDES
 from semistream.keys_spark import quoted
 from semistream.streaming.exchange import PLACED, shares
 from semistream.streaming.progress import Progress

@@ -13,8 +13,8 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from semistream.job import SIDES
 from semistream.errors import ConfigError
+from semistream.job import SIDES
 from semistream.partitioning import Placement
 from semistream.sizing.stream_stream_plan import StreamStreamPlan, distance
 from semistream.stream_joins.sources import (

@@ -8,9 +8,9 @@ import sys
 from collections.abc import Callable, Sequence
 
 from semistream import interrupts
+from semistream.errors import ConfigError, SemistreamError
 from semistream.job import AnyJob
 from semistream.paths import Paths
-from semistream.errors import ConfigError, SemistreamError
 from semistream.streaming.session import silence, start_session
 from semistream.streaming.settings import AppSettings
 from semistream.streaming.status import StatusFile, checkpoint_lock, forget_former_stop

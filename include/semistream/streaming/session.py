@@ -16,8 +16,8 @@ from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
 
 from semistream import ARROW_POOL
-from semistream.settings import SECRET
 from semistream.scratch import scratch_directory
+from semistream.settings import SECRET
 
 LOOPBACK = "127.0.0.1"
 # Settings that the user's configuration overrides.

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, ByteSize, Field
 
 from semistream.column_format import declared
+from semistream.errors import ConfigError
 from semistream.job import Job
 from semistream.paths import Paths
 from semistream.settings import (
@@ -21,7 +22,6 @@ from semistream.settings import (
     pairs,
     read_yaml,
 )
-from semistream.errors import ConfigError
 
 AVAILABLE_NOW = "availableNow"
 NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,189}")

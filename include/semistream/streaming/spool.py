@@ -11,10 +11,10 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from semistream.job import SIDES
 from semistream.durable import naming
 from semistream.files.source import Rejected
 from semistream.gathering import Gathered
+from semistream.job import SIDES
 from semistream.reasons import Reason
 from semistream.scratch import task_directory
 from semistream.warehouse.closing import Final

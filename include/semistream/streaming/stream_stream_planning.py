@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pyarrow as pa
 
+from semistream.errors import ConfigError
 from semistream.job import StreamStreamJob
 from semistream.sizing.plan import Plan
-from semistream.errors import ConfigError
 from semistream.sizing.stream_stream_plan import BUCKETS, StreamStreamPlan
 from semistream.streaming.planning import split
 from semistream.streaming.punctuating import punctuation_sources

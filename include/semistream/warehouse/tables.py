@@ -287,7 +287,7 @@ def _beginnings(columns: Collection[str]) -> dict[str, Any]:
 
 def index_name(table: str, suffix: str) -> str:
     name = f"ix_{table}_{suffix}"
-    # the longest name that MySQL allows
-    return (
-        name if len(name) <= 64 else f"ix_{hashlib.sha1(table.encode()).hexdigest()[:16]}_{suffix}"
-    )
+    if len(name) <= 64:  # the longest name that MySQL allows
+        return name
+    digest = hashlib.sha1(table.encode(), usedforsecurity=False).hexdigest()
+    return f"ix_{digest[:16]}_{suffix}"

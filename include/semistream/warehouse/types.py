@@ -167,7 +167,7 @@ def stored_schema(schema: pa.Schema) -> pa.Schema:
     return pa.schema([pa.field(f.name, stored_type(f.name, f.type), f.nullable) for f in schema])
 
 
-def arrow_type(name: str, kind: Any) -> pa.DataType:
+def arrow_type(name: str, kind: Any) -> pa.DataType:  # noqa: PLR0912 - a list of types
     """Return the Arrow type of a column of an existing table. Raises ConfigError for a type that
     has none."""
     if isinstance(kind, ExactDecimal):

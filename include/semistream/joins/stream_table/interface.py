@@ -135,10 +135,10 @@ class StreamTable(ABC):
         schema = pa.schema([*fields, *([("matched", pa.bool_())] if matched else ())])
 
         def batches() -> Iterator[pa.RecordBatch]:
-            for slots in portions:
-                columns = self.get(slots)
+            for portion in portions:
+                columns = self.get(portion)
                 if matched:
-                    columns = [*columns, pa.array(matched(slots))]
+                    columns = [*columns, pa.array(matched(portion))]
                 yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
         return pa.RecordBatchReader.from_batches(schema, batches())

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pyarrow as pa
 from sqlalchemy import Engine
 
-from semistream.job import StreamSpec
 from semistream.data_files import Unreadable
 from semistream.errors import ConfigError
+from semistream.job import StreamSpec
 from semistream.streaming.sources.contract import (
     CannotRecount,
     Decoder,

@@ -10,8 +10,8 @@ from typing import ClassVar
 
 import pyarrow as pa
 
-from semistream.files.source import Chunk
 from semistream.files.json_source import JsonSource
+from semistream.files.source import Chunk
 from semistream.scratch import task_directory
 from semistream.streaming.sources.file_reader import FileReader
 from semistream.streaming.sources.log import plain_path

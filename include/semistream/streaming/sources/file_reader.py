@@ -13,7 +13,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from semistream.job import StreamSpec
 from semistream.data_files import (
     ENDINGS,
     GLOB_FILTER,
@@ -25,11 +24,12 @@ from semistream.data_files import (
     list_files,
 )
 from semistream.errors import ConfigError
-from semistream.files.source import FileSource, Reading
-from semistream.files.text_source import BLOCK
 from semistream.files.formats import check_formats
 from semistream.files.opening import SOURCES, check_partitions, read_files
 from semistream.files.parquet_source import ParquetSource
+from semistream.files.source import FileSource, Reading
+from semistream.files.text_source import BLOCK
+from semistream.job import StreamSpec
 from semistream.streaming.sources.contract import SplitReader
 from semistream.streaming.sources.numbered import Numbered, by_line, combined
 from semistream.warehouse.ids import stream_ids

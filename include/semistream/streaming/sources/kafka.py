@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from semistream.errors import ConfigError
-from semistream.files.source import Reading
 from semistream.files.formats import check_formats
+from semistream.files.source import Reading
 from semistream.streaming.sources.base import Source
 from semistream.streaming.sources.decoders import MessageDecoder
 from semistream.streaming.sources.file_reader import FileReader

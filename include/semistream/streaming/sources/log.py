@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlparse
 
-from semistream.job import FILE_FORMATS
 from semistream.durable import sync
+from semistream.job import FILE_FORMATS
 
 
 class SourceLog:

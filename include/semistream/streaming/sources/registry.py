@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from semistream.job import FILE_FORMATS, StreamSpec
 from semistream.errors import ConfigError
+from semistream.job import FILE_FORMATS, StreamSpec
 from semistream.streaming.sources.base import Source
 from semistream.streaming.sources.file_reader import READ
 

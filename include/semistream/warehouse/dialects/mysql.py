@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.csv as csv
+from pyarrow import csv
 from sqlalchemy import (
     URL,
     Column,
@@ -267,7 +267,7 @@ class Mysql:
         to insert."""
         quote, before = engine.dialect.identifier_preparer.quote, -1
         query = text(
-            f"SELECT COUNT(*) FROM {quote(table)} WHERE {quote(column)} > :a AND "
+            f"SELECT COUNT(*) FROM {quote(table)} WHERE {quote(column)} > :a AND "  # noqa: S608
             f"{quote(column)} <= :b LOCK IN SHARE MODE"
         )
         while True:

@@ -231,7 +231,7 @@ def _column(
     integers = values[kinds == INTEGER]
     if found == {INTEGER, FLOAT} and ((integers >= -EXACT) & (integers <= EXACT)).all():
         return pa.array(np.where(kinds == INTEGER, values, values.view(np.float64)), mask=null)
-    if found == {TEXT} or found == {BLOB}:
+    if found in ({TEXT}, {BLOB}):
         offsets = np.empty(len(kinds) + 1, np.int32)
         gathered = np.empty(int(lengths.sum(dtype=np.int64)), np.uint8)
         _gather(texts, values, lengths, offsets, gathered)
