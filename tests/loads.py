@@ -119,6 +119,13 @@ class SmallLoad(AnyLoad):
             }
         )
 
+    def job_of(self, stream: dict[str, Any], **role: Any) -> Job:
+        """The job with another stream, and these settings of its dimension's role."""
+        job = self.job.model_dump()
+        return Job.load(
+            job | {"stream": stream, "dimensions": {"part": job["dimensions"]["part"] | role}}
+        )
+
     def publish(self, prefix: str = "part") -> None:
         """A new version of the master data."""
         self.master = [
@@ -271,7 +278,9 @@ def provision_beside(load: SmallLoad) -> None:
     """The dimension table of the snapshot that was published without one."""
 
     engine = connect(load.places.warehouse_url)
-    table = ensure(engine, dimension_table("part", pa.schema(list(MASTER)[1:]), ["code"], ["code"]))
+    table = ensure(
+        engine, dimension_table("part", pa.schema(list(MASTER)[1:]), ["code"], [["code"]])
+    )
     with engine.begin() as connection:
         bulk_insert(connection, table, pa.Table.from_pylist(load.master, MASTER))
     engine.dispose()

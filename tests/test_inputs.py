@@ -57,13 +57,8 @@ def rows(found):
 def app_job(load, form, columns=None):
     directory = load.places.home / form
     directory.mkdir(exist_ok=True)
-    return directory, Job.load(
-        load.job.model_dump()
-        | {
-            "on": {"k": "code"},
-            "stream": {"format": form, "path": str(directory), "id": ["id"], "columns": columns},
-        }
-    )
+    stream = {"format": form, "path": str(directory), "id": ["id"], "columns": columns}
+    return directory, load.job_of(stream, on={"k": "code"})
 
 
 # ---- types
@@ -630,10 +625,10 @@ def test_the_app_says_what_is_no_such_text_with_columns_told_too(
 
 def test_the_app_takes_odd_names(spark, sqlite_load):
     sqlite_load.publish()
-    directory, job = app_job(sqlite_load, "csv")
+    directory, _ = app_job(sqlite_load, "csv")
     (directory / "a.csv").write_text('Order ID,"the `kü`, of it",reason\n1,c1,late\n2,none,early\n')
-    stream = job.stream.model_dump() | {"id": ["Order ID"]}
-    job = Job.load(job.model_dump() | {"on": {"the `kü`, of it": "code"}, "stream": stream})
+    stream = {"format": "csv", "path": str(directory), "id": ["Order ID"]}
+    job = sqlite_load.job_of(stream, on={"the `kü`, of it": "code"})
     assert sqlite_load.run(spark, job)["matched"] == 1
     (kept,) = sqlite_load.query("SELECT stream_id, tuple FROM unmatched WHERE reason = 'no_match'")
     assert kept[0] == "2" and json.loads(kept[1])["reason"] == "early"

@@ -314,14 +314,8 @@ def test_nanoseconds_are_kept_in_json(tmp_path, monkeypatch):
 
 
 def load_job(load, directory, **stream):
-    return Job.load(
-        load.job.model_dump()
-        | {
-            "on": {"k": "code"},
-            "columns": ["name"],
-            "stream": {"format": "csv", "path": str(directory), "id": ["id"]} | stream,
-        }
-    )
+    stream = {"format": "csv", "path": str(directory), "id": ["id"]} | stream
+    return load.job_of(stream, on={"k": "code"}, columns=["name"])
 
 
 def test_a_key_that_its_type_would_alter_comes_in_a_later_batch(spark, sqlite_load, tmp_path):
