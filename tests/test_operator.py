@@ -170,19 +170,23 @@ def test_only_what_one_process_does_not_publish_is_submitted(
     from semistream_operators import PublishOperator
 
     asked, submitted = [], []
-    monkeypatch.setattr(
-        steps, "publish", lambda job, memory, places: asked.append((job, memory)) or in_process
-    )
+    monkeypatch.setattr(steps, "publish", lambda *given: asked.append(given[:-1]) or in_process)
     monkeypatch.setattr(
         SparkSubmitOperator,
         "execute",
         lambda self, context: submitted.append(self.application_args),
     )
     PublishOperator(
-        task_id="x", job="sales", memory="16MB", application="x.py", conn_id="spark_default"
+        task_id="x",
+        job="sales",
+        dimension="product",
+        memory="16MB",
+        application="x.py",
+        conn_id="spark_default",
     ).execute({})
-    assert asked == [("sales", "16MB")]
-    assert submitted == ([] if in_process else [["--job", "sales", "--memory", "16MB"]])
+    assert asked == [("sales", "product", "16MB")]
+    arguments = ["--job", "sales", "--dimension", "product", "--memory", "16MB"]
+    assert submitted == ([] if in_process else [arguments])
 
 
 def test_missing_spark_connection_is_an_error_not_yarn(airflow_plugins, monkeypatch):

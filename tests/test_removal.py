@@ -69,8 +69,8 @@ def test_what_an_app_has_loaded_is_taken_away_and_can_be_loaded_again(
     capsys.readouterr()
     assert cli.main([command, "sales", "--yes"]) == 0
     assert not any(tables(load).values()) and not (load.places.checkpoints / "sales").exists()
-    assert not list(load.places.snapshots.glob("*/pins/sales"))
-    assert list(load.places.snapshots.glob("*/pins/other"))
+    assert not list(load.places.snapshots.glob("*/*/pins/sales"))
+    assert list(load.places.snapshots.glob("*/*/pins/other"))
     assert (load.places.home / "reports/validations/sales").exists() == (command == "reset")
     assert load.query("SELECT count(*) FROM load_commits WHERE app = 'other'") != [(0,)]
     assert cli.main([command, "sales", "--yes"]) == 2
