@@ -396,7 +396,7 @@ def test_a_batch_that_fails_while_a_drain_is_due_is_finished_first(spark, sqlite
     commit, due = SqlSink.commit, app.App._drain_due
 
     def fails(sink, row, entries):
-        if row["batch"] == 1:
+        if row.batch == 1:
             begun.set()
             assert looked.wait(30)
             raise OSError("the driver dies")
