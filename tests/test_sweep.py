@@ -215,7 +215,10 @@ def test_a_sweep_of_ones_own_sample_and_snapshot(tmp_path, warehouse_url):
     assert len(files) == 8 and sum(pq.read_metadata(f).num_rows for f in files) >= 5000
     arguments, environment = steps.sweep_app(points[0], "manual__1+00:00", places)
     home = Path(environment["SEMISTREAM_HOME"])
-    assert open_snapshot(home / "snapshots" / "m" / "code").tuple_count == 2000 and "--sink" in arguments
+    assert (
+        open_snapshot(home / "snapshots" / "m" / "code").tuple_count == 2000
+        and "--sink" in arguments
+    )
     recorded = [steps.sweep_record(p, "manual__1+00:00", places) for p in points]  # no app has run
     assert {p["error"] for p in recorded} == {"the app did not come to its end"}
     assert not home.exists()

@@ -10,10 +10,8 @@ import sqlalchemy as sa
 
 from damage import flip
 from loads import SmallLoad
-from semistream.durable import read_checked, write_checked
 from semistream.errors import ConfigError, StateError
 from semistream.job import Job
-from semistream.master.published import read_manifest
 from semistream.paths import Paths
 from semistream.streaming.app import App
 from semistream.streaming.settings import LoadSettings
@@ -120,23 +118,6 @@ def test_what_is_said_of_a_damaged_version_helps(home):
             home.load("one")
         assert f"snapshot v{number:06d}:" in home.provision("one")
         home.load("one")
-
-
-def test_a_snapshot_of_a_former_version(home):
-    """It names its warehouse by the URL."""
-    home.provision("one")
-    root = home.places("one").snapshots / "product" / "sku"
-    file = root / "v000001" / "manifest.json"
-    values = read_checked(file, "")
-    del values["source"]["identity"]
-    write_checked(file, values)
-    home.load("one")
-    with pytest.raises(ConfigError, match="must be of this warehouse"):
-        home.load("two")
-    shutil.move(home.directory / "one.db", home.directory / "moved.db")
-    home.load("moved")
-    assert "snapshot v000002:" in home.provision("moved"), "it is named from now on"
-    assert read_manifest(root)["source"]["identity"]
 
 
 def test_a_snapshot_without_a_warehouse(tmp_path):

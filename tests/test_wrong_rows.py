@@ -214,7 +214,10 @@ def test_many_wrong_rows_are_counted_and_the_first_are_named(tmp_path, monkeypat
 def test_columns_that_are_called_as_staged_ones_were(warehouse_url, tmp_path, monkeypatch):
     names = ["batch", "version", "number", "stream_id", "place", "times", "column", "path"]
     more = [pa.field(n, pa.int64()) for n in names]
-    monkeypatch.setattr(test_quality, "STREAM", pa.schema([*STREAM, *more]))
+    for schema in ("STREAM", "JOINED", "KEPT"):
+        known = list(getattr(test_quality, schema))
+        wider = [*known[: len(STREAM)], *more, *known[len(STREAM) :]]
+        monkeypatch.setattr(test_quality, schema, pa.schema(wider))
     monkeypatch.setattr(
         test_quality,
         "orders",
