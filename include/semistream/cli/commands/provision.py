@@ -33,6 +33,7 @@ def run(arguments: Namespace) -> int:
 
     places, memory = Paths.from_environment(), Publishing.from_arguments(arguments).memory
     wanted = workloads.load_dimensions(arguments.job, places)
+    report: list[str] = []  # printed behind the progress bars, which take over standard output
     with (
         open_warehouse(places.warehouse_url) as engine,
         console.progress(arguments.progress) as tell,
@@ -42,7 +43,7 @@ def run(arguments: Namespace) -> int:
             name = joined.dimension.name
             result = dimensions.provision(joined, engine, tell, url=arguments.url)
             reasons = ", ".join(f"{reason} {n:,}" for reason, n in result.reasons.items())
-            print(
+            report.append(
                 f"dim_{name}: read {result.read:,}, inserted {result.inserted:,}, updated "
                 f"{result.updated:,}, unchanged {result.unchanged:,}, rejected "
                 f"{result.rejected:,}{f' ({reasons})' if reasons else ''}"
@@ -51,13 +52,14 @@ def run(arguments: Namespace) -> int:
                 manifest, changed = dimensions.publish(
                     name, key, engine, places.snapshots, tell, memory=int(memory)
                 )
-                print(
+                report.append(
                     f"snapshot {manifest.version}{'' if changed else ', as before'}: "
                     f"{manifest.tuple_count:,} rows, in "
                     f"{snapshot_root(places.snapshots, name, key)}"
                 )
             if not joined.keys:
-                print(f"No job joins {name} yet: semistream provision JOB publishes it.")
+                report.append(f"No job joins {name} yet: semistream provision JOB publishes it.")
+    print("\n".join(report))
     return 0
 
 
