@@ -18,7 +18,7 @@ test: ## Run the whole test suite (ARGS="-k name" for a part)
 	@./bootstrap.sh test
 	@$(RUN) pytest $(ARGS)
 
-test-fast: setup ## Run a few cases of each test that needs no server, in less than two minutes
+test-fast: setup ## Run a few cases of each test that needs no server
 	@$(RUN) pytest --fast $(ARGS)
 
 compose-test: ## Start the containers for real, load, restart, recount (needs root, dockerd and debootstrap; says so where it is skipped)
