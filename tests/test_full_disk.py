@@ -66,12 +66,7 @@ def json_lines(place: Path) -> None:
 
 
 def delta(place: Path) -> None:
-    file = DataFiles(
-        str(place),
-        ROWS.schema,
-        {"app": "a", "batch": 0, "drain": 0, "partition": 0},
-        {"load_id": pa.scalar(1)},
-    )
+    file = DataFiles(str(place), ROWS.schema, "000000000-0-0000", {"load_id": pa.scalar(1)})
     try:
         file.write(ROWS)
         file.close()

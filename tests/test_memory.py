@@ -576,7 +576,7 @@ def test_what_stays_in_the_disk_buffer_is_loaded_and_saved_in_little_memory(narr
     written, saving = least_of(lambda: sum(batch.num_rows for batch in one.tables()["resident"]))
     assert written == one.tuples == len(wanted)
     assert peak < 16 * len(wanted) and saving < 4 * len(wanted)  # bytes
-    other.restore({"resident": one.tables()["resident"].read_all()})
+    other.restore({"resident": one.tables()["resident"].read_all()}, {})
     for part in (one, other):
         assert np.sort(part.codes).tolist() == wanted.tolist()
         for portion in part.portions():
@@ -588,7 +588,7 @@ def test_what_stays_in_the_disk_buffer_is_loaded_and_saved_in_little_memory(narr
     assert (found[:100] % 2).all() and not (found[-100:] % 2).any()
     assert len(found) > len(wanted) / 2 and peak < 28 * len(wanted)  # bytes, while H_S has room
     less = NonSwappablePart(narrow, Arena(10**9), 300_000)
-    less.restore({"resident": one.tables()["resident"].read_all()})
+    less.restore({"resident": one.tables()["resident"].read_all()}, {})
     assert 250_000 < less.tuples <= 300_000 and (np.diff(np.sort(less.codes)) > 0).all()
 
 

@@ -85,8 +85,6 @@ def test_an_entry_that_gives_an_error(loader, monkeypatch, what):
             raise PermissionError(13, "Permission denied", str(path))
         return original(place, *arguments, **options)
 
-    if what == "a file of a batch":
-        name_the_files(loader)
     if what == "an entry":
         path.unlink()
         path.symlink_to(path.with_name("x" * 300))  # ENAMETOOLONG
@@ -95,26 +93,6 @@ def test_an_entry_that_gives_an_error(loader, monkeypatch, what):
     found = findings(loader)
     assert found[str(path.relative_to(loader.directory))].startswith("could not be looked at: ")
     assert len(found) == (2 if what == "a file of a batch" else 1)
-
-
-def name_the_files(loader: Loader) -> None:
-    """In load_files, as this version does."""
-    from semistream.warehouse.schema import load_files
-
-    with loader.engine.begin() as connection:
-        for batch in range(2):
-            file = loader.directory / f"orders-{batch}.parquet"
-            status = file.stat()
-            connection.execute(
-                load_files.insert().values(
-                    app="sales",
-                    batch=batch,
-                    number=0,
-                    path=str(file),
-                    size=status.st_size,
-                    modified=status.st_mtime_ns,
-                )
-            )
 
 
 def test_a_directory_that_may_not_be_read(monkeypatch):

@@ -1369,7 +1369,7 @@ def test_report_in_a_browser_offline(tmp_path):
         assert ["complete" in r.text for r in rows] == [True, True]
         assert "not complete" in rows[0].text
         rows[0].find_element("tag name", "a").click()
-        assert browser.find_element("tag name", "h1").text == "sales: 5 of 22 checks failed"
+        assert browser.find_element("tag name", "h1").text == "sales: 5 of 23 checks failed"
         assert browser.title == "sales: 5 failed"
         shown = browser.find_element("id", "none_missing").text
         assert "Every stream tuple has arrived" in shown
