@@ -339,6 +339,27 @@ def test_what_is_told_beside_a_claim_does_not_judge_it(bench):
     assert found.reason.endswith("the w tuples of an iteration have come: 0.25.")
 
 
+@pytest.mark.parametrize(
+    ("smallest", "largest", "difference", "ratios"),
+    [((4.0, 1.0), (8.0, 2.0), 2.0, 1.0), ((4.0, 2.0), (6.0, 5.0), 0.5, 0.6)],
+)
+def test_the_difference_of_processing_times_over_the_relation(
+    smallest, largest, difference, ratios
+):
+    claim = EXPERIMENTS["ssj-time"].claims[-1]
+    assert "more pronounced with |R|" in claim.text
+    ends = [
+        {"state": MEASURED, "algorithm": a, "rate": rate, "master_tuples": n, "processing_time": t}
+        for rate, n, times in ((0.0, 5, largest), (0.0, 1, smallest))
+        for a, t in zip(("meshjoin", "ssj"), times, strict=True)
+    ]
+    between = [ends[0] | {"master_tuples": 3, "processing_time": 9.0}, ends[0] | {"rate": 7.0}]
+    assert claim.find(ends[:2] + between[1:]) is None
+    found = claim.find([*between, *ends])
+    assert found.value == pytest.approx(difference)
+    assert claim.beside[1](between + ends).value == pytest.approx(ratios)
+
+
 def test_the_memory_that_a_rate_needs(bench):
     mesh = bench.predict(Point("meshjoin", R_T, 0.4))
     for algorithm, form, load in (("meshjoin", (), 3), ("ssbj", (("form", "rate"),), 30)):

@@ -14,6 +14,7 @@ from benchmarks.papers.model import (
     Asked,
     Claim,
     Experiment,
+    Find,
     Number,
     Plot,
     Point,
@@ -114,7 +115,7 @@ def time_claims(faster: str, others: Sequence[str]) -> tuple[Claim, ...]:
             "Until a tuple enters H_S, whether or not the w tuples of an iteration have come",
         ),
     )
-    return tuple(
+    smaller = tuple(
         Claim(
             f"The {what} time of {REGISTRY[faster].title} is significantly smaller than "
             f"{REGISTRY[other].title}'s",
@@ -127,6 +128,43 @@ def time_claims(faster: str, others: Sequence[str]) -> tuple[Claim, ...]:
         for what, y, rate, note, ours, told in kinds
         for other in others
     )
+    pronounced = tuple(
+        Claim(
+            f"The difference between the processing times of {REGISTRY[other].title} and "
+            f"{REGISTRY[faster].title} becomes more pronounced with |R|",
+            difference_over_relation(faster, other),
+            "more than 1",
+            1.0,
+            worse=1.0,
+            reading="the difference in seconds at the largest |R|, in the place of the smallest",
+            beside=(
+                "The ratio of the two, at the largest |R| over that at the smallest",
+                difference_over_relation(faster, other, ratios=True),
+            ),
+        )
+        for other in others
+    )
+    return smaller + pronounced
+
+
+def difference_over_relation(faster: str, slower: str, ratios: bool = False) -> Find:
+    """Return a function that finds how much larger the difference (or the ratio) of two
+    algorithms' processing times is at the largest |R| than at the smallest."""
+
+    def find(rows: Sequence[Row]) -> Number | None:
+        one, other = (
+            sorted(having(rows, algorithm=a, rate=0.0), key=lambda r: r["master_tuples"])
+            for a in (faster, slower)
+        )
+        if min(len(one), len(other)) < 2:
+            return None
+        ends = [(one[at]["processing_time"], other[at]["processing_time"]) for at in (0, -1)]
+        if any(fast <= 0 for fast, _ in ends) or (not ratios and ends[0][0] == ends[0][1]):
+            return None
+        at = [slow / fast if ratios else slow - fast for fast, slow in ends]
+        return Number(at[1] / at[0], 0.0, None, (one[0], other[0], one[-1], other[-1]))
+
+    return find
 
 
 def time_points(
