@@ -313,6 +313,16 @@ def make_app():
 
 
 @pytest.fixture
+def loader(tmp_path, warehouse_url):
+    """A load of orders through the product's own sink into each kind of warehouse."""
+    from sink_loads import Loader
+
+    loader = Loader(warehouse_url, tmp_path)
+    yield loader
+    loader.engine.dispose()
+
+
+@pytest.fixture
 def load(tmp_path, warehouse_url):
     """A small load into each kind of warehouse, its master data published."""
     from loads import small_load
