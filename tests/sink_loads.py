@@ -303,6 +303,12 @@ def change(connection: sa.Connection, statement: str) -> None:
     assert connection.exec_driver_sql(statement.replace("%", "%%")).rowcount > 0
 
 
+def alter(loader: Loader, *statements: str) -> None:
+    with loader.engine.begin() as connection:
+        for statement in statements:
+            change(connection, statement)
+
+
 def publish(loader: Loader, snapshots: Path, changes: int | None = None) -> str:
     schema = arrow_schema(existing_table(loader.engine, "dim_sales"))
     schema = schema.set(schema.get_field_index("price"), pa.field("price", pa.decimal128(12, 2)))

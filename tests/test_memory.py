@@ -213,6 +213,7 @@ BASE = 180 * MEGABYTE  # of publishing, that docs/loading.md tells
 JOIN_BASE = 220 * MEGABYTE  # of a process that joins, that README tells
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["parquet", "csv"])
 def test_publishing_takes_its_memory_whatever_the_size_of_the_master_data(
     tmp_path, wide_file, kind
@@ -245,6 +246,7 @@ publish("m", ["k"], connect(url), Path(snapshots), memory=int(memory))
 """
 
 
+@pytest.mark.slow
 def test_publishing_takes_its_memory_from_a_database(warehouse, warehouse_url, tmp_path, wide_file):
     values = {
         "name": "wide",
@@ -259,6 +261,7 @@ def test_publishing_takes_its_memory_from_a_database(warehouse, warehouse_url, t
     assert peak < BASE + 1.1 * MEMORY
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("out", "tuples"), [("parquet", 200_000), ("jsonl", 40_000)])
 def test_a_join_takes_its_memory_whatever_the_size_of_the_master_data(
     tmp_path, wide_file, out, tuples
@@ -295,6 +298,7 @@ def test_a_join_takes_its_memory_whatever_the_size_of_the_master_data(
     assert told["memory_peak"] <= MEMORY and 0.9 * peak < told["resident_peak"] < 1.1 * peak
 
 
+@pytest.mark.slow
 def test_a_join_takes_its_memory_though_most_tuples_wait_for_one_partition(tmp_path):
     rows = 3_000_000
     keys = np.random.default_rng(5).integers(0, 1_000_000, rows)
@@ -379,6 +383,7 @@ def keyed_file(path, count, rows, keys):
 LEAST = {"meshjoin": 0, "elevatorjoin": 0, "auto": 0, "ssbj": 60_000}  # bytes more than others need
 
 
+@pytest.mark.slow
 def test_a_join_takes_its_memory_whatever_the_number_of_columns(tmp_path):
     """The smaller M, the fewer rows are joined at a time."""
     points = []
@@ -416,6 +421,7 @@ def test_a_join_takes_its_memory_whatever_the_number_of_columns(tmp_path):
     check_peaks(points)
 
 
+@pytest.mark.slow
 def test_a_join_of_streams_takes_its_memory_whatever_the_number_of_columns(tmp_path):
     points = []
     for count, rows, smallest in [(1, 20_000, 100_000), (200, 2500, 2 * MEGABYTE)]:
@@ -563,6 +569,7 @@ def test_frequent_tuples_change_places_in_little_memory(narrow):
     assert peak < 10 * n  # bytes, of which half are those of a portion
 
 
+@pytest.mark.slow
 def test_what_stays_in_the_disk_buffer_is_loaded_and_saved_in_little_memory(narrow):
     wanted = np.flatnonzero(np.arange(1_000_000) % 3)
     one, other = (NonSwappablePart(narrow, Arena(10**9), 900_000) for _ in range(2))
@@ -632,6 +639,7 @@ print(sum(load.matched for load in loads), sum(load.unmatched for load in loads)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sink", ["sql", "delta"])
 def test_a_task_takes_its_memory_whatever_the_number_of_columns(tmp_path, sink):
     random, memory = np.random.default_rng(8), 400_000

@@ -68,6 +68,7 @@ def work(root, name, queue, first, key_before, key_after):
         queue.put([o.joined for o in join.drain()])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REGISTRY)
 def test_another_process_goes_on_with_the_operator(root, name):
     spawn = multiprocessing.get_context("spawn")

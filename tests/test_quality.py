@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import sys
 from collections.abc import Callable
 from datetime import datetime
 
@@ -11,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 import sqlalchemy as sa
 
+import sink_loads
 from semistream import quality
 from semistream.errors import ConfigError
 from semistream.job import StreamSpec
@@ -35,6 +35,7 @@ from sink_loads import (
     PER_BATCH,
     STREAM,
     Loader,
+    alter,
     change,
     check,
     failed,
@@ -461,14 +462,12 @@ def test_since_last(loader):
     assert first.success, str(first)
     assert first.figures["waiting"] > 0
     loader.load(range(2, 3), drain=False)
-    with loader.engine.begin() as connection:
-        change(connection, "UPDATE fact_sales SET name = 'before' WHERE order_id = 20")
+    alter(loader, "UPDATE fact_sales SET name = 'before' WHERE order_id = 20")
     # begins with the tuples that waited, so it needs their sources too
     later = check(loader, since_last=True)
     assert later.success and later.proof.startswith("yes: batches 0 to 2"), str(later)
     assert later.figures["rows read"] == PER_BATCH
-    with loader.engine.begin() as connection:
-        change(connection, "DELETE FROM fact_sales WHERE order_id = 130")
+    alter(loader, "DELETE FROM fact_sales WHERE order_id = 130")
     loader.commit(2, 1)
     drained = check(loader, since_last=True)
     # the batch that lost it was verified before, yet it has not arrived
@@ -654,7 +653,7 @@ def test_old_reports_are_removed(loader, tmp_path, monkeypatch):
 def sketched(tmp_path, monkeypatch):
     """Loaders that keep sketches, of larger batches than others: most of an estimate's bound is
     its sample's, which is smaller for more."""
-    monkeypatch.setattr(sys.modules[__name__], "PER_BATCH", 4200)
+    monkeypatch.setattr(sink_loads, "PER_BATCH", 4200)
 
     def load(many: bool = False, left: bool = False, batches: int = BATCHES, drain: bool = True):
         loader = Loader(f"sqlite:///{tmp_path / 'warehouse.db'}", tmp_path, many, left)
@@ -670,6 +669,7 @@ def expected(result: VerificationResult) -> list[dict]:
     return rows_of(result, "expected_rows")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", [{}, {"many": True}, {"left": True}])
 def test_keys_tell_how_many_rows_are_to_be_loaded(sketched, form, tmp_path):
     """A loss of 8 of 10 rows is seen, one of a few is not: the bound is wider."""
@@ -677,11 +677,9 @@ def test_keys_tell_how_many_rows_are_to_be_loaded(sketched, form, tmp_path):
     rows = 10_920 * (2 if "many" in form else 1)  # 13 of 15 have a sku, 14 of 15 of these a product
     result = check(loader, **places)
     assert result.success and expected(result) == [] and not result.notes
-    with loader.engine.begin() as connection:
-        change(connection, "DELETE FROM fact_sales WHERE order_id < 120")
+    alter(loader, "DELETE FROM fact_sales WHERE order_id < 120")
     assert failed(check(loader, **places)) == {"fact_rows", "same_rows", "none_missing"}
-    with loader.engine.begin() as connection:
-        change(connection, "DELETE FROM fact_sales WHERE order_id > 2520")
+    alter(loader, "DELETE FROM fact_sales WHERE order_id > 2520")
     result = check(loader, **places)
     assert "expected_rows" in failed(result)
     [found] = expected(result)
@@ -701,6 +699,7 @@ def test_more_rows_than_the_keys_tell(sketched, tmp_path):
     assert found["rows_loaded"] == 2 * 10_920 > found["at_most"]
 
 
+@pytest.mark.slow
 def test_rows_are_expected_of_what_was_read_since_nothing_waited(sketched, tmp_path):
     """What waits at the end may be missing, also many times; and what waited when the last
     verification ended was read before, and is loaded behind it."""
@@ -710,18 +709,17 @@ def test_rows_are_expected_of_what_was_read_since_nothing_waited(sketched, tmp_p
     assert check(loader, **places).success
     loader.load(range(2, 3))
     assert check(loader, since_last=True, **places).success
-    with loader.engine.begin() as connection:
-        change(connection, "DELETE FROM fact_sales WHERE order_id < 12000")
+    alter(loader, "DELETE FROM fact_sales WHERE order_id < 12000")
     [found] = expected(check(loader, **places))
     assert abs(found["estimate"] - 2 * 10_920) <= found["bound"]
 
 
+@pytest.mark.slow
 def test_rows_are_expected_version_by_version_where_all_loads_kept_a_sketch(sketched, tmp_path):
     loader, places = sketched(batches=1), {"snapshots": tmp_path / "snapshots", "sample": 0}
     first, loader.version = loader.version, publish(loader, tmp_path / "snapshots")
     loader.load(range(1, 2))
-    with loader.engine.begin() as connection:
-        change(connection, "DELETE FROM fact_sales")
+    alter(loader, "DELETE FROM fact_sales")
     result = check(loader, **places)
     assert [r["version"] for r in expected(result)] == [first, loader.version]
     loader.sketched = False
@@ -758,9 +756,11 @@ def test_master_data_changed(loader, tmp_path):
     loader.load(range(1, 3))
     result = check(loader, snapshots=snapshots)
     assert result.success and not result.notes, str(result)
-    with loader.engine.begin() as connection:
-        change(connection, "UPDATE fact_sales SET name = 'renamed' WHERE order_id = 20")
-        change(connection, "UPDATE fact_sales SET name = 'Product 0' WHERE order_id = 60")
+    alter(
+        loader,
+        "UPDATE fact_sales SET name = 'renamed' WHERE order_id = 20",
+        "UPDATE fact_sales SET name = 'Product 0' WHERE order_id = 60",
+    )
     result = check(loader, snapshots=snapshots, sample=0)
     assert {(r["order_id"], r["in_dimension"]) for r in rows_of(result, "enriched_columns")} == {
         (20, "Product 0 100%: 'new'"),
@@ -823,8 +823,7 @@ def test_a_version_that_is_damaged_is_said_to_be(loader, tmp_path):
     loader.load(range(1, 2))
     for file in (snapshots / "sales" / "sku" / first).glob("*.arrow"):
         file.write_bytes(file.read_bytes()[:200])
-    with loader.engine.begin() as connection:
-        change(connection, "UPDATE fact_sales SET quantity = 77 WHERE order_id = 20")
+    alter(loader, "UPDATE fact_sales SET quantity = 77 WHERE order_id = 20")
     result = check(loader, snapshots=snapshots)
     assert failed(result) == {"same_rows"}
     assert f"facts of version {first} of the master data were not all compared" in result.unseen[0]
@@ -862,8 +861,7 @@ def test_master_data_changed_and_not_yet_published(loader, tmp_path):
     provision_again(loader, 2)
     result = check(loader, snapshots=snapshots)
     assert result.success and not result.notes, str(result)
-    with loader.engine.begin() as connection:
-        change(connection, "UPDATE fact_sales SET name = 'name 2' WHERE order_id = 20")
+    alter(loader, "UPDATE fact_sales SET name = 'name 2' WHERE order_id = 20")
     result = check(loader, snapshots=snapshots)
     assert failed(result) == {"sample_joined", "enriched_columns", "same_rows"}
     assert [(r["order_id"], r["joined_again"]) for r in rows_of(result, "sample_joined")] == [

@@ -304,7 +304,7 @@ def test_a_role_names_the_surrogate_key_and_prefixes_columns(places, spark):
         found = Counter(
             connection.execute(
                 text("SELECT id, sku, ean, name, sold_sk, sold_sku, what FROM fact_j")
-            ).tuples()
+            )
         )
     engine.dispose()
     label = {ean: (n + 1, sku, label) for n, (sku, ean, label) in enumerate(PRODUCTS)}

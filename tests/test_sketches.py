@@ -83,7 +83,7 @@ def _all_values(keys, bits):
     return out
 
 
-@pytest.mark.parametrize("keys", itertools.combinations(range(7), 4), ids=str)
+@pytest.mark.parametrize("keys", [*itertools.combinations(range(7), 4)], ids=str)
 def test_four_values_are_exactly_independent_in_a_small_field(keys):
     """Each of the 7**4 polynomials has its own four values."""
     assert len(np.unique(_all_values(np.array(keys), 3))) == 7**4

@@ -859,6 +859,7 @@ print(sum(output.joined.num_rows for output in outputs), len(set(sys.modules) - 
 """
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_ready_has_hardly_anything_left_to_import(sqlite_load):
     sqlite_load.add_file(1000)
     places = [

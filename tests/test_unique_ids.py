@@ -79,6 +79,7 @@ def test_a_file_that_came_twice(warehouse_url, tmp_path, together, gone, shape):
     assert any("40 ids come more than once" in note for note in result.notes)
 
 
+@pytest.mark.slow
 def test_one_id_once_matched_and_once_not(loader):
     """Two loads, and the source is gone: the facts and the unmatched tuples are held together."""
     files = load(loader, 0, orders(0))

@@ -10,7 +10,7 @@ import pytest
 
 from semistream.files.source import Rejected
 from semistream.warehouse.proof import read_proof
-from sink_loads import ON_SQLITE, STREAM, Loader, change, check, failed, orders, rows_of
+from sink_loads import ON_SQLITE, STREAM, Loader, alter, check, failed, orders, rows_of
 
 
 def with_unparsable(loader: Loader, file: Path, rejected: list[Rejected]) -> None:
@@ -38,8 +38,7 @@ def test_ids_of_unparsable_tuples_are_taken_from_their_text(loader, tmp_path, na
     with_unparsable(loader, file, [Rejected(line, "", str(file)) for line in LINES])
     sound = check(loader)
     assert sound.success and not sound.unseen, str(sound)
-    with loader.engine.begin() as connection:
-        change(connection, "DELETE FROM fact_sales WHERE order_id IN (20, 21, 25)")
+    alter(loader, "DELETE FROM fact_sales WHERE order_id IN (20, 21, 25)")
     lost = rows_of(check(loader), "none_missing")
     assert [r["order_id"] for r in lost] == [20, 21, 25]
 
@@ -64,9 +63,7 @@ def test_texts_without_an_id_leave_room_for_so_many_and_the_verdict_says_so(load
     with loader.engine.connect() as connection:
         proof = read_proof(connection, "sales")
     assert proof.complete and proof.unseen == tuple(result.unseen)
-    with loader.engine.begin() as connection:
-        change(connection, "DELETE FROM fact_sales WHERE order_id = 20")
+    alter(loader, "DELETE FROM fact_sales WHERE order_id = 20")
     assert "none_missing" not in failed(check(loader)), "two may be these"
-    with loader.engine.begin() as connection:
-        change(connection, "DELETE FROM fact_sales WHERE order_id = 21")
+    alter(loader, "DELETE FROM fact_sales WHERE order_id = 21")
     assert [r["order_id"] for r in rows_of(check(loader), "none_missing")] == [20, 21, 901]

@@ -15,7 +15,7 @@ from sink_loads import (
     ON_SQLITE,
     STREAM,
     Loader,
-    change,
+    alter,
     check,
     failed,
     orders,
@@ -30,12 +30,6 @@ def named(result) -> set[tuple]:
         tuple(r[n] for n in ("table", "finding", "stream_id", "column", "old", "new"))
         for r in rows_of(result, "same_rows")
     }
-
-
-def alter(loader: Loader, *statements: str) -> None:
-    with loader.engine.begin() as connection:
-        for statement in statements:
-            change(connection, statement)
 
 
 ALTERED = [

@@ -52,6 +52,7 @@ class SnapshotRelation:
         buckets: Sequence[int] | None = None,
         direct: bool = False,
     ):
+        self._open_handles()
         self.directory, self.direct, self.buffers = Path(directory), direct, 2 if direct else 1
         self.manifest = Manifest.read(self.directory)
         self.name, self.version = self.manifest.name, self.manifest.version
@@ -71,7 +72,6 @@ class SnapshotRelation:
         )
         self.unique = all(b.unique for b in owned)
         self._read_zones(owned)
-        self._open_handles()
         self._cut(partition_tuples)
 
     def with_partition(self, tuples: int) -> SnapshotRelation:
@@ -220,6 +220,10 @@ class SnapshotRelation:
             file.close()
         self._open_handles()
 
+    def __del__(self) -> None:
+        for file in self._files.values():
+            file.close()
+
     # ---- pages and partitions
 
     def _read_zones(self, owned: list[BucketInfo]) -> None:
@@ -301,7 +305,6 @@ class SnapshotRelation:
     # ---- files
 
     def _open_handles(self) -> None:
-        # file objects close themselves with the relation
         self._files: dict[tuple[int, str], io.FileIO] = {}
         self._readers: dict[
             tuple[int, tuple[str, ...]], tuple[pa.RecordBatchFileReader, pa.OSFile, np.ndarray]

@@ -138,7 +138,7 @@ def final_summary(app: str, places: Paths) -> dict[str, Any]:
             .group_by(u.reason)
             .order_by(func.count().desc())
         )
-        by_reason: dict[str, int] = dict(connection.execute(reasons).tuples().all())
+        by_reason: dict[str, int] = dict(connection.execute(reasons).all())
         total = ledger(read_totals(connection, app).values())
         dimensions = select(load_inputs.c.dimension).where(
             load_inputs.c.load_id.between(first, last)

@@ -242,7 +242,7 @@ def _rows_in(
                 .order_by(key)
                 .limit(LOADS_NAMED)
             )
-            for load, count in connection.execute(rows).tuples().all():
+            for load, count in connection.execute(rows).all():
                 yield load, count
                 found += 1
             if found >= LOADS_NAMED:

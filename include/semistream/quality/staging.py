@@ -298,13 +298,9 @@ def _sample_unmatched(
         scope.holds(unmatched), u.fact_table == scope.fact_name, u.reason == Reason.NO_MATCH
     )
     with staging.engine.connect() as connection:
-        keys = (
-            connection.execute(
-                select(u.load_id, u.load_row).where(mine).order_by(u.load_id, u.load_row)
-            )
-            .tuples()
-            .all()
-        )
+        keys = connection.execute(
+            select(u.load_id, u.load_row).where(mine).order_by(u.load_id, u.load_row)
+        ).all()
         chosen = (
             [
                 keys[i]

@@ -256,9 +256,7 @@ def _changes(engine: sa.Engine, dimensions: Sequence[str]) -> dict[str, int]:
     m = masters.c
     with engine.connect() as connection:
         return dict(
-            connection.execute(select(m.name, m.changes).where(m.name.in_(dimensions)))
-            .tuples()
-            .all()
+            connection.execute(select(m.name, m.changes).where(m.name.in_(dimensions))).all()
         )
 
 
