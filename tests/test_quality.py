@@ -11,6 +11,7 @@ import pytest
 import sqlalchemy as sa
 
 import sink_loads
+from loads import transaction
 from semistream import quality
 from semistream.errors import ConfigError
 from semistream.job import StreamSpec
@@ -1104,13 +1105,11 @@ def test_report_in_a_browser_offline(loader, tmp_path):
 
 def test_nothing_secret_is_written(mariadb, tmp_path):
     url = mariadb.fresh()
-    engine = connect(url)
-    with engine.begin() as connection:
+    with transaction(url) as connection:
         connection.exec_driver_sql(
             "CREATE OR REPLACE USER 'checker'@'%%' IDENTIFIED BY 'hidden-word'"
         )
         connection.exec_driver_sql("GRANT ALL ON *.* TO 'checker'@'%%'")
-    engine.dispose()
     loader = Loader(url.replace("root@", "checker:hidden-word@"), tmp_path)
     loader.load(range(1))
     assert check(loader).success

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
+from loads import transaction
 from semistream import workloads
 from semistream.cli import main
 from semistream.errors import ConfigError
@@ -297,16 +298,12 @@ def test_a_role_names_the_surrogate_key_and_prefixes_columns(places, spark):
         load.run(spark)
     from sqlalchemy import text
 
-    from semistream.warehouse import connect
-
-    engine = connect(places.warehouse_url)
-    with engine.connect() as connection:
+    with transaction(places.warehouse_url) as connection:
         found = Counter(
             connection.execute(
                 text("SELECT id, sku, ean, name, sold_sk, sold_sku, what FROM fact_j")
             )
         )
-    engine.dispose()
     label = {ean: (n + 1, sku, label) for n, (sku, ean, label) in enumerate(PRODUCTS)}
     assert found == Counter(
         (i, "x", f"e{i % 4}", f"n{i}", *label.get(f"e{i % 4}", (None,) * 3)) for i in range(20)

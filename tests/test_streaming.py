@@ -17,7 +17,7 @@ import pytest
 from pyarrow import csv
 from sqlalchemy import text
 
-from loads import MASTER, SmallLoad, provision_beside, same, until, verify
+from loads import MASTER, SmallLoad, provision_beside, same, transaction, until, verify
 from semistream.errors import ConfigError, TooManyRows
 from semistream.job import Job, StreamSpec
 from semistream.master.publish import publish_snapshot
@@ -738,10 +738,8 @@ def test_ids_and_keys_too_long_for_an_index_are_kept_and_verified(spark, load, t
         snapshots=load.places.snapshots,
     )
     assert result.success and len(result.results) == 25 + (sink == "delta"), str(result)
-    engine = connect(load.places.warehouse_url)
-    with engine.begin() as connection:
+    with transaction(load.places.warehouse_url) as connection:
         connection.execute(text("DELETE FROM unmatched WHERE tuple LIKE :t"), {"t": f"%{a}2%"})
-    engine.dispose()
     result = quality.verify(
         load.places.warehouse_url,
         "sales",
