@@ -343,7 +343,10 @@ PRODUCT = {"name": "my.product", "path": "product.csv"}
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"master": PRODUCT | {"pth": 1}}, "'master.pth' is not a setting of Dimension. .*: name,"),
+        (
+            {"master": PRODUCT | {"pth": 1}},
+            "'master.pth' is not a setting of Dimension. .* Did you mean path.*: name,",
+        ),
         (
             {"master": PRODUCT | {"max_rejected": 3}},
             "'master.max_rejected' is wrong: .* less than or equal to 1.* It means: Share of the",

@@ -268,11 +268,15 @@ def _config_error(cls: type[Settings], e: ValidationError) -> ConfigError:
     where = ".".join(str(p) for p in first["loc"]) or cls.__name__
     owner, field = _innermost(cls, first["loc"])
     if first["type"] == "extra_forbidden":
+        import difflib
+
+        near = difflib.get_close_matches(str(first["loc"][-1]), owner.model_fields, 1)
         return ConfigError(
             where,
             f"is not a setting of {owner.__name__}",
             first["input"],
-            f"Settings: {', '.join(owner.model_fields)}.",
+            "".join(f"Did you mean {name}? " for name in near)
+            + f"Settings: {', '.join(owner.model_fields)}.",
         )
     remedy = (
         f"It means: {field.description}"
