@@ -35,7 +35,8 @@ def pytest_addoption(parser):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Tests that share a Spark session or an Airflow server go to the same process."""
+    """Send the tests that share a Spark session to one process, those that share an Airflow server
+    to another."""
     if config.getoption("--fast"):
         fast = chosen(items)
         config.hook.pytest_deselected(items=[item for item in items if item not in fast])
