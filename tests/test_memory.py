@@ -196,14 +196,12 @@ def peak_of(*arguments):
 
 
 def peak_of_python(*arguments):
-    command = subprocess.Popen(
-        [sys.executable, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
-    most = 0
-    while command.poll() is None:
-        most = max(most, resident(command.pid))
-        time.sleep(0.005)
-    assert command.returncode == 0, command.stdout.read().decode()
+    program, most = [sys.executable, *map(str, arguments)], 0
+    with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as command:
+        while command.poll() is None:
+            most = max(most, resident(command.pid))
+            time.sleep(0.005)
+        assert command.returncode == 0, command.stdout.read().decode()
     return most
 
 
