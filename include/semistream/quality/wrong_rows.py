@@ -723,7 +723,7 @@ def _expected_unmatched(scope: Scope, role: Role, again: Again) -> sa.Select:
 
 
 def _refused(scope: Scope, tuples: sa.Table) -> sa.ColumnElement[bool]:
-    """Return the condition for tuples that went to unmatched before they could be joined."""
+    """Return the condition for tuples that were written to unmatched without being joined."""
     u = unmatched.alias("refused").c
     return (
         select(1)

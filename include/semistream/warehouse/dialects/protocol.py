@@ -62,7 +62,7 @@ class System(Protocol):
         """Return the column type of a text of any length that is compared byte by byte."""
 
     def decimal_is_text(self, precision: int) -> bool:
-        """Return whether decimals of so many digits are stored as text."""
+        """Return whether decimals of `precision` digits are stored as text."""
 
     def variant(self, kind: Any) -> Any:
         """Return the system's own type that replaces a general one, or None."""
