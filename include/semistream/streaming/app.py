@@ -259,9 +259,9 @@ class App:
             self._finish(None)
 
     def _note_schemas(self, first: bool) -> None:
-        """Record the streams' columns. If they have changed, a drained load continues with the new
-        ones; otherwise waiting tuples still need the former ones. first: no batch was begun before.
-        """
+        """Record the streams' columns. If the columns have changed, a drained load continues with
+        the new columns, and a load with waiting tuples with the former ones. first: whether no
+        batch was begun before."""
         now = [encode_schema(schema) for schema in self.schemas]
         known = read_checked(self.checkpoint / SCHEMAS, RESTORE)
         if not first and (known is None or known["streams"] != now):
@@ -382,7 +382,7 @@ class App:
         raise Stopped
 
     def _is_failure(self, record: logging.LogRecord) -> bool:
-        """Return whether a message logged by py4j is an error other than the interrupt of a stop."""
+        """Return whether a message that py4j logs is an error other than a stop's interrupt."""
         return not record.exc_info or record.exc_info[1] is not self._interrupt
 
     # ---- one batch or drain

@@ -208,8 +208,8 @@ def _measure(case: SizingInput, point: Point) -> Point:
 
 
 def settled(point: Point) -> bool:
-    """Return whether the point's measured rate can be compared with others'. If it did not settle,
-    ``error`` says so."""
+    """Return whether the point's measured rate became stable, so that it can be compared with other
+    rates. If not, ``error`` gives the reason."""
     return point.state == MEASURED and not point.error
 
 
