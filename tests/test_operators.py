@@ -15,7 +15,6 @@ from semistream.sizing import open_join
 from semistream.stream_joins import open_stream_join
 from semistream.stream_joins.sources import UniqueKey
 from semistream.streaming.join_operator import SemiStreamOperator, StreamStreamOperator
-from semistream.streaming.punctuating import Immediate
 from semistream.streaming.workers import operators
 
 STREAM = pa.schema([("id", pa.int64()), ("k", pa.int64()), ("note", pa.string())])
@@ -140,7 +139,7 @@ def work_on_two_streams(memory, queue, key):
     join = open_stream_join(
         "pjoin", memory=memory, left=STREAM, right=STREAM, on=ON, join_type="left"
     )
-    sources = [Immediate(UniqueKey(["k"]))], []
+    sources = [UniqueKey(["k"])], []
     two = StreamStreamOperator(join, sources, alone=True)
     rows = sum(
         o.joined.num_rows

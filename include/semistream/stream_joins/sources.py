@@ -34,7 +34,7 @@ class Step(NamedTuple):
 
 class PunctuationSource(ABC):
     """A source that derives punctuations from one stream. state: values that JSON can hold, for a
-    snapshot."""
+    snapshot; it is updated in place."""
 
     state: dict[str, Any]
 
@@ -42,6 +42,11 @@ class PunctuationSource(ABC):
     def steps(self, chunk: pa.RecordBatch) -> Iterator[Step]:
         """Yield the chunk's tuples, each once and in order, with the punctuations that follow
         them."""
+
+    def end_batch(self) -> list[Punctuations]:
+        """Return the punctuations that hold after a micro-batch, and did not hold before its
+        end."""
+        return []
 
 
 class PunctuationRows(PunctuationSource):

@@ -7,7 +7,6 @@ from typing import Any
 
 from semistream.cli import console
 from semistream.cli.command import Command
-from semistream.cli.options import add_json
 
 
 def run(arguments: Namespace) -> int:
@@ -52,5 +51,5 @@ def run(arguments: Namespace) -> int:
 
 
 COMMAND = Command(
-    "algorithms", "list the join algorithms and their parameters", add_json, run, files_only=True
+    "algorithms", "list the join algorithms and their parameters", run, json=True, files_only=True
 )

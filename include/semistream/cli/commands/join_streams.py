@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from typing import TYPE_CHECKING
 
 from semistream.cli import console
 from semistream.cli.command import Command
-from semistream.cli.options import add_progress, add_settings, read_settings
+from semistream.cli.options import read_settings
 
 if TYPE_CHECKING:
     from semistream.files.join_streams import StreamsSummary
@@ -22,13 +22,6 @@ COUNTS = {
     "propagated": "propagated",
     "most held at a time": "held_peak",
 }  # a summary's counts of a stream, by title
-
-
-def add_arguments(parser: ArgumentParser) -> None:
-    from semistream.files.settings import JoinStreams
-
-    add_settings(parser, JoinStreams)
-    add_progress(parser)
 
 
 def run(arguments: Namespace) -> int:
@@ -82,8 +75,9 @@ def _print_summary(summary: StreamsSummary, settings: JoinStreams) -> None:
 COMMAND = Command(
     "join-streams",
     "join the files of two streams",
-    add_arguments,
     run,
+    settings="semistream.files.settings.JoinStreams",
+    progress=True,
     example="semistream join-streams --left orders.parquet --right lines.parquet --on order_id "
     "--unique left --memory 16MB --out out.parquet",
     files_only=True,

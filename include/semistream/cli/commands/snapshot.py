@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 
 from semistream.cli import console
 from semistream.cli.command import Command
-from semistream.cli.options import add_progress, add_settings, read_settings
-
-
-def add_arguments(parser: ArgumentParser) -> None:
-    from semistream.files.settings import MasterFile
-
-    add_settings(parser, MasterFile)
-    add_progress(parser)
+from semistream.cli.options import read_settings
 
 
 def run(arguments: Namespace) -> int:
@@ -54,8 +47,9 @@ def run(arguments: Namespace) -> int:
 COMMAND = Command(
     "snapshot",
     "publish a master file as a snapshot, for joins to come",
-    add_arguments,
     run,
+    settings="semistream.files.settings.MasterFile",
+    progress=True,
     example="semistream snapshot --master planes.csv --on tailnum --out snapshots/planes",
     files_only=True,
     without_pandas=True,

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 
 from semistream.cli import console
 from semistream.cli.command import Command
-from semistream.cli.options import add_json, add_progress, add_settings, read_settings
+from semistream.cli.options import read_settings
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    from semistream.tuning.settings import TuneSettings
-
-    parser.add_argument(
-        "job", nargs="?", default=SUPPRESS, help=TuneSettings.model_fields["job"].description
-    )
-    add_settings(parser, TuneSettings, exclude=("job",))
-    add_progress(parser)
     parser.add_argument(
         "--measure",
         action="store_true",
@@ -29,7 +22,6 @@ def add_arguments(parser: ArgumentParser) -> None:
         default=(),
         help="what these numbers of operators would bring, for instance 1,2,4,8",
     )
-    add_json(parser)
 
 
 def _numbers(text: str) -> tuple[int, ...]:
@@ -72,8 +64,12 @@ def run(arguments: Namespace) -> int:
 COMMAND = Command(
     "tune",
     "say which algorithm, with which sizes, suits a stream and its master data, by the cost models",
-    add_arguments,
     run,
+    add_arguments,
+    settings="semistream.tuning.settings.TuneSettings",
+    positional=(("job", "job"),),
+    progress=True,
+    json=True,
     example="semistream tune --stream flights.csv --master planes.csv --on "
     "tailnum --null-values NA --memory 200KB,1MB.",
 )

@@ -37,13 +37,14 @@ class StoredRows(NamedTuple):
 
 class Sink(Protocol):
     """A sink. ``loaded``, ``writer`` and ``write`` run in tasks, the rest in the driver; a sink
-    is sent to the tasks pickled.
+    is sent to the tasks pickled. A class that derives from this one inherits the members that
+    return None where there is nothing to do.
 
     two_phase: ``commit`` has several steps and needs a durable record before it; all steps, and
     ``commit`` itself, can be repeated.
     """
 
-    two_phase: ClassVar[bool]
+    two_phase: ClassVar[bool] = False
 
     @property
     def closing(self) -> Closing | None:

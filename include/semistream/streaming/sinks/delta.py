@@ -25,6 +25,7 @@ from semistream.parquet_encoding import encoding
 from semistream.streaming.sinks.base import (
     INSERT_ROWS,
     Rows,
+    Sink,
     StoredRows,
     rejected_rows,
     stored_checksum,
@@ -68,13 +69,14 @@ def _delta_table(uri: str) -> DeltaTable:
 
 
 @dataclass(frozen=True)
-class DeltaSink:
+class DeltaSink(Sink):
     """The sink of a Delta table.
 
     Tasks write Parquet files that nothing refers to. The driver first records the commit. Then it
     commits the files as one Delta transaction under the app's transaction version 2 batch + drain,
     and writes unmatched tuples and ledger rows in one transaction of the warehouse. After a crash
-    both steps are repeated, which is harmless.
+    both steps are repeated, which is harmless. Nothing of a batch that is not committed has to be
+    taken back, and the driver starts no task for a committed one.
 
     Rows have their load's ``load_id`` but no number, because it is no primary key here.
     """
@@ -83,7 +85,6 @@ class DeltaSink:
     checkpoint: str
     warehouse: Warehouse
     two_phase: ClassVar[bool] = True
-    closing: ClassVar[None] = None
 
     @staticmethod
     def accepts(setting: str) -> bool:
@@ -100,12 +101,6 @@ class DeltaSink:
                 "Load into the warehouse, or leave totals out.",
             )
         return cls(setting, str(checkpoint), warehouse)
-
-    def loaded(self, app: str, batch: int, drain: int, partition: int) -> LoadRecord | None:
-        return None  # the driver starts no task for a committed batch
-
-    def take_back(self, app: str, batch: int, drain: int) -> None:
-        return None  # nothing refers to the written files
 
     def writer(
         self, schema: pa.Schema, app: str, batch: int, drain: int, partition: int
