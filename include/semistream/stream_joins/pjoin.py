@@ -525,10 +525,6 @@ def registry() -> Registry:
             Event.PURGE_THRESHOLD_REACH: [Component.STATE_PURGE],
             Event.PROPAGATE_COUNT_REACH: propagate,
             Event.PROPAGATE_TIME_EXPIRE: propagate,
-            Event.PROPAGATE_REQUEST: [
-                Component.STATE_PURGE,
-                Component.LEFTOVER_JOIN,
-                *propagate,
-            ],
+            Event.PROPAGATE_REQUEST: [Component.STATE_PURGE, Component.LEFTOVER_JOIN, *propagate],
         }
     ).set(Event.STREAM_EMPTY, [Component.DISK_JOIN], Monitor.is_idle)

@@ -54,7 +54,7 @@ def load_classes() -> None:
     """Run what an app runs: micro-batches of files, Python tasks, a shuffle."""
     from pyspark.sql import DataFrame
 
-    from semistream.streaming.app import SESSION
+    from semistream.streaming.query import SESSION
     from semistream.streaming.session import open_session
 
     def as_is(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -50,6 +50,7 @@ class Sink(Protocol):
     def closing(self) -> Closing | None:
         """The closing of keys that ``write`` performs when they have become final; None if it
         performs none."""
+        return None
 
     @staticmethod
     def accepts(setting: str) -> bool:
@@ -61,14 +62,17 @@ class Sink(Protocol):
 
     def loaded(self, app: str, batch: int, drain: int, partition: int) -> LoadRecord | None:
         """Return the record of a partition that is already loaded, else None."""
+        return None
 
     def take_back(self, app: str, batch: int, drain: int) -> None:
         """Delete what partitions have written of a batch that is not committed."""
+        return None
 
     def writer(
         self, schema: pa.Schema, app: str, batch: int, drain: int, partition: int
     ) -> RowWriter | None:
         """Return the writer that takes joined rows as they come; None: they go to the spool."""
+        return None
 
     def write(self, record: LoadRecord, spool: Spool) -> LoadRecord:
         """Write a partition, or prepare it for ``commit``. Return the record that is valid; what
@@ -86,6 +90,7 @@ class Sink(Protocol):
 
     def clean_up(self) -> None:
         """Remove files that only ``commit`` needed. The record of the commit is already removed."""
+        return None
 
     def missing(self, app: str) -> str | None:
         """Return, as the beginning of a sentence, what is obviously missing of the rows that the
@@ -94,10 +99,12 @@ class Sink(Protocol):
     def newest(self, app: str) -> tuple[int, int] | None:
         """Return the newest (batch, drain) of an app that the sink itself records; None if only the
         ledger does."""
+        return None
 
     def stored(self, app: str) -> StoredRows | None:
         """Return the app's rows, for the proof; None if they are in the warehouse's fact table.
         Raises ConfigError if the target is gone."""
+        return None
 
 
 def with_key(rows: pa.Table, load_id: int, first: int = 0) -> pa.Table:
