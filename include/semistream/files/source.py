@@ -129,8 +129,6 @@ class FileSource(ABC):
             self.schema = schema
         self.schema = pa.schema([f.with_type(types.get(f.name, f.type)) for f in self.schema])
 
-    schema: pa.Schema
-
     def assign_types(self, types: Mapping[str, pa.DataType] | None = None) -> None:
         """Give types to the columns whose type is unknown, by default string."""
         self.schema = pa.schema(
@@ -141,11 +139,6 @@ class FileSource(ABC):
                 for f in self.schema
             ]
         )
-
-    def add_columns(self, names: Sequence[str]) -> None:
-        """Add columns of unknown type, for a file without rows, which does not show its columns."""
-        for name in names:
-            self.schema = self.schema.append(pa.field(name, pa.null()))
 
     def only(self, columns: Sequence[str]) -> None:
         """Restrict the source to these columns. A row may have any value in the others."""

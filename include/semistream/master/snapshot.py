@@ -330,8 +330,7 @@ class SnapshotRelation(MasterRelation):
             path = bucket_file(self.directory, bucket, suffix)
             try:
                 self._files[bucket, suffix] = io.FileIO(
-                    path,
-                    opener=lambda p, flags: os.open(p, flags | os.O_DIRECT * self.direct),
+                    path, opener=lambda p, flags: os.open(p, flags | os.O_DIRECT * self.direct)
                 )
             except OSError as e:
                 raise StateError(f"{path} cannot be opened: {e.strerror}. {ANEW}") from None

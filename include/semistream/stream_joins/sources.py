@@ -75,14 +75,13 @@ class PunctuationRows(PunctuationSource):
         if pa.types.is_boolean(marks.type):
             marked = pc.fill_null(marks, False)
             rows = chunk.filter(marked).select(self.on)
-            whole = np.ones(rows.num_rows, bool)
-            for column in rows.columns:
-                whole &= column.is_valid().to_numpy(zero_copy_only=False)
+            whole = rows.drop_null()
             others = [
                 {c: v for c, v in row.items() if v is not None}
-                for row in rows.filter(pa.array(~whole)).to_pylist()
+                for row in (rows.to_pylist() if whole.num_rows < rows.num_rows else ())
+                if None in row.values()
             ]
-            yield Step(chunk.filter(pc.invert(marked)), [rows.filter(pa.array(whole)), others])
+            yield Step(chunk.filter(pc.invert(marked)), [whole, others])
             return
         if not (pa.types.is_string(marks.type) or pa.types.is_large_string(marks.type)):
             raise ConfigError(
@@ -128,13 +127,9 @@ class UniqueKey(PunctuationSource):
         keys = pa.table(chunk.select(self.on)).append_column(
             "__row", pa.array(np.arange(chunk.num_rows))
         )
-        first = np.sort(
-            keys.group_by(self.on).aggregate([("__row", "min")])["__row_min"].to_numpy()
-        )
-        null = np.zeros(chunk.num_rows, bool)
-        for column in chunk.select(self.on).columns:
-            null |= column.is_null().to_numpy(zero_copy_only=False)
-        again = ~null
+        first = keys.group_by(self.on).aggregate([("__row", "min")])["__row_min"].to_numpy()
+        again = np.zeros(chunk.num_rows, bool)
+        again[keys.drop_null()["__row"].to_numpy()] = True
         again[first] = False
         if not again.any():
             yield Step(chunk, [chunk.select(self.on)])
@@ -206,11 +201,7 @@ class Clustered(PunctuationSource):
         self.on, self.state = list(on), {}
 
     def steps(self, chunk: pa.RecordBatch) -> Iterator[Step]:
-        keys = chunk.select(self.on)
-        valid = np.ones(chunk.num_rows, bool)
-        for column in keys.columns:
-            valid &= column.is_valid().to_numpy(zero_copy_only=False)
-        keys = keys.filter(pa.array(valid))
+        keys = chunk.select(self.on).drop_null()
         if not keys.num_rows:
             yield Step(chunk)
             return

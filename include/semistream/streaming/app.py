@@ -109,11 +109,12 @@ class App:
         then drain. Return the summary."""
         self.partitions = self.planner.partitions(spark.sparkContext.defaultParallelism)
         self.signals.take_jvm(spark.sparkContext)
+        query = Query(spark, self.app, self.checkpoint, self.settings.trigger)
+        self.spark = query.spark
         with starting_workers(spark.sparkContext, self.partitions), self.commits:
-            return self._run_to_end(Query(spark, self.app, self.checkpoint, self.settings.trigger))
+            return self._run_to_end(query)
 
     def _run_to_end(self, query: Query) -> dict[str, Any]:
-        self.spark = query.spark
         self.streams = query.open(self.sources, self.settings.max_files, self.settings.max_rows)
         self.schemas = tuple(stream.schema for stream in self.streams)
         self._take_up()
@@ -402,7 +403,7 @@ class App:
             waiting=self.commits.waiting,
             sides=self.commits.waiting_by_side,
             max_wait=self.planner.bound.seconds or 0.0,
-            rate=self.totals.rows_read / (time.monotonic() - self.started),
+            rate=self.totals.sums["rows_read"] / (time.monotonic() - self.started),
             **self.totals.status(),
         )
 

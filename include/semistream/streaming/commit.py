@@ -20,6 +20,7 @@ import logging
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,7 @@ from semistream.warehouse.records import Commit, Intent, LoadRecord, waiting_by_
 log = logging.getLogger(__name__)
 
 
-class Commits:
+class Commits(AbstractContextManager["Commits"]):
     """The commits of an app. last: the newest commit; loads: its records, empty under a new plan;
     pending: what was begun and is not committed; committed_at: the time of the newest commit,
     by ``time.monotonic``."""
@@ -62,9 +63,6 @@ class Commits:
         self.committed_at = time.monotonic()
         self._executor = ThreadPoolExecutor(1, "commit")
         self._newest: Future[None] | None = None
-
-    def __enter__(self) -> Commits:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._executor.shutdown()  # waits: no commit is left half-way, whatever fails

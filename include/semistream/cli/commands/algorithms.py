@@ -10,6 +10,8 @@ from semistream.cli.command import Command
 
 
 def run(arguments: Namespace) -> int:
+    from rich.table import Table
+
     from semistream.joins.registry import REGISTRY, Entry
     from semistream.stream_joins.registry import REGISTRY as STREAM_JOINS
 
@@ -39,7 +41,9 @@ def run(arguments: Namespace) -> int:
     if arguments.json:
         console.print_json(entries)
         return 0
-    table = console.list_table("name", "joins", "needs index", r"parameters \[default]", "paper")
+    table = Table(box=None, pad_edge=False, show_edge=False)
+    for column in ("name", "joins", "needs index", r"parameters \[default]", "paper"):
+        table.add_column(column, overflow="fold")  # its texts may take several lines
     for e in entries:
         parameters = "\n".join(
             f"{n} [{p['default']}]: {p['description']}" for n, p in e["parameters"].items()

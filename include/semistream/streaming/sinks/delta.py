@@ -149,7 +149,13 @@ class DeltaSink(Sink):
         _delta_table.cache_clear()  # another table may have been made at the same place
         try:
             if not DeltaTable.is_deltatable(self.uri):
-                self._create(schema)
+                if "://" not in self.uri:
+                    Path(self.uri).mkdir(parents=True, exist_ok=True)
+                try:
+                    DeltaTable.create(self.uri, schema, mode="ignore", name=self.warehouse.fact)
+                except DeltaError:
+                    if not DeltaTable.is_deltatable(self.uri):  # else another app was first
+                        raise
             table = DeltaTable(self.uri)
             found = [f.name for f in table.schema().fields]
         except DeltaError as e:
@@ -165,18 +171,6 @@ class DeltaSink(Sink):
             )
         self._claim(table)
         return self
-
-    def _create(self, schema: pa.Schema) -> None:
-        from deltalake import DeltaTable
-        from deltalake.exceptions import DeltaError
-
-        if "://" not in self.uri:
-            Path(self.uri).mkdir(parents=True, exist_ok=True)
-        try:
-            DeltaTable.create(self.uri, schema, mode="ignore", name=self.warehouse.fact)
-        except DeltaError:
-            if not DeltaTable.is_deltatable(self.uri):  # else another app was first
-                raise
 
     def _claim(self, table: DeltaTable) -> None:
         """Refuse a table that another warehouse loads: both would give their loads the same
