@@ -18,7 +18,7 @@ from numba import types
 from numba.extending import intrinsic
 
 from semistream.compiled import njit
-from semistream.errors import ConfigError
+from semistream.errors import ConfigError, check_name
 
 SEED = 42  # Spark's seed
 # kinds of types that are compared in one
@@ -104,13 +104,7 @@ def resolve_keys(
     kinds = []
     for s, m in on:
         for side, name, schema in ((sides[0], s, stream), (sides[1], m, master)):
-            if name not in schema.names:
-                raise ConfigError(
-                    "on",
-                    f"must name a column of the {side}",
-                    name,
-                    f"It has: {', '.join(schema.names)}.",
-                )
+            check_name("on", f"must name a column of the {side}", name, schema.names)
         left = canonical_type(s, stream.field(s).type)
         right = canonical_type(m, master.field(m).type)
         if not _fits(left, right):

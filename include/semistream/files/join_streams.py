@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semistream.column_format import paired
-from semistream.errors import ConfigError, SemistreamError
+from semistream.errors import ConfigError, SemistreamError, check_name
 from semistream.files.inputs import assign_types, check_key_types
 from semistream.files.opening import open_source
 from semistream.files.outputs import JoinSummary, Outputs, Unmatched, check_paths
@@ -269,12 +269,9 @@ def _assign_types(settings: JoinStreams, streams: list[_Stream]) -> None:
     for one, other in zip(streams, reversed(streams), strict=True):
         assign_types(one.source, one.on, other.source.schema, other.on)
         for setting in ("time", "punctuations"):
-            if (name := one.of(setting)) and name not in one.source.schema.names:
-                raise ConfigError(
-                    f"{one.name}_{setting}",
-                    "must name a column",
-                    name,
-                    f"It has: {', '.join(one.source.schema.names)}.",
+            if name := one.of(setting):
+                check_name(
+                    f"{one.name}_{setting}", "must name a column", name, one.source.schema.names
                 )
     left, right = (s.source.schema for s in streams)
     check_key_types(

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semistream.column_format import ColumnFormat
-from semistream.errors import ConfigError
+from semistream.errors import ConfigError, check_name
 from semistream.files.convert import cast_cells, cast_rows, prepared_cells
 
 SAMPLE = 16 << 20  # bytes from which types are inferred, of all files together
@@ -117,14 +117,8 @@ class FileSource(ABC):
         self.identify: Callable[[pa.RecordBatch], pa.Array] | None = None
         if schema is None:
             self.schema = self._infer_schema()
-            unknown = [c for c in types if c not in self.schema.names]
-            if unknown:
-                raise ConfigError(
-                    "types",
-                    f"must name columns of the {side}",
-                    unknown[0],
-                    f"It has: {', '.join(self.schema.names)}.",
-                )
+            for column in types:
+                check_name("types", f"must name columns of the {side}", column, self.schema.names)
         else:
             self.schema = schema
         self.schema = pa.schema([f.with_type(types.get(f.name, f.type)) for f in self.schema])

@@ -16,7 +16,7 @@ import pyarrow as pa
 from xxhash import xxh3_64_intdigest
 
 from semistream.compiled import njit
-from semistream.errors import ConfigError, StateError
+from semistream.errors import ConfigError, StateError, check_name
 from semistream.keys import buckets
 from semistream.master.manifest import (
     ZONE,
@@ -137,13 +137,9 @@ class SnapshotRelation(MasterRelation):
             return sum(max(t.bit_width // 8, 1) if is_fixed(t) else 16 for t in types)
 
         if columns not in self._widths:
-            wrong = [c for c in columns if c not in self.schema.names]
-            if wrong:
-                raise ConfigError(
-                    "columns",
-                    "must name columns of the master data",
-                    wrong[0],
-                    f"It has: {', '.join(self.schema.names)}.",
+            for name in columns:
+                check_name(
+                    "columns", "must name columns of the master data", name, self.schema.names
                 )
             once = list(dict.fromkeys(columns))
             self._widths[columns] = once, 3 * width(once) < width(self.schema.names)

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semistream.errors import ConfigError
+from semistream.errors import ConfigError, check_name
 
 # the argument of ``StreamStreamJoin.punctuate``
 Punctuations: TypeAlias = pa.RecordBatch | Sequence[Mapping[str, Any]]
@@ -64,13 +64,7 @@ class PunctuationRows(PunctuationSource):
         self.column, self.on, self.state = column, list(on), {}
 
     def steps(self, chunk: pa.RecordBatch) -> Iterator[Step]:
-        if self.column not in chunk.schema.names:
-            raise ConfigError(
-                "punctuation",
-                "must name a column",
-                self.column,
-                f"It has: {', '.join(chunk.schema.names)}.",
-            )
+        check_name("punctuation", "must name a column", self.column, chunk.schema.names)
         marks = chunk.column(self.column)
         if pa.types.is_boolean(marks.type):
             marked = pc.fill_null(marks, False)
