@@ -45,9 +45,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(command: Command, arguments: Namespace) -> int:
+    from semistream.cli.options import read_settings
     from semistream.errors import ConfigError, SemistreamError
 
     try:
+        if command.settings:
+            arguments.settings = read_settings(command, arguments)
         return command.run(arguments)
     except (Exception, KeyboardInterrupt) as e:
         # an interrupt may be inside code that wraps every error, as NumPy's import does

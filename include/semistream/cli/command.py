@@ -16,10 +16,10 @@ class Command(NamedTuple):
 
     about: what it does, as a clause in the imperative; run: executes it and returns the exit code;
     add_arguments: adds arguments of its own to a parser; settings: module.Class of the settings
-    whose flags it has, imported when they are needed; positional: those settings that are given
-    without a flag, each with the name that the help shows; progress, json: whether it has these
-    flags; files_only: whether it depends on no environment variable; without_pandas: whether
-    nothing that it calls needs pandas.
+    whose flags it has, imported when they are needed, which `run` finds among its arguments;
+    positional: those settings that are given without a flag, each with the name that the help
+    shows; progress, json: whether it has these flags; files_only: whether it depends on no
+    environment variable; without_pandas: whether nothing that it calls needs pandas.
     """
 
     name: str

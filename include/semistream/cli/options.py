@@ -6,15 +6,13 @@ import argparse
 import sys
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from semistream.cli.command import Command
 
 if TYPE_CHECKING:
     from semistream.errors import ConfigError
     from semistream.settings import Settings
-
-    S = TypeVar("S", bound=Settings)
 
 
 def add_arguments(parser: argparse.ArgumentParser, command: Command) -> None:
@@ -36,8 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser, command: Command) -> None:
 def _add_settings(parser: argparse.ArgumentParser, command: Command) -> None:
     """Add the flags of a settings class, and ``--config``. None of them is required by argparse,
     because the configuration file may give it."""
-    module, _, name = command.settings.rpartition(".")
-    settings: type[Settings] = getattr(import_module(module), name)
+    settings = _settings_of(command)
     for name, shown in command.positional:
         parser.add_argument(
             name,
@@ -58,12 +55,19 @@ def _add_settings(parser: argparse.ArgumentParser, command: Command) -> None:
     )
 
 
-def read_settings(kind: type[S], arguments: argparse.Namespace) -> S:
+def _settings_of(command: Command) -> type[Settings]:
+    module, _, name = command.settings.rpartition(".")
+    kind: type[Settings] = getattr(import_module(module), name)
+    return kind
+
+
+def read_settings(command: Command, arguments: argparse.Namespace) -> Settings:
     """Return the settings of the command line and of its configuration file. Raises ConfigError for
     settings that are missing or wrong."""
     from semistream.errors import ConfigError
     from semistream.settings import read_yaml
 
+    kind = _settings_of(command)
     given = {k: v for k, v in vars(arguments).items() if k in kind.model_fields}
     values = (read_yaml(arguments.config) if arguments.config else {}) | given
     missing = [n for n, f in kind.model_fields.items() if f.is_required() and n not in values]

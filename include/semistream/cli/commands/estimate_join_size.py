@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from semistream.cli import console
 from semistream.cli.command import Command
-from semistream.cli.options import read_settings
 
 if TYPE_CHECKING:
     from semistream.pipeline.join_size import JoinSize
@@ -16,9 +15,8 @@ if TYPE_CHECKING:
 def run(arguments: Namespace) -> int:
     from semistream.paths import Paths
     from semistream.pipeline.join_size import estimate_join_size
-    from semistream.pipeline.settings import JoinSizeSettings
 
-    settings = read_settings(JoinSizeSettings, arguments)
+    settings = arguments.settings
     with console.progress(arguments.progress) as tell:
         found = estimate_join_size(settings, Paths.from_environment(), tell)
     if arguments.json:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from semistream.cli import console
 from semistream.cli.command import Command
-from semistream.cli.options import read_settings
 
 if TYPE_CHECKING:
     from semistream.files.join import Summary
@@ -16,9 +15,8 @@ if TYPE_CHECKING:
 
 def run(arguments: Namespace) -> int:
     from semistream.files.join import join_files
-    from semistream.files.settings import JoinFiles
 
-    settings = read_settings(JoinFiles, arguments)
+    settings = arguments.settings
     with console.progress(arguments.progress) as tell:
         summary = join_files(settings, tell)
     _print_summary(summary, settings)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from semistream.cli import console
 from semistream.cli.command import Command
-from semistream.cli.options import read_settings
 
 if TYPE_CHECKING:
     from semistream.files.join_streams import StreamsSummary
@@ -26,9 +25,8 @@ COUNTS = {
 
 def run(arguments: Namespace) -> int:
     from semistream.files.join_streams import join_streams
-    from semistream.files.settings import JoinStreams
 
-    settings = read_settings(JoinStreams, arguments)
+    settings = arguments.settings
     with console.progress(arguments.progress) as tell:
         summary = join_streams(settings, tell)
     _print_summary(summary, settings)

@@ -6,15 +6,13 @@ from argparse import Namespace
 
 from semistream.cli import console
 from semistream.cli.command import Command
-from semistream.cli.options import read_settings
 
 
 def run(arguments: Namespace) -> int:
     from semistream.files.master_file import publish_file
     from semistream.files.opening import open_source
-    from semistream.files.settings import MasterFile
 
-    settings = read_settings(MasterFile, arguments)
+    settings = arguments.settings
     source = open_source(
         "master",
         settings.master,

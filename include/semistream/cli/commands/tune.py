@@ -6,7 +6,6 @@ from argparse import ArgumentParser, ArgumentTypeError, Namespace
 
 from semistream.cli import console
 from semistream.cli.command import Command
-from semistream.cli.options import read_settings
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -38,9 +37,8 @@ def run(arguments: Namespace) -> int:
     from semistream.sizing import known_costs, scale_out
     from semistream.tuning import advice
     from semistream.tuning.case import open_case
-    from semistream.tuning.settings import TuneSettings
 
-    settings, places = read_settings(TuneSettings, arguments), Paths.from_environment()
+    settings, places = arguments.settings, Paths.from_environment()
     with console.progress(arguments.progress) as tell, open_case(settings, places, tell) as case:
         found = advice.advise(case, settings, places, arguments.measure, tell)
         plans = scale_out.scale_out(
