@@ -166,7 +166,6 @@ def test_another_process_goes_on_with_two_streams_unless_they_are_on_disk(memory
         assert memory == 160_000 and two is None
         return
     assert memory == 4_000_000 and rows == 1500 and two.join.stats.as_dict() == stats
-    assert two.sources[0][0].state is two.sources[0][0].source.state
     finished = [
         o
         for s, first, n in ((1, 1500, 900), (0, 1000, 100))
