@@ -62,6 +62,9 @@ class StreamsSummary(JoinSummary):
     def sides(self) -> tuple[SideStatistics, SideStatistics]:
         return self.left, self.right
 
+    def as_dict(self) -> dict[str, Any]:
+        return super().as_dict() | {"left": vars(self.left), "right": vars(self.right)}
+
 
 def join_streams(settings: JoinStreams, progress: Progress = silent) -> StreamsSummary:
     """Join two streams, and give the output files their names when all is complete.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -39,7 +39,7 @@ class JoinSummary:
     statistics: dict[str, Any] = field(default_factory=dict)  # the operator's statistics
 
     def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        return dict(vars(self))
 
     def set_totals(self, statistics: Any, joined: int, read: int, seconds: float) -> None:
         """Set the totals. statistics: the operator's; joined, read: stream tuples that it took in,
