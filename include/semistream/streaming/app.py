@@ -172,8 +172,8 @@ class App:
         return summary
 
     def _take_up(self) -> None:
-        """Continue from the checkpoint. A drain that a crash interrupted is finished here; a batch
-        is finished when Spark gives it again."""
+        """Continue from the checkpoint. Finish a drain that a crash interrupted; Spark itself
+        repeats an interrupted batch."""
         progress = self.commits.take_up()
         self._check_lists()
         plan = None if progress is None else progress.plan
@@ -197,9 +197,9 @@ class App:
             self._finish(None)
 
     def _note_schemas(self, first: bool) -> None:
-        """Record the streams' columns. If they have changed, a drained load continues with the new
-        ones; otherwise waiting tuples still need the former ones. first: no batch was begun before.
-        """
+        """Record the streams' columns. If the columns have changed, a drained load continues with
+        the new columns, and a load with waiting tuples with the former ones. first: whether no
+        batch was begun before."""
         now = [encode_schema(schema) for schema in self.schemas]
         known = read_checked(self.checkpoint / SCHEMAS, RESTORE)
         if not first and (known is None or known["streams"] != now):

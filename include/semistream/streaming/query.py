@@ -130,8 +130,8 @@ class Query:
             py4j.removeFilter(self._is_failure)
 
     def _leave_batch(self, df: DataFrame) -> None:
-        """Do not finish a micro-batch that comes at a stop: wait in the query's own thread for the
-        interrupt by which Spark stops it. Spark would report any other error as the query's
+        """Block a micro-batch that starts during a stop until Spark interrupts the query's thread.
+        If the batch returned or raised, Spark would report it as finished or as the query's
         failure."""
         jvm = df.sparkSession._jvm
         assert jvm is not None
@@ -143,7 +143,7 @@ class Query:
         raise Stopped
 
     def _is_failure(self, record: logging.LogRecord) -> bool:
-        """Whether what py4j logs is more than the interrupt of a stop."""
+        """Return whether a message that py4j logs is an error other than a stop's interrupt."""
         return not record.exc_info or record.exc_info[1] is not self._interrupt
 
 
