@@ -22,7 +22,7 @@ from semistream.errors import ConfigError, TooManyRows
 from semistream.job import Job, StreamSpec
 from semistream.master.publish import publish_snapshot
 from semistream.sketches import read_sketch
-from semistream.streaming import app, micro_batch
+from semistream.streaming import app, micro_batch, query
 from semistream.streaming.commit import Commits
 from semistream.streaming.sinks.sql import SqlSink
 from semistream.streaming.sources.file_reader import FEW_FILES, loaded_type
@@ -382,7 +382,7 @@ def test_no_drain_is_due_because_nothing_waited_for_long(spark, sqlite_load, mon
         load.commits.committed_at = time.monotonic() - 7200
 
     monkeypatch.setattr(app.App, "__init__", idle_before)
-    monkeypatch.setattr(app, "POLL", 0.005)
+    monkeypatch.setattr(query, "POLL", 0.005)
     for rows in (800, 900, 700):
         sqlite_load.add_file(rows)
     sqlite_load.run(spark, memory="64MB")

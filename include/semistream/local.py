@@ -187,6 +187,7 @@ def load(jobs: Sequence[str], screen: Console, places: Paths) -> int:
     this function has started."""
     from sqlalchemy import make_url
 
+    from semistream import workloads
     from semistream.pipeline import summary
 
     began, started = time.time(), time.monotonic()
@@ -213,8 +214,8 @@ def load(jobs: Sequence[str], screen: Console, places: Paths) -> int:
         with _step(screen, "Airflow metadata", lambda: "") as step:
             step.succeeded = airflow.run("db", "migrate")
         for job in jobs:
-            dags = STREAM_STREAM_DAGS if _has_two_streams(job, places) else SEMI_STREAM_DAGS
-            for dag in dags:
+            two = isinstance(workloads.load_any_job(job, places), StreamStreamJob)
+            for dag in STREAM_STREAM_DAGS if two else SEMI_STREAM_DAGS:
                 if not _run_dag(airflow, dag, job, screen, places, log):
                     return 1
         compiling.wait()
@@ -243,12 +244,6 @@ def load(jobs: Sequence[str], screen: Console, places: Paths) -> int:
     )
     screen.print(f"Log: {log}")
     return 0
-
-
-def _has_two_streams(job: str, places: Paths) -> bool:
-    from semistream import workloads
-
-    return isinstance(workloads.load_any_job(job, places), StreamStreamJob)
 
 
 def _app(job: str) -> str:
@@ -488,12 +483,8 @@ def _end_group(group: int, *signals: tuple[signal.Signals, float]) -> None:
             with suppress(ProcessLookupError):
                 os.kill(process, number)
         deadline = time.monotonic() + seconds
-        while group_lives(group) and time.monotonic() < deadline:
+        while members(group) and time.monotonic() < deadline:
             time.sleep(0.1)
-
-
-def group_lives(group: int) -> bool:
-    return bool(members(group))
 
 
 def members(number: int) -> list[int]:

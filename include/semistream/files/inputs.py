@@ -109,8 +109,8 @@ def assign_types(
 ) -> None:
     """Give a type to each column that has no value in the file: a join column gets the type of its
     partner in the other input, any other column is a string."""
-    if not source.schema.names:  # JSON lines without a line
-        source.add_columns(keys)
+    if not source.schema.names:  # JSON lines without a line, which would show the columns
+        source.schema = pa.schema([(key, pa.null()) for key in keys])
     known = {
         key: other.field(partner).type
         for key, partner in zip(keys, partners, strict=True)

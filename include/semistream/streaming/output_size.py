@@ -4,12 +4,10 @@ match a tuple, there may be many times as many rows as tuples."""
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
 
 import pyarrow as pa
 
 from semistream.master.frequencies import key_frequencies
-from semistream.master.manifest import Manifest
 from semistream.sizing.role_plan import RolePlan
 from semistream.sketches import SkimmedSketch
 from semistream.sketches.bounds import FAILURE
@@ -18,25 +16,13 @@ MEMORY = 256_000  # bytes of the sketch
 CONFIDENCE = 1 - FAILURE
 
 
-class OutputSize(NamedTuple):
-    """The estimated size of the inner join. rows: the estimate; bound: its greatest error with
-    probability CONFIDENCE, if the whole batch is like its sample."""
-
-    rows: int
-    bound: int
-
-
-def many_to_many(plan: RolePlan) -> bool:
-    """Return whether a tuple may match several master rows."""
-    return not Manifest.read(Path(plan.snapshot)).unique
-
-
-def estimate_output(plan: RolePlan, sample: pa.RecordBatch, tuples: int) -> OutputSize:
-    """Estimate the output of a batch of so many tuples from a sample of them and R's key codes, all
-    of which are read."""
+def estimate_output(plan: RolePlan, sample: pa.RecordBatch, tuples: int) -> tuple[int, int]:
+    """Estimate the output of the inner join of a batch of so many tuples from a sample of them and
+    R's key codes, all of which are read. Return (rows, the greatest error of that with probability
+    CONFIDENCE, if the whole batch is like its sample)."""
     sketch = SkimmedSketch.for_memory(MEMORY)
     codes, valid = plan.placement((sample.schema,)).keys.stream_codes(sample)
     sketch.update(codes[valid])
     value, bound = sketch.join_size_with(key_frequencies(Path(plan.snapshot)))
     scale = tuples / max(sample.num_rows, 1)
-    return OutputSize(round(scale * max(value, 0.0)), round(scale * bound))
+    return round(scale * max(value, 0.0)), round(scale * bound)

@@ -6,7 +6,6 @@ from argparse import ArgumentParser, Namespace
 
 from semistream.cli import console
 from semistream.cli.command import Command
-from semistream.cli.options import add_progress
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -20,7 +19,6 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--url", help="database of the dimensions' tables [the warehouse]")
     Publishing.add_arguments(parser)
-    add_progress(parser)
 
 
 def run(arguments: Namespace) -> int:
@@ -66,8 +64,9 @@ def run(arguments: Namespace) -> int:
 COMMAND = Command(
     "provision",
     "bring a dimension, or those of a job, into its table, and publish its snapshots",
-    add_arguments,
     run,
+    add_arguments,
+    progress=True,
     example="semistream provision nycflights13.",
     without_pandas=True,
 )

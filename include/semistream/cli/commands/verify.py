@@ -49,6 +49,6 @@ def run(arguments: Namespace) -> int:
 COMMAND = Command(
     "verify",
     "prove that what an app has loaded is complete; exit code 1 where it is not",
-    add_arguments,
     run,
+    add_arguments,
 )
