@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 import test_quality
-from semistream.quality import wrong_rows
+from semistream.quality import findings
 from test_quality import (
     BATCHES,
     STREAM,
@@ -201,7 +201,7 @@ def test_a_source_of_text(tmp_path):
 def test_many_wrong_rows_are_counted_and_the_first_are_named(tmp_path, monkeypatch):
     loader = Loader(f"sqlite:///{tmp_path / 'warehouse.db'}", tmp_path)
     loader.load(range(BATCHES))
-    monkeypatch.setattr(wrong_rows, "NAMED", 5)
+    monkeypatch.setattr(findings, "NAMED", 5)
     alter(loader, "UPDATE fact_sales SET quantity = quantity + 1")
     result = check(loader, tmp_path / "reports")
     assert len([f for f in named(result) if f[1] == "changed"]) == 5

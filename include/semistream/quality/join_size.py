@@ -11,12 +11,10 @@ from sqlalchemy import BigInteger, Column, func, select
 
 from semistream.errors import StateError
 from semistream.master.frequencies import key_frequencies
-from semistream.positions import START
 from semistream.quality.scope import Role, Scope
 from semistream.quality.staging import Staging
 from semistream.sketches import SampledSketch, SkimmedSketch
 from semistream.sketches.sampled import add_load, join_size
-from semistream.warehouse.load_ids import last_load
 from semistream.warehouse.schema import NAME
 
 FAILURE = 1e-6  # probability that a bound does not hold
@@ -53,16 +51,15 @@ def stage_join_sizes(staging: Staging, scope: Scope, role: Role) -> sa.Table | N
     ]
     if not rows:
         return None
-    table = staging.table(
+    return staging.table(
         "join_sizes",
         Column("version", NAME),
         *(
             Column(name, BigInteger)
             for name in ("estimate", "bound", "at_least", "at_most", "rows_loaded")
         ),
+        rows=rows,
     )
-    staging.insert(table, rows)
-    return table
 
 
 def _read(staging: Staging, scope: Scope, role: Role) -> tuple[dict[str, _Read], set[str]]:
@@ -122,17 +119,15 @@ def _row(
 def _loaded(staging: Staging, scope: Scope, role: Role, version: str) -> int:
     """Count the facts with master data in the table itself."""
     loads, f = role.loads(), scope.fact.c
-    count = (
+    (count,) = staging.scalars(
         select(func.count())
         .select_from(loads.join(scope.fact, f.load_id == loads.c.load_id))
         .where(_since(scope, loads), loads.c.version == version, f[role.surrogate].is_not(None))
     )
-    with staging.engine.connect() as connection:
-        return connection.scalar(count) or 0
+    return count
 
 
 def _since(scope: Scope, table: sa.FromClause) -> sa.ColumnElement[bool]:
     """Return the condition for loads since the last time, before the first verified batch, that no
     tuple waited. These loads have written what they have read, except what waits at the end."""
-    after = last_load(scope.number, scope.source_first or START)
-    return sa.and_(scope.until(table), table.c.load_id > after)
+    return sa.and_(scope.until(table), table.c.load_id > scope.settled)

@@ -21,7 +21,6 @@ from semistream.positions import Kind
 from semistream.quality.scope import Scope, Stream
 from semistream.quality.staging import Sources, Staging
 from semistream.streaming.sources.contract import INFERRED, CannotRecount, Part, Recount
-from semistream.warehouse.bulk import bulk_insert
 from semistream.warehouse.ids import shorten, stream_ids
 from semistream.warehouse.ledger import parts_of
 from semistream.warehouse.schema import load_files
@@ -54,9 +53,7 @@ def stage_sources(
             for c in commits
             if c.drain == Kind.BATCH
         ]
-        found = _stage(
-            staging, columns, len(stream.ids), parts, f"_{stream.name}" if stream.name else ""
-        )
+        found = _stage(staging, columns, stream, parts)
     except CannotRecount as e:
         staging.reserve(
             f"The source was not counted again: {e}. Rows read are checked "
@@ -86,21 +83,12 @@ def read_tuples(
 
 
 def _stage(
-    staging: Staging, columns: Columns, ids: int, parts: list[tuple[int, list[Recount]]], side: str
+    staging: Staging, columns: Columns, stream: Stream, parts: list[tuple[int, list[Recount]]]
 ) -> Sources:
-    counts = staging.table(
-        f"sources{side}",
-        Column("batch", BigInteger),
-        Column("source", Text),
-        Column("rows_in_source", BigInteger),
-    )
-    names = tuple(columns)
-    places = staging.table(
-        f"places{side}", Column("place", BigInteger), Column("path", LongString())
-    )
+    names, ids = tuple(columns), len(stream.ids)
     tuples = (
         staging.table(
-            f"ids{side}",
+            stream.named("ids"),
             Column("quality_batch", BigInteger),
             Column("quality_place", BigInteger),
             *(Column(quoted(name), kind) for name, kind in columns.items()),
@@ -111,22 +99,28 @@ def _stage(
     )
     counted = []
     for batch, each in parts:
-        rows = 0
+        rows, files = 0, [Path(part.label).name for part in each]
         for number, part in enumerate(each):
             for n, found in part.read(names):
                 rows += n
                 if tuples is not None and len(found):
-                    with staging.engine.begin() as connection:
-                        bulk_insert(
-                            connection,
-                            tuples,
-                            with_stream_id(batch, found, ids, arrow_schema(tuples), number),
-                        )
-        counted.append((batch, _label(each), rows))
-    staging.insert(counts, counted)
-    staging.insert(
-        places,
-        (
+                    staging.write(
+                        tuples, with_stream_id(batch, found, ids, arrow_schema(tuples), number)
+                    )
+        more = f" and {len(files) - 3} more" if len(files) > 3 else ""
+        counted.append((batch, ", ".join(files[:3]) + more, rows))
+    counts = staging.table(
+        stream.named("sources"),
+        Column("batch", BigInteger),
+        Column("source", Text),
+        Column("rows_in_source", BigInteger),
+        rows=counted,
+    )
+    places = staging.table(
+        stream.named("places"),
+        Column("place", BigInteger),
+        Column("path", LongString()),
+        rows=(
             (batch * PLACES + number, part.label)
             for batch, each in parts
             for number, part in enumerate(each)
@@ -184,11 +178,6 @@ def _recounts(
         stream.model_copy(update={"format": offsets.get("format") or stream.format})
     )
     return [source.recount(split, engine) for split in source.splits(Part.of(offsets, files))]
-
-
-def _label(parts: list[Recount]) -> str:
-    names = [Path(part.label).name for part in parts]
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def with_stream_id(
