@@ -65,19 +65,18 @@ def publish(job: str, name: str, memory: str, places: Paths) -> bool:
 
     memory: bytes that publishing may use.
     """
-    from semistream.provisioning.dimensions import needs_publishing, open_dimension
-    from semistream.provisioning.dimensions import publish as publish_by
+    from semistream.provisioning import publishing
 
     keys, given = _joined(job, name, places).keys, Publishing.load({"memory": memory})
     with open_warehouse(places.warehouse_url) as engine:
-        table = open_dimension(engine, name)
+        table = publishing.open_dimension(engine, name)
         if not table.is_small and any(
-            needs_publishing(engine, table, snapshot_root(places.snapshots, name, key))
+            publishing.needs_publishing(engine, table, snapshot_root(places.snapshots, name, key))
             for key in keys
         ):
             return False
         for key in keys:
-            manifest, changed = publish_by(
+            manifest, changed = publishing.publish(
                 name, key, engine, places.snapshots, memory=int(given.memory)
             )
             log.info(

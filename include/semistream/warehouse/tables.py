@@ -23,8 +23,7 @@ from sqlalchemy.exc import DBAPIError, NoSuchTableError
 
 from semistream.errors import ConfigError
 from semistream.job import surrogate_key
-from semistream.warehouse.dialects import system_of
-from semistream.warehouse.limits import said
+from semistream.warehouse.dialects import said, system_of
 from semistream.warehouse.schema import metadata as own
 from semistream.warehouse.schema import row_key
 from semistream.warehouse.types import (
