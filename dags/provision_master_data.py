@@ -2,7 +2,6 @@
 read. Each dimension has its own mapped tasks, and its own asset."""
 
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 from airflow.sdk import Param, dag, task
@@ -10,7 +9,15 @@ from airflow.sdk import Param, dag, task
 from semistream.job import Job
 from semistream.pipeline import steps
 from semistream.settings import Publishing
-from semistream_operators import DIMENSIONS, PublishOperator, attempt, dimension_asset, form, places
+from semistream_operators import (
+    DIMENSIONS,
+    PublishOperator,
+    attempt,
+    dimension_asset,
+    form,
+    places,
+    spark_app,
+)
 
 MEMORY = {
     "type": "string",
@@ -18,7 +25,6 @@ MEMORY = {
     "minLength": 1,
     "pattern": r"^\d+(\.\d+)? *([kKMGT]i?)?[bB]?$",
 }
-SPARK_APPS = Path(__file__).resolve().parents[1] / "spark_apps"
 
 
 @dag(
@@ -71,7 +77,7 @@ def provision_master_data() -> None:
         task_id="publish",
         job="{{ params.job }}",
         memory="{{ params.memory }}",
-        application=str(SPARK_APPS / "publish_snapshot.py"),
+        application=spark_app("publish_snapshot.py"),
         name="semistream publish",
         driver_memory="1g",
         map_index_template="{{ task.dimension }}",

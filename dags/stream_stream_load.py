@@ -7,7 +7,6 @@ with them. Only ``end`` says that no more tuples will come.
 """
 
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 from airflow.sdk import dag, task
@@ -15,9 +14,16 @@ from airflow.sdk import dag, task
 from semistream.job import StreamStreamJob
 from semistream.pipeline import steps
 from semistream.streaming.settings import StreamStreamSettings
-from semistream_operators import FACTS, PROPAGATED, StreamStreamLoadOperator, attempt, form, places
+from semistream_operators import (
+    FACTS,
+    PROPAGATED,
+    StreamStreamLoadOperator,
+    attempt,
+    form,
+    places,
+    spark_app,
+)
 
-SPARK_APPS = Path(__file__).resolve().parents[1] / "spark_apps"
 PARAMS = form(
     StreamStreamSettings,
     {
@@ -64,7 +70,7 @@ def stream_stream_load() -> None:
         job="{{ params.job }}",
         name="semistream load",
         driver_memory="1g",
-        application=str(SPARK_APPS / "stream_stream_join.py"),
+        application=spark_app("stream_stream_join.py"),
         outlets=[FACTS, PROPAGATED],
     )
 

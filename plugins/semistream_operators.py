@@ -33,6 +33,11 @@ TUNED, PROPAGATED = Asset("settings_recommended"), Asset("punctuations_propagate
 LATEST = 50  # recommendations that a load reads
 
 
+def spark_app(name: str) -> str:
+    """Return the path of an app of ``spark_apps/``."""
+    return str(Path(__file__).resolve().parents[1] / "spark_apps" / name)
+
+
 def form(
     settings: type[Settings], sections: Mapping[str, tuple[str, ...]], **overrides: dict[str, Any]
 ) -> dict[str, Param]:
@@ -319,7 +324,7 @@ class SweepPointOperator(SparkAppOperator):
 
         self.use_connections()
         self.application_args, own = attempt(
-            steps.sweep_app, self.point, context["run_id"], places()
+            steps.sweep(context["run_id"], places()).app, self.point
         )
         self.env_vars = {**(self.env_vars or {}), **own}
         return SparkSubmitOperator.execute(self, context)
