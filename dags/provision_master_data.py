@@ -10,6 +10,7 @@ from semistream.job import Job
 from semistream.pipeline import steps
 from semistream.settings import Publishing
 from semistream_operators import (
+    BYTES,
     DIMENSIONS,
     PublishOperator,
     attempt,
@@ -18,13 +19,6 @@ from semistream_operators import (
     places,
     spark_app,
 )
-
-MEMORY = {
-    "type": "string",
-    "default": "256MB",
-    "minLength": 1,
-    "pattern": r"^\d+(\.\d+)? *([kKMGT]i?)?[bB]?$",
-}
 
 
 @dag(
@@ -44,7 +38,7 @@ MEMORY = {
             "YAML file; or a dimension, by its name or its file's "
             "path",
         ),
-        **form(Publishing, {"Publishing": ("memory",)}, memory=MEMORY),
+        **form(Publishing, {"Publishing": ("memory",)}, memory=BYTES | {"default": "256MB"}),
     },
 )
 def provision_master_data() -> None:

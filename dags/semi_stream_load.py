@@ -19,6 +19,7 @@ from semistream.joins.registry import REGISTRY
 from semistream.settings import AUTO
 from semistream.streaming.settings import LoadSettings
 from semistream_operators import (
+    BYTES,
     DIMENSIONS,
     FACTS,
     TUNED,
@@ -57,12 +58,7 @@ PARAMS = form(
         "description": 'Further parameters of the algorithm as JSON, {"name": value}; see '
         "`semistream algorithms`"
     },
-    memory={
-        "type": "string",
-        "default": "64MB",
-        "pattern": r"^\d+(\.\d+)? *([kKMGT]i?)?[bB]?$",
-        "minLength": 1,
-    },
+    memory=BYTES | {"default": "64MB"},
     trigger={"examples": ["availableNow", "5 seconds", "1 minute"]},
     sink={"examples": ["sql"]},
     source_format={"examples": ["parquet", "csv", "json", "kafka", "zipf", "outbox"]},

@@ -15,6 +15,7 @@ from semistream.job import StreamStreamJob
 from semistream.pipeline import steps
 from semistream.streaming.settings import StreamStreamSettings
 from semistream_operators import (
+    BYTES,
     FACTS,
     PROPAGATED,
     StreamStreamLoadOperator,
@@ -40,12 +41,7 @@ PARAMS = form(
         "purge_threshold, propagate (push or pull), propagate_count, "
         "propagate_seconds, index (lazy or eager)"
     },
-    memory={
-        "type": "string",
-        "default": "64MB",
-        "pattern": r"^\d+(\.\d+)? *([kKMGT]i?)?[bB]?$",
-        "minLength": 1,
-    },
+    memory=BYTES | {"default": "64MB"},
     trigger={"examples": ["availableNow", "5 seconds", "1 minute"]},
     sink={"examples": ["sql"]},
 )

@@ -30,6 +30,8 @@ from semistream.streaming.status import request_stop
 DIMENSIONS = AssetAlias("dimensions")  # stands for the asset of each dimension
 FACTS, VERIFIED = Asset("facts_loaded"), Asset("completeness_verified")
 TUNED, PROPAGATED = Asset("settings_recommended"), Asset("punctuations_propagated")
+# a field of a form that takes a number of bytes
+BYTES = {"type": "string", "pattern": r"^\d+(\.\d+)? *([kKMGT]i?)?[bB]?$", "minLength": 1}
 LATEST = 50  # recommendations that a load reads
 
 

@@ -13,8 +13,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import sqlalchemy as sa
-from sqlalchemy import and_, case, func, literal, null, or_, select
-from sqlalchemy.sql import ColumnElement, FromClause, Select
+from sqlalchemy import (
+    ColumnElement,
+    FromClause,
+    Select,
+    and_,
+    case,
+    func,
+    literal,
+    null,
+    or_,
+    select,
+)
 
 from semistream.positions import Kind
 from semistream.quality.scope import Scope

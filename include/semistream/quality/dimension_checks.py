@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy import and_, case, literal, null, or_, select
-from sqlalchemy.sql import ColumnElement, FromClause, Select
+from sqlalchemy import ColumnElement, FromClause, Select, and_, case, literal, null, or_, select
 
 from semistream.quality.checks import Check, listed, load_of
 from semistream.quality.join_size import stage_join_sizes

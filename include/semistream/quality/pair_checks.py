@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy import Column, and_, func, literal, or_, select
-from sqlalchemy.sql import ColumnElement
+from sqlalchemy import Column, ColumnElement, and_, func, literal, or_, select
 
 from semistream.job import AnyJob, StreamStreamJob
 from semistream.quality.checks import Check, load_of

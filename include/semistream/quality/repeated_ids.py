@@ -15,8 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 import sqlalchemy as sa
-from sqlalchemy import BigInteger, Column, and_, func, select
-from sqlalchemy.sql import ColumnElement, Subquery
+from sqlalchemy import BigInteger, Column, ColumnElement, Subquery, and_, func, select
 
 from semistream.quality.checks import Check
 from semistream.quality.recount import PLACES, with_stream_id

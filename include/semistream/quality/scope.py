@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import sqlalchemy as sa
-from sqlalchemy import and_, func, or_, select
-from sqlalchemy.sql import ColumnElement, FromClause
+from sqlalchemy import ColumnElement, FromClause, and_, func, or_, select
 
 from semistream.errors import ConfigError
 from semistream.job import SIDES, AnyJob, Job, SideSpec, StreamSpec, only_role

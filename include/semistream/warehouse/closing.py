@@ -16,6 +16,7 @@ import pyarrow as pa
 from sqlalchemy import (
     BigInteger,
     Column,
+    ColumnElement,
     Connection,
     Double,
     Index,
@@ -30,7 +31,6 @@ from sqlalchemy import (
     true,
     tuple_,
 )
-from sqlalchemy.sql import ColumnElement
 
 from semistream.errors import ConfigError
 from semistream.job import AnyJob, StreamStreamJob, parse_total

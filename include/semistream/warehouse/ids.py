@@ -14,6 +14,7 @@ from typing import TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from semistream.warehouse.dialects.rows import hex_texts
 from semistream.warehouse.types import KEY_CHARACTERS
 
 DIGITS = 64  # of SHA-256 in hexadecimal
@@ -75,6 +76,4 @@ def _is_bytes(kind: pa.DataType) -> bool:
 
 
 def _text(column: pa.Array) -> pa.Array:
-    if _is_bytes(column.type):
-        return pa.array([None if v is None else v.hex() for v in column.to_pylist()], pa.string())
-    return column.cast(pa.string())
+    return hex_texts(column) if _is_bytes(column.type) else column.cast(pa.string())

@@ -43,6 +43,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 from sqlalchemy import (
+    ColumnElement,
     Connection,
     Delete,
     Engine,
@@ -59,7 +60,6 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.exc import DBAPIError, IntegrityError
-from sqlalchemy.sql import ColumnElement
 from tenacity import Retrying, retry_if_exception, stop_before_delay, wait_random_exponential
 
 from semistream.data_files import DataFile
