@@ -111,8 +111,10 @@ def provision(
     try:
         return _provision(joined, keyed, forms, engine, rows, table, known is None, progress)
     except BaseException:
-        if is_new:
-            _take_back(engine, name, table)
+        if is_new:  # the column types may be wrong; another process may have filled it meanwhile
+            with system_of(engine).locked(engine, table, masters) as connection:
+                if master_row(connection, name) is None:
+                    table.drop(connection, checkfirst=False)
         raise
 
 
@@ -182,14 +184,6 @@ def _provision(
         dict(reasons),
         dict(staged.nulled),
     )
-
-
-def _take_back(engine: Engine, name: str, dimension: Table) -> None:
-    """Drop the table that a failed first provisioning has made, because its column types may be
-    wrong. A table that another process has filled meanwhile stays."""
-    with system_of(engine).locked(engine, dimension, masters) as connection:
-        if master_row(connection, name) is None:
-            dimension.drop(connection, checkfirst=False)
 
 
 class TooManyRejected(SemistreamError):

@@ -30,8 +30,8 @@ def dimension_checks(
     if role.added and (role.comparable or older is not None):
         yield enriched_columns(scope, role, older)
     if sample is not None:
-        yield sample_joined(scope, role, sample)
-        yield sample_unmatched(role, sample)
+        yield sample_joined(scope, role, sample, staging.count(sample.facts))
+        yield sample_unmatched(role, sample, staging.count(sample.unmatched))
 
 
 def _named(scope: Scope) -> list[ColumnElement]:
@@ -121,7 +121,7 @@ def _first_that_differs(
     return [case(*zip(differ, each, strict=True)).label(what) for what, each in values.items()]
 
 
-def sample_joined(scope: Scope, role: Role, sample: Sample) -> Check:
+def sample_joined(scope: Scope, role: Role, sample: Sample, size: int) -> Check:
     """Return the check that compares sampled facts with the master rows of their version. Staging
     has these, from the dimension or from a snapshot."""
     f, s, m = scope.fact, sample.facts, sample.master
@@ -145,7 +145,7 @@ def sample_joined(scope: Scope, role: Role, sample: Sample) -> Check:
     return Check(
         "sample_joined",
         "A sample of facts, joined again by the database, is the same",
-        f"{sample.fact_count:,} facts drawn at random (seed {sample.seed}) are joined by "
+        f"{size:,} facts drawn at random (seed {sample.seed}) are joined by "
         "the database with the master data of the version that they were loaded with, "
         "and compared column by column.",
         differ if role.unique else sa.union_all(differ, _matches_lost(scope, role, sample)),
@@ -184,12 +184,12 @@ def _matches_lost(scope: Scope, role: Role, sample: Sample) -> Select:
     )
 
 
-def sample_unmatched(role: Role, sample: Sample) -> Check:
+def sample_unmatched(role: Role, sample: Sample, size: int) -> Check:
     s, m = sample.unmatched, sample.master
     return Check(
         "sample_unmatched",
         "A sample of unmatched tuples, joined again by the database, has no match",
-        f"{sample.unmatched_count:,} tuples that were put aside for lack of master data, "
+        f"{size:,} tuples that were put aside for lack of master data, "
         f"drawn at random (seed {sample.seed}). One listed here does have master data.",
         select(
             s.c.quality_id.label("stream_id"),

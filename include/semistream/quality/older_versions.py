@@ -24,10 +24,19 @@ def stage_older(staging: Staging, scope: Scope, role: Role) -> Older | None:
     None if no fact has another version."""
     kept = []
     for loads in _loads(staging, scope, role):
+        what = (
+            f"{loads.facts:,} facts and {loads.unmatched:,} unmatched tuples were loaded with "
+            f"version {loads.version} of the master data, which is no longer kept"
+        )
         if (role.snapshots / loads.version).is_dir():
             kept.append(loads.version)
+        elif _seen_before(staging, scope, loads):
+            staging.notes.append(
+                f"{what}: they were compared with it by an earlier verification, and "
+                f"by their checksums have not changed since."
+            )
         else:
-            _tell_lost(staging, scope, loads)
+            staging.unseen.append(f"{what}: they were not compared with it")
     if not kept or not role.added:
         return None
     facts = staging.table(
@@ -95,20 +104,6 @@ def _loads(staging: Staging, scope: Scope, role: Role) -> list[Loads]:
         )
         for version, rows in sorted(found.items())
     ]
-
-
-def _tell_lost(staging: Staging, scope: Scope, loads: Loads) -> None:
-    what = (
-        f"{loads.facts:,} facts and {loads.unmatched:,} unmatched tuples were loaded with "
-        f"version {loads.version} of the master data, which is no longer kept"
-    )
-    if _seen_before(staging, scope, loads):
-        staging.notes.append(
-            f"{what}: they were compared with it by an earlier verification, and "
-            f"by their checksums have not changed since."
-        )
-    else:
-        staging.unseen.append(f"{what}: they were not compared with it")
 
 
 def _seen_before(staging: Staging, scope: Scope, loads: Loads) -> bool:

@@ -132,38 +132,6 @@ def _stage(
     return Sources(counts, tuples, places)
 
 
-def _part_of_source(
-    engine: sa.Engine, commit: sa.Row, side: int | None
-) -> tuple[dict[str, Any], list[str]]:
-    """Return the ``source_offsets`` of a stream, and the paths of the batch's files. Raises
-    CannotRecount."""
-    parts = parts_of(json.loads(commit.source_offsets))
-    offsets: dict[str, Any] = parts[side or 0]
-    if not (count := offsets.get("files", 0)):
-        return offsets, []
-    first = parts[0].get("files", 0) if side else 0
-    f = load_files.c
-    with engine.connect() as connection:
-        paths = list(
-            connection.scalars(
-                select(f.path)
-                .where(
-                    f.app == commit.app,
-                    f.batch == commit.batch,
-                    f.number >= first,
-                    f.number < first + count,
-                )
-                .order_by(f.number)
-            )
-        )
-    if len(paths) < count:
-        raise CannotRecount(
-            f"{count - len(paths)} source files of batch {commit.batch} are gone, "
-            f"and their names forgotten"
-        )
-    return offsets, paths
-
-
 def _recounts(
     engine: sa.Engine, commit: sa.Row, side: int | None, stream: StreamSpec
 ) -> list[Recount]:
@@ -172,7 +140,19 @@ def _recounts(
     # imported only here: it imports Numba, which other checks do not need
     from semistream.streaming.sources.registry import find_source
 
-    offsets, files = _part_of_source(engine, commit, side)
+    parts, f = parts_of(json.loads(commit.source_offsets)), load_files.c
+    offsets: dict[str, Any] = parts[side or 0]
+    count, first = offsets.get("files", 0), parts[0].get("files", 0) if side else 0
+    mine = select(f.path).where(f.app == commit.app, f.batch == commit.batch)
+    with engine.connect() as connection:
+        files = connection.scalars(
+            mine.where(f.number >= first, f.number < first + count).order_by(f.number)
+        ).all()
+    if len(files) < count:
+        raise CannotRecount(
+            f"{count - len(files)} source files of batch {commit.batch} are gone, "
+            f"and their names forgotten"
+        )
     # of the format that was read, which may not be the job's any more
     source = find_source(
         stream.model_copy(update={"format": offsets.get("format") or stream.format})

@@ -111,8 +111,7 @@ def stage_repeated(
         *(Column(n, BigInteger) for n in ("times", "first_place", "last_place")),
     )
     staging.fill(table, _repeated(scope, stream, recent))
-    (count,) = staging.scalars(select(func.count()).select_from(table))
-    if not count:
+    if not (count := staging.count(table)):
         return Repeated(table, places, "")
     _name_batches(staging, scope, table, places)
     return Repeated(table, places, _told(staging, table, places, count))

@@ -222,22 +222,6 @@ def committed(connection: sa.Connection, app: str) -> list[sa.Row]:
     return commits
 
 
-def drained_until(connection: sa.Connection, app: str, at: Position | None) -> Position | None:
-    """Return the last position up to `at` after which no tuple waited."""
-    if at is None:
-        return None
-    b = load_batches.c
-    found = connection.execute(
-        select(b.batch, b.drain)
-        .where(b.app == app, b.batch * 2 + b.drain <= _number(at))
-        .group_by(b.batch, b.drain)
-        .having(func.sum(b.waiting) == 0)
-        .order_by(b.batch.desc(), b.drain.desc())
-        .limit(1)
-    ).first()
-    return None if found is None else (found.batch, found.drain)
-
-
 def added_columns(fact: sa.Table, dimension: sa.Table, role: JobRole) -> dict[str, str]:
     """Return the columns that the join added: fact column -> dimension column. A name that the
     stream has too was added as ROLE_name."""
@@ -302,12 +286,21 @@ def range_of(
     connection: sa.Connection, app: str, commits: Sequence[sa.Row], first: Position | None
 ) -> Range:
     """Return the range of the verified `commits`, in order."""
+    b = load_batches.c
+    drained = connection.execute(
+        select(b.batch, b.drain)
+        .where(b.app == app, b.batch * 2 + b.drain <= _number(first or START))
+        .group_by(b.batch, b.drain)
+        .having(func.sum(b.waiting) == 0)
+        .order_by(b.batch.desc(), b.drain.desc())
+        .limit(1)
+    ).first()
     return Range(
         app,
         app_number(connection, app) or 0,
         first,
         (commits[-1].batch, commits[-1].drain),
-        drained_until(connection, app, first),
+        None if drained is None else (drained.batch, drained.drain),
         len(commits),
     )
 

@@ -13,7 +13,7 @@ import os
 import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from datetime import time as time_of_day
 from decimal import Decimal
@@ -25,7 +25,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import sqlalchemy as sa
-from sqlalchemy import BigInteger, Column, Index, Integer, String, and_, insert, select
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    FromClause,
+    Index,
+    Integer,
+    String,
+    and_,
+    func,
+    insert,
+    select,
+)
 
 from semistream.quality.scope import Role, Scope
 from semistream.reasons import Reason
@@ -81,8 +92,6 @@ class Sample:
     facts: sa.Table
     unmatched: sa.Table
     master: sa.Table
-    fact_count: int
-    unmatched_count: int
     seed: int
 
 
@@ -122,18 +131,14 @@ class Staging:
         self.insert(table, rows)
         return table
 
-    def insert(self, table: sa.Table, rows: Iterable[Sequence[Any]]) -> int:
-        """Insert rows in several short transactions, because a loader may be waiting to write.
-        Return their number."""
-        names, count = [c.name for c in table.columns], 0
-        rows = iter(rows)
+    def insert(self, table: sa.Table, rows: Iterable[Sequence[Any]]) -> None:
+        """Insert rows in several short transactions, because a loader may be waiting to write."""
+        names, rows = [c.name for c in table.columns], iter(rows)
         while chunk := list(islice(rows, ROWS_AT_ONCE)):
             with self.engine.begin() as connection:
                 connection.execute(
                     insert(table), [dict(zip(names, row, strict=True)) for row in chunk]
                 )
-            count += len(chunk)
-        return count
 
     def fill(self, table: sa.Table, query: sa.Select, *columns: str) -> None:
         """Insert the rows of a query, whose columns are those of the table, or these."""
@@ -153,6 +158,10 @@ class Staging:
     def scalars(self, query: sa.Select) -> list[Any]:
         """Return the first column of a query's rows."""
         return [row[0] for row in self.all(query)]
+
+    def count(self, table: FromClause) -> int:
+        """Return the number of rows of a table or a subquery."""
+        return self.scalars(select(func.count()).select_from(table))[0]
 
     def index(self, table: sa.Table, *columns: str) -> None:
         # an index name must be unique in the whole SQLite database
@@ -222,14 +231,13 @@ def stage_sample(staging: Staging, scope: Scope, role: Role, size: int, seed: in
     if not size or not scope.ids:
         return None
     rng = np.random.default_rng(seed)
-    facts, fact_count = _sample_facts(staging, scope, role, size, rng)
-    others, unmatched_count = _sample_unmatched(staging, scope, role, size, rng)
-    master = master_table(staging, role, "master")
-    sample = Sample(facts, others, master, fact_count, unmatched_count, seed)
+    facts = _sample_facts(staging, scope, role, size, rng)
+    others = _sample_unmatched(staging, scope, role, size, rng)
+    sample = Sample(facts, others, master_table(staging, role, "master"), seed)
     _stage_dimension(staging, scope, role, sample)
     for version in sorted({v for v in role.versions.values() if v != role.version}):
-        sample = _stage_snapshot(staging, scope, role, sample, version)
-    staging.index(master, role.surrogate)
+        _stage_snapshot(staging, scope, role, sample, version)
+    staging.index(sample.master, role.surrogate)
     return sample
 
 
@@ -239,7 +247,7 @@ def _compared(role: Role) -> list[str]:
 
 def _sample_facts(
     staging: Staging, scope: Scope, role: Role, size: int, rng: np.random.Generator
-) -> tuple[sa.Table, int]:
+) -> sa.Table:
     """Draw facts in two stages, first loads from the ledger, then rows of these, so that the cost
     does not grow with the table."""
     loads = role.loads()
@@ -259,10 +267,10 @@ def _sample_facts(
         weights = np.array([p.n for p in parts], float)
         some = rng.choice(len(parts), PARTITIONS_SAMPLED, False, weights / weights.sum())
         parts = [parts[i] for i in sorted(some)]
-    count = staging.insert(table, _draw(staging, scope, parts, size, rng))
+    staging.insert(table, _draw(staging, scope, parts, size, rng))
     staging.index(table, "quality_version")
     staging.analyze(table)
-    return table, count
+    return table
 
 
 def _draw(
@@ -288,7 +296,7 @@ def _chosen(total: int, size: int, rng: np.random.Generator) -> np.ndarray:
 
 def _sample_unmatched(
     staging: Staging, scope: Scope, role: Role, size: int, rng: np.random.Generator
-) -> tuple[sa.Table, int]:
+) -> sa.Table:
     u, i = unmatched.c, load_inputs.c
     table = staging.table(
         "unmatched",
@@ -315,9 +323,10 @@ def _sample_unmatched(
     keyed = (
         [typed(t.get(s), role.dimension.c[m].type) for s, m in role.on.items()] for t in tuples
     )
-    return table, staging.insert(
+    staging.insert(
         table, [(*row[:2], row[2] or "", *key) for row, key in zip(rows, keyed, strict=True)]
     )
+    return table
 
 
 def drawn_facts(scope: Scope, sample: Sample) -> sa.ColumnElement[bool]:
@@ -347,7 +356,7 @@ def _stage_dimension(staging: Staging, scope: Scope, role: Role, sample: Sample)
 
 def _stage_snapshot(
     staging: Staging, scope: Scope, role: Role, sample: Sample, version: str
-) -> Sample:
+) -> None:
     """Stage the master rows of an older version that have the sample's keys, read from its
     snapshot. If the snapshot is lost, remove the version's rows from the sample."""
     s, u, f = sample.facts, sample.unmatched, scope.fact
@@ -358,12 +367,12 @@ def _stage_snapshot(
         *staging.scalars(select(u.c.key_0).where(u.c.quality_version == version).distinct()),
     }
     if not keys:
-        return sample
+        return
     why = "is no longer kept"
     if (role.snapshots / version).is_dir():
         try:
             stage_version(staging, role, sample.master, version, master_key, keys)
-            return sample
+            return
         except (OSError, pa.ArrowException) as e:
             why = f"cannot be read ({e})"
     with staging.engine.begin() as connection:
@@ -374,11 +383,6 @@ def _stage_snapshot(
     staging.notes.append(
         f"{sum(lost)} sampled rows were loaded with version {version} of the "
         f"master data, which {why}: they are not joined again."
-    )
-    return replace(
-        sample,
-        fact_count=sample.fact_count - lost[0],
-        unmatched_count=sample.unmatched_count - lost[1],
     )
 
 

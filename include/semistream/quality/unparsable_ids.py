@@ -5,15 +5,15 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy import Column, func, select
+from sqlalchemy import Column, select
 
 from semistream.job import StreamSpec
 from semistream.quality.recount import ids_of_file, with_stream_id
@@ -47,9 +47,12 @@ def stage_unparsable(
     ):
         texts = connection.execution_options(yield_per=ROWS).execute(nameless).scalars()
         for part in texts.partitions(ROWS):
+            by_file = defaultdict[str, list[str]](list)
+            for kept in map(json.loads, part):
+                by_file[kept.get("file", "")].append(kept[TEXT])
             unknown += sum(
                 _unread(staging, table, stream.spec, sources, file, piece, Path(directory))
-                for file, raws in _by_file(part).items()
+                for file, raws in by_file.items()
                 for piece in _pieces(raws)
             )
     staging.index(table, "stream_id")
@@ -63,8 +66,7 @@ def with_lost(
     without a known id, and do not only wait."""
     if not found.unknown:
         return found
-    (count,) = staging.scalars(select(func.count()).select_from(missing.subquery()))
-    lost = max(count - stream.waiting, 0)
+    lost = max(staging.count(missing.subquery()) - stream.waiting, 0)
     if not 0 < lost <= found.unknown:
         return found
     staging.unseen.append(
@@ -72,14 +74,6 @@ def with_lost(
         f"{found.unknown:,} unparsable ones have no id that can be told"
     )
     return replace(found, lost=lost)
-
-
-def _by_file(texts: Any) -> Mapping[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for text in texts:
-        kept = json.loads(text)
-        found.setdefault(kept.get("file", ""), []).append(kept[TEXT])
-    return found
 
 
 def _pieces(texts: list[str]) -> Iterator[list[str]]:

@@ -68,6 +68,7 @@ from semistream.warehouse.schema import (
 from semistream.warehouse.tables import existing_table
 
 BATCHES_SHOWN = 100
+ROWS_TOLD = 5  # of a failed check, in a log or an error message
 JUDGED = ("max_unparsable", "unique_ids")  # settings of a stream that only the verdict uses
 SAMPLE = 1000  # how many facts, and how many unmatched tuples, are joined again
 # the columns of a batch in the report
@@ -99,10 +100,7 @@ class VerificationResult:
     def failed(self) -> list[CheckResult]:
         return [r for r in self.results if not r.success]
 
-    def __str__(self) -> str:
-        return self.describe()
-
-    def describe(self, rows: int = 5) -> str:
+    def describe(self) -> str:
         """Describe the result in a few lines for a log or an error message: what failed, its first
         rows, and what could not be checked."""
         if self.report is None:
@@ -119,11 +117,13 @@ class VerificationResult:
         for r in self.failed:
             lines.append(f"- {r.title} ({r.name}): {r.error or f'{r.count} rows'}")
             lines += [
-                "    " + ", ".join(f"{k}={v}" for k, v in row.items()) for row in r.rows[:rows]
+                "    " + ", ".join(f"{k}={v}" for k, v in row.items()) for row in r.rows[:ROWS_TOLD]
             ]
             lines += [f"    What to do: {r.remedy}"] if r.remedy else []
         lines += [f"- Not looked at: {what}" for what in self.unseen]
         return "\n".join([*lines, f"Report: {self.report}"])
+
+    __str__ = describe
 
 
 class VerificationFailed(SemistreamError):
@@ -373,8 +373,9 @@ def _run(
     if lost:
         staging.notes.append(f"Of the facts verified: {say_nulled(lost, engine)}.")
     app, name = scope.app, scope.fact_name
+    since = "all-batches" if scope.first is None else f"batches-after-{_position(scope.first)}"
     summary = {
-        "run": _run_name(scope),
+        "run": f"{since}-up-to-{_position(scope.last)}",  # also the name of a directory
         "app": app,
         "fact_table": name,
         "sink": scope.sink,
@@ -399,12 +400,6 @@ def _run(
         page,
         reports / "index.html",
     ), scope
-
-
-def _run_name(scope: Scope) -> str:
-    """Return the name of the run, which is also the name of a directory."""
-    since = "all-batches" if scope.first is None else f"batches-after-{_position(scope.first)}"
-    return f"{since}-up-to-{_position(scope.last)}"
 
 
 def _position(position: Position) -> str:

@@ -74,13 +74,14 @@ def write_report(
     }
     with rc_context(STYLE):
         plots = list(_plots(points, case, costs))
+    errors = [abs(error(p)) for p in points if settled(p) and p.rate and p.predicted_rate]
     page = environment.get_template("sweep.html").render(
         about=about,
         points=points,
         best=best,
         plots=plots,
         failed=[p for p in points if p.state == FAILED],
-        errors=_median(abs(error(p)) for p in points if settled(p) and p.predicted_rate),
+        errors=float(np.median(errors)) if errors else None,
         unsettled=sum(p.state == MEASURED and not settled(p) for p in points),
     )
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -324,8 +325,3 @@ def short(value: float, _: Any = None) -> str:
         if abs(value) >= unit:
             return f"{value / unit:.3g}{suffix}"
     return f"{value:.3g}"
-
-
-def _median(values: Iterable[float]) -> float | None:
-    known = [v for v in values if not math.isnan(v)]
-    return float(np.median(known)) if known else None

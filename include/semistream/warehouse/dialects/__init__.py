@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from sqlalchemy import URL, Connection, Dialect, Engine, make_url
+from sqlalchemy import Connection, Dialect, Engine, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from semistream.errors import ConfigError
@@ -34,7 +34,15 @@ def connect(url: str) -> Engine:
     On a full disk, its statements raise OSError, which names the database's file if there is one.
     Raises ConfigError for a URL of no known system.
     """
-    parsed = _parsed(url)
+    try:
+        parsed = make_url(url)
+    except (ArgumentError, ValueError):
+        raise ConfigError(
+            "WAREHOUSE_URL",
+            "must be a database URL",
+            re.sub(":[^:]*@", ":***@", url),  # hides what may be a password
+            "For instance sqlite:///var/warehouse.db.",
+        ) from None
     for system in SYSTEMS:
         if parsed.get_backend_name() in system.names:
             return system.engine(parsed)
@@ -47,19 +55,6 @@ def connect(url: str) -> Engine:
         parsed.render_as_string(),
         f"The warehouse is {titles}.",
     )
-
-
-def _parsed(url: str) -> URL:
-    try:
-        return make_url(url)
-    except (ArgumentError, ValueError):
-        shown = re.sub(":[^:]*@", ":***@", url)  # hides what may be a password
-        raise ConfigError(
-            "WAREHOUSE_URL",
-            "must be a database URL",
-            shown,
-            "For instance sqlite:///var/warehouse.db.",
-        ) from None
 
 
 @contextmanager
