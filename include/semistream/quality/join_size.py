@@ -4,7 +4,6 @@ ledger and the master data's snapshots: a check that does not depend on the join
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy import BigInteger, Column, func, select
@@ -20,13 +19,8 @@ from semistream.warehouse.schema import NAME
 FAILURE = 1e-6  # probability that a bound does not hold
 
 
-class _Read(NamedTuple):
-    """The input that was read under one version of the master data: a sketch of the keys, the
-    number of tuples, the number of loads."""
-
-    sketch: SkimmedSketch
-    tuples: int
-    loads: int
+# of a version: a sketch of the keys that were read, the number of tuples, the number of loads
+_Read = tuple[SkimmedSketch, int, int]
 
 
 def stage_join_sizes(staging: Staging, scope: Scope, role: Role) -> sa.Table | None:
@@ -78,10 +72,10 @@ def _read(staging: Staging, scope: Scope, role: Role) -> tuple[dict[str, _Read],
             if blob is None:
                 unknown.add(version)
                 continue
-            before = found.setdefault(version, _Read(SampledSketch().sketch, 0, 0))
-            if not add_load(before.sketch, blob):
+            sketch, read, count = found.get(version) or (SampledSketch().sketch, 0, 0)
+            if not add_load(sketch, blob):
                 unknown.add(version)
-            found[version] = _Read(before.sketch, before.tuples + tuples, before.loads + 1)
+            found[version] = sketch, read + tuples, count + 1
     return found, unknown
 
 
@@ -96,9 +90,7 @@ def _row(
         )
         return
     try:
-        (value, bound), most = join_size(
-            read.sketch, read.tuples, read.loads, key_frequencies(snapshot), FAILURE
-        )
+        (value, bound), most = join_size(*read, key_frequencies(snapshot), FAILURE)
     except StateError as e:
         staging.reserve(
             f"How many rows the loads with version {version} of the master data "

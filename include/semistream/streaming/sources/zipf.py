@@ -12,7 +12,8 @@ from pyspark.sql.types import StructType
 
 from semistream.errors import ConfigError
 from semistream.streaming.sources.ranges import NumberedSource, Range, RangeReader, option, whole
-from semistream.workloads import ArrivalTimes, ZipfKeys
+from semistream.workloads.arrivals import ArrivalTimes
+from semistream.workloads.zipf import ZipfKeys
 
 BLOCK = 65_536  # tuples made at a time
 
