@@ -373,8 +373,7 @@ def _declared(which: str, settings: JoinSizeSettings) -> dict[str, ColumnFormat]
             list(given),
             "Leave them out: its rows have been read.",
         )
-    found: dict[str, ColumnFormat] = formats(known.formats)
-    return found
+    return formats(known.formats)
 
 
 def _open(

@@ -51,8 +51,7 @@ class DimensionTable:
 
 def forms_of(schema: pa.Schema) -> dict[str, dict[str, Any]]:
     """Return how the texts of a dimension's key columns are normalised; see ``column_format``."""
-    forms: dict[str, dict[str, Any]] = json.loads((schema.metadata or {}).get(FORMS, b"{}"))
-    return forms
+    return json.loads((schema.metadata or {}).get(FORMS, b"{}"))
 
 
 def master_row(connection: Connection, name: str) -> Row[Any] | None:

@@ -98,12 +98,14 @@ def _templates() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["number"] = lambda v: (
-        f"{v:,}" if isinstance(v, (int, float)) and not isinstance(v, bool) else v
-    )
-    environment.filters["cell"] = lambda v: "NULL" if v is None else v
-    environment.filters["words"] = lambda v: str(v).replace("-", " ")
-    environment.filters["label"] = lambda v: str(v).replace("_", " ")
+    environment.filters |= {
+        "number": lambda v: (
+            f"{v:,}" if isinstance(v, (int, float)) and not isinstance(v, bool) else v
+        ),
+        "cell": lambda v: "NULL" if v is None else v,
+        "words": lambda v: str(v).replace("-", " "),
+        "label": lambda v: str(v).replace("_", " "),
+    }
     environment.globals["css"] = (Path(__file__).parent / "templates" / "style.css").read_text()
     return environment
 

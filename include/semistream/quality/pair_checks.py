@@ -32,18 +32,17 @@ def pair_checks(
     """Yield the checks that are possible. sources: the recounted ids of each stream; size: how many
     tuples of each stream are joined again."""
     yield equal_keys(scope)
-    if (closing := closing_of(job)) is not None:
-        closed = closed_table(staging.engine, job, scope.fact_name)
-        if closed is not None:
-            yield from closed_checks(scope, closing, closed)
-        else:
-            name = closed_name(scope.fact_name)
-            yield Check(
-                "closed_totals",
-                f"The table {name} is there",
-                "It has the totals of keys that are final.",
-                select(literal(name).label("missing_table")),
-            )
+    closing, closed = closing_of(job), closed_table(staging.engine, job, scope.fact_name)
+    if closing is not None and closed is not None:
+        yield from closed_checks(scope, closing, closed)
+    elif closing is not None:
+        name = closed_name(scope.fact_name)
+        yield Check(
+            "closed_totals",
+            f"The table {name} is there",
+            "It has the totals of keys that are final.",
+            select(literal(name).label("missing_table")),
+        )
     if all(stream.ids for stream in scope.streams):
         yield from sample_pairs(staging, scope, job, sources, size)
     else:
@@ -130,17 +129,15 @@ def closed_checks(scope: Scope, closing: Closing, closed: sa.Table) -> Iterator[
 def _differs(one: ColumnElement[Any], other: ColumnElement[Any]) -> ColumnElement[bool]:
     """Return the condition that two values differ. Doubles may differ by rounding, because their
     sum depends on the order of the rows."""
-    null = or_(and_(one.is_(None), other.is_not(None)), and_(one.is_not(None), other.is_(None)))
-    if isinstance(one.type, sa.Float):
-        return or_(null, func.abs(one - other) > ROUNDING * (func.abs(one) + func.abs(other)))
-    return or_(null, one != other)
+    if not isinstance(one.type, sa.Float):
+        return one.is_distinct_from(other)
+    null = one.is_(None) != other.is_(None)
+    return or_(null, func.abs(one - other) > ROUNDING * (func.abs(one) + func.abs(other)))
 
 
 def equal_keys(scope: Scope) -> Check:
-    f = scope.fact
-    keys = list(zip(*(s.keys.values() for s in scope.streams), strict=True))
-    ids = [f.c[of] for of in scope.ids]
-    columns = {c.name: c for c in [*ids, *(f.c[n] for pair in keys for n in pair)]}
+    f, keys = scope.fact, list(zip(*(s.keys.values() for s in scope.streams), strict=True))
+    columns = {n: f.c[n] for n in (*scope.ids, *(n for pair in keys for n in pair))}
     return Check(
         "equal_keys",
         "Both tuples of a joined row have the same key",

@@ -101,7 +101,13 @@ def compare_facts(
         )
         wrong, lost = there.without(wanted), wanted.without(there)
         now = _rows(connection, scope.fact, ROW_KEY, there, wrong[:most], columns)
-        of_these = _numbers(connection, scope, again.expected, now)
+        of_these = [  # the numbers of the expected rows that have the same ids
+            n
+            for row in now
+            for n in connection.scalars(
+                select(e.quality_number).where(*(e[i] == row.values[i] for i in scope.ids))
+            )
+        ]
         then = _rows(
             connection,
             again.expected,
@@ -167,21 +173,6 @@ def _rows(
         if values is not None:
             out.append(Row(at, int(hashed.hashes[row]), dict(values)))
     return out
-
-
-def _numbers(
-    connection: sa.Connection, scope: Scope, expected: sa.Table, rows: list[Row]
-) -> list[int]:
-    """Return the numbers of the expected rows that have the same ids as these rows."""
-    return [
-        n
-        for row in rows
-        for n in connection.scalars(
-            select(expected.c.quality_number).where(
-                *(expected.c[i] == row.values[i] for i in scope.ids)
-            )
-        )
-    ]
 
 
 def _has_facts(connection: sa.Connection, scope: Scope, row: Row) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,8 +17,6 @@ from semistream.warehouse.dialects.rows import hex_texts
 from semistream.warehouse.types import KEY_CHARACTERS
 
 DIGITS = 64  # of SHA-256 in hexadecimal
-
-Text = TypeVar("Text", str, bytes)
 
 
 def stream_ids(tuples: pa.RecordBatch, id_columns: Sequence[str]) -> pa.Array:
@@ -48,15 +45,10 @@ def shorten(column: pa.Array) -> pa.Array:
         return column
     values = column.to_pylist()
     for i in rows:
-        values[i] = _shortened(values[i])
+        is_bytes, start = isinstance(values[i], bytes), values[i][: KEY_CHARACTERS - DIGITS - 1]
+        digest = hashlib.sha256(values[i] if is_bytes else values[i].encode()).hexdigest()
+        values[i] = start + (f"#{digest}".encode() if is_bytes else f"#{digest}")
     return pa.array(values, column.type)
-
-
-def _shortened(value: Text) -> Text:
-    data = value if isinstance(value, bytes) else value.encode()
-    mark = "#" + hashlib.sha256(data).hexdigest()
-    start = value[: KEY_CHARACTERS - DIGITS - 1]
-    return start + mark.encode() if isinstance(start, bytes) else start + mark
 
 
 def is_long(column: pa.Array) -> pa.Array:

@@ -166,15 +166,12 @@ def declaration(name: str, file: Path) -> Dimension | None:
 
 def dimension_file(target: str | Path, places: Paths) -> Path | None:
     """Return the file that declares the dimension with this name or path; None for a job."""
-    named = places.dimensions / f"{target}.yaml"
+    path, named = Path(target), places.dimensions / f"{target}.yaml"
     if str(target) in SHIPPED:
         return None
-    if not Path(target).exists() and named.exists():
-        return named
-    has_streams = (
-        not Path(target).exists() or {"stream", "left", "right"} & read_yaml(target).keys()
-    )
-    return None if has_streams else Path(target)
+    if not path.exists():
+        return named if named.exists() else None
+    return None if {"stream", "left", "right"} & read_yaml(path).keys() else path
 
 
 class JoinedDimension(NamedTuple):
