@@ -36,7 +36,6 @@ from semistream.paths import Paths
 from semistream.pipeline import drivers
 from semistream.streaming.settings import LoadSettings
 from semistream.streaming.status import request_stop
-from semistream.workloads import load_any_job
 
 ROOT = Path(__file__).resolve().parents[2]
 SEMI_STREAM_DAGS = ("provision_master_data", "semi_stream_load", "verify_completeness")
@@ -189,6 +188,7 @@ def load(jobs: Sequence[str], screen: Console, places: Paths) -> int:
     from sqlalchemy import make_url
 
     from semistream.pipeline import summary
+    from semistream.workloads import load_any_job
 
     began, started = time.time(), time.monotonic()
     log = places.home / "logs" / "load.log"
