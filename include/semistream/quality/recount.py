@@ -137,9 +137,6 @@ def _recounts(
 ) -> list[Recount]:
     """Return the splits of the source that a batch read, to be read again. Raises
     CannotRecount."""
-    # imported only here: it imports Numba, which other checks do not need
-    from semistream.streaming.sources.registry import find_source
-
     parts, f = parts_of(json.loads(commit.source_offsets)), load_files.c
     offsets: dict[str, Any] = parts[side or 0]
     count, first = offsets.get("files", 0), parts[0].get("files", 0) if side else 0
@@ -154,10 +151,16 @@ def _recounts(
             f"and their names forgotten"
         )
     # of the format that was read, which may not be the job's any more
-    source = find_source(
-        stream.model_copy(update={"format": offsets.get("format") or stream.format})
-    )
-    return [source.recount(split, engine) for split in source.splits(Part.of(offsets, files))]
+    given = stream.model_copy(update={"format": offsets.get("format") or stream.format})
+    return _splits(engine, given, Part.of(offsets, files))
+
+
+def _splits(engine: sa.Engine, stream: StreamSpec, part: Part) -> list[Recount]:
+    # imported only here: it imports Numba, which other checks do not need
+    from semistream.streaming.sources.registry import find_source
+
+    source = find_source(stream)
+    return [source.recount(split, engine) for split in source.splits(part)]
 
 
 def with_stream_id(
@@ -220,8 +223,5 @@ def ids_of_file(
     file: Path, stream: StreamSpec, engine: sa.Engine
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Yield (rows, their ids) of one file, as for the file of a batch. Raises CannotRecount."""
-    from semistream.streaming.sources.registry import find_source
-
-    source = find_source(stream)
-    for split in source.splits(Part(None, None, (str(file),))):
-        yield from source.recount(split, engine).read(stream.id)
+    for split in _splits(engine, stream, Part(None, None, (str(file),))):
+        yield from split.read(stream.id)
