@@ -64,7 +64,7 @@ from semistream.paths import Paths
 from semistream.sizing import open_join
 from semistream.tuning.report import COLOURS
 from semistream.warehouse.checksum import row_hashes
-from semistream.workloads.arrivals import ArrivalTimes
+from semistream.workloads import ArrivalTimes
 
 R_T, BATCH = 20_000, 4096
 

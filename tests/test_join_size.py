@@ -15,7 +15,7 @@ import pytest
 
 from semistream.files.sink import OutputFile
 from semistream.warehouse import open_warehouse
-from semistream.workloads.zipf import ZipfKeys
+from semistream.workloads import ZipfKeys
 from strategies import KEY_KINDS, keys
 
 

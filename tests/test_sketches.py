@@ -43,7 +43,7 @@ from semistream.sketches.hashing import (
 )
 from semistream.sketches.sampled import EVERY
 from semistream.sketches.sampled import join_size as estimated
-from semistream.workloads.zipf import ZipfKeys
+from semistream.workloads import ZipfKeys
 
 KEYS = np.array([0, -1, 7, 2**63 - 1, -(2**63), 2**61 - 1, 12345, 2**32], np.int64)
 

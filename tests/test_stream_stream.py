@@ -12,7 +12,7 @@ from loads import same
 from semistream.errors import ConfigError
 from semistream.job import StreamStreamJob
 from semistream.quality import verify
-from semistream.workloads.zipf import ZipfKeys
+from semistream.workloads import ZipfKeys
 from stream_pairs import ORDERS, TOTALS, Pair
 
 

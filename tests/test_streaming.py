@@ -458,7 +458,7 @@ def test_changed_settings_are_taken_up_after_a_drain(spark, sqlite_load):
 
 def test_zipf_source(spark, tmp_path):
     from semistream.master.publish import publish_snapshot
-    from semistream.workloads.zipf import ZipfKeys
+    from semistream.workloads import ZipfKeys
 
     load = SmallLoad(tmp_path / "home", f"sqlite:///{tmp_path / 'warehouse.db'}")
     table = pa.table({"key": pa.array(range(1, 901)), "name": [f"n{i}" for i in range(1, 901)]})

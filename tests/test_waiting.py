@@ -25,7 +25,7 @@ from semistream.streaming import waiting
 from semistream.streaming.settings import LoadSettings
 from semistream.streaming.waiting import WaitingBound
 from semistream.tuning.settings import TuneSettings
-from semistream.workloads.zipf import ZipfKeys
+from semistream.workloads import ZipfKeys
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,8 @@ from semistream.files.opening import open_source
 from semistream.job import Job
 from semistream.paths import Paths
 from semistream.warehouse import connect
-from semistream.workloads import jobs, load_job, prepare
-from semistream.workloads.arrivals import ArrivalTimes
+from semistream.workloads import ArrivalTimes, ZipfKeys, jobs, load_job, prepare
 from semistream.workloads.jobs import SHIPPED, load_stream_stream_job
-from semistream.workloads.zipf import ZipfKeys
 
 
 @pytest.fixture(scope="module")

@@ -29,7 +29,7 @@ from semistream.joins import REGISTRY
 from semistream.paths import Paths
 from semistream.sizing import open_join, tune
 from semistream.tuning.calibration import CLOCKS, MOST_TUPLES, Clock, Pace, calibrate
-from semistream.workloads.arrivals import ArrivalTimes
+from semistream.workloads import ArrivalTimes
 
 # the search for the memory that a rate needs: most steps; rates this near are equal
 STEPS, NEAR = 5, 0.03

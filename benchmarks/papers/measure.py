@@ -17,7 +17,7 @@ from semistream.cost_models import Prediction
 from semistream.errors import SemistreamError
 from semistream.joins import REGISTRY, SemiStreamJoin
 from semistream.joins.output import JoinOutput
-from semistream.workloads.arrivals import ArrivalTimes
+from semistream.workloads import ArrivalTimes
 
 BATCHES = 10  # the fewest batches of a measurement
 CYCLES = 3  # the fewest R-cycles of a measurement of a scanning join

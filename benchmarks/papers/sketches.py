@@ -27,7 +27,7 @@ from semistream.paths import Paths
 from semistream.sketches import METHODS, AgmsSketch, Sketch, SkimmedSketch
 from semistream.sketches.frequent import SLOT_BYTES, FrequentItems
 from semistream.sketches.skimmed import CANDIDATES
-from semistream.workloads.zipf import ZipfKeys
+from semistream.workloads import ZipfKeys
 
 PAPER = "Skimmed sketches (2004)"
 DOMAIN, ELEMENTS = 262_144, 4_000_000

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import func, select
 
-from semistream import workloads
 from semistream.durable import write_json
 from semistream.errors import ConfigError, SemistreamError
 from semistream.master.published import pin, read_manifest, snapshot_root, snapshot_roots
@@ -28,10 +27,10 @@ from semistream.warehouse.ledger import app_number
 from semistream.warehouse.load_ids import app_loads
 from semistream.warehouse.schema import load_commits
 from semistream.warehouse.schema import propagated as warehouse_propagated
-from semistream.workloads.jobs import JoinedDimension
 
 if TYPE_CHECKING:
     from semistream.tuning.sweep import Sweep
+    from semistream.workloads.jobs import JoinedDimension
 
 VALUES_TOLD = 10_000  # the most values in an asset event
 
@@ -40,12 +39,16 @@ log = logging.getLogger(__name__)
 
 def prepare(job: str, places: Paths) -> None:
     """Make the missing data files of a shipped job. A user's own files must exist."""
+    from semistream import workloads
+
     workloads.prepare_target(job, places)
 
 
 def dimensions(job: str, places: Paths) -> list[str]:
     """Return the names of the dimensions of a job, or of the one that ``job`` itself names. Raises
     ConfigError."""
+    from semistream import workloads
+
     return [joined.dimension.name for joined in workloads.load_dimensions(job, places)]
 
 
@@ -111,6 +114,8 @@ def published(job: str, name: str, places: Paths) -> dict[str, Any]:
 
 
 def _joined(job: str, name: str, places: Paths) -> JoinedDimension:
+    from semistream import workloads
+
     for joined in workloads.load_dimensions(job, places):
         if joined.dimension.name == name:
             return joined
@@ -141,6 +146,7 @@ def load_settings(
 def load_without_spark(settings: LoadSettings, places: Paths) -> bool:
     """Return whether a load has nothing to do, so that Spark need not start; the app's status then
     records the run. Return False also where the load would fail, as its app reports the error."""
+    from semistream import workloads
     from semistream.streaming.app import App
 
     directory = settings.directory(places)
@@ -232,7 +238,7 @@ def verify(
     joined again; job: a job's file, whose limits (max_unparsable, unique_ids) replace those that
     the app was loaded with.
     """
-    from semistream import quality
+    from semistream import quality, workloads
 
     limits = workloads.load_any_job(job, places) if job else None
     result = quality.verify(

@@ -12,8 +12,7 @@ from pyspark.sql.types import StructType
 
 from semistream.errors import ConfigError
 from semistream.streaming.sources.ranges import NumberedSource, Range, RangeReader, option, whole
-from semistream.workloads.arrivals import ArrivalTimes
-from semistream.workloads.zipf import ZipfKeys
+from semistream.workloads import ArrivalTimes, ZipfKeys
 
 BLOCK = 65_536  # tuples made at a time
 
