@@ -190,8 +190,8 @@ class Scope(Range):
         return mine & (unmatched.c.side == stream.name) if stream and stream.name else mine
 
     def refused(self, stream: Stream, tuples: sa.Table) -> ColumnElement[bool]:
-        """Return the condition for tuples that went to ``unmatched`` before they could be joined.
-        They have quality_id."""
+        """Return the condition for tuples, with quality_id, that were written to ``unmatched``
+        without being joined."""
         u = unmatched.c
         mine = and_(self.kept(stream), u.reason.in_(QUARANTINED), self.recounted(unmatched))
         return select(1).where(mine, u.stream_id == tuples.c.quality_id).correlate(tuples).exists()

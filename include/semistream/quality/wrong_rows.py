@@ -109,8 +109,9 @@ def _differing(staging: Staging, scope: Scope, role: Role, checksums: sa.Table) 
 def stage_wrong_rows(
     staging: Staging, scope: Scope, checksums: sa.Table, found: WrongRows
 ) -> sa.Table:
-    """Stage a table of number, batch, drain, partition, table, finding, stream_id, column, old,
-    new: the wrong rows, and the checksums of loads none of whose rows is named."""
+    """Stage a table of the wrong rows, with the columns number, batch, drain, partition, table,
+    finding, stream_id, column, old and new. A load whose checksum differs, but of which no wrong
+    row was found, has one row for its checksum."""
     rows = [
         (*_place(f.load_id, f.batch), f.table, f.finding, f.stream_id, f.column, f.old, f.new)
         for f in found.findings
