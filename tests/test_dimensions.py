@@ -16,7 +16,8 @@ from provisioned import provision, publish
 from semistream.errors import ConfigError, SemistreamError
 from semistream.job import Job
 from semistream.master.snapshot import open_snapshot
-from semistream.provisioning.dimensions import ProvisionResult, open_dimension
+from semistream.provisioning.dimensions import ProvisionResult
+from semistream.provisioning.publishing import open_dimension
 from semistream.warehouse import connect
 from semistream.warehouse.schema import rejected_master
 from semistream.warehouse.tables import existing_table

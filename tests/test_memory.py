@@ -237,7 +237,7 @@ def test_publishing_takes_its_memory_whatever_the_size_of_the_master_data(
 PUBLISH = """
 import sys
 from pathlib import Path
-from semistream.provisioning.dimensions import publish
+from semistream.provisioning.publishing import publish
 from semistream.warehouse import connect
 url, snapshots, memory = sys.argv[1:]
 publish("m", ["k"], connect(url), Path(snapshots), memory=int(memory))

@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 import sink_loads
-from semistream.quality import wrong_rows
+from semistream.quality import findings
 from sink_loads import (
     BATCHES,
     ON_SQLITE,
@@ -192,7 +192,7 @@ def test_a_source_of_text(loader):
 @ON_SQLITE
 def test_many_wrong_rows_are_counted_and_the_first_are_named(loader, monkeypatch):
     loader.load(range(BATCHES))
-    monkeypatch.setattr(wrong_rows, "NAMED", 5)
+    monkeypatch.setattr(findings, "NAMED", 5)
     alter(loader, "UPDATE fact_sales SET quantity = quantity + 1")
     result = check(loader)
     assert len([f for f in named(result) if f[1] == "changed"]) == 5

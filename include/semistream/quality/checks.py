@@ -11,11 +11,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy import and_, case, func, literal, null, or_, select
-from sqlalchemy.sql import ColumnElement, FromClause, Select
+from sqlalchemy import (
+    ColumnElement,
+    FromClause,
+    Select,
+    and_,
+    case,
+    func,
+    literal,
+    null,
+    or_,
+    select,
+)
 
 from semistream.positions import Kind
 from semistream.quality.scope import Scope
@@ -43,9 +52,8 @@ class Check:
 
     def sql(self, dialect: sa.Dialect) -> str:
         """Return the query as text for ``sa.text``: literals inline, no parameters."""
-        make: Any = type(dialect)
         # a dialect of paramstyle "format" would double every percent sign
-        plain = make(paramstyle="named")
+        plain = type(dialect)(paramstyle="named")  # type: ignore[call-arg]
         return str(
             self.query.compile(dialect=plain, compile_kwargs={"literal_binds": True})
         ).replace(":", "\\:")
@@ -56,22 +64,15 @@ def with_remedy(check: Check, scope: Scope) -> Check:
     if check.remedy:
         return check
     name = check.name.removeprefix("left_").removeprefix("right_")
-    remedy = REMEDIES.get(name, "{again}").format(
-        again=_load_again(scope), app=scope.app, fact=scope.fact_name
-    )
-    return replace(check, remedy=remedy[0].upper() + remedy[1:])
-
-
-def _load_again(scope: Scope) -> str:
-    if scope.sink != "sql":
-        return (
-            f"restore {scope.sink}, and the ledger, to a version of the same time, or load "
-            "into a new place under another --app name."
-        )
-    return (
+    again = (
         f"put the rows back from a backup of the warehouse; or, while the source has all that "
         f"was loaded, `semistream reset {scope.app}`, and load again."
+        if scope.sink == "sql"
+        else f"restore {scope.sink}, and the ledger, to a version of the same time, or load "
+        "into a new place under another --app name."
     )
+    remedy = REMEDIES.get(name, "{again}").format(again=again, app=scope.app, fact=scope.fact_name)
+    return replace(check, remedy=remedy[0].upper() + remedy[1:])
 
 
 # The remedy by the name of a check, without "left_" or "right_"; default: {again}.
@@ -256,26 +257,26 @@ def input_arithmetic(scope: Scope) -> Check:
 
 def fact_rows(scope: Scope) -> Check:
     b = load_batches.c
-    counted = _counted(scope, scope.fact, "facts")
+    written = select(b.load_id, b.output_rows.label("rows_in_ledger")).where(
+        scope.holds(load_batches), b.output_rows != 0
+    )
     return Check(
         "fact_rows",
         f"{scope.fact_name} has exactly the rows that the ledger says",
         "Each partition of a batch notes how many rows it wrote. Fewer rows now means that rows "
         "were deleted or lost, more means that they were written twice.",
-        sa.union_all(
-            *_both_ways(
-                counted,
-                select(b.load_id, b.output_rows.label("rows_in_ledger"))
-                .where(scope.holds(load_batches), b.output_rows != 0)
-                .subquery("ledger"),
-            )
-        ),
+        sa.union_all(*_both_ways(scope, scope.fact, sa.true(), written.subquery("ledger"))),
     )
 
 
 def unmatched_rows(scope: Scope) -> Check:
-    counted, ledger = _counted(scope, unmatched, "kept", unmatched.c.reason), _rejections(scope)
-    b = load_batches.c
+    b, r = load_batches.c, load_rejections.c
+    ledger = (
+        select(r.load_id, r.reason, func.sum(r.tuples).label("rows_in_ledger"))
+        .where(scope.holds(load_rejections))
+        .group_by(r.load_id, r.reason)
+        .subquery("rejections")
+    )
     by_reason = (
         select(func.coalesce(func.sum(ledger.c.rows_in_ledger), 0))
         .where(ledger.c.load_id == b.load_id)
@@ -291,18 +292,7 @@ def unmatched_rows(scope: Scope) -> Check:
         "A tuple without master data, without a key or that cannot be parsed goes to the "
         "table unmatched. Its rows, by reason, must be those that the ledger counted "
         "(reason (all): the ledger's total against its own count by reason).",
-        sa.union_all(*_both_ways(counted, ledger, "reason"), totals),
-    )
-
-
-def _rejections(scope: Scope) -> FromClause:
-    """Return the ledger's counts of unmatched tuples: load_id, reason, rows_in_ledger."""
-    r = load_rejections.c
-    return (
-        select(r.load_id, r.reason, func.sum(r.tuples).label("rows_in_ledger"))
-        .where(scope.holds(load_rejections))
-        .group_by(r.load_id, r.reason)
-        .subquery("rejections")
+        sa.union_all(*_both_ways(scope, unmatched, scope.kept(), ledger, "reason"), totals),
     )
 
 
@@ -393,22 +383,18 @@ def no_duplicates(scope: Scope, sources: Sequence[sa.Table | None]) -> Check:
     )
 
 
-def _counted(scope: Scope, table: sa.Table, name: str, *further: ColumnElement) -> FromClause:
-    conditions = [scope.holds(table)] + (
-        [table.c.fact_table == scope.fact_name] if table is unmatched else []
-    )
-    key = [table.c.load_id, *further]
-    return (
-        select(*key, func.count().label("rows_in_table"))
-        .where(*conditions)
-        .group_by(*key)
-        .subquery(name)
-    )
-
-
-def _both_ways(counted: FromClause, ledger: FromClause, *further: str) -> tuple[Select, Select]:
+def _both_ways(
+    scope: Scope, table: sa.Table, mine: ColumnElement[bool], ledger: FromClause, *further: str
+) -> tuple[Select, Select]:
     """Compare counts by load and further columns: select the rows of `ledger` whose count differs
-    in `counted`, and the rows of `counted` that `ledger` does not have."""
+    in a table's rows that are `mine`, and those counts of the table that `ledger` does not have."""
+    key = [table.c[k] for k in ("load_id", *further)]
+    counted = (
+        select(*key, func.count().label("rows_in_table"))
+        .where(scope.holds(table), mine)
+        .group_by(*key)
+        .subquery("counted")
+    )
     same = and_(*(counted.c[k] == ledger.c[k] for k in ("load_id", *further)))
     found = func.coalesce(counted.c.rows_in_table, 0)
     return (

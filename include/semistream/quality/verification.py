@@ -18,13 +18,13 @@ from sqlalchemy import func, select
 
 from semistream import warehouse
 from semistream.errors import ConfigError, SemistreamError
-from semistream.job import SIDES, AnyJob, Job, StreamStreamJob, job_of
+from semistream.job import SIDES, AnyJob, Job, Role, StreamStreamJob, job_of
 from semistream.joins.waits import in_seconds
 from semistream.master.published import read_manifest, snapshot_root
 from semistream.paths import Paths
 from semistream.positions import START, Position
 from semistream.quality import history, stored_rows
-from semistream.quality.checkpoint import discard, run_checkpoint
+from semistream.quality.checkpoint import CheckResult, discard, run_checkpoint
 from semistream.quality.checks import (
     Check,
     fact_rows,
@@ -38,6 +38,7 @@ from semistream.quality.checks import (
 )
 from semistream.quality.checksums import Sums, stage_checksums
 from semistream.quality.dimension_checks import dimension_checks
+from semistream.quality.findings import WrongRows
 from semistream.quality.history import Ahead, lost_batches
 from semistream.quality.pair_checks import closed_table, pair_checks
 from semistream.quality.recount import recounted_columns, stage_sources
@@ -51,7 +52,7 @@ from semistream.quality.scope import (
 )
 from semistream.quality.staging import Staging, stage_by_id
 from semistream.quality.stream_checks import recount, stream_checks
-from semistream.quality.wrong_rows import WrongRows, find_wrong_rows, stage_wrong_rows
+from semistream.quality.wrong_rows import find_wrong_rows, stage_wrong_rows
 from semistream.streaming.sinks.registry import open_sink
 from semistream.streaming.sinks.warehouse import Warehouse
 from semistream.warehouse.bulk import say_nulled
@@ -67,25 +68,12 @@ from semistream.warehouse.schema import (
 from semistream.warehouse.tables import existing_table
 
 BATCHES_SHOWN = 100
+ROWS_TOLD = 5  # of a failed check, in a log or an error message
 JUDGED = ("max_unparsable", "unique_ids")  # settings of a stream that only the verdict uses
 SAMPLE = 1000  # how many facts, and how many unmatched tuples, are joined again
 # the columns of a batch in the report
 LONGEST = "longest wait"  # that a tuple waited for its master data
 NUMBERS = ["waiting_before", "rows_read", "matched", "unmatched", "waiting", "output_rows"]
-
-
-@dataclass(frozen=True)
-class CheckResult:
-    """The result of one expectation. rows: the first offending rows; count: the number of all;
-    error: why the check could not run."""
-
-    name: str
-    title: str
-    success: bool
-    count: int
-    rows: list[dict[str, Any]]
-    error: str | None = None
-    remedy: str = ""  # tells the reader what to do
 
 
 @dataclass(frozen=True)
@@ -112,10 +100,7 @@ class VerificationResult:
     def failed(self) -> list[CheckResult]:
         return [r for r in self.results if not r.success]
 
-    def __str__(self) -> str:
-        return self.describe()
-
-    def describe(self, rows: int = 5) -> str:
+    def describe(self) -> str:
         """Describe the result in a few lines for a log or an error message: what failed, its first
         rows, and what could not be checked."""
         if self.report is None:
@@ -132,16 +117,13 @@ class VerificationResult:
         for r in self.failed:
             lines.append(f"- {r.title} ({r.name}): {r.error or f'{r.count} rows'}")
             lines += [
-                "    " + ", ".join(f"{k}={v}" for k, v in row.items()) for row in r.rows[:rows]
+                "    " + ", ".join(f"{k}={v}" for k, v in row.items()) for row in r.rows[:ROWS_TOLD]
             ]
             lines += [f"    What to do: {r.remedy}"] if r.remedy else []
-        return "\n".join(
-            [
-                *lines,
-                *(f"- Not looked at: {what}" for what in self.unseen),
-                f"Report: {self.report}",
-            ]
-        )
+        lines += [f"- Not looked at: {what}" for what in self.unseen]
+        return "\n".join([*lines, f"Report: {self.report}"])
+
+    __str__ = describe
 
 
 class VerificationFailed(SemistreamError):
@@ -194,10 +176,9 @@ def verify(
             return VerificationResult(
                 True, app, commits[-1].fact_table, index=reports / "index.html", proof=str(proof)
             )
+        roles = job.roles if isinstance(job, Job) else ()
         while True:
-            roles = job.roles if isinstance(job, Job) else ()
-            dimensions = [role.dimension.name for role in roles]
-            changes = _changes(engine, dimensions)
+            changes = _changes(engine, roles)
             with Staging(engine) as staging:
                 versions = [
                     _version(
@@ -219,7 +200,7 @@ def verify(
                     reports_kept or places.reports_kept,
                     ahead,
                 )
-            if result.success or result.report is None or _changes(engine, dimensions) == changes:
+            if result.success or result.report is None or _changes(engine, roles) == changes:
                 break
             # the master data were changed meanwhile, which may be all that the checks have found
             discard(result.report, reports)
@@ -250,13 +231,15 @@ def _with_limits(job: AnyJob, limits: AnyJob | None) -> AnyJob:
     )
 
 
-def _changes(engine: sa.Engine, dimensions: Sequence[str]) -> dict[str, int]:
+def _changes(engine: sa.Engine, roles: Sequence[Role]) -> dict[str, int]:
     """Return the number of changes of each dimension table, which provisioning counts, without
     those that provisioning did not make."""
     m = masters.c
     with engine.connect() as connection:
         return dict(
-            connection.execute(select(m.name, m.changes).where(m.name.in_(dimensions))).all()
+            connection.execute(
+                select(m.name, m.changes).where(m.name.in_([role.dimension.name for role in roles]))
+            ).all()
         )
 
 
@@ -332,7 +315,7 @@ def _checks(
     samples."""
     checksums = stage_checksums(staging, scope, sums)
     scope = replace(scope, by_id=stage_by_id(staging, scope))
-    recent = [c for c in commits if _later(c, scope.source_first)]
+    recent = [c for c in commits if (c.batch, c.drain) > (scope.source_first or START)]
     found = [
         recount(
             staging,
@@ -388,8 +371,9 @@ def _run(
     if lost:
         staging.notes.append(f"Of the facts verified: {say_nulled(lost, engine)}.")
     app, name = scope.app, scope.fact_name
+    since = "all-batches" if scope.first is None else f"batches-after-{_position(scope.first)}"
     summary = {
-        "run": _run_name(scope),
+        "run": f"{since}-up-to-{_position(scope.last)}",  # also the name of a directory
         "app": app,
         "fact_table": name,
         "sink": scope.sink,
@@ -400,15 +384,9 @@ def _run(
         "notes": staging.notes,
         "unseen": staging.unseen,
     }
-    success, checked, page = run_checkpoint(
+    success, results, page = run_checkpoint(
         url, load_commits.name, app, checks, summary, reports, kept
     )
-    results = [
-        CheckResult(
-            **{k: c[k] for k in ("name", "title", "success", "count", "rows", "error", "remedy")}
-        )
-        for c in checked
-    ]
     return VerificationResult(
         success,
         app,
@@ -420,16 +398,6 @@ def _run(
         page,
         reports / "index.html",
     ), scope
-
-
-def _later(commit: sa.Row, position: Position | None) -> bool:
-    return position is None or (commit.batch, commit.drain) > position
-
-
-def _run_name(scope: Scope) -> str:
-    """Return the name of the run, which is also the name of a directory."""
-    since = "all-batches" if scope.first is None else f"batches-after-{_position(scope.first)}"
-    return f"{since}-up-to-{_position(scope.last)}"
 
 
 def _position(position: Position) -> str:
@@ -488,7 +456,6 @@ def _figures(
 def _write_run(
     engine: sa.Engine, result: VerificationResult, scope: Scope, started: datetime, seconds: float
 ) -> None:
-    failed: Sequence[str] = [r.name for r in result.failed]
     first = scope.first
     with engine.begin() as connection:
         connection.execute(
@@ -503,7 +470,7 @@ def _write_run(
                 to_drain=scope.last[1],
                 success=int(result.success),
                 expectations=len(result.results),
-                failed=json.dumps(failed),
+                failed=json.dumps([r.name for r in result.failed]),
                 unseen=json.dumps(result.unseen),
                 report=str(result.report),
             )

@@ -16,6 +16,7 @@ import pyarrow as pa
 from sqlalchemy import (
     BigInteger,
     Column,
+    ColumnElement,
     Connection,
     Double,
     Index,
@@ -30,7 +31,6 @@ from sqlalchemy import (
     true,
     tuple_,
 )
-from sqlalchemy.sql import ColumnElement
 
 from semistream.errors import ConfigError
 from semistream.job import AnyJob, StreamStreamJob, parse_total
@@ -185,18 +185,15 @@ def _type(fact: Table, name: str, total: str) -> Any:
             column,
             f"It has: {', '.join(fact.c.keys())}.",
         )
-    if function == "count":
-        return BigInteger()
-    assert column is not None
-    kind = fact.c[column].type
-    if function != "sum":
+    kind = Integer() if column is None else fact.c[column].type
+    if function not in ("count", "sum"):
         return kind
-    if isinstance(kind, Integer):
+    if function == "count" or isinstance(kind, Integer):
         return BigInteger()
-    if isinstance(kind, Double):
-        return Double()
     if isinstance(kind, ExactDecimal):
         return Numeric(38, kind.scale)
+    if isinstance(kind, Double):
+        return Double()
     raise ConfigError(
         f"totals.{name}",
         "must add up numbers",
@@ -222,9 +219,7 @@ def _matches(column: ColumnElement[Any], pattern: Any) -> ColumnElement[bool]:
             return column.in_(values)
         case {"range": [low, high]}:
             return and_(
-                true(),
-                *([column >= low] if low is not None else []),
-                *([column <= high] if high is not None else []),
+                true() if low is None else column >= low, true() if high is None else column <= high
             )
         case _:
             return column == pattern

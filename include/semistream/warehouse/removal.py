@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sqlalchemy import Connection, Table, func, inspect, select
-from sqlalchemy.sql import ColumnElement
+from sqlalchemy import ColumnElement, Connection, Table, func, inspect, select
 
 from semistream.errors import ConfigError
 from semistream.warehouse.ledger import app_number

@@ -23,8 +23,7 @@ from sqlalchemy.exc import DBAPIError, NoSuchTableError
 
 from semistream.errors import ConfigError
 from semistream.job import surrogate_key
-from semistream.warehouse.dialects import system_of
-from semistream.warehouse.limits import said
+from semistream.warehouse.dialects import said, system_of
 from semistream.warehouse.schema import metadata as own
 from semistream.warehouse.schema import row_key
 from semistream.warehouse.types import (
@@ -239,14 +238,9 @@ def arrow_schema(table: Table) -> pa.Schema:
 
 
 def _family(kind: pa.DataType) -> str:
-    for test, family in (
-        (pa.types.is_boolean, "integer"),
-        (pa.types.is_integer, "integer"),
-        (pa.types.is_floating, "float"),
-    ):
-        if test(kind):
-            return family
-    return str(kind)
+    if pa.types.is_boolean(kind) or pa.types.is_integer(kind):
+        return "integer"
+    return "float" if pa.types.is_floating(kind) else str(kind)
 
 
 def _need(parameter: str, names: Sequence[str] | set[str], schema: pa.Schema) -> None:
@@ -261,10 +255,9 @@ def _need(parameter: str, names: Sequence[str] | set[str], schema: pa.Schema) ->
 
 
 def _avoid(reserved: Sequence[str], schema: pa.Schema) -> None:
-    lower = {n.lower() for n in reserved}  # neither database distinguishes the case of column names
-    seen: set[str] = set()
+    seen = {n.lower() for n in reserved}  # neither database distinguishes the case of column names
     for name in schema.names:
-        if name.lower() in lower or name.lower() in seen:
+        if name.lower() in seen:
             raise ConfigError(
                 "columns",
                 "must not repeat a column of the table",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from semistream.cli import console
@@ -20,7 +21,7 @@ def run(arguments: Namespace) -> int:
     with console.progress(arguments.progress) as tell:
         found = estimate_join_size(settings, Paths.from_environment(), tell)
     if arguments.json:
-        console.print_json(found.as_dict())
+        console.print_json(asdict(found))
     else:
         _print_estimate(found)
     return 0

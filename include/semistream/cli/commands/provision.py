@@ -25,7 +25,8 @@ def run(arguments: Namespace) -> int:
     from semistream import workloads
     from semistream.master.published import snapshot_root
     from semistream.paths import Paths
-    from semistream.provisioning import dimensions
+    from semistream.provisioning.dimensions import provision
+    from semistream.provisioning.publishing import publish
     from semistream.settings import Publishing
     from semistream.warehouse import open_warehouse
 
@@ -39,7 +40,7 @@ def run(arguments: Namespace) -> int:
         workloads.prepare_target(arguments.job, places, tell)
         for joined in wanted:
             name = joined.dimension.name
-            result = dimensions.provision(joined, engine, tell, url=arguments.url)
+            result = provision(joined, engine, tell, url=arguments.url)
             reasons = ", ".join(f"{reason} {n:,}" for reason, n in result.reasons.items())
             report.append(
                 f"dim_{name}: read {result.read:,}, inserted {result.inserted:,}, updated "
@@ -47,7 +48,7 @@ def run(arguments: Namespace) -> int:
                 f"{result.rejected:,}{f' ({reasons})' if reasons else ''}"
             )
             for key in joined.keys:
-                manifest, changed = dimensions.publish(
+                manifest, changed = publish(
                     name, key, engine, places.snapshots, tell, memory=int(memory)
                 )
                 report.append(

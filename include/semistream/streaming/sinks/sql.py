@@ -16,8 +16,7 @@ from semistream.streaming.sinks.warehouse import Warehouse
 from semistream.streaming.spool import Spool
 from semistream.warehouse.bulk import bulk_insert, nulled
 from semistream.warehouse.closing import Closing, closed_name
-from semistream.warehouse.dialects import system_of
-from semistream.warehouse.limits import said
+from semistream.warehouse.dialects import said, system_of
 from semistream.warehouse.load_ids import app_loads
 from semistream.warehouse.records import Commit, LoadRecord
 from semistream.warehouse.schema import load_commits, propagated, unmatched

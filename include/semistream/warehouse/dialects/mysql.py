@@ -46,6 +46,7 @@ from semistream.warehouse.dialects.rows import (
     batch,
     chunks,
     from_text,
+    hex_texts,
     parts,
     plain,
     python_values,
@@ -516,9 +517,7 @@ def _text(column: pa.ChunkedArray) -> pa.ChunkedArray:
     if pa.types.is_floating(k):
         column = _finite(column)
     if pa.types.is_binary(k):
-        return pa.chunked_array(
-            [pa.array([None if v is None else v.hex() for v in column.to_pylist()], pa.string())]
-        )
+        return pa.chunked_array([hex_texts(column)])
     if not pa.types.is_string(k):
         return column.cast(pa.string())
     for character, escaped in (
