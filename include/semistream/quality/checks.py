@@ -20,6 +20,7 @@ from sqlalchemy.sql import ColumnElement, FromClause, Select
 from semistream.positions import Kind
 from semistream.quality.scope import Scope
 from semistream.reasons import Reason
+from semistream.streaming.sinks.registry import sink_kind
 from semistream.warehouse.load_ids import batch_of, drain_of, partition_of
 from semistream.warehouse.records import unaccounted
 from semistream.warehouse.schema import (
@@ -57,21 +58,11 @@ def with_remedy(check: Check, scope: Scope) -> Check:
         return check
     name = check.name.removeprefix("left_").removeprefix("right_")
     remedy = REMEDIES.get(name, "{again}").format(
-        again=_load_again(scope), app=scope.app, fact=scope.fact_name
+        again=sink_kind(scope.sink).put_back.format(app=scope.app),
+        app=scope.app,
+        fact=scope.fact_name,
     )
     return replace(check, remedy=remedy[0].upper() + remedy[1:])
-
-
-def _load_again(scope: Scope) -> str:
-    if scope.sink != "sql":
-        return (
-            "restore the Delta table, and the ledger, to a version of the same time, or load "
-            "into a new table under another --app name."
-        )
-    return (
-        f"put the rows back from a backup of the warehouse; or, while the source has all that "
-        f"was loaded, `semistream reset {scope.app}`, and load again."
-    )
 
 
 # The remedy by the name of a check, without "left_" or "right_"; default: {again}.

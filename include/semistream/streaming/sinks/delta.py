@@ -83,6 +83,11 @@ class DeltaSink:
     checkpoint: str
     warehouse: Warehouse
     two_phase: ClassVar[bool] = True
+    in_warehouse: ClassVar[bool] = False
+    put_back: ClassVar[str] = (
+        "restore the Delta table, and the ledger, to a version of the same time, or load "
+        "into a new table under another --app name."
+    )
     closing: ClassVar[None] = None
 
     @staticmethod

@@ -39,6 +39,11 @@ class SqlSink:
 
     warehouse: Warehouse
     two_phase: ClassVar[bool] = False
+    in_warehouse: ClassVar[bool] = True
+    put_back: ClassVar[str] = (
+        "put the rows back from a backup of the warehouse; or, while the source has all that "
+        "was loaded, `semistream reset {app}`, and load again."
+    )
 
     @property
     def closing(self) -> Closing | None:
