@@ -30,7 +30,7 @@ from semistream.positions import START
 from semistream.quality.scope import Role, Scope
 from semistream.reasons import Reason
 from semistream.warehouse.bulk import bulk_insert
-from semistream.warehouse.dialects import system_of
+from semistream.warehouse.dialects import name_length, system_of, table_options
 from semistream.warehouse.load_ids import last_load
 from semistream.warehouse.schema import NAME, load_batches, load_inputs, unmatched
 from semistream.warehouse.types import KeyString, LongString
@@ -110,13 +110,7 @@ class Staging:
         self.metadata.drop_all(self.engine)
 
     def table(self, name: str, *columns: Column) -> sa.Table:
-        table = sa.Table(
-            f"{self.prefix}_{name}",
-            self.metadata,
-            *columns,
-            mysql_engine="InnoDB",
-            mysql_charset="utf8mb4",
-        )
+        table = sa.Table(f"{self.prefix}_{name}", self.metadata, *columns, **table_options())
         table.create(self.engine)
         return table
 
@@ -136,7 +130,7 @@ class Staging:
     def index(self, table: sa.Table, *columns: str) -> None:
         # an index name must be unique in the whole SQLite database
         Index(
-            f"ix_{table.name}_{len(table.indexes)}"[:64],
+            f"ix_{table.name}_{len(table.indexes)}"[: name_length()],
             *system_of(self.engine).indexable([table.c[c] for c in columns]),
         ).create(self.engine)
 
