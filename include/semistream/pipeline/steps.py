@@ -292,7 +292,7 @@ def loaded_apps(places: Paths) -> list[str]:
 
 def rows_of(app: str, places: Paths) -> dict[str, int]:
     """Count the rows of an app in the warehouse's tables. Raises ConfigError if the app has loaded
-    into Delta tables."""
+    through a sink outside the warehouse, into what still exists."""
     with open_warehouse(places.warehouse_url) as engine, engine.connect() as connection:
         return removal.rows_of(connection, app, partial(_holds, app, places))
 
@@ -318,8 +318,8 @@ def reset(
 
     The rows are deleted in one transaction, and then the checkpoint in one step. After a crash
     between the two the app refuses to start until this function is called again. reports: delete
-    the app's reports, too. Raises ConfigError while the app runs, if it has loaded into Delta
-    tables that exist, and for a directory that is no checkpoint.
+    the app's reports, too. Raises ConfigError while the app runs, if it has loaded
+    through another sink into what still exists, and for a directory that is no checkpoint.
     """
     LoadSettings.load({"job": app, "app": app})
     checkpoint = checkpoint or places.checkpoints / app

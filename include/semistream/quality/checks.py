@@ -58,7 +58,7 @@ def with_remedy(check: Check, scope: Scope) -> Check:
         return check
     name = check.name.removeprefix("left_").removeprefix("right_")
     remedy = REMEDIES.get(name, "{again}").format(
-        again=sink_kind(scope.sink).put_back.format(app=scope.app),
+        again=sink_kind(scope.sink).put_back.format(app=scope.app, sink=scope.sink),
         app=scope.app,
         fact=scope.fact_name,
     )
@@ -338,9 +338,9 @@ def table_files(damaged: sa.Table) -> Check:
     return Check(
         "table_files",
         "Every file of the sink is there, and whole",
-        "The table's log names its files with their sizes. A file listed here is gone, "
-        "has another size or cannot be read; what it had is missing below too. "
-        "Restore it, or load what the table lost under another app name.",
+        "The files that were committed are all read again. A file listed here is gone, "
+        "has another size than was recorded, or cannot be read; what it had is missing below too. "
+        "Restore it, or load what was lost under another app name.",
         select(damaged),
     )
 

@@ -70,8 +70,8 @@ def _rows(
                 "app",
                 "must load into the warehouse's tables",
                 f"{app}, which has loaded into {sink}",
-                "Delete what is there and do this again, or load into another "
-                "table, under another --app name.",
+                "Delete that table or directory and do this again, or load into another "
+                "one, under another --app name.",
             )
     # Also tables without a commit of the app: a crash may have left a part of its first batch.
     tables = [
