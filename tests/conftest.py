@@ -181,7 +181,7 @@ def warehouse_url(request, tmp_path) -> str:
     """The URL of a fresh, empty database, once on each kind."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'warehouse.db'}"
-    return request.getfixturevalue("mariadb").fresh()
+    return request.getfixturevalue(request.param).fresh()
 
 
 @pytest.fixture

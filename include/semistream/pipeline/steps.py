@@ -273,20 +273,20 @@ def rows_of(app: str, places: Paths) -> dict[str, int]:
     """Count the rows of an app in the warehouse's tables. Raises ConfigError if the app has loaded
     through a sink outside the warehouse, into what still exists."""
     with open_warehouse(places.warehouse_url) as engine, engine.connect() as connection:
-        return removal.rows_of(connection, app, partial(_is_gone, app, places))
+        return removal.rows_of(connection, app, partial(_holds, app, places))
 
 
-def _is_gone(app: str, places: Paths, setting: str) -> bool:
-    """Return whether the target of a sink outside the warehouse no longer exists."""
+def _holds(app: str, places: Paths, setting: str) -> bool:
+    """Return whether a sink has rows of the app outside the warehouse; a table that no longer
+    exists has none."""
     from semistream.streaming.sinks.registry import open_sink
     from semistream.streaming.sinks.warehouse import Warehouse
 
     warehouse = Warehouse(places.warehouse_url, "", (), 0.0)
     try:
-        open_sink(setting, warehouse).stored(app)
+        return open_sink(setting, warehouse).stored(app) is not None
     except ConfigError:
-        return True
-    return False
+        return False
 
 
 def reset(
@@ -315,7 +315,7 @@ def reset(
         )
     with checkpoint_lock(checkpoint):
         with open_warehouse(places.warehouse_url) as engine, engine.begin() as connection:
-            removal.remove_rows(connection, app, partial(_is_gone, app, places))
+            removal.remove_rows(connection, app, partial(_holds, app, places))
         for dimension in places.snapshots.glob("*"):
             for root in snapshot_roots(places.snapshots, dimension.name).values():
                 pin(root, app, None)

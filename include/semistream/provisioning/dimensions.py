@@ -25,7 +25,6 @@ from sqlalchemy import (
     func,
     insert,
     inspect,
-    literal_column,
     or_,
     select,
     update,
@@ -47,7 +46,7 @@ from semistream.provisioning.master_rows import (
 from semistream.provisioning.publishing import FORMS, forms_of, master_row
 from semistream.warehouse import create_all
 from semistream.warehouse.bulk import bulk_insert, nulled, say_nulled
-from semistream.warehouse.dialects import said, system_of
+from semistream.warehouse.dialects import said, system_of, table_options
 from semistream.warehouse.ids import is_long
 from semistream.warehouse.schema import masters, rejected_master
 from semistream.warehouse.tables import dimension_name, dimension_table, ensure, quoted
@@ -143,20 +142,16 @@ def _provision(
     name, keys = of.name, of.business_key
     system = system_of(engine)
     with said(engine, dimension.name), engine.begin() as connection:
-        # prefixes as long as ``dim_``, so that the names are never too long
+        # a prefix as long as ``dim_``, so that the name is never too long
         staging = _staging_table(f"new_{name}", schema, keyed, keys)
-        # unsorted rows would be written to random places of a table with a key
-        unsorted = _staging_table(f"raw_{name}", schema) if system.one_writer else staging
         # a failed provisioning leaves it: it belongs to the connection, not to the transaction
-        for table in {staging, unsorted}:
-            system.drop_temporary(connection, table)
-            table.create(connection)
-        staged = _stage(connection, unsorted, rows, of, keyed, progress)
-        read, reasons = staged.read, staged.reasons
-        if sum(reasons.values()) > of.max_rejected * read:
-            raise TooManyRejected(of, read, reasons, staged.first)
-        if unsorted is not staging:
-            _sort(connection, unsorted, staging)
+        system.drop_temporary(connection, staging)
+        staging.create(connection)
+        with system.unsorted(connection, staging) as table:
+            staged = _stage(connection, table, rows, of, keyed, progress)
+            read, reasons = staged.read, staged.reasons
+            if sum(reasons.values()) > of.max_rejected * read:
+                raise TooManyRejected(of, read, reasons, staged.first)
         count = connection.scalar(select(func.count()).select_from(staging)) or 0
         if duplicates := read - sum(reasons.values()) - count:
             reasons["duplicate_key"] = duplicates
@@ -287,14 +282,16 @@ def _upsert(
         .where(next(iter(dimension.primary_key)).is_(None))
         .order_by(*[staging.c[k] for k in keys])
     )
-    return updated, connection.execute(insert(dimension).from_select(names, new)).rowcount
+    # of an INSERT, only a few drivers keep the count unasked
+    inserted = insert(dimension).from_select(names, new).execution_options(preserve_rowcount=True)
+    return updated, connection.execute(inserted).rowcount
 
 
 def _staging_table(
-    name: str, schema: pa.Schema, indexed: Collection[str] = (), keys: Sequence[str] = ()
+    name: str, schema: pa.Schema, indexed: Collection[str], keys: Sequence[str]
 ) -> Table:
-    """Return a temporary table, clustered by its keys if it has any. indexed: columns that are
-    indexed, whose texts are short."""
+    """Return a temporary table, clustered by its keys. indexed: columns that are indexed, whose
+    texts are short."""
     columns = [
         Column(
             quoted(f.name),
@@ -305,28 +302,8 @@ def _staging_table(
         for f in schema
     ]
     return Table(
-        name,
-        MetaData(),
-        *columns,
-        prefixes=["TEMPORARY"],
-        mysql_engine="InnoDB",
-        mysql_charset="utf8mb4",
-        sqlite_with_rowid=not keys,
+        name, MetaData(), *columns, prefixes=["TEMPORARY"], **table_options(clustered=True)
     )
-
-
-def _sort(connection: Connection, unsorted: Table, staging: Table) -> None:
-    """Move SQLite's rows to the staging table in the order of their keys. Of rows with the same key
-    the last one stays."""
-    names = [c.name for c in staging.columns]
-    arrival = next(
-        alias for alias in ("rowid", "oid", "_rowid_") if alias not in map(str.lower, names)
-    )
-    rows = select(*unsorted.columns).order_by(
-        *[unsorted.c[k.name] for k in staging.primary_key], literal_column(arrival)
-    )
-    connection.execute(insert(staging).prefix_with("OR REPLACE").from_select(names, rows))
-    system_of(connection).drop_temporary(connection, unsorted)
 
 
 def _record(

@@ -29,6 +29,7 @@ from sqlalchemy import (
 from semistream.positions import Kind
 from semistream.quality.scope import Scope
 from semistream.reasons import Reason
+from semistream.streaming.sinks.registry import sink_kind
 from semistream.warehouse.load_ids import batch_of, drain_of, partition_of
 from semistream.warehouse.records import unaccounted
 from semistream.warehouse.schema import (
@@ -64,14 +65,11 @@ def with_remedy(check: Check, scope: Scope) -> Check:
     if check.remedy:
         return check
     name = check.name.removeprefix("left_").removeprefix("right_")
-    again = (
-        f"put the rows back from a backup of the warehouse; or, while the source has all that "
-        f"was loaded, `semistream reset {scope.app}`, and load again."
-        if scope.sink == "sql"
-        else f"restore {scope.sink}, and the ledger, to a version of the same time, or load "
-        "into a new place under another --app name."
+    remedy = REMEDIES.get(name, "{again}").format(
+        again=sink_kind(scope.sink).put_back.format(app=scope.app, sink=scope.sink),
+        app=scope.app,
+        fact=scope.fact_name,
     )
-    remedy = REMEDIES.get(name, "{again}").format(again=again, app=scope.app, fact=scope.fact_name)
     return replace(check, remedy=remedy[0].upper() + remedy[1:])
 
 

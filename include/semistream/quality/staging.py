@@ -41,7 +41,7 @@ from sqlalchemy import (
 from semistream.quality.scope import Role, Scope
 from semistream.reasons import Reason
 from semistream.warehouse.bulk import bulk_insert
-from semistream.warehouse.dialects import system_of
+from semistream.warehouse.dialects import name_length, system_of, table_options
 from semistream.warehouse.load_ids import last_load
 from semistream.warehouse.schema import NAME, load_batches, load_inputs, unmatched
 from semistream.warehouse.types import KeyString, LongString
@@ -120,13 +120,7 @@ class Staging:
 
     def table(self, name: str, *columns: Column, rows: Iterable[Sequence[Any]] = ()) -> sa.Table:
         """Make a table with these rows."""
-        table = sa.Table(
-            f"{self.prefix}_{name}",
-            self.metadata,
-            *columns,
-            mysql_engine="InnoDB",
-            mysql_charset="utf8mb4",
-        )
+        table = sa.Table(f"{self.prefix}_{name}", self.metadata, *columns, **table_options())
         table.create(self.engine)
         self.insert(table, rows)
         return table
@@ -166,7 +160,7 @@ class Staging:
     def index(self, table: sa.Table, *columns: str) -> None:
         # an index name must be unique in the whole SQLite database
         Index(
-            f"ix_{table.name}_{len(table.indexes)}"[:64],
+            f"ix_{table.name}_{len(table.indexes)}"[: name_length()],
             *system_of(self.engine).indexable([table.c[c] for c in columns]),
         ).create(self.engine)
 

@@ -53,7 +53,7 @@ from semistream.quality.scope import (
 from semistream.quality.staging import Staging, stage_by_id
 from semistream.quality.stream_checks import recount, stream_checks
 from semistream.quality.wrong_rows import find_wrong_rows, stage_wrong_rows
-from semistream.streaming.sinks.registry import open_sink
+from semistream.streaming.sinks.registry import open_sink, sink_kind
 from semistream.streaming.sinks.warehouse import Warehouse
 from semistream.warehouse.bulk import say_nulled
 from semistream.warehouse.proof import read_proof
@@ -376,7 +376,7 @@ def _run(
         "run": f"{since}-up-to-{_position(scope.last)}",  # also the name of a directory
         "app": app,
         "fact_table": name,
-        "sink": scope.sink,
+        "sink": "" if sink_kind(scope.sink).in_warehouse else scope.sink,
         "figures": [[k, n] for k, n in figures.items()],
         "columns": [*NUMBERS, LONGEST],
         "commits": len(batches),

@@ -300,7 +300,7 @@ class Commits(AbstractContextManager["Commits"]):
     def _warn_of_others(self) -> None:
         """Warn if other apps load the same fact table: each app is proven by itself, but readers
         see the rows of all."""
-        if others := self.ledger.others(self.job.fact_table):
+        if others := self.ledger.others(self.job.fact_table, self._setting):
             log.warning(
                 "%s also has rows of %s: facts are counted and verified for each app by itself",
                 self.job.fact_table,

@@ -34,7 +34,7 @@ from sqlalchemy import (
 
 from semistream.errors import ConfigError
 from semistream.job import AnyJob, StreamStreamJob, parse_total
-from semistream.warehouse.dialects import System
+from semistream.warehouse.dialects import System, table_options
 from semistream.warehouse.load_ids import partition_of
 from semistream.warehouse.schema import row_key
 from semistream.warehouse.tables import index_name, index_options, quoted
@@ -78,9 +78,7 @@ class Closing:
             *(Column(quoted(k), fact.c[k].type, nullable=False) for k in self.keys),
             *(Column(quoted(name), _type(fact, name, total)) for name, total in self.totals),
             *row_key(),
-            mysql_engine="InnoDB",
-            mysql_charset="utf8mb4",
-            sqlite_with_rowid=False,
+            **table_options(clustered=True),
         )
         columns = [table.c[k] for k in self.keys]
         Index(index_name(table.name, "key"), *columns, **index_options(columns))
@@ -147,7 +145,10 @@ class Closing:
                 .where(these, *(k.is_not(None) for k in keys), mine)
                 .group_by(*keys)
             )
-            first += connection.execute(closed.insert().from_select(names, rows)).rowcount
+            # of an INSERT, only a few drivers keep the count unasked
+            written = closed.insert().from_select(names, rows)
+            counted = written.execution_options(preserve_rowcount=True)
+            first += connection.execute(counted).rowcount
         return first
 
     def _conditions(self, fact: Table, final: Final) -> Iterator[ColumnElement[bool]]:

@@ -228,12 +228,12 @@ class Ledger:
         )
         self._execute(noted)
 
-    def others(self, fact_table: str) -> list[str]:
-        """Return the other apps that have loaded into a fact table of the warehouse."""
+    def others(self, fact_table: str, sink: str) -> list[str]:
+        """Return the other apps that have loaded into a fact table through the same sink."""
         c = load_commits.c
         query = (
             select(c.app)
-            .where(c.fact_table == fact_table, c.sink == "sql", c.app != self.app)
+            .where(c.fact_table == fact_table, c.sink == sink, c.app != self.app)
             .distinct()
             .order_by(c.app)
         )

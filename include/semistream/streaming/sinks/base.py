@@ -45,10 +45,14 @@ class Sink(Protocol):
     return None where there is nothing to do.
 
     two_phase: ``commit`` has several steps and needs a durable record before it; all steps, and
-    ``commit`` itself, can be repeated.
+    ``commit`` itself, can be repeated; in_warehouse: joined tuples go to the fact table of the
+    warehouse; put_back: how rows that are lost or changed are put back, with ``{app}`` and
+    ``{sink}`` for the app's name and the setting.
     """
 
     two_phase: ClassVar[bool] = False
+    in_warehouse: ClassVar[bool]
+    put_back: ClassVar[str]
 
     @property
     def closing(self) -> Closing | None:

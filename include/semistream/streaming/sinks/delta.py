@@ -86,6 +86,11 @@ class DeltaSink(Sink):
     checkpoint: str
     warehouse: Warehouse
     two_phase: ClassVar[bool] = True
+    in_warehouse: ClassVar[bool] = False
+    put_back: ClassVar[str] = (
+        "restore {sink}, and the ledger, to a version of the same time, or load into a new place "
+        "under another --app name."
+    )
 
     @staticmethod
     def accepts(setting: str) -> bool:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
 import pyarrow as pa
 from sqlalchemy import Connection, Engine, inspect, select
@@ -30,6 +31,11 @@ class SqlSink(Sink):
     transaction. The rows are spooled, so that they can be written again after a lost connection."""
 
     warehouse: Warehouse
+    in_warehouse: ClassVar[bool] = True
+    put_back: ClassVar[str] = (
+        "put the rows back from a backup of the warehouse; or, while the source has all that "
+        "was loaded, `semistream reset {app}`, and load again."
+    )
 
     @property
     def closing(self) -> Closing | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,7 +16,18 @@ from semistream.warehouse.dialects.protocol import System
 from semistream.warehouse.dialects.rows import BulkError
 from semistream.warehouse.dialects.sqlite import Sqlite
 
-__all__ = ["SYSTEMS", "BulkError", "System", "connect", "said", "system_of", "with_variants"]
+__all__ = [
+    "SYSTEMS",
+    "BulkError",
+    "System",
+    "connect",
+    "index_options",
+    "name_length",
+    "said",
+    "system_of",
+    "table_options",
+    "with_variants",
+]
 
 SYSTEMS: list[System] = [Sqlite(), Mysql()]
 
@@ -68,6 +79,29 @@ def said(of: Engine | Connection, table: str) -> Iterator[None]:
             raise
         constraint, remedy = refusal
         raise ConfigError(table, constraint, str(e.orig), remedy) from None
+
+
+def table_options(*, clustered: bool = False, numbered: bool = False) -> dict[str, Any]:
+    """Return the options of a new table, for whichever system it is made in; see ``System``."""
+    return {
+        name: value
+        for system in SYSTEMS
+        for name, value in system.table_options(clustered, numbered).items()
+    }
+
+
+def index_options(long: Collection[str], length: int) -> dict[str, Any]:
+    """Return the options of a new index, for whichever system it is made in; see ``System``."""
+    return {
+        name: value
+        for system in SYSTEMS
+        for name, value in system.index_options(long, length).items()
+    }
+
+
+def name_length() -> int:
+    """Return the most characters that the name of an index has in every system."""
+    return min(system.name_length for system in SYSTEMS)
 
 
 def with_variants(kind: Any) -> Any:
