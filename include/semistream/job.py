@@ -190,6 +190,11 @@ class Dimension(Settings):
         "or for their keys; when more are, nothing is "
         "provisioned",
     )
+    allow_empty: bool = Field(
+        False,
+        description="Whether its source may have no row that can be taken; "
+        "otherwise nothing is provisioned then",
+    )
 
     @property
     def surrogate_key(self) -> str:
