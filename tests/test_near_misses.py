@@ -172,6 +172,7 @@ def test_the_sample_is_of_all_of_the_stream_and_of_keys_only(size):
     for batch in unmatched.to_batches(size):
         sample.add(batch)
     keys = sample.keys().column(0).to_pylist()
+    assert keys == sorted(set(keys)) and {i % 2 for i in keys} == {0, 1}
     assert SAMPLE / 4 < len(keys) <= 2 * SAMPLE and not any(i % 3 for i in keys)
     assert keys[0] < rows / 50 and keys[-1] > rows * 49 / 50
     assert SampledKeys(["k"], [1]).keys() is None

@@ -306,7 +306,7 @@ def test_sound(warehouse_url, tmp_path):
     tables = sa.inspect(loader.engine).get_table_names()
     result = check(loader, tmp_path / "reports")
     assert result.success, str(result)
-    assert len(result.results) == 23 and not result.notes
+    assert len(result.results) == 24 and not result.notes
     assert result.figures == {
         "rows read": 180,
         "matched": 156,
@@ -770,7 +770,7 @@ def test_a_failure_stays_open_until_the_same_batches_pass(warehouse_url, tmp_pat
         connection.execute(loader.fact.insert(), lost)
     mended = check(loader, reports, since_last=True)
     assert mended.success and mended.figures["rows read"] == 3 * PER_BATCH
-    assert mended.proof.startswith("yes: batches 0 to 2, 23 checks on ")
+    assert mended.proof.startswith("yes: batches 0 to 2, 24 checks on ")
 
 
 @pytest.mark.parametrize(
@@ -872,7 +872,7 @@ def test_what_holds_says_of_which_batches_and_when(tmp_path):
     loader = Loader(f"sqlite:///{tmp_path / 'warehouse.db'}", tmp_path)
     loader.load(range(BATCHES))
     assert re.search(
-        r"all 23 checks hold\. Complete: yes: batches 0 to 2, 23 checks on 20\d\d-.* "
+        r"all 24 checks hold\. Complete: yes: batches 0 to 2, 24 checks on 20\d\d-.* "
         r"UTC\.",
         str(check(loader, tmp_path / "reports")),
     )
@@ -1209,7 +1209,7 @@ def test_source_gone(warehouse_url, tmp_path):
     loader.load(range(BATCHES))
     (loader.directory / "orders-1.parquet").unlink()
     result = check(loader, tmp_path / "reports")
-    assert result.success and len(result.results) == 18
+    assert result.success and len(result.results) == 19
     assert "orders-1.parquet is gone" in result.notes[0]
     assert "not counted again" in result.report.read_text()
 
@@ -1369,7 +1369,7 @@ def test_report_in_a_browser_offline(tmp_path):
         assert ["complete" in r.text for r in rows] == [True, True]
         assert "not complete" in rows[0].text
         rows[0].find_element("tag name", "a").click()
-        assert browser.find_element("tag name", "h1").text == "sales: 5 of 23 checks failed"
+        assert browser.find_element("tag name", "h1").text == "sales: 5 of 24 checks failed"
         assert browser.title == "sales: 5 failed"
         shown = browser.find_element("id", "none_missing").text
         assert "Every stream tuple has arrived" in shown

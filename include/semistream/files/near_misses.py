@@ -7,8 +7,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -50,32 +52,43 @@ FORMS = (
 
 
 class SampledKeys:
-    """A sample of the join keys of tuples without a match: every n-th, so that there are at most
-    2 ``SAMPLE``.
+    """A sample of the join keys of tuples without a match, at most 2 ``SAMPLE``, drawn evenly over
+    the stream. The distance between two of them varies, as a stream may have a rhythm.
 
     columns: the positions of the stream's join columns, in the order of R's.
     """
 
     def __init__(self, names: Sequence[str], columns: Sequence[int]):
         self._names, self._columns = list(names), list(columns)
-        self._stride, self._seen = 1, 0
+        self._distance, self._seen, self._next = 1, 0, 0  # the mean distance, and tuples
         self._batches: list[pa.RecordBatch] = []
 
     def add(self, unmatched: pa.RecordBatch) -> None:
         """Take in what an operator returned as unmatched: stream tuples, and the reason in the last
         column."""
-        first, self._seen = -self._seen % self._stride, self._seen + unmatched.num_rows
-        if first >= unmatched.num_rows:
+        before, self._seen = self._seen, self._seen + unmatched.num_rows
+        places = list[int]()
+        while self._next < self._seen:
+            places.append(self._next - before)
+            self._next += (
+                int(self._random.integers(1, 2 * self._distance)) if self._distance > 1 else 1
+            )
+        if not places:
             return
-        drawn = unmatched.take(pa.array(range(first, unmatched.num_rows, self._stride)))
+        drawn = unmatched.take(pa.array(places))
         keys = pa.RecordBatch.from_arrays(
             [drawn.column(i) for i in self._columns], names=self._names
         ).filter(pc.equal(drawn.columns[-1], Reason.NO_MATCH))
         self._batches.append(keys)
         while sum(batch.num_rows for batch in self._batches) > 2 * SAMPLE:
             held = pa.concat_batches(self._batches)
-            self._batches = [held.take(pa.array(range(0, held.num_rows, 2)))]
-            self._stride *= 2
+            half = self._random.choice(held.num_rows, held.num_rows // 2, replace=False)
+            self._batches = [held.take(pa.array(np.sort(half)))]
+            self._distance *= 2
+
+    @cached_property
+    def _random(self) -> np.random.Generator:
+        return np.random.default_rng(0)  # made where it is needed, as its import takes 10 ms
 
     def keys(self) -> pa.RecordBatch | None:
         """Return the sample, or None if there is none."""
@@ -137,6 +150,11 @@ def is_suspicious(matched: int, unmatched: int) -> bool:
     return unmatched > SHARE * (matched + unmatched)
 
 
+def comparable(kinds: Sequence[pa.DataType]) -> bool:
+    """Return whether keys of these canonical types may have other forms."""
+    return any(map(pa.types.is_string, kinds)) and not any(map(pa.types.is_binary, kinds))
+
+
 def near_misses(keys: pa.RecordBatch, relation: SnapshotRelation) -> NearMisses | None:
     """Find the fewest forms in which most keys without a match have one. None: no key column is a
     text, or fewer than ``LEAST`` of the keys would match.
@@ -148,8 +166,7 @@ def near_misses(keys: pa.RecordBatch, relation: SnapshotRelation) -> NearMisses 
     kinds = relation.keys.types
     texts = [i for i, kind in enumerate(kinds) if pa.types.is_string(kind)]
     columns = [canonical(column, kind) for column, kind in zip(keys.columns, kinds, strict=True)]
-    comparable = texts and not any(map(pa.types.is_binary, kinds))
-    sample = _distinct(columns)[:SAMPLE] if comparable else []
+    sample = _distinct(columns)[:SAMPLE] if comparable(kinds) else []
     if not sample:
         return None
     known = {i: relation.manifest.formats.get(relation.keys.master[i], {}) for i in texts}

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import shutil
 import signal
 import threading
@@ -30,14 +31,15 @@ from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from sqlalchemy.exc import SQLAlchemyError
 
 from semistream.durable import read_checked, write_checked, write_json
 from semistream.errors import SemistreamError, StateError, TooManyRows
-from semistream.job import AnyJob, Job, StreamStreamJob
+from semistream.job import AnyJob, Job, StreamStreamJob, only_role
 from semistream.master.manifest import decode_schema, encode_schema
 from semistream.master.published import ANEW
 from semistream.paths import Paths
-from semistream.positions import Kind
+from semistream.positions import START, Kind, Position
 from semistream.sizing import known_costs
 from semistream.sizing.plan import Plan
 from semistream.sizing.role_plan import RolePlan
@@ -74,6 +76,7 @@ from semistream.streaming.status import StatusFile, clear_stop, stop_requested
 from semistream.streaming.stream_stream_planning import StreamStreamPlanner
 from semistream.streaming.summary import Totals
 from semistream.streaming.task import Work, warm_up
+from semistream.streaming.unmatched_keys import look_into_misses
 from semistream.streaming.waiting import SAMPLED
 from semistream.warehouse.ledger import parts_of, retrying
 from semistream.warehouse.records import LoadRecord
@@ -81,6 +84,7 @@ from semistream.warehouse.records import LoadRecord
 log = logging.getLogger(__name__)
 STOPPING = "asked to stop: finishing what waits"
 SCHEMAS = "streams.json"  # file of a checkpoint: the columns of each stream, as Arrow schemas
+FIRST_LOOK = 1000  # finished tuples
 HISTORY = 200  # partition commits whose sketches tell which keys are frequent
 WORKERS_READY = 30  # s
 INTERRUPTED = 10_000  # ms after which a query that is to stop has been interrupted
@@ -131,6 +135,8 @@ class App:
         self._of_jvm: StopHandler | None = None
         self._starting: threading.Thread | None = None  # starts the Python workers
         self._called = time.time()  # when Spark last gave a batch; it lists the source after that
+        self._before: Position | None = None  # the newest commit of former runs
+        self._look_at: float = FIRST_LOOK  # finished tuples at the next look into those unmatched
 
     def check(self) -> None:
         """Check everything that can be checked without Spark. Raises ConfigError."""
@@ -234,6 +240,7 @@ class App:
         """Continue from the checkpoint. A drain that a crash interrupted is finished here; a batch
         is finished when Spark gives it again."""
         progress = self.commits.take_up()
+        self._before = self.commits.last
         self._check_lists()
         newest = self.commits.ledger.newest_job()
         if newest is not None:
@@ -336,6 +343,11 @@ class App:
                         log.info(STOPPING)
                     logged = True
                     query.stop()
+                elif (
+                    self.settings.trigger != AVAILABLE_NOW and self.totals.finished >= self._look_at
+                ):
+                    said = self._look_into_misses()
+                    self._look_at = math.inf if said else 2 * self.totals.finished
                 elif self._drain_due():
                     with self._border:
                         if self._drain_due():  # under the lock: a batch may have failed
@@ -535,6 +547,36 @@ class App:
         )
         return None if more or not at.sources else self._called
 
+    def _look_into_misses(self) -> list[str]:
+        """Warn if many tuples of this run have no master data, or more than in former runs, and say
+        why their keys may match nothing. Return the sentences. A run looks at its end; one whose
+        trigger is an interval also while it goes on, until there is something to say, whenever its
+        tuples have doubled."""
+        number = self.commits.last
+        if not isinstance(self.job, Job) or number is None or not self.totals.unmatched:
+            return []
+        (plan,) = self.planner.plan.joins
+        assert isinstance(plan, RolePlan)
+        warehouse, role = self.commits.warehouse, only_role(self.job)
+
+        def look() -> list[str]:
+            with warehouse.engine.connect() as connection:
+                return look_into_misses(
+                    connection,
+                    self.app,
+                    role,
+                    Path(plan.snapshot),
+                    (self._before or START, number),
+                    self.totals,
+                )
+
+        said = list[str]()
+        with suppress(SQLAlchemyError):  # the load is not to fail by what explains it
+            said = retrying(look, self.settings.retry)
+        for sentence in said:
+            log.warning("%s: %s", self.app, sentence)
+        return said
+
     # ---- stop
 
     def _stop_requested(self) -> bool:
@@ -581,6 +623,7 @@ class App:
             "app": self.app,
             "job": self.job.name,
             **self.totals.summary(self.planner.plan),
+            "warnings": self._look_into_misses(),
             "waiting": self.commits.waiting,
             "sides": self.commits.waiting_by_side,
             "memory_budget": int(self.planner.settings.memory),
