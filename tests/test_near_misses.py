@@ -239,3 +239,18 @@ def test_master_data_without_a_row_are_refused(master, console, run):
     code, _, err = run(*join)
     assert code == 2 and "'snapshot' must have a row with a key" in err
     assert run(*join, "--allow-empty")[0] == 0
+
+
+def test_a_dimension_without_a_row_is_refused_by_provision(run, tmp_path):
+    (tmp_path / "product.csv").write_text("sku,price\n")
+    job = tmp_path / "sales.yaml"
+    job.write_text(
+        "name: sales\nstream: {format: csv, path: in, columns: product STRING, id: [product]}\n"
+        "master: {name: product, path: product.csv}\non: {product: sku}\nfact_table: fact_sales\n"
+    )
+    code, _, err = run("provision", job)
+    assert code == 1 and "product.csv has no row" in err and "allow_empty: true" in err
+    assert not list(tmp_path.glob("var/snapshots/product/*/v*"))
+    job.write_text(job.read_text().replace("product.csv}", "product.csv, allow_empty: true}"))
+    code, out, err = run("provision", job)
+    assert code == 0 and "snapshot v000001: 0 rows" in out, err

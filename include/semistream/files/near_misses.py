@@ -166,7 +166,9 @@ def near_misses(keys: pa.RecordBatch, relation: SnapshotRelation) -> NearMisses 
     kinds = relation.keys.types
     texts = [i for i, kind in enumerate(kinds) if pa.types.is_string(kind)]
     columns = [canonical(column, kind) for column, kind in zip(keys.columns, kinds, strict=True)]
-    sample = _distinct(columns)[:SAMPLE] if comparable(kinds) else []
+    distinct = _distinct(columns) if comparable(kinds) else []
+    count = min(len(distinct), SAMPLE)
+    sample = [distinct[i * len(distinct) // count] for i in range(count)]
     if not sample:
         return None
     known = {i: relation.manifest.formats.get(relation.keys.master[i], {}) for i in texts}

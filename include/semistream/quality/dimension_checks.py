@@ -264,7 +264,8 @@ def look_into_misses(staging: Staging, scope: Scope, role: Role) -> str:
             snapshot = role.snapshots / role.versions.get(scope.last, "")
             found = find_near_misses(connection, loads, role.name, role.on, snapshot)
     why = "" if found is None else f"{found}: formats: {found.declaration}."
-    said += [f"{why[0].upper()}{why[1:]}"] if why else []
+    why = why[:1].upper() + why[1:]
+    said += [why] if why else []
     for sentence in said:
         log.warning("%s: %s", scope.app, sentence)
     staging.notes += said

@@ -557,22 +557,17 @@ class App:
             return []
         (plan,) = self.planner.plan.joins
         assert isinstance(plan, RolePlan)
-        warehouse, role = self.commits.warehouse, only_role(self.job)
-
-        def look() -> list[str]:
-            with warehouse.engine.connect() as connection:
-                return look_into_misses(
-                    connection,
-                    self.app,
-                    role,
-                    Path(plan.snapshot),
-                    (self._before or START, number),
-                    self.totals,
-                )
-
         said = list[str]()
-        with suppress(SQLAlchemyError):  # the load is not to fail by what explains it
-            said = retrying(look, self.settings.retry)
+        # the load is not to fail by what explains it
+        with suppress(SQLAlchemyError), self.commits.warehouse.engine.connect() as connection:
+            said = look_into_misses(
+                connection,
+                self.app,
+                only_role(self.job),
+                Path(plan.snapshot),
+                (self._before or START, number),
+                self.totals,
+            )
         for sentence in said:
             log.warning("%s: %s", self.app, sentence)
         return said
