@@ -75,11 +75,12 @@ class SampledKeys:
             )
         if not places:
             return
-        drawn = unmatched.take(pa.array(places))
-        keys = pa.RecordBatch.from_arrays(
-            [drawn.column(i) for i in self._columns], names=self._names
-        ).filter(pc.equal(drawn.columns[-1], Reason.NO_MATCH))
-        self._batches.append(keys)
+        *keys, reasons = (
+            unmatched.column(i).take(pa.array(places))
+            for i in (*self._columns, unmatched.num_columns - 1)
+        )
+        drawn = pa.RecordBatch.from_arrays(keys, names=self._names)
+        self._batches.append(drawn.filter(pc.equal(reasons, Reason.NO_MATCH)))
         while sum(batch.num_rows for batch in self._batches) > 2 * SAMPLE:
             held = pa.concat_batches(self._batches)
             half = self._random.choice(held.num_rows, held.num_rows // 2, replace=False)
