@@ -365,19 +365,19 @@ def with_roles(values: dict[str, Any]) -> dict[str, Any]:
             f"Give each role its own dimension, {', '.join(SHORT_FORM[1:])}.",
         )
     if roles is None:
-        if "master" not in values:
+        if not given:
             return values
-        master = values["master"]
+        master = values.get("master", {})
         short = {name: values[name] for name in SHORT_FORM[1:] if name in values}
         name = master.get("name") if isinstance(master, dict) else master
-        if not name:
+        if not isinstance(name, str):
             raise ConfigError(
-                "master.name",
-                "must be given",
-                None,
-                f"It means: {Dimension.model_fields['name'].description}",
+                "master",
+                "must be the name of a dimension, or a mapping with its name",
+                master or None,
+                "For instance master: {name: product, path: product.csv}.",
             )
-        roles = {str(name): {"dimension": master, **short}}
+        roles = {name: {"dimension": master, **short}}
     if not isinstance(roles, dict) or not all(
         isinstance(role, (dict, Role)) for role in roles.values()
     ):
@@ -407,6 +407,18 @@ def _role(name: str, given: Any) -> Any:
     if isinstance(role["dimension"], dict):
         role["dimension"] = {"name": name, **role["dimension"]}
     return {"name": name, **role}
+
+
+def as_given(error: ConfigError, values: dict[str, Any]) -> ConfigError:
+    """Return an error about a job with the parameter's name in the form in which the values are
+    given, which may be the short form of one role."""
+    if "master" not in values:
+        return error
+    (name,) = with_roles(values)["dimensions"]
+    place = error.parameter.removeprefix(f"dimensions.{name}.")
+    return ConfigError(
+        re.sub(r"^dimension(?=\.|$)", "master", place), error.constraint, error.value, error.remedy
+    )
 
 
 def check_same(one: Dimension, where: str, other: Dimension, elsewhere: str) -> None:
