@@ -645,6 +645,14 @@ BREAKS: dict[str, tuple[Break, dict[str, dict], dict]] = {
         {"unparsable": {"rows_read": 180}, "unmatched_rows": {"batch": 1}},
         {},
     ),
+    "more than the limit have no master data": (
+        sql(
+            "UPDATE load_rejections SET tuples = 80 WHERE reason = 'no_match' AND "
+            f"load_id = {load_id(1, 1, 0, 1)}"
+        ),
+        {"unmatched_share": {"rows_read": 180}, "unmatched_rows": {"batch": 1}},
+        {},
+    ),
     "the reasons do not add up": (
         sql(f"DELETE FROM load_rejections WHERE load_id = {load_id(1, 1, 0, 0)}"),
         {"unmatched_rows": {"batch": 1, "reason": "(all)"}},

@@ -69,8 +69,8 @@ from semistream.warehouse.tables import existing_table
 
 S = TypeVar("S", bound=Settings)
 BATCHES_SHOWN = 100
-# settings of a stream, and of a role, that only the verdict uses
-JUDGED, JUDGED_OF_ROLE = ("max_unparsable", "unique_ids"), ("max_unmatched",)
+JUDGED = ("max_unparsable", "unique_ids")  # settings of a stream that only the verdict uses
+JUDGED_OF_ROLE = ("max_unmatched",)  # likewise of a role
 SAMPLE = 1000  # how many facts, and how many unmatched tuples, are joined again
 # the columns of a batch in the report
 LONGEST = "longest wait"  # that a tuple waited for its master data
