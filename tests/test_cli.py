@@ -331,7 +331,7 @@ def test_types_found(run):
 )
 def test_files_without_rows(stream, master, rows, join):
     put(stream, master)
-    stats = join(join_type="left")
+    stats = join("--allow-empty", join_type="left")
     assert stats["rows_read"] == rows == table("out.parquet").num_rows
 
 

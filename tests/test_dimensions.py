@@ -32,6 +32,7 @@ def job(
     columns=(),
     schema=None,
     max_rejected=1,
+    allow_empty=False,
     name="product",
 ):
     return Job.load(
@@ -48,6 +49,7 @@ def job(
                 "business_key": business_key,
                 "columns": schema,
                 "max_rejected": max_rejected,
+                "allow_empty": allow_empty,
             },
         }
     )
@@ -377,6 +379,22 @@ def test_too_many_rows_that_cannot_be_taken_leave_the_dimension_as_it_was(wareho
     assert rejects(warehouse) == []
     # a duplicate is none of them
     assert counts(provision(job(path, max_rejected=0.015), warehouse))[3] == 4
+
+
+@pytest.mark.parametrize("rows", ["", ",1\n"])  # none, and one without a key
+def test_a_dimension_without_a_row_is_refused_unless_it_may_be_empty(warehouse, tmp_path, rows):
+    path = tmp_path / "products.csv"
+    path.write_text("sku,price\n" + rows)
+    with pytest.raises(SemistreamError, match=r"(?s)no tuple would match.*allow_empty: true"):
+        provision(job(path), warehouse)
+    assert not inspect(warehouse).has_table("dim_product")
+    path.write_text("sku,price\na,1\n")
+    provision(job(path), warehouse)
+    path.write_text("sku,price\n" + rows)
+    with pytest.raises(SemistreamError, match="dim_product is as it was"):
+        provision(job(path), warehouse)
+    assert [r["sku"] for r in stored(warehouse)] == ["a"]
+    assert counts(provision(job(path, allow_empty=True), warehouse))[0] == 0
 
 
 MYSQL = {  # column: type, what is put in, what the dimension has

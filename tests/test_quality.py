@@ -52,7 +52,7 @@ def test_sound(loader):
     tables = sa.inspect(loader.engine).get_table_names()
     result = check(loader)
     assert result.success, str(result)
-    assert len(result.results) == 23 and not result.notes
+    assert len(result.results) == 24 and not result.notes
     assert result.figures == {
         "rows read": 180,
         "matched": 156,
@@ -387,6 +387,14 @@ BREAKS: dict[str, tuple[Break, dict[str, dict], dict]] = {
         {"unparsable": {"rows_read": 180}, "unmatched_rows": {"batch": 1}},
         {},
     ),
+    "more than the limit have no master data": (
+        sql(
+            "UPDATE load_rejections SET tuples = 80 WHERE reason = 'no_match' AND "
+            f"load_id = {load_id(1, 1, 0, 1)}"
+        ),
+        {"unmatched_share": {"rows_read": 180}, "unmatched_rows": {"batch": 1}},
+        {},
+    ),
     "the reasons do not add up": (
         sql(f"DELETE FROM load_rejections WHERE load_id = {load_id(1, 1, 0, 0)}"),
         {"unmatched_rows": {"batch": 1, "reason": "(all)"}},
@@ -507,7 +515,7 @@ def test_a_failure_stays_open_until_the_same_batches_pass(loader):
         connection.execute(loader.fact.insert(), lost)
     mended = check(loader, since_last=True)
     assert mended.success and mended.figures["rows read"] == 3 * PER_BATCH
-    assert mended.proof.startswith("yes: batches 0 to 2, 23 checks on ")
+    assert mended.proof.startswith("yes: batches 0 to 2, 24 checks on ")
 
 
 @pytest.mark.parametrize(
@@ -607,7 +615,7 @@ def test_the_sample_is_drawn_anew_and_as_large_as_it_is_told(loader, tmp_path):
 def test_what_holds_says_of_which_batches_and_when(loader):
     loader.load(range(BATCHES))
     assert re.search(
-        r"all 23 checks hold\. Complete: yes: batches 0 to 2, 23 checks on 20\d\d-.* "
+        r"all 24 checks hold\. Complete: yes: batches 0 to 2, 24 checks on 20\d\d-.* "
         r"UTC\.",
         str(check(loader)),
     )
@@ -925,7 +933,7 @@ def test_source_gone(loader):
     loader.load(range(BATCHES))
     (loader.directory / "orders-1.parquet").unlink()
     result = check(loader)
-    assert result.success and len(result.results) == 18
+    assert result.success and len(result.results) == 19
     assert "orders-1.parquet is gone" in result.notes[0]
     assert "not counted again" in result.report.read_text()
 
@@ -1083,7 +1091,7 @@ def test_report_in_a_browser_offline(loader, tmp_path):
         assert ["complete" in r.text for r in rows] == [True, True]
         assert "not complete" in rows[0].text
         rows[0].find_element("tag name", "a").click()
-        assert browser.find_element("tag name", "h1").text == "sales: 5 of 23 checks failed"
+        assert browser.find_element("tag name", "h1").text == "sales: 5 of 24 checks failed"
         assert browser.title == "sales: 5 failed"
         shown = browser.find_element("id", "none_missing").text
         assert "Every stream tuple has arrived" in shown

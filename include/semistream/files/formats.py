@@ -67,6 +67,8 @@ def _normal(texts: pa.Array, form: ColumnFormat) -> pa.Array:
         texts = _cased(texts, form.case)
         if form.unicode:
             texts = pc.utf8_normalize(texts, form.unicode)
+    if form.fraction:
+        texts = pc.replace_substring_regex(texts, r"^(-?[0-9]+)\.0+$", r"\1")
     if form.zeros == "strip":
         return pc.replace_substring_regex(texts, "^0+([0-9]+)$", r"\1")
     if form.zeros:

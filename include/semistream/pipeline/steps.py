@@ -235,8 +235,8 @@ def verify(
     names checks and rows, if it is not.
 
     since_last: check only what is not proven yet; sample: how many facts and unmatched tuples are
-    joined again; job: a job's file, whose limits (max_unparsable, unique_ids) replace those that
-    the app was loaded with.
+    joined again; job: a job's file, whose limits (max_unparsable, unique_ids, max_unmatched)
+    replace those that the app was loaded with.
     """
     from semistream import quality, workloads
 

@@ -207,7 +207,8 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
     table.add_section()
     said, _, why = summary["complete"].partition(": ")
     table.add_row("complete", "", said)
-    table.caption = f"Complete: {why}\nReport: {summary['report']}"
+    warnings = "".join(f"Warning: {sentence}\n" for sentence in run.get("warnings", ()))
+    table.caption = f"{warnings}Complete: {why}\nReport: {summary['report']}"
     table.caption_justify = "left"
     return table
 

@@ -152,6 +152,8 @@ def _provision(
             read, reasons = staged.read, staged.reasons
             if sum(reasons.values()) > of.max_rejected * read:
                 raise TooManyRejected(of, read, reasons, staged.first)
+            if sum(reasons.values()) == read and not of.allow_empty:
+                raise EmptyDimension(of, read)
         count = connection.scalar(select(func.count()).select_from(staging)) or 0
         if duplicates := read - sum(reasons.values()) - count:
             reasons["duplicate_key"] = duplicates
@@ -194,6 +196,19 @@ class TooManyRejected(SemistreamError):
             f"of the dimension {of.name}). Where a column holds other values than its "
             f"type tells of, declare it a STRING (columns of the dimension). "
             f"{dimension_name(of.name)} is as it was. The first:{rows}"
+        )
+
+
+class EmptyDimension(SemistreamError):
+    """A dimension's source has no row that can be taken, and the dimension does not allow it; its
+    table is unchanged."""
+
+    def __init__(self, of: Dimension, read: int):
+        rows = f"{read:,} rows, none of which can be taken" if read else "no row"
+        super().__init__(
+            f"{of.path or of.table} has {rows}: no tuple would match the dimension {of.name}. "
+            f"{dimension_name(of.name)} is as it was. Check the source. Where it may be empty: "
+            "allow_empty: true (setting of the dimension)."
         )
 
 

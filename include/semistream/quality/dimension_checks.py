@@ -1,19 +1,40 @@
-"""The expectations of one dimension, in the role in which it was joined: the facts' surrogate keys
-and copied columns, a sample joined again, and how many rows its keys tell."""
+"""The expectations of one dimension, in the role in which it was joined: how many tuples have no
+row of it, the facts' surrogate keys and copied columns, a sample joined again, and how many rows
+its keys tell."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy import ColumnElement, FromClause, Select, and_, case, literal, null, or_, select
+from sqlalchemy import (
+    ColumnElement,
+    FromClause,
+    Select,
+    and_,
+    case,
+    func,
+    literal,
+    null,
+    or_,
+    select,
+)
 
+from semistream.files.near_misses import is_suspicious
 from semistream.quality.checks import Check, listed, load_of
 from semistream.quality.join_size import stage_join_sizes
 from semistream.quality.older_versions import stage_older
 from semistream.quality.scope import Role, Scope
 from semistream.quality.staging import Older, Sample, Staging, drawn_facts, stage_sample
+from semistream.reasons import Reason
+from semistream.streaming.unmatched_keys import find_near_misses
+from semistream.warehouse.load_ids import last_load
+from semistream.warehouse.match_history import MISSING, newest_rise
+from semistream.warehouse.schema import load_inputs, load_rejections
+
+log = logging.getLogger(__name__)
 
 
 def dimension_checks(
@@ -21,6 +42,7 @@ def dimension_checks(
 ) -> Iterator[Check]:
     """Yield the checks of a role that are possible. size: how many facts, and how many unmatched
     tuples, are joined again; seed: by which they are drawn."""
+    yield unmatched_share(scope, role, look_into_misses(staging, scope, role))
     sizes = stage_join_sizes(staging, scope, role)
     older = stage_older(staging, scope, role)
     sample = stage_sample(staging, scope, role, size, seed)
@@ -206,6 +228,69 @@ def sample_unmatched(role: Role, sample: Sample, size: int) -> Check:
                 ),
             )
         ),
+    )
+
+
+def look_into_misses(staging: Staging, scope: Scope, role: Role) -> str:
+    """Note, for the log and the report, that more tuples than before have no row of the dimension,
+    and which keys would match in another form. Return a sentence on the latter; "": there are
+    none."""
+    loads = scope.settled + 1, last_load(scope.number, scope.last)
+    r, said = load_rejections.c, list[str]()
+    with staging.engine.connect() as connection:
+        rise = newest_rise(connection, scope.app, role.name, scope.first, scope.last)
+        said += [] if rise is None else [f"{rise}."]
+        counts = _counts(scope, role)
+        read, missing = connection.execute(select(counts.c.rows_read, counts.c.unmatched)).one()
+        no_match = connection.scalar(
+            select(func.coalesce(func.sum(r.tuples), 0)).where(
+                r.load_id.between(*loads), r.role == role.name, r.reason == Reason.NO_MATCH
+            )
+        )
+        found = None
+        if is_suspicious(int(read - missing), int(no_match or 0)):
+            snapshot = role.snapshots / role.versions.get(scope.last, "")
+            found = find_near_misses(connection, loads, role.name, role.on, snapshot)
+    why = "" if found is None else f"{found}: formats: {found.declaration}."
+    why = why[:1].upper() + why[1:]
+    said += [why] if why else []
+    for sentence in said:
+        log.warning("%s: %s", scope.app, sentence)
+    staging.notes += said
+    return why
+
+
+def _counts(scope: Scope, role: Role) -> sa.Subquery:
+    """Return (rows_read, unmatched) of the loads since the last time that no tuple waited, so that
+    tuples which were read earlier and finished later do not count by halves."""
+    i, r = load_inputs.c, load_rejections.c
+    loads = scope.settled + 1, last_load(scope.number, scope.last)
+    read = select(func.coalesce(func.sum(i.rows_read), 0)).where(
+        i.load_id.between(*loads), i.role == role.name
+    )
+    missing = select(func.coalesce(func.sum(r.tuples), 0)).where(
+        r.load_id.between(*loads), r.role == role.name, r.reason.in_(MISSING)
+    )
+    return select(
+        read.scalar_subquery().label("rows_read"), missing.scalar_subquery().label("unmatched")
+    ).subquery("counts")
+
+
+def unmatched_share(scope: Scope, role: Role, why: str) -> Check:
+    """Return the check of ``max_unmatched``. why: a sentence on near misses, or empty."""
+    counts = _counts(scope, role)
+    return Check(
+        "unmatched_share",
+        f"No more than {role.max_unmatched:.4g} of the tuples have no row of {role.name}",
+        f"A tuple without a row of {role.dimension.name}, or without a key, is kept in unmatched. "
+        "Where most are, the master data are seldom those that are meant, or the keys are written "
+        "otherwise. The limit is max_unmatched of the job's role. Counted is what was read since "
+        "the last time that no tuple waited.",
+        select(counts).where(counts.c.unmatched > role.max_unmatched * counts.c.rows_read),
+        f"{why} Where the master data are not those that are meant, provision them, "
+        f"`semistream reset {scope.app}`, and load again. Where so many tuples rightly have none, "
+        f"raise max_unmatched of the role {role.name} in the job, and `semistream verify "
+        f"{scope.app} --job FILE`.".strip(),
     )
 
 

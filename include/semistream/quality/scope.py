@@ -127,6 +127,7 @@ class Role:
     business_key: tuple[str, ...]
     unique: bool  # whether a stream tuple matches one master row at most
     left: bool
+    max_unmatched: float
     version: str  # the version of the master data that the dimension table has
     snapshots: Path  # the directory of the master data's versions
     versions: dict[Position, str] = field(default_factory=dict)
@@ -423,6 +424,7 @@ def _role(
         business_key,
         is_unique(connection, dimension, list(role.key), business_key),
         left,
+        role.max_unmatched,
         versions.get(of.last, "") if version is None else version,
         snapshot_root(snapshots, role.dimension.name, role.key),
         versions,

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import func, select
@@ -53,6 +53,7 @@ from semistream.quality.scope import (
 from semistream.quality.staging import Staging, stage_by_id
 from semistream.quality.stream_checks import recount, stream_checks
 from semistream.quality.wrong_rows import find_wrong_rows, stage_wrong_rows
+from semistream.settings import Settings
 from semistream.streaming.sinks.registry import open_sink, sink_kind
 from semistream.streaming.sinks.warehouse import Warehouse
 from semistream.warehouse.bulk import say_nulled
@@ -67,9 +68,11 @@ from semistream.warehouse.schema import (
 )
 from semistream.warehouse.tables import existing_table
 
+S = TypeVar("S", bound=Settings)
 BATCHES_SHOWN = 100
 ROWS_TOLD = 5  # of a failed check, in a log or an error message
 JUDGED = ("max_unparsable", "unique_ids")  # settings of a stream that only the verdict uses
+JUDGED_OF_ROLE = ("max_unmatched",)  # likewise of a role
 SAMPLE = 1000  # how many facts, and how many unmatched tuples, are joined again
 # the columns of a batch in the report
 LONGEST = "longest wait"  # that a tuple waited for its master data
@@ -150,7 +153,7 @@ def verify(
     """Check everything that `app` has committed.
 
     since_last: check only what comes after the part that is already proven. job: what the app
-    loads; default: the ledger's record; limits: a job whose JUDGED settings replace those of
+    loads; default: the ledger's record; limits: a job whose judged settings replace those of
     ``job``. reports_dir, reports_kept: where Data Docs are written, and how many to keep;
     snapshots: where the master data's snapshots are; the environment
     gives the defaults. sample: how many facts, and how many unmatched tuples, are joined again;
@@ -210,7 +213,7 @@ def verify(
 
 
 def _with_limits(job: AnyJob, limits: AnyJob | None) -> AnyJob:
-    """Return the job as it was loaded, with the JUDGED settings of another one."""
+    """Return the job as it was loaded, with the judged settings of another one."""
     if limits is None:
         return job
     if type(job) is not type(limits):
@@ -220,15 +223,20 @@ def _with_limits(job: AnyJob, limits: AnyJob | None) -> AnyJob:
             limits.name,
             "Name the file of the job that was loaded.",
         )
-    names = ("stream",) if isinstance(job, Job) else SIDES
-    return job.model_copy(
-        update={
-            name: getattr(job, name).model_copy(
-                update={setting: getattr(getattr(limits, name), setting) for setting in JUDGED}
-            )
-            for name in names
+    if isinstance(job, Job) and isinstance(limits, Job):
+        roles = {
+            name: _judged(role, limits.dimensions.get(name, role), JUDGED_OF_ROLE)
+            for name, role in job.dimensions.items()
         }
-    )
+        stream = _judged(job.stream, limits.stream, JUDGED)
+        return job.model_copy(update={"stream": stream, "dimensions": roles})
+    sides = {side: _judged(getattr(job, side), getattr(limits, side), JUDGED) for side in SIDES}
+    return job.model_copy(update=sides)
+
+
+def _judged(settings: S, limits: S, names: Sequence[str]) -> S:
+    """Return settings with those of ``limits`` that have these names."""
+    return settings.model_copy(update={name: getattr(limits, name) for name in names})
 
 
 def _changes(engine: sa.Engine, roles: Sequence[Role]) -> dict[str, int]:

@@ -15,22 +15,25 @@ tuples themselves or Spark brings them (``sources``).
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from sqlalchemy.exc import SQLAlchemyError
 
 from semistream.durable import read_checked, write_checked, write_json
 from semistream.errors import SemistreamError, StateError, TooManyRows
-from semistream.job import AnyJob, Job, StreamStreamJob
+from semistream.job import AnyJob, Job, StreamStreamJob, only_role
 from semistream.master.manifest import Manifest, decode_schema, encode_schema
 from semistream.master.published import ANEW
 from semistream.paths import Paths
-from semistream.positions import Kind
+from semistream.positions import START, Kind, Position
 from semistream.sizing import known_costs
 from semistream.sizing.plan import Plan
 from semistream.sizing.role_plan import RolePlan
@@ -58,6 +61,7 @@ from semistream.streaming.status import StatusFile, clear_stop, stop_requested
 from semistream.streaming.stream_stream_planning import StreamStreamPlanner
 from semistream.streaming.summary import Totals
 from semistream.streaming.task import Work
+from semistream.streaming.unmatched_keys import look_into_misses
 from semistream.streaming.waiting import SAMPLED
 from semistream.warehouse.ledger import parts_of, retrying
 from semistream.warehouse.records import LoadRecord
@@ -65,6 +69,7 @@ from semistream.warehouse.records import LoadRecord
 __all__ = ["SESSION", "App", "former_schema", "make_planner"]
 log = logging.getLogger(__name__)
 SCHEMAS = "streams.json"  # file of a checkpoint: the columns of each stream, as Arrow schemas
+FIRST_LOOK = 1000  # finished tuples
 HISTORY = 200  # partition commits whose sketches tell which keys are frequent
 
 
@@ -85,6 +90,8 @@ class App:
         self._estimated = False  # an estimate of a batch's output was logged in this run
         self._stopping, self.signals = False, StopSignals()
         self._called = time.time()  # when Spark last gave a batch; it lists the source after that
+        self._before: Position | None = None  # the newest commit of former runs
+        self._look_at: float = FIRST_LOOK  # finished tuples at the next look into those unmatched
 
     def check(self) -> None:
         """Check everything that can be checked without Spark. Raises ConfigError."""
@@ -161,6 +168,7 @@ class App:
             "app": self.app,
             "job": self.job.name,
             **self.totals.summary(self.planner.plan),
+            "warnings": self._look_into_misses(),
             "waiting": self.commits.waiting,
             "sides": self.commits.waiting_by_side,
             "memory_budget": int(self.planner.settings.memory),
@@ -175,6 +183,7 @@ class App:
         """Continue from the checkpoint. Finish a drain that a crash interrupted; Spark itself
         repeats an interrupted batch."""
         progress = self.commits.take_up()
+        self._before = self.commits.last
         self._check_lists()
         plan = None if progress is None else progress.plan
         try:
@@ -252,7 +261,10 @@ class App:
         self.commits.check()
         if self._stopping or (self._stop_requested() and self._stop_at_border()):
             return True
-        if self._drain_due():
+        if self.settings.trigger != AVAILABLE_NOW and self.totals.finished >= self._look_at:
+            sentences = self._look_into_misses()
+            self._look_at = math.inf if sentences else 2 * self.totals.finished
+        elif self._drain_due():
             with self._border:
                 if self._drain_due():  # under the lock: a batch may have failed
                     self._drain()
@@ -417,6 +429,31 @@ class App:
             or any(part.get("files") == self.settings.max_files for part in parts_of(at.source))
         )
         return None if more or not at.sources else self._called
+
+    def _look_into_misses(self) -> list[str]:
+        """Warn if many tuples of this run have no master data, or more than in former runs, and say
+        why their keys may match nothing. Return the sentences. A run looks at its end; one whose
+        trigger is an interval also while it goes on, until there is something to say, whenever its
+        tuples have doubled."""
+        number = self.commits.last
+        if not isinstance(self.job, Job) or number is None or not self.totals.sums["unmatched"]:
+            return []
+        (plan,) = self.planner.plan.joins
+        assert isinstance(plan, RolePlan)
+        said = list[str]()
+        # the load is not to fail by what explains it
+        with suppress(SQLAlchemyError), self.commits.warehouse.engine.connect() as connection:
+            said = look_into_misses(
+                connection,
+                self.app,
+                only_role(self.job),
+                Path(plan.snapshot),
+                (self._before or START, number),
+                self.totals,
+            )
+        for sentence in said:
+            log.warning("%s: %s", self.app, sentence)
+        return said
 
     # ---- stop
 

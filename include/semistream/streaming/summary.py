@@ -136,4 +136,5 @@ def describe(summary: dict[str, Any]) -> str:
         title += f", master {s['master_version']}"
     if s["reason"]:
         title += f"\n  {s['reason']}"
-    return "\n".join([title, *(f"  {name:<20}{value:>24}" for name, value in lines)])
+    warnings = [f"  warning: {sentence}" for sentence in s.get("warnings", ())]
+    return "\n".join([title, *(f"  {name:<20}{value:>24}" for name, value in lines), *warnings])

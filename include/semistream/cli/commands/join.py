@@ -58,7 +58,11 @@ def _print_summary(summary: Summary, settings: JoinFiles) -> None:
     screen = console.text_console()
     console.print_table(screen, table)
     console.print_remarks(
-        screen, auto=filter(None, [summary.reason]), note=summary.notes, unparsable=summary.examples
+        screen,
+        auto=filter(None, [summary.reason]),
+        note=summary.notes,
+        unparsable=summary.examples,
+        warning=summary.warnings,
     )
     if summary.examples:
         screen.print("A column's type can be set: --types COLUMN=TYPE, for instance string.")

@@ -31,6 +31,7 @@ def run(arguments: Namespace) -> int:
             tell,
             settings.name,
             int(settings.memory),
+            allow_empty=settings.allow_empty,
         )
     left_out = "".join(f", {n:,} left out ({reason})" for reason, n in rejected.items())
     for note in source.notes:
