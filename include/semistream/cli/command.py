@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 def no_more_arguments(parser: ArgumentParser) -> None:
-    """Add nothing to the arguments that the command's description names."""
+    """Add no argument. Commands have this default if ``Command`` describes all their arguments."""
 
 
 class Command(NamedTuple):

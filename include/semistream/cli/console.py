@@ -43,7 +43,7 @@ def key_value_table() -> Table:
 
 
 def print_table(console: Console, table: Table) -> None:
-    """Print without the blanks that fill a table's lines to their full width."""
+    """Print a table without the blanks at the ends of its lines."""
     with console.capture() as captured:
         console.print(table)
     print("\n".join(map(str.rstrip, captured.get().removesuffix("\n").split("\n"))))

@@ -26,8 +26,8 @@ NO_UTF8 = "not UTF-8"
 
 
 def changed_by_double(texts: pa.Array, shapes: Shapes) -> np.ndarray:
-    """Return the positions, int64[k], of the texts whose number differs from the double that is
-    read from it."""
+    """Return the positions, int64[k], of texts whose number changes when it is read as a double and
+    written again."""
     suspects = np.flatnonzero(
         ((shapes.digits > SURE) & (shapes.shape != OTHER)) | (shapes.shape == EXPONENT)
     )
@@ -201,9 +201,9 @@ def cast_rows(
 
 
 def _prepared(column: pa.Array, kind: pa.DataType, exact: bool) -> pa.Array:
-    """Return texts or bytes in the form that Arrow's cast accepts: words that mean null become
-    null. Unless ``exact``, blanks at the ends, a plus sign, and the fraction of a whole number are
-    removed too, and a time without a zone is taken as UTC."""
+    """Convert texts or bytes into the form that Arrow's cast accepts: words that mean null become
+    null. Unless ``exact``, remove blanks at the ends, a plus sign, and the fraction of a whole
+    number, and take a time without a zone as UTC."""
     if not exact:
         column = pc.replace_substring_regex(column, r"^\s+|\s+$", "")
         if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):

@@ -44,8 +44,9 @@ def is_text(kind: pa.DataType) -> bool:
 def prepared(
     texts: pa.Array, form: ColumnFormat, null_words: pa.Array
 ) -> tuple[pa.Array, np.ndarray]:
-    """Return (strings that a cast accepts, int64 positions of those that do not fit the format,
-    which are null). null_words: texts that mean null in a column of times or numbers."""
+    """Convert texts by a declared format. Return (strings that a cast accepts, int64 positions of
+    the texts that do not fit the format, which are null). null_words: texts that mean null in a
+    column of times or numbers."""
     if form.trim or form.notation:
         texts = pc.utf8_trim_whitespace(texts)
     words = [*form.missing, *(null_words.to_pylist() if form.notation else ())]

@@ -147,8 +147,8 @@ def _tuples(stream: FileSource, first: Chunk) -> float:
 
 
 def _total(summary: Summary, operator: SemiStreamJoin, inputs: Inputs, seconds: float) -> None:
-    """Fill in the summary. Raises SemistreamError when a row is missing, which would be a defect of
-    this program."""
+    """Fill in the summary from the operator's statistics. Raises SemistreamError when a row is
+    missing, which would be a defect of this program."""
     stats = operator.stats
     if stats.matched + stats.unmatched != stats.rows_read or stats.waiting:
         raise SemistreamError(
@@ -169,8 +169,8 @@ def _total(summary: Summary, operator: SemiStreamJoin, inputs: Inputs, seconds: 
 def _judge(
     summary: Summary, settings: JoinFiles, sample: SampledKeys, master: SnapshotRelation
 ) -> None:
-    """Warn of many rows without master data, and say why they may have none. Raises
-    TooManyUnmatched for more than the settings allow."""
+    """Add warnings to the summary if many rows have no master row, with the likely reason. Raises
+    TooManyUnmatched if more have none than the settings allow."""
     no_match = summary.unmatched.get(NO_MATCH, 0)
     keys = sample.keys()
     if keys is not None and is_suspicious(summary.matched, no_match):

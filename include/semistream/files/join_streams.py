@@ -189,7 +189,8 @@ class _Stream:
 
 
 def _behind(step: Step, stream: _Stream) -> Iterator[Step]:
-    """Split a step at the rows behind which the file of punctuations has one."""
+    """Split a step's tuples at each position for which the file of punctuations has an entry. Yield
+    the parts in order, each with the punctuations that follow it."""
     first, count = 0, step.tuples.num_rows
     while stream.waiting and stream.waiting[0][0] <= stream.rows + count:
         after, _, plain = heapq.heappop(stream.waiting)
@@ -244,7 +245,8 @@ def _slices(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
 
 
 def _interleaved(streams: list[_Stream], join: StreamStreamJoin) -> Iterator[tuple[int, Chunk]]:
-    """Yield (side, chunk) of both streams in turns."""
+    """Yield (side, chunk) of both streams in turns: next is the stream whose event time is behind,
+    or else the one of which less has been read."""
     chunks = [_slices(s.source.chunks()) for s in streams]
     left = {LEFT, RIGHT}
 
@@ -341,8 +343,8 @@ def _moment(summary: StreamsSummary, join: StreamStreamJoin) -> None:
 def _total(
     summary: StreamsSummary, join: StreamStreamJoin, streams: list[_Stream], seconds: float
 ) -> None:
-    """Fill in the summary. Raises SemistreamError when a row is missing, which would be a defect of
-    this program."""
+    """Fill in the summary from the statistics of the join. Raises SemistreamError when a row is
+    missing, which would be a defect of this program."""
     for stream, side, stats in zip(streams, summary.sides, join.stats.sides, strict=True):
         unmatched = side.unmatched | stats.unmatched
         if stats.matched + sum(stats.unmatched.values()) != stats.rows_read or stats.held:

@@ -34,8 +34,8 @@ NO_WORDS = pa.array([], pa.string())
 
 @dataclass(frozen=True)
 class Form:
-    """A form in which keys can be compared: the setting of ``formats`` that gives it, and how a
-    sentence says it."""
+    """A form in which keys can be compared. setting: the part of a column's ``formats`` that
+    converts its keys to the form; words: describes the form within a sentence."""
 
     setting: dict[str, Any]
     words: str
@@ -53,10 +53,10 @@ FORMS = (
 
 class SampledKeys:
     """A sample of the join keys of tuples without a match, at most 2 ``SAMPLE``, drawn evenly over
-    the stream. The distance between two of them varies, as a stream may have a rhythm.
+    the stream. The distance between two drawn tuples is random, as a fixed one could coincide with
+    a period of the stream.
 
-    columns: the positions of the stream's join columns, in the order of R's.
-    """
+    columns: the positions of the stream's join columns, in the order of R's."""
 
     def __init__(self, names: Sequence[str], columns: Sequence[int]):
         self._names, self._columns = list(names), list(columns)
@@ -64,8 +64,8 @@ class SampledKeys:
         self._batches: list[pa.RecordBatch] = []
 
     def add(self, unmatched: pa.RecordBatch) -> None:
-        """Take in what an operator returned as unmatched: stream tuples, and the reason in the last
-        column."""
+        """Draw some of these tuples, and add the keys of the drawn ones that matched no master row.
+        unmatched: stream tuples as an operator returns them, with the reason in the last column."""
         before, self._seen = self._seen, self._seen + unmatched.num_rows
         places = list[int]()
         while self._next < self._seen:
@@ -100,11 +100,10 @@ class SampledKeys:
 class NearMisses:
     """Sampled keys that would match some row of R in another form.
 
-    keys, matches: numbers of distinct keys, looked at and matched; forms: the forms by stream
-    column; formats: the setting that gives these columns the form, with the forms that they have;
-    example: a key and the one of R that it would match; rows, of: the rows of R that were read, and
-    all of them.
-    """
+    keys, matches: numbers of distinct keys, looked at and matched; forms: the forms to convert to,
+    by stream column; formats: the setting that does so, by stream column, including the format that
+    its master column already has; example: a sampled key, and the key of R that it would match;
+    rows, of: the rows of R that were read, and all of them."""
 
     keys: int
     matches: int
@@ -116,12 +115,12 @@ class NearMisses:
 
     @property
     def declaration(self) -> str:
-        """The setting as it stands in a job: ``{product: {trim: true}}``."""
+        """The setting as written in a job: ``{product: {trim: true}}``."""
         return f"{{{', '.join(f'{c}: {_yaml(form)}' for c, form in self.formats.items())}}}"
 
     @property
     def flags(self) -> str:
-        """The setting as it stands on the command line."""
+        """The setting as written on the command line."""
         return " ".join(f"--formats '{c}={_yaml(form)}'" for c, form in self.formats.items())
 
     def __str__(self) -> str:
@@ -146,8 +145,8 @@ class NearMisses:
 
 
 def is_suspicious(matched: int, unmatched: int) -> bool:
-    """Return whether so many finished tuples have no match that near misses are worth looking for.
-    unmatched: tuples without a match; those without a key do not count."""
+    """Return whether the share of tuples without a match is high enough to look for near misses.
+    matched, unmatched: numbers of tuples; tuples without a key count in neither."""
     return unmatched > SHARE * (matched + unmatched)
 
 
@@ -270,8 +269,8 @@ def _candidates(
 def _skeletons(
     columns: Sequence[pa.Array], written: Callable[[int, pa.Array], pa.Array], forms: Forms
 ) -> pa.Array:
-    """Return a text of each key that is the same for keys that are equal in all forms, and seldom
-    for others. It takes a tenth of the time that the forms take."""
+    """Return a text for each key. Keys that are equal in all forms have the same text, and other
+    keys seldom do. Comparing these texts takes a tenth of the time that the forms take."""
     texts = [
         _skeleton(written(i, column)) if i in forms else column.cast(pa.string())
         for i, column in enumerate(columns)

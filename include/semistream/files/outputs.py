@@ -88,12 +88,12 @@ class Outputs(ExitStack):
 
 
 class Unmatched:
-    """The unmatched rows of one input: written to the file that the setting ``name`` gives, if it
-    gives one. Rows that could not be parsed are also counted, with some examples in the summary.
+    """The unmatched rows of one input. They are written to the file that the setting ``name``
+    gives, if it gives one. Rows that could not be parsed are also counted, and the summary shows
+    some of them.
 
     schema: of the operator's unmatched tuples, whose last column is the reason; counts: rows by
-    reason.
-    """
+    reason."""
 
     def __init__(
         self,
@@ -112,7 +112,8 @@ class Unmatched:
         self._file = outputs.open(name, schema)
 
     def write(self, rows: pa.RecordBatch) -> None:
-        """Write tuples that the operator returned as unmatched. It has counted them itself."""
+        """Write tuples that the operator returned as unmatched. The operator's statistics count
+        them."""
         if self._file is not None and rows.num_rows:
             none = pa.nulls(rows.num_rows, pa.string())
             self._file.write(

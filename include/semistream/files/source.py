@@ -72,13 +72,11 @@ class Raw(NamedTuple):
 
 @dataclass(frozen=True)
 class Reading:
-    """The way in which text files are written. An empty string stands for the default. Those are: a
-    comma as the delimiter, or a tab in .tsv files; no escape, as a quote is doubled inside quotes;
-    UTF-8.
+    """How text files are written. An empty string means the default: as delimiter a comma, or a tab
+    in .tsv files; no escape character, as a quote is doubled inside quotes; UTF-8 as encoding.
 
-    null_values: cells that mean null besides an empty one; formats: of columns with a declared
-    format, also in Parquet files.
-    """
+    null_values: cells that mean null, besides an empty one; formats: of the columns with a declared
+    format, also in Parquet files."""
 
     null_values: tuple[str, ...] = ()
     delimiter: str = ""

@@ -139,13 +139,12 @@ class StreamStreamJoin(ABC):
     def punctuate(
         self, side: int, punctuations: pa.RecordBatch | Iterable[Mapping[str, Any]]
     ) -> Iterator[StreamJoinOutput]:
-        """Take in punctuations: no later tuple of this side matches any of them. They are
-        constants, a row each, or plain forms (``punctuations``).
+        """Process punctuations. Each promises that no later tuple of this side matches it.
+        punctuations: a batch of constants, one in each row, or mappings in plain form (see the
+        module ``punctuations``).
 
-        They may contain or overlap earlier punctuations of the side; those that add nothing are
-        ignored. Raises ConfigError for anything that is not a punctuation; nothing has changed
-        then.
-        """
+        Punctuations may overlap earlier ones of the side; one that an earlier one contains is
+        ignored. Raises ConfigError for an invalid punctuation, before anything has changed."""
         return timed(self._punctuate(side, punctuations), self._account)
 
     def request_propagation(self) -> Iterator[StreamJoinOutput]:
@@ -154,11 +153,12 @@ class StreamStreamJoin(ABC):
         return timed(self._raise(Event.PROPAGATE_REQUEST), self._account)
 
     def idle(self, seconds: float) -> Iterator[StreamJoinOutput]:
-        """Use the time while both streams have been empty for this many seconds."""
+        """Run the components that are registered for idle times, such as the disk join. seconds:
+        the time since the last tuple of either stream."""
         return timed(self._idle(seconds), self._account)
 
     def drain(self) -> Iterator[StreamJoinOutput]:
-        """Finish the join after both streams have ended. Afterwards nothing is held."""
+        """Finish the join after both streams have ended. Afterwards the state holds no tuple."""
         return timed(self._drain(), self._account)
 
     def snapshot(self, *, changes: bool = False) -> JoinState:
@@ -167,9 +167,10 @@ class StreamStreamJoin(ABC):
         return self._snapshot(changes).held()
 
     def save(self, path: str | Path, before: str = "", **values: Any) -> None:
-        """Write a snapshot, together with the given values, without holding it in memory.
-        before: name of the state saved before, in the same directory; then changes since that state
-        suffice. Raises StateError if that file is damaged."""
+        """Write a snapshot, together with the given values, to a file, without building it in
+        memory. before: the name of the state that was saved before, in the same directory; then
+        only the changes since that state may be written. Raises StateError if that file is damaged.
+        """
         state = self._snapshot(bool(before))
         state.values |= values
         state.write(path, before)
@@ -182,8 +183,9 @@ class StreamStreamJoin(ABC):
         return state
 
     def restore(self, *states: JoinState) -> None:
-        """Restore a new operator from snapshots of one that was opened with the same settings: a
-        whole snapshot and the changes after it. Raises StateError when the settings differ."""
+        """Restore the state of an operator into this new one, which must have been opened with the
+        same settings. states: a whole snapshot, then the changes after it, in order. Raises
+        StateError if the settings differ."""
         mine, theirs = self.spec.identity(), states[0].values.get("identity", {})
         wrong = [
             f"{k} is {theirs.get(k)!r} there and {v!r} here"
@@ -206,7 +208,8 @@ class StreamStreamJoin(ABC):
     def _take(
         self, side: int, batch: pa.RecordBatch, codes: np.ndarray
     ) -> Iterator[StreamJoinOutput]:
-        """Take in tuples in stored types whose keys are not null."""
+        """Join new tuples, and store them. batch: in stored types, without null keys; codes:
+        int64[n], the key codes."""
 
     def _punctuate(
         self, side: int, punctuations: pa.RecordBatch | Iterable[Mapping[str, Any]]
@@ -220,8 +223,8 @@ class StreamStreamJoin(ABC):
         yield
 
     def _left(self, side: int, pids: np.ndarray) -> None:  # noqa: B027 - without an index: nothing
-        """Note that tuples have left the state which match these punctuations of their own stream,
-        int32[n] (-1: none)."""
+        """Record that tuples of a side have left the state. pids: int32[n], for each tuple the
+        punctuation of its stream that counts it, -1 for none."""
 
     def _state(self, changes: bool) -> tuple[dict[str, pa.Table], dict[str, Any]]:
         """Return the algorithm's own part of a snapshot. changes: only since the last snapshot."""
@@ -231,7 +234,7 @@ class StreamStreamJoin(ABC):
         """Restore what ``_state`` returned, before the tuples are restored."""
 
     def _restored(self) -> None:  # noqa: B027 - nothing is told of them
-        """Complete the restoration after the tuples were restored."""
+        """Complete the restoration, once the tuples are in the state again."""
 
     # Edges
 
@@ -256,7 +259,7 @@ class StreamStreamJoin(ABC):
             yield from self._raise(Event.PROPAGATE_TIME_EXPIRE)
 
     def _raise(self, event: Event) -> Iterator[StreamJoinOutput]:
-        """Run the components that the registry has for the event, in its order."""
+        """Run the components that the registry lists for the event, in its order."""
         for component in self.registry.listeners(event, self.monitor):
             yield from getattr(self, component.value)()
 
@@ -280,12 +283,12 @@ class StreamStreamJoin(ABC):
     def memory_join(
         self, side: int, batch: pa.RecordBatch, codes: np.ndarray, keep: np.ndarray
     ) -> Iterator[StreamJoinOutput]:
-        """Probe the opposite memory portion with new tuples, and store those with keep[i] (bool[n])
-        in their own. Raises the event StateFull when M is reached.
+        """Probe the other stream's memory portion with new tuples, and store the tuples with
+        keep[i], bool[n], in the memory portion of their side. Raise the event StateFull when M is
+        reached.
 
-        The other tuples leave afterwards: they are dropped on the fly, or wait in the purge buffer
-        for the disk portion.
-        """
+        The tuples without keep[i] are dropped on the fly, or wait in the purge buffer if they may
+        have partners on disk."""
         sizes = variable_bytes(batch)
         first = 0
         while first < len(codes):
@@ -346,8 +349,8 @@ class StreamStreamJoin(ABC):
         matched: np.ndarray,
         rows: np.ndarray,
     ) -> Iterator[StreamJoinOutput]:
-        """Drop these rows on the fly. Rows that may have partners on disk go to the purge
-        buffer."""
+        """Drop these rows of a batch, int64[k], on the fly, instead of storing them. Rows that may
+        have partners on disk go to the purge buffer."""
         wait = self.state.waits(side, codes[rows], ats[rows])
         if wait.any():
             held = rows[wait]
@@ -374,8 +377,9 @@ class StreamStreamJoin(ABC):
     # Disk join
 
     def disk_join(self) -> Iterator[StreamJoinOutput]:
-        """Join one disk portion with its new partners in memory: the largest portion that reaches
-        the activation threshold and has such partners."""
+        """Join one disk portion with the tuples that the other stream's memory has received since
+        this portion was last probed. The portion is the largest one that has such partners and
+        reaches the activation threshold."""
         best, most = None, max(self.monitor.activation_threshold, 1) - 1
         for side, disk in enumerate(self.state.disk):
             other = self.state.memory[1 - side]
@@ -393,8 +397,8 @@ class StreamStreamJoin(ABC):
                 yield from self._leftover(left)
 
     def finish_bucket(self, bucket: int) -> Iterator[StreamJoinOutput]:
-        """Join everything in a hash bucket that was not joined yet. Propagation and the end of the
-        streams need this."""
+        """Join all pairs of a hash bucket that have not been joined yet, on disk and in memory.
+        Propagation and the end of the streams require this."""
         for left in self.state.finish(bucket):
             yield from self._leftover(left)
 
@@ -409,7 +413,8 @@ class StreamStreamJoin(ABC):
     def _cut(
         self, pairs: Iterable[tuple[np.ndarray, np.ndarray]]
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield pairs of tuples in portions, the joined rows of which make one batch."""
+        """Split pairs of row numbers into portions, each of which gives one batch of joined rows.
+        pairs: (int64[n], int64[n])."""
         for one, other in pairs:
             for part in self._pair.cut(len(one)):
                 yield one[part], other[part]
@@ -432,8 +437,8 @@ class StreamStreamJoin(ABC):
     # Tuples that leave, and output
 
     def _leave(self, side: int, slots: np.ndarray) -> Iterator[StreamJoinOutput]:
-        """Remove tuples from the memory portion. Those without a partner are output as
-        unmatched."""
+        """Remove slots, int64[n], from a side's memory portion. Output the tuples that had no
+        partner as unmatched."""
         log = self.state.memory[side]
         self._left(side, log.pid[slots])
         lone = slots[log.flags[slots] & MATCHED == 0]
@@ -448,8 +453,9 @@ class StreamStreamJoin(ABC):
     def _leave_disk(
         self, side: int, bucket: int, which: Callable[[Any], np.ndarray]
     ) -> Iterator[StreamJoinOutput]:
-        """Remove tuples from a bucket's disk portion: in each block the live rows that `which`
-        returns. If all of these had a partner, only the marks are read."""
+        """Remove tuples from the disk portion of a hash bucket, and output those that had no
+        partner as unmatched. which: returns the live rows of a block to remove, int64[k]. If all of
+        them had a partner, only the marks are read."""
         disk, lone, count = self.state.disk[side], self.state.empty_blocks(), 0
         numbers = list[np.ndarray]()
         for block in disk.blocks(bucket):
@@ -472,8 +478,9 @@ class StreamStreamJoin(ABC):
     def _equal(
         self, pair: tuple[list[pa.Array], list[pa.Array]]
     ) -> tuple[tuple[list[pa.Array], list[pa.Array]], np.ndarray | None]:
-        """Filter pairs with equal codes down to those with equal keys, and with times within the
-        distance. Return them and the mask of the pairs kept (None: all)."""
+        """Keep the pairs with equal keys, whose codes are known to be equal, and with times within
+        the distance of ``within``. pair: the columns of the left tuples and of the right tuples.
+        Return the pairs kept, and which ones these are, bool[n], or None for all."""
         if self.spec.keys.exact and not self.spec.within:
             return pair, None
         same = np.ones(len(pair[0][0]), bool)

@@ -279,6 +279,6 @@ class DiskPortion:
         self.rewrite(bucket, 0)
 
     def probes(self, bucket: int) -> np.ndarray:
-        """Return when the bucket was probed, int64[k, 2]: the time at which the last tuple on disk
+        """Return the probes of a hash bucket, int64[k, 2]: the time at which the last tuple on disk
         had left memory, and the time of the probe."""
         return np.array(self.history[bucket], np.int64).reshape(-1, 2)

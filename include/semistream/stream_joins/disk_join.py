@@ -100,8 +100,8 @@ class HeldTuples:
         return self.rows * self.ROW
 
     def fill(self, blocks: Iterable[Block], together: int) -> Iterator[None]:
-        """Hold as many tuples of the blocks as fit, again and again, and yield each time.
-        Afterwards, mark those that found a partner. together: see `Blocks`."""
+        """Hold the tuples of the blocks, as many at a time as fit. Yield each time, so that the
+        caller can join them; then mark the tuples that found a partner. together: see `Blocks`."""
         self._start(together)
         for block in blocks:
             row = 0
@@ -160,7 +160,7 @@ class HeldTuples:
         )
 
     def release(self) -> None:
-        """Give back the memory beyond the most rows."""
+        """Return the memory beyond `rows` tuples to the operating system."""
         release(self.heads, 2 * self.rows)
         for array in (self.h64, self._matched):
             release(array, self.rows)

@@ -74,8 +74,9 @@ class Directory:
         release(self._tables[1], 0)
 
     def clear(self, buckets: np.ndarray) -> bool:
-        """Forget each side's tuples of the hash buckets with buckets[side, bucket], and codes
-        without tuples. Return whether the table has become smaller, as few codes are left."""
+        """Remove the tuples of the hash buckets with buckets[side, bucket], uint8[2, BUCKETS], and
+        codes without tuples. Return whether the table has been replaced by a smaller one, as few
+        codes are left."""
         self.used = kernels.directory_clear(self.t64, self.t32, buckets)
         size = self._wanted(0, self.used)
         few = size < (self.size // 2 if self.used else self.size)
@@ -118,7 +119,8 @@ class TupleLog:
         return (self.end * self.slot_bytes + self.heap_at) * self.dead // max(self.end, 1)
 
     def store_rows(self, batch: pa.RecordBatch, rows: np.ndarray, ats: np.ndarray) -> None:
-        """Append rows that are already linked into their lists."""
+        """Append rows of a batch whose slots are already linked into their lists. rows: int64[k],
+        positions in the batch; ats: int64[k], arrival times."""
         last = self.end + len(rows)
         self.ats[self.end : last], self.pid[self.end : last], self.flags[self.end : last] = (
             ats,
@@ -135,7 +137,8 @@ class TupleLog:
         return found
 
     def pairs(self, found: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield (rows, slots) of the lists found, in portions."""
+        """Yield (rows int64[k], slots int64[k]) in portions: each row i with each slot of the list
+        that begins at found[i], int32[n]."""
         row, slot = 0, -1
         while row < len(found):
             rows, slots = np.empty(OUTPUT_ROWS, np.int64), np.empty(OUTPUT_ROWS, np.int64)

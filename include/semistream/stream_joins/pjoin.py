@@ -144,7 +144,8 @@ class PJoin(StreamStreamJoin):
         yield from self.memory_join(side, batch, keys.codes, ~drop)
 
     def _finished(self, side: int, keys: Keys, times: np.ndarray | None) -> np.ndarray:
-        """Return whether no later tuple of the other stream can join these tuples, bool[n]."""
+        """Return which tuples of a side no later tuple of the other stream can join, bool[n].
+        times: int64[n], or None without ``within``."""
         out = self.punctuations[1 - side].match(keys) != NONE
         if times is not None:
             out |= times <= self._horizon(side)
@@ -180,7 +181,8 @@ class PJoin(StreamStreamJoin):
     def _take_in(
         self, side: int, constants: Keys, others: list[Punctuation], advanced: bool
     ) -> Iterator[StreamJoinOutput]:
-        """Take in new punctuations. advanced: whether the watermark has advanced too."""
+        """Add new punctuations to the set of a side, and raise the events that are due then.
+        advanced: whether the watermark of the side has advanced too."""
         own = self.punctuations[side]
         yield from self._make_room(lambda: own.growth(constants, others))
         own.add(constants, others)
@@ -200,8 +202,8 @@ class PJoin(StreamStreamJoin):
         yield from self._check_time()
 
     def _advanced(self, side: int, times: list[tuple[int, int]]) -> int:
-        """Return the watermark that these ranges of time lead to. Raises ConfigError if a range
-        would leave a gap behind the watermark."""
+        """Return the watermark of a side after these ranges of time, each (low, high), are closed
+        too. Raises ConfigError if a range would leave a gap behind the watermark."""
         mark = self.watermarks[side]
         for low, high in sorted(times):
             if low > mark + 1:
@@ -215,10 +217,11 @@ class PJoin(StreamStreamJoin):
         return mark
 
     def _make_room(self, size: Callable[[], int]) -> Iterator[StreamJoinOutput]:
-        """Make room for new punctuations if they would exceed their part of M: propagate, and then
-        forget constants. Tuples that a forgotten constant finishes are held as if it had never
-        come, and still joined exactly. Raises NotEnoughMemory if other punctuations take too
-        much."""
+        """Make room for new punctuations if all together would exceed their part of M: first
+        propagate, then forget constants. size: returns the bytes that the new ones take. Tuples
+        that match a forgotten constant stay in the state, as if the constant had never come, and
+        are still joined exactly. Raises NotEnoughMemory if punctuations other than constants take
+        too much."""
 
         def least() -> int:
             return PUNCTUATION_SHARE * (self.state.punctuation_bytes + size())
@@ -238,7 +241,8 @@ class PJoin(StreamStreamJoin):
         yield from self._free_up(size)
 
     def _free_up(self, size: Callable[[], int]) -> Iterator[StreamJoinOutput]:
-        """Make room in the state for punctuations: compact garbage, then relocate tuples."""
+        """Compact garbage, then relocate tuples, until the state has as many free bytes as `size`
+        returns."""
         while self.state.free < size():
             if not self.state.compact(self.spec.memory):
                 yield from self.state_relocation()
@@ -327,9 +331,10 @@ class PJoin(StreamStreamJoin):
     def _matching(
         self, side: int, constants: Keys, others: list[Punctuation], times: bool = False
     ) -> np.ndarray:
-        """Return the slots of a memory portion, outside of the purge buffer, whose tuples match any
-        of these punctuations, or (times) have become too old. Constants are looked up; others need
-        a pass over the state."""
+        """Return the slots of a side's memory portion, outside of the purge buffer, whose tuples
+        match any of these punctuations. With `times`, also return those that have become too old
+        for later tuples of the other stream. Constants are looked up; others need a pass over the
+        state."""
         log = self.state.memory[side]
         found = [np.empty(0, np.int64)]
         if len(constants.codes) and log.live:
@@ -384,7 +389,7 @@ class PJoin(StreamStreamJoin):
         self.state.compact_disk(bucket)
 
     def _empty_purge_buffer(self) -> Iterator[StreamJoinOutput]:
-        """Remove the tuples of the purge buffer that wait for no disk portion any more."""
+        """Remove the tuples of the purge buffer that have met all their partners on disk."""
         for side, log in enumerate(self.state.memory):
             if log.buffered:
                 slots = np.flatnonzero(log.flags[: log.end] & (DEAD | BUFFERED) == BUFFERED)

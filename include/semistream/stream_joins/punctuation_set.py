@@ -103,7 +103,7 @@ class PunctuationSet:
         )
 
     def growth(self, constants: Keys, others: Sequence[Punctuation]) -> int:
-        """Return the most bytes that these punctuations add."""
+        """Return the most bytes that adding these punctuations takes."""
         n, size = len(constants.codes), len(self.index["state"])
         new = max(n - len(self._free), 0)
         more = new + size // 2 if new else 0
@@ -151,8 +151,8 @@ class PunctuationSet:
         return out
 
     def _match_others(self, keys: Keys) -> np.ndarray:
-        """Return what `match` does, without the open constants, and without closed constants of
-        hashed keys."""
+        """Match keys as `match` does, but not with open constants, nor with closed constants of
+        hashed keys. Return pids, int32[n]."""
         out, met = np.full(len(keys.codes), NONE, np.int32), False
         for column, table in self.intervals.items() if len(out) else ():
             if len(table.low):
@@ -180,8 +180,8 @@ class PunctuationSet:
     # Arrival
 
     def new(self, constants: Keys, others: Sequence[Punctuation]) -> tuple[Keys, list[Punctuation]]:
-        """Return the punctuations that add something: constants that match none, and others that
-        none contains."""
+        """Filter out punctuations that add nothing: constants that match an earlier punctuation,
+        and others that an earlier one contains."""
         new: list[Punctuation] = []
         for p in others:
             if not self._contained(p) and not any(q.contains(p) for q in new):
@@ -335,8 +335,8 @@ class PunctuationSet:
         return self._without_blocked(pids[index["arrived"][pids] < level])
 
     def _without_blocked(self, pids: np.ndarray) -> np.ndarray:
-        """Return these pids without those that overlap an earlier punctuation which is not among
-        them. That one's tuples have the earlier pid, and may match both."""
+        """Filter out the pids of punctuations that overlap an earlier punctuation which is not in
+        `pids`: a tuple that matches both is counted for the earlier one only."""
         arrived = self.index["arrived"]
         rest = sorted(pids[~self.index["constant"][pids]].tolist(), key=arrived.__getitem__)
         if not rest:

@@ -43,7 +43,7 @@ class Within(NamedTuple):
 
 @dataclass(frozen=True)
 class Band:
-    """The condition `Within` with its columns' types resolved. kind: timestamp[us], or int64;
+    """The condition `Within`, with the types of its columns resolved. kind: timestamp[us] or int64;
     distance: in microseconds, or in the unit of the integer columns."""
 
     columns: tuple[str, str]
@@ -51,7 +51,8 @@ class Band:
     distance: int
 
     def times(self, column: pa.Array) -> np.ndarray:
-        """Return a column's times, int64[n]."""
+        """Return the values of a time column, int64[n], in microseconds or in the unit of the
+        integer column; 0 for null."""
         return pc.fill_null(
             pc.cast(pc.cast(column, self.kind, safe=False), pa.int64()), 0
         ).to_numpy()
@@ -72,22 +73,24 @@ class StreamJoinSpec:
         return self.keys.master if side else self.keys.stream
 
     def codes(self, side: int, batch: pa.RecordBatch) -> tuple[np.ndarray, np.ndarray]:
-        """Return (codes int64[n], valid bool[n]). A tuple without a time has no partner either, so
-        it is not valid."""
+        """Return (key codes int64[n], valid bool[n]) of a batch. A tuple is not valid if a join
+        column, or the time column of ``within``, is null: it has no partner."""
         codes, valid = self.keys.master_codes(batch) if side else self.keys.stream_codes(batch)
         if self.within and (times := batch.column(self.within.columns[side])).null_count:
             valid = valid & times.is_valid().to_numpy(zero_copy_only=False)
         return codes, valid
 
     def times(self, side: int, columns: Sequence[pa.Array]) -> np.ndarray:
-        """Return the times of a side's columns, int64[n]. The spec must have ``within``."""
+        """Return the times of one side's tuples, int64[n]. columns: all columns of the side, in the
+        order of its schema. The spec must have ``within``."""
         assert self.within
         return self.within.times(
             columns[self.schemas[side].get_field_index(self.within.columns[side])]
         )
 
     def key_values(self, side: int, columns: Sequence[pa.Array]) -> list[pa.Array]:
-        """Return the join columns among a side's columns, in canonical types."""
+        """Return the join columns of one side, in canonical types. columns: all columns of the
+        side, in the order of its schema."""
         schema = self.schemas[side]
         return self.canonical([columns[schema.get_field_index(c)] for c in self.key_columns(side)])
 
@@ -97,8 +100,8 @@ class StreamJoinSpec:
 
     @property
     def output_schema(self) -> pa.Schema:
-        """Columns of the left stream, then of the right one. Right columns with a name of the left
-        stream are called ``right_…``."""
+        """The schema of the joined rows: the columns of the left stream, then those of the right
+        one. A right column that has the name of a left column is called ``right_NAME``."""
         left, right = self.schemas
         return pa.schema(
             [*left, *(f.with_name(f"right_{f.name}") if f.name in left.names else f for f in right)]
@@ -184,7 +187,8 @@ def _band(within: Within, schemas: tuple[pa.Schema, pa.Schema]) -> Band:
 
 
 def equal_keys(left: Sequence[pa.Array], right: Sequence[pa.Array]) -> np.ndarray:
-    """Return which pairs of keys are equal, bool[n]. Both sides are in canonical types."""
+    """Compare keys pairwise. Return whether the two keys of each pair are equal, bool[n]. left,
+    right: an array of length n for each join column, in canonical types, without nulls."""
     same = np.ones(len(left[0]), bool)
     for a, b in zip(left, right, strict=True):
         same &= pc.equal(a, b).to_numpy(zero_copy_only=False)

@@ -138,14 +138,15 @@ class State:
     # Garbage of tuples that have left
 
     def compact(self, share: int = GARBAGE_SHARE) -> bool:
-        """Free garbage that is more than a part of M. Return whether there was any."""
+        """Compact each log whose garbage is at least 1/share of M. Return whether there was any."""
         found = [m for m in self.memory if m.dead and m.garbage * share >= self.spec.memory]
         for log in found:
             log.compact()
         return bool(found)
 
     def tidy(self) -> None:
-        """Free garbage that is most of a log, so that a small state stays small."""
+        """Compact each log that has more garbage than live tuples, so that a small state stays
+        small."""
         for log in self.memory:
             if log.dead > max(log.live, LEAST_GARBAGE):
                 log.compact()
