@@ -70,7 +70,7 @@ class FileSink:
         return self
 
     def write(self, record, spool):
-        name, engine = record.state_file, self.warehouse.engine
+        name, engine = record.state_files[0], self.warehouse.engine
         key = self.warehouse.ledger(record.app).load_id(
             record.batch, record.drain, record.partition
         )

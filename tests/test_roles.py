@@ -12,11 +12,13 @@ import yaml
 
 from semistream import workloads
 from semistream.cli import main
+from semistream.cost_models import TYPICAL
 from semistream.errors import ConfigError
 from semistream.job import Job
 from semistream.master.published import current_version, key_name, snapshot_root, snapshot_roots
 from semistream.paths import Paths
 from semistream.pipeline import steps
+from semistream.sizing.plan import Plan
 from semistream.streaming.app import App, make_planner
 from semistream.streaming.settings import LoadSettings
 
@@ -58,18 +60,20 @@ def write(places, name, **values) -> str:
                 "stream": {"path": str(places.home / "stream"), "id": ["id"]},
                 "fact_table": f"fact_{name}",
                 **values,
-            }
+            },
+            sort_keys=False,  # the order of the roles
         )
     )
     return str(file)
 
 
-def plan(places, job, partitions=2):
+def planner(places, job):
     loaded = workloads.load_job(job, places)
-    planner = make_planner(
-        LoadSettings.load({"job": job, "algorithm": "ssbj"}), loaded, "app", places
-    )
-    return planner.without_sample((STREAM,), partitions)
+    return make_planner(LoadSettings.load({"job": job, "algorithm": "ssbj"}), loaded, "app", places)
+
+
+def plan(places, job, partitions=2):
+    return planner(places, job).without_sample((STREAM,), partitions)
 
 
 @pytest.mark.parametrize("declared", [False, True], ids=["in both jobs", "in a file"])
@@ -226,7 +230,39 @@ def test_a_job_of_several_roles_provisions_all_and_is_not_loaded_yet(places):
         str(places.snapshots / at / "CURRENT") for at in ("product/ean", "product/sku", "shop/sku")
     ]
     with pytest.raises(ConfigError, match="several dimensions yet"):
-        plan(places, job)
+        planner(places, job).check(None)
+
+
+def test_the_plan_of_several_roles_has_a_join_for_each(places):
+    """The first one places the tuples, and each other one meets all of its dimension in every
+    partition. They divide M."""
+    declare(places)
+    job = write(
+        places,
+        "j",
+        dimensions={
+            "sold": {"dimension": "product", "on": "sku"},
+            "returned": {"dimension": "product", "on": "ean", "join_type": "left"},
+        },
+    )
+    assert main(["provision", job, "--no-progress"]) == 0
+    one, two = plan(places, job, partitions=2).joins
+    assert [j.memory for j in (one, two)] == [int(LoadSettings.load({"job": job}).memory) // 4] * 2
+    assert [(j.role, j.join_type, j.everywhere) for j in (one, two)] == [
+        ("sold", "inner", False),
+        ("returned", "left", True),
+    ]
+    parts = [[join.relation(p).tuple_count for p in range(2)] for join in (one, two)]
+    assert sum(parts[0]) == len(PRODUCTS) and parts[1] == [len(PRODUCTS)] * 2
+    joined = two.open(one.open(STREAM, 0).output_schema, 0).output_schema
+    assert joined.names[len(STREAM) :] == [
+        "sold_sk", "sold_ean", "sold_label", "returned_sk", "returned_sku", "returned_label",
+    ]  # fmt: skip
+    sample = pa.RecordBatch.from_pylist([{"id": 1, "sku": "a", "ean": "e2"}], STREAM)
+    assert one.joined(sample).schema.names == one.open(STREAM, 0).output_schema.names
+    chosen = Plan((one, two)).choose(sample, TYPICAL)
+    assert chosen.joins[0].owners and not chosen.joins[1].owners
+    assert chosen.open_questions and chosen.asked() == plan(places, job).asked()
 
 
 def test_the_short_form_is_one_role(places):

@@ -145,9 +145,10 @@ def _lost_states(ledger: Ledger, checkpoint: Path, last: Position | None) -> lis
     if last is None:
         return []
     states = [
-        checkpoint / "state" / load.state_file
+        checkpoint / "state" / state
         for load in ledger.partitions(*last)
-        if load.waiting and load.state_file
+        for state in dict.fromkeys(i.state_file for i in load.inputs if i.waiting)
+        if state
     ]
     lost = [
         (str(state), f"the tuples that wait after {_named(last)} are gone")

@@ -450,15 +450,15 @@ class App:
         first estimate is logged; a batch that would exceed max_output_rows raises TooManyRows."""
         if not isinstance(self.settings, LoadSettings):
             return
-        (plan,) = self.planner.plan.joins
+        joins = [join for join in self.planner.plan.joins if many_to_many(join)]
         limit = self.settings.max_output_rows
-        if (self._estimated and not limit) or not many_to_many(plan):
+        if (self._estimated and not limit) or not joins:
             return
         tuples = batch.sample(SAMPLED)
         if not tuples.num_rows:
             return
         count = batch.tuple_count() if tuples.num_rows == SAMPLED else tuples.num_rows
-        found, self._estimated = estimate_output(plan, tuples, count), True
+        found, self._estimated = estimate_output(joins, tuples, count), True
         log.info(
             "batch %d will have %s joined rows of %s tuples, off by at most %s with a "
             "probability of %.0f%%, if all of it is like the first %s",

@@ -73,9 +73,9 @@ class Commits:
         return self.progress.batch, self.progress.drain
 
     @property
-    def states(self) -> dict[int, str]:
-        """The join state file of each partition."""
-        return {load.partition: load.state_file for load in self.loads}
+    def states(self) -> dict[int, tuple[str, ...]]:
+        """The join state files of each partition."""
+        return {load.partition: load.state_files for load in self.loads}
 
     @property
     def waiting(self) -> int:
@@ -203,7 +203,12 @@ class Commits:
         self.last, self.pending = at, None
         self.committed_at = time.monotonic()
         states = self.checkpoint / "state"
-        used = {name for state in self.states.values() for name in JoinState.files(states / state)}
+        used = {
+            name
+            for each in self.states.values()
+            for state in each
+            for name in JoinState.files(states / state)
+        }
         old = [file for file in states.iterdir() if file.name not in used]
         # in a thread, because deleting large files takes time
         threading.Thread(target=_remove, args=(old,)).start()
@@ -254,8 +259,9 @@ class Commits:
         if self.last is not None:
             self._check_loads(progress)
         try:
-            for state in progress.states.values() if self.last != at else self.states.values():
-                JoinState.files(self.checkpoint / "state" / state)
+            for each in progress.states.values() if self.last != at else self.states.values():
+                for state in each:
+                    JoinState.files(self.checkpoint / "state" / state)
         except StateError as e:
             if not self.drained:
                 raise

@@ -3,6 +3,7 @@ match a tuple, there may be many times as many rows as tuples."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,13 +28,25 @@ class OutputSize(NamedTuple):
 
 
 def many_to_many(plan: RolePlan) -> bool:
-    """Return whether a tuple may match several master rows."""
+    """Return whether a tuple may match several rows of the dimension."""
     return not Manifest.read(Path(plan.snapshot)).unique
 
 
-def estimate_output(plan: RolePlan, sample: pa.RecordBatch, tuples: int) -> OutputSize:
-    """Estimate the output of a batch of so many tuples from a sample of them and R's key codes, all
-    of which are read."""
+def estimate_output(plans: Iterable[RolePlan], sample: pa.RecordBatch, tuples: int) -> OutputSize:
+    """Estimate the output of the joins of a batch of so many tuples, one after the other, as if a
+    tuple's matches in one dimension told nothing of those in another."""
+    found = OutputSize(tuples, 0)
+    for plan in plans:
+        before, found = found, _estimate(plan, sample, found.rows)
+        found = found._replace(
+            bound=found.bound + round(before.bound * found.rows / max(before.rows, 1))
+        )
+    return found
+
+
+def _estimate(plan: RolePlan, sample: pa.RecordBatch, tuples: int) -> OutputSize:
+    """Estimate the output of a join from a sample of so many tuples and R's key codes, all of which
+    are read."""
     sketch = SkimmedSketch.for_memory(MEMORY)
     codes, valid = plan.placement((sample.schema,)).keys.stream_codes(sample)
     sketch.update(codes[valid])

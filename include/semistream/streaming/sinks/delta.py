@@ -120,7 +120,7 @@ class DeltaSink:
 
     def write(self, record: LoadRecord, spool: Spool) -> LoadRecord:
         assert isinstance(spool.writer, DataFiles)
-        name, files = f"{record.state_file}.parquet", spool.writer.close()
+        name, files = f"{record.state_files[0]}.parquet", spool.writer.close()
         rejected, staged = spool.unmatched(), {}
         unmatched_checksum = stored_checksum(rejected, self.warehouse.engine)
         for table, rows in ((unmatched, rejected), (propagated, spool.propagated())):
