@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from sqlalchemy import and_, case, func, literal, null, or_, select
 from sqlalchemy.sql import ColumnElement, FromClause, Select
 
+from semistream.job import SIDES
 from semistream.positions import Kind
 from semistream.quality.scope import Scope
 from semistream.reasons import Reason
@@ -55,7 +56,9 @@ def with_remedy(check: Check, scope: Scope) -> Check:
     """Return the check together with a remedy for its failure."""
     if check.remedy:
         return check
-    name = check.name.removeprefix("left_").removeprefix("right_")
+    name = check.name
+    for of in (*SIDES, *(role.name for role in scope.roles)):
+        name = name.removeprefix(f"{of}_")
     remedy = REMEDIES.get(name, "{again}").format(
         again=_load_again(scope), app=scope.app, fact=scope.fact_name
     )
@@ -74,7 +77,7 @@ def _load_again(scope: Scope) -> str:
     )
 
 
-# The remedy by the name of a check, without "left_" or "right_"; default: {again}.
+# The remedy by the name of a check, without that of a stream or role; default: {again}.
 LEDGER = (
     "The ledger was changed, or is of another time than the tables: put a backup of all of "
     "them back; or {again}"
@@ -233,8 +236,11 @@ def input_arithmetic(scope: Scope) -> Check:
     own = select(
         *load_of(load_inputs), i.role, *(i[n] for n in names), unaccounted(i).label("difference")
     ).where(scope.holds(load_inputs), unaccounted(i) != 0)
+    # a further role reads the tuples that the role before it has let pass
+    passed = case((and_(i.dimension != "", i.number > 0), i.rows_read), else_=0)
+    own_part = {n: i[n] - passed if n in ("rows_read", "matched") else i[n] for n in names}
     sums = (
-        select(i.load_id, *(func.sum(i[n]).label(n) for n in names))
+        select(i.load_id, *(func.sum(part).label(n) for n, part in own_part.items()))
         .group_by(i.load_id)
         .subquery("all_inputs")
     )
@@ -244,13 +250,22 @@ def input_arithmetic(scope: Scope) -> Check:
         .select_from(load_batches.outerjoin(sums, sums.c.load_id == b.load_id))
         .where(scope.holds(load_batches), differs)
     )
+    before = load_inputs.alias("before").c
+    between = (
+        select(*load_of(load_inputs), i.role, *(i[n] for n in names), i.rows_read - before.matched)
+        .join(
+            before.load_id.table, and_(before.load_id == i.load_id, before.number == i.number - 1)
+        )
+        .where(scope.holds(load_inputs), i.dimension != "", i.rows_read != before.matched)
+    )
     return Check(
         "input_arithmetic",
         "Of each input: waiting before + read = matched + unmatched + waiting",
         "Each tuple of a stream is joined, finished without a match, or still held by the join, in "
-        "memory or on disk; and all inputs together are what the ledger says of the load (role "
-        "(all)). The difference is what is not accounted for.",
-        sa.union_all(own, load),
+        "memory or on disk; all inputs together are what the ledger says of the load (role "
+        "(all)); and a role reads what the role before it has let pass. The difference is what is "
+        "not accounted for.",
+        sa.union_all(own, load, between),
     )
 
 
@@ -274,15 +289,20 @@ def fact_rows(scope: Scope) -> Check:
 
 
 def unmatched_rows(scope: Scope) -> Check:
-    counted, ledger = _counted(scope, unmatched, "kept", unmatched.c.reason), _rejections(scope)
-    b = load_batches.c
+    b, u, key = load_batches.c, unmatched.c, ["reason"]
+    columns: list[ColumnElement] = [u.reason]
+    if len(scope.roles) > 1:  # what was not joined is counted where the first role reads it
+        key.append("role")
+        columns.append(func.coalesce(u.role, scope.roles[0].name).label("role"))
+    counted, ledger = _counted(scope, unmatched, "kept", *columns), _rejections(scope, key)
     by_reason = (
         select(func.coalesce(func.sum(ledger.c.rows_in_ledger), 0))
         .where(ledger.c.load_id == b.load_id)
         .correlate(load_batches)
         .scalar_subquery()
     )
-    totals = select(*load_of(load_batches), literal("(all)"), b.unmatched, by_reason).where(
+    total = [literal("(all)") for _ in key]
+    totals = select(*load_of(load_batches), *total, b.unmatched, by_reason).where(
         scope.holds(load_batches), b.unmatched != by_reason
     )
     return Check(
@@ -291,17 +311,19 @@ def unmatched_rows(scope: Scope) -> Check:
         "A tuple without master data, without a key or that cannot be parsed goes to the "
         "table unmatched. Its rows, by reason, must be those that the ledger counted "
         "(reason (all): the ledger's total against its own count by reason).",
-        sa.union_all(*_both_ways(counted, ledger, "reason"), totals),
+        sa.union_all(*_both_ways(counted, ledger, *key), totals),
     )
 
 
-def _rejections(scope: Scope) -> FromClause:
-    """Return the ledger's counts of unmatched tuples: load_id, reason, rows_in_ledger."""
+def _rejections(scope: Scope, key: Sequence[str]) -> FromClause:
+    """Return the ledger's counts of unmatched tuples: load_id, the columns of the key,
+    rows_in_ledger."""
     r = load_rejections.c
+    columns = [r.load_id, *(r[name] for name in key)]
     return (
-        select(r.load_id, r.reason, func.sum(r.tuples).label("rows_in_ledger"))
+        select(*columns, func.sum(r.tuples).label("rows_in_ledger"))
         .where(scope.holds(load_rejections))
-        .group_by(r.load_id, r.reason)
+        .group_by(*columns)
         .subquery("rejections")
     )
 

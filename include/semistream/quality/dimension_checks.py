@@ -21,7 +21,8 @@ def dimension_checks(
 ) -> Iterator[Check]:
     """Yield the checks of a role that are possible. size: how many facts, and how many unmatched
     tuples, are joined again; seed: by which they are drawn."""
-    sizes = stage_join_sizes(staging, scope, role)
+    # a load's sketch is of the keys of its only role
+    sizes = stage_join_sizes(staging, scope, role) if role.alone else None
     older = stage_older(staging, scope, role)
     sample = stage_sample(staging, scope, role, size, seed)
     if sizes is not None:
@@ -55,7 +56,7 @@ def surrogate_keys(scope: Scope, role: Role) -> Check:
     other = or_(*(f.c[s] != d.c[m] for s, m in pairs)) if pairs else sa.false()
     shown = [d.c[m].label(f"{d.name}_{m}") for _, m in pairs]
     return Check(
-        "surrogate_keys",
+        role.named("surrogate_keys"),
         "Every surrogate key is in its dimension and is the right one",
         f"{role.surrogate} of each fact names a row of {d.name}"
         + (f", and that row has the fact's own {listed(role.on)}." if pairs else ".")
@@ -94,7 +95,7 @@ def enriched_columns(scope: Scope, role: Role, older: Older | None) -> Check:
             .where(_differs(scope, role, m))
         )
     return Check(
-        "enriched_columns",
+        role.named("enriched_columns"),
         "Enriched columns are what the master data says",
         f"Compared for every fact, with {d.name}, or with the version of the master data "
         f"that it was loaded with where that is another: {listed(role.added)}.",
@@ -166,7 +167,7 @@ def sample_joined(scope: Scope, role: Role, sample: Sample) -> Check:
         .distinct()
     )
     return Check(
-        "sample_joined",
+        role.named("sample_joined"),
         "A sample of facts, joined again by the database, is the same",
         f"{sample.fact_count:,} facts drawn at random (seed {sample.seed}) are joined by "
         "the database with the master data of the version that they were loaded with, "
@@ -210,7 +211,7 @@ def _matches_lost(scope: Scope, role: Role, sample: Sample) -> Select:
 def sample_unmatched(role: Role, sample: Sample) -> Check:
     s, m = sample.unmatched, sample.master
     return Check(
-        "sample_unmatched",
+        role.named("sample_unmatched"),
         "A sample of unmatched tuples, joined again by the database, has no match",
         f"{sample.unmatched_count:,} tuples that were put aside for lack of master data, "
         f"drawn at random (seed {sample.seed}). One listed here does have master data.",

@@ -28,7 +28,6 @@ from sqlalchemy import BigInteger, Column, Index, Integer, String, and_, insert,
 
 from semistream.positions import START
 from semistream.quality.scope import Role, Scope
-from semistream.reasons import Reason
 from semistream.warehouse.bulk import bulk_insert
 from semistream.warehouse.dialects import system_of
 from semistream.warehouse.load_ids import last_load
@@ -208,7 +207,7 @@ def stage_sample(staging: Staging, scope: Scope, role: Role, size: int, seed: in
     rng = np.random.default_rng(seed)
     facts, fact_count = _sample_facts(staging, scope, role, size, rng)
     others, unmatched_count = _sample_unmatched(staging, scope, role, size, rng)
-    master = master_table(staging, role, "master")
+    master = master_table(staging, role, role.staged("master"))
     sample = Sample(facts, others, master, fact_count, unmatched_count, seed)
     _stage_dimension(staging, scope, role, sample)
     for version in sorted({v for v in role.versions.values() if v != role.version}):
@@ -228,7 +227,7 @@ def _sample_facts(
     does not grow with the table."""
     loads = role.loads()
     table = staging.table(
-        "sample",
+        role.staged("sample"),
         Column("load_id", BigInteger),
         Column("load_row", Integer),
         Column("quality_version", NAME),
@@ -288,15 +287,13 @@ def _sample_unmatched(
 ) -> tuple[sa.Table, int]:
     u, i, masters = unmatched.c, load_inputs.c, list(role.on.values())
     table = staging.table(
-        "unmatched",
+        role.staged("unmatched"),
         Column("quality_id", KeyString()),
         Column("load_id", BigInteger),
         Column("quality_version", NAME),
         *(Column(f"key_{i}", _any_length(role.dimension.c[m].type)) for i, m in enumerate(masters)),
     )
-    mine = and_(
-        scope.holds(unmatched), u.fact_table == scope.fact_name, u.reason == Reason.NO_MATCH
-    )
+    mine = and_(scope.holds(unmatched), u.fact_table == scope.fact_name, role.lacks(unmatched))
     with staging.engine.connect() as connection:
         keys = (
             connection.execute(

@@ -31,7 +31,7 @@ from semistream.warehouse.bulk import bulk_insert, fetch
 from semistream.warehouse.checksum import row_hashes, signed
 from semistream.warehouse.ids import stream_ids
 from semistream.warehouse.load_ids import batch_of, drain_of, partition_of
-from semistream.warehouse.schema import NAME, load_batches, unmatched
+from semistream.warehouse.schema import NAME, load_batches, load_inputs, unmatched
 from semistream.warehouse.tables import ROW_KEY, arrow_schema, quoted
 from semistream.warehouse.types import KeyString, LongString, big_integer
 
@@ -47,10 +47,23 @@ class Load:
     and in unmatched where it differs from the computed one; else None."""
 
     load_id: int
-    version: str
+    versions: tuple[str, ...]  # of each role's master data
     rows: int
     facts: int | None
     kept: int | None
+
+
+@dataclass(frozen=True)
+class Unmatched:
+    """A tuple that must be in unmatched, and the first role in which it has no master row."""
+
+    role: Role
+    values: dict[str, Any]
+
+    @property
+    def reason(self) -> Reason:
+        lacks_key = any(self.values[name] is None for name in self.role.on)
+        return Reason.NULL_KEY if lacks_key else Reason.NO_MATCH
 
 
 @dataclass(frozen=True)
@@ -78,14 +91,14 @@ class WrongRows:
 class Again:
     """The data that loads are compared with.
 
-    tuples: quality_version, quality_batch, stream columns, quality_id (null if taken from the
-    facts); masters: quality_version, the dimension's columns; expected: quality_number,
-    quality_batch, the fact table's columns; source_ids: ids of the source; absent: ids that have
-    not arrived.
+    tuples: a version for each role, quality_batch, stream columns, quality_id (null if taken from
+    the facts); masters, by role: quality_version, the dimension's columns; expected:
+    quality_number, quality_batch, the fact table's columns; source_ids: ids of the source; absent:
+    ids that have not arrived.
     """
 
     tuples: sa.Table
-    masters: sa.Table
+    masters: dict[str, sa.Table]
     expected: sa.Table
     source_ids: sa.Table | None
     absent: sa.Select | None
@@ -93,25 +106,26 @@ class Again:
 
 
 def find_wrong_rows(
-    staging: Staging,
-    scope: Scope,
-    role: Role,
-    commits: list[sa.Row],
-    checksums: sa.Table,
-    recounted: Recounted,
+    staging: Staging, scope: Scope, commits: list[sa.Row], checksums: sa.Table, recounted: Recounted
 ) -> WrongRows:
     """Join the loads whose checksums differ again, and return their wrong rows."""
-    found, loads = WrongRows(), _differing(staging, scope, role, checksums)
+    found, loads = WrongRows(), _differing(staging, scope, checksums)
     if not loads or not scope.ids:
         if loads:
             found.told.append(
                 "Name id columns under stream.id, and what is wrong is told row by row."
             )
         return found
-    ready = [load for load in loads if _is_there(role, load.version)]
-    for version in sorted({load.version for load in loads} - {load.version for load in ready}):
+    gone = {
+        (role.number, version): role
+        for load in loads
+        for role, version in zip(scope.roles, load.versions, strict=True)
+        if not _is_there(role, version)
+    }
+    ready = [load for load in loads if not gone.keys() & set(enumerate(load.versions))]
+    for (_, version), role in sorted(gone.items(), key=lambda each: each[0]):
         found.told.append(
-            f"Loads with version {version} of the master data were not joined again, "
+            f"Loads with version {version} of the master data{role.words} were not joined again, "
             f"as it is no longer kept."
         )
     chosen = _first(ready)
@@ -120,7 +134,7 @@ def find_wrong_rows(
             f"Of {len(ready):,} such loads the first {len(chosen):,} were joined again."
         )
     try:
-        _join_and_compare(staging, scope, role, commits, chosen, recounted, found)
+        _join_and_compare(staging, scope, commits, chosen, recounted, found)
     except (OSError, pa.ArrowException) as e:
         found.told.append(f"Not all of these loads could be joined again: {e}.")
     return found
@@ -129,18 +143,17 @@ def find_wrong_rows(
 def _join_and_compare(
     staging: Staging,
     scope: Scope,
-    role: Role,
     commits: list[sa.Row],
     chosen: Sequence[Load],
     recounted: Recounted,
     found: WrongRows,
 ) -> None:
     if chosen:
-        again = _join_again(staging, scope, role, commits, chosen, recounted)
-        _compare_facts(staging, scope, role, again, chosen, found)
+        again = _join_again(staging, scope, commits, chosen, recounted)
+        _compare_facts(staging, scope, again, chosen, found)
         if again.of_source:
             found.findings += _missing_unread(staging, scope, again)
-            _compare_unmatched(staging, scope, role, again, chosen, found)
+            _compare_unmatched(staging, scope, again, chosen, found)
         else:
             found.told.append(
                 "The source cannot be read again with all its columns: those that "
@@ -148,24 +161,33 @@ def _join_and_compare(
             )
 
 
-def _differing(staging: Staging, scope: Scope, role: Role, checksums: sa.Table) -> list[Load]:
-    loads, c = role.loads(), checksums.c
-    b = loads.c
+def _differing(staging: Staging, scope: Scope, checksums: sa.Table) -> list[Load]:
+    b, c = load_batches.c, checksums.c
+    joined, versions = load_batches.outerjoin(checksums, b.load_id == c.load_id), []
+    for role in scope.roles:
+        i = load_inputs.alias(f"input_{role.number}")
+        joined = joined.join(i, and_(i.c.load_id == b.load_id, i.c.role == role.name))
+        versions.append(i.c.version)
     facts, kept = (func.coalesce(c[n], 0) for n in ("facts_checksum", "unmatched_checksum"))
     query = (
         select(
             b.load_id,
-            b.version,
             (b.output_rows + b.unmatched).label("rows"),
             sa.case((b.facts_checksum != facts, b.facts_checksum)).label("facts"),
             sa.case((b.unmatched_checksum != kept, b.unmatched_checksum)).label("kept"),
+            *versions,
         )
-        .select_from(loads.outerjoin(checksums, b.load_id == c.load_id))
-        .where(scope.holds(loads), or_(b.facts_checksum != facts, b.unmatched_checksum != kept))
+        .select_from(joined)
+        .where(
+            scope.holds(load_batches), or_(b.facts_checksum != facts, b.unmatched_checksum != kept)
+        )
         .order_by(b.load_id)
     )
     with staging.engine.connect() as connection:
-        return [Load(*row) for row in connection.execute(query)]
+        return [
+            Load(load_id, tuple(versions), rows, facts, kept)
+            for load_id, rows, facts, kept, *versions in connection.execute(query)
+        ]
 
 
 def _is_there(role: Role, version: str) -> bool:
@@ -177,9 +199,10 @@ def _first(loads: Sequence[Load]) -> list[Load]:
     return [load for load, n in zip(loads, rows, strict=True) if n <= ROWS_AGAIN] or list(loads[:1])
 
 
-def stream_columns(scope: Scope, role: Role) -> list[str]:
+def stream_columns(scope: Scope) -> list[str]:
     """Return the fact table's columns that come from the stream, its ids first."""
-    others = {*ROW_KEY, role.surrogate, *role.added, *scope.ids}
+    joined = {c for role in scope.roles for c in (role.surrogate, *role.added)}
+    others = {*ROW_KEY, *joined, *scope.ids}
     return [*scope.ids, *(c.name for c in scope.fact.c if c.name not in others)]
 
 
@@ -189,7 +212,6 @@ def stream_columns(scope: Scope, role: Role) -> list[str]:
 def _join_again(
     staging: Staging,
     scope: Scope,
-    role: Role,
     commits: list[sa.Row],
     loads: Sequence[Load],
     recounted: Recounted,
@@ -197,11 +219,11 @@ def _join_again(
     (stream,), source_ids, absent = scope.streams, recounted.ids, None
     if source_ids is not None and recounted.unparsable is not None:
         absent = missing(scope, stream, source_ids, recounted.unparsable.ids)
-    f, names = scope.fact, stream_columns(scope, role)
+    f, names = scope.fact, stream_columns(scope)
     kinds = {n: f.c[n].type for n in names}
     tuples = staging.table(
         "tuples",
-        Column("quality_version", NAME),
+        *(Column(_version(role), NAME) for role in scope.roles),
         Column("quality_batch", BigInteger),
         *(Column(quoted(n), kind) for n, kind in kinds.items()),
         Column("quality_id", KeyString()),
@@ -213,16 +235,16 @@ def _join_again(
             for batch, found in read_tuples(staging.engine, stream.spec, commits, kinds):
                 if set(names) - set(found.schema.names):
                     raise CannotRecount("the source does not give all columns")
-                _stage_tuples(staging, scope, role, tuples, batch, found, wanted)
+                _stage_tuples(staging, scope, tuples, batch, found, wanted)
         except CannotRecount:
             of_source = False
     staging.index(tuples, *scope.ids)
     if not of_source:
         with staging.engine.begin() as connection:
             connection.execute(tuples.delete())
-    _fill_gaps(staging, scope, role, tuples, loads, source_ids if of_source else None)
-    masters = _masters(staging, role, tuples)
-    expected = _expected(staging, scope, role, tuples, masters, loads)
+    _fill_gaps(staging, scope, tuples, loads, source_ids if of_source else None)
+    masters = {role.name: _masters(staging, role, tuples) for role in scope.roles}
+    expected = _expected(staging, scope, tuples, masters, loads)
     return Again(tuples, masters, expected, source_ids, absent, of_source)
 
 
@@ -248,44 +270,45 @@ def _wanted(staging: Staging, scope: Scope, loads: Sequence[Load], absent: sa.Se
 def _stage_tuples(
     staging: Staging,
     scope: Scope,
-    role: Role,
     tuples: sa.Table,
     batch: int,
     found: pa.RecordBatch,
     wanted: pa.Array,
 ) -> None:
     ids = len(scope.ids)
-    names = [c.name for c in tuples.columns if c.name != "quality_version"]
+    versions = [_version(role) for role in scope.roles]
+    names = [c.name for c in tuples.columns if c.name not in versions]
     schema = arrow_schema(tuples)
     rows = with_stream_id(
         batch,
-        found.select(stream_columns(scope, role)),
+        found.select(stream_columns(scope)),
         ids,
         pa.schema([schema.field(n) for n in names]),
         whole=True,
     )
     rows = rows.filter(pc.is_in(rows["quality_id"], value_set=wanted))
-    version = role.versions.get((batch, 0), "")
+    for role, name in zip(scope.roles, versions, strict=True):
+        version = role.versions.get((batch, 0), "")
+        rows = rows.append_column(name, pa.repeat(version, rows.num_rows))
     with staging.engine.begin() as connection:
-        bulk_insert(
-            connection,
-            tuples,
-            rows.append_column("quality_version", pa.repeat(version, rows.num_rows)),
-        )
+        bulk_insert(connection, tuples, rows)
 
 
 def _fill_gaps(
     staging: Staging,
     scope: Scope,
-    role: Role,
     tuples: sa.Table,
     loads: Sequence[Load],
     source_ids: sa.Table | None,
 ) -> None:
     """Stage tuples from the facts where the source does not give them completely: those whose ids
     the source has, or all if it is not read again."""
-    f, t, names = scope.fact, tuples.c, stream_columns(scope, role)
-    columns = [t.quality_version, t.quality_batch, *(t[n] for n in names)]
+    f, t, names = scope.fact, tuples.c, stream_columns(scope)
+    columns = [
+        *(t[_version(role)] for role in scope.roles),
+        t.quality_batch,
+        *(t[n] for n in names),
+    ]
     known = []
     if source_ids is not None:
         read = select(1).select_from(tuples).where(*(t[i] == f.c[i] for i in scope.ids))
@@ -295,21 +318,36 @@ def _fill_gaps(
         known = [~read.correlate(f).exists(), there.correlate(f).exists()]
     for load in loads:
         rows = select(
-            literal(load.version), literal(int(batch_of(load.load_id))), *(f.c[n] for n in names)
+            *map(literal, load.versions),
+            literal(int(batch_of(load.load_id))),
+            *(f.c[n] for n in names),
         ).where(f.c.load_id == load.load_id, *known)
         with staging.engine.begin() as connection:
             connection.execute(tuples.insert().from_select(columns, rows.distinct()))
 
 
+def _version(role: Role) -> str:
+    """Return the name of the column of staged tuples that has the version of a role's master
+    data."""
+    return f"quality_version_{role.number}"
+
+
+def _matches(role: Role, tuples: sa.Table, masters: sa.Table) -> sa.ColumnElement[bool]:
+    """Return the condition that joins staged tuples with a role's staged master rows."""
+    t, m = tuples.c, masters.c
+    return and_(m.quality_version == t[_version(role)], *(t[a] == m[b] for a, b in role.on.items()))
+
+
 def _masters(staging: Staging, role: Role, tuples: sa.Table) -> sa.Table:
-    table, d, t = master_table(staging, role, "masters"), role.dimension, tuples.c
+    table, d, t = master_table(staging, role, role.staged("masters")), role.dimension, tuples.c
     stream_key, master_key = next(iter(role.on.items()))
+    of_tuple = t[_version(role)]
     with staging.engine.connect() as connection:
-        versions = list(connection.scalars(select(t.quality_version).distinct()))
+        versions = list(connection.scalars(select(of_tuple).distinct()))
     for version in versions:
         if version == role.version:
             names = [c.name for c in table.columns if c.name != "quality_version"]
-            same = and_(t.quality_version == version, *(t[a] == d.c[b] for a, b in role.on.items()))
+            same = and_(of_tuple == version, *(t[a] == d.c[b] for a, b in role.on.items()))
             rows = (
                 select(literal(version), *(d.c[n] for n in names))
                 .select_from(tuples.join(d, same))
@@ -320,7 +358,7 @@ def _masters(staging: Staging, role: Role, tuples: sa.Table) -> sa.Table:
         elif (role.snapshots / version).is_dir():
             with staging.engine.connect() as connection:
                 keys = connection.scalars(
-                    select(t[stream_key]).where(t.quality_version == version).distinct()
+                    select(t[stream_key]).where(of_tuple == version).distinct()
                 ).all()
             stage_version(staging, role, table, version, master_key, keys)
     staging.index(table, master_key)
@@ -330,13 +368,12 @@ def _masters(staging: Staging, role: Role, tuples: sa.Table) -> sa.Table:
 def _expected(
     staging: Staging,
     scope: Scope,
-    role: Role,
     tuples: sa.Table,
-    masters: sa.Table,
+    masters: dict[str, sa.Table],
     loads: Sequence[Load],
 ) -> sa.Table:
     """Stage the facts that the tuples should have, except those found in loads that are right."""
-    f, t, m = scope.fact, tuples.c, masters.c
+    f, t = scope.fact, tuples.c
     columns = [c for c in f.columns if c.name not in ROW_KEY]
     table = staging.table(
         "expected",
@@ -344,9 +381,12 @@ def _expected(
         Column("quality_batch", BigInteger),
         *(Column(quoted(c.name), c.type) for c in columns),
     )
-    of = {role.surrogate: m[role.surrogate], **{a: m[b] for a, b in role.added.items()}}
-    same = and_(m.quality_version == t.quality_version, *(t[a] == m[b] for a, b in role.on.items()))
-    joined = tuples.outerjoin(masters, same) if role.left else tuples.join(masters, same)
+    of: dict[str, sa.Column] = {}
+    joined: sa.FromClause = tuples
+    for role in scope.roles:
+        m = masters[role.name]
+        of |= {role.surrogate: m.c[role.surrogate], **{a: m.c[b] for a, b in role.added.items()}}
+        joined = joined.join(m, _matches(role, tuples, m), isouter=role.left)
     rows = (
         select(t.quality_batch, *(of[c.name] if c.name in of else t[c.name] for c in columns))
         .select_from(joined)
@@ -366,7 +406,7 @@ def _expected(
                 and_(
                     *(g.c[i] == e[i] for i in scope.ids),
                     scope.recounted(g),
-                    g.c[role.surrogate].is_not_distinct_from(e[role.surrogate]),
+                    *(g.c[k].is_not_distinct_from(e[k]) for k in scope.surrogates),
                 ),
             )
         )
@@ -429,12 +469,7 @@ def _hashed(batches: Iterable[pa.RecordBatch], at: Sequence[str]) -> Hashed:
 
 
 def _compare_facts(
-    staging: Staging,
-    scope: Scope,
-    role: Role,
-    again: Again,
-    loads: Sequence[Load],
-    found: WrongRows,
+    staging: Staging, scope: Scope, again: Again, loads: Sequence[Load], found: WrongRows
 ) -> None:
     chosen = [load for load in loads if load.facts is not None]
     if not chosen:
@@ -475,7 +510,7 @@ def _compare_facts(
             lost[(np.arange(len(lost)) < NAMED) | np.isin(wanted.at[lost, 0], of_these)],
             ["quality_batch", *columns],
         )
-        pairs, surplus, absent = _paired(scope, role, now, then)
+        pairs, surplus, absent = _paired(scope, now, then)
         if len(wrong) > NAMED:  # rows beyond NAMED may be what the absent ones have become
             absent = [row for row in absent if not _has_facts(connection, scope, row)]
     for a, b in pairs:
@@ -557,7 +592,7 @@ def _has_facts(connection: sa.Connection, scope: Scope, row: Row) -> bool:
 
 
 def _paired(
-    scope: Scope, role: Role, now: list[Row], then: list[Row]
+    scope: Scope, now: list[Row], then: list[Row]
 ) -> tuple[list[tuple[Row, Row]], list[Row], list[Row]]:
     """Pair present rows with expected ones of the same ids. Return (pairs of present and expected
     row, surplus present rows, missing expected rows)."""
@@ -567,7 +602,9 @@ def _paired(
     pairs, surplus = [], []
     for row in now:
         candidates = by_id.get(tuple(row.values[i] for i in scope.ids), [])
-        same = [c for c in candidates if c.values[role.surrogate] == row.values[role.surrogate]]
+        same = [
+            c for c in candidates if all(c.values[k] == row.values[k] for k in scope.surrogates)
+        ]
         if best := (same or candidates)[:1]:
             candidates.remove(best[0])
             pairs.append((row, best[0]))
@@ -651,12 +688,7 @@ def _missing_unread(staging: Staging, scope: Scope, again: Again) -> list[Findin
 
 
 def _compare_unmatched(
-    staging: Staging,
-    scope: Scope,
-    role: Role,
-    again: Again,
-    loads: Sequence[Load],
-    found: WrongRows,
+    staging: Staging, scope: Scope, again: Again, loads: Sequence[Load], found: WrongRows
 ) -> None:
     chosen = [load for load in loads if load.kept is not None]
     if not chosen:
@@ -668,29 +700,30 @@ def _compare_unmatched(
         u.reason.in_((Reason.NO_MATCH, Reason.NULL_KEY)),
         u.stream_id.is_not(None),
     )
-    wanted, names = _expected_unmatched(scope, role, again), stream_columns(scope, role)
+    wanted, names = _expected_unmatched(scope, again), stream_columns(scope)
     kept = and_(mine, u.stream_id == t.quality_id, scope.recounted(unmatched))
     with staging.engine.connect() as connection, staging.engine.connect() as other:
         for load in chosen:
-            of_load = select(u.stream_id, u.reason, u.tuple).where(mine, u.load_id == load.load_id)
+            of_load = select(u.stream_id, u.role, u.reason, u.tuple).where(
+                mine, u.load_id == load.load_id
+            )
             result = connection.execution_options(yield_per=AT_ONCE).execute(of_load)
             for rows in result.partitions(AT_ONCE):
                 these = wanted.where(t.quality_id.in_([row.stream_id for row in rows]))
-                was: dict[str, list[dict[str, Any]]] = {}
-                for stream_id, _, *values in other.execute(these):
-                    was.setdefault(stream_id, []).append(dict(zip(names, values, strict=True)))
+                was: dict[str, list[Unmatched]] = {}
+                for stream_id, _, role, *values in other.execute(these):
+                    lacks = Unmatched(scope.roles[role], dict(zip(names, values, strict=True)))
+                    was.setdefault(stream_id, []).append(lacks)
                 known = _known(other, again, [row.stream_id for row in rows])
                 for row in rows:
-                    named += _changes(
-                        scope, role, load.load_id, *row, was.get(row.stream_id, []), known
-                    )
+                    named += _changes(scope, load.load_id, *row, was.get(row.stream_id, []), known)
                 if len(named) > NAMED:
                     break
         lost = wanted.outerjoin(unmatched, kept).where(u.load_id.is_(None)).limit(NAMED)
         only = chosen[0].load_id if len(chosen) == 1 else None
         # if tuples wait, nobody knows which ones
-        for stream_id, batch, *values in () if scope.waiting else other.execute(lost):
-            was_it = dict(zip(names, values, strict=True))
+        for stream_id, batch, role, *values in () if scope.waiting else other.execute(lost):
+            was_it = Unmatched(scope.roles[role], dict(zip(names, values, strict=True)))
             named.append(
                 Finding(
                     only,
@@ -698,7 +731,7 @@ def _compare_unmatched(
                     MISSING,
                     stream_id,
                     None,
-                    f"{_reason(role, was_it)} {_row(was_it)}",
+                    f"{was_it.reason} {_row(was_it.values)}",
                     None,
                     batch,
                 )
@@ -708,16 +741,29 @@ def _compare_unmatched(
     found.findings += named[:NAMED]
 
 
-def _expected_unmatched(scope: Scope, role: Role, again: Again) -> sa.Select:
-    """Select stream_id, batch and stream columns of the tuples that have no master row and are not
-    in unmatched for another reason."""
-    t, m = again.tuples.c, again.masters.c
-    same = and_(m.quality_version == t.quality_version, *(t[a] == m[b] for a, b in role.on.items()))
+def _expected_unmatched(scope: Scope, again: Again) -> sa.Select:
+    """Select stream_id, batch, the number of the first role without a master row, and stream
+    columns of the tuples that lack one and are not in unmatched for another reason."""
+    t = again.tuples.c
+    joined: sa.FromClause = again.tuples
+    absent: list[tuple[sa.ColumnElement[bool], int]] = []
+    for role in scope.roles:
+        if role.rejects:
+            m = again.masters[role.name]
+            joined = joined.outerjoin(m, _matches(role, again.tuples, m))
+            absent.append((m.c[role.surrogate].is_(None), role.number))
     return (
-        select(t.quality_id, t.quality_batch, *(t[n] for n in stream_columns(scope, role)))
-        .outerjoin_from(again.tuples, again.masters, same)
+        select(
+            t.quality_id,
+            t.quality_batch,
+            sa.case(*absent).label("quality_role") if absent else literal(0),
+            *(t[n] for n in stream_columns(scope)),
+        )
+        .select_from(joined)
         .where(
-            m[role.surrogate].is_(None), t.quality_id.is_not(None), ~_refused(scope, again.tuples)
+            or_(sa.false(), *(is_absent for is_absent, _ in absent)),
+            t.quality_id.is_not(None),
+            ~_refused(scope, again.tuples),
         )
     )
 
@@ -752,18 +798,14 @@ def _known(connection: sa.Connection, again: Again, ids: list[str]) -> set[str]:
     )
 
 
-def _reason(role: Role, values: dict[str, Any]) -> str:
-    return Reason.NULL_KEY if any(values[a] is None for a in role.on) else Reason.NO_MATCH
-
-
 def _changes(
     scope: Scope,
-    role: Role,
     load_id: int,
     stream_id: str,
+    role: str | None,
     reason: str,
     text: str,
-    was: list[dict[str, Any]],
+    was: list[Unmatched],
     known: set[str],
 ) -> list[Finding]:
     """Return findings for the differences between a row of unmatched and its tuple. was: all tuples
@@ -786,11 +828,13 @@ def _changes(
         )
     kept = json.loads(text)
     candidates = []
-    for values in was:
+    for lacks in was:
         pairs = [
-            ("reason", _reason(role, values), reason),
-            *((n, v, _kept(kept.get(n), scope.fact.c[n].type)) for n, v in values.items()),
+            ("reason", lacks.reason, reason),
+            *((n, v, _kept(kept.get(n), scope.fact.c[n].type)) for n, v in lacks.values.items()),
         ]
+        if not lacks.role.alone:
+            pairs.append(("role", lacks.role.name, role))
         candidates.append(
             [
                 Finding(load_id, unmatched.name, CHANGED, stream_id, n, _text(old), _text(new))

@@ -35,13 +35,15 @@ class Finished(NamedTuple):
     """The output of an operator. joined: rows of ``output_schema``; unmatched: tuples of the side,
     and ``reason``; propagated: JSON texts {column: pattern}, each of which says that no later row
     has such values in the side's join columns; final: those of this partition's keys, as the left
-    stream's columns, that are final because of it."""
+    stream's columns, that are final because of it; role: in which the tuples are unmatched, if
+    there are several."""
 
     joined: pa.RecordBatch | None
     unmatched: pa.RecordBatch | None
     side: int = 0
     propagated: list[str] | None = None
     final: Final | None = None
+    role: str | None = None
 
 
 class JoinOperator(Protocol):
