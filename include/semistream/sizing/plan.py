@@ -37,6 +37,11 @@ class JoinPlan:
         return cls(**{**known, "on": tuple((a, b) for a, b in values["on"])})
 
     @property
+    def label(self) -> str:
+        """The role of the dimension; "" for two streams."""
+        return ""
+
+    @property
     def version(self) -> str:
         """The dimension's version; "" for two streams."""
         return ""
@@ -120,7 +125,13 @@ class Plan(Generic[J]):
 
     @property
     def parameters(self) -> dict[str, Any]:
-        return {name: value for join in self.joins for name, value in join.parameters.items()}
+        """The parameters of the join; those of several as ROLE.NAME."""
+        several = len(self.joins) > 1
+        return {
+            f"{join.label}.{name}" if several else name: value
+            for join in self.joins
+            for name, value in join.parameters.items()
+        }
 
     @property
     def reason(self) -> str:

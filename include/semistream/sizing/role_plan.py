@@ -69,6 +69,10 @@ class RolePlan(JoinPlan):
         )
 
     @property
+    def label(self) -> str:
+        return self.role
+
+    @property
     def version(self) -> str:
         return Path(self.snapshot).name
 

@@ -193,7 +193,7 @@ class App:
             master_version=self.planner.plan.version,
             max_wait=self.planner.bound.seconds or 0.0,
             waiting=self.commits.waiting,
-            sides=self.commits.waiting_by_side,
+            inputs=self.commits.waiting_by_input,
         )
         self.commits.ledger.forget_files()
         self._called = listed = time.time()
@@ -518,7 +518,7 @@ class App:
         self.status.update(
             batch=self.commits.progress.batch,
             waiting=self.commits.waiting,
-            sides=self.commits.waiting_by_side,
+            inputs=self.commits.waiting_by_input,
             max_wait=self.planner.bound.seconds or 0.0,
             rate=self.totals.rows_read / (time.monotonic() - self.started),
             **self.totals.status(),
@@ -582,7 +582,10 @@ class App:
             "job": self.job.name,
             **self.totals.summary(self.planner.plan),
             "waiting": self.commits.waiting,
-            "sides": self.commits.waiting_by_side,
+            "inputs": {
+                name: {"unmatched": self.totals.by_input[name], "waiting": waiting}
+                for name, waiting in self.commits.waiting_by_input.items()
+            },
             "memory_budget": int(self.planner.settings.memory),
             "seconds": time.monotonic() - self.started,
         }

@@ -83,9 +83,11 @@ class Commits:
         return sum(load.waiting for load in self.loads)
 
     @property
-    def waiting_by_side(self) -> dict[str, int]:
-        """The number of tuples held of each of two streams; empty for one stream."""
-        return {} if isinstance(self.job, Job) else waiting_by_role(self.loads)
+    def waiting_by_input(self) -> dict[str, int]:
+        """The number of tuples that wait in each of several roles, or are held of each of two
+        streams; empty for one role."""
+        one = isinstance(self.job, Job) and len(self.job.roles) == 1
+        return {} if one else waiting_by_role(self.loads)
 
     # ---- a batch or a drain
 

@@ -33,6 +33,7 @@ class Totals:
     longest_wait: float = 0.0  # s
     latest_wait: float = 0.0  # s, the longest of the newest commit
     rejected: Counter[str] = field(default_factory=Counter)
+    by_input: Counter[str] = field(default_factory=Counter)  # unmatched
     nulled: Counter[str] = field(default_factory=Counter)  # by column, see load_batches
 
     def add(self, loads: Sequence[LoadRecord]) -> None:
@@ -48,6 +49,7 @@ class Totals:
         for load in loads:
             self.waits.note(load.wait_median or 0.0, load.matched + load.unmatched)
             self.rejected.update(load.rejected)
+            self.by_input.update({i.role: i.unmatched for i in load.inputs})
             self.nulled.update(load.nulled)
 
     @property
@@ -117,8 +119,9 @@ def describe(summary: dict[str, Any]) -> str:
         ("matched", f"{s['matched']:,}"),
         ("unmatched", f"{s['unmatched']:,}"),
         *((f"  {reason}", f"{count:,}") for reason, count in sorted(s["rejected"].items())),
+        *((f"  {name}", f"{of['unmatched']:,}") for name, of in s["inputs"].items()),
         ("waiting", f"{s['waiting']:,}"),
-        *((f"  {side}", f"{count:,}") for side, count in s["sides"].items()),
+        *((f"  {name}", f"{of['waiting']:,}") for name, of in s["inputs"].items()),
         ("output rows", f"{s['output_rows']:,}"),
         *(
             (f"  NULL, not a number: {column}", f"{count:,}")
@@ -127,13 +130,13 @@ def describe(summary: dict[str, Any]) -> str:
         ("service rate", f"{s['service_rate']:,.0f} tuples/s"),
         ("end to end", f"{end_to_end(s):,.0f} tuples/s"),
         *(
-            ()
-            if s["sides"]
-            else (
+            (
                 ("through the cache", f"{s['cache_share']:.1%}"),
                 ("waited, median", in_seconds(s["median_wait"])),
                 ("waited, longest", in_seconds(s["longest_wait"])),
             )
+            if s["master_version"]
+            else ()
         ),
         ("peak memory", f"{s['memory_peak']:,} of {s['memory_budget']:,} bytes"),
         ("peak resident", f"{s['resident_peak']:,} bytes a worker"),
