@@ -2,6 +2,7 @@
 the keys that jobs join on."""
 
 import csv
+import json
 from collections import Counter
 from pathlib import Path
 
@@ -21,6 +22,9 @@ from semistream.pipeline import steps
 from semistream.sizing.plan import Plan
 from semistream.streaming.app import App, make_planner
 from semistream.streaming.settings import LoadSettings
+from semistream.tuning import sweep
+from semistream.tuning.case import open_case
+from semistream.tuning.settings import TuneSettings
 
 PRODUCTS = [("a", "e1", "apple"), ("b", "e2", "bread"), ("c", "e3", "corn")]
 STREAM = pa.schema(
@@ -263,6 +267,33 @@ def test_the_plan_of_several_roles_has_a_join_for_each(places):
     chosen = Plan((one, two)).choose(sample, TYPICAL)
     assert chosen.joins[0].owners and not chosen.joins[1].owners
     assert chosen.open_questions and chosen.asked() == plan(places, job).asked()
+
+
+def test_one_of_several_roles_is_tuned(places):
+    """By itself; what is best for it says nothing of a load in which the roles share M."""
+    declare(places)
+    job = write(
+        places,
+        "j",
+        dimensions={
+            "sold": {"dimension": "product", "on": "sku"},
+            "returned": {"dimension": "product", "on": "ean"},
+        },
+    )
+    assert main(["provision", job, "--no-progress"]) == 0
+    tuples = pa.Table.from_pylist([{"id": i, "sku": "a", "ean": f"e{i}"} for i in range(9)], STREAM)
+    pq.write_table(tuples, places.home / "stream" / "part.parquet")
+    for role, on in (("", "sku"), ("sold", "sku"), ("returned", "ean")):
+        settings = TuneSettings.load({"job": job, "role": role, "partitions": 1, "grid": 1})
+        with open_case(settings, places) as case:
+            assert case.on == [(on, on)] and case.plan(1000).role == (role or "sold")
+        assert sweep.begin(settings, f"s{on}", places)
+        directory = places.home / "tuning" / f"s{on}"
+        (tuned,) = Job.from_yaml(directory / "job.yaml").roles
+        assert tuned.on == {on: on}
+        assert json.loads((directory / "sweep.json").read_text())["job"] == ""
+    with pytest.raises(ConfigError, match="must be a role of the job j"):
+        sweep.begin(TuneSettings.load({"job": job, "role": "shop"}), "s", places)
 
 
 def test_the_short_form_is_one_role(places):

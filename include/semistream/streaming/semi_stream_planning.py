@@ -17,7 +17,7 @@ from sqlalchemy import Engine
 from semistream.column_format import key_forms
 from semistream.cost_models.costs import Costs
 from semistream.errors import ConfigError
-from semistream.job import Job, Role, only_role
+from semistream.job import Job, Role
 from semistream.joins.registry import find_algorithm
 from semistream.master.manifest import Manifest
 from semistream.master.published import current_version, pin, snapshot_root
@@ -58,7 +58,13 @@ class SemiStreamPlanner:
         self.plan: Plan[RolePlan]
 
     def check(self, streams: tuple[pa.Schema, ...] | None) -> None:
-        only_role(self.job)
+        if len(self.job.roles) > 1:
+            raise ConfigError(
+                "dimensions",
+                "must have one role: a load does not join a stream with several dimensions yet",
+                [role.name for role in self.job.roles],
+                "Load a fact table for each of them.",
+            )
         if not self.settings.auto:
             find_algorithm(self.settings.algorithm)
         for role in self.job.roles:
