@@ -36,8 +36,8 @@ def pytest_addoption(parser):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """Tests that share a Spark session or an Airflow server go to the same one of the two
-    processes."""
+    """Send the tests that share a Spark session to one process, those that share an Airflow server
+    to another."""
     if config.getoption("--fast"):
         fast = chosen(items)
         config.hook.pytest_deselected(items=[item for item in items if item not in fast])

@@ -402,3 +402,36 @@ def test_the_name_of_a_key():
     names = [key_name(key) for key in odd]
     assert len({*names, key_name(["a", "b"])}) == 8
     assert all(name.startswith("key-") and Path(name).name == name for name in names)
+
+
+PRODUCT = {"name": "my.product", "path": "product.csv"}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            {"master": PRODUCT | {"pth": 1}},
+            "'master.pth' is not a setting of Dimension. .* Did you mean path.*: name,",
+        ),
+        (
+            {"master": PRODUCT | {"max_rejected": 3}},
+            "'master.max_rejected' is wrong: .* less than or equal to 1.* It means: Share of the",
+        ),
+        ({"master": PRODUCT, "on": [1]}, "'on' is wrong: must have names, .* 1 is neither"),
+        ({"master": PRODUCT, "on": {"sku": 1}}, r"'on.sku' is wrong.* It means: Join columns"),
+        ({"master": PRODUCT, "columns": 7}, "'columns' is wrong: must be names, or a mapping"),
+        ({"master": {"path": "x.csv"}}, "'master' must be the name of a dimension"),
+        ({"master": [PRODUCT]}, "'master' must be the name of a dimension"),
+        ({}, "'master' must be the name of a dimension"),
+        (
+            {"on": None, "dimensions": {"a": PRODUCT | {"on": "sku", "colums": 1}}},
+            "'dimensions.a.colums' is not a setting of Role",
+        ),
+    ],
+)
+def test_an_error_names_the_setting_as_it_is_given(places, given, message):
+    values = {"on": "sku"} | given
+    job = write(places, "j", **{k: v for k, v in values.items() if v is not None})
+    with pytest.raises(ConfigError, match=message):
+        workloads.load_job(job, places)

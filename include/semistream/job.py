@@ -348,21 +348,19 @@ def with_roles(values: dict[str, Any]) -> dict[str, Any]:
             "Give each role its own dimension, on and columns.",
         )
     if roles is None:
-        if "master" not in values:
+        if not given:
             return values
-        master = values["master"]
-        short = {
-            new: values[old] for old, new in (("on", "on"), ("columns", "columns")) if old in values
-        }
+        master = values.get("master", {})
+        short = {of: values[of] for of in ("on", "columns") if of in values}
         name = master.get("name") if isinstance(master, dict) else master
-        if not name:
+        if not isinstance(name, str):
             raise ConfigError(
-                "master.name",
-                "must be given",
-                None,
-                f"It means: {Dimension.model_fields['name'].description}",
+                "master",
+                "must be the name of a dimension, or a mapping with its name",
+                master or None,
+                "For instance master: {name: product, path: product.csv}.",
             )
-        roles = {str(name): {"dimension": master, **short}}
+        roles = {name: {"dimension": master, **short}}
     if not isinstance(roles, dict) or not all(
         isinstance(role, (dict, Role)) for role in roles.values()
     ):
@@ -392,6 +390,18 @@ def _role(name: str, given: Any) -> Any:
     if isinstance(role["dimension"], dict):
         role["dimension"] = {"name": name, **role["dimension"]}
     return {"name": name, **role}
+
+
+def as_given(error: ConfigError, values: dict[str, Any]) -> ConfigError:
+    """Return an error about a job with the parameter's name in the form in which the values are
+    given, which may be the short form of one role."""
+    if "master" not in values:
+        return error
+    (name,) = with_roles(values)["dimensions"]
+    place = error.parameter.removeprefix(f"dimensions.{name}.")
+    return ConfigError(
+        re.sub(r"^dimension(?=\.|$)", "master", place), error.constraint, error.value, error.remedy
+    )
 
 
 def check_same(one: Dimension, where: str, other: Dimension, elsewhere: str) -> None:

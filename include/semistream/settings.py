@@ -32,6 +32,9 @@ from pydantic import (
 
 from semistream.errors import ConfigError
 
+if typing.TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
+
 
 class Settings(BaseModel):
     """Base of every settings class."""
@@ -263,14 +266,17 @@ def _config_error(cls: type[Settings], e: ValidationError) -> ConfigError:
     # a name that is mistyped is also missing
     first = next((one for one in errors if one["type"] == "extra_forbidden"), errors[0])
     where = ".".join(str(p) for p in first["loc"]) or cls.__name__
-    name = str(first["loc"][0]) if first["loc"] else ""
-    field = cls.model_fields.get(name)
+    owner, field = _innermost(cls, first["loc"])
     if first["type"] == "extra_forbidden":
+        import difflib
+
+        near = difflib.get_close_matches(str(first["loc"][-1]), owner.model_fields, 1)
         return ConfigError(
             where,
-            f"is not a setting of {cls.__name__}",
+            f"is not a setting of {owner.__name__}",
             first["input"],
-            f"Settings: {', '.join(cls.model_fields)}.",
+            "".join(f"Did you mean {name}? " for name in near)
+            + f"Settings: {', '.join(owner.model_fields)}.",
         )
     remedy = (
         f"It means: {field.description}"
@@ -282,22 +288,49 @@ def _config_error(cls: type[Settings], e: ValidationError) -> ConfigError:
     cause = first.get("ctx", {}).get("error")
     if isinstance(cause, ConfigError):
         return cause
-    return ConfigError(where, f"is wrong: {first['msg']}", first["input"], remedy)
+    message = first["msg"].removeprefix("Value error, ")  # of a validator of ours
+    return ConfigError(where, f"is wrong: {message}", first["input"], remedy)
+
+
+def _innermost(
+    cls: type[Settings], place: Sequence[int | str]
+) -> tuple[type[Settings], FieldInfo | None]:
+    """Return the settings at a place in nested settings, and the field of them that is there, if
+    any."""
+    field, keys = None, iter(place)
+    for key in keys:
+        found = cls.model_fields.get(str(key))
+        if found is None:
+            break
+        field, kind = found, found.annotation
+        inside = [
+            one
+            for one in (kind, *typing.get_args(kind))
+            if isinstance(one, type) and issubclass(one, Settings)
+        ]
+        if inside:
+            if typing.get_origin(kind) is dict:
+                next(keys, None)
+            cls = inside[0]
+    return cls, field
 
 
 def pairs(value: Any) -> Any:
     """Convert {'a': 'b'}, ['a=b', 'c'] or 'a=b' to a mapping. A lone name maps to itself."""
-    if isinstance(value, str):
-        value = [value]
-    if isinstance(value, (list, tuple)):
-        pairs = [
-            tuple((v.split("=", 1) if "=" in v else (v, v)) if isinstance(v, str) else v)
-            for v in value
-        ]
-        if len(dict(pairs)) < len(set(pairs)):
-            raise ValueError(f"a name is given twice with different values in {value}")
-        return dict(pairs)
-    return value
+    if isinstance(value, Mapping):
+        return value
+    several = [value] if isinstance(value, str) else value
+    if not isinstance(several, (list, tuple)):
+        raise ValueError("must be names, or a mapping of names")  # noqa: TRY004 - for pydantic
+    pairs = []
+    for v in several:
+        pair = (v.split("=", 1) if "=" in v else (v, v)) if isinstance(v, str) else v
+        if not isinstance(pair, (list, tuple)) or len(pair) != 2:
+            raise ValueError(f"must have names, or pairs of names; {v!r} is neither")
+        pairs.append(tuple(pair))
+    if len(dict(pairs)) < len(set(pairs)):
+        raise ValueError(f"a name is given twice with different values in {value}")
+    return dict(pairs)
 
 
 def names(value: Any) -> Any:

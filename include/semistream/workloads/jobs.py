@@ -26,6 +26,7 @@ from semistream.job import (
     Role,
     StreamSpec,
     StreamStreamJob,
+    as_given,
     check_same,
     job_of,
     with_roles,
@@ -89,14 +90,17 @@ def load_any_job(name: str | Path, places: Paths | None = None) -> AnyJob:
             "See the README for an example.",
         )
     bases = [places.data] if str(name) in SHIPPED else [places.data, path.absolute().parent]
-    values = with_roles(read_yaml(path))
+    values = with_roles(given := read_yaml(path))
     if isinstance(roles := values.get("dimensions"), dict):
         values |= {
             "dimensions": {
                 role: _declared(given, path, bases, places) for role, given in roles.items()
             }
         }
-    job = job_of(values)
+    try:
+        job = job_of(values)
+    except ConfigError as e:
+        raise as_given(e, given) from None
     roles = () if isinstance(job, StreamStreamJob) else job.roles
     _check_names(
         [
