@@ -52,8 +52,8 @@ class BoundPeer:
 
 @dataclass(frozen=True)
 class Reading:
-    """R read from the first partition to the last one, as the disk phase reads it. The rate counts
-    R's tuples."""
+    """A sequential read of R, from the first partition to the last, as in the disk phase. Rates are
+    in tuples of R per second."""
 
     files: Files
     schema: pa.Schema

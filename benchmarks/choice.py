@@ -93,7 +93,7 @@ SCALES = {
 
 def grid(s: Settings) -> list[Point]:
     """Return points in which each value of each factor occurs equally often. The first points are
-    those at which the choice was once wrong, or similar ones."""
+    those for which an earlier version chose the wrong algorithm, or similar ones."""
     if s.points <= 2:
         return [
             Point(20_000, 4, MB, 1.0, 5, 0, s.longest),

@@ -132,7 +132,7 @@ class Stream:
         )
 
     def expected(self, tuples: int) -> Answer:
-        """Return the expected answer of the join of the first so many tuples."""
+        """Return the expected answer of the join of the stream's first `tuples` tuples."""
         answer = Answer()
         for first in range(0, tuples, STEP):
             batch = self.batch(first, min(STEP, tuples - first))

@@ -317,7 +317,8 @@ def _rows(name: str) -> list[dict[str, Any]]:
 
 
 def _some(rows: Sequence[Mapping[str, Any]], options: Mapping[str, str]) -> list[Mapping[str, Any]]:
-    """Return the rows that `peers` and `cases` choose, of those that say anything."""
+    """Return the rows that have results, of the peers and cases that the options `peers` and
+    `cases` select."""
     peers = options["peers"].split(",") if "peers" in options else [r["peer"] for r in rows]
     return [
         r
@@ -369,8 +370,8 @@ def _chosen(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def compared() -> str:
-    """Return one row for each of COMPARED: how many times as fast ours is, in the same
-    repetitions, and what both had resident at most."""
+    """Return a row for each of COMPARED: the ratio of our rate to the peer's in the same
+    repetitions, and the peak resident memory of both."""
     lines = [
         "",
         "| what | beside | times as fast | 95% interval | resident MB, and the other's |",
@@ -589,7 +590,7 @@ def _escaped(line: str) -> str:
 
 
 def _claim(claim: Mapping[str, Any]) -> str:
-    """Return what was measured, the verdict and the reason."""
+    """Return a claim's measured number, verdict and reason as text."""
     if claim["measured"] is None:
         return "– | not measured yet | "
     measured = shown(claim["measured"], claim["unit"], claim["interval"] or 0)

@@ -189,7 +189,7 @@ def cluster(directory: Path, settings: Mapping[str, Any], look: float) -> Iterat
 
 
 def _answers(address: str, workers: int) -> bool:
-    """Return whether the job manager answers, and knows so many task managers."""
+    """Return whether the job manager answers and has `workers` task managers registered."""
     try:
         with urllib.request.urlopen(f"{address}/overview", timeout=5) as answer:
             return json.load(answer)["taskmanagers"] >= workers

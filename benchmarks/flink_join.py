@@ -340,9 +340,9 @@ def latency(
     visible: Callable[[], Mapping[Path, float]],
     wait: Callable[[Callable[[], object]], object],
 ) -> Sample:
-    """Let a case's files arrive, the first one alone, and wait for their rows. Return the latencies
-    of the files after the warm-up. visible: returns the files of committed rows, and when each was
-    committed; wait: waits until a condition holds."""
+    """Return the latencies of a case's files after the warm-up. The first file arrives alone; the
+    others follow on schedule. visible: returns the files with committed rows and their commit
+    times; wait: blocks until a condition holds."""
     expected, (first, *others) = case.expected().rows, sorted(case.tuples.iterdir())
     came = deliver([first], directory, 0)
     wait(lambda: rows_of(visible()))

@@ -92,7 +92,7 @@ def bidders(ids: np.ndarray, last: np.ndarray) -> np.ndarray:
 
 
 def side_values(keys: np.ndarray) -> np.ndarray:
-    """Return the numbers whose texts are the side input's values."""
+    """Return the side input's value of each key, as a number; the side input stores it as text."""
     return below(random_words(keys, 5), 10**15)
 
 
@@ -105,8 +105,8 @@ def side_batches(keys: int) -> Iterator[pa.RecordBatch]:
 
 
 class Enriched(Answer):
-    """The answer of bids with their side input's values: the number of rows, and the sum of a hash
-    of each."""
+    """The answer of the join of bids with the side input: the number of rows, and the sum of a hash
+    of each row."""
 
     def _add(self, batch: pa.RecordBatch) -> None:
         hashes = np.zeros(batch.num_rows, np.uint64)

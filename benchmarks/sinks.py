@@ -108,7 +108,7 @@ class Sink:
 
 @dataclass
 class Given:
-    """The rows of a partition in place of its spool."""
+    """The rows of a partition, given in memory instead of a spool file."""
 
     rows: pa.Table
     stream_schema: pa.Schema = STREAM

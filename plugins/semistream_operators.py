@@ -101,7 +101,8 @@ def jobs_of(context: Mapping[str, Any]) -> list[str]:
 
 
 def apps_of(context: Mapping[str, Any]) -> list[str]:
-    """Return the loads that started this run, or else the one that the form names, if any."""
+    """Return the apps whose loads started this run; if there are none, the app given in the form,
+    if any."""
     return _events(context, "app") or [app for app in [context["params"]["app"]] if app]
 
 

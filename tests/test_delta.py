@@ -12,13 +12,16 @@ from deltalake import DeltaTable
 from loads import delta_facts, same
 from semistream.errors import ConfigError
 from semistream.paths import Paths
+from semistream.reasons import Reason
 from semistream.streaming import app
 from semistream.streaming.progress import Progress
 from semistream.streaming.sinks.delta import WAREHOUSE, DeltaSink
 from semistream.streaming.sinks.warehouse import Warehouse
+from semistream.streaming.spool import Spool
 from semistream.warehouse import connect, create_all
 from semistream.warehouse.identity import warehouse_identity
 from semistream.warehouse.ledger import Ledger
+from semistream.warehouse.records import InputCounts, LoadRecord
 
 
 def test_a_table_that_another_warehouse_loads_is_refused(tmp_path):
@@ -47,6 +50,26 @@ def test_a_warehouse_has_one_identity_whoever_asks(warehouse):
     with ThreadPoolExecutor(8) as pool:
         found = set(pool.map(lambda _: warehouse_identity(warehouse, 60.0), range(16)))
     assert len(found) == 1 and uuid.UUID(found.pop())
+
+
+def test_attempts_of_a_load_stage_files_of_their_own(tmp_path):
+    """Also where both leave the join's state as it was, and so name the same state file."""
+    stream = pa.schema([("id", pa.int64())])
+    warehouse = Warehouse(f"sqlite:///{tmp_path / 'warehouse.db'}", "fact", (), 60.0)
+    create_all(warehouse.engine)
+    (tmp_path / "delta").mkdir()
+    sink = DeltaSink(str(tmp_path / "delta"), str(tmp_path), warehouse)
+    counts = InputCounts("part", 0, 1, 0, {Reason.NULL_KEY: 1}, 0, "000000000-0-0000-state")
+    record = LoadRecord("sales", 1, 0, 0, "ssbj", (counts,), 1, 0, 0)
+
+    def attempt():
+        writer = sink.writer(stream, "sales", 1, 0, 0)
+        with Spool(stream, (stream,), (("id",),), writer) as spool:
+            spool.keep(pa.table({"id": [7]}).to_batches()[0], pa.array([Reason.NULL_KEY]))
+            return sink.write(record, spool).prepared["staged"]["unmatched"]
+
+    assert attempt() != attempt()
+    assert len([*(tmp_path / "staging").iterdir()]) == 2, "a lost attempt's file is left alone"
 
 
 @pytest.mark.parametrize("algorithm", ["meshjoin", "ssbj"])

@@ -17,18 +17,26 @@ from pyspark.sql.datasource import DataSource
 from sqlalchemy import inspect
 
 from loads import STREAM, SmallLoad, provision_beside, same
+from semistream.errors import ConfigError
 from semistream.files.source import Chunk
 from semistream.job import Job
 from semistream.quality.verification import verify
 from semistream.streaming.settings import LoadSettings
 from semistream.streaming.sinks import registry as sinks
-from semistream.streaming.sinks.base import StoredRows, rejected_rows, stored_checksum, with_key
+from semistream.streaming.sinks.base import (
+    StoredRows,
+    attempt_name,
+    rejected_rows,
+    stored_checksum,
+    with_key,
+)
 from semistream.streaming.sinks.warehouse import Warehouse
 from semistream.streaming.sources import registry as sources
 from semistream.streaming.sources.contract import SplitReader, Splits
 from semistream.streaming.sources.numbered import NOTHING, Numbered
 from semistream.streaming.sources.ranges import NumberedSource, Range, RangeReader
 from semistream.warehouse import connect
+from semistream.warehouse.closing import Closing
 from semistream.warehouse.schema import unmatched
 
 ROWS = 500
@@ -70,7 +78,7 @@ class FileSink:
         return self
 
     def write(self, record, spool):
-        name, engine = record.state_files[0], self.warehouse.engine
+        name, engine = attempt_name(record), self.warehouse.engine
         key = self.warehouse.ledger(record.app).load_id(
             record.batch, record.drain, record.partition
         )
@@ -241,3 +249,12 @@ def test_settings_name_sinks_as_before():
     ):
         wanted = LoadSettings.load({"job": "tpch", "sink": setting}).sink
         assert next(k for k in sinks.SINKS if k.accepts(wanted)).__name__ == kind
+
+
+def test_a_sink_that_closes_no_keys_takes_no_job_with_totals(sqlite_load, tmp_path, registered):
+    url = sqlite_load.places.warehouse_url
+    warehouse = replace(Warehouse.of(url, sqlite_load.job), closing=Closing(("id",), ()))
+    for setting in (f"toy://{tmp_path / 'toy'}", str(tmp_path / "delta")):
+        with pytest.raises(ConfigError, match="must be sql where a job has totals"):
+            sinks.open_sink(setting, warehouse)
+    assert sinks.open_sink("sql", warehouse).closing is warehouse.closing

@@ -85,7 +85,7 @@ def test_what_is_in_a_delta_table_is_not_taken_away(spark, sqlite_load):
     sqlite_load.publish()
     sqlite_load.add_file(50)
     sqlite_load.run(spark, sink=str(sqlite_load.places.home / "delta"))
-    with pytest.raises(ConfigError, match="Delete that Delta table"):
+    with pytest.raises(ConfigError, match="Delete that table or directory"):
         steps.reset("sales", sqlite_load.places)
     assert sqlite_load.query("SELECT count(*) FROM load_commits") != [(0,)]
 

@@ -157,7 +157,7 @@ class Bench(Runner):
         return math.exp(high)
 
     def at_scale(self, point: Point, factor: float) -> tuple[Workload, float]:
-        """Return the workload and M of the same point with |R| so many times as large."""
+        """Return the point's workload and M with |R| multiplied by `factor`."""
         work = self.work(point).smooth()
         n = int(work.master_tuples * factor)
         if point.data.startswith("tpch") and "zipf" not in point.data:

@@ -46,7 +46,7 @@ ELSEWHERE = 1 << 40  # a row of the stream that no measurement reaches
 
 class Stream(Protocol):
     def next(self, rows: int) -> pa.RecordBatch:
-        """Return the next tuples, at most so many."""
+        """Return the next tuples, at most `rows`."""
         ...
 
 
@@ -282,7 +282,7 @@ COLUMNS = [
 
 
 def _some(of: Frequencies, keys: np.ndarray) -> Frequencies:
-    """Return the frequencies with so many keys of each group."""
+    """Return the frequencies, reduced to keys[i] keys in group i."""
     found = keys > 0
     return Frequencies(of.p[found], keys[found])
 

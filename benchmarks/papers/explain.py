@@ -170,7 +170,7 @@ def largest(first: np.ndarray, second: np.ndarray) -> Bound:
 
 
 def _efficient(rows: np.ndarray) -> np.ndarray:
-    """Return the rows without those that another row dominates."""
+    """Return the rows that no other row dominates."""
     kept: list[np.ndarray] = []
     for row in rows[np.argsort(rows.sum(1))]:
         if not any((k <= row * (1 + 1e-9)).all() for k in kept):

@@ -81,7 +81,7 @@ class Drive:
 
 
 def measure(drive: Drive, seconds: float) -> Measured:
-    """Measure a warmed-up operator at full speed for at least so many seconds."""
+    """Measure a warmed-up operator at full speed for at least `seconds`."""
     stats, scans = drive.join.stats, not REGISTRY[drive.join.spec.algorithm].needs_index
     start, begun, cycles = (
         stats.as_dict(),

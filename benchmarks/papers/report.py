@@ -229,7 +229,7 @@ def _lines(plot: Plot, rows: Sequence[Row], colours: Mapping[str, str]) -> str:
 
 
 def _against(plot: Plot, rows: Sequence[Row]) -> str:
-    """Plot calculated over measured values."""
+    """Plot modelled against measured values, and return the plot's markup."""
     figure, axes = figure_of(4.6, 3.8)
     for model, colour in zip(plot.models, COLOURS, strict=False):
         axes.scatter(

@@ -102,7 +102,7 @@ def _best_factor(rows: Sequence[Row]) -> Number | None:
 
 
 def _worse_factor(rows: Sequence[Row]) -> Number | None:
-    """Return what the best of the other factors loses against sf = 1."""
+    """Return the share of the rate at sf = 1 that is lost with the best other factor."""
     found = having(rows, algorithm="ssbj")
     one = [r["mu"] for r in found if r["switching_factor"] == 1.0]
     if not one or len(found) < 2:

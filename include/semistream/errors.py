@@ -29,9 +29,9 @@ class NotEnoughMemory(ConfigError):
 
 
 class TooMuchMemory(ConfigError):
-    """The system refuses an array of an operator. size: its bytes; most: those that a process may
-    have here; before: those that it has without arrays; enough: an M for one operator that will
-    do."""
+    """The system refuses to allocate an operator's array. size: the array's bytes; most: bytes that
+    a process may allocate on this machine; before: bytes of the process without arrays; enough: a
+    memory budget M for one operator that would fit."""
 
     def __init__(self, size: int, most: int, before: int, enough: int):
         super().__init__(

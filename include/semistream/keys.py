@@ -189,8 +189,8 @@ def codes(columns: list[pa.Array], kinds: tuple[pa.DataType, ...]) -> tuple[np.n
 
 
 def buckets(key_codes: np.ndarray, exact: bool, count: int) -> np.ndarray:
-    """Return the bucket of each key code, int32[n], 0 <= bucket < count. It equals that of
-    ``keys_spark.bucket_expression``."""
+    """Return the bucket of each key code, int32[n], 0 <= bucket < count.
+    ``keys_spark.bucket_expression`` computes the same buckets in Spark."""
     return _buckets(key_codes, exact, count)
 
 

@@ -424,7 +424,7 @@ def down(screen: Console, places: Paths) -> int:
 
 
 def _stop(home: Path, session: int) -> None:
-    """End all processes of the session. Raises SemistreamError for those that do not end."""
+    """End all processes of the session. Raises SemistreamError if some processes do not end."""
     _end_group(session, *ENDING)
     if left := members(session):
         raise SemistreamError(
@@ -465,7 +465,8 @@ def _is_airflow(process: int, home: Path) -> bool:
 
 
 def _ended_parts(home: Path, session: int) -> list[str]:
-    """Return the names of Airflow's processes that have ended, or that nothing is left to start."""
+    """Return the names of Airflow's processes that have ended. If no process is left to start, the
+    list says so."""
     started = dict[str, int]()
     with suppress(FileNotFoundError):
         for line in (home / "standalone.parts").read_text().splitlines():

@@ -4,8 +4,8 @@ from enum import IntEnum
 
 
 class Kind(IntEnum):
-    """The kind of what is committed under a batch's number, in the order in which that happens. The
-    ledger's column ``drain`` has it. A drain finishes the tuples that waited after the batch."""
+    """The kind of a commit under a batch's number, in the order of commits. The ledger stores it in
+    the column ``drain``. A drain finishes the tuples that still waited after the batch."""
 
     BATCH = 0
     DRAIN = 1

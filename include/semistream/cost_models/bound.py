@@ -51,7 +51,7 @@ class Price(NamedTuple):
 
     @property
     def kept(self) -> bool:
-        """Whether the bound can be kept at that rate."""
+        """Return whether the operator finishes every tuple in time at the demanded rate."""
         return self.busy <= 1
 
 

@@ -90,8 +90,8 @@ class Costs:
     def at(
         self, tuples: float, disk_tuples: float, cached: float = 1.0, phase: str = "scan"
     ) -> Symbols:
-        """Return the papers' symbols for an H_S, a disk buffer and an H_R of so many tuples, with
-        one match per stream tuple."""
+        """Return the papers' symbols for an H_S of `tuples`, a disk buffer of `disk_tuples` and an
+        H_R of `cached` tuples, with one match per stream tuple."""
         p: PhaseCosts = getattr(self, phase)
         c_h, c_o, c_e, c_a = (
             _interpolate(tuples, p.tables, v) for v in (p.look_up, p.output, p.remove, p.append)
@@ -220,7 +220,7 @@ class Workload:
         return self.master_tuples / self.fan_out
 
     def partitions(self, disk_tuples: float) -> Cut:
-        """Return R cut for a disk buffer of so many tuples."""
+        """Return R, cut into partitions for a disk buffer of `disk_tuples` tuples."""
         if self.cut is not None:
             return self.cut(max(int(disk_tuples), 1))
         d = min(max(disk_tuples, self.page_tuples, 1.0), max(self.master_tuples, 1))

@@ -130,7 +130,7 @@ class Frequencies:
 
     @cached_property
     def _rarity(self) -> np.ndarray:
-        """-ln p of each group, float64[g], growing."""
+        """Return -ln p of each group, float64[g], ascending."""
         return -np.log(np.maximum(self.p, 1e-300))
 
     @cached_property

@@ -87,9 +87,9 @@ class StatePrediction:
 
 
 def fitting(*, m: float, tuple_bytes: float, values: float) -> float:
-    """Return the tuples that M holds, of `values` distinct join values that come evenly. They take
-    their slots, and a directory with twice as many positions as there are values, its size just
-    after it was enlarged."""
+    """Return the number of tuples that fit into M bytes, if `values` distinct join values are
+    equally frequent. Beside the tuples, M holds a directory with 2 * `values` positions, its size
+    just after it was enlarged."""
     free, tuples = m - HeldTuples.ROW * held_rows(m), m / tuple_bytes
     for _ in range(50):
         apart = values * -math.expm1(-tuples / values)  # different values among them

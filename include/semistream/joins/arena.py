@@ -122,8 +122,8 @@ def _mapped_before() -> int:
 
 
 def _most_mapped() -> int:
-    """Bytes that a process may have: of the machine's memory, of what the kernel promises to all
-    processes, where it keeps to that, and of the process's own limit."""
+    """Return the bytes that a process may map: the least of the machine's memory, the kernel's
+    commit limit where it is enforced, and the process's own limit."""
     most = os.sysconf("SC_PHYS_PAGES") * _PAGE
     if Path("/proc/sys/vm/overcommit_memory").read_text().strip() == "2":
         (limit,) = (

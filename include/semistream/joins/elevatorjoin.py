@@ -226,8 +226,8 @@ class Elevatorjoin(SemiStreamJoin):
         return at
 
     def _meet(self, visit: Visit, stop: Stop, span: range) -> Iterator[JoinOutput]:
-        """READ the partitions of the span, FILTER their keys, and OUTPUT their matches among the
-        tuples of a visit."""
+        """READ the partitions of the span, FILTER their keys, and OUTPUT their matches with the
+        waiting tuples of a visit."""
         for number in span:
             with self.costs.disk:
                 if new := stop.number != number:

@@ -25,8 +25,9 @@ MOST_SET = 8  # bits of a key: as many as 6 bits of a hash value each can name
 
 
 def false_positives(bits: float) -> float:
-    """Return the share of absent keys that a filter of so many bits per key does not reject; 1 for
-    no filter. The keys of a word are Poisson distributed, and each of k bits is set by chance."""
+    """Return the share of absent keys that a filter with `bits` bits per key does not reject; 1
+    without a filter. The keys of a word are assumed to be Poisson distributed, and each of its k
+    bits to be set independently."""
     return _false_positives(bits, bits_set(bits)) if bits > 0 else 1.0
 
 

@@ -39,7 +39,7 @@ class KeyTable:
 
 
 def places(keys: int) -> int:
-    """Return the number of places of a table for so many keys."""
+    """Return the number of slots of a hash table for `keys` keys."""
     return PLACES * keys + 2
 
 

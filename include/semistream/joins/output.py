@@ -227,7 +227,8 @@ class Output:
             self._left(0.0, tuples)
 
     def _left(self, age: float, tuples: int) -> None:
-        """Note how long tuples waited that entered H_S so many seconds ago, or leave at once."""
+        """Record that `tuples` tuples leave the join after they waited for `age` seconds, or at
+        once."""
         stats = self.statistics
         if stats.micro_batches:
             now = time.perf_counter()

@@ -20,9 +20,9 @@ ITERATION_COST, TUPLE_COST, STREAM_COST = 400e-6, 60e-9, 300e-9
 
 
 def largest_chunk(disk_tuples: float) -> float:
-    """Return the most stream tuples that an iteration over so many disk tuples should wait for.
-    With this many, the iteration's own cost is a fifth of theirs; waiting for more would gain
-    little."""
+    """Return the most stream tuples that an iteration over `disk_tuples` disk tuples should wait
+    for. At this number the iteration's fixed cost is a fifth of the tuples' cost, so that waiting
+    for more would gain little."""
     return 5 * (ITERATION_COST + disk_tuples * TUPLE_COST) / STREAM_COST
 
 

@@ -236,9 +236,9 @@ class Ssbj(Scanning, SemiStreamJoin):
         self.planned = 0
 
     def _migrate(self, partition: Slice) -> None:
-        """Count the candidates' master tuples, or put those of the chosen values into the switching
-        buffer. If strings are longer than average, only the tuples of the best candidates
-        fit."""
+        """Count the master tuples of the candidate join values, or copy the tuples of the chosen
+        values into the switching buffer. If strings are longer than average, only the best
+        candidates fit."""
         c = self.candidates
         if not len(c.keys) or self.staged_all:
             return

@@ -25,8 +25,7 @@ class Clock:
         return self._spent + time.perf_counter() - self._since
 
     def timed(self, steps: Iterator[T], account: Callable[[float], None]) -> Iterator[T]:
-        """Yield the items of an iterator. Call `account` with the seconds that each of them
-        took."""
+        """Yield the items of `steps`. Call `account` with the seconds that each item took."""
         while True:
             self._since = time.perf_counter()
             try:
@@ -41,7 +40,7 @@ class Clock:
 
 
 def timed(steps: Iterator[T], account: Callable[[float], None]) -> Iterator[T]:
-    """Run ``Clock.timed`` with a clock of its own."""
+    """Yield the items of `steps`. Call `account` with the seconds that each item took."""
     return Clock().timed(steps, account)
 
 

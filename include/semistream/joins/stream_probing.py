@@ -18,7 +18,7 @@ PROBE_ROWS, LEAST_PROBED = 65_536, 1024  # stream tuples per step, at most and a
 def steps(
     batch: pa.RecordBatch, codes: np.ndarray, h_s: float
 ) -> Iterator[tuple[pa.RecordBatch, np.ndarray]]:
-    """Yield (tuples, key codes int64[n]) for each step."""
+    """Split a batch into steps, and yield (tuples, key codes int64[n]) for each step."""
     step = step_rows(h_s)
     for first in range(0, len(codes), step):
         yield batch.slice(first, step), codes[first : first + step]

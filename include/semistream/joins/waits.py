@@ -21,7 +21,7 @@ class Waits(Counter[int]):
             self[number] += tuples
 
     def since(self, before: Waits) -> Waits:
-        """Return the counts that were added since an earlier copy."""
+        """Return the counts less those of ``before``, an earlier copy."""
         return Waits(
             {number: n - before[number] for number, n in self.items() if n > before[number]}
         )
@@ -52,7 +52,8 @@ class MicroBatches(list[float]):
         return min(self[number - 1], entered) if number else entered
 
     def forget(self, oldest: float) -> None:
-        """Leave out those before the one that brought the oldest tuple, which entered then."""
+        """Drop the micro-batches before the one that brought the oldest waiting tuple. oldest: when
+        that tuple entered."""
         del self[: max(self._number(oldest) - 1, 0)]
 
     def _number(self, entered: float) -> int:

@@ -128,7 +128,7 @@ class BucketWriter:
         return BucketInfo(self.bucket, self._rows, size, self._unique, self._null_keys)
 
     def _write_pages(self, least: int) -> None:
-        """Write whole pages while at least ``least`` rows are held."""
+        """Write whole pages until fewer than ``least`` rows are buffered."""
         table = pa.Table.from_batches([b for _, b in self._held], self.schema).combine_chunks()
         key_codes = np.concatenate([c for c, _ in self._held])
         start = 0

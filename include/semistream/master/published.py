@@ -92,8 +92,8 @@ def read_manifest(root: str | Path) -> dict[str, Any] | None:
 
 
 def pin(root: str | Path, holder: str, version: str | None) -> None:
-    """Keep a version for a holder (an app's name), in the place of the one that it held before;
-    None: keep none."""
+    """Keep a version for a holder (an app's name), and release the version that the holder kept
+    before. None: only release."""
     directory = Path(root) / "pins"
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / holder.replace("/", "_")

@@ -29,7 +29,7 @@ from semistream.warehouse.proof import Proof, read_proof
 from semistream.warehouse.totals import Totals, read_totals
 
 log = logging.getLogger(__name__)
-PATIENCE = 2.0  # s that a page request waits for the warehouse
+WAREHOUSE_TIMEOUT = 2.0  # s that a page request waits for the warehouse
 READ_SECONDS = 600  # after which reading from a silent server is given up
 TONES = {"starting": "busy", "running": "busy", "draining": "busy", "stopped": "good"}
 
@@ -79,7 +79,7 @@ class Overview:
                 self._under_way = self._begin(places)
             reading = self._under_way
         error = "The warehouse has not answered yet"
-        if reading in wait([reading], PATIENCE).done:
+        if reading in wait([reading], WAREHOUSE_TIMEOUT).done:
             failure = reading.exception()
             why = str(failure).partition("\n")[0] or type(failure).__name__
             error = f"The warehouse does not answer: {why}" if failure else ""
@@ -122,7 +122,7 @@ class Overview:
 
 
 def _app(checkpoint: Path) -> dict[str, Any]:
-    """Return what the page shows of an app's latest run."""
+    """Return an app's latest run as the page displays it."""
     end, status = drivers.ending(checkpoint), read_status(checkpoint)
     shown = {
         "name": checkpoint.name,

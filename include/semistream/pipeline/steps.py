@@ -292,13 +292,13 @@ def loaded_apps(places: Paths) -> list[str]:
 
 def rows_of(app: str, places: Paths) -> dict[str, int]:
     """Count the rows of an app in the warehouse's tables. Raises ConfigError if the app has loaded
-    into Delta tables."""
+    through a sink outside the warehouse, into what still exists."""
     with open_warehouse(places.warehouse_url) as engine, engine.connect() as connection:
         return removal.rows_of(connection, app, partial(_is_gone, app, places))
 
 
 def _is_gone(app: str, places: Paths, setting: str) -> bool:
-    """Return whether the table of a sink outside the warehouse no longer exists."""
+    """Return whether the target of a sink outside the warehouse no longer exists."""
     from semistream.streaming.sinks.registry import open_sink
     from semistream.streaming.sinks.warehouse import Warehouse
 
@@ -318,8 +318,8 @@ def reset(
 
     The rows are deleted in one transaction, and then the checkpoint in one step. After a crash
     between the two the app refuses to start until this function is called again. reports: delete
-    the app's reports, too. Raises ConfigError while the app runs, if it has loaded into Delta
-    tables that exist, and for a directory that is no checkpoint.
+    the app's reports, too. Raises ConfigError while the app runs, if it has loaded
+    through another sink into what still exists, and for a directory that is no checkpoint.
     """
     LoadSettings.load({"job": app, "app": app})
     checkpoint = checkpoint or places.checkpoints / app

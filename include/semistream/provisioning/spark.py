@@ -136,7 +136,7 @@ class Publish:
 
 
 def task_count(spark: SparkSession, rows: int) -> int:
-    """Return the number of tasks for so many rows: one a core, more for many rows."""
+    """Return the number of tasks for `rows` rows: one per core, more for many rows."""
     return max(min(spark.sparkContext.defaultParallelism, rows), -(-rows // TASK_ROWS), 1)
 
 

@@ -68,8 +68,8 @@ def with_remedy(check: Check, scope: Scope) -> Check:
 def _load_again(scope: Scope) -> str:
     if scope.sink != "sql":
         return (
-            "restore the Delta table, and the ledger, to a version of the same time, or load "
-            "into a new table under another --app name."
+            f"restore {scope.sink}, and the ledger, to a version of the same time, or load "
+            "into a new place under another --app name."
         )
     return (
         f"put the rows back from a backup of the warehouse; or, while the source has all that "
@@ -369,9 +369,9 @@ def table_files(damaged: sa.Table) -> Check:
     return Check(
         "table_files",
         "Every file of the sink is there, and whole",
-        "The table's log names its files with their sizes. A file listed here is gone, "
-        "has another size or cannot be read; what it had is missing below too. "
-        "Restore it, or load what the table lost under another app name.",
+        "The files that were committed are all read again. A file listed here is gone, "
+        "has another size than was recorded, or cannot be read; what it had is missing below too. "
+        "Restore it, or load what was lost under another app name.",
         select(damaged),
     )
 

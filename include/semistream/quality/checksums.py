@@ -26,7 +26,7 @@ def stage_checksums(staging: Staging, scope: Scope, facts: Sums | None) -> sa.Ta
     """Stage a table of load_id, facts_checksum, unmatched_checksum, computed by a scan of all
     verified rows.
 
-    facts: the facts' sums if they are already known, as for a Delta table.
+    facts: the facts' sums if they are already known, as for a sink outside the warehouse.
     """
     if facts is None:
         columns = [c for c in scope.fact.columns if c.name not in ROW_KEY]

@@ -132,7 +132,8 @@ def _loaded(staging: Staging, scope: Scope, role: Role, version: str) -> int:
 
 
 def _since(scope: Scope, table: sa.FromClause) -> sa.ColumnElement[bool]:
-    """Return the condition for loads since the last time, before the first verified batch, that no
-    tuple waited. These loads have written what they have read, except what waits at the end."""
+    """Return the condition for loads after the last moment, before the first verified batch, at
+    which no tuple waited. Every tuple read since then is in the output of these loads, or waits at
+    the end."""
     after = last_load(scope.number, scope.source_first or START)
     return sa.and_(scope.until(table), table.c.load_id > after)

@@ -183,7 +183,7 @@ class Scope(Range):
 
     sink: str
     fact_name: str
-    fact: sa.Table  # the fact table itself, or what was staged of a Delta table
+    fact: sa.Table  # the fact table itself, or what was staged of another sink
     # the facts indexed by each stream's ids: the fact table, or a staged copy
     by_id: sa.Table
     streams: tuple[Stream, ...] = ()

@@ -105,7 +105,7 @@ def source_rows(scope: Scope, stream: Stream, counts: sa.Table) -> Check:
 
 
 def _kept(scope: Scope, stream: Stream) -> ColumnElement[bool]:
-    """Return the condition for rows of ``unmatched`` that are this stream's."""
+    """Return the condition for rows of ``unmatched`` that come from this stream."""
     mine = unmatched.c.fact_table == scope.fact_name
     return and_(mine, unmatched.c.side == stream.name) if stream.name else mine
 

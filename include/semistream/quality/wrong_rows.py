@@ -769,7 +769,7 @@ def _expected_unmatched(scope: Scope, again: Again) -> sa.Select:
 
 
 def _refused(scope: Scope, tuples: sa.Table) -> sa.ColumnElement[bool]:
-    """Return the condition for tuples that went to unmatched before they could be joined."""
+    """Return the condition for tuples that were written to unmatched without being joined."""
     u = unmatched.alias("refused").c
     return (
         select(1)
@@ -891,8 +891,9 @@ def _row(values: dict[str, Any]) -> str:
 def stage_wrong_rows(
     staging: Staging, scope: Scope, checksums: sa.Table, found: WrongRows
 ) -> sa.Table:
-    """Stage a table of number, batch, drain, partition, table, finding, stream_id, column, old,
-    new: the wrong rows, and the checksums of loads none of whose rows is named."""
+    """Stage a table of the wrong rows, with the columns number, batch, drain, partition, table,
+    finding, stream_id, column, old and new. A load whose checksum differs, but of which no wrong
+    row was found, has one row for its checksum."""
     table = staging.table(
         "wrong",
         Column("number", Integer),

@@ -474,8 +474,9 @@ class PunctuationSet:
         }
 
     def restore(self, snapshots: Sequence[dict[str, pa.Table]], values: dict[str, Any]) -> None:
-        """Restore a snapshot. snapshots: tables of a whole snapshot and of the changes after it;
-        values: of the last one. The counts must be counted anew."""
+        """Restore a snapshot. snapshots: the tables of a full snapshot, then of each change after
+        it; values: the values of the last one. The tuple counts are not restored: count them again.
+        """
         name = f"{SIDES[self.side]} punctuations"
         for tables in snapshots:
             for column, intervals in self.intervals.items():

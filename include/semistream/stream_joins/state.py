@@ -91,7 +91,7 @@ class State:
         a.peak = max(a.peak, a.used)
 
     def tick(self, count: int = 1) -> int:
-        """Return the next free time, and advance the clock by `count`."""
+        """Return the clock's time, then advance the clock by `count`."""
         now = self.clock
         self.clock += count
         return now

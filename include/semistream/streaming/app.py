@@ -231,8 +231,8 @@ class App:
         return summary
 
     def _take_up(self) -> None:
-        """Continue from the checkpoint. A drain that a crash interrupted is finished here; a batch
-        is finished when Spark gives it again."""
+        """Continue from the checkpoint. Finish a drain that a crash interrupted; Spark itself
+        repeats an interrupted batch."""
         progress = self.commits.take_up()
         self._check_lists()
         newest = self.commits.ledger.newest_job()
@@ -259,9 +259,9 @@ class App:
             self._finish(None)
 
     def _note_schemas(self, first: bool) -> None:
-        """Record the streams' columns. If they have changed, a drained load continues with the new
-        ones; otherwise waiting tuples still need the former ones. first: no batch was begun before.
-        """
+        """Record the streams' columns. If the columns have changed, a drained load continues with
+        the new columns, and a load with waiting tuples with the former ones. first: whether no
+        batch was begun before."""
         now = [encode_schema(schema) for schema in self.schemas]
         known = read_checked(self.checkpoint / SCHEMAS, RESTORE)
         if not first and (known is None or known["streams"] != now):
@@ -369,8 +369,8 @@ class App:
         self._leave_batch(df)
 
     def _leave_batch(self, df: DataFrame) -> None:
-        """Do not finish a micro-batch that comes at a stop: wait in the query's own thread for the
-        interrupt by which Spark stops it. Spark would report any other error as the query's
+        """Block a micro-batch that starts during a stop until Spark interrupts the query's thread.
+        If the batch returned or raised, Spark would report it as finished or as the query's
         failure."""
         jvm = df.sparkSession._jvm
         assert jvm is not None
@@ -382,7 +382,7 @@ class App:
         raise Stopped
 
     def _is_failure(self, record: logging.LogRecord) -> bool:
-        """Whether what py4j logs is more than the interrupt of a stop."""
+        """Return whether a message that py4j logs is an error other than a stop's interrupt."""
         return not record.exc_info or record.exc_info[1] is not self._interrupt
 
     # ---- one batch or drain

@@ -99,8 +99,8 @@ class Commits:
         self.progress, self.pending = progress, (progress.batch, progress.drain)
 
     def finish(self, loads: list[LoadRecord], listed: float | None) -> None:
-        """Commit what was begun. loads: the records of all partitions; listed: see
-        ``load_commits.source_listed``, s since 1970."""
+        """Commit the batch that was begun. loads: the records of all partitions; listed: time when
+        the source was listed (``load_commits.source_listed``), s since 1970."""
         intent = Intent(self._commit(loads, listed), loads)
         if self.sink.two_phase:
             self.prepare(intent)

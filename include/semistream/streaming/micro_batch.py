@@ -188,8 +188,9 @@ def split_frame(df: DataFrame, streams: Sequence[Stream]) -> list[DataFrame]:
 
 
 def place(spark: SparkSession, work: Work, batch: MicroBatch) -> tuple[Work, DataFrame | None]:
-    """Return the work of the tasks that join a micro-batch, with the splits that each of them
-    reads, and the messages by which they get all other tuples; None if there are none."""
+    """Assign a micro-batch's tuples to the join tasks. Return (work, messages): the work with the
+    splits that every task reads itself, and a DataFrame that carries the other tuples to their
+    tasks, None if there are none."""
     partitions, messages = work.plan.partitions, list[DataFrame]()
     exchanged: dict[int, Splits[Any]] = {}
     for side, each in enumerate(batch.inputs):

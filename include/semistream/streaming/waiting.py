@@ -40,8 +40,8 @@ class Pace(NamedTuple):
 
 
 def pass_seconds(join: SemiStreamJoin, costs: Costs) -> float:
-    """Return the seconds that a pass over R takes without stream tuples: measured reads of some
-    partitions plus the cost model's own cost of an iteration."""
+    """Return the seconds that a pass over R takes when no stream tuples wait: the measured time to
+    read some partitions, scaled to R, plus the modelled costs of the iterations."""
     n = join.master.partition_count
     if not n:
         return 0.0
@@ -60,7 +60,7 @@ def pass_seconds(join: SemiStreamJoin, costs: Costs) -> float:
 
 
 class WaitingBound:
-    """The bound of a load. seconds: the bound, or None if nothing has to be finished before the
+    """The longest time that a tuple of a load may wait. seconds: None if tuples may wait until the
     load ends."""
 
     def __init__(self, given: float, trigger: float | None):

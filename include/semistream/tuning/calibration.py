@@ -418,7 +418,7 @@ def _measure(setting: Setting, algorithm: str, table: int, disk_tuples: int) -> 
 
 
 def _filled_to(setting: Setting, algorithm: str, table: int, disk_tuples: int) -> Any:
-    """Return an operator whose H_S has room for so many tuples."""
+    """Return an operator whose H_S is sized for ``table`` tuples."""
     batch, buffer = setting.chunks[0], setting.master.with_partition(disk_tuples).partition_bytes
     memory = 3 * buffer + int(table * (batch.nbytes / batch.num_rows + 1_000))
     if algorithm == "elevatorjoin":

@@ -107,8 +107,9 @@ def around(case: SizingInput, best: Prediction, memory: int, count: int) -> list
 def priced(
     case: SizingInput, p: Prediction, work: Workload, costs: Costs, demand: Demand | None
 ) -> Price | None:
-    """Return the price of the bound for all operators, of whose time the slowest operator's counts.
-    work, demand: of one operator."""
+    """Return the cost of the waiting bound for all operators together; None without a demand. The
+    bytes read are summed over the operators, the busy share is the slowest operator's. work,
+    demand: of one operator."""
     if demand is None:
         return None
     each = price(p, work, costs, MODELS[p.algorithm].phase, demand)
@@ -207,8 +208,8 @@ def _measure(case: SizingInput, point: Point) -> Point:
 
 
 def settled(point: Point) -> bool:
-    """Return whether the point's measured rate can be compared with others'. If it did not settle,
-    ``error`` says so."""
+    """Return whether the point's measured rate became stable, so that it can be compared with other
+    rates. If not, ``error`` gives the reason."""
     return point.state == MEASURED and not point.error
 
 

@@ -60,7 +60,7 @@ ABOVE = 2  # a recommendation is valid for up to so many times its memory
 
 
 def sweep_name(run: str) -> str:
-    """Return a name for files and apps."""
+    """Convert a run's name to a name that files and apps may have."""
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", run)[:120]
 
 

@@ -44,8 +44,7 @@ def signed(total: int | np.uint64) -> int:
 
 
 def as_stored(rows: pa.RecordBatch | pa.Table, of: Engine | Connection) -> pa.Table:
-    """Return the rows with the values that the database returns for them; some differ from those
-    written."""
+    """Return the rows as the database will return them, e.g. after rounding."""
     table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
     given_back = system_of(of).given_back
     for i, name in enumerate(table.column_names):

@@ -85,9 +85,8 @@ FILES_AT_ONCE = 10_000  # of the source, checked by one query
 
 
 def retrying(work: Callable[[], T], seconds: float) -> T:
-    """Return the result of ``work``. It is run again, for at most so many seconds, after a deadlock
-    or a lock timeout, when a connection was lost or leads to a server that is read-only, or when
-    its statement was ended."""
+    """Return the result of ``work``. Run it again, for at most ``seconds``, after a deadlock, a
+    lock timeout, a lost connection, a read-only server or a cancelled statement."""
     attempts = Retrying(
         retry=retry_if_exception(
             lambda e: (
@@ -264,7 +263,7 @@ class Ledger:
         return int(self.run(lambda c: c.scalar(query)) or 0)
 
     def key_sketches(self, most: int) -> list[bytes]:
-        """Return the key sketches of the app's latest loads that kept one, at most so many."""
+        """Return the latest key sketches of the app's loads, at most `most`."""
         b = load_batches.c
         query = (
             select(b.key_sketch)
@@ -498,6 +497,7 @@ def _records(connection: Connection, which: ColumnElement[bool]) -> list[LoadRec
 
 
 def _fields_of(kind: type[LoadRecord | InputCounts], row: Row[Any]) -> dict[str, Any]:
-    """Return the columns of a row that a record of this kind has as fields."""
+    """Return the fields of a record of this kind, by name, from a row with columns of the same
+    names."""
     names = {f.name for f in fields(kind)}
     return {name: value for name, value in row._mapping.items() if name in names}

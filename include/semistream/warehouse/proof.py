@@ -42,9 +42,9 @@ class Run:
 
 @dataclass(frozen=True)
 class Proof:
-    """The result. until: everything up to this position is proven; failures: the open ones, the
-    newest first; run: the verification that extended the proof last; unseen: what the verifications
-    behind the proof could not check."""
+    """The verified part of an app's loads. until: the position up to which everything is proven;
+    failures: the open failures, newest first; run: the verification that extended the proof last;
+    unseen: descriptions of what the verifications could not check."""
 
     app: str
     last: Position  # the newest commit

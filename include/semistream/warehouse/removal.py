@@ -37,8 +37,8 @@ LEDGER = (
 def rows_of(connection: Connection, app: str, is_gone: Callable[[str], bool]) -> dict[str, int]:
     """Count the rows of each table that belong to an app; tables without any are left out.
 
-    is_gone: tells whether the table of another sink no longer exists. Raises ConfigError if the app
-    has loaded into Delta tables that exist: this does not change them.
+    is_gone: tells whether the target of another sink no longer exists. Raises ConfigError if the
+    app has loaded into one that exists: this does not change it.
     """
     counts = {
         table.name: connection.scalar(select(func.count()).select_from(table).where(mine)) or 0
@@ -65,13 +65,13 @@ def _rows(
     rows."""
     c = load_commits.c
     others = select(c.sink).where(c.app == app, c.sink != "sql").distinct()
-    for delta in connection.scalars(others).all():
-        if not is_gone(delta):
+    for setting in connection.scalars(others).all():
+        if not is_gone(setting):
             raise ConfigError(
                 "app",
                 "must load into the warehouse's tables",
-                f"{app}, which has loaded into {delta}",
-                "Delete that Delta table and do this again, or load into another "
+                f"{app}, which has loaded into {setting}",
+                "Delete that table or directory and do this again, or load into another "
                 "one, under another --app name.",
             )
     # Also tables without a commit of the app: a crash may have left a part of its first batch.

@@ -143,7 +143,7 @@ load_commits = Table(
     # JSON: the job that was loaded (job.Job), its source as it was read
     Column("job", Text, nullable=False),
     Column("fact_table", NAME, nullable=False),
-    Column("sink", NAME, nullable=False),  # "sql", or the URI of a Delta table
+    Column("sink", NAME, nullable=False),  # the setting, see ``sinks.registry``
     Column("partitions", Integer, nullable=False),
     Column("source_offsets", Text, nullable=False),  # JSON, see ledger.py
     # s since 1970: every file that the source had by then is in this batch or an earlier one;

@@ -37,8 +37,8 @@ class Ages(NamedTuple):
 
     @classmethod
     def of(cls, oldest: float, total: float, tuples: int) -> Ages:
-        """Return the ages, given the sum of all ages. total: sum over so many tuples, the oldest
-        included."""
+        """Return the ages of waiting tuples. total: the sum of the ages of all `tuples` tuples, the
+        oldest included."""
         return cls(oldest, (total - oldest) / (tuples - 1) if tuples > 1 else oldest)
 
 

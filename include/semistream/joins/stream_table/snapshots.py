@@ -34,10 +34,10 @@ class Snapshots:
         return tables
 
     def changes(self, others: int = 0) -> dict[str, pa.Table | pa.RecordBatchReader] | None:
-        """Return the tuples that came since the last snapshot and still wait, and the partitions
-        that were visited. Return None if a whole snapshot is needed: when the changes since the
-        last one exceed the waiting tuples and `others`. So a tuple is saved about twice, however
-        many tuples wait."""
+        """Return the tuples that entered since the last snapshot and still wait, and the partitions
+        visited since then. Return None if a full snapshot is due, because the changes since the
+        last full snapshot exceed the waiting tuples plus `others`. Each tuple is thus saved about
+        twice, however many wait."""
         if not self.count or self.count > MOST_CHANGES:
             return None
         came = self.h_s.not_snapped

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import ClassVar, NamedTuple, Protocol
@@ -27,7 +28,10 @@ class StoredRows(NamedTuple):
 
     schema: of the rows, which have a load_id; files: (name, the app's rows in it) each; others:
     (name, the load_ids of the rows in it that are not the app's) each. Reading the rows raises
-    OSError or pa.ArrowException if a file is gone or damaged.
+    OSError or pa.ArrowException if a file is gone or damaged: the names come from what ``commit``
+    has recorded, as a listing of the directory would not show that a file is gone. The rows of a
+    load may come in any order and without ``load_row``; their values and types are those that
+    ``write`` was given.
     """
 
     schema: pa.Schema
@@ -48,7 +52,7 @@ class Sink(Protocol):
     @property
     def closing(self) -> Closing | None:
         """The closing of keys that ``write`` performs when they have become final; None if it
-        performs none."""
+        performs none. Then ``open_sink`` refuses a job with totals."""
 
     @staticmethod
     def accepts(setting: str) -> bool:
@@ -59,10 +63,12 @@ class Sink(Protocol):
         """Return the sink that the setting names. Raises ConfigError."""
 
     def loaded(self, app: str, batch: int, drain: int, partition: int) -> LoadRecord | None:
-        """Return the record of a partition that is already loaded, else None."""
+        """Return the record of a partition that is already loaded, else None. A sink of two phases
+        returns None, as a partition is not loaded before ``commit``."""
 
     def take_back(self, app: str, batch: int, drain: int) -> None:
-        """Delete what partitions have written of a batch that is not committed."""
+        """Delete what readers can see of a batch that was begun and is not committed. It is called
+        when the batch's files have changed since a crash, before the batch is run again."""
 
     def writer(
         self, schema: pa.Schema, app: str, batch: int, drain: int, partition: int
@@ -70,15 +76,23 @@ class Sink(Protocol):
         """Return the writer that takes joined rows as they come; None: they go to the spool."""
 
     def write(self, record: LoadRecord, spool: Spool) -> LoadRecord:
-        """Write a partition, or prepare it for ``commit``. Return the record that is valid; what
-        ``commit`` needs to know is in its field ``prepared``."""
+        """Write a partition, or prepare it for ``commit``. Return the record that is valid: its
+        fields facts_checksum and unmatched_checksum are set, and ``prepared`` has as JSON values
+        what ``commit`` needs to know.
+
+        Several attempts of a partition may run at the same time, also one of a driver that was
+        killed: name files by ``attempt_name``.
+        """
 
     def prepare(self, stream: pa.Schema, added: pa.Schema, id_columns: tuple[str, ...]) -> Sink:
-        """Create or check the target. Return the sink to use from then on. Raises ConfigError if
-        the target does not fit."""
+        """Create or check the target, before the first batch. (This is not the first phase of
+        ``two_phase``, which is ``write``.) Return the sink to use from then on. Raises ConfigError
+        if the target does not fit."""
 
     def commit(self, commit: Commit, loads: Sequence[LoadRecord]) -> None:
         """Commit a batch, all of whose partitions are written. A repeated call is harmless.
+        Its last step is ``Ledger.commit``, which a sink outside the warehouse also gives the loads,
+        and the rows of ``unmatched`` and ``propagated``.
 
         loads: the result of ``write`` for each partition.
         """
@@ -97,6 +111,12 @@ class Sink(Protocol):
     def stored(self, app: str) -> StoredRows | None:
         """Return the app's rows, for the proof; None if they are in the warehouse's fact table.
         Raises ConfigError if the target is gone."""
+
+
+def attempt_name(record: LoadRecord) -> str:
+    """Return a new name for a load's files that no other attempt of the load has. The record's
+    state file is not such a name: a load that leaves the join's state as it was keeps its name."""
+    return f"{record.batch:09d}-{record.drain}-{record.partition:04d}-{uuid.uuid4().hex}"
 
 
 def with_key(rows: pa.Table, load_id: int, first: int = 0) -> pa.Table:

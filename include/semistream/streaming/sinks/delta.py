@@ -26,6 +26,7 @@ from semistream.streaming.sinks.base import (
     INSERT_ROWS,
     Rows,
     StoredRows,
+    attempt_name,
     rejected_rows,
     stored_checksum,
 )
@@ -91,14 +92,6 @@ class DeltaSink:
 
     @classmethod
     def open(cls, setting: str, warehouse: Warehouse, checkpoint: Path) -> DeltaSink:
-        if warehouse.closing is not None:
-            raise ConfigError(
-                "sink",
-                "must be sql where a job has totals, which are computed in "
-                "the transaction that loads their rows",
-                setting,
-                "Load into the warehouse, or leave totals out.",
-            )
         return cls(setting, str(checkpoint), warehouse)
 
     def loaded(self, app: str, batch: int, drain: int, partition: int) -> LoadRecord | None:
@@ -120,7 +113,7 @@ class DeltaSink:
 
     def write(self, record: LoadRecord, spool: Spool) -> LoadRecord:
         assert isinstance(spool.writer, DataFiles)
-        name, files = f"{record.state_files[0]}.parquet", spool.writer.close()
+        name, files = f"{attempt_name(record)}.parquet", spool.writer.close()
         rejected, staged = spool.unmatched(), {}
         unmatched_checksum = stored_checksum(rejected, self.warehouse.engine)
         for table, rows in ((unmatched, rejected), (propagated, spool.propagated())):

@@ -1,4 +1,5 @@
-"""The registry of sinks. A new sink is a file beside this one, and a line in ``SINKS``.
+"""The registry of sinks. A new sink is a file beside this one, and an entry in ``SINKS`` before
+``DeltaSink``, which accepts every setting.
 
 What a sink has stored, which the proof verifies, is ``Sink.stored``.
 """
@@ -7,6 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from semistream.errors import ConfigError
 from semistream.streaming.sinks.base import Sink
 from semistream.streaming.sinks.delta import DeltaSink
 from semistream.streaming.sinks.sql import SqlSink
@@ -17,7 +19,16 @@ SINKS: list[type[Sink]] = [SqlSink, DeltaSink]  # the first one that accepts the
 
 def open_sink(setting: str, warehouse: Warehouse, checkpoint: Path = Path()) -> Sink:
     """Return the sink that a setting names: ``sql``, a directory, a URI … checkpoint: of the app;
-    not needed to read what is stored."""
-    return next(kind for kind in SINKS if kind.accepts(setting)).open(
-        setting, warehouse, checkpoint
-    )
+    not needed to read what is stored. Raises ConfigError if the job has totals, and the sink does
+    not compute them."""
+    kind = next(kind for kind in SINKS if kind.accepts(setting))
+    sink = kind.open(setting, warehouse, checkpoint)
+    if warehouse.closing is not None and sink.closing is None:
+        raise ConfigError(
+            "sink",
+            "must be sql where a job has totals, which are computed in "
+            "the transaction that loads their rows",
+            setting,
+            "Load into the warehouse, or leave totals out.",
+        )
+    return sink

@@ -32,10 +32,8 @@ if TYPE_CHECKING:
 
 class Source:
     """Any source of Spark, given by its format and options.
-
-    rows_option: the option that limits the tuples of a micro-batch, if there is one; texts: its
-    values are texts, so that the job may declare how they are written.
-    """
+    rows_option: the option that limits the tuples of a micro-batch, empty without one; texts:
+    whether all values are texts, so that the job may declare their formats."""
 
     rows_option: ClassVar[str] = ""
     texts: ClassVar[bool] = False

@@ -130,11 +130,9 @@ class Records:
 
 @dataclass(frozen=True)
 class Part:
-    """The part of a source that a micro-batch is.
-
-    start: the offset after which it begins, None for the source's beginning; end: the last offset
-    in it, None if the source has given nothing yet; files: the paths, for a source of files.
-    """
+    """The part of a source that one micro-batch reads.
+    start: the offset after which it begins, None for the source's beginning; end: its last offset,
+    None if the source has had no data yet; files: the paths, for a source of files."""
 
     start: Any
     end: Any

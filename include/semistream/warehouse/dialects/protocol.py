@@ -13,11 +13,9 @@ from sqlalchemy import URL, Column, Connection, Dialect, Engine, Select, Table
 
 class System(Protocol):
     """A database system.
-
-    title: its name for people; names: of its dialects in SQLAlchemy; url: the beginning of its
-    URLs; no_number: a sentence that says which numbers it stores as null; one_writer: only one
-    transaction can write at a time, and rows in random order are slow to write.
-    """
+    title: its display name; names: its dialects in SQLAlchemy; url: the prefix of its URLs;
+    no_number: a sentence about the numbers that it stores as null; one_writer: whether only one
+    transaction can write at a time and rows in random order are slow to write."""
 
     title: str
     names: tuple[str, ...]
@@ -62,7 +60,7 @@ class System(Protocol):
         """Return the column type of a text of any length that is compared byte by byte."""
 
     def decimal_is_text(self, precision: int) -> bool:
-        """Return whether decimals of so many digits are stored as text."""
+        """Return whether decimals of `precision` digits are stored as text."""
 
     def variant(self, kind: Any) -> Any:
         """Return the system's own type that replaces a general one, or None."""
