@@ -18,8 +18,8 @@ test: ## Run the whole test suite (ARGS="-k name" for a part)
 	@./bootstrap.sh test
 	@$(RUN) pytest $(ARGS)
 
-test-fast: setup ## Run a few cases of each test that needs no server
-	@$(RUN) pytest --fast $(ARGS)
+test-fast: setup ## Run one case of each test that is quick and needs no server
+	@$(RUN) pytest --fast -n2 $(ARGS)
 
 compose-test: ## Start the containers for real, load, restart, recount (needs root, dockerd and debootstrap; says so where it is skipped)
 	@./bootstrap.sh

@@ -11,7 +11,7 @@ from airflow.sdk import dag, task
 
 from semistream.pipeline import steps
 from semistream.pipeline.settings import JoinSizeSettings
-from semistream_operators import attempt, form, places
+from semistream_operators import BYTES, attempt, form, places
 
 PARAMS = form(
     JoinSizeSettings,
@@ -30,12 +30,7 @@ PARAMS = form(
     left={"default": ""},
     right={"default": ""},
     on={"default": {}, "description": 'Join columns as JSON, {"column of A": "column of B"}'},
-    memory={
-        "type": "string",
-        "default": "64KB",
-        "pattern": r"^\d+(\.\d+)? *([kKMGT]i?)?[bB]?$",
-        "minLength": 1,
-    },
+    memory=BYTES | {"default": "64KB"},
     left_types={
         "description": 'Types of columns of A as JSON, {"column": "type"}, over those '
         "found in its file"

@@ -2,7 +2,6 @@
 read. Each dimension has its own mapped tasks, and its own asset."""
 
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 from airflow.sdk import Param, dag, task
@@ -10,15 +9,16 @@ from airflow.sdk import Param, dag, task
 from semistream.job import Job
 from semistream.pipeline import steps
 from semistream.settings import Publishing
-from semistream_operators import DIMENSIONS, PublishOperator, attempt, dimension_asset, form, places
-
-MEMORY = {
-    "type": "string",
-    "default": "256MB",
-    "minLength": 1,
-    "pattern": r"^\d+(\.\d+)? *([kKMGT]i?)?[bB]?$",
-}
-SPARK_APPS = Path(__file__).resolve().parents[1] / "spark_apps"
+from semistream_operators import (
+    BYTES,
+    DIMENSIONS,
+    PublishOperator,
+    attempt,
+    dimension_asset,
+    form,
+    places,
+    spark_app,
+)
 
 
 @dag(
@@ -38,7 +38,7 @@ SPARK_APPS = Path(__file__).resolve().parents[1] / "spark_apps"
             "YAML file; or a dimension, by its name or its file's "
             "path",
         ),
-        **form(Publishing, {"Publishing": ("memory",)}, memory=MEMORY),
+        **form(Publishing, {"Publishing": ("memory",)}, memory=BYTES | {"default": "256MB"}),
     },
 )
 def provision_master_data() -> None:
@@ -71,7 +71,7 @@ def provision_master_data() -> None:
         task_id="publish",
         job="{{ params.job }}",
         memory="{{ params.memory }}",
-        application=str(SPARK_APPS / "publish_snapshot.py"),
+        application=spark_app("publish_snapshot.py"),
         name="semistream publish",
         driver_memory="1g",
         map_index_template="{{ task.dimension }}",

@@ -11,7 +11,6 @@ memory; without a sweep the app chooses.
 """
 
 from datetime import timedelta
-from pathlib import Path
 
 from airflow.sdk import Context, dag, task
 
@@ -19,9 +18,17 @@ from semistream.job import Job
 from semistream.joins.registry import REGISTRY
 from semistream.settings import AUTO
 from semistream.streaming.settings import LoadSettings
-from semistream_operators import DIMENSIONS, FACTS, TUNED, SemiStreamLoadOperator, form, jobs_of
+from semistream_operators import (
+    BYTES,
+    DIMENSIONS,
+    FACTS,
+    TUNED,
+    SemiStreamLoadOperator,
+    form,
+    jobs_of,
+    spark_app,
+)
 
-SPARK_APPS = Path(__file__).resolve().parents[1] / "spark_apps"
 PARAMS = form(
     LoadSettings,
     {
@@ -51,12 +58,7 @@ PARAMS = form(
         "description": 'Further parameters of the algorithm as JSON, {"name": value}; see '
         "`semistream algorithms`"
     },
-    memory={
-        "type": "string",
-        "default": "64MB",
-        "pattern": r"^\d+(\.\d+)? *([kKMGT]i?)?[bB]?$",
-        "minLength": 1,
-    },
+    memory=BYTES | {"default": "64MB"},
     trigger={"examples": ["availableNow", "5 seconds", "1 minute"]},
     sink={"examples": ["sql"]},
     source_format={"examples": ["parquet", "csv", "json", "kafka", "zipf", "outbox"]},
@@ -84,7 +86,7 @@ def semi_stream_load() -> None:
 
     SemiStreamLoadOperator.partial(
         task_id="load",
-        application=str(SPARK_APPS / "semi_stream_join.py"),
+        application=spark_app("semi_stream_join.py"),
         name="semistream load",
         driver_memory="1g",
         inlets=[TUNED],

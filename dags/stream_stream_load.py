@@ -7,7 +7,6 @@ with them. Only ``end`` says that no more tuples will come.
 """
 
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 from airflow.sdk import dag, task
@@ -15,9 +14,17 @@ from airflow.sdk import dag, task
 from semistream.job import StreamStreamJob
 from semistream.pipeline import steps
 from semistream.streaming.settings import StreamStreamSettings
-from semistream_operators import FACTS, PROPAGATED, StreamStreamLoadOperator, attempt, form, places
+from semistream_operators import (
+    BYTES,
+    FACTS,
+    PROPAGATED,
+    StreamStreamLoadOperator,
+    attempt,
+    form,
+    places,
+    spark_app,
+)
 
-SPARK_APPS = Path(__file__).resolve().parents[1] / "spark_apps"
 PARAMS = form(
     StreamStreamSettings,
     {
@@ -34,12 +41,7 @@ PARAMS = form(
         "purge_threshold, propagate (push or pull), propagate_count, "
         "propagate_seconds, index (lazy or eager)"
     },
-    memory={
-        "type": "string",
-        "default": "64MB",
-        "pattern": r"^\d+(\.\d+)? *([kKMGT]i?)?[bB]?$",
-        "minLength": 1,
-    },
+    memory=BYTES | {"default": "64MB"},
     trigger={"examples": ["availableNow", "5 seconds", "1 minute"]},
     sink={"examples": ["sql"]},
 )
@@ -64,7 +66,7 @@ def stream_stream_load() -> None:
         job="{{ params.job }}",
         name="semistream load",
         driver_memory="1g",
-        application=str(SPARK_APPS / "stream_stream_join.py"),
+        application=spark_app("stream_stream_join.py"),
         outlets=[FACTS, PROPAGATED],
     )
 

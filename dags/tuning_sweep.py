@@ -6,7 +6,6 @@ they would disturb each other. ``semi_stream_load`` uses the recommended setting
 ``auto``.
 """
 
-from pathlib import Path
 from typing import Any
 
 from airflow.sdk import TriggerRule, dag, task, task_group
@@ -15,9 +14,8 @@ from semistream.job import Job
 from semistream.joins.registry import REGISTRY
 from semistream.pipeline import steps
 from semistream.tuning.settings import TuneSettings
-from semistream_operators import TUNED, SweepPointOperator, attempt, form, places
+from semistream_operators import TUNED, SweepPointOperator, attempt, form, places, spark_app
 
-SPARK_APPS = Path(__file__).resolve().parents[1] / "spark_apps"
 PARAMS = form(
     TuneSettings,
     {
@@ -50,14 +48,15 @@ def tuning_sweep() -> None:
     def points(params: dict[str, Any], run_id: str) -> list[dict[str, Any]]:
         """Return the points of the grid, around the best settings by the model, and write the
         bounded stream with which they are measured."""
-        return attempt(steps.sweep_points, params, run_id, places())
+        settings = attempt(steps.tune_settings, params)
+        return attempt(steps.sweep(run_id, places()).begin, settings)
 
     @task_group
     def point(setting: dict[str, Any]) -> None:
         measure = SweepPointOperator(
             task_id="measure",
             point=setting,
-            application=str(SPARK_APPS / "semi_stream_join.py"),
+            application=spark_app("semi_stream_join.py"),
             name="semistream sweep",
             driver_memory="1g",
             retries=0,
@@ -67,14 +66,14 @@ def tuning_sweep() -> None:
         @task(trigger_rule=TriggerRule.ALL_DONE)
         def record(setting: dict[str, Any], run_id: str) -> dict[str, Any]:
             """Record a point in ``tuning_runs``, also if it failed."""
-            return steps.sweep_record(setting, run_id, places())
+            return steps.sweep(run_id, places()).record(setting)
 
         measure >> record(setting)
 
     @task(outlets=[TUNED], trigger_rule=TriggerRule.ALL_DONE)
     def publish(run_id: str, *, outlet_events: dict[str, Any]) -> dict[str, Any]:
         """Publish the report, and the settings that loads use from now on."""
-        result = steps.sweep_publish(run_id, places())
+        result = steps.sweep(run_id, places()).publish()
         outlet_events[TUNED].extra = result
         return result
 

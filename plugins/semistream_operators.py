@@ -30,7 +30,14 @@ from semistream.streaming.status import request_stop
 DIMENSIONS = AssetAlias("dimensions")  # stands for the asset of each dimension
 FACTS, VERIFIED = Asset("facts_loaded"), Asset("completeness_verified")
 TUNED, PROPAGATED = Asset("settings_recommended"), Asset("punctuations_propagated")
+# a field of a form that takes a number of bytes
+BYTES = {"type": "string", "pattern": r"^\d+(\.\d+)? *([kKMGT]i?)?[bB]?$", "minLength": 1}
 LATEST = 50  # recommendations that a load reads
+
+
+def spark_app(name: str) -> str:
+    """Return the path of an app of ``spark_apps/``."""
+    return str(Path(__file__).resolve().parents[1] / "spark_apps" / name)
 
 
 def form(
@@ -320,7 +327,7 @@ class SweepPointOperator(SparkAppOperator):
 
         self.use_connections()
         self.application_args, own = attempt(
-            steps.sweep_app, self.point, context["run_id"], places()
+            steps.sweep(context["run_id"], places()).app, self.point
         )
         self.env_vars = {**(self.env_vars or {}), **own}
         return SparkSubmitOperator.execute(self, context)

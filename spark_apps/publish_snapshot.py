@@ -36,11 +36,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ConfigError as e:
         print(f"{parser.prog}: {e}", file=sys.stderr)
         return 2
-    needed = []
+    needed = [publish for publish in wanted if publish.needed]
     for publish in wanted:
-        if publish.needed:
-            needed.append(publish)
-        else:
+        if publish not in needed:
             print(
                 f"The current snapshot of {publish.name} by {', '.join(publish.key_columns)} is "
                 f"{publish.dimension.table.name} as it is: nothing to publish."

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from semistream.local import group_lives
+from semistream.local import members
 
 DEADLINE = 180.0  # s
 
@@ -64,7 +64,7 @@ class AirflowServer:
         """SIGKILL to scheduler, triggerer and all others at once."""
         group = int((self.home / "airflow" / "standalone.pid").read_text())
         os.killpg(group, signal.SIGKILL)
-        wait_until(lambda: not group_lives(group), "Airflow is dead", 30)
+        wait_until(lambda: not members(group), "Airflow is dead", 30)
 
     @property
     def password(self) -> str:

@@ -8,7 +8,8 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
-from sqlalchemy import inspect, text
+from sqlalchemy import Connection, inspect, text
 
 import oracle
 from semistream import quality
@@ -36,6 +37,17 @@ MASTER = pa.schema(
     [("part_sk", pa.int64()), ("code", pa.string()), ("name", pa.string()), ("price", pa.int32())]
 )
 STREAM = pa.schema([("id", pa.int64()), ("sku", pa.string()), ("amount", pa.float64())])
+
+
+@contextmanager
+def transaction(url: str) -> Iterator[Connection]:
+    """A transaction on a warehouse, by an engine of its own."""
+    engine = connect(url)
+    try:
+        with engine.begin() as connection:
+            yield connection
+    finally:
+        engine.dispose()
 
 
 class AnyLoad:
@@ -81,18 +93,12 @@ class AnyLoad:
         return Running(lambda: self.run(spark, **values))
 
     def query(self, sql: str) -> list[tuple[Any, ...]]:
-        engine = connect(self.places.warehouse_url)
-        try:
-            with engine.connect() as connection:
-                return [tuple(row) for row in connection.execute(text(sql))]
-        finally:
-            engine.dispose()
+        with transaction(self.places.warehouse_url) as connection:
+            return [tuple(row) for row in connection.execute(text(sql))]
 
     def execute(self, sql: str) -> None:
-        engine = connect(self.places.warehouse_url)
-        with engine.begin() as connection:
+        with transaction(self.places.warehouse_url) as connection:
             connection.execute(text(sql))
-        engine.dispose()
 
 
 class SmallLoad(AnyLoad):

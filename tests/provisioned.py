@@ -9,7 +9,7 @@ from sqlalchemy import Engine
 
 from semistream.job import Job
 from semistream.master.manifest import Manifest
-from semistream.provisioning import dimensions
+from semistream.provisioning import dimensions, publishing
 from semistream.workloads.jobs import JoinedDimension
 
 
@@ -21,4 +21,4 @@ def provision(job: Job, engine: Engine, **options: Any) -> dimensions.ProvisionR
 
 def publish(job: Job, engine: Engine, snapshots: Path, **options: Any) -> tuple[Manifest, bool]:
     role = job.role("")
-    return dimensions.publish(role.dimension.name, role.key, engine, snapshots, **options)
+    return publishing.publish(role.dimension.name, role.key, engine, snapshots, **options)

@@ -316,9 +316,10 @@ def test_page_links_the_latest_tuning_report(airflow_server, browser_in, shot, p
         "grid": 1,
         "partitions": 1,
     }
-    for point in steps.sweep_points(form, run, places):
-        steps.sweep_record(point, run, places)
-    steps.sweep_publish(run, places)
+    sweep = steps.sweep(run, places)
+    for point in sweep.begin(steps.tune_settings(form)):
+        sweep.record(point)
+    sweep.publish()
     in_page(browser_in, airflow_server)
     assert "manual__2026-01-01 small" in find(browser_in, "#tuning").text
     shot("tuning")

@@ -202,21 +202,16 @@ def check_closed_connection(module: str, quiet: bool, sockets: str) -> None:
         "PYTHON_WORKER_FACTORY_SOCK_DIR": sockets,
         "PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE": "1",
     }
-    process = subprocess.Popen(
-        [sys.executable, "-m", module, "pyspark.worker"],
-        env=environment,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    (size,) = struct.unpack("!i", process.stdout.read(4))
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(process.stdout.read(size).decode())
-        (worker,) = struct.unpack("!i", connection.recv(4, socket.MSG_WAITALL))
-    until(lambda: not Path(f"/proc/{worker}").exists(), 30, "the worker's end")
-    process.stdin.close()  # which ends the daemon
-    told = process.stderr.read().decode()
-    process.wait(30)
+    command = [sys.executable, "-m", module, "pyspark.worker"]
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen(command, env=environment, **pipes) as process:
+        (size,) = struct.unpack("!i", process.stdout.read(4))
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(process.stdout.read(size).decode())
+            (worker,) = struct.unpack("!i", connection.recv(4, socket.MSG_WAITALL))
+        until(lambda: not Path(f"/proc/{worker}").exists(), 30, "the worker's end")
+        process.stdin.close()  # which ends the daemon
+        told = process.stderr.read().decode()
     assert ("BrokenPipeError" not in told and "Traceback" not in told) == quiet, told
 
 
@@ -240,8 +235,8 @@ def test_scratch_directories_without_a_living_process_are_swept(tmp_path, monkey
     alive, kept = start()
     killed, left = start()
     (left / "blockmgr").mkdir()
-    killed.kill()
-    killed.wait()
+    with killed:
+        killed.kill()
     half_removed = tmp_path / f"{PREFIX}without-lock"
     (half_removed / "v000001").mkdir(parents=True)
     own = scratch_directory()
@@ -418,6 +413,7 @@ def test_a_pattern_may_match_nothing_yet(tmp_path):
     find_source(spec).check()
 
 
+@pytest.mark.slow
 def test_a_stop_of_a_driver_that_is_gone_is_forgotten_but_by_its_own_launcher(tmp_path):
     """By drivers that end when they read the job."""
     checkpoint = tmp_path / "checkpoints" / "nope"
@@ -446,12 +442,13 @@ def test_lock_goes_with_its_process(tmp_path):
         "checkpoint_lock\nwith checkpoint_lock(Path(sys.argv[1])): print('held', flush=True); "
         "time.sleep(60)"
     )
-    process = subprocess.Popen([sys.executable, "-c", code, tmp_path], stdout=subprocess.PIPE)
-    assert process.stdout.readline() == b"held\n"
-    with pytest.raises(ConfigError, match=f"pid {process.pid} on"), checkpoint_lock(tmp_path):
-        pass
-    process.kill()
-    process.wait()
+    with subprocess.Popen(
+        [sys.executable, "-c", code, tmp_path], stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout.readline() == b"held\n"
+        with pytest.raises(ConfigError, match=f"pid {process.pid} on"), checkpoint_lock(tmp_path):
+            pass
+        process.kill()
     with checkpoint_lock(tmp_path):
         pass
 

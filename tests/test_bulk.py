@@ -1,4 +1,5 @@
 import datetime as dt
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 
@@ -8,6 +9,7 @@ import pytest
 from sqlalchemy import (
     BigInteger,
     Column,
+    Integer,
     MetaData,
     Table,
     event,
@@ -19,10 +21,11 @@ from sqlalchemy import (
 from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 
 from semistream.errors import ConfigError
-from semistream.warehouse import bulk, connect, create_all, tables
+from semistream.warehouse import bulk, connect, create_all, dialects, tables
 from semistream.warehouse.checksum import as_stored, checksum, row_hashes, signed
-from semistream.warehouse.dialects import mysql, sqlite
+from semistream.warehouse.dialects import SYSTEMS, mysql, sqlite
 from semistream.warehouse.dialects.sqlite import HANDLE
+from semistream.warehouse.schema import metadata
 
 ROWS = [
     {
@@ -335,8 +338,9 @@ def test_rows_that_cannot_be_made_or_are_not_wanted_load_nothing(warehouse, dime
 
     with pytest.raises(ZeroDivisionError), warehouse.begin() as connection:
         made = iter([lambda c: c] * 6)  # the first 60,000 rows
-        for system in (mysql, sqlite):
-            monkeypatch.setattr(system, "plain", lambda column: next(made, fails)(column))  # noqa: PLW0108
+        for system in SYSTEMS:
+            module = sys.modules[type(system).__module__]
+            monkeypatch.setattr(module, "plain", lambda column: next(made, fails)(column))  # noqa: PLW0108
         bulk.bulk_insert(connection, dimension, many)
     with warehouse.connect() as connection:
         assert connection.scalar(select(func.count()).select_from(dimension)) == 0
@@ -565,3 +569,45 @@ def test_a_backtick_in_a_name_is_found_again(warehouse):
         table = tables.ensure(warehouse, tables.dimension_table("m", schema, ["``", "b`t"]))
     found = tables.existing_table(warehouse, table.name)
     assert found.c.keys() == ["m_sk", "``", "b`t", "a"]
+
+
+def test_a_table_has_the_options_of_every_system_and_names_that_each_takes(monkeypatch):
+    """A system that is added is asked too, and no other file names one."""
+
+    class Added:
+        name_length = 30
+
+        def table_options(self, clustered, numbered):
+            return {"info": {"clustered": clustered, "numbered": numbered}}
+
+        def index_options(self, long, length):
+            return {"info": {"long": {*long}, "length": length}}
+
+    monkeypatch.setattr(dialects, "SYSTEMS", [*SYSTEMS, Added()])
+    fact = tables.fact_table(
+        "a_long_name_of_facts",
+        pa.schema([("id", pa.int64()), ("t", pa.string())]),
+        ["m_sk"],
+        pa.schema([]),
+        ["id"],
+        index_ids=True,
+        keys=["t"],
+    )
+    assert fact.info == {"clustered": True, "numbered": False}
+    assert fact.dialect_options["sqlite"]["with_rowid"] is False
+    assert fact.dialect_options["mysql"]["engine"] == "InnoDB"
+    options = {tuple(i.columns.keys()): (i.info, i.dialect_options) for i in fact.indexes}
+    assert options["t",][0] == {"long": {"t"}, "length": tables.KEY_CHARACTERS}
+    assert options["t",][1]["mysql"]["length"] == {"t": tables.KEY_CHARACTERS}
+    assert all(len(index.name) <= Added.name_length for index in fact.indexes)
+
+
+def test_numbers_of_the_warehouse_s_own_tables_have_a_number_as_default():
+    """A strict system refuses FALSE as the default of an integer."""
+    defaults = [
+        str(column.server_default.arg)
+        for table in metadata.tables.values()
+        for column in table.columns
+        if column.server_default is not None and isinstance(column.type, Integer)
+    ]
+    assert defaults and all(d.lstrip("-").isdigit() for d in defaults)

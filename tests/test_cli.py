@@ -24,6 +24,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loads import until
 from semistream.errors import ConfigError
 from semistream.files import join as join_module
 from semistream.files.opening import open_source
@@ -65,8 +66,41 @@ def join(run):
     return join
 
 
+# the output's name follows
+JOIN = ["join", "--stream", "s.csv", "--master", "m.csv", "--on", "k", "--out"]
+
+
 def write(path, text):
     Path(path).write_text(text)
+
+
+def put(stream, master, directory=Path()):
+    """Write the two files that `JOIN` reads."""
+    write(directory / "s.csv", stream)
+    write(directory / "m.csv", master)
+
+
+def interruptible(directory, *arguments):
+    """Start the command as a shell does in the foreground; the background ignores SIGINT."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "semistream.cli", *arguments],
+        cwd=directory,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
+    )
+
+
+def living(process):
+    assert process.poll() is None
+
+
+def end(process, number):
+    """Send it a signal, and return its exit code and what it said."""
+    with process:
+        process.send_signal(number)
+        _, said = process.communicate(timeout=60)
+    return process.returncode, said
 
 
 def table(path):
@@ -95,6 +129,7 @@ def flights(tmp_path_factory):
     return directory / "flights.csv"
 
 
+@pytest.mark.slow
 def test_flights_with_planes(join, flights):
     stats = join(
         algorithm="ssbj",
@@ -156,8 +191,10 @@ def test_every_format_gives_the_same_rows(source, out, join_type, join):
 
 @pytest.mark.parametrize("algorithm", REGISTRY)
 def test_every_algorithm_joins_files(algorithm, join):
-    write("s.csv", "id,k\n" + "".join(f"{i},{i * i % 700}\n" for i in range(5_000)))
-    write("m.csv", "k,v\n" + "".join(f"{i},v{i}\n" for i in range(600)))
+    put(
+        "id,k\n" + "".join(f"{i},{i * i % 700}\n" for i in range(5_000)),
+        "k,v\n" + "".join(f"{i},v{i}\n" for i in range(600)),
+    )
     stats = join(algorithm=algorithm, join_type="left", unmatched="bad.csv")
     assert stats["rows_read"] == stats["output_rows"] == 5_000
     assert same_as_sql(
@@ -179,19 +216,8 @@ def test_composite_keys_of_other_names_and_many_to_many(run):
         "e": range(60),
     }
     pq.write_table(pa.table(master), "m.parquet")
-    code, out, err = run(
-        "join",
-        "--stream",
-        "s.parquet",
-        "--master",
-        "m.parquet",
-        "--on",
-        "a=c",
-        "--on",
-        "b=d",
-        "--out",
-        "o.parquet",
-    )
+    files = "join --stream s.parquet --master m.parquet --on a=c --on b=d --out o.parquet"
+    code, out, err = run(*files.split())
     assert code == 0, err
     assert same_as_sql(
         "o.parquet", "SELECT a, b, e FROM 's.parquet', 'm.parquet' WHERE a = c AND b = d"
@@ -215,8 +241,7 @@ def test_malformed_csv_rows_are_unparsable_and_cost_only_themselves(join):
 
 
 def test_types_are_told(join):
-    write("s.csv", "id,k,d,p\n1,7,2024-01-01,1.10\n2,x,2024-01-01,2\n3,8,bad,3.999\n")
-    write("m.csv", "k,v\n7,1\n8,2\n")
+    put("id,k,d,p\n1,7,2024-01-01,1.10\n2,x,2024-01-01,2\n3,8,bad,3.999\n", "k,v\n7,1\n8,2\n")
     code_stats = join(
         "--types",
         "k=int64",
@@ -265,8 +290,7 @@ def test_json_fields_that_the_first_lines_lack_are_counted(join, monkeypatch):
 
 
 def test_null_values(join):
-    write("s.csv", "id,k,n\n1,NA,NA\n2,a,5\n3,-,\n")
-    write("m.csv", "k,v\na,1\nNA,2\n")
+    put("id,k,n\n1,NA,NA\n2,a,5\n3,-,\n", "k,v\na,1\nNA,2\n")
     assert join()["matched"] == 2  # a string NA is a value, a number NA is not
     assert table("out.parquet").schema.field("n").type == pa.int64()
     stats = join(null_values="NA,-")
@@ -306,9 +330,8 @@ def test_types_found(run):
     ],
 )
 def test_files_without_rows(stream, master, rows, join):
-    write("s.csv", stream)
-    write("m.csv", master)
-    stats = join(join_type="left")
+    put(stream, master)
+    stats = join("--allow-empty", join_type="left")
     assert stats["rows_read"] == rows == table("out.parquet").num_rows
 
 
@@ -318,9 +341,7 @@ def test_empty_files(run, join):
     assert join(stream="s.jsonl")["rows_read"] == 0
     assert table("out.parquet").schema.names == ["k", "v"]
     write("s.csv", "")
-    code, _, err = run(
-        "join", "--stream", "s.csv", "--master", "m.csv", "--on", "k", "--out", "o.csv"
-    )
+    code, _, err = run(*JOIN, "o.csv")
     assert code == 2 and "header line" in err and not Path("o.csv").exists()
 
 
@@ -376,8 +397,7 @@ def test_any_bytes_are_read_without_a_crash_and_without_loss(tmp_path_factory, d
 
 def test_a_stray_quote_far_from_the_next_one_costs_one_row(join, monkeypatch):
     monkeypatch.setattr("semistream.files.text_source.BLOCK", 1 << 16)
-    write("s.csv", 'k,t\n1,a\n2,"a\n' + "3,b\n" * 500_000)
-    write("m.csv", "k,v\n3,x\n")
+    put('k,t\n1,a\n2,"a\n' + "3,b\n" * 500_000, "k,v\n3,x\n")
     stats = join()
     assert stats["matched"] == 500_000 and stats["unmatched"] == {"unparsable": 1, "no_match": 1}
 
@@ -407,29 +427,14 @@ def test_a_stray_quote_far_from_the_next_one_costs_one_row(join, monkeypatch):
         ("join --stream s.csv --master m.csv --on k --out o.xlsx", ["'out'", ".parquet"]),
         ("join --stream s.csv --master m.csv --on k --out no/o.csv", ["'out'", "directory"]),
         ("join --stream s.csv --master m.csv --on k --out s.csv", ["'out'", "file of its own"]),
-        (
-            "join --stream s.csv --master m.csv --on k --out o.csv --algorithm meshjoi",
-            ["'algorithm'", "Did you mean 'meshjoin'"],
-        ),
-        (
-            "join --stream s.csv --master m.csv --on k --out o.csv --algorithm ssbj --memory 1KB",
-            ["'memory'"],
-        ),
-        ("join --stream s.csv --master m.csv --on k --out o.csv --memory lots", ["'memory'"]),
-        (
-            "join --stream s.csv --master m.csv --on k --out o.csv --columns x",
-            ["'columns'", "k, v"],
-        ),
-        (
-            "join --stream s.csv --master m.csv --on k --out o.csv --types k=money",
-            ["'types'", "decimal"],
-        ),
-        (
-            "join --stream s.csv --master m.csv --on k --out o.csv --types zz=int64",
-            ["'types'", "zz"],
-        ),
-        ("join --stream s.csv --master m.csv --on k --out o.csv --parameters sf=1", ["sf"]),
-        ("join --stream s.csv --master m.csv --on k --out o.csv --join-type outer", ["inner"]),
+        ("JOIN --algorithm meshjoi", ["'algorithm'", "Did you mean 'meshjoin'"]),
+        ("JOIN --algorithm ssbj --memory 1KB", ["'memory'"]),
+        ("JOIN --memory lots", ["'memory'"]),
+        ("JOIN --columns x", ["'columns'", "k, v"]),
+        ("JOIN --types k=money", ["'types'", "decimal"]),
+        ("JOIN --types zz=int64", ["'types'", "zz"]),
+        ("JOIN --parameters sf=1", ["sf"]),
+        ("JOIN --join-type outer", ["inner"]),
         ("join --stream s.dat --master m.csv --on k --out o.csv", ["--stream-format"]),
         ("join --stream bad.parquet --master m.csv --on k --out o.csv", ["readable Parquet"]),
         (
@@ -441,23 +446,20 @@ def test_a_stray_quote_far_from_the_next_one_costs_one_row(join, monkeypatch):
         ("snapshot --master m.csv --on w --out snap", ["'on'", "w"]),
     ],
 )
-def test_wrong_settings(arguments, words, run, monkeypatch, tmp_path):
-    monkeypatch.setenv("SEMISTREAM_HOME", str(tmp_path / "var"))
-    write("s.csv", "k,n,f\na,1,1.5\n")
-    write("m.csv", "k,v\na,x\n")
+def test_wrong_settings(arguments, words, run):
+    put("k,n,f\na,1,1.5\n", "k,v\na,x\n")
     write("s.dat", "k\na\n")
     write("bad.parquet", "no")
     write("twice.csv", "k,k\n1,2\n")
     before = set(os.listdir())
-    code, out, err = run(*arguments.split())
+    code, out, err = run(*arguments.replace("JOIN", " ".join([*JOIN, "o.csv"])).split())
     assert code == 2 and not out
     assert all(w in err for w in words), err
     assert "Traceback" not in err and set(os.listdir()) - before <= {"var", "snap"}
 
 
 def test_a_config_file_gives_what_the_command_line_does_not(run):
-    write("s.csv", "k\na\nb\n")
-    write("m.csv", "k,v\na,x\n")
+    put("k\na\nb\n", "k,v\na,x\n")
     write(
         "job.yaml",
         "stream: s.csv\nmaster: m.csv\non: [k]\nout: o.csv\njoin_type: left\nmemory: 500KB\n",
@@ -470,34 +472,16 @@ def test_a_config_file_gives_what_the_command_line_does_not(run):
 
 
 def test_a_snapshot_serves_joins_to_come(run):
-    write("s.csv", "k\na\nb\nc\n")
-    write("m.csv", "k,v\na,x\nb,y\nb,z\n,none\n")
+    put("k\na\nb\nc\n", "k,v\na,x\nb,y\nb,z\n,none\n")
     code, out, _ = run(
         "snapshot", "--master", "m.csv", "--on", "k", "--out", "snap", "--name", "things"
     )
     assert code == 0
     assert "things v000001: 3 rows, 1 left out (null_key), keys with several rows" in out
-    assert (
-        run("join", "--stream", "s.csv", "--on", "k", "--snapshot", "snap", "--out", "o.csv")[0]
-        == 0
-    )
+    of_snapshot = ["join", "--stream", "s.csv", "--on", "k", "--snapshot", "snap", "--out", "o.csv"]
+    assert run(*of_snapshot)[0] == 0
     assert sorted(Path("o.csv").read_text().splitlines()[1:]) == ['"a","x"', '"b","y"', '"b","z"']
-    assert (
-        run(
-            "join",
-            "--stream",
-            "s.csv",
-            "--master",
-            "m.csv",
-            "--on",
-            "k",
-            "--snapshot",
-            "snap",
-            "--out",
-            "o.csv",
-        )[0]
-        == 0
-    )
+    assert run(*JOIN, "o.csv", "--snapshot", "snap")[0] == 0
     assert current_version("snap") == "v000002"
 
 
@@ -523,48 +507,18 @@ def test_algorithms(run):
 
 
 def test_progress_is_shown_when_asked_for(run):
-    write("s.csv", "k\na\n")
-    write("m.csv", "k,v\na,x\n")
-    _, out, err = run(
-        "join",
-        "--stream",
-        "s.csv",
-        "--master",
-        "m.csv",
-        "--on",
-        "k",
-        "--out",
-        "o.csv",
-        "--progress",
-    )
+    put("k\na\n", "k,v\na,x\n")
+    _, out, err = run(*JOIN, "o.csv", "--progress")
     assert "joining" in err and "joining" not in out
-    assert (
-        "joining"
-        not in run("join", "--stream", "s.csv", "--master", "m.csv", "--on", "k", "--out", "o.csv")[
-            2
-        ]
-    )
+    assert "joining" not in run(*JOIN, "o.csv")[2]
 
 
 def test_lines_of_tables_end_without_blanks(run):
-    write("s.csv", "k,a\n1,x\n2,y\n")
-    write("m.csv", "k,v\n1,y\n")
+    put("k,a\n1,x\n2,y\n", "k,v\n1,y\n")
     for command in (
         ("algorithms",),
         ("estimate-join-size", "s.csv", "m.csv", "--on", "k"),
-        (
-            "join",
-            "--stream",
-            "s.csv",
-            "--master",
-            "m.csv",
-            "--on",
-            "k",
-            "--out",
-            "o[red]:x:.csv",
-            "--memory",
-            "1MB",
-        ),
+        (*JOIN, "o[red]:x:.csv", "--memory", "1MB"),
     ):
         code, out, err = run(*command)
         assert code == 0 and out.count("\n") > 5, err
@@ -591,6 +545,7 @@ assert interrupts.came == [signal.SIGTERM]
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupt_leaves_no_partial_output(number, tmp_path):
     write(tmp_path / "m.csv", "k,v\n" + "".join(f"{i},{i}\n" for i in range(20_000)))
@@ -600,38 +555,11 @@ def test_an_interrupt_leaves_no_partial_output(number, tmp_path):
         "k,x\n" + "".join(f"{i * 7 % 30_000},{'x' * 50}\n" for i in range(1_500_000)),
     )
     write(tmp_path / "out.parquet", "an earlier result")
-    command = [
-        sys.executable,
-        "-m",
-        "semistream.cli",
-        "join",
-        "--stream",
-        "in",
-        "--master",
-        "m.csv",
-        "--on",
-        "k",
-        "--out",
-        "out.parquet",
-        "--unmatched",
-        "bad.csv",
-        "--stats",
-        "stats.json",
-        "--memory",
-        "200KB",
-    ]
-    # a shell's background jobs ignore it
-    heard = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
-    process = subprocess.Popen(
-        command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, preexec_fn=heard
-    )
-    deadline = time.monotonic() + 60
-    while not list(tmp_path.glob(".out.parquet.*")):
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.02)
-    process.send_signal(number)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 130 and "Interrupted" in err and "Traceback" not in err
+    files = "join --stream in --master m.csv --on k --out out.parquet --unmatched bad.csv"
+    process = interruptible(tmp_path, *files.split(), "--stats", "stats.json", "--memory", "200KB")
+    until(lambda: list(tmp_path.glob(".out.parquet.*")), watch=lambda: living(process))
+    code, said = end(process, number)
+    assert code == 130 and "Interrupted" in said and "Traceback" not in said
     assert sorted(p.name for p in tmp_path.iterdir()) == ["in", "m.csv", "out.parquet"]
     assert (tmp_path / "out.parquet").read_text() == "an earlier result"
 
@@ -646,34 +574,12 @@ def has_begun(process):
     "moment", ["its first line", "_pydantic_core", "libarrow", "_multiarray", "libllvmlite"]
 )
 def test_an_interrupt_while_modules_are_imported_is_one_line(moment, tmp_path):
-    write(tmp_path / "s.csv", "k,a\n1,x\n")
-    write(tmp_path / "m.csv", "k,v\n1,y\n")
-    process = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "semistream.cli",
-            "join",
-            "--stream",
-            "s.csv",
-            "--master",
-            "m.csv",
-            "--on",
-            "k",
-            "--out",
-            "o.csv",
-        ],
-        cwd=tmp_path,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
-    )
+    put("k,a\n1,x\n", "k,v\n1,y\n", tmp_path)
+    process = interruptible(tmp_path, *JOIN, "o.csv")
     maps, deadline = Path(f"/proc/{process.pid}/maps"), time.monotonic() + 60
     while not has_begun(process) or not (moment == "its first line" or moment in maps.read_text()):
         assert process.poll() is None and time.monotonic() < deadline
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
-    assert (process.returncode, err) == (130, "Interrupted; nothing was written.\n")
+    assert end(process, signal.SIGINT) == (130, "Interrupted; nothing was written.\n")
     assert sorted(os.listdir(tmp_path)) == ["m.csv", "s.csv"]
 
 
@@ -701,30 +607,18 @@ def test_help_imports_nothing_that_it_does_not_need(command, unused):
 
 @pytest.mark.parametrize("memory", ["64MB", "100KB"])  # R is small, or the cost models choose
 def test_a_join_imports_nothing_that_it_does_not_need(memory, tmp_path):
-    write(tmp_path / "s.csv", "k,a\n" + "".join(f"key {i % 1500},{i}\n" for i in range(3000)))
-    write(tmp_path / "m.csv", "k,v\n" + "".join(f"key {i},{i / 4}\n" for i in range(1000)))
+    put(
+        "k,a\n" + "".join(f"key {i % 1500},{i}\n" for i in range(3000)),
+        "k,v\n" + "".join(f"key {i},{i / 4}\n" for i in range(1000)),
+        tmp_path,
+    )
     code = (
         "import atexit, sys\nfrom semistream.cli import main\n"
         "atexit.register(lambda: print(*sys.modules, sep='\\n'))\nsys.exit(main())"
     )
     for _ in ("compiles", "loads what was compiled"):
         done = subprocess.run(
-            [
-                sys.executable,
-                "-c",
-                code,
-                "join",
-                "--stream",
-                "s.csv",
-                "--master",
-                "m.csv",
-                "--on",
-                "k",
-                "--out",
-                "o.parquet",
-                "--memory",
-                memory,
-            ],
+            [sys.executable, "-c", code, *JOIN, "o.parquet", "--memory", memory],
             capture_output=True,
             text=True,
             cwd=tmp_path,
@@ -759,8 +653,11 @@ def test_what_is_compiled_at_set_up_is_all_that_a_join_needs(tmp_path):
     pq.write_table(
         pa.table({"k": np.arange(4000), "v": np.arange(4000) / 3}), tmp_path / "m.parquet"
     )
-    write(tmp_path / "s.csv", "a,k\n" + "".join(f"{i},key {i % 900}\n" for i in range(9000)))
-    write(tmp_path / "m.csv", "k,v\n" + "".join(f"key {i // 2},{i}\n" for i in range(1500)))
+    put(
+        "a,k\n" + "".join(f"{i},key {i % 900}\n" for i in range(9000)),
+        "k,v\n" + "".join(f"key {i // 2},{i}\n" for i in range(1500)),
+        tmp_path,
+    )
     code = (
         "import sys, itertools\nfrom semistream.cli import main\n"
         "for algorithm, kind in itertools.product(sys.argv[1:], ('csv', 'parquet')):\n"
@@ -795,24 +692,20 @@ def test_an_interrupt_that_a_finaliser_swallows_is_heard_all_the_same(run, monke
 
     opened = join_module.open_join
     monkeypatch.setattr(join_module, "open_join", swallowed)
-    write("s.csv", "k,a\n1,x\n")
-    write("m.csv", "k,v\n1,y\n")
-    code, _, err = run(
-        "join", "--stream", "s.csv", "--master", "m.csv", "--on", "k", "--out", "o.csv"
-    )
+    put("k,a\n1,x\n", "k,v\n1,y\n")
+    code, _, err = run(*JOIN, "o.csv")
     assert code == 130 and "Interrupted" in err and not Path("o.csv").exists()
 
 
 def test_a_failing_join_leaves_no_partial_output(run):
     Path("s.csv.gz").write_bytes(gzip.compress(b"k\n" + b"a\n" * 3_000_000)[:-300])
     write("m.csv", "k,v\na,x\n")
-    code, _, err = run(
-        "join", "--stream", "s.csv.gz", "--master", "m.csv", "--on", "k", "--out", "o.csv"
-    )
+    code, _, err = run(*JOIN, "o.csv", "--stream", "s.csv.gz")
     assert code == 1 and "cannot be read" in err
     assert sorted(os.listdir()) == ["m.csv", "s.csv.gz"]
 
 
+@pytest.mark.slow
 def test_memory_stays_bounded_while_the_stream_grows(tmp_path):
     """The process's peak with a stream of 100 MB is not much more than with one of 25 MB, which
     fills every buffer."""
@@ -827,22 +720,7 @@ def test_memory_stays_bounded_while_the_stream_grows(tmp_path):
             "print(open('/proc/self/status').read()); sys.exit(c)"
         )
         done = subprocess.run(
-            [
-                sys.executable,
-                "-c",
-                code,
-                "join",
-                "--stream",
-                "s.csv",
-                "--master",
-                "m.csv",
-                "--on",
-                "k",
-                "--out",
-                "o.parquet",
-                "--memory",
-                "1MB",
-            ],
+            [sys.executable, "-c", code, *JOIN, "o.parquet", "--memory", "1MB"],
             cwd=tmp_path,
             capture_output=True,
             text=True,
@@ -862,9 +740,7 @@ fact_table: fact_sales
 """
 
 
-def test_provision_brings_in_master_data_and_their_changes(run, tmp_path, monkeypatch):
-    monkeypatch.setenv("SEMISTREAM_HOME", str(tmp_path / "var"))
-    monkeypatch.delenv("WAREHOUSE_URL", raising=False)
+def test_provision_brings_in_master_data_and_their_changes(run):
     write("sales.yaml", JOB.replace("product.csv}", "product.csv, max_rejected: 0.5}"))
     write("product.csv", "sku,price\na,1\nb,2\n,3\n")
     code, out, err = run("provision", "sales.yaml")
@@ -891,8 +767,7 @@ def test_a_memory_that_no_process_can_have_is_refused(memory):
         JoinSettings.load({"memory": memory})
 
 
-def test_status_and_stop(run, tmp_path, monkeypatch):
-    monkeypatch.setenv("SEMISTREAM_HOME", str(tmp_path / "var"))
+def test_status_and_stop(run, tmp_path):
     assert "No app has run" in run("status")[1]
     checkpoint = tmp_path / "var/checkpoints/sales"
     checkpoint.mkdir(parents=True)

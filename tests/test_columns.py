@@ -10,6 +10,7 @@ import pytest
 from deltalake import DeltaTable
 from sqlalchemy import inspect, select
 
+from loads import transaction
 from provisioned import provision, publish
 from semistream import quality
 from semistream.errors import ConfigError
@@ -182,10 +183,8 @@ def test_times_that_no_database_holds_are_unparsable(spark, tmp_path, warehouse_
     )
     assert summary["rejected"] == {"unparsable": 2} and summary["matched"] == 1
     assert {r.name for r in result.failed} == {"unparsable"}, result.describe()
-    engine = connect(warehouse_url)
-    with engine.connect() as connection:
+    with transaction(warehouse_url) as connection:
         kept = connection.scalars(select(unmatched.c.tuple).order_by(unmatched.c.stream_id)).all()
-    engine.dispose()
     assert [json.loads(text)["why"] for text in kept] == [
         "until: 20002-02-24 00:00:00.000000 is not in the years 1 to 9999",
         "until: 10000-01-01 00:00:00.000000 is not in the years 1 to 9999",

@@ -49,6 +49,7 @@ def test_a_kernel_is_compiled_once(run):
     assert [run(), run()] == ["21 0", "21 1"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("change", "now"), [({"factor": 3}, "31 0"), ({"added": 5}, "25 0")])
 def test_a_change_in_another_file_that_a_kernel_takes_in_compiles_it_again(run, change, now):
     assert [run(), run(**change)] == ["21 0", now]

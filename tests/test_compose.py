@@ -5,7 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 import yaml
 
 ROOT = Path(__file__).parents[1]
@@ -41,11 +40,6 @@ def test_every_secret_is_in_the_recipe():
     text = FILE.read_text()
     recipe = text[: text.index("\nname:")]
     assert all(secret in recipe for secret in re.findall(r"\$\{(\w+):\?", text))
-
-
-@pytest.mark.parametrize("name", [n for n, s in SERVICES.items() if n != "airflow-init"])
-def test_services_are_checked_for_health(name):
-    assert SERVICES[name]["healthcheck"]["test"]
 
 
 def test_health_comes_from_an_endpoint_that_exists(airflow_environment):
@@ -97,17 +91,6 @@ def test_what_numba_compiles_and_the_classes_archive_are_kept():
     assert re.search(r"NUMBA_CACHE_DIR=(\S+)", text)[1].startswith(f"{volume}/")
     (made,) = re.findall(r"semistream.streaming.archive (\S+)", text)
     assert f"-XX:SharedArchiveFile=/opt/semistream/{made}" in text
-
-
-def test_dependencies_exist_and_wait_for_something_that_happens():
-    for service in SERVICES.values():
-        for needed, how in service.get("depends_on", {}).items():
-            condition = how["condition"]
-            assert (
-                "healthcheck" in SERVICES[needed]
-                if condition == "service_healthy"
-                else needed == "airflow-init"
-            )
 
 
 def test_services_are_those_of_standalone_airflow(airflow_environment):

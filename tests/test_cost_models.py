@@ -14,13 +14,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from modelled import workload
 from semistream import cost_models
 from semistream.cost_models import (
     MODELS,
     TYPICAL,
     Costs,
     Frequencies,
-    Workload,
     elevatorjoin,
     hybridjoin,
     meshjoin,
@@ -87,22 +87,6 @@ PAPER_LIKE = constant_costs(
 
 
 EQUATION = re.compile(r"Eq\. \d|Theorem|terms of M|, seconds|w_S = ")
-
-
-def workload(skew=1.0, r_t=1_000_000, **changes):
-    sizes = {
-        "master_tuples": r_t,
-        "disk_tuple_bytes": 120,
-        "stream_tuple_bytes": 34,
-        "indexed_tuple_bytes": 58,
-        "elevator_tuple_bytes": 22,
-        "cached_tuple_bytes": 109,
-        "cached_key_bytes": 26,
-        "resident_tuple_bytes": 117,
-        "frequencies": Frequencies.zipf(r_t, skew),
-        "page_tuples": 1024,
-    }
-    return Workload(**sizes | changes)
 
 
 def spec_of(master):
@@ -298,6 +282,7 @@ class TestEquations:
             67.21003, rel=1e-5
         )
 
+    @pytest.mark.slow
     def test_each_is_called_by_what_it_is_for(self):
         """A model or an experiment; none is there for its test alone."""
         root = Path(cost_models.__file__).parent
@@ -426,6 +411,7 @@ class TestFrequencies:
             )
             assert a.mu == pytest.approx(b.mu, rel=0.04), name
 
+    @pytest.mark.slow
     def test_what_a_sample_has_not_seen_goes_on_as_the_law_does(self):
         counts = np.bincount(ZipfKeys(50_000_000, 1.0, seed=3).draw(0, 50_000))
         seen, law = Frequencies.observed(counts, 50_000_000), Frequencies.zipf(50_000_000, 1.0)
@@ -685,6 +671,7 @@ def test_values_that_a_border_of_partitions_is_within_are_not_cached(algorithm):
     assert best.sizes["cache_tuples"] < 100  # all of them would be idle
 
 
+@pytest.mark.slow
 def test_caches_of_values_that_r_lacks_are_as_large_as_they_get(tmp_path):
     """Every other value of the stream is absent: what goes through ELEVATORJOIN's cache is what the
     model says."""

@@ -11,13 +11,12 @@ import pytest
 from sqlalchemy import text
 
 from damage import copy, flip, of_former_version
-from loads import SmallLoad, delta_facts, provision_beside, same
+from loads import SmallLoad, delta_facts, provision_beside, same, transaction
 from semistream import quality
 from semistream.errors import SemistreamError, StateError
 from semistream.pipeline import steps
 from semistream.streaming.app import App
 from semistream.streaming.sinks.delta import DeltaSink
-from semistream.warehouse import connect
 
 SETTINGS = {"algorithm": "meshjoin", "parameters": {}, "memory": "400KB"}
 
@@ -70,10 +69,8 @@ def largest(paths) -> Path:
 
 def statement(*statements: str, named: str = "the ledger of sales ends with 0"):
     def run(load: SmallLoad) -> str:
-        engine = connect(load.places.warehouse_url)
-        with engine.begin() as connection:
+        with transaction(load.places.warehouse_url) as connection:
             assert all(connection.execute(text(sql)).rowcount for sql in statements)
-        engine.dispose()
         return named
 
     return run

@@ -10,13 +10,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyarrow import csv
-from sqlalchemy import inspect, select
+from sqlalchemy import Column, DateTime, Integer, MetaData, Numeric, String, Table, inspect, select
 
 from provisioned import provision, publish
 from semistream.errors import ConfigError, SemistreamError
 from semistream.job import Job
 from semistream.master.snapshot import open_snapshot
-from semistream.provisioning.dimensions import ProvisionResult, open_dimension
+from semistream.provisioning.dimensions import ProvisionResult
+from semistream.provisioning.publishing import open_dimension
 from semistream.warehouse import connect
 from semistream.warehouse.schema import rejected_master
 from semistream.warehouse.tables import existing_table
@@ -31,6 +32,7 @@ def job(
     columns=(),
     schema=None,
     max_rejected=1,
+    allow_empty=False,
     name="product",
 ):
     return Job.load(
@@ -47,6 +49,7 @@ def job(
                 "business_key": business_key,
                 "columns": schema,
                 "max_rejected": max_rejected,
+                "allow_empty": allow_empty,
             },
         }
     )
@@ -252,16 +255,19 @@ def test_json_values_in_another_form_are_taken(warehouse, tmp_path, monkeypatch)
 def test_from_a_table_of_the_same_and_of_another_database(warehouse, tmp_path):
     write(tmp_path / "p.parquet", PRODUCTS)
     other = connect(f"sqlite:///{tmp_path / 'other.db'}")
+    legacy = Table(
+        "legacy",
+        MetaData(),
+        Column("sku", String(9), primary_key=True),
+        Column("price", Numeric(10, 2)),
+        Column("seen", DateTime),
+        Column("n", Integer),
+    )
+    first = {"sku": "a", "price": Decimal("1.25"), "seen": dt.datetime(2024, 1, 2, 3, 4, 5), "n": 7}
     for engine in (warehouse, other):
+        legacy.create(engine)
         with engine.begin() as connection:
-            connection.exec_driver_sql(
-                "CREATE TABLE legacy (sku CHAR(9) PRIMARY KEY, price "
-                "DECIMAL(10,2), seen DATETIME, n INT)"
-            )
-            connection.exec_driver_sql(
-                "INSERT INTO legacy VALUES ('a', 1.25, '2024-01-02 "
-                "03:04:05', 7), ('b', NULL, NULL, NULL)"
-            )
+            connection.execute(legacy.insert(), [first, dict.fromkeys(first) | {"sku": "b"}])
     assert counts(provision(job(table="legacy"), warehouse)) == (2, 0, 0, 0)
     assert str(stored(warehouse)[0]["price"]) == "1.25"
     assert counts(provision(job(table="legacy"), warehouse, url=str(other.url))) == (0, 0, 2, 0)
@@ -373,6 +379,22 @@ def test_too_many_rows_that_cannot_be_taken_leave_the_dimension_as_it_was(wareho
     assert rejects(warehouse) == []
     # a duplicate is none of them
     assert counts(provision(job(path, max_rejected=0.015), warehouse))[3] == 4
+
+
+@pytest.mark.parametrize("rows", ["", ",1\n"])  # none, and one without a key
+def test_a_dimension_without_a_row_is_refused_unless_it_may_be_empty(warehouse, tmp_path, rows):
+    path = tmp_path / "products.csv"
+    path.write_text("sku,price\n" + rows)
+    with pytest.raises(SemistreamError, match=r"(?s)no tuple would match.*allow_empty: true"):
+        provision(job(path), warehouse)
+    assert not inspect(warehouse).has_table("dim_product")
+    path.write_text("sku,price\na,1\n")
+    provision(job(path), warehouse)
+    path.write_text("sku,price\n" + rows)
+    with pytest.raises(SemistreamError, match="dim_product is as it was"):
+        provision(job(path), warehouse)
+    assert [r["sku"] for r in stored(warehouse)] == ["a"]
+    assert counts(provision(job(path, allow_empty=True), warehouse))[0] == 0
 
 
 MYSQL = {  # column: type, what is put in, what the dimension has
@@ -538,31 +560,30 @@ def test_cells_of_sqlite_that_are_not_of_their_column_s_type_are_rejected(tmp_pa
 
 
 def test_numbers_that_the_database_lacks_are_counted_and_said(warehouse, tmp_path, caplog):
+    """Those that come back as null are counted; the others come back as they were."""
     infinity, nan = float("inf"), float("nan")
+    given = [1.5, nan, infinity, -infinity]
     path = write(
         tmp_path / "p.parquet",
         pa.table(
             {
                 "sku": ["a", "b", "c", "d"],
-                "price": [1.5, nan, infinity, -infinity],
+                "price": given,
                 "small": pa.array([nan, nan, 1.5, None], pa.float32()),
             }
         ),
     )
-    sqlite = warehouse.dialect.name == "sqlite"
     for counted in ((4, 0, 0, 0), (0, 0, 4, 0)):
         result = provision(job(path), warehouse)
         assert counts(result) == counted
-        assert result.nulled == {"price": 1 if sqlite else 3, "small": 2}
-    assert (
-        f"dim_product: numbers stored as NULL: {1 if sqlite else 3} of price, 2 of small; "
-        in caplog.text
-    )
-    assert [r["price"] for r in stored(warehouse)] == [
-        1.5,
-        None,
-        *((infinity, -infinity) if sqlite else (None, None)),
-    ]
+        rows = stored(warehouse)
+        lost = {c: sum(r[c] is None for r in rows) for c in ("price", "small")}
+        lost["small"] -= 1  # a null that was given
+        assert result.nulled == {c: n for c, n in lost.items() if n}
+    kept = [(a, r["price"]) for a, r in zip(given, rows, strict=True) if r["price"] is not None]
+    assert kept[0] == (1.5, 1.5) and all(repr(a) == repr(float(b)) for a, b in kept)
+    said = f"numbers stored as NULL: {lost['price']} of price, {lost['small']} of small; "
+    assert (said in caplog.text) == any(lost.values())
     publish(job(path), warehouse, tmp_path / "s")
 
 
@@ -614,15 +635,19 @@ NAMES = {
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_names_that_mysql_lacks_are_refused_before_a_table_is_made(warehouse, tmp_path, name):
+def test_names_that_mysql_lacks_are_refused_before_a_table_is_made(mysql, tmp_path, name):
     path = write(tmp_path / "p.parquet", pa.table({"sku": ["a"], name: [1]}))
-    if warehouse.dialect.name == "sqlite":
-        assert counts(provision(job(path), warehouse)) == (1, 0, 0, 0)
-        assert stored(warehouse)[0][name] == 1
-        return
     with pytest.raises(ConfigError, match=NAMES[name]):
-        provision(job(path), warehouse)
-    assert not inspect(warehouse).has_table("dim_product")
+        provision(job(path), mysql[0])
+    assert not inspect(mysql[0]).has_table("dim_product")
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("warehouse_url", ["sqlite"], indirect=True)
+def test_sqlite_takes_names_that_mysql_lacks(warehouse, tmp_path, name):
+    path = write(tmp_path / "p.parquet", pa.table({"sku": ["a"], name: [1]}))
+    assert counts(provision(job(path), warehouse)) == (1, 0, 0, 0)
+    assert stored(warehouse)[0][name] == 1
 
 
 def test_rows_and_keys_that_mysql_has_no_room_for_are_refused_with_the_way_out(mysql, tmp_path):

@@ -8,13 +8,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from modelled import workload
 from semistream.cost_models import TYPICAL, elevatorjoin
 from semistream.joins.key_filter import KeyFilter, false_positives
 from semistream.master.memory import MemoryRelation
 from semistream.master.publish import publish_snapshot
 from semistream.master.snapshot import open_snapshot
 from semistream.sizing import open_join, tune
-from test_cost_models import workload
 
 R = 20_000  # tuples, with the even keys up to 2 R
 

@@ -94,12 +94,6 @@ def test_no_file_names_a_registry():
     assert not found
 
 
-def test_ci_runs_what_a_developer_types():
-    assert (ROOT / ".ci/run").read_text().splitlines()[-2:] == ["make check", "exec make test"]
-    assert "make test" in (ROOT / "README.md").read_text()
-    assert "make load" in (ROOT / "README.md").read_text()
-
-
 def test_make_help_lists_every_target():
     targets = re.findall(r"^([a-z-]+):(?!=)", (ROOT / "Makefile").read_text(), re.M)
     shown = subprocess.run(

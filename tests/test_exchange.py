@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from sqlalchemy import text
 
-from loads import ON, same
+from loads import ON, same, transaction
 from semistream.data_files import DataFile
 from semistream.errors import SemistreamError
 from semistream.files.source import Rejected
@@ -23,7 +23,6 @@ from semistream.streaming.sinks.sql import SqlSink
 from semistream.streaming.sources.contract import Splits
 from semistream.streaming.sources.decoders import ContentDecoder, MessageDecoder, RowDecoder
 from semistream.streaming.sources.file_reader import FileReader, find_reader
-from semistream.warehouse import connect
 
 OF = "JOIN load_batches USING (load_id) WHERE app"
 FORMS = ("parquet", "csv", "json")
@@ -105,12 +104,10 @@ def test_a_batch_is_finished_as_it_was_begun_whoever_reads(spark, sqlite_load, m
     monkeypatch.setattr(SqlSink, "commit", fails)
     with pytest.raises(Exception, match="the driver dies"):
         sqlite_load.run(spark, **settings)
-    engine = connect(sqlite_load.places.warehouse_url)
-    with engine.begin() as connection:
+    with transaction(sqlite_load.places.warehouse_url) as connection:
         first = "SELECT load_id FROM load_batches WHERE partition = 0"
         for table in ("fact_sales", "unmatched", "load_rejections", "load_inputs", "load_batches"):
             connection.execute(text(f"DELETE FROM {table} WHERE load_id IN ({first})"))
-    engine.dispose()
     monkeypatch.setattr(SqlSink, "commit", commit)
     monkeypatch.setattr(FileReader, "replicated", lambda *_: False)
     sqlite_load.run(spark, **settings)

@@ -66,6 +66,7 @@ from semistream.tuning.report import COLOURS
 from semistream.warehouse.checksum import row_hashes
 from semistream.workloads import ArrivalTimes
 
+pytestmark = pytest.mark.xdist_group("experiments")  # its data are made in one process only
 R_T, BATCH = 20_000, 4096
 
 
@@ -160,6 +161,7 @@ def rows(bench) -> list[dict]:
     return [bench.run(Point(a, R_T, 0.15, data="zipf-many")) for a in MODELS]
 
 
+@pytest.mark.slow
 def test_every_algorithm_gives_the_oracles_answer(bench, rows):
     expected = oracle(bench, Point("meshjoin", R_T, 0.15, data="zipf-many"))
     assert expected.unmatched > 1000 and expected.joined != BATCH
@@ -172,6 +174,7 @@ def test_every_algorithm_gives_the_oracles_answer(bench, rows):
     assert wrong_answers(rows) == []
 
 
+@pytest.mark.slow
 def test_a_point_tells_what_was_predicted_and_measured(rows):
     for r in rows:
         assert r["memory_peak"] <= r["memory"] and r["mu"] > 0 and r["mu_model"] > 0
@@ -183,6 +186,7 @@ def test_a_point_tells_what_was_predicted_and_measured(rows):
     assert slow["bytes_read"] > 0 and slow["processing_time"] > 0
 
 
+@pytest.mark.slow
 def test_another_answer_is_named(rows):
     wrong = [{**rows[0], "answer": "0" * 16, "series": "X"}, *rows[1:]]
     assert len(wrong_answers(wrong)) == 1 and "X 0000" in wrong_answers(wrong)[0]
@@ -199,6 +203,7 @@ def test_the_models_know_how_often_keys_are_absent_and_repeated(bench):
     assert data.frequencies.count == len(present) and data.fan_out == R_T / len(present)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["tpch", "tpch-zipf"])
 def test_tpch(bench, kind, places):
     data = bench.data(Point("ssbj", 1500, 0.5, data=kind))
@@ -211,6 +216,7 @@ def test_tpch(bench, kind, places):
     assert row["error"] == "" and row["answer_rows"] == BATCH and row["answer_unmatched"] == 0
 
 
+@pytest.mark.slow
 def test_flights_are_many_to_many(bench):
     point = Point("ssbj", 0, 0.04, data="flights")
     data = bench.data(point)
@@ -360,6 +366,7 @@ def test_the_difference_of_processing_times_over_the_relation(
     assert claim.beside[1](between + ends).value == pytest.approx(ratios)
 
 
+@pytest.mark.slow
 def test_the_memory_that_a_rate_needs(bench):
     mesh = bench.predict(Point("meshjoin", R_T, 0.4))
     for algorithm, form, load in (("meshjoin", (), 3), ("ssbj", (("form", "rate"),), 30)):
@@ -447,6 +454,7 @@ def test_the_largest_ratio_may_need_several_costs():
     assert largest(seconds((0.0, 1.0, 1.0)), second[:1]).ratio == math.inf
 
 
+@pytest.mark.slow
 def test_a_cache_makes_the_use_of_partitions_even(bench):
     """Most of a skewed stream joins with few partitions, until a cache answers for these."""
     spread = {
@@ -471,6 +479,7 @@ def test_why_a_rate_needs_so_much_memory(bench):
     assert "agree with the paper" in reason(replace(claim, low=paper.ratio), [paper, here])
 
 
+@pytest.mark.slow
 def test_what_is_left_of_waiting_for_the_disk_is_a_part_of_reading(bench, monkeypatch):
     known, points = bench.costs("zipf"), [Point(a, R_T, 0.3) for a in ("ssj", "meshjoin")]
     waiting = {
@@ -807,6 +816,7 @@ def test_the_note_of_a_claim_is_its_reason_where_the_models_have_none():
     assert len(waits) == 4 and all("stream buffer is empty" in c.note for c in waits)
 
 
+@pytest.mark.slow
 def test_results_a_report_and_a_failed_point(places, monkeypatch, costs, tmp_path, capsys):
     assert (
         semistream(places, monkeypatch, costs, "cost-models", *GRID, "--output", str(tmp_path)) == 0
@@ -854,6 +864,7 @@ def test_a_series_has_one_colour_in_all_plots_of_a_report():
     assert COLOURS[1] in one
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_is_taken_up(places, costs, tmp_path):
     settings = ExperimentSettings.load(
         {
@@ -888,6 +899,7 @@ def test_an_interrupted_run_is_taken_up(places, costs, tmp_path):
     assert "not decided after 1 repetitions" in "".join(lines) and lines[-1].startswith("[4/4]")
 
 
+@pytest.mark.slow
 def test_costs_are_of_the_machine_as_it_is_at_the_run(places, tmp_path, monkeypatch):
     """They are measured with the points: what is taken up keeps them, what is not has new ones."""
     times = iter(range(9))

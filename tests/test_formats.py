@@ -27,7 +27,7 @@ from semistream.job import Job, StreamSpec, StreamStreamJob
 from semistream.master.publish import current_manifest
 from semistream.settings import read_yaml
 from semistream.streaming.batch import join_dataframe
-from semistream.streaming.kept_formats import check_kept
+from semistream.streaming.commit import check_kept
 from semistream.streaming.settings import LoadSettings
 from semistream.streaming.sources.file_reader import find_reader
 from semistream.streaming.sources.registry import find_source
@@ -203,6 +203,11 @@ def read(form, cells):
         ("fold NFC", {"E\u0301": "é", "É": "é"}),
         ({"case": "upper"}, {"aß": "ASS", "é": "É"}),
         ({"zeros": "strip"}, {"0012": "12", "000": "0", "0a": "0a", "12": "12"}),
+        (
+            {"fraction": "strip"},
+            {"7.0": "7", "-7.00": "-7", "7.5": "7.5", "7.": "7.", "a.0": "a.0"},
+        ),
+        ({"fraction": "strip", "zeros": "strip"}, {"007.0": "7", "0.0": "0"}),
         ({"zeros": 5}, {"12": "00012", "a1": "a1", "123456": "123456", "": ""}),
         ({"missing": ["-", "n/a"]}, {"-": None, " -": " -", "n/a": None, "x": "x", "NA": "NA"}),
         ({"missing": "-", "trim": True}, {" - ": None}),

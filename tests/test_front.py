@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import oracle
+from key_streams import chunk, hot
 from semistream.errors import ConfigError
 from semistream.joins import REGISTRY, selection
 from semistream.joins.disk_partition import DiskPartition, tuples_of
@@ -54,12 +55,6 @@ def start(algorithm, master, memory=60_000, part=50, **parameters):
     )
 
 
-def chunk(keys):
-    return pa.record_batch(
-        {"id": pa.array(np.arange(len(keys)), pa.int64()), "k": pa.array(keys, pa.int64())}
-    )
-
-
 def feed(join, chunks):
     return [out for keys in chunks for out in join.process(chunk(keys))]
 
@@ -94,14 +89,6 @@ def test_the_tuples_of_some_keys_are_found_in_any_order(copies, tmp_path):
             (k, v)
             for k, v in zip(table["k"].to_pylist(), table["v"].to_pylist(), strict=True)
             if k in keys
-        )
-
-
-def hot(rng, values, chunks, size=500, share=0.8):
-    """Chunks of which `share` are of the hot values, the rest uniformly 600..999."""
-    for _ in range(chunks):
-        yield np.where(
-            rng.random(size) < share, rng.choice(values, size), rng.integers(600, 1000, size)
         )
 
 

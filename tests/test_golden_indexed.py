@@ -151,6 +151,7 @@ def test_elevatorjoin(master):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("skew", "cached"), [(0, range(60)), (1, range(100, 400))])
 def test_elevatorjoin_caches_what_is_worth_its_bytes(skew, cached, tmp_path):
     """A uniform stream fills H_S and caches hardly anything; when the hot values change, H_R

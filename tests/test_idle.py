@@ -8,14 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from loads import SmallLoad
+from loads import SmallLoad, transaction
 from semistream.errors import SemistreamError
 from semistream.pipeline import steps
 from semistream.sizing.role_plan import RolePlan
 from semistream.streaming.app import App
 from semistream.streaming.progress import Progress
 from semistream.streaming.status import StatusFile, checkpoint_lock, read_status
-from semistream.warehouse import connect
 
 
 @pytest.fixture
@@ -35,10 +34,8 @@ def idle(load: SmallLoad, **values):
 
 
 def change(load: SmallLoad, sql: str) -> None:
-    engine = connect(load.places.warehouse_url)
-    with engine.begin() as connection:
+    with transaction(load.places.warehouse_url) as connection:
         connection.exec_driver_sql(sql)
-    engine.dispose()
 
 
 def checkpoint(load: SmallLoad) -> Path:

@@ -37,7 +37,7 @@ def told(docstring):
     return arrays
 
 
-@pytest.mark.parametrize("kernel", kernels())
+@pytest.mark.parametrize("kernel", [*kernels()])
 def test_a_kernel_names_its_arrays(kernel):
     parameters, used, written = {a.arg for a in kernel.args.args}, set(), set()
     for node in ast.walk(kernel):

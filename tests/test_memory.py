@@ -196,14 +196,12 @@ def peak_of(*arguments):
 
 
 def peak_of_python(*arguments):
-    command = subprocess.Popen(
-        [sys.executable, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
-    most = 0
-    while command.poll() is None:
-        most = max(most, resident(command.pid))
-        time.sleep(0.005)
-    assert command.returncode == 0, command.stdout.read().decode()
+    program, most = [sys.executable, *map(str, arguments)], 0
+    with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as command:
+        while command.poll() is None:
+            most = max(most, resident(command.pid))
+            time.sleep(0.005)
+        assert command.returncode == 0, command.stdout.read().decode()
     return most
 
 
@@ -213,6 +211,7 @@ BASE = 180 * MEGABYTE  # of publishing, that docs/loading.md tells
 JOIN_BASE = 220 * MEGABYTE  # of a process that joins, that README tells
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["parquet", "csv"])
 def test_publishing_takes_its_memory_whatever_the_size_of_the_master_data(
     tmp_path, wide_file, kind
@@ -238,13 +237,14 @@ def test_publishing_takes_its_memory_whatever_the_size_of_the_master_data(
 PUBLISH = """
 import sys
 from pathlib import Path
-from semistream.provisioning.dimensions import publish
+from semistream.provisioning.publishing import publish
 from semistream.warehouse import connect
 url, snapshots, memory = sys.argv[1:]
 publish("m", ["k"], connect(url), Path(snapshots), memory=int(memory))
 """
 
 
+@pytest.mark.slow
 def test_publishing_takes_its_memory_from_a_database(warehouse, warehouse_url, tmp_path, wide_file):
     values = {
         "name": "wide",
@@ -259,6 +259,7 @@ def test_publishing_takes_its_memory_from_a_database(warehouse, warehouse_url, t
     assert peak < BASE + 1.1 * MEMORY
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("out", "tuples"), [("parquet", 200_000), ("jsonl", 40_000)])
 def test_a_join_takes_its_memory_whatever_the_size_of_the_master_data(
     tmp_path, wide_file, out, tuples
@@ -295,6 +296,7 @@ def test_a_join_takes_its_memory_whatever_the_size_of_the_master_data(
     assert told["memory_peak"] <= MEMORY and 0.9 * peak < told["resident_peak"] < 1.1 * peak
 
 
+@pytest.mark.slow
 def test_a_join_takes_its_memory_though_most_tuples_wait_for_one_partition(tmp_path):
     rows = 3_000_000
     keys = np.random.default_rng(5).integers(0, 1_000_000, rows)
@@ -379,6 +381,7 @@ def keyed_file(path, count, rows, keys):
 LEAST = {"meshjoin": 0, "elevatorjoin": 0, "auto": 0, "ssbj": 60_000}  # bytes more than others need
 
 
+@pytest.mark.slow
 def test_a_join_takes_its_memory_whatever_the_number_of_columns(tmp_path):
     """The smaller M, the fewer rows are joined at a time."""
     points = []
@@ -416,6 +419,7 @@ def test_a_join_takes_its_memory_whatever_the_number_of_columns(tmp_path):
     check_peaks(points)
 
 
+@pytest.mark.slow
 def test_a_join_of_streams_takes_its_memory_whatever_the_number_of_columns(tmp_path):
     points = []
     for count, rows, smallest in [(1, 20_000, 100_000), (200, 2500, 2 * MEGABYTE)]:
@@ -563,6 +567,7 @@ def test_frequent_tuples_change_places_in_little_memory(narrow):
     assert peak < 10 * n  # bytes, of which half are those of a portion
 
 
+@pytest.mark.slow
 def test_what_stays_in_the_disk_buffer_is_loaded_and_saved_in_little_memory(narrow):
     wanted = np.flatnonzero(np.arange(1_000_000) % 3)
     one, other = (NonSwappablePart(narrow, Arena(10**9), 900_000) for _ in range(2))
@@ -632,6 +637,7 @@ print(sum(load.matched for load in loads), sum(load.unmatched for load in loads)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sink", ["sql", "delta"])
 def test_a_task_takes_its_memory_whatever_the_number_of_columns(tmp_path, sink):
     random, memory = np.random.default_rng(8), 400_000

@@ -119,6 +119,7 @@ def killed_at(url, number):
     return os.WIFSIGNALED(status)
 
 
+@pytest.mark.slow
 def test_a_migration_that_is_killed_anywhere_loses_and_doubles_nothing(former):
     url, rows = former
     number = 1

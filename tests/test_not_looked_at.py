@@ -16,7 +16,7 @@ from semistream.errors import ConfigError
 from semistream.job import StreamSpec
 from semistream.streaming.sources.file_reader import find_reader
 from semistream.warehouse.proof import read_proof
-from test_quality import Loader, check, failed, rows_of
+from sink_loads import Loader, check, failed, rows_of
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def loader(tmp_path):
 
 
 def findings(loader: Loader) -> dict[str, str]:
-    result = check(loader, loader.directory.parent / "reports", sample=0)
+    result = check(loader, sample=0)
     assert failed(result) == {"source_files"}, result.describe()
     rows = rows_of(result, "source_files")
     return {str(Path(r["file"]).relative_to(loader.directory)): r["finding"] for r in rows}
@@ -173,11 +173,10 @@ def test_paths_under_which_files_keep_their_names(path, former, same):
 
 def test_the_verdict_says_what_was_not_looked_at(loader):
     """With the source gone, nothing is wrong, but not all was looked at."""
-    reports = loader.directory.parent / "reports"
     shutil.rmtree(loader.directory / "below")
-    assert "looked at" not in check(loader, reports).describe()
+    assert "looked at" not in check(loader).describe()
     shutil.rmtree(loader.directory)
-    result = check(loader, reports)
+    result = check(loader)
     assert result.success and len(result.notes) == 2
     said = result.describe()
     assert "but not all could be looked at; The source was not counted again: " in said
@@ -187,11 +186,10 @@ def test_the_verdict_says_what_was_not_looked_at(loader):
 
 
 def test_a_later_verification_of_everything_takes_the_reservations_away(loader):
-    reports = loader.directory.parent / "reports"
     shutil.rmtree(loader.directory / "below")
     file = loader.directory / "orders-1.parquet"
     aside = shutil.move(file, loader.directory.parent)
-    assert "but not all could be looked at" in check(loader, reports).proof
+    assert "but not all could be looked at" in check(loader).proof
     shutil.move(aside, file)
-    result = check(loader, reports)
+    result = check(loader)
     assert result.success and "looked at" not in result.proof

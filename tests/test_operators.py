@@ -15,7 +15,6 @@ from semistream.sizing import open_join
 from semistream.stream_joins import open_stream_join
 from semistream.stream_joins.sources import UniqueKey
 from semistream.streaming.join_operator import SemiStreamOperator, StreamStreamOperator
-from semistream.streaming.punctuating import Immediate
 from semistream.streaming.workers import operators
 
 STREAM = pa.schema([("id", pa.int64()), ("k", pa.int64()), ("note", pa.string())])
@@ -68,6 +67,7 @@ def work(root, name, queue, first, key_before, key_after):
         queue.put([o.joined for o in join.drain()])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REGISTRY)
 def test_another_process_goes_on_with_the_operator(root, name):
     spawn = multiprocessing.get_context("spawn")
@@ -140,7 +140,7 @@ def work_on_two_streams(memory, queue, key):
     join = open_stream_join(
         "pjoin", memory=memory, left=STREAM, right=STREAM, on=ON, join_type="left"
     )
-    sources = [Immediate(UniqueKey(["k"]))], []
+    sources = [UniqueKey(["k"])], []
     two = StreamStreamOperator(join, sources, alone=True)
     rows = sum(
         o.joined.num_rows
@@ -167,7 +167,6 @@ def test_another_process_goes_on_with_two_streams_unless_they_are_on_disk(memory
         assert memory == 160_000 and two is None
         return
     assert memory == 4_000_000 and rows == 1500 and two.join.stats.as_dict() == stats
-    assert two.sources[0][0].state is two.sources[0][0].source.state
     finished = [
         o
         for s, first, n in ((1, 1500, 900), (0, 1000, 100))

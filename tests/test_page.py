@@ -10,6 +10,7 @@ import threading
 import time
 from contextlib import closing
 from datetime import datetime
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -182,7 +183,7 @@ def page(make_page, tmp_path):
     page.engine.dispose()
 
 
-def test_page_and_summary_on_both_databases(make_page, warehouse_url, tmp_path):
+def test_page_and_summary_on_both_databases(make_page, warehouse_url):
     from rich.console import Console
 
     page = make_page(warehouse_url)
@@ -220,7 +221,7 @@ def test_page_and_summary_on_both_databases(make_page, warehouse_url, tmp_path):
     (checkpoint / "summary.json").write_text(
         json.dumps({"rejected": {}, **dict.fromkeys(numbers, 1), "rows_read": 500, "seconds": 4})
     )
-    screen = Console(width=120, record=True, file=open(tmp_path / "screen", "w"))  # noqa: SIM115
+    screen = Console(width=120, record=True, file=StringIO())
     told = summary.final_summary("sales", page.places)
     assert told["rejected_master"] == 0
     screen.print(summary.summary_table(told))

@@ -33,7 +33,7 @@ from semistream.stream_joins.punctuation_set import FREE, OPEN
 from semistream.stream_joins.punctuations import Keys
 from semistream.stream_joins.sources import Clustered, PunctuationRows, UniqueKey, Watermark
 from semistream.stream_joins.spec import JOIN_TYPES
-from test_stream_joins import OUTER, complete, expected, forget_others, found
+from stream_oracle import OUTER, complete, expected, forget_others, found
 
 SETTINGS = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
@@ -575,6 +575,7 @@ SETS = st.one_of(
 )
 
 
+@pytest.mark.slow
 @SETTINGS
 @given(
     data=st.data(),
@@ -965,6 +966,7 @@ def test_a_punctuated_state_stays_small_within_memory(memory, kind):
         assert all(p.is_empty for p in join.punctuations)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("saved", [False, True])
 @pytest.mark.parametrize("kind", ["int", "string"])
 def test_punctuations_that_are_forgotten_stay_within_a_memory_that_is_full(kind, saved):
@@ -972,7 +974,7 @@ def test_punctuations_that_are_forgotten_stay_within_a_memory_that_is_full(kind,
     key = pa.array if kind == "int" else lambda x: pa.array([f"order {i}" for i in x])
     batch = lambda k: pa.RecordBatch.from_arrays([key(k), pa.array(k)], ["k", "n"])
     forgotten = 0
-    for memory, most in (*((m, 3000) for m in range(120_000, 300_000, 9_100)), (240_000, 6000)):
+    for memory, most in (*((m, 3000) for m in range(120_000, 300_000, 18_200)), (240_000, 6000)):
         rng, rows = np.random.default_rng(memory), 0
         join = open_stream_join(
             "pjoin", memory=memory, left=batch([1]).schema, right=batch([1]).schema, on=[("k", "k")]
@@ -999,6 +1001,7 @@ T0 = datetime(2026, 1, 1)
 EVENTS = pa.schema([("id", pa.int64()), ("k", pa.int64()), ("t", pa.timestamp("ms"))])
 
 
+@pytest.mark.slow
 @SETTINGS
 @given(data=st.data(), join_type=st.sampled_from(OUTER), restarts=st.booleans())
 def test_a_join_within_a_distance_of_times(data, join_type, restarts, tmp_path_factory):

@@ -86,27 +86,28 @@ def test_the_join_is_exact(point, runner):
     assert len(row["time"]) == LOOKS and row["results"] == sorted(row["results"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "name, row",
+    "name, rows",
     [
-        ("memory", 0),
-        ("spacing", 0),
-        ("eager", 0),
-        ("unpunctuated", 0),
-        ("asymmetric", 0),
-        ("asymmetric", 2),
+        ("memory", [0]),
+        ("spacing", [0]),
+        ("eager", [0]),
+        ("unpunctuated", [0]),
+        ("asymmetric", [0, 2]),
     ],
 )
-def test_claims_on_the_state_do_not_depend_on_the_machine(name, row, tmp_path, monkeypatch):
+def test_claims_on_the_state_do_not_depend_on_the_machine(name, rows, tmp_path, monkeypatch):
     monkeypatch.setenv("SEMISTREAM_HOME", str(tmp_path / "home"))
     assert main([f"pjoin-{name}", "--scale", "0.03", "--output", str(tmp_path)]) == 0
     results = json.loads((tmp_path / f"pjoin-{name}" / "results.json").read_text())
     assert results["wrong_answers"] == []
-    claim = results["claims"][row]
-    # so few tuples leave wide intervals
-    assert claim["verdict"] in ("reproduced", "not decided") or (
-        (name, row) == ("memory", 0) and claim["measured"] < 0.15
-    )  # falls with the streams' length
+    for row in rows:
+        claim = results["claims"][row]
+        # so few tuples leave wide intervals, and the share of the memory falls with their length
+        assert claim["verdict"] in ("reproduced", "not decided") or (
+            name == "memory" and claim["measured"] < 0.15
+        )
     page = (tmp_path / f"pjoin-{name}" / "report.html").read_text()
     assert page.count("<svg") == len(
         [p for e in STUDIES if e.name == f"pjoin-{name}" for p in e.plots]

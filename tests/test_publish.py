@@ -17,7 +17,7 @@ from semistream.master.published import snapshot_root
 from semistream.master.snapshot import open_snapshot
 from semistream.paths import Paths
 from semistream.pipeline import steps
-from semistream.provisioning import dimensions
+from semistream.provisioning import publishing
 from semistream.provisioning.spark import Publish, PublishSettings, task_count
 
 APP = Path(__file__).parents[1] / "spark_apps" / "publish_snapshot.py"
@@ -135,7 +135,7 @@ def test_a_small_dimension_is_published_in_process_and_none_that_has_not_changed
     (places.home / "job.yaml").write_text(yaml.safe_dump(spec))
     name, root = str(places.home / "job.yaml"), places.snapshots / "m" / "code"
     provision(job(places, ["code"]), warehouse)
-    monkeypatch.setattr(dimensions, "SMALL", ROWS * 10 if is_small else ROWS * 10 - 1)
+    monkeypatch.setattr(publishing, "SMALL", ROWS * 10 if is_small else ROWS * 10 - 1)
     assert steps.publish(name, "m", "16MB", places) == is_small
     assert (current_manifest(root) is not None) == is_small
     publish(job(places, ["code"]), warehouse, places.snapshots)

@@ -1,312 +1,58 @@
 from __future__ import annotations
 
-import json
 import re
 import shutil
-import sys
-import time
-from collections import Counter
-from collections.abc import Callable, Sequence
-from datetime import UTC, date, datetime
-from decimal import Decimal
-from pathlib import Path
+from collections.abc import Callable
+from datetime import datetime
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import sqlalchemy as sa
 
+import sink_loads
+from loads import transaction
 from semistream import quality
-from semistream.data_files import DataFile
 from semistream.errors import ConfigError
-from semistream.files.source import Rejected
-from semistream.job import Job, StreamSpec
-from semistream.keys import codes
+from semistream.job import StreamSpec
 from semistream.quality.scope import committed, make_scope, range_of
 from semistream.quality.staging import Staging, stage_sample
 from semistream.quality.verification import VerificationResult
-from semistream.reasons import Reason
-from semistream.sketches import SampledSketch
-from semistream.streaming.sinks.sql import SqlSink
-from semistream.streaming.sinks.warehouse import Warehouse
-from semistream.streaming.spool import Spool
 from semistream.warehouse import connect, create_all
-from semistream.warehouse.bulk import bulk_insert, fetch
 from semistream.warehouse.load_ids import load_id
 from semistream.warehouse.proof import read_proof
-from semistream.warehouse.records import Commit, InputCounts, LoadRecord
 from semistream.warehouse.schema import (
     load_apps,
     load_batches,
     load_commits,
-    load_files,
     load_inputs,
     masters,
     quality_runs,
 )
-from semistream.warehouse.tables import (
-    arrow_schema,
-    dimension_table,
-    ensure,
-    existing_table,
-    fact_table,
-)
-
-BATCHES, PER_BATCH, PARTITIONS = 3, 60, 2
-MASTER = pa.schema(
-    [
-        pa.field("sku", pa.string()),
-        pa.field("name", pa.string()),
-        pa.field("price", pa.decimal128(12, 2)),
-        pa.field("colour", pa.string()),
-        pa.field("day", pa.date32()),
-    ]
-)
-STREAM = pa.schema(
-    [
-        pa.field("order_id", pa.int64()),
-        pa.field("sku", pa.string()),
-        pa.field("quantity", pa.int32()),
-        pa.field("day", pa.date32()),
-    ]
-)
-ADDED = pa.schema(
-    [
-        pa.field("name", pa.string()),
-        pa.field("price", pa.decimal128(12, 2)),
-        pa.field("colour", pa.string()),
-        pa.field("sales_day", pa.date32()),
-    ]
+from semistream.warehouse.tables import arrow_schema
+from sink_loads import (
+    BATCHES,
+    ON_SQLITE,
+    PER_BATCH,
+    STREAM,
+    Loader,
+    alter,
+    change,
+    check,
+    failed,
+    now,
+    orders,
+    publish,
+    rows_of,
 )
 
 
-def products(many: bool = False) -> list[dict]:
-    """Master rows; `many`: two for every sku."""
-    return [
-        {
-            "sku": f"p{i // 2 if many else i:02d}",
-            "name": f"Product {i} 100%: 'new'",
-            "price": Decimal(i * 125) / 100,
-            "colour": None if i % 4 == 0 else f"colour {i}",
-            "day": date(2026, 1, 1 + i % 28),
-        }
-        for i in range(40)
-    ]
-
-
-def orders(batch: int) -> list[dict]:
-    """Stream tuples; every 10th has a sku without a product, every 15th has none."""
-    first = batch * PER_BATCH
-    return [
-        {
-            "order_id": i,
-            "sku": None if i % 15 == 14 else f"x{i}" if i % 10 == 9 else f"p{i * 7 % 20:02d}",
-            "quantity": i % 5,
-            "day": date(2026, 2, 1 + i % 28),
-        }
-        for i in range(first, first + PER_BATCH)
-    ]
-
-
-JOINED = pa.schema([*STREAM, pa.field("sales_sk", pa.int64()), *ADDED])
-KEPT = pa.schema([*STREAM, pa.field("reason", pa.string())])
-
-
-class Loader:
-    """Fills a warehouse through the product's own sink: batch after batch, partition by partition,
-    with tuples that wait."""
-
-    def __init__(self, url: str, directory: Path, many: bool = False, left: bool = False):
-        self.url, self.directory, self.left = url, directory / "orders", left
-        self.directory.mkdir(parents=True, exist_ok=True)
-        self.engine, self.sink = (
-            connect(url),
-            SqlSink(Warehouse(url, "fact_sales", ("sales_sk",), 30)),
-        )
-        create_all(self.engine)
-        business = ["sku", "name"] if many else ["sku"]
-        self.job = Job.load(
-            {
-                "name": "sales",
-                "stream": {"format": "parquet", "path": str(self.directory), "id": ["order_id"]},
-                "master": {"name": "sales", "business_key": business},
-                "on": {"sku": "sku"},
-                "columns": ["name", "price", "colour", "day"],
-                "fact_table": "fact_sales",
-            }
-        )
-        self.dimension = ensure(self.engine, dimension_table("sales", MASTER, business, [["sku"]]))
-        self.fact = ensure(
-            self.engine,
-            fact_table("fact_sales", STREAM, ["sales_sk"], ADDED, ["order_id"], index_ids=left),
-        )
-        with self.engine.begin() as connection:
-            bulk_insert(connection, self.dimension, pa.Table.from_pylist(products(many), MASTER))
-        self.version, self.waiting = "v000001", {p: [] for p in range(PARTITIONS)}
-        self.sketched = False
-
-    def load(self, batches: range, drain: bool = True) -> None:
-        for b in batches:
-            file = self.directory / f"orders-{b}.parquet"
-            pq.write_table(pa.Table.from_pylist(orders(b), STREAM), file)
-            self.commit(b, 0, orders(b), [file])
-        if drain:
-            self.commit(batches[-1], 1)
-
-    def commit(
-        self,
-        batch: int,
-        drain: int,
-        rows: Sequence[dict] = (),
-        files: Sequence[Path] = (),
-        rejected: Sequence[Rejected] = (),
-    ) -> None:
-        """Load a batch of these rows, or a drain. rejected: what is unparsable, in partition 0."""
-        with self.engine.connect() as connection:
-            found = connection.execute(sa.select(self.dimension)).mappings().all()
-        products: dict[str, list] = {}
-        for row in found:
-            products.setdefault(row["sku"], []).append(row)
-        loads = [
-            self._load(
-                batch,
-                drain,
-                p,
-                [r for r in rows if r["order_id"] % PARTITIONS == p],
-                products,
-                () if p else rejected,
-            )
-            for p in range(PARTITIONS)
-        ]
-        offsets = (
-            {"format": "parquet", "offsets": [], "start": None, "files": len(files)}
-            if files
-            else {}
-        )
-        self.sink.commit(
-            Commit(
-                "sales",
-                batch,
-                drain,
-                "fact_sales",
-                "sql",
-                PARTITIONS,
-                len(rows) + len(rejected),
-                self.job.to_ledger(),
-                json.dumps(offsets),
-                time.time(),
-                tuple(DataFile(str(file)) for file in files),
-            ),
-            loads,
-        )
-
-    def _load(
-        self,
-        batch: int,
-        drain: int,
-        partition: int,
-        rows: list[dict],
-        products: dict[str, list],
-        rejected: Sequence[Rejected],
-    ) -> LoadRecord:
-        before = self.waiting[partition]
-        waits = set() if drain else {r["order_id"] for r in rows if r["order_id"] % 7 == 3}
-        finished = before + [r for r in rows if r["order_id"] not in waits]
-        self.waiting[partition] = [r for r in rows if r["order_id"] in waits]
-        facts, kept = [], []
-        for r in finished:
-            facts += [
-                {
-                    **r,
-                    "sales_sk": m["sales_sk"],
-                    "name": m["name"],
-                    "price": m["price"],
-                    "colour": m["colour"],
-                    "sales_day": m["day"],
-                }
-                for m in products.get(r["sku"], [])
-            ]
-            if r["sku"] not in products:
-                kept.append(
-                    {**r, "reason": Reason.NULL_KEY if r["sku"] is None else Reason.NO_MATCH}
-                )
-                facts += [r] if self.left else []
-        reasons = Counter(u["reason"] for u in kept) + Counter({Reason.UNPARSABLE: len(rejected)})
-        counts = InputCounts(
-            "sales",
-            len(before),
-            len(rows) + len(rejected),
-            len(finished) - len(kept),
-            reasons,
-            len(self.waiting[partition]),
-            "",
-            "sales",
-            self.version,
-        )
-        record = LoadRecord(
-            "sales",
-            batch,
-            drain,
-            partition,
-            "ssbj",
-            (counts,),
-            counts.rows_read,
-            counts.matched,
-            len(facts),
-            key_sketch=self._sketch((batch, drain, partition), rows),
-        )
-        with Spool(JOINED, (STREAM,), (("order_id",),), None, len(STREAM)) as spool:
-            spool.write(
-                pa.RecordBatch.from_pylist(facts, JOINED), pa.RecordBatch.from_pylist(kept, KEPT)
-            )
-            if rejected:
-                spool.reject(rejected)
-            return self.sink.write(record, spool)
-
-    def _sketch(self, load: tuple[int, int, int], rows: list[dict]) -> bytes | None:
-        if not self.sketched:
-            return None
-        sketch, skus = SampledSketch(load), pa.array([r["sku"] for r in rows], pa.string())
-        keys, valid = codes([skus.take(pa.array(sketch.draw(len(rows))))], (pa.string(),))
-        sketch.add(keys[valid])
-        return sketch.sketch.to_bytes()
-
-    def read_from(self, batch: int, file: Path, kind: str) -> None:
-        """Say that a batch was read from another file."""
-        c, f = load_commits.c, load_files.c
-        with self.engine.begin() as connection:
-            connection.execute(
-                load_commits.update()
-                .where(c.batch == batch, c.drain == 0)
-                .values(source_offsets=json.dumps({"format": kind, "files": 1}))
-            )
-            connection.execute(load_files.update().where(f.batch == batch).values(path=str(file)))
-
-
-def now() -> datetime:
-    return datetime.now(UTC).replace(tzinfo=None)
-
-
-def check(loader: Loader, reports: Path, **options) -> VerificationResult:
-    options = {"sample": 1000, "snapshots": reports / "none"} | options
-    return quality.verify(loader.url, "sales", job=loader.job, reports_dir=reports, **options)
-
-
-def failed(result: VerificationResult) -> set[str]:
-    return {r.name for r in result.failed}
-
-
-def rows_of(result: VerificationResult, name: str) -> list[dict]:
-    return next(r.rows for r in result.results if r.name == name)
-
-
-def test_sound(warehouse_url, tmp_path):
-    loader = Loader(warehouse_url, tmp_path)
+def test_sound(loader):
     loader.load(range(BATCHES))
     tables = sa.inspect(loader.engine).get_table_names()
-    result = check(loader, tmp_path / "reports")
+    result = check(loader)
     assert result.success, str(result)
-    assert len(result.results) == 23 and not result.notes
+    assert len(result.results) == 24 and not result.notes
     assert result.figures == {
         "rows read": 180,
         "matched": 156,
@@ -338,14 +84,14 @@ def test_sound_many_to_many(warehouse_url, tmp_path):
     assert (
         loader.engine.connect().scalar(sa.select(sa.func.count()).select_from(loader.fact)) == 312
     )
-    assert failed(check(loader, tmp_path / "reports")) == set()
+    assert failed(check(loader)) == set()
     one = sa.select(sa.func.min(loader.fact.c.sales_sk)).where(loader.fact.c.order_id == 20)
     with loader.engine.begin() as connection:
         sk = connection.scalar(one)
         connection.execute(
             loader.fact.delete().where(loader.fact.c.order_id == 20, loader.fact.c.sales_sk == sk)
         )
-    result = check(loader, tmp_path / "reports")
+    result = check(loader)
     assert failed(result) == {"fact_rows", "same_rows", "sample_joined"}
     assert [(r["order_id"], r["sales_sk"]) for r in rows_of(result, "sample_joined")] == [(20, sk)]
 
@@ -356,12 +102,12 @@ def test_sound_left_join(warehouse_url, tmp_path):
     assert (
         loader.engine.connect().scalar(sa.select(sa.func.count()).select_from(loader.fact)) == 180
     )
-    assert failed(check(loader, tmp_path / "reports")) == set()
+    assert failed(check(loader)) == set()
     with loader.engine.begin() as connection:
         connection.execute(
             loader.fact.update().where(loader.fact.c.order_id == 20).values(sales_sk=None)
         )
-    result = check(loader, tmp_path / "reports")
+    result = check(loader)
     assert failed(result) == {"surrogate_keys", "same_rows"}
     assert rows_of(result, "surrogate_keys")[0]["order_id"] == 20
 
@@ -416,10 +162,6 @@ def several(*breaks: Break) -> Break:
 
 def sql(statement: str) -> Break:
     return lambda connection, loader: change(connection, statement)
-
-
-def change(connection: sa.Connection, statement: str) -> None:
-    assert connection.exec_driver_sql(statement.replace("%", "%%")).rowcount > 0
 
 
 def sets(connection: sa.Connection, values: dict) -> str:
@@ -645,6 +387,14 @@ BREAKS: dict[str, tuple[Break, dict[str, dict], dict]] = {
         {"unparsable": {"rows_read": 180}, "unmatched_rows": {"batch": 1}},
         {},
     ),
+    "more than the limit have no master data": (
+        sql(
+            "UPDATE load_rejections SET tuples = 80 WHERE reason = 'no_match' AND "
+            f"load_id = {load_id(1, 1, 0, 1)}"
+        ),
+        {"unmatched_share": {"rows_read": 180}, "unmatched_rows": {"batch": 1}},
+        {},
+    ),
     "the reasons do not add up": (
         sql(f"DELETE FROM load_rejections WHERE load_id = {load_id(1, 1, 0, 0)}"),
         {"unmatched_rows": {"batch": 1, "reason": "(all)"}},
@@ -690,13 +440,12 @@ BREAKS: dict[str, tuple[Break, dict[str, dict], dict]] = {
 
 
 @pytest.mark.parametrize("name", BREAKS)
-def test_broken(name, warehouse_url, tmp_path):
+def test_broken(name, loader):
     break_it, expected, options = BREAKS[name]
-    loader = Loader(warehouse_url, tmp_path)
     loader.load(range(BATCHES))
     with loader.engine.begin() as connection:
         break_it(connection, loader)
-    result = check(loader, tmp_path / "reports", **options)
+    result = check(loader, **options)
     assert not result.success
     assert failed(result) == set(expected)
     for check_name, row in expected.items():
@@ -716,28 +465,25 @@ def run_count(loader: Loader) -> int:
         return connection.scalar(sa.select(sa.func.count()).select_from(quality_runs))
 
 
-def test_since_last(warehouse_url, tmp_path):
-    loader, reports = Loader(warehouse_url, tmp_path), tmp_path / "reports"
+def test_since_last(loader):
     loader.load(range(2), drain=False)
-    first = check(loader, reports)
+    first = check(loader)
     assert first.success, str(first)
     assert first.figures["waiting"] > 0
     loader.load(range(2, 3), drain=False)
-    with loader.engine.begin() as connection:
-        change(connection, "UPDATE fact_sales SET name = 'before' WHERE order_id = 20")
+    alter(loader, "UPDATE fact_sales SET name = 'before' WHERE order_id = 20")
     # begins with the tuples that waited, so it needs their sources too
-    later = check(loader, reports, since_last=True)
+    later = check(loader, since_last=True)
     assert later.success and later.proof.startswith("yes: batches 0 to 2"), str(later)
     assert later.figures["rows read"] == PER_BATCH
-    with loader.engine.begin() as connection:
-        change(connection, "DELETE FROM fact_sales WHERE order_id = 130")
+    alter(loader, "DELETE FROM fact_sales WHERE order_id = 130")
     loader.commit(2, 1)
-    drained = check(loader, reports, since_last=True)
+    drained = check(loader, since_last=True)
     # the batch that lost it was verified before, yet it has not arrived
     assert failed(drained) == {"none_missing"}
     assert run_count(loader) == 3
     assert [r["order_id"] for r in rows_of(drained, "none_missing")] == [130]
-    assert failed(check(loader, reports)) == {
+    assert failed(check(loader)) == {
         "none_missing",
         "fact_rows",
         "same_rows",
@@ -746,11 +492,10 @@ def test_since_last(warehouse_url, tmp_path):
     }
 
 
-def test_a_failure_stays_open_until_the_same_batches_pass(warehouse_url, tmp_path):
+def test_a_failure_stays_open_until_the_same_batches_pass(loader):
     """Also when what was loaded since is sound."""
-    loader, reports = Loader(warehouse_url, tmp_path), tmp_path / "reports"
     loader.load(range(2))
-    assert check(loader, reports).success
+    assert check(loader).success
     with loader.engine.begin() as connection:
         lost = [
             dict(r)
@@ -760,17 +505,17 @@ def test_a_failure_stays_open_until_the_same_batches_pass(warehouse_url, tmp_pat
         ]
         change(connection, "DELETE FROM fact_sales WHERE order_id = 20")
     # what is proven is not looked at again
-    assert "nothing was committed" in str(check(loader, reports, since_last=True))
-    assert not check(loader, reports).success
+    assert "nothing was committed" in str(check(loader, since_last=True))
+    assert not check(loader).success
     loader.load(range(2, 3))
-    later = check(loader, reports, since_last=True)
+    later = check(loader, since_last=True)
     assert failed(later) == {"fact_rows", "none_missing", "same_rows"}
     assert later.proof.startswith("NO: batches 0 to 2 failed")
     with loader.engine.begin() as connection:
         connection.execute(loader.fact.insert(), lost)
-    mended = check(loader, reports, since_last=True)
+    mended = check(loader, since_last=True)
     assert mended.success and mended.figures["rows read"] == 3 * PER_BATCH
-    assert mended.proof.startswith("yes: batches 0 to 2, 23 checks on ")
+    assert mended.proof.startswith("yes: batches 0 to 2, 24 checks on ")
 
 
 @pytest.mark.parametrize(
@@ -837,12 +582,10 @@ def test_what_all_verifications_have_proven(runs, until, open_failures, tmp_path
     assert str(proof).startswith("yes" if proof.complete else "NO")
 
 
-def test_the_sample_is_drawn_anew_and_as_large_as_it_is_told(tmp_path):
-    loader = Loader(f"sqlite:///{tmp_path / 'warehouse.db'}", tmp_path)
+@ON_SQLITE
+def test_the_sample_is_drawn_anew_and_as_large_as_it_is_told(loader, tmp_path):
     loader.load(range(BATCHES))
-    pages = [
-        check(loader, tmp_path / "reports", sample=n).report.read_text() for n in (10, 10, 1000)
-    ]
+    pages = [check(loader, sample=n).report.read_text() for n in (10, 10, 1000)]
     drawn = [
         re.search(r"(\d+) facts drawn at random \(seed (\d+)\)", page).groups() for page in pages
     ]
@@ -868,56 +611,58 @@ def test_the_sample_is_drawn_anew_and_as_large_as_it_is_told(tmp_path):
     assert samples[0] == samples[1] != samples[2]
 
 
-def test_what_holds_says_of_which_batches_and_when(tmp_path):
-    loader = Loader(f"sqlite:///{tmp_path / 'warehouse.db'}", tmp_path)
+@ON_SQLITE
+def test_what_holds_says_of_which_batches_and_when(loader):
     loader.load(range(BATCHES))
     assert re.search(
-        r"all 23 checks hold\. Complete: yes: batches 0 to 2, 23 checks on 20\d\d-.* "
+        r"all 24 checks hold\. Complete: yes: batches 0 to 2, 24 checks on 20\d\d-.* "
         r"UTC\.",
-        str(check(loader, tmp_path / "reports")),
+        str(check(loader)),
     )
 
 
-def test_nothing_new(warehouse_url, tmp_path):
-    loader, reports = Loader(warehouse_url, tmp_path), tmp_path / "reports"
+def test_nothing_new(loader):
     loader.load(range(1))
-    assert check(loader, reports, since_last=True).report.exists()
-    again = check(loader, reports, since_last=True)
+    assert check(loader, since_last=True).report.exists()
+    again = check(loader, since_last=True)
     assert again.success and again.report is None and run_count(loader) == 1
     assert "nothing was committed" in str(again)
 
 
-def test_old_reports_are_removed(tmp_path, monkeypatch):
+@ON_SQLITE
+def test_old_reports_are_removed(loader, tmp_path, monkeypatch):
     """Of each app on its own: its latest pages stay, with their results, and the index knows no
     others."""
-    loader = Loader(f"sqlite:///{tmp_path / 'warehouse.db'}", tmp_path)
-    reports = tmp_path / "reports"
     loader.load(range(1))
     monkeypatch.setenv("SEMISTREAM_REPORTS_KEPT", "2")
-    pages = [check(loader, reports).report for _ in range(3)]
+    pages = [check(loader).report for _ in range(3)]
     with loader.engine.begin() as connection:
         for table in (load_apps, load_batches, load_commits):
             connection.execute(table.update().values(app="sales.other"))
     other = quality.verify(
-        loader.url, "sales.other", job=loader.job, reports_dir=reports, snapshots=reports / "none"
+        loader.url,
+        "sales.other",
+        job=loader.job,
+        reports_dir=loader.reports,
+        snapshots=loader.reports / "none",
     ).report
-    assert set((reports / "validations").rglob("*.html")) == {*pages[1:], other}
-    assert len(list((reports / "results").rglob("*.json"))) == 3
-    index = (reports / "index.html").read_text()
-    assert [str(page.relative_to(reports)) in index for page in (*pages, other)] == [
+    assert set((loader.reports / "validations").rglob("*.html")) == {*pages[1:], other}
+    assert len(list((loader.reports / "results").rglob("*.json"))) == 3
+    index = (loader.reports / "index.html").read_text()
+    assert [str(page.relative_to(loader.reports)) in index for page in (*pages, other)] == [
         False,
         True,
         True,
         True,
     ]
-    assert not [d for d in reports.rglob("*") if d.is_dir() and not list(d.iterdir())]
+    assert not [d for d in loader.reports.rglob("*") if d.is_dir() and not list(d.iterdir())]
 
 
 @pytest.fixture
 def sketched(tmp_path, monkeypatch):
     """Loaders that keep sketches, of larger batches than others: most of an estimate's bound is
     its sample's, which is smaller for more."""
-    monkeypatch.setattr(sys.modules[__name__], "PER_BATCH", 4200)
+    monkeypatch.setattr(sink_loads, "PER_BATCH", 4200)
 
     def load(many: bool = False, left: bool = False, batches: int = BATCHES, drain: bool = True):
         loader = Loader(f"sqlite:///{tmp_path / 'warehouse.db'}", tmp_path, many, left)
@@ -933,23 +678,18 @@ def expected(result: VerificationResult) -> list[dict]:
     return rows_of(result, "expected_rows")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", [{}, {"many": True}, {"left": True}])
 def test_keys_tell_how_many_rows_are_to_be_loaded(sketched, form, tmp_path):
     """A loss of 8 of 10 rows is seen, one of a few is not: the bound is wider."""
     loader, places = sketched(**form), {"snapshots": tmp_path / "snapshots", "sample": 0}
     rows = 10_920 * (2 if "many" in form else 1)  # 13 of 15 have a sku, 14 of 15 of these a product
-    result = check(loader, tmp_path / "reports", **places)
+    result = check(loader, **places)
     assert result.success and expected(result) == [] and not result.notes
-    with loader.engine.begin() as connection:
-        change(connection, "DELETE FROM fact_sales WHERE order_id < 120")
-    assert failed(check(loader, tmp_path / "reports", **places)) == {
-        "fact_rows",
-        "same_rows",
-        "none_missing",
-    }
-    with loader.engine.begin() as connection:
-        change(connection, "DELETE FROM fact_sales WHERE order_id > 2520")
-    result = check(loader, tmp_path / "reports", **places)
+    alter(loader, "DELETE FROM fact_sales WHERE order_id < 120")
+    assert failed(check(loader, **places)) == {"fact_rows", "same_rows", "none_missing"}
+    alter(loader, "DELETE FROM fact_sales WHERE order_id > 2520")
+    result = check(loader, **places)
     assert "expected_rows" in failed(result)
     [found] = expected(result)
     assert found["rows_loaded"] < found["at_least"] == found["estimate"] - found["bound"] < rows
@@ -963,37 +703,37 @@ def test_more_rows_than_the_keys_tell(sketched, tmp_path):
         connection.exec_driver_sql("CREATE TABLE copy AS SELECT * FROM fact_sales")
         change(connection, "UPDATE copy SET load_row = load_row + 10000")
         change(connection, "INSERT INTO fact_sales SELECT * FROM copy")
-    result = check(loader, tmp_path / "reports", snapshots=tmp_path / "snapshots", sample=0)
+    result = check(loader, snapshots=tmp_path / "snapshots", sample=0)
     [found] = expected(result)
     assert found["rows_loaded"] == 2 * 10_920 > found["at_most"]
 
 
+@pytest.mark.slow
 def test_rows_are_expected_of_what_was_read_since_nothing_waited(sketched, tmp_path):
     """What waits at the end may be missing, also many times; and what waited when the last
     verification ended was read before, and is loaded behind it."""
     loader = sketched(many=True, batches=2, drain=False)
     assert sum(map(len, loader.waiting.values())) == 600
     places = {"snapshots": tmp_path / "snapshots", "sample": 0}
-    assert check(loader, tmp_path / "reports", **places).success
+    assert check(loader, **places).success
     loader.load(range(2, 3))
-    assert check(loader, tmp_path / "reports", since_last=True, **places).success
-    with loader.engine.begin() as connection:
-        change(connection, "DELETE FROM fact_sales WHERE order_id < 12000")
-    [found] = expected(check(loader, tmp_path / "reports", **places))
+    assert check(loader, since_last=True, **places).success
+    alter(loader, "DELETE FROM fact_sales WHERE order_id < 12000")
+    [found] = expected(check(loader, **places))
     assert abs(found["estimate"] - 2 * 10_920) <= found["bound"]
 
 
+@pytest.mark.slow
 def test_rows_are_expected_version_by_version_where_all_loads_kept_a_sketch(sketched, tmp_path):
     loader, places = sketched(batches=1), {"snapshots": tmp_path / "snapshots", "sample": 0}
     first, loader.version = loader.version, publish(loader, tmp_path / "snapshots")
     loader.load(range(1, 2))
-    with loader.engine.begin() as connection:
-        change(connection, "DELETE FROM fact_sales")
-    result = check(loader, tmp_path / "reports", **places)
+    alter(loader, "DELETE FROM fact_sales")
+    result = check(loader, **places)
     assert [r["version"] for r in expected(result)] == [first, loader.version]
     loader.sketched = False
     loader.load(range(2, 3))
-    result = check(loader, tmp_path / "reports", **places)
+    result = check(loader, **places)
     assert [r["version"] for r in expected(result)] == [first]
     assert f"Some loads with version {loader.version}" in result.notes[0]
     file = max(
@@ -1001,28 +741,15 @@ def test_rows_are_expected_version_by_version_where_all_loads_kept_a_sketch(sket
         key=lambda path: path.stat().st_size,
     )
     file.write_bytes(bytes(file.stat().st_size))
-    result = check(loader, tmp_path / "reports", **places)
+    result = check(loader, **places)
     assert "is damaged" in result.notes[1] and str(file) in result.notes[1]
     shutil.rmtree(tmp_path / "snapshots" / "sales" / "sku" / first)
-    result = check(loader, tmp_path / "reports", **places)
+    result = check(loader, **places)
     assert "expected_rows" not in {r.name for r in result.results}
     assert f"Version {first} of the master data is no longer kept" in result.notes[1]
 
 
-def publish(loader: Loader, snapshots: Path, changes: int | None = None) -> str:
-    from semistream.master.publish import publish_snapshot
-
-    schema = arrow_schema(existing_table(loader.engine, "dim_sales"))
-    schema = schema.set(schema.get_field_index("price"), pa.field("price", pa.decimal128(12, 2)))
-    with loader.engine.connect() as connection:
-        batches = list(fetch(connection, sa.select(loader.dimension), schema))
-    return publish_snapshot(
-        batches, schema, snapshots / "sales" / "sku", "sales", ["sku"], source={"changes": changes}
-    ).version
-
-
-def test_master_data_changed(warehouse_url, tmp_path):
-    loader, reports = Loader(warehouse_url, tmp_path), tmp_path / "reports"
+def test_master_data_changed(loader, tmp_path):
     snapshots = tmp_path / "snapshots"
     loader.version = publish(loader, snapshots)
     loader.load(range(1))
@@ -1036,43 +763,45 @@ def test_master_data_changed(warehouse_url, tmp_path):
     first, loader.version = loader.version, publish(loader, snapshots)
     assert first != loader.version
     loader.load(range(1, 3))
-    result = check(loader, reports, snapshots=snapshots)
+    result = check(loader, snapshots=snapshots)
     assert result.success and not result.notes, str(result)
-    with loader.engine.begin() as connection:
-        change(connection, "UPDATE fact_sales SET name = 'renamed' WHERE order_id = 20")
-        change(connection, "UPDATE fact_sales SET name = 'Product 0' WHERE order_id = 60")
-    result = check(loader, reports, snapshots=snapshots, sample=0)
+    alter(
+        loader,
+        "UPDATE fact_sales SET name = 'renamed' WHERE order_id = 20",
+        "UPDATE fact_sales SET name = 'Product 0' WHERE order_id = 60",
+    )
+    result = check(loader, snapshots=snapshots, sample=0)
     assert {(r["order_id"], r["in_dimension"]) for r in rows_of(result, "enriched_columns")} == {
         (20, "Product 0 100%: 'new'"),
         (60, "renamed"),
     }, "also those of a version before"
-    result = check(loader, reports, snapshots=snapshots)
+    result = check(loader, snapshots=snapshots)
     assert failed(result) == {"sample_joined", "enriched_columns", "same_rows"}
     assert {
         (r["order_id"], r["master_version"], r["joined_again"])
         for r in rows_of(result, "sample_joined")
     } == {(20, first, "Product 0 100%: 'new'"), (60, loader.version, "renamed")}
     shutil.rmtree(snapshots / "sales" / "sku" / first)
-    result = check(loader, reports, snapshots=snapshots)
+    result = check(loader, snapshots=snapshots)
     assert [r["order_id"] for r in rows_of(result, "sample_joined")] == [60]
     assert "no longer kept" in result.notes[0] and result.notes[0] in result.report.read_text()
 
 
 @pytest.mark.parametrize("verified", [True, False])
-def test_a_version_that_is_gone_is_said_to_be(tmp_path, verified):
+@ON_SQLITE
+def test_a_version_that_is_gone_is_said_to_be(loader, tmp_path, verified):
     """Its facts were compared while it was there, or the verdict says that they were not."""
-    loader = Loader(f"sqlite:///{tmp_path / 'warehouse.db'}", tmp_path)
-    reports, snapshots = tmp_path / "reports", tmp_path / "snapshots"
+    snapshots = tmp_path / "snapshots"
     loader.version = publish(loader, snapshots)
     loader.load(range(1))
     if verified:
-        assert check(loader, reports, snapshots=snapshots).success
+        assert check(loader, snapshots=snapshots).success
     with loader.engine.begin() as connection:
         connection.execute(loader.dimension.update().values(name="renamed"))
     first, loader.version = loader.version, publish(loader, snapshots)
     loader.load(range(1, 2))
     shutil.rmtree(snapshots / "sales" / "sku" / first)
-    result = check(loader, reports, snapshots=snapshots)
+    result = check(loader, snapshots=snapshots)
     assert result.success
     what = (
         f"52 facts and 8 unmatched tuples were loaded with version {first} of the master data, "
@@ -1088,13 +817,13 @@ def test_a_version_that_is_gone_is_said_to_be(tmp_path, verified):
             result.unseen[0] in result.proof
             and "as far as can be seen" in result.report.read_text()
         )
-    again = check(loader, reports, snapshots=snapshots)
+    again = check(loader, snapshots=snapshots)
     assert again.unseen == result.unseen, "to have passed over it once is not to have seen it"
 
 
-def test_a_version_that_is_damaged_is_said_to_be(tmp_path):
-    loader = Loader(f"sqlite:///{tmp_path / 'warehouse.db'}", tmp_path)
-    reports, snapshots = tmp_path / "reports", tmp_path / "snapshots"
+@ON_SQLITE
+def test_a_version_that_is_damaged_is_said_to_be(loader, tmp_path):
+    snapshots = tmp_path / "snapshots"
     loader.version = publish(loader, snapshots)
     loader.load(range(1))
     with loader.engine.begin() as connection:
@@ -1103,9 +832,8 @@ def test_a_version_that_is_damaged_is_said_to_be(tmp_path):
     loader.load(range(1, 2))
     for file in (snapshots / "sales" / "sku" / first).glob("*.arrow"):
         file.write_bytes(file.read_bytes()[:200])
-    with loader.engine.begin() as connection:
-        change(connection, "UPDATE fact_sales SET quantity = 77 WHERE order_id = 20")
-    result = check(loader, reports, snapshots=snapshots)
+    alter(loader, "UPDATE fact_sales SET quantity = 77 WHERE order_id = 20")
+    result = check(loader, snapshots=snapshots)
     assert failed(result) == {"same_rows"}
     assert f"facts of version {first} of the master data were not all compared" in result.unseen[0]
     assert "Not all of these loads could be joined again" in result.report.read_text()
@@ -1132,35 +860,32 @@ def provision_again(loader: Loader, changes: int) -> None:
         )
 
 
-def test_master_data_changed_and_not_yet_published(warehouse_url, tmp_path):
+def test_master_data_changed_and_not_yet_published(loader, tmp_path):
     """The facts are held against the version that they were loaded with."""
-    loader, reports = Loader(warehouse_url, tmp_path), tmp_path / "reports"
     snapshots = tmp_path / "snapshots"
     provision_again(loader, 1)
     loader.version = publish(loader, snapshots, 1)
     loader.load(range(BATCHES))
-    assert not check(loader, reports, snapshots=snapshots).notes
+    assert not check(loader, snapshots=snapshots).notes
     provision_again(loader, 2)
-    result = check(loader, reports, snapshots=snapshots)
+    result = check(loader, snapshots=snapshots)
     assert result.success and not result.notes, str(result)
-    with loader.engine.begin() as connection:
-        change(connection, "UPDATE fact_sales SET name = 'name 2' WHERE order_id = 20")
-    result = check(loader, reports, snapshots=snapshots)
+    alter(loader, "UPDATE fact_sales SET name = 'name 2' WHERE order_id = 20")
+    result = check(loader, snapshots=snapshots)
     assert failed(result) == {"sample_joined", "enriched_columns", "same_rows"}
     assert [(r["order_id"], r["joined_again"]) for r in rows_of(result, "sample_joined")] == [
         (20, "name 1")
     ]
     publish(loader, snapshots, 2)
-    assert rows_of(check(loader, reports, snapshots=snapshots), "sample_joined") == rows_of(
+    assert rows_of(check(loader, snapshots=snapshots), "sample_joined") == rows_of(
         result, "sample_joined"
     )
 
 
-def test_master_data_changed_while_it_was_verified(warehouse_url, tmp_path, monkeypatch):
+def test_master_data_changed_while_it_was_verified(loader, tmp_path, monkeypatch):
     """What is found then is looked at again, and reported once."""
     from semistream.quality import verification
 
-    loader, reports = Loader(warehouse_url, tmp_path), tmp_path / "reports"
     snapshots = tmp_path / "snapshots"
     provision_again(loader, 1)
     loader.version = publish(loader, snapshots, 1)
@@ -1174,10 +899,10 @@ def test_master_data_changed_while_it_was_verified(warehouse_url, tmp_path, monk
         return found[-1]
 
     monkeypatch.setattr(verification, "run_checkpoint", meanwhile)
-    result = check(loader, reports, snapshots=snapshots)
+    result = check(loader, snapshots=snapshots)
     assert [success for success, _, _ in found] == [False, True] and result.success
     assert run_count(loader) == 1 and result.index.read_text().count("<a href") == 1
-    assert list((reports / "validations").rglob("*.html")) == [result.report]
+    assert list((loader.reports / "validations").rglob("*.html")) == [result.report]
 
 
 def test_delta(warehouse_url, tmp_path):
@@ -1192,31 +917,30 @@ def test_delta(warehouse_url, tmp_path):
     deltalake.write_deltalake(
         uri, pa.Table.from_pylist(rows, arrow_schema(loader.fact)).drop_columns(["load_row"])
     )
-    assert failed(check(loader, tmp_path / "reports")) == set()
+    assert failed(check(loader)) == set()
     deltalake.DeltaTable(uri).delete("order_id = 20")
-    result = check(loader, tmp_path / "reports")
+    result = check(loader)
     assert failed(result) == {"fact_rows", "none_missing", "same_rows"}
     assert rows_of(result, "none_missing") == [{"source_batch": 0, "order_id": 20}]
     shutil.rmtree(uri)
-    gone = check(loader, tmp_path / "reports")
+    gone = check(loader)
     assert failed(gone) == {"fact_table"}
     assert "Delta table that exists" in rows_of(gone, "fact_table")[0]["finding"]
     assert gone.proof.startswith("NO: ")
 
 
-def test_source_gone(warehouse_url, tmp_path):
-    loader = Loader(warehouse_url, tmp_path)
+def test_source_gone(loader):
     loader.load(range(BATCHES))
     (loader.directory / "orders-1.parquet").unlink()
-    result = check(loader, tmp_path / "reports")
-    assert result.success and len(result.results) == 18
+    result = check(loader)
+    assert result.success and len(result.results) == 19
     assert "orders-1.parquet is gone" in result.notes[0]
     assert "not counted again" in result.report.read_text()
 
 
 @pytest.mark.parametrize("form", ["parquet", "csv"])
-def test_source_without_its_id(tmp_path, form):
-    loader = Loader(f"sqlite:///{tmp_path / 'warehouse.db'}", tmp_path)
+@ON_SQLITE
+def test_source_without_its_id(loader, form):
     loader.load(range(BATCHES))
     file = loader.directory / "orders-1.parquet"
     if form == "parquet":
@@ -1224,12 +948,12 @@ def test_source_without_its_id(tmp_path, form):
     else:
         loader.read_from(1, file, "csv")
         file.write_text("sku,quantity\np01,1\n")
-    result = check(loader, tmp_path / "reports")
+    result = check(loader)
     assert result.success and f"{file} has no column order_id" in result.notes[0]
 
 
-def test_job_comes_from_the_ledger(tmp_path):
-    loader = Loader(f"sqlite:///{tmp_path / 'warehouse.db'}", tmp_path)
+@ON_SQLITE
+def test_job_comes_from_the_ledger(loader, tmp_path):
     loader.load(range(1))
     stream = loader.job.stream.model_copy(update={"options": {"url": "secret", "header": "true"}})
     job = loader.job.model_copy(update={"stream": stream})
@@ -1237,10 +961,10 @@ def test_job_comes_from_the_ledger(tmp_path):
     with loader.engine.begin() as connection:
         connection.execute(load_commits.update().values(job=job.to_ledger()))
     assert quality.verify(
-        loader.url, "sales", reports_dir=tmp_path / "reports", snapshots=tmp_path
+        loader.url, "sales", reports_dir=loader.reports, snapshots=tmp_path
     ).success
     with pytest.raises(ConfigError, match="Apps that have: sales"):
-        quality.verify(loader.url, "sails", reports_dir=tmp_path / "reports")
+        quality.verify(loader.url, "sails", reports_dir=loader.reports)
 
 
 SOURCES = {
@@ -1313,13 +1037,12 @@ def test_numbered_sources(warehouse):
         find_source(StreamSpec(format="kafka")).splits(part)
 
 
-def test_stale_staging_tables_are_dropped(warehouse_url, tmp_path):
-    loader = Loader(warehouse_url, tmp_path)
+def test_stale_staging_tables_are_dropped(loader):
     loader.load(range(1))
     with loader.engine.begin() as connection:
         for name in ("quality_1000_1_ids", f"quality_{int(datetime.now().timestamp())}_1_ids"):
             connection.exec_driver_sql(f"CREATE TABLE {name} (a INT)")
-    check(loader, tmp_path / "reports")
+    check(loader)
     left = [
         t
         for t in sa.inspect(loader.engine).get_table_names()
@@ -1328,7 +1051,8 @@ def test_stale_staging_tables_are_dropped(warehouse_url, tmp_path):
     assert len(left) == 1 and "quality_1000" not in left[0]
 
 
-def test_report_in_a_browser_offline(tmp_path):
+@ON_SQLITE
+def test_report_in_a_browser_offline(loader, tmp_path):
     chromium = pytest.importorskip("selenium.webdriver.chrome.options")
     from selenium import webdriver
     from selenium.webdriver.chrome.service import Service
@@ -1336,10 +1060,8 @@ def test_report_in_a_browser_offline(tmp_path):
     driver = shutil.which("chromedriver")
     if driver is None:
         pytest.skip("chromedriver is not installed")
-    loader = Loader(f"sqlite:///{tmp_path / 'warehouse.db'}", tmp_path)
-    reports = tmp_path / "reports"
     loader.load(range(BATCHES))
-    assert check(loader, reports).success
+    assert check(loader).success
     with loader.engine.begin() as connection:
         change(connection, "DELETE FROM fact_sales WHERE order_id = 20")
         change(
@@ -1347,7 +1069,7 @@ def test_report_in_a_browser_offline(tmp_path):
             "UPDATE fact_sales SET name = '<script>document.title = 1</script>' "
             "WHERE order_id = 41",
         )
-    result = check(loader, reports)
+    result = check(loader)
     options = chromium.Options()
     for flag in (
         "headless",
@@ -1369,7 +1091,7 @@ def test_report_in_a_browser_offline(tmp_path):
         assert ["complete" in r.text for r in rows] == [True, True]
         assert "not complete" in rows[0].text
         rows[0].find_element("tag name", "a").click()
-        assert browser.find_element("tag name", "h1").text == "sales: 5 of 23 checks failed"
+        assert browser.find_element("tag name", "h1").text == "sales: 5 of 24 checks failed"
         assert browser.title == "sales: 5 failed"
         shown = browser.find_element("id", "none_missing").text
         assert "Every stream tuple has arrived" in shown
@@ -1391,15 +1113,14 @@ def test_report_in_a_browser_offline(tmp_path):
 
 def test_nothing_secret_is_written(mariadb, tmp_path):
     url = mariadb.fresh()
-    engine = connect(url)
-    with engine.begin() as connection:
+    with transaction(url) as connection:
         connection.exec_driver_sql(
             "CREATE OR REPLACE USER 'checker'@'%%' IDENTIFIED BY 'hidden-word'"
         )
         connection.exec_driver_sql("GRANT ALL ON *.* TO 'checker'@'%%'")
-    engine.dispose()
     loader = Loader(url.replace("root@", "checker:hidden-word@"), tmp_path)
-    reports = tmp_path / "reports"
     loader.load(range(1))
-    assert check(loader, reports).success
-    assert not [p for p in reports.rglob("*") if p.is_file() and b"hidden-word" in p.read_bytes()]
+    assert check(loader).success
+    assert not [
+        p for p in loader.reports.rglob("*") if p.is_file() and b"hidden-word" in p.read_bytes()
+    ]

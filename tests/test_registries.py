@@ -49,6 +49,8 @@ class FileSink:
     directory: Path
     warehouse: Warehouse
     two_phase: ClassVar[bool] = True
+    in_warehouse: ClassVar[bool] = False
+    put_back: ClassVar[str] = "put the file of {app} back."
 
     @staticmethod
     def accepts(setting):

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
+from loads import transaction
 from semistream import workloads
 from semistream.cli import main
 from semistream.cost_models import TYPICAL
@@ -22,9 +23,9 @@ from semistream.pipeline import steps
 from semistream.sizing.plan import Plan
 from semistream.streaming.app import App, make_planner
 from semistream.streaming.settings import LoadSettings
-from semistream.tuning import sweep
 from semistream.tuning.case import open_case
 from semistream.tuning.settings import TuneSettings
+from semistream.tuning.sweep import Sweep
 
 PRODUCTS = [("a", "e1", "apple"), ("b", "e2", "bread"), ("c", "e3", "corn")]
 STREAM = pa.schema(
@@ -287,13 +288,13 @@ def test_one_of_several_roles_is_tuned(places):
         settings = TuneSettings.load({"job": job, "role": role, "partitions": 1, "grid": 1})
         with open_case(settings, places) as case:
             assert case.on == [(on, on)] and case.plan(1000).role == (role or "sold")
-        assert sweep.begin(settings, f"s{on}", places)
+        assert Sweep(f"s{on}", places).begin(settings)
         directory = places.home / "tuning" / f"s{on}"
         (tuned,) = Job.from_yaml(directory / "job.yaml").roles
         assert tuned.on == {on: on}
         assert json.loads((directory / "sweep.json").read_text())["job"] == ""
     with pytest.raises(ConfigError, match="must be a role of the job j"):
-        sweep.begin(TuneSettings.load({"job": job, "role": "shop"}), "s", places)
+        Sweep("s", places).begin(TuneSettings.load({"job": job, "role": "shop"}))
 
 
 def test_the_short_form_is_one_role(places):
@@ -364,16 +365,12 @@ def test_a_role_names_the_surrogate_key_and_prefixes_columns(places, spark):
         load.run(spark)
     from sqlalchemy import text
 
-    from semistream.warehouse import connect
-
-    engine = connect(places.warehouse_url)
-    with engine.connect() as connection:
+    with transaction(places.warehouse_url) as connection:
         found = Counter(
             connection.execute(
                 text("SELECT id, sku, ean, name, sold_sk, sold_sku, what FROM fact_j")
-            ).tuples()
+            )
         )
-    engine.dispose()
     label = {ean: (n + 1, sku, label) for n, (sku, ean, label) in enumerate(PRODUCTS)}
     assert found == Counter(
         (i, "x", f"e{i % 4}", f"n{i}", *label.get(f"e{i % 4}", (None,) * 3)) for i in range(20)

@@ -187,7 +187,7 @@ def test_the_summary_has_a_line_a_role(make):
     load = make()
     totals = Totals()
     totals.add(load.loads)
-    of_run = totals.by_input
+    of_run = {role: counts["unmatched"] for role, counts in totals.inputs.items()}
     sizes = {"disk_tuples": 5}
     settings = LoadSettings.load({"job": "sales", "algorithm": "ssbj", "parameters": sizes})
     plan = make_planner(settings, load.job, "sales", load.places).wanted(1)

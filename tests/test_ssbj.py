@@ -5,6 +5,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from key_streams import chunk, hot
 from semistream.master.memory import MemoryRelation
 from semistream.sizing import open_join
 
@@ -25,12 +26,6 @@ def products(count, copies=1, name="p"):
     return pa.table({"k": keys, "v": np.arange(len(keys)), "name": [name] * len(keys)})
 
 
-def chunk(keys):
-    return pa.record_batch(
-        {"id": pa.array(np.arange(len(keys)), pa.int64()), "k": pa.array(keys, pa.int64())}
-    )
-
-
 def feed(join, chunks):
     for keys in chunks:
         for _ in join.process(chunk(keys)):
@@ -40,14 +35,6 @@ def feed(join, chunks):
 
 def cached(join):
     return set(join.h_r.keys.tolist())
-
-
-def hot(rng, values, chunks, size=500, share=0.8):
-    """Chunks of which `share` are of the hot values, the rest uniformly 600..999."""
-    for _ in range(chunks):
-        yield np.where(
-            rng.random(size) < share, rng.choice(values, size), rng.integers(600, 1000, size)
-        )
 
 
 def test_a_drift_of_the_hot_set_evicts_the_old_values_and_caches_the_new():

@@ -192,6 +192,7 @@ def test_a_setting_that_fails_is_shown(monkeypatch, tmp_path):
     ]
 
 
+@pytest.mark.slow
 def test_the_experiment(tmp_path, monkeypatch):
     monkeypatch.setenv("SEMISTREAM_HOME", str(tmp_path / "home"))
     for name, fewer in (

@@ -162,6 +162,7 @@ def test_files_of_text_have_the_same_tuples(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_the_database_has_r(tmp_path):
     import pymysql
 

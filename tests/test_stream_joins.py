@@ -19,50 +19,8 @@ from semistream.joins.state_file import JoinState
 from semistream.resident import ResidentPeak, resident
 from semistream.stream_joins import LEFT, RIGHT, XJoin, base, kernels, state, stream_join_spec
 from semistream.stream_joins.memory import Directory
-from semistream.stream_joins.spec import JOIN_TYPES
 from semistream.stream_joins.xjoin import XJoinParameters
-
-OUTER = ("inner", "left", "right", "full")
-
-
-def expected(left, right, on, join_type):
-    """(joined, left unmatched, right unmatched) as Counters of tuples, by plain loops."""
-    a, b = left.to_pylist(), right.to_pylist()
-    key = lambda row, side: tuple(row[pair[side]] for pair in on)
-    joined, met = Counter(), (set(), set())
-    for i, x in enumerate(a):
-        for j, y in enumerate(b):
-            if key(x, 0) == key(y, 1) and None not in key(x, 0):
-                joined[(*x.values(), *y.values())] += 1
-                met[0].add(i)
-                met[1].add(j)
-    lone = [Counter(), Counter()]
-    for side, rows in enumerate((a, b)):
-        for i, row in enumerate(rows):
-            if i not in met[side]:
-                lone[side][
-                    (*row.values(), "null_key" if None in key(row, side) else "no_partner")
-                ] += 1
-                if JOIN_TYPES[join_type][side]:
-                    nulls = (None,) * (right if side == 0 else left).num_columns
-                    joined[(*row.values(), *nulls) if side == 0 else (*nulls, *row.values())] += 1
-    return joined, *lone
-
-
-def found(outputs):
-    joined, lone = Counter(), [Counter(), Counter()]
-    for o in outputs:
-        if o.joined is not None:
-            joined.update(tuple(r.values()) for r in o.joined.to_pylist())
-        if o.unmatched is not None:
-            lone[o.side].update(tuple(r.values()) for r in o.unmatched.to_pylist())
-    return joined, *lone
-
-
-def forget_others(state):
-    """Delete what the state does not need, as the app does."""
-    for name in {file.name for file in state.parent.iterdir()} - {*JoinState.files(state)}:
-        (state.parent / name).unlink()
+from stream_oracle import OUTER, complete, expected, forget_others, found
 
 
 def start(left, right, on, join_type="inner", memory=100_000):
@@ -70,11 +28,6 @@ def start(left, right, on, join_type="inner", memory=100_000):
         stream_join_spec("xjoin", memory, left.schema, right.schema, on, join_type),
         XJoinParameters(),
     )
-
-
-def complete(join):
-    for side in join.stats.sides:
-        assert side.rows_read == side.matched + sum(side.unmatched.values()) and side.held == 0
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])

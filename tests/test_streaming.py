@@ -17,12 +17,12 @@ import pytest
 from pyarrow import csv
 from sqlalchemy import text
 
-from loads import MASTER, SmallLoad, provision_beside, same, until, verify
+from loads import MASTER, SmallLoad, provision_beside, same, transaction, until, verify
 from semistream.errors import ConfigError, TooManyRows
 from semistream.job import Job, StreamSpec
 from semistream.master.publish import publish_snapshot
 from semistream.sketches import read_sketch
-from semistream.streaming import app, micro_batch
+from semistream.streaming import app, micro_batch, query
 from semistream.streaming.commit import Commits
 from semistream.streaming.sinks.sql import SqlSink
 from semistream.streaming.sources.file_reader import FEW_FILES, loaded_type
@@ -382,7 +382,7 @@ def test_no_drain_is_due_because_nothing_waited_for_long(spark, sqlite_load, mon
         load.commits.committed_at = time.monotonic() - 7200
 
     monkeypatch.setattr(app.App, "__init__", idle_before)
-    monkeypatch.setattr(app, "POLL", 0.005)
+    monkeypatch.setattr(query, "POLL", 0.005)
     for rows in (800, 900, 700):
         sqlite_load.add_file(rows)
     sqlite_load.run(spark, memory="64MB")
@@ -738,10 +738,8 @@ def test_ids_and_keys_too_long_for_an_index_are_kept_and_verified(spark, load, t
         snapshots=load.places.snapshots,
     )
     assert result.success and len(result.results) == 25 + (sink == "delta"), str(result)
-    engine = connect(load.places.warehouse_url)
-    with engine.begin() as connection:
+    with transaction(load.places.warehouse_url) as connection:
         connection.execute(text("DELETE FROM unmatched WHERE tuple LIKE :t"), {"t": f"%{a}2%"})
-    engine.dispose()
     result = quality.verify(
         load.places.warehouse_url,
         "sales",
@@ -859,6 +857,7 @@ print(sum(output.joined.num_rows for output in outputs), len(set(sys.modules) - 
 """
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_ready_has_hardly_anything_left_to_import(sqlite_load):
     sqlite_load.add_file(1000)
     places = [

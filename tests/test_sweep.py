@@ -208,7 +208,8 @@ def test_a_sweep_of_ones_own_sample_and_snapshot(tmp_path, warehouse_url):
         "columns": None,
         "calibrate": True,
     }
-    points = steps.sweep_points(form, "manual__1+00:00", places)
+    sweep = steps.sweep("manual__1+00:00", places)
+    points = sweep.begin(steps.tune_settings(form))
     assert [p["algorithm"] for p in points[:6]] == ["sscj"] * 4 + ["hybridjoin"] * 2
     begun = json.loads((places.home / "tuning/manual__1-00-00/sweep.json").read_text())
     assert points[begun["own"]["120000"]]["best"]  # what auto would take is measured too
@@ -218,13 +219,13 @@ def test_a_sweep_of_ones_own_sample_and_snapshot(tmp_path, warehouse_url):
     )
     files = list((places.home / "tuning/manual__1-00-00/stream").iterdir())
     assert len(files) == 8 and sum(pq.read_metadata(f).num_rows for f in files) >= 5000
-    arguments, environment = steps.sweep_app(points[0], "manual__1+00:00", places)
+    arguments, environment = sweep.app(points[0])
     home = Path(environment["SEMISTREAM_HOME"])
     assert (
         open_snapshot(home / "snapshots" / "m" / "code").tuple_count == 2000
         and "--sink" in arguments
     )
-    recorded = [steps.sweep_record(p, "manual__1+00:00", places) for p in points]  # no app has run
+    recorded = [sweep.record(p) for p in points]  # no app has run
     assert {p["error"] for p in recorded} == {"the app did not come to its end"}
     assert not home.exists()
     reports = places.reports / "tuning"
@@ -232,7 +233,7 @@ def test_a_sweep_of_ones_own_sample_and_snapshot(tmp_path, warehouse_url):
     for age in (2, 1):
         (reports / f"{age}.html").touch()
         os.utime(reports / f"{age}.html", (time.time() - age * 3600,) * 2)
-    told = steps.sweep_publish("manual__1+00:00", places)
+    told = sweep.publish()
     # as many as are to be kept
     assert {p.name for p in reports.iterdir()} == {"1.html", Path(told["report"]).name}
     assert told["failed"] == len(points) and told["job"] == "" and told["settings"] == []

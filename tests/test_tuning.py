@@ -206,6 +206,7 @@ def test_tune_recommends_for_each_budget(files, capsys):
     assert told["recommended"][0]["rate"] < told["recommended"][1]["rate"]
 
 
+@pytest.mark.slow
 def test_tune_shows_measured_beside_predicted_and_what_cannot_work(files, capsys):
     stream, master = files
     arguments = [

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 import sqlalchemy as sa
 
-from test_quality import STREAM, Loader, check, failed, orders, rows_of
+from sink_loads import ON_SQLITE, STREAM, Loader, check, failed, orders, rows_of
 
 
 def load(loader: Loader, batch: int, *files: list[dict], drain: bool = True) -> list[Path]:
@@ -44,20 +44,20 @@ def allowing(loader: Loader) -> None:
 )
 def test_a_file_that_came_twice(warehouse_url, tmp_path, together, gone, shape):
     """Under another name, with some orders of its own; whether the source is still there or not."""
-    loader, reports = Loader(warehouse_url, tmp_path, **shape), tmp_path / "reports"
+    loader = Loader(warehouse_url, tmp_path, **shape)
     again = orders(0)[:40] + orders(1)[:5]
     if together:
         files = load(loader, 0, orders(0), again)
-        assert failed(check(loader, reports, since_last=True)) == {"unique_ids"}
+        assert failed(check(loader, since_last=True)) == {"unique_ids"}
     else:
         files = load(loader, 0, orders(0))
-        assert check(loader, reports, since_last=True).success
+        assert check(loader, since_last=True).success
         files += load(loader, 1, again)
     if gone:
         for file in files:
             file.unlink()
     for since_last in (True, False, True):
-        result = check(loader, reports, since_last=since_last)
+        result = check(loader, since_last=since_last)
         assert failed(result) == {"unique_ids"}, str(result)
         [found] = result.failed
         assert found.count == 40 and "semistream reset" in found.remedy
@@ -72,18 +72,18 @@ def test_a_file_that_came_twice(warehouse_url, tmp_path, together, gone, shape):
     allowing(loader)
     for since_last in (True, False):
         if since_last and not together:
-            assert check(loader, reports).success
+            assert check(loader).success
             loader.load(range(2, 3))
-        result = check(loader, reports, since_last=since_last)
+        result = check(loader, since_last=since_last)
         assert result.success, str(result)
     assert any("40 ids come more than once" in note for note in result.notes)
 
 
-def test_one_id_once_matched_and_once_not(warehouse_url, tmp_path):
+@pytest.mark.slow
+def test_one_id_once_matched_and_once_not(loader):
     """Two loads, and the source is gone: the facts and the unmatched tuples are held together."""
-    loader, reports = Loader(warehouse_url, tmp_path), tmp_path / "reports"
     files = load(loader, 0, orders(0))
-    assert check(loader, reports).success
+    assert check(loader).success
     matched, rejected = orders(0)[0], orders(0)[9]  # order 9 has no product
     swapped = [{**matched, "sku": "x0"}, {**rejected, "sku": "p03"}]
     files += load(loader, 1, swapped + orders(1)[:3])
@@ -91,13 +91,13 @@ def test_one_id_once_matched_and_once_not(warehouse_url, tmp_path):
         if file is not None:
             file.unlink()
         for since_last in (True, False):
-            result = check(loader, reports, since_last=since_last)
+            result = check(loader, since_last=since_last)
             assert failed(result) == {"unique_ids"}, str(result)
             assert {r["stream_id"] for r in rows_of(result, "unique_ids")} == {"0", "9"}
 
 
-def test_a_tuple_that_was_loaded_twice_is_told_from_one_that_came_twice(tmp_path):
-    loader = Loader(f"sqlite:///{tmp_path / 'warehouse.db'}", tmp_path)
+@ON_SQLITE
+def test_a_tuple_that_was_loaded_twice_is_told_from_one_that_came_twice(loader):
     load(loader, 0, orders(0))
     with loader.engine.begin() as connection:
         row = (
@@ -106,18 +106,15 @@ def test_a_tuple_that_was_loaded_twice_is_told_from_one_that_came_twice(tmp_path
             .one()
         )
         connection.execute(loader.fact.insert().values({**row, "load_row": 999}))
-    assert {"no_duplicates"} == failed(check(loader, tmp_path / "reports")) - {
-        "fact_rows",
-        "same_rows",
-    }
+    assert {"no_duplicates"} == failed(check(loader)) - {"fact_rows", "same_rows"}
 
 
 def test_many_master_rows_are_no_duplicates(warehouse_url, tmp_path):
     """Also where the source is gone, and its facts are all that is known."""
-    loader, reports = Loader(warehouse_url, tmp_path, many=True), tmp_path / "reports"
+    loader = Loader(warehouse_url, tmp_path, many=True)
     for batch in range(2):
         for file in load(loader, batch, orders(batch), drain=False):
             file.unlink()
         for since_last in (True, False):
-            result = check(loader, reports, since_last=since_last)
+            result = check(loader, since_last=since_last)
             assert result.success and "unique_ids" in {r.name for r in result.results}, str(result)

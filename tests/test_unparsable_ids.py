@@ -10,7 +10,7 @@ import pytest
 
 from semistream.files.source import Rejected
 from semistream.warehouse.proof import read_proof
-from test_quality import STREAM, Loader, change, check, failed, orders, rows_of
+from sink_loads import ON_SQLITE, STREAM, Loader, alter, check, failed, orders, rows_of
 
 
 def with_unparsable(loader: Loader, file: Path, rejected: list[Rejected]) -> None:
@@ -33,28 +33,26 @@ LINES = ["900,p01,many,2026-02-01", '901,"p0,1",many,2026-02-01', "three,p01,1,2
 
 
 @pytest.mark.parametrize("name", ["orders.csv", "orders.csv.gz"])
-def test_ids_of_unparsable_tuples_are_taken_from_their_text(warehouse_url, tmp_path, name):
-    loader, reports = Loader(warehouse_url, tmp_path), tmp_path / "reports"
+def test_ids_of_unparsable_tuples_are_taken_from_their_text(loader, tmp_path, name):
     file = tmp_path / name
     with_unparsable(loader, file, [Rejected(line, "", str(file)) for line in LINES])
-    sound = check(loader, reports)
+    sound = check(loader)
     assert sound.success and not sound.unseen, str(sound)
-    with loader.engine.begin() as connection:
-        change(connection, "DELETE FROM fact_sales WHERE order_id IN (20, 21, 25)")
-    lost = rows_of(check(loader, reports), "none_missing")
+    alter(loader, "DELETE FROM fact_sales WHERE order_id IN (20, 21, 25)")
+    lost = rows_of(check(loader), "none_missing")
     assert [r["order_id"] for r in lost] == [20, 21, 25]
 
 
-def test_texts_without_an_id_leave_room_for_so_many_and_the_verdict_says_so(tmp_path):
+@ON_SQLITE
+def test_texts_without_an_id_leave_room_for_so_many_and_the_verdict_says_so(loader, tmp_path):
     """Of two tuples no one knows the file."""
-    loader = Loader(f"sqlite:///{tmp_path / 'warehouse.db'}", tmp_path)
-    reports, file = tmp_path / "reports", tmp_path / "orders.csv"
+    file = tmp_path / "orders.csv"
     with_unparsable(
         loader,
         file,
         [Rejected(LINES[0], "", str(file)), *(Rejected(line, "") for line in LINES[1:3])],
     )
-    result = check(loader, reports)
+    result = check(loader)
     assert result.success
     assert result.unseen == [
         "at most 1 stream tuples are missing, as 2 unparsable ones have no id that can be told"
@@ -65,9 +63,7 @@ def test_texts_without_an_id_leave_room_for_so_many_and_the_verdict_says_so(tmp_
     with loader.engine.connect() as connection:
         proof = read_proof(connection, "sales")
     assert proof.complete and proof.unseen == tuple(result.unseen)
-    with loader.engine.begin() as connection:
-        change(connection, "DELETE FROM fact_sales WHERE order_id = 20")
-    assert "none_missing" not in failed(check(loader, reports)), "two may be these"
-    with loader.engine.begin() as connection:
-        change(connection, "DELETE FROM fact_sales WHERE order_id = 21")
-    assert [r["order_id"] for r in rows_of(check(loader, reports), "none_missing")] == [20, 21, 901]
+    alter(loader, "DELETE FROM fact_sales WHERE order_id = 20")
+    assert "none_missing" not in failed(check(loader)), "two may be these"
+    alter(loader, "DELETE FROM fact_sales WHERE order_id = 21")
+    assert [r["order_id"] for r in rows_of(check(loader), "none_missing")] == [20, 21, 901]

@@ -34,6 +34,7 @@ def data(places):
     return out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name, rows, masters, unknown, none",
     [("tpch", 150_000, 15_000, 0, 0), ("nycflights13", 336_776, 3_322, 50_094, 2_512)],
@@ -65,6 +66,7 @@ def test_the_shipped_masters_are_provisioned_and_published(data, places, name):
     engine.dispose()
 
 
+@pytest.mark.slow
 def test_the_shipped_job_of_two_streams(places):
     """The orders come in the order of their dates, each once; the lines of one come together."""
     job = load_stream_stream_job("tpch_orders", places)
@@ -102,6 +104,7 @@ def test_the_shipped_auctions_keep_their_promises(places):
     assert len(ends) == 15_000 and all(i < ends[a] for a, i in last_bid.items())
 
 
+@pytest.mark.slow
 def test_complete_data_are_kept_and_partial_ones_made_again(data, places):
     job = data["nycflights13"][0]
     first = sorted(Path(job.stream.path).iterdir())[0]

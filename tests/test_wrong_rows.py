@@ -8,13 +8,14 @@ import pyarrow as pa
 import pytest
 import sqlalchemy as sa
 
-import test_quality
-from semistream.quality import wrong_rows
-from test_quality import (
+import sink_loads
+from semistream.quality import findings
+from sink_loads import (
     BATCHES,
+    ON_SQLITE,
     STREAM,
     Loader,
-    change,
+    alter,
     check,
     failed,
     orders,
@@ -31,12 +32,6 @@ def named(result) -> set[tuple]:
     }
 
 
-def alter(loader: Loader, *statements: str) -> None:
-    with loader.engine.begin() as connection:
-        for statement in statements:
-            change(connection, statement)
-
-
 ALTERED = [
     "DELETE FROM fact_sales WHERE order_id IN (20, 21, 82)",
     "UPDATE fact_sales SET quantity = 77 WHERE order_id = 25",
@@ -45,11 +40,10 @@ ALTERED = [
 ]
 
 
-def test_rows_that_were_changed_and_lost(warehouse_url, tmp_path):
-    loader, reports = Loader(warehouse_url, tmp_path), tmp_path / "reports"
+def test_rows_that_were_changed_and_lost(loader):
     loader.load(range(BATCHES))
     alter(loader, *ALTERED)
-    result = check(loader, reports)
+    result = check(loader)
     assert {"same_rows", "none_missing", "fact_rows"} <= failed(result)
     found = named(result)
     assert {f for f in found if f[1] == "changed"} == {
@@ -74,11 +68,11 @@ def test_rows_that_were_changed_and_lost(warehouse_url, tmp_path):
     assert "Product 7 100%: &#39;new&#39;" in page and "semistream reset sales" in page
 
 
-def test_a_row_that_is_lost_is_told_of_its_load(tmp_path):
-    loader = Loader(f"sqlite:///{tmp_path / 'warehouse.db'}", tmp_path)
+@ON_SQLITE
+def test_a_row_that_is_lost_is_told_of_its_load(loader):
     loader.load(range(BATCHES))
     alter(loader, "DELETE FROM fact_sales WHERE order_id IN (20, 131)")
-    rows = rows_of(check(loader, tmp_path / "reports"), "same_rows")
+    rows = rows_of(check(loader), "same_rows")
     assert {(r["stream_id"], r["batch"], r["partition"]) for r in rows} == {
         ("20", 0, 0),
         ("131", 2, 1),
@@ -87,7 +81,7 @@ def test_a_row_that_is_lost_is_told_of_its_load(tmp_path):
 
 @pytest.mark.parametrize("shape", [{"many": True}, {"left": True}], ids=str)
 def test_other_joins(warehouse_url, tmp_path, shape):
-    loader, reports = Loader(warehouse_url, tmp_path, **shape), tmp_path / "reports"
+    loader = Loader(warehouse_url, tmp_path, **shape)
     loader.load(range(BATCHES))
     with loader.engine.connect() as connection:
         f = loader.fact.c
@@ -98,25 +92,23 @@ def test_other_joins(warehouse_url, tmp_path, shape):
         "DELETE FROM fact_sales WHERE order_id = 62"
         + (" AND (sales_sk & 1) = 0" if "many" in shape else ""),
     )
-    found = named(check(loader, reports))
+    found = named(check(loader))
     old = products("many" in shape)[sk - 1]["colour"]
     assert ("fact_sales", "changed", "20", "colour", old, "odd") in found
     assert [f[:3] for f in found if f[1] != "changed"] == [("fact_sales", "missing", "62")]
 
 
-def test_an_id_that_was_changed_is_surplus_and_missing(warehouse_url, tmp_path):
-    loader, reports = Loader(warehouse_url, tmp_path), tmp_path / "reports"
+def test_an_id_that_was_changed_is_surplus_and_missing(loader):
     loader.load(range(BATCHES))
     alter(loader, "UPDATE fact_sales SET order_id = 99999 WHERE order_id = 20")
-    found = rows_of(check(loader, reports), "same_rows")
+    found = rows_of(check(loader), "same_rows")
     assert {(r["finding"], r["stream_id"], r["batch"], r["partition"]) for r in found} == {
         ("surplus", "99999", 0, 0),
         ("missing", "20", 0, 0),
     }
 
 
-def test_unmatched_tuples(warehouse_url, tmp_path):
-    loader, reports = Loader(warehouse_url, tmp_path), tmp_path / "reports"
+def test_unmatched_tuples(loader):
     loader.load(range(BATCHES))
     alter(
         loader,
@@ -125,7 +117,7 @@ def test_unmatched_tuples(warehouse_url, tmp_path):
         "UPDATE unmatched SET stream_id = '5000' WHERE stream_id = '14'",
         "UPDATE unmatched SET tuple = REPLACE(tuple, 'x39', 'x93') WHERE stream_id = '39'",
     )
-    found = named(check(loader, reports))
+    found = named(check(loader))
     assert {f[1:3] for f in found} == {
         ("missing", "9"),
         ("changed", "19"),
@@ -137,8 +129,7 @@ def test_unmatched_tuples(warehouse_url, tmp_path):
     assert ("unmatched", "changed", "39", "sku", "x39", "x93") in found
 
 
-def test_what_was_loaded_with_an_older_version(warehouse_url, tmp_path):
-    loader, reports = Loader(warehouse_url, tmp_path), tmp_path / "reports"
+def test_what_was_loaded_with_an_older_version(loader, tmp_path):
     snapshots = tmp_path / "snapshots"
     loader.version = publish(loader, snapshots)
     loader.load(range(1))
@@ -150,14 +141,14 @@ def test_what_was_loaded_with_an_older_version(warehouse_url, tmp_path):
         "UPDATE fact_sales SET name = 'renamed' WHERE order_id = 20",
         "UPDATE fact_sales SET name = 'Product 0' WHERE order_id = 60",
     )
-    assert named(check(loader, reports, snapshots=snapshots)) == {
+    assert named(check(loader, snapshots=snapshots)) == {
         ("fact_sales", "changed", "20", "name", "Product 0 100%: 'new'", "renamed"),
         ("fact_sales", "changed", "60", "name", "renamed", "Product 0"),
     }
 
 
-def test_where_the_source_is_gone_what_the_join_added_is_compared(tmp_path):
-    loader = Loader(f"sqlite:///{tmp_path / 'warehouse.db'}", tmp_path)
+@ON_SQLITE
+def test_where_the_source_is_gone_what_the_join_added_is_compared(loader):
     loader.load(range(BATCHES))
     (loader.directory / "orders-1.parquet").unlink()
     alter(
@@ -166,16 +157,16 @@ def test_where_the_source_is_gone_what_the_join_added_is_compared(tmp_path):
         "UPDATE fact_sales SET name = 'other' WHERE order_id = 41",
         "UPDATE fact_sales SET quantity = 5 WHERE order_id = 130",
     )
-    result = check(loader, tmp_path / "reports")
+    result = check(loader)
     found = named(result)
     assert ("fact_sales", "changed", "41", "name", "Product 7 100%: 'new'", "other") in found
     assert {f[1] for f in found} == {"changed", "another checksum; no row of it could be named"}
     assert "the stream&#39;s own are not" in result.report.read_text()
 
 
-def test_a_source_of_text(tmp_path):
+@ON_SQLITE
+def test_a_source_of_text(loader):
     """A row with a cell that is empty is not given whole: what the join added to it is compared."""
-    loader = Loader(f"sqlite:///{tmp_path / 'warehouse.db'}", tmp_path)
     loader.load(range(1))
     file = loader.directory / "orders-0.parquet"
     loader.read_from(0, file, "csv")
@@ -190,7 +181,7 @@ def test_a_source_of_text(tmp_path):
         *(s for s in ALTERED if "82" not in s and "90" not in s),
         "DELETE FROM fact_sales WHERE order_id = 22",
     )
-    found = named(check(loader, tmp_path / "reports"))
+    found = named(check(loader))
     assert {f[1:4] for f in found} == {
         ("changed", "25", "quantity"),
         ("changed", "41", "name"),
@@ -198,12 +189,12 @@ def test_a_source_of_text(tmp_path):
     }
 
 
-def test_many_wrong_rows_are_counted_and_the_first_are_named(tmp_path, monkeypatch):
-    loader = Loader(f"sqlite:///{tmp_path / 'warehouse.db'}", tmp_path)
+@ON_SQLITE
+def test_many_wrong_rows_are_counted_and_the_first_are_named(loader, monkeypatch):
     loader.load(range(BATCHES))
-    monkeypatch.setattr(wrong_rows, "NAMED", 5)
+    monkeypatch.setattr(findings, "NAMED", 5)
     alter(loader, "UPDATE fact_sales SET quantity = quantity + 1")
-    result = check(loader, tmp_path / "reports")
+    result = check(loader)
     assert len([f for f in named(result) if f[1] == "changed"]) == 5
     assert (
         "156 rows of fact_sales are not as they were loaded, and 156 that were loaded are not "
@@ -215,26 +206,26 @@ def test_columns_that_are_called_as_staged_ones_were(warehouse_url, tmp_path, mo
     names = ["batch", "version", "number", "stream_id", "place", "times", "column", "path"]
     more = [pa.field(n, pa.int64()) for n in names]
     for schema in ("STREAM", "JOINED", "KEPT"):
-        known = list(getattr(test_quality, schema))
+        known = list(getattr(sink_loads, schema))
         wider = [*known[: len(STREAM)], *more, *known[len(STREAM) :]]
-        monkeypatch.setattr(test_quality, schema, pa.schema(wider))
+        monkeypatch.setattr(sink_loads, schema, pa.schema(wider))
     monkeypatch.setattr(
-        test_quality,
+        sink_loads,
         "orders",
         lambda batch: [{**o, **dict.fromkeys(names, o["order_id"])} for o in orders(batch)],
     )
-    loader, reports = Loader(warehouse_url, tmp_path), tmp_path / "reports"
+    loader = Loader(warehouse_url, tmp_path)
     loader.load(range(2), drain=False)
-    assert check(loader, reports).success
+    assert check(loader).success
     loader.load(range(2, 3))
-    assert check(loader, reports, since_last=True).success
+    assert check(loader, since_last=True).success
     alter(
         loader,
         "UPDATE fact_sales SET version = 1 WHERE order_id = 20",
         "DELETE FROM fact_sales WHERE order_id = 21",
     )
-    found = named(check(loader, reports))
+    found = named(check(loader))
     assert {f[1:4] for f in found} == {("changed", "20", "version"), ("missing", "21", None)}
     for file in loader.directory.iterdir():
         file.unlink()
-    assert "unique_ids" not in failed(check(loader, reports))
+    assert "unique_ids" not in failed(check(loader))

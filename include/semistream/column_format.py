@@ -37,6 +37,8 @@ DIRECTIVES = {
     "z": "Z, +02:00 or +0200",
     "%": "a per cent sign",
 }
+# settings that transform a key's texts
+NORMAL_FORM = ("trim", "case", "unicode", "fraction", "zeros")
 BLANKS = " \u00a0\u2007\u2009\u202f"  # blanks that may separate groups of digits
 EQUIVALENT = {**dict.fromkeys(BLANKS, " "), "\u2019": "'"}
 # 1234.56 as an example of a column's numbers, with the signs around it
@@ -56,8 +58,8 @@ class ColumnFormat(BaseModel):
     """The format of a column's cells.
 
     time: format of dates or times; decimal, thousands, strip, percent: of numbers; missing: texts
-    that are null. trim, case, unicode and zeros transform texts into the normal form of a key,
-    which both sides of a join share.
+    that are null. trim, case, unicode, fraction and zeros transform texts into the normal form of a
+    key, which both sides of a join share.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -71,6 +73,7 @@ class ColumnFormat(BaseModel):
     trim: bool = False
     case: Literal["", "fold", "lower", "upper"] = ""
     unicode: Literal["", "NFC", "NFD", "NFKC", "NFKD"] = ""
+    fraction: Literal["", "strip"] = ""
     zeros: Literal["", "strip"] | Annotated[int, Field(ge=1, le=1000)] = ""
 
     @field_validator("thousands", mode="before")
@@ -113,7 +116,7 @@ class ColumnFormat(BaseModel):
     @property
     def normal_form(self) -> dict[str, Any]:
         """The transformations of a key's texts, as JSON; empty: texts are not changed."""
-        return self.model_dump(include={"trim", "case", "unicode", "zeros"}, exclude_defaults=True)
+        return self.model_dump(include=set(NORMAL_FORM), exclude_defaults=True)
 
     def __str__(self) -> str:
         """Return a text that ``declared`` accepts."""
@@ -214,7 +217,7 @@ def paired(
                 "must give a key the same form on both sides",
                 f"{sides[0]} {pair[0]}: {json.dumps(forms[0])}, {sides[1]} {pair[1]}: "
                 f"{json.dumps(forms[1])}",
-                "Declare trim, case, unicode and zeros of a join column on one side only; they "
+                f"Declare {', '.join(NORMAL_FORM)} of a join column on one side only; they "
                 "hold for both.",
             )
         for side, column, other in zip(both, pair, forms[::-1], strict=True):
@@ -259,7 +262,7 @@ def _expand(text: str) -> Any:
 
 def _check(name: str, form: ColumnFormat) -> None:
     """Check a format. Raises ConfigError for settings that contradict each other."""
-    texts = [k for k in ("case", "unicode", "zeros") if getattr(form, k)]
+    texts = [k for k in ("case", "unicode", "fraction", "zeros") if getattr(form, k)]
     if form.notation and texts:
         raise ConfigError(
             f"{name}.{texts[0]}",

@@ -37,10 +37,6 @@ class DataFile(NamedTuple):
     modified: int = -1
 
     @property
-    def label(self) -> str:
-        return self.path
-
-    @property
     def known(self) -> bool:
         return self.size >= 0
 

@@ -1,5 +1,7 @@
 """Errors that a user can act on."""
 
+from collections.abc import Collection
+
 
 class SemistreamError(Exception):
     """Base of every error raised on purpose by this library."""
@@ -17,6 +19,12 @@ class ConfigError(SemistreamError, ValueError):
         self.remedy = remedy
         got = "" if value is None else f" Got {value!r} instead."
         super().__init__(f"'{parameter}' {constraint}.{got} {remedy}")
+
+
+def check_name(parameter: str, constraint: str, name: str, names: Collection[str]) -> None:
+    """Raise ConfigError for a name that is not among these, which its remedy lists."""
+    if name not in names:
+        raise ConfigError(parameter, constraint, name, f"It has: {', '.join(names)}.")
 
 
 class NotEnoughMemory(ConfigError):

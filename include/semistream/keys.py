@@ -18,9 +18,21 @@ from numba import types
 from numba.extending import intrinsic
 
 from semistream.compiled import njit
-from semistream.errors import ConfigError
+from semistream.errors import ConfigError, check_name
 
 SEED = 42  # Spark's seed
+# kinds of types that are compared in one
+CANONICAL = (
+    (pa.types.is_integer, pa.int64()),
+    (pa.types.is_date, pa.date32()),
+    (pa.types.is_boolean, pa.bool_()),
+    (pa.types.is_string, pa.string()),
+    (pa.types.is_large_string, pa.string()),
+    (pa.types.is_string_view, pa.string()),
+    (pa.types.is_binary, pa.binary()),
+    (pa.types.is_large_binary, pa.binary()),
+    (pa.types.is_fixed_size_binary, pa.binary()),
+)
 NARROW_DECIMAL_DIGITS = 18  # the most that fit an int64 unscaled
 
 
@@ -55,22 +67,11 @@ def canonical_type(name: str, kind: pa.DataType) -> pa.DataType:
     suited for equality."""
     if pa.types.is_dictionary(kind):
         return canonical_type(name, kind.value_type)
-    if pa.types.is_integer(kind):
-        return pa.int64()
-    if pa.types.is_date(kind):
-        return pa.date32()
+    for is_like, canonical_kind in CANONICAL:
+        if is_like(kind):
+            return canonical_kind
     if pa.types.is_timestamp(kind):
         return pa.timestamp("us", "UTC" if kind.tz else None)
-    if pa.types.is_boolean(kind):
-        return kind
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
-        return pa.string()
-    if (
-        pa.types.is_binary(kind)
-        or pa.types.is_large_binary(kind)
-        or pa.types.is_fixed_size_binary(kind)
-    ):
-        return pa.binary()
     if pa.types.is_decimal(kind) and kind.precision <= 38:
         return pa.decimal128(kind.precision, kind.scale)
     raise ConfigError(
@@ -103,13 +104,7 @@ def resolve_keys(
     kinds = []
     for s, m in on:
         for side, name, schema in ((sides[0], s, stream), (sides[1], m, master)):
-            if name not in schema.names:
-                raise ConfigError(
-                    "on",
-                    f"must name a column of the {side}",
-                    name,
-                    f"It has: {', '.join(schema.names)}.",
-                )
+            check_name("on", f"must name a column of the {side}", name, schema.names)
         left = canonical_type(s, stream.field(s).type)
         right = canonical_type(m, master.field(m).type)
         if not _fits(left, right):

@@ -42,13 +42,13 @@ def _spark_canonical(column: Column, kind: pa.DataType) -> Column:
         return F.unix_date(column).cast("bigint")
     if pa.types.is_timestamp(kind):
         return column
-    if pa.types.is_decimal(kind):
-        return column.cast(f"decimal({kind.precision},{kind.scale})")
-    if pa.types.is_string(kind):
-        return column.cast("string")
-    if pa.types.is_binary(kind):
-        return column.cast("binary")
-    return column.cast("bigint")
+    return column.cast(
+        f"decimal({kind.precision},{kind.scale})"
+        if pa.types.is_decimal(kind)
+        else str(kind)
+        if pa.types.is_string(kind) or pa.types.is_binary(kind)
+        else "bigint"
+    )
 
 
 def partition_expression(placement: Placement) -> Column:

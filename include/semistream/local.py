@@ -111,13 +111,13 @@ def environment(home: Path, database: str = "airflow.db") -> dict[str, str]:
 class Interrupted(KeyboardInterrupt):
     """An interrupt by SIGINT or SIGTERM."""
 
-    def __init__(self, number: int, _frame: Any = None):
+    def __init__(self, number: int):
         super().__init__()
         self.number = number
 
 
-def _interrupt(number: int, frame: Any) -> None:
-    raise Interrupted(number, frame)
+def _interrupt(number: int, _frame: Any) -> None:
+    raise Interrupted(number)
 
 
 class AirflowCommands:
@@ -187,6 +187,7 @@ def load(jobs: Sequence[str], screen: Console, places: Paths) -> int:
     this function has started."""
     from sqlalchemy import make_url
 
+    from semistream import workloads
     from semistream.pipeline import summary
 
     began, started = time.time(), time.monotonic()
@@ -213,8 +214,8 @@ def load(jobs: Sequence[str], screen: Console, places: Paths) -> int:
         with _step(screen, "Airflow metadata", lambda: "") as step:
             step.succeeded = airflow.run("db", "migrate")
         for job in jobs:
-            dags = STREAM_STREAM_DAGS if _has_two_streams(job, places) else SEMI_STREAM_DAGS
-            for dag in dags:
+            two = isinstance(workloads.load_any_job(job, places), StreamStreamJob)
+            for dag in STREAM_STREAM_DAGS if two else SEMI_STREAM_DAGS:
                 if not _run_dag(airflow, dag, job, screen, places, log):
                     return 1
         compiling.wait()
@@ -245,12 +246,6 @@ def load(jobs: Sequence[str], screen: Console, places: Paths) -> int:
     return 0
 
 
-def _has_two_streams(job: str, places: Paths) -> bool:
-    from semistream import workloads
-
-    return isinstance(workloads.load_any_job(job, places), StreamStreamJob)
-
-
 def _app(job: str) -> str:
     return LoadSettings.load({"job": job}).name()
 
@@ -275,11 +270,9 @@ def _run_dag(
     begin = log.stat().st_size
 
     def doing() -> str:
-        tasks = re.findall(r"starting task_id=(\w+)", _text_from(log, begin))
-        task = tasks[-1] if tasks else "starting"
-        if task != "load":
-            return task
-        return f"{task}: {drivers.progress(places.checkpoints / _app(job))}"
+        *_, task = "starting", *re.findall(r"starting task_id=(\w+)", _text_from(log, begin))
+        driver = places.checkpoints / _app(job)
+        return f"{task}: {drivers.progress(driver)}" if task == "load" else task
 
     with _step(screen, f"{_app(job)}: {dag}", doing) as step:
         form = (
@@ -366,8 +359,7 @@ def _text_from(path: Path, begin: int) -> str:
 def up(screen: Console, places: Paths) -> int:
     """Start Airflow with its UI in the background, and wait until it is healthy."""
     settings = environment(places.home)
-    url = settings["AIRFLOW__API__BASE_URL"]
-    home = Path(settings["AIRFLOW_HOME"])
+    url, home = settings["AIRFLOW__API__BASE_URL"], Path(settings["AIRFLOW_HOME"])
     home.mkdir(parents=True, exist_ok=True)
     if session := _running(home):
         if not (ended := _ended_parts(home, session)):
@@ -414,12 +406,9 @@ def down(screen: Console, places: Paths) -> int:
     """Stop the processes that ``up`` started. Spark drivers have their own sessions and keep
     running."""
     home = places.home / "airflow"
-    session = _running(home)
-    if not session:
-        screen.print("Airflow does not run.")
-        return 0
-    _stop(home, session)
-    screen.print("Airflow has stopped.")
+    if session := _running(home):
+        _stop(home, session)
+    screen.print("Airflow has stopped." if session else "Airflow does not run.")
     return 0
 
 
@@ -488,12 +477,8 @@ def _end_group(group: int, *signals: tuple[signal.Signals, float]) -> None:
             with suppress(ProcessLookupError):
                 os.kill(process, number)
         deadline = time.monotonic() + seconds
-        while group_lives(group) and time.monotonic() < deadline:
+        while members(group) and time.monotonic() < deadline:
             time.sleep(0.1)
-
-
-def group_lives(group: int) -> bool:
-    return bool(members(group))
 
 
 def members(number: int) -> list[int]:

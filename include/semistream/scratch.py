@@ -10,11 +10,8 @@ import shutil
 import tempfile
 from contextlib import suppress
 from pathlib import Path
-from typing import IO
 
 PREFIX = "semistream-scratch-"
-# the locks of this process's directories, which the kernel releases, however the process ends
-_held: list[IO[bytes]] = []
 
 
 def scratch_directory() -> Path:
@@ -22,12 +19,12 @@ def scratch_directory() -> Path:
     the process ends."""
     parent = Path(tempfile.gettempdir())
     sweep(parent)
-    # has its lock before others see it
+    # The directory has its lock before others see it. The descriptor stays open, so that the kernel
+    # releases the lock, however the process ends.
     hidden = Path(tempfile.mkdtemp(prefix=f".{PREFIX}", dir=parent))
-    lock = open(hidden / "lock", "wb")  # noqa: SIM115 - held as long as the process lives
+    lock = os.open(hidden / "lock", os.O_WRONLY | os.O_CREAT)
     fcntl.flock(lock, fcntl.LOCK_EX)
     directory = hidden.rename(parent / hidden.name[1:])
-    _held.append(lock)
     atexit.register(shutil.rmtree, directory, ignore_errors=True)
     return directory
 

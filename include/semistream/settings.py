@@ -73,7 +73,7 @@ class Settings(BaseModel):
                 ""
                 if field.is_required()
                 or field.get_default(call_default_factory=True) in (None, (), {}, "")
-                else f" [{_default(field.get_default(call_default_factory=True))}]"
+                else f" [{_plain(field.get_default(call_default_factory=True), ',')}]"
             )
             options: dict[str, Any] = {
                 "help": f"{field.description or name}{default}".replace("%", "%%"),
@@ -239,18 +239,14 @@ def _argument_kind(annotation: Any) -> tuple[Any, bool]:
     return annotation, False
 
 
-def _default(value: Any) -> str:
-    """Format a default as it would be given on a command line, several values separated by
-    commas."""
-    return ",".join(map(_plain, value)) if isinstance(value, tuple) else _plain(value)
-
-
-def _plain(value: Any) -> str:
-    if isinstance(value, (tuple, list)):
-        return "=".join(map(str, value)) if isinstance(value, tuple) else json.dumps(value)
+def _plain(value: Any, separator: str = "=") -> str:
+    """Format a value as it would be given on a command line. separator: between the parts of a
+    tuple."""
+    if isinstance(value, tuple):
+        return separator.join(map(_plain, value))
     return (
         json.dumps(value)
-        if isinstance(value, (dict, bool))
+        if isinstance(value, (dict, bool, list))
         else str(int(value) if isinstance(value, ByteSize) else value)
     )
 

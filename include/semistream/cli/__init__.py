@@ -45,36 +45,28 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(command: Command, arguments: Namespace) -> int:
+    from semistream.cli.options import read_settings
     from semistream.errors import ConfigError, SemistreamError
 
     try:
+        if command.settings:
+            arguments.settings = read_settings(command, arguments)
         return command.run(arguments)
-    except (SemistreamError, OSError) as e:
-        return _failed(e, 2 if isinstance(e, ConfigError) else 1)
-    except KeyboardInterrupt:
-        _tell(interrupts.MESSAGE)
-        return 130
-    except Exception as e:
-        if interrupts.came:  # inside code that wraps every error, as NumPy's import does
-            _tell(interrupts.MESSAGE)
-            return 130
-        from sqlalchemy.exc import DBAPIError  # takes a while to import
+    except (Exception, KeyboardInterrupt) as e:
+        # an interrupt may be inside code that wraps every error, as NumPy's import does
+        if interrupts.came or isinstance(e, KeyboardInterrupt):
+            code, said = 130, interrupts.MESSAGE
+        elif isinstance(e, ConfigError):
+            code, said = 2, f"Wrong setting: {e}"
+        elif isinstance(e, (SemistreamError, OSError)):
+            code, said = 1, f"Failed: {e}"
+        else:
+            from sqlalchemy.exc import DBAPIError  # takes a while to import
 
-        if not isinstance(e, DBAPIError):
-            raise
-        _tell(f"Failed: {e.orig}")
-        return 1
-
-
-def _failed(error: Exception, code: int) -> int:
-    if interrupts.came:
-        _tell(interrupts.MESSAGE)
-        return 130
-    _tell(f"{'Wrong setting' if code == 2 else 'Failed'}: {error}")
-    return code
-
-
-def _tell(text: str) -> None:
+            if not isinstance(e, DBAPIError):
+                raise
+            code, said = 1, f"Failed: {e.orig}"
     from rich.console import Console
 
-    Console(stderr=True, highlight=False, soft_wrap=True).print(text, style="red", markup=False)
+    Console(stderr=True, highlight=False, soft_wrap=True).print(said, style="red", markup=False)
+    return code

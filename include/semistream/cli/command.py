@@ -7,18 +7,29 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 
+def no_more_arguments(parser: ArgumentParser) -> None:
+    """Add nothing to the arguments that the command's description names."""
+
+
 class Command(NamedTuple):
     """A command of the console.
 
-    about: what it does, as a clause in the imperative; add_arguments: adds its arguments to a
-    parser; run: executes it and returns the exit code; files_only: whether it depends on no
+    about: what it does, as a clause in the imperative; run: executes it and returns the exit code;
+    add_arguments: adds arguments of its own to a parser; settings: module.Class of the settings
+    whose flags it has, imported when they are needed, which `run` finds among its arguments;
+    positional: those settings that are given without a flag, each with the name that the help
+    shows; progress, json: whether it has these flags; files_only: whether it depends on no
     environment variable; without_pandas: whether nothing that it calls needs pandas.
     """
 
     name: str
     about: str
-    add_arguments: Callable[[ArgumentParser], None]
     run: Callable[[Namespace], int]
+    add_arguments: Callable[[ArgumentParser], None] = no_more_arguments
+    settings: str = ""
+    positional: tuple[tuple[str, str], ...] = ()
+    progress: bool = False
+    json: bool = False
     example: str = ""
     files_only: bool = False
     without_pandas: bool = False

@@ -42,16 +42,6 @@ def key_value_table() -> Table:
     return table
 
 
-def list_table(*columns: str) -> Table:
-    """Return an empty table with these columns, whose texts may take several lines."""
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, show_edge=False)
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    return table
-
-
 def print_table(console: Console, table: Table) -> None:
     """Print without the blanks that fill a table's lines to their full width."""
     with console.capture() as captured:

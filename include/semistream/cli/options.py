@@ -1,24 +1,49 @@
-"""The arguments that several commands share, and the settings read from them."""
+"""The arguments that several commands share, and the settings and apps that they name."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypeVar
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from semistream.cli.command import Command
 
 if TYPE_CHECKING:
+    from semistream.errors import ConfigError
     from semistream.settings import Settings
 
-    S = TypeVar("S", bound=Settings)
+
+def add_arguments(parser: argparse.ArgumentParser, command: Command) -> None:
+    """Add all arguments of a command."""
+    if command.settings:
+        _add_settings(parser, command)
+    if command.progress:
+        parser.add_argument(
+            "--progress",
+            action=argparse.BooleanOptionalAction,
+            default=sys.stderr.isatty(),
+            help="show a progress bar on the standard error [on a terminal]",
+        )
+    command.add_arguments(parser)
+    if command.json:
+        parser.add_argument("--json", action="store_true", help="as JSON")
 
 
-def add_settings(
-    parser: argparse.ArgumentParser, settings: type[Settings], exclude: Sequence[str] = ()
-) -> None:
+def _add_settings(parser: argparse.ArgumentParser, command: Command) -> None:
     """Add the flags of a settings class, and ``--config``. None of them is required by argparse,
     because the configuration file may give it."""
-    settings.add_arguments(parser, exclude=exclude)
+    settings = _settings_of(command)
+    for name, shown in command.positional:
+        parser.add_argument(
+            name,
+            nargs="?",
+            metavar=shown,
+            default=argparse.SUPPRESS,
+            help=settings.model_fields[name].description,
+        )
+    settings.add_arguments(parser, exclude=[name for name, _ in command.positional])
     for action in parser._actions:
         if action.required:
             action.required = False
@@ -30,12 +55,19 @@ def add_settings(
     )
 
 
-def read_settings(kind: type[S], arguments: argparse.Namespace) -> S:
+def _settings_of(command: Command) -> type[Settings]:
+    module, _, name = command.settings.rpartition(".")
+    kind: type[Settings] = getattr(import_module(module), name)
+    return kind
+
+
+def read_settings(command: Command, arguments: argparse.Namespace) -> Settings:
     """Return the settings of the command line and of its configuration file. Raises ConfigError for
     settings that are missing or wrong."""
     from semistream.errors import ConfigError
     from semistream.settings import read_yaml
 
+    kind = _settings_of(command)
     given = {k: v for k, v in vars(arguments).items() if k in kind.model_fields}
     values = (read_yaml(arguments.config) if arguments.config else {}) | given
     missing = [n for n, f in kind.model_fields.items() if f.is_required() and n not in values]
@@ -49,18 +81,16 @@ def read_settings(kind: type[S], arguments: argparse.Namespace) -> S:
     return kind.load(values)
 
 
-def add_progress(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--progress",
-        action=argparse.BooleanOptionalAction,
-        default=sys.stderr.isatty(),
-        help="show a progress bar on the standard error [on a terminal]",
-    )
-
-
-def add_json(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="as JSON")
-
-
 def add_app(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("app", help="name of the app")
+
+
+def unknown_app(name: str, checkpoints: Path) -> ConfigError:
+    """Return the error for an app that has not run under these checkpoints."""
+    from semistream.errors import ConfigError
+    from semistream.pipeline import drivers
+
+    known = ", ".join(drivers.app_names(checkpoints)) or "none"
+    return ConfigError(
+        "app", f"must have run under {checkpoints}", name, f"Those that have: {known}."
+    )

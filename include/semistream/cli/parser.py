@@ -21,6 +21,7 @@ from semistream.cli.commands import (
     tune,
     verify,
 )
+from semistream.cli.options import add_arguments
 
 COMMANDS = {
     command.name: command
@@ -94,7 +95,7 @@ def parse(argv: Sequence[str]) -> tuple[Command, argparse.Namespace]:
             description=f"{command.about[0].upper()}{command.about[1:]}.",
         )
     if given in parsers:  # the other commands' arguments are not needed, and slow to import
-        COMMANDS[given].add_arguments(parsers[given])
+        add_arguments(parsers[given], COMMANDS[given])
     arguments, unknown = parser.parse_known_args(argv)
     if unknown:
         parsers[arguments.command].refuse(unknown)

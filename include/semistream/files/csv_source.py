@@ -88,7 +88,8 @@ class CsvSource(TextSource):
             )
         fields = []
         for i, name in enumerate(self.names):
-            cells = self._text([b.column(i) for b in samples])
+            columns = [pa.array([], pa.binary()), *(b.column(i) for b in samples)]
+            cells = cast_cells(pa.concat_arrays(columns), pa.string())[0]
             form = self.reading.formats.get(name)
             if form is not None and form.notation:
                 fields.append(pa.field(name, infer_formatted_type(cells, form)))
@@ -107,12 +108,6 @@ class CsvSource(TextSource):
                     f"exponent are integers there, too"
                 )
         return pa.schema(fields)
-
-    @staticmethod
-    def _text(columns: list[pa.Array]) -> pa.Array:
-        return cast_cells(
-            pa.concat_arrays(columns) if columns else pa.array([], pa.binary()), pa.string()
-        )[0]
 
     def _read(self, path: Path, done: int) -> Iterator[Raw]:
         blocks = self._blocks(path, done)
@@ -178,10 +173,10 @@ class CsvSource(TextSource):
         names = [n or f"column_{i + 1}" for i, n in enumerate(cells)]
         twice = [n for n, count in Counter(names).items() if count > 1]
         if twice or not records.fields[0]:
-            raise _wrong_header(
+            raise ConfigError(
                 self.side,
-                path,
-                text,
+                "must have a header line that names each column once",
+                f"{path}: {text[:200]}",
                 f"Rename one of the columns {twice[0]!r}." if twice else QUOTES,
             )
         if len(names) == 1 and not self.reading.delimiter:
@@ -316,12 +311,6 @@ def _check_header(side: str, path: Path, text: str) -> None:
             f"{path}: {shown[:200]}",
             "Convert the file, for instance: iconv -f LATIN1 -t UTF-8 IN > OUT.",
         ) from None
-
-
-def _wrong_header(side: str, path: Path, text: str, remedy: str) -> ConfigError:
-    return ConfigError(
-        side, "must have a header line that names each column once", f"{path}: {text[:200]}", remedy
-    )
 
 
 def _check_delimiter(path: Path, header: str, delimiter: str) -> None:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semistream.column_format import ColumnFormat
-from semistream.errors import ConfigError
+from semistream.errors import ConfigError, check_name
 from semistream.files.format_kernels import (
     CLOCK_WIDTH,
     DATE_WIDTH,
@@ -67,6 +67,8 @@ def _normal(texts: pa.Array, form: ColumnFormat) -> pa.Array:
         texts = _cased(texts, form.case)
         if form.unicode:
             texts = pc.utf8_normalize(texts, form.unicode)
+    if form.fraction:
+        texts = pc.replace_substring_regex(texts, r"^(-?[0-9]+)\.0+$", r"\1")
     if form.zeros == "strip":
         return pc.replace_substring_regex(texts, "^0+([0-9]+)$", r"\1")
     if form.zeros:
@@ -176,13 +178,7 @@ def check_formats(
     """Check formats against the columns. Raises ConfigError for a format of a missing column, or of
     a column of another type. typed: the columns whose types the file or the table itself has."""
     for name, form in formats.items():
-        if name not in schema.names:
-            raise ConfigError(
-                "formats",
-                f"must name columns of the {side}",
-                name,
-                f"It has: {', '.join(schema.names)}.",
-            )
+        check_name("formats", f"must name columns of the {side}", name, schema.names)
         kind = schema.field(name).type
         if typed is not None and name in typed.names:
             check_texts(name, typed.field(name).type, form)

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from semistream.column_format import formats, paired
 from semistream.errors import ConfigError
-from semistream.files.master_file import publish_file
+from semistream.files.master_file import no_rows, publish_file
 from semistream.files.opening import open_source
 from semistream.files.source import FileSource
 from semistream.keys import resolve_keys
@@ -33,12 +33,17 @@ class Inputs(NamedTuple):
 
 
 def open_inputs(
-    settings: Any, stack: ExitStack, progress: Progress, memory: int = MEMORY
+    settings: Any,
+    stack: ExitStack,
+    progress: Progress,
+    memory: int = MEMORY,
+    allow_empty: bool = True,
 ) -> Inputs:
     """Open both inputs by settings like ``JoinFiles``. Columns of unknown type get one.
 
     The master data's snapshot is one published before, or a new one of the file, made in ``memory``
-    bytes; ``stack`` closes it. Raises ConfigError for settings that cannot work.
+    bytes; ``stack`` closes it. Raises ConfigError for settings that cannot work, and for master
+    data without a row unless ``allow_empty``.
     """
     if settings.master is None and settings.snapshot is None:
         raise ConfigError(
@@ -75,6 +80,8 @@ def open_inputs(
     root, rejected, notes = settings.snapshot, dict[str, int](), list[str]()
     if settings.master is None:
         master = stack.enter_context(closing(open_snapshot(root or "")))
+        if not master.tuple_count and not allow_empty:
+            raise no_rows("snapshot", str(root))
         assign_types(stream, keys, master.schema, partners)
         check_key_types(stream.schema, master.schema, pairs)
     else:
@@ -98,6 +105,7 @@ def open_inputs(
             progress,
             memory=memory,
             flush=settings.snapshot is not None,
+            allow_empty=allow_empty,
         )
         master = stack.enter_context(closing(open_snapshot(root)))
         notes += source.notes
@@ -109,8 +117,8 @@ def assign_types(
 ) -> None:
     """Give a type to each column that has no value in the file: a join column gets the type of its
     partner in the other input, any other column is a string."""
-    if not source.schema.names:  # JSON lines without a line
-        source.add_columns(keys)
+    if not source.schema.names:  # JSON lines without a line, which would show the columns
+        source.schema = pa.schema([(key, pa.null()) for key in keys])
     known = {
         key: other.field(partner).type
         for key, partner in zip(keys, partners, strict=True)

@@ -14,18 +14,21 @@ import pyarrow as pa
 from semistream.ahead import ahead
 from semistream.errors import SemistreamError
 from semistream.files.inputs import Inputs, open_inputs
+from semistream.files.near_misses import SampledKeys, is_suspicious, near_misses
 from semistream.files.outputs import JoinSummary, Outputs, Unmatched, check_paths
 from semistream.files.settings import JoinFiles
 from semistream.files.source import Chunk, FileSource
 from semistream.joins.contract import SemiStreamJoin
-from semistream.joins.output import UNPARSABLE, JoinOutput
+from semistream.joins.output import NO_MATCH, NULL_KEY, UNPARSABLE, JoinOutput
 from semistream.joins.registry import find_algorithm
 from semistream.master.publish import LEAST_MEMORY
+from semistream.master.snapshot import SnapshotRelation
 from semistream.paths import Paths
 from semistream.progress import Progress, silent
 from semistream.resident import ResidentPeak
 from semistream.sizing import choose, known_costs, open_join
 
+UNMATCHED = 0.5  # share of rows without master data of which the summary warns
 SMALL = 4_000_000  # bytes of an R that is read in some milliseconds
 
 
@@ -45,6 +48,18 @@ class Summary(JoinSummary):
     master_rows: int = 0
     master_rejected: dict[str, int] = field(default_factory=dict)  # by reason
     master_version: str = ""
+    warnings: list[str] = field(default_factory=list)  # of many unmatched rows, and why they are
+
+
+class TooManyUnmatched(SemistreamError):
+    """More rows have no master row than the settings allow. why: sentences on near misses."""
+
+    def __init__(self, unmatched: int, read: int, limit: float, why: list[str]):
+        super().__init__(
+            f"{unmatched:,} of {read:,} rows have no master row, and no more than {limit:.4g} of "
+            "them may have none (max_unmatched). No output was written. "
+            + " ".join(f"{said[0].upper()}{said[1:]}." for said in why)
+        )
 
 
 def join_files(settings: JoinFiles, progress: Progress = silent) -> Summary:
@@ -58,7 +73,8 @@ def join_files(settings: JoinFiles, progress: Progress = silent) -> Summary:
     with ExitStack() as stack:
         resident = ResidentPeak()
         stack.callback(resident.stop)
-        inputs = open_inputs(settings, stack, progress, max(int(settings.memory), LEAST_MEMORY))
+        memory = max(int(settings.memory), LEAST_MEMORY)
+        inputs = open_inputs(settings, stack, progress, memory, settings.allow_empty)
         stream = inputs.stream
         chunks = stack.enter_context(closing(ahead(stream.chunks())))
         first = next(chunks, Chunk(pa.RecordBatch.from_pylist([], stream.schema), []))
@@ -68,10 +84,14 @@ def join_files(settings: JoinFiles, progress: Progress = silent) -> Summary:
             outputs, "unmatched", operator.unmatched_schema, summary.unmatched, summary
         )
 
+        keys = operator.spec.keys.stream
+        sample = SampledKeys(keys, [stream.schema.get_field_index(key) for key in keys])
+
         def write(steps: Iterator[JoinOutput]) -> None:
             for step in steps:
                 outputs.joined.write(step.joined)
                 unmatched.write(step.unmatched)
+                sample.add(step.unmatched)
                 progress("joining", stream.bytes_done, stream.bytes_total)
 
         for chunk in chain([first], chunks):
@@ -81,6 +101,7 @@ def join_files(settings: JoinFiles, progress: Progress = silent) -> Summary:
         write(operator.drain())
         outputs.finish()
         _total(summary, operator, inputs, time.perf_counter() - start)
+        _judge(summary, settings, sample, inputs.master)
         summary.resident_peak = resident.read()
         outputs.publish(summary)
     return summary
@@ -143,3 +164,27 @@ def _total(summary: Summary, operator: SemiStreamJoin, inputs: Inputs, seconds: 
     summary.master_rows, summary.master_version = inputs.master.tuple_count, inputs.master.version
     summary.master_rejected = inputs.master_rejected
     summary.notes, summary.ignored_fields = inputs.notes, dict(inputs.stream.ignored)
+
+
+def _judge(
+    summary: Summary, settings: JoinFiles, sample: SampledKeys, master: SnapshotRelation
+) -> None:
+    """Warn of many rows without master data, and say why they may have none. Raises
+    TooManyUnmatched for more than the settings allow."""
+    no_match = summary.unmatched.get(NO_MATCH, 0)
+    keys = sample.keys()
+    if keys is not None and is_suspicious(summary.matched, no_match):
+        found = near_misses(keys, master)
+        if found is not None:
+            where = (
+                "" if settings.master else " for the snapshot's own column, when it is published"
+            )
+            summary.warnings.append(f"{found}: {found.flags}{where}")
+    without, limit = no_match + summary.unmatched.get(NULL_KEY, 0), settings.max_unmatched
+    if limit is not None and without > limit * summary.rows_read:
+        raise TooManyUnmatched(without, summary.rows_read, limit, summary.warnings)
+    if without > UNMATCHED * summary.rows_read:
+        share = without / summary.rows_read
+        summary.warnings.insert(
+            0, f"{share:.1%} of the rows have no master row; --max-unmatched makes that an error"
+        )

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semistream.column_format import paired
-from semistream.errors import ConfigError, SemistreamError
+from semistream.errors import ConfigError, SemistreamError, check_name
 from semistream.files.inputs import assign_types, check_key_types
 from semistream.files.opening import open_source
 from semistream.files.outputs import JoinSummary, Outputs, Unmatched, check_paths
@@ -32,6 +32,7 @@ from semistream.stream_joins import (
     Within,
     open_stream_join,
 )
+from semistream.stream_joins.base import SideStatistics
 from semistream.stream_joins.sources import (
     Clustered,
     PunctuationRows,
@@ -48,32 +49,17 @@ PROPAGATED = pa.schema([("side", pa.string()), ("match", pa.string())])
 
 
 @dataclass
-class SideSummary:
-    """The results for one stream's rows."""
-
-    rows_read: int = 0
-    punctuations: int = 0
-    matched: int = 0
-    unmatched: dict[str, int] = field(default_factory=dict)  # by reason
-    purged: int = 0
-    dropped: int = 0  # dropped on the fly
-    propagated: int = 0
-    forgotten: int = 0  # punctuations forgotten for lack of memory
-    held_peak: int = 0
-
-
-@dataclass
 class StreamsSummary(JoinSummary):
     """The results of a join of two streams' files."""
 
-    left: SideSummary = field(default_factory=SideSummary)
-    right: SideSummary = field(default_factory=SideSummary)
+    left: SideStatistics = field(default_factory=SideStatistics)  # with unparsable rows
+    right: SideStatistics = field(default_factory=SideStatistics)
     relocated: int = 0  # tuples that went to disk
     disk_joins: int = 0
     over_time: list[dict[str, int]] = field(default_factory=list)  # see `_moment`
 
     @property
-    def sides(self) -> tuple[SideSummary, SideSummary]:
+    def sides(self) -> tuple[SideStatistics, SideStatistics]:
         return self.left, self.right
 
     def as_dict(self) -> dict[str, Any]:
@@ -286,12 +272,9 @@ def _assign_types(settings: JoinStreams, streams: list[_Stream]) -> None:
     for one, other in zip(streams, reversed(streams), strict=True):
         assign_types(one.source, one.on, other.source.schema, other.on)
         for setting in ("time", "punctuations"):
-            if (name := one.of(setting)) and name not in one.source.schema.names:
-                raise ConfigError(
-                    f"{one.name}_{setting}",
-                    "must name a column",
-                    name,
-                    f"It has: {', '.join(one.source.schema.names)}.",
+            if name := one.of(setting):
+                check_name(
+                    f"{one.name}_{setting}", "must name a column", name, one.source.schema.names
                 )
     left, right = (s.source.schema for s in streams)
     check_key_types(
@@ -306,9 +289,7 @@ def _open(settings: JoinStreams, streams: list[_Stream]) -> StreamStreamJoin:
         if marks := stream.of("punctuations"):
             schema = schema.remove(schema.get_field_index(marks))
         schemas.append(schema)
-    within = None
-    if settings.within is not None:
-        within = Within(settings.left_time, settings.right_time, settings.within)
+    within = settings.within
     return open_stream_join(
         settings.algorithm,
         memory=int(settings.memory),
@@ -316,7 +297,7 @@ def _open(settings: JoinStreams, streams: list[_Stream]) -> StreamStreamJoin:
         right=schemas[1],
         on=list(settings.on.items()),
         join_type=settings.join_type,
-        within=within,
+        within=None if within is None else Within(settings.left_time, settings.right_time, within),
         parameters=_parameters(settings),
     )
 
@@ -363,23 +344,14 @@ def _total(
     """Fill in the summary. Raises SemistreamError when a row is missing, which would be a defect of
     this program."""
     for stream, side, stats in zip(streams, summary.sides, join.stats.sides, strict=True):
+        unmatched = side.unmatched | stats.unmatched
         if stats.matched + sum(stats.unmatched.values()) != stats.rows_read or stats.held:
             raise SemistreamError(
                 f"Of {stats.rows_read} rows of the {stream.name} stream "
                 f"{stats.matched} matched and {stats.unmatched} came out."
             )
-        side.rows_read = stats.rows_read + side.unmatched.get(UNPARSABLE, 0)
-        side.unmatched |= stats.unmatched
-        for name in (
-            "punctuations",
-            "matched",
-            "purged",
-            "dropped",
-            "propagated",
-            "forgotten",
-            "held_peak",
-        ):
-            setattr(side, name, getattr(stats, name))
+        rows_read = stats.rows_read + unmatched.get(UNPARSABLE, 0)
+        vars(side).update(vars(stats), rows_read=rows_read, unmatched=unmatched)
         summary.notes += stream.source.notes
         summary.ignored_fields |= stream.source.ignored
     summary.set_totals(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from pathlib import Path
 
@@ -115,7 +115,13 @@ def _reject_legacy_times(path: Path, rows: pa.RecordBatch, first: int, legacy: b
     the file.
     """
     lines = np.arange(first + 1, first + rows.num_rows + 1)
-    old = _legacy_times(rows) if legacy else {}
+    old: dict[int, str] = {}  # the position of each such row, and the time's column
+    for name, column in zip(rows.schema.names, rows.columns, strict=True) if legacy else ():
+        days = pa.types.is_date(column.type)
+        if days or pa.types.is_timestamp(column.type):
+            limit = pa.scalar(FIRST_DAY if days else FIRST_TIME).cast(column.type)
+            before = pc.fill_null(pc.less(column, limit), False)
+            old |= dict.fromkeys(np.flatnonzero(before).tolist(), name)
     if not old:
         return Raw(rows, [], None, lines)
     rejected = [
@@ -130,23 +136,6 @@ def _reject_legacy_times(path: Path, rows: pa.RecordBatch, first: int, legacy: b
     keep = np.ones(rows.num_rows, bool)
     keep[list(old)] = False
     return Raw(rows.filter(pa.array(keep)), rejected, None, lines[keep])
-
-
-def _legacy_times(rows: pa.RecordBatch) -> Mapping[int, str]:
-    """Return the position of each row with a time from before the Gregorian calendar, and the
-    time's column."""
-    old: dict[int, str] = {}
-    for name, column in zip(rows.schema.names, rows.columns, strict=True):
-        if not (pa.types.is_date(column.type) or pa.types.is_timestamp(column.type)):
-            continue
-        limit = (
-            pa.scalar(FIRST_DAY).cast(column.type)
-            if pa.types.is_date(column.type)
-            else pa.scalar(FIRST_TIME).cast(column.type)
-        )
-        before = pc.fill_null(pc.less(column, limit), False)
-        old |= dict.fromkeys(np.flatnonzero(before).tolist(), name)
-    return old
 
 
 def _signed_type(path: Path, field: pa.Field) -> pa.DataType:

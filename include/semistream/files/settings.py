@@ -18,6 +18,7 @@ FORMATS = (
     "such as %d/%m/%Y, an example number such as 1.234,56, words such as trim or fold; see "
     "docs/input.md"
 )
+ALLOW_EMPTY = "Whether the master data may have no row; otherwise they are refused"
 
 
 class JoinFiles(JoinSettings):
@@ -76,6 +77,14 @@ class JoinFiles(JoinSettings):
     )
     formats: Formats = Field({}, description=FORMATS)
     master_formats: Formats = Field({}, description="How master columns are written, likewise")
+    max_unmatched: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="Share of the stream's rows that may have no master row; when more have none, "
+        "the command fails and writes no output; default: any, of which the summary warns",
+    )
+    allow_empty: bool = Field(False, description=ALLOW_EMPTY)
 
 
 class MasterFile(Publishing):
@@ -102,6 +111,7 @@ class MasterFile(Publishing):
         description="How columns are written that are not written as "
         "usual, COLUMN=FORMAT; see docs/input.md",
     )
+    allow_empty: bool = Field(False, description=ALLOW_EMPTY)
 
 
 DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h|d)")

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semistream.column_format import ColumnFormat
-from semistream.errors import ConfigError
+from semistream.errors import ConfigError, check_name
 from semistream.files.convert import cast_cells, cast_rows, prepared_cells
 
 SAMPLE = 16 << 20  # bytes from which types are inferred, of all files together
@@ -117,19 +117,11 @@ class FileSource(ABC):
         self.identify: Callable[[pa.RecordBatch], pa.Array] | None = None
         if schema is None:
             self.schema = self._infer_schema()
-            unknown = [c for c in types if c not in self.schema.names]
-            if unknown:
-                raise ConfigError(
-                    "types",
-                    f"must name columns of the {side}",
-                    unknown[0],
-                    f"It has: {', '.join(self.schema.names)}.",
-                )
+            for column in types:
+                check_name("types", f"must name columns of the {side}", column, self.schema.names)
         else:
             self.schema = schema
         self.schema = pa.schema([f.with_type(types.get(f.name, f.type)) for f in self.schema])
-
-    schema: pa.Schema
 
     def assign_types(self, types: Mapping[str, pa.DataType] | None = None) -> None:
         """Give types to the columns whose type is unknown, by default string."""
@@ -141,11 +133,6 @@ class FileSource(ABC):
                 for f in self.schema
             ]
         )
-
-    def add_columns(self, names: Sequence[str]) -> None:
-        """Add columns of unknown type, for a file without rows, which does not show its columns."""
-        for name in names:
-            self.schema = self.schema.append(pa.field(name, pa.null()))
 
     def only(self, columns: Sequence[str]) -> None:
         """Restrict the source to these columns. A row may have any value in the others."""

@@ -9,9 +9,10 @@ import numpy as np
 import pyarrow as pa
 
 from semistream.keys import master_keys
+from semistream.master.relation import MasterRelation
 
 
-class MemoryRelation:
+class MemoryRelation(MasterRelation):
     """An Arrow table as R, in the table's own order. A sorted array serves as its index.
 
     table: R; on: its join columns. Tuples with a null key are left out.
@@ -27,7 +28,9 @@ class MemoryRelation:
     ):
         self.name, self.version, self.schema = name, version, table.schema
         self.keys = master_keys(table.schema, list(on))
-        batch = pa.RecordBatch.from_arrays([as_one(c) for c in table.columns], schema=table.schema)
+        batch = pa.RecordBatch.from_arrays(
+            [c.combine_chunks() for c in table.columns], schema=table.schema
+        )
         codes, valid = self.keys.master_codes(batch)
         self._batch, self._codes = batch.filter(pa.array(valid)), codes[valid]
         self.tuple_count = self._batch.num_rows
@@ -57,8 +60,6 @@ class MemoryRelation:
             self._ranges[:, 0] = np.minimum.reduceat(places, self._firsts)
             self._ranges[:, 1] = np.maximum.reduceat(places, self._firsts) + 1
 
-    buffers = 1
-
     def with_partition(self, tuples: int) -> MemoryRelation:
         other = copy.copy(self)
         other._cut(tuples)
@@ -71,34 +72,15 @@ class MemoryRelation:
         self.bytes_read += codes.nbytes
         return codes
 
-    def read(self, partition: int, columns: Sequence[str]) -> pa.RecordBatch:
+    def pages(self, partition: int, columns: Sequence[str]) -> list[pa.RecordBatch]:
         batch = self._batch.select(list(columns)).slice(
             partition * self.partition_tuples, self.partition_tuples
         )
         self.bytes_read += batch.nbytes
-        return batch
-
-    def pages(self, partition: int, columns: Sequence[str]) -> list[pa.RecordBatch]:
-        return [self.read(partition, columns)]
-
-    def prefetch(self, partitions: Sequence[int], columns: Sequence[str]) -> None:
-        pass
+        return [batch]
 
     def partitions_of(self, codes: np.ndarray) -> np.ndarray:
         if not self.tuple_count:
             return np.zeros((len(codes), 2), np.int32)
         at = np.minimum(np.searchsorted(self._distinct, codes), len(self._distinct) - 1)
         return np.where((self._distinct[at] == codes)[:, None], self._ranges[at], np.int32(0))
-
-    def close(self) -> None:
-        pass
-
-
-def as_one(column: pa.ChunkedArray) -> pa.Array:
-    return (
-        column.combine_chunks()
-        if isinstance(column, pa.ChunkedArray) and column.num_chunks != 1
-        else column.chunk(0)
-        if isinstance(column, pa.ChunkedArray)
-        else column
-    )

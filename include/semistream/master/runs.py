@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from semistream.durable import naming
 GROUPS = 8  # groups of neighbouring buckets
 
 
-class Runs:
+class Runs(AbstractContextManager["Runs"]):
     """Each bucket's rows in the order in which they came; a context manager.
 
     Rows stay in memory as long as ``memory`` bytes suffice to sort them there. Otherwise one group
@@ -34,9 +35,6 @@ class Runs:
         self._sizes = defaultdict[int, int](int)
         self._writing = ThreadPoolExecutor(1, "writing runs")
         self._last: Future[None] | None = None
-
-    def __enter__(self) -> Runs:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._writing.shutdown(cancel_futures=True)

@@ -16,7 +16,7 @@ import pyarrow as pa
 from xxhash import xxh3_64_intdigest
 
 from semistream.compiled import njit
-from semistream.errors import ConfigError, StateError
+from semistream.errors import ConfigError, StateError, check_name
 from semistream.keys import buckets
 from semistream.master.manifest import (
     ZONE,
@@ -27,14 +27,15 @@ from semistream.master.manifest import (
     signed,
 )
 from semistream.master.published import ANEW, CURRENT, MANIFEST, current_version
+from semistream.master.relation import MasterRelation
 
 PARTITION_TUPLES = 8192
 SECTOR = 4096  # alignment of direct reads
 MAGIC_BYTES = 8  # "ARROW1" and padding, at the start of an Arrow file
 
 
-class SnapshotRelation:
-    """A ``MasterRelation`` over a version's directory, or over some of its buckets.
+class SnapshotRelation(MasterRelation):
+    """R in a version's directory, or in some of its buckets.
 
     partition_tuples: the desired tuples of a partition, rounded down to whole pages, but to one
     page at least. buckets: the buckets that are read, default all; R_t and v_R count these only.
@@ -52,6 +53,7 @@ class SnapshotRelation:
         buckets: Sequence[int] | None = None,
         direct: bool = False,
     ):
+        self._open_handles()
         self.directory, self.direct, self.buffers = Path(directory), direct, 2 if direct else 1
         self.manifest = Manifest.read(self.directory)
         self.name, self.version = self.manifest.name, self.manifest.version
@@ -71,11 +73,9 @@ class SnapshotRelation:
         )
         self.unique = all(b.unique for b in owned)
         self._read_zones(owned)
-        self._open_handles()
         self._cut(partition_tuples)
 
     def with_partition(self, tuples: int) -> SnapshotRelation:
-        """Return the same R in partitions of about `tuples` tuples."""
         other = copy.copy(self)
         other._open_handles()
         other._cut(tuples)
@@ -89,11 +89,6 @@ class SnapshotRelation:
         codes = parts[0] if len(parts) == 1 else np.concatenate([*parts, np.empty(0, np.int64)])
         codes.flags.writeable = False
         return codes
-
-    def read(self, partition: int, columns: Sequence[str]) -> pa.RecordBatch:
-        """Return the named columns of a partition's tuples, in the order of ``read_codes``."""
-        pages = self.pages(partition, columns)
-        return pa.concat_batches(pages) if len(pages) > 1 else pages[0]
 
     def pages(self, partition: int, columns: Sequence[str]) -> list[pa.RecordBatch]:
         """Return the same columns as ``read``, page by page, at least one page."""
@@ -142,13 +137,9 @@ class SnapshotRelation:
             return sum(max(t.bit_width // 8, 1) if is_fixed(t) else 16 for t in types)
 
         if columns not in self._widths:
-            wrong = [c for c in columns if c not in self.schema.names]
-            if wrong:
-                raise ConfigError(
-                    "columns",
-                    "must name columns of the master data",
-                    wrong[0],
-                    f"It has: {', '.join(self.schema.names)}.",
+            for name in columns:
+                check_name(
+                    "columns", "must name columns of the master data", name, self.schema.names
                 )
             once = list(dict.fromkeys(columns))
             self._widths[columns] = once, 3 * width(once) < width(self.schema.names)
@@ -219,6 +210,10 @@ class SnapshotRelation:
         for file in (*self._files.values(), *(f for _, f, _ in self._readers.values())):
             file.close()
         self._open_handles()
+
+    def __del__(self) -> None:
+        for file in self._files.values():
+            file.close()
 
     # ---- pages and partitions
 
@@ -301,7 +296,6 @@ class SnapshotRelation:
     # ---- files
 
     def _open_handles(self) -> None:
-        # file objects close themselves with the relation
         self._files: dict[tuple[int, str], io.FileIO] = {}
         self._readers: dict[
             tuple[int, tuple[str, ...]], tuple[pa.RecordBatchFileReader, pa.OSFile, np.ndarray]
@@ -335,7 +329,7 @@ class SnapshotRelation:
             path = bucket_file(self.directory, bucket, suffix)
             try:
                 self._files[bucket, suffix] = io.FileIO(
-                    path, opener=_open_direct if self.direct else None
+                    path, opener=lambda p, flags: os.open(p, flags | os.O_DIRECT * self.direct)
                 )
             except OSError as e:
                 raise StateError(f"{path} cannot be opened: {e.strerror}. {ANEW}") from None
@@ -402,10 +396,6 @@ class SnapshotRelation:
                 self._read(self.buckets[bucket], "codes", 8 * pages, at), np.int64
             )
         return out
-
-
-def _open_direct(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_DIRECT)
 
 
 def _head_bytes(schema: pa.Schema) -> int:

@@ -13,7 +13,7 @@ import math
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -79,9 +79,6 @@ class JoinSize:
     seconds: float
     ns_per_key: float
     notes: tuple[str, ...]
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
     @property
     def doubt(self) -> str:
@@ -376,8 +373,7 @@ def _declared(which: str, settings: JoinSizeSettings) -> dict[str, ColumnFormat]
             list(given),
             "Leave them out: its rows have been read.",
         )
-    found: dict[str, ColumnFormat] = formats(known.formats)
-    return found
+    return formats(known.formats)
 
 
 def _open(

@@ -21,6 +21,7 @@ from semistream.pipeline.settings import JoinSizeSettings
 from semistream.settings import Publishing, Settings
 from semistream.streaming.settings import LoadSettings, StreamStreamSettings
 from semistream.streaming.status import StatusFile, checkpoint_lock
+from semistream.tuning.settings import TuneSettings
 from semistream.warehouse import open_warehouse, removal
 from semistream.warehouse.ledger import app_number
 from semistream.warehouse.load_ids import app_loads
@@ -28,6 +29,7 @@ from semistream.warehouse.schema import load_commits
 from semistream.warehouse.schema import propagated as warehouse_propagated
 
 if TYPE_CHECKING:
+    from semistream.tuning.sweep import Sweep
     from semistream.workloads.jobs import JoinedDimension
 
 VALUES_TOLD = 10_000  # the most values in an asset event
@@ -65,19 +67,18 @@ def publish(job: str, name: str, memory: str, places: Paths) -> bool:
 
     memory: bytes that publishing may use.
     """
-    from semistream.provisioning.dimensions import needs_publishing, open_dimension
-    from semistream.provisioning.dimensions import publish as publish_by
+    from semistream.provisioning import publishing
 
     keys, given = _joined(job, name, places).keys, Publishing.load({"memory": memory})
     with open_warehouse(places.warehouse_url) as engine:
-        table = open_dimension(engine, name)
+        table = publishing.open_dimension(engine, name)
         if not table.is_small and any(
-            needs_publishing(engine, table, snapshot_root(places.snapshots, name, key))
+            publishing.needs_publishing(engine, table, snapshot_root(places.snapshots, name, key))
             for key in keys
         ):
             return False
         for key in keys:
-            manifest, changed = publish_by(
+            manifest, changed = publishing.publish(
                 name, key, engine, places.snapshots, memory=int(given.memory)
             )
             log.info(
@@ -170,38 +171,16 @@ def _given(kind: type[Settings], values: Mapping[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in values.items() if k in kind.model_fields and v is not None}
 
 
-def sweep_points(values: Mapping[str, Any], run: str, places: Paths) -> list[dict[str, Any]]:
-    """Begin a tuning sweep with the settings of a filled-in form, and return its points. Raises
-    ConfigError."""
-    from semistream.tuning import sweep
-    from semistream.tuning.settings import TuneSettings
+def sweep(run: str, places: Paths) -> Sweep:
+    """Return the tuning sweep of a DAG run."""
+    from semistream.tuning.sweep import Sweep
 
-    return sweep.begin(
-        TuneSettings.load(_given(TuneSettings, values)), sweep.sweep_name(run), places
-    )
+    return Sweep(run, places)
 
 
-def sweep_app(
-    point: Mapping[str, Any], run: str, places: Paths
-) -> tuple[list[str], dict[str, str]]:
-    """Return the arguments and the environment of the Spark app that measures a point."""
-    from semistream.tuning import sweep
-
-    return sweep.app(point, sweep.sweep_name(run), places)
-
-
-def sweep_record(point: Mapping[str, Any], run: str, places: Paths) -> dict[str, Any]:
-    """Record the result of a point in ``tuning_runs``."""
-    from semistream.tuning import sweep
-
-    return sweep.record(point, sweep.sweep_name(run), places)
-
-
-def sweep_publish(run: str, places: Paths) -> dict[str, Any]:
-    """Publish the sweep's report, and return what the sweep recommends."""
-    from semistream.tuning import sweep
-
-    return sweep.publish(sweep.sweep_name(run), places)
+def tune_settings(values: Mapping[str, Any]) -> TuneSettings:
+    """Return the settings of a tuning sweep from a filled-in form. Raises ConfigError."""
+    return TuneSettings.load(_given(TuneSettings, values))
 
 
 def estimate_join_size(values: Mapping[str, Any], places: Paths) -> dict[str, Any]:
@@ -211,7 +190,7 @@ def estimate_join_size(values: Mapping[str, Any], places: Paths) -> dict[str, An
 
     found = estimate(JoinSizeSettings.load(_given(JoinSizeSettings, values)), places)
     log.info("%s", found.describe())
-    return found.as_dict()
+    return asdict(found)
 
 
 def run_summary(checkpoint: Path) -> dict[str, Any]:
@@ -256,8 +235,8 @@ def verify(
     names checks and rows, if it is not.
 
     since_last: check only what is not proven yet; sample: how many facts and unmatched tuples are
-    joined again; job: a job's file, whose limits (max_unparsable, unique_ids) replace those that
-    the app was loaded with.
+    joined again; job: a job's file, whose limits (max_unparsable, unique_ids, max_unmatched)
+    replace those that the app was loaded with.
     """
     from semistream import quality, workloads
 
@@ -294,20 +273,20 @@ def rows_of(app: str, places: Paths) -> dict[str, int]:
     """Count the rows of an app in the warehouse's tables. Raises ConfigError if the app has loaded
     through a sink outside the warehouse, into what still exists."""
     with open_warehouse(places.warehouse_url) as engine, engine.connect() as connection:
-        return removal.rows_of(connection, app, partial(_is_gone, app, places))
+        return removal.rows_of(connection, app, partial(_holds, app, places))
 
 
-def _is_gone(app: str, places: Paths, setting: str) -> bool:
-    """Return whether the target of a sink outside the warehouse no longer exists."""
+def _holds(app: str, places: Paths, setting: str) -> bool:
+    """Return whether a sink has rows of the app outside the warehouse; a table that no longer
+    exists has none."""
     from semistream.streaming.sinks.registry import open_sink
     from semistream.streaming.sinks.warehouse import Warehouse
 
     warehouse = Warehouse(places.warehouse_url, "", (), 0.0)
     try:
-        open_sink(setting, warehouse).stored(app)
+        return open_sink(setting, warehouse).stored(app) is not None
     except ConfigError:
-        return True
-    return False
+        return False
 
 
 def reset(
@@ -336,7 +315,7 @@ def reset(
         )
     with checkpoint_lock(checkpoint):
         with open_warehouse(places.warehouse_url) as engine, engine.begin() as connection:
-            removal.remove_rows(connection, app, partial(_is_gone, app, places))
+            removal.remove_rows(connection, app, partial(_holds, app, places))
         for dimension in places.snapshots.glob("*"):
             for root in snapshot_roots(places.snapshots, dimension.name).values():
                 pin(root, app, None)

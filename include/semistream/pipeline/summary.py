@@ -37,22 +37,20 @@ def ledger(
     totals: Iterable[Totals], proofs: Mapping[str, Proof | None] | None = None
 ) -> list[dict[str, Any]]:
     """Return one entry per app: the totals of all that it has committed, and what is proven."""
-    rows = []
-    for t in totals:
-        proof = (proofs or {}).get(t.app)
-        rows.append(
-            {
-                **asdict(t),
-                "complete": str(proof or ""),
-                "proven": proof is not None and proof.complete,
-                "committed_at": minute(t.committed_at),
-                "cache_share": _share(t.cache_hits, t.rows_read),
-                "memory": f"{_megabytes(t.memory_peak)} of {_megabytes(t.memory_budget)}",
-                "resident": resident(t.resident_peak),
-                "waited": in_seconds(t.wait_longest),
-            }
-        )
-    return rows
+    return [
+        {
+            **asdict(t),
+            "complete": str(proof or ""),
+            "proven": proof is not None and proof.complete,
+            "committed_at": minute(t.committed_at),
+            "cache_share": f"{t.cache_hits / t.rows_read:.1%}" if t.rows_read else "–",
+            "memory": f"{_megabytes(t.memory_peak)} of {_megabytes(t.memory_budget)}",
+            "resident": resident(t.resident_peak),
+            "waited": in_seconds(t.wait_longest),
+        }
+        for t in totals
+        for proof in [(proofs or {}).get(t.app)]
+    ]
 
 
 def quality(
@@ -67,19 +65,17 @@ def quality(
         .order_by(q.id.desc())
         .limit(limit)
     )
-    found = connection.execute(latest).all()
-    rows = [
-        {**row._mapping, "batches": as_run(row).batches if row.to_batch is not None else ""}
-        for row in found
-    ]
-    for row in rows:
-        row |= {
-            "failed": json.loads(row["failed"]),
-            "started_at": minute(row["started_at"]),
-            "path": row["report"],
-            "report": _report(Path(row["report"]), places),
+    return [
+        {
+            **row._mapping,
+            "batches": as_run(row).batches if row.to_batch is not None else "",
+            "failed": json.loads(row.failed),
+            "started_at": minute(row.started_at),
+            "path": row.report,
+            "report": _report(Path(row.report), places),
         }
-    return rows
+        for row in connection.execute(latest)
+    ]
 
 
 def sweeps(connection: Connection, places: Paths) -> list[dict[str, Any]]:
@@ -145,7 +141,7 @@ def final_summary(app: str, places: Paths) -> dict[str, Any]:
             .order_by(i.number)
         )
         by_input = {role: int(count) for role, count in connection.execute(inputs)}
-        by_reason: dict[str, int] = dict(connection.execute(reasons).tuples().all())
+        by_reason: dict[str, int] = dict(connection.execute(reasons).all())
         total = ledger(read_totals(connection, app).values())
         dimensions = select(load_inputs.c.dimension).where(
             load_inputs.c.load_id.between(first, last)
@@ -205,28 +201,25 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
         table.add_row(f"  NULL, not a number: {column}", f"{count:,}", "")
     if summary["rejected_master"]:
         table.add_row("master rows left out", "", f"{summary['rejected_master']:,}")
-    worked = bool(run["batches"])  # False: there was nothing new
     memory = f"{_megabytes(run['memory_peak'])} of {_megabytes(run['memory_budget'])}"
-    table.add_row("service rate", f"{run['service_rate']:,.0f} tuples/s" if worked else "–", "")
-    table.add_row("end to end", f"{end_to_end(run):,.0f} tuples/s" if worked else "–", "")
-    table.add_row(
-        "through the cache",
-        f"{run['cache_share']:.1%}" if worked else "–",
-        total.get("cache_share", ""),
-    )
-    table.add_row(
-        "longest wait for master data",
-        in_seconds(run.get("longest_wait", 0.0)) if worked else "–",
-        total.get("waited", ""),
-    )
-    table.add_row("peak memory of budget", memory if worked else "–", total.get("memory", ""))
+    waited = in_seconds(run.get("longest_wait", 0.0))
+    for label, this, key in (
+        ("service rate", f"{run['service_rate']:,.0f} tuples/s", ""),
+        ("end to end", f"{end_to_end(run):,.0f} tuples/s", ""),
+        ("through the cache", f"{run['cache_share']:.1%}", "cache_share"),
+        ("longest wait for master data", waited, "waited"),
+        ("peak memory of budget", memory, "memory"),
+    ):
+        # without a batch there was nothing new
+        table.add_row(label, this if run["batches"] else "–", total.get(key, ""))
     table.add_row(
         "peak resident, a worker", resident(run.get("resident_peak", 0)), total.get("resident", "")
     )
     table.add_section()
     said, _, why = summary["complete"].partition(": ")
     table.add_row("complete", "", said)
-    table.caption = f"Complete: {why}\nReport: {summary['report']}"
+    warnings = "".join(f"Warning: {sentence}\n" for sentence in run.get("warnings", ()))
+    table.caption = f"{warnings}Complete: {why}\nReport: {summary['report']}"
     table.caption_justify = "left"
     return table
 
@@ -238,10 +231,6 @@ def resident(peak: int) -> str:
 
 def minute(at: datetime) -> str:
     return at.strftime("%Y-%m-%d %H:%M UTC")
-
-
-def _share(part: float, whole: float) -> str:
-    return f"{part / whole:.1%}" if whole else "–"
 
 
 def _megabytes(n: float) -> str:

@@ -7,62 +7,50 @@ import json
 import logging
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from sqlalchemy import (
-    BigInteger,
     Column,
     Connection,
     Engine,
     MetaData,
-    Row,
     Table,
+    and_,
     func,
     insert,
     inspect,
-    literal_column,
     or_,
     select,
     update,
 )
 
-from semistream.column_format import ColumnFormat, key_forms
+from semistream.column_format import key_forms
 from semistream.ddl import parse_ddl
-from semistream.errors import ConfigError, SemistreamError, StateError
+from semistream.errors import ConfigError, SemistreamError
 from semistream.job import Dimension, check_same, surrogate_key
-from semistream.keys import canonical_type
-from semistream.master.manifest import Manifest, decode_schema, encode_schema
-from semistream.master.publish import MEMORY, current_manifest, publish_snapshot
-from semistream.master.published import snapshot_root
+from semistream.master.manifest import decode_schema, encode_schema
 from semistream.progress import Progress, silent
+from semistream.provisioning.master_rows import (
+    MasterRows,
+    Rejected,
+    check_columns,
+    json_of,
+    open_rows,
+)
+from semistream.provisioning.publishing import FORMS, forms_of, master_row
 from semistream.warehouse import create_all
-from semistream.warehouse.bulk import bulk_insert, fetch, fetch_texts, nulled, say_nulled
-from semistream.warehouse.dialects import connect, system_of
-from semistream.warehouse.dialects.rows import UNSIGNED
-from semistream.warehouse.identity import snapshot_source
-from semistream.warehouse.limits import said
+from semistream.warehouse.bulk import bulk_insert, nulled, say_nulled
+from semistream.warehouse.dialects import said, system_of, table_options
+from semistream.warehouse.ids import is_long
 from semistream.warehouse.schema import masters, rejected_master
-from semistream.warehouse.tables import (
-    arrow_schema,
-    dimension_name,
-    dimension_table,
-    ensure,
-    existing_table,
-    quoted,
-)
-from semistream.warehouse.types import (
-    KEY_CHARACTERS,
-    outside_years,
-    python_rows,
-    sql_type,
-    stored_schema,
-)
+from semistream.warehouse.tables import dimension_name, dimension_table, ensure, quoted
+from semistream.warehouse.types import KEY_CHARACTERS, outside_years, sql_type
 from semistream.workloads.jobs import JoinedDimension, declaration
 
 log = logging.getLogger(__name__)
@@ -97,7 +85,9 @@ def provision(
     create_all(engine)
     dimension = joined.dimension
     name, keys = dimension.name, dimension.business_key
-    known = _known(engine, name)
+    with engine.connect() as connection:
+        row = master_row(connection, name)
+    known = None if row is None else decode_schema(row.arrow_schema)
     _check_declaration(joined, known)
     declared = parse_ddl(dimension.columns) if dimension.columns else None
     former = forms_of(known) if known is not None else {}
@@ -112,7 +102,7 @@ def provision(
             "Facts mean its rows by surrogate keys, which rows of other keys would "
             "not have. Declare them as before, or give the dimension another name.",
         )
-    rows = _open(dimension, keyed, engine, url, known.remove(0) if known else declared)
+    rows = open_rows(dimension, keyed, engine, url, known.remove(0) if known else declared)
     for role in joined.roles:
         check_columns(dimension, "columns", role.columns, rows.schema)
     is_new = not inspect(engine).has_table(dimension_name(name))
@@ -120,8 +110,10 @@ def provision(
     try:
         return _provision(joined, keyed, forms, engine, rows, table, known is None, progress)
     except BaseException:
-        if is_new:
-            _take_back(engine, name, table)
+        if is_new:  # the column types may be wrong; another process may have filled it meanwhile
+            with system_of(engine).locked(engine, table, masters) as connection:
+                if master_row(connection, name) is None:
+                    table.drop(connection, checkfirst=False)
         raise
 
 
@@ -150,20 +142,18 @@ def _provision(
     name, keys = of.name, of.business_key
     system = system_of(engine)
     with said(engine, dimension.name), engine.begin() as connection:
-        # prefixes as long as ``dim_``, so that the names are never too long
+        # a prefix as long as ``dim_``, so that the name is never too long
         staging = _staging_table(f"new_{name}", schema, keyed, keys)
-        # unsorted rows would be written to random places of a table with a key
-        unsorted = _staging_table(f"raw_{name}", schema) if system.one_writer else staging
         # a failed provisioning leaves it: it belongs to the connection, not to the transaction
-        for table in {staging, unsorted}:
-            system.drop_temporary(connection, table)
-            table.create(connection)
-        staged = _stage(connection, unsorted, rows, of, keyed, progress)
-        read, reasons = staged.read, staged.reasons
-        if sum(reasons.values()) > of.max_rejected * read:
-            raise TooManyRejected(of, read, reasons, staged.first)
-        if unsorted is not staging:
-            _sort(connection, unsorted, staging)
+        system.drop_temporary(connection, staging)
+        staging.create(connection)
+        with system.unsorted(connection, staging) as table:
+            staged = _stage(connection, table, rows, of, keyed, progress)
+            read, reasons = staged.read, staged.reasons
+            if sum(reasons.values()) > of.max_rejected * read:
+                raise TooManyRejected(of, read, reasons, staged.first)
+            if sum(reasons.values()) == read and not of.allow_empty:
+                raise EmptyDimension(of, read)
         count = connection.scalar(select(func.count()).select_from(staging)) or 0
         if duplicates := read - sum(reasons.values()) - count:
             reasons["duplicate_key"] = duplicates
@@ -193,20 +183,6 @@ def _provision(
     )
 
 
-def _take_back(engine: Engine, name: str, dimension: Table) -> None:
-    """Drop the table that a failed first provisioning has made, because its column types may be
-    wrong. A table that another process has filled meanwhile stays."""
-    with system_of(engine).locked(engine, dimension, masters) as connection:
-        if _row(connection, name) is None:
-            dimension.drop(connection, checkfirst=False)
-
-
-def forms_of(schema: pa.Schema) -> dict[str, dict[str, Any]]:
-    """Return how the texts of a dimension's key columns are normalised; see ``column_format``."""
-    forms: dict[str, dict[str, Any]] = json.loads((schema.metadata or {}).get(FORMS, b"{}"))
-    return forms
-
-
 class TooManyRejected(SemistreamError):
     """More rows are rejected than the dimension allows; its table is unchanged."""
 
@@ -223,168 +199,21 @@ class TooManyRejected(SemistreamError):
         )
 
 
-class Rejected(NamedTuple):
-    """A row that is not stored: the reason, details and the row's text."""
+class EmptyDimension(SemistreamError):
+    """A dimension's source has no row that can be taken, and the dimension does not allow it; its
+    table is unchanged."""
 
-    reason: str
-    detail: str
-    tuple: str
+    def __init__(self, of: Dimension, read: int):
+        rows = f"{read:,} rows, none of which can be taken" if read else "no row"
+        super().__init__(
+            f"{of.path or of.table} has {rows}: no tuple would match the dimension {of.name}. "
+            f"{dimension_name(of.name)} is as it was. Check the source. Where it may be empty: "
+            "allow_empty: true (setting of the dimension)."
+        )
 
 
-# keys in the metadata of a dimension's schema: its keys' forms, and the file that declares it
-FORMS, DECLARED = b"semistream.formats", b"semistream.declared"
-SMALL = 20_000_000  # values that one process publishes sooner than Spark starts
+DECLARED = b"semistream.declared"  # key, like FORMS, of the file that declares the dimension
 EXAMPLES = 5  # rejected rows that an error shows
-
-
-@dataclass(frozen=True)
-class MasterRows:
-    """Master data from their source. Iterate once over (rows in ``schema``, the rows that do not
-    fit it)."""
-
-    schema: pa.Schema
-    batches: Iterator[tuple[pa.RecordBatch, list[Rejected]]]
-
-
-def _open(
-    dimension: Dimension,
-    keyed: Collection[str],
-    engine: Engine,
-    url: str | None,
-    known: pa.Schema | None,
-) -> MasterRows:
-    """Open the dimension's source and check it against the columns of keys and against ``known``,
-    the table's present columns, whose types the rows get."""
-    if dimension.path is not None:
-        return _open_files(dimension, keyed, Path(dimension.path), known)
-    if dimension.table is None:
-        raise ConfigError(
-            f"dimension {dimension.name}",
-            "must have a path or a table",
-            None,
-            "Say where its rows come from.",
-        )
-    source = connect(url) if url else engine
-    table = existing_table(source, dimension.table)
-    found = pa.schema([f for f in arrow_schema(table) if f.name != dimension.surrogate_key])
-    given, formats = found if known else _widened(source, table, found), dimension.formats
-    if not formats:
-        return MasterRows(
-            schema := _checked(dimension, keyed, given, known),
-            _from_table(source, table, found, schema, {}),
-        )
-    # imported only here: they import Numba, which reading a dimension does not need
-    from semistream.files.formats import check_formats, implied_schema
-
-    schema = _checked(dimension, keyed, implied_schema(given, formats), known)
-    check_formats(schema, formats, "master", given)
-    return MasterRows(schema, _from_table(source, table, found, schema, formats))
-
-
-def _widened(engine: Engine, table: Table, found: pa.Schema) -> pa.Schema:
-    """Return the columns' types, where a BIGINT UNSIGNED column is a signed 64-bit integer, like
-    keys of streams, if its largest number fits."""
-    unsigned = [
-        table.c[name]
-        for name in found.names
-        if isinstance(kind := table.c[name].type, BigInteger) and getattr(kind, "unsigned", False)
-    ]
-    if not unsigned:
-        return found
-    with engine.connect() as connection:
-        largest = connection.execute(select(*map(func.max, unsigned))).one()
-    wide = {c.name for c, most in zip(unsigned, largest, strict=True) if (most or 0) >= 2**63}
-    return pa.schema([f.with_type(UNSIGNED) if f.name in wide else f for f in found])
-
-
-def _open_files(
-    dimension: Dimension, keyed: Collection[str], path: Path, known: pa.Schema | None
-) -> MasterRows:
-    # imported only here: they import Numba, which reading a dimension does not need
-    from semistream.files.formats import check_formats
-    from semistream.files.json_source import JsonSource
-    from semistream.files.opening import open_source
-
-    source = open_source("master", path, formats=dimension.formats)
-    source.assign_types()
-    schema = _checked(
-        dimension, keyed, source.schema, known, leave_out=isinstance(source, JsonSource)
-    )
-    source.read_as(schema, schema.names if dimension.columns else ())
-    check_formats(schema, dimension.formats, "master")
-
-    def batches() -> Iterator[tuple[pa.RecordBatch, list[Rejected]]]:
-        for chunk in source.chunks():
-            yield (
-                chunk.rows.select(schema.names),
-                [Rejected("unparsable", f"{r.place}: {r.detail}", r.text) for r in chunk.rejected],
-            )
-
-    return MasterRows(schema, batches())
-
-
-def _from_table(
-    engine: Engine,
-    table: Table,
-    found: pa.Schema,
-    schema: pa.Schema,
-    formats: Mapping[str, ColumnFormat],
-) -> Iterator[tuple[pa.RecordBatch, list[Rejected]]]:
-    """Yield a table's rows, read as text: a database may hold values that do not fit the column's
-    type, such as 0000-00-00, or any text in a numeric column of SQLite."""
-    from semistream.files.convert import cast_rows
-
-    is_bytes = {f.name for f in found if pa.types.is_binary(f.type)}
-    is_text = {f.name for f in found if pa.types.is_string(f.type)}.intersection(formats)
-    shown = pa.schema(
-        [
-            pa.field(f.name, pa.binary())
-            if f.name in is_bytes
-            else pa.field(f.name, pa.string())
-            if f.name in is_text or pa.types.is_binary(f.type)
-            else f
-            for f in schema
-        ]
-    )
-    exact = {f.name for f in schema if pa.types.is_floating(f.type)}
-    with engine.connect() as connection:
-        for texts in fetch_texts(connection, select(*[table.c[n] for n in schema.names]), shown):
-            rows, wrong = cast_rows(texts, schema, exact, formats=formats)
-            yield rows, [Rejected("unparsable", why, _json(texts, i)) for i, why in wrong.items()]
-
-
-def _checked(
-    dimension: Dimension,
-    keyed: Collection[str],
-    found: pa.Schema,
-    known: pa.Schema | None,
-    leave_out: bool = False,
-) -> pa.Schema:
-    """Return the schema to store. leave_out: a known column may be missing and is null then,
-    because JSON objects may omit keys."""
-    where = dimension.path or dimension.table
-    different = (
-        set()
-        if known is None
-        else set(found.names) - set(known.names)
-        if leave_out
-        else set(known.names) ^ set(found.names)
-    )
-    if different:
-        raise ConfigError(
-            f"dimension {dimension.name}",
-            f"must have the columns of {dimension_name(dimension.name)}",
-            sorted(different),
-            f"{where} and the table differ in them. Give the rows the table's "
-            f"columns, or the dimension another name. A dimension made anew would "
-            f"give its surrogate keys to other tuples than those that the facts "
-            f"mean.",
-        )
-    schema = stored_schema(known or found)
-    check_columns(dimension, "on, business_key", keyed, schema)
-    for column in keyed:
-        canonical_type(column, schema.field(column).type)
-    return schema
 
 
 @dataclass
@@ -396,20 +225,6 @@ class _Staged:
     reasons: Counter[str] = field(default_factory=Counter)
     first: list[Rejected] = field(default_factory=list)
     nulled: Counter[str] = field(default_factory=Counter)
-
-
-def check_columns(
-    dimension: Dimension, parameter: str, columns: Collection[str], schema: pa.Schema
-) -> None:
-    """Raise ConfigError if a dimension has not all of these columns."""
-    for column in columns:
-        if column not in schema.names and column != dimension.surrogate_key:
-            raise ConfigError(
-                parameter,
-                f"must name columns of {dimension.path or dimension.table}",
-                column,
-                f"It has: {', '.join(schema.names)}.",
-            )
 
 
 def _stage(
@@ -427,7 +242,9 @@ def _stage(
         staged.read += batch.num_rows + len(unfit)
         good, not_stored = _storable(batch, keys, keyed)
         rejected = unfit + not_stored
-        _reject(connection, name, rejected)
+        if rejected:
+            common = {"master": name, "rejected_at": datetime.now(UTC).replace(tzinfo=None)}
+            connection.execute(insert(rejected_master), [common | r._asdict() for r in rejected])
         staged.first += rejected[: EXAMPLES - len(staged.first)]
         staged.reasons.update(r.reason for r in rejected)
         staged.nulled.update(nulled(good, connection))
@@ -443,51 +260,22 @@ def _storable(
     reasons: dict[int, tuple[str, str]] = {}
     for name, values in zip(batch.schema.names, batch.columns, strict=True):
         for i in pc.indices_nonzero(outside_years(values)).to_pylist():
-            reasons[i] = (
-                "unparsable",
-                (f"{name}: {values[i].cast(pa.string())} is not within the years 1 to 9999"),
-            )
+            text = values[i].cast(pa.string())
+            reasons[i] = "unparsable", f"{name}: {text} is not within the years 1 to 9999"
     for column in keyed:
         values = batch.column(column)
-        if pa.types.is_string(values.type) or pa.types.is_binary(values.type):
-            length = (
-                pc.utf8_length(values)
-                if pa.types.is_string(values.type)
-                else pc.binary_length(values)
-            )
-            for i in pc.indices_nonzero(pc.greater(length, KEY_CHARACTERS)).to_pylist():
-                reasons[i] = "long_key", f"{column} has more than {KEY_CHARACTERS} characters"
-        if column in business_key and values.null_count:
+        for i in pc.indices_nonzero(is_long(values)).to_pylist():
+            reasons[i] = "long_key", f"{column} has more than {KEY_CHARACTERS} characters"
+        if column in business_key:
             for i in pc.indices_nonzero(pc.is_null(values)).to_pylist():
                 reasons[i] = "null_key", f"{column} is null"
     if not reasons:
         return batch, []
     rejected = [
-        Rejected(reason, detail, _json(batch, i)) for i, (reason, detail) in sorted(reasons.items())
+        Rejected(reason, detail, json_of(batch, i))
+        for i, (reason, detail) in sorted(reasons.items())
     ]
     return batch.filter(pa.array([i not in reasons for i in range(batch.num_rows)])), rejected
-
-
-def _json(rows: pa.RecordBatch, i: int) -> str:
-    return json.dumps(python_rows(rows.slice(i, 1))[0], default=str)
-
-
-def _reject(connection: Connection, master: str, rejected: list[Rejected]) -> None:
-    if rejected:
-        now = datetime.now(UTC).replace(tzinfo=None)
-        connection.execute(
-            insert(rejected_master),
-            [
-                {
-                    "master": master,
-                    "reason": r.reason,
-                    "detail": r.detail,
-                    "tuple": r.tuple,
-                    "rejected_at": now,
-                }
-                for r in rejected
-            ],
-        )
 
 
 def _upsert(
@@ -505,23 +293,20 @@ def _upsert(
     names = [c.name for c in staging.columns]
     new = (
         select(*[staging.c[n] for n in names])
-        .outerjoin(dimension, same[0] if len(same) == 1 else same[0] & _all(same[1:]))
+        .outerjoin(dimension, and_(*same))
         .where(next(iter(dimension.primary_key)).is_(None))
         .order_by(*[staging.c[k] for k in keys])
     )
-    return updated, connection.execute(insert(dimension).from_select(names, new)).rowcount
-
-
-def _all(conditions: list[Any]) -> Any:
-    first, *rest = conditions
-    return first & _all(rest) if rest else first
+    # of an INSERT, only a few drivers keep the count unasked
+    inserted = insert(dimension).from_select(names, new).execution_options(preserve_rowcount=True)
+    return updated, connection.execute(inserted).rowcount
 
 
 def _staging_table(
-    name: str, schema: pa.Schema, indexed: Collection[str] = (), keys: Sequence[str] = ()
+    name: str, schema: pa.Schema, indexed: Collection[str], keys: Sequence[str]
 ) -> Table:
-    """Return a temporary table, clustered by its keys if it has any. indexed: columns that are
-    indexed, whose texts are short."""
+    """Return a temporary table, clustered by its keys. indexed: columns that are indexed, whose
+    texts are short."""
     columns = [
         Column(
             quoted(f.name),
@@ -532,28 +317,8 @@ def _staging_table(
         for f in schema
     ]
     return Table(
-        name,
-        MetaData(),
-        *columns,
-        prefixes=["TEMPORARY"],
-        mysql_engine="InnoDB",
-        mysql_charset="utf8mb4",
-        sqlite_with_rowid=not keys,
+        name, MetaData(), *columns, prefixes=["TEMPORARY"], **table_options(clustered=True)
     )
-
-
-def _sort(connection: Connection, unsorted: Table, staging: Table) -> None:
-    """Move SQLite's rows to the staging table in the order of their keys. Of rows with the same key
-    the last one stays."""
-    names = [c.name for c in staging.columns]
-    arrival = next(
-        alias for alias in ("rowid", "oid", "_rowid_") if alias not in map(str.lower, names)
-    )
-    rows = select(*unsorted.columns).order_by(
-        *[unsorted.c[k.name] for k in staging.primary_key], literal_column(arrival)
-    )
-    connection.execute(insert(staging).prefix_with("OR REPLACE").from_select(names, rows))
-    system_of(connection).drop_temporary(connection, unsorted)
 
 
 def _record(
@@ -582,121 +347,3 @@ def _record(
         connection.execute(
             insert(masters).values({"changes": time.time_ns()} | values | {"name": name})
         )
-
-
-def _row(connection: Connection, name: str) -> Row[Any] | None:
-    return connection.execute(select(masters).where(masters.c.name == name)).first()
-
-
-def _known(engine: Engine, name: str) -> pa.Schema | None:
-    """Return the dimension's schema as it was first provisioned, or None if it was not."""
-    with engine.connect() as connection:
-        row = _row(connection, name)
-    return None if row is None else decode_schema(row.arrow_schema)
-
-
-@dataclass(frozen=True)
-class DimensionTable:
-    """A provisioned dimension table and its state."""
-
-    table: Table
-    schema: pa.Schema
-    rows: int
-    changes: int
-
-    @property
-    def is_small(self) -> bool:
-        """Return whether one process publishes the dimension sooner than Spark does."""
-        return self.rows * len(self.schema) <= SMALL
-
-    def key_forms(self, columns: Sequence[str]) -> dict[str, dict[str, Any]]:
-        """Return how the key columns are normalised, for a snapshot's manifest."""
-        return {c: form for c, form in forms_of(self.schema).items() if c in columns}
-
-    def source(self, engine: Engine) -> dict[str, Any]:
-        """Return the origin of a snapshot, for its manifest."""
-        return snapshot_source(engine, self.table.name, self.changes)
-
-
-def open_dimension(engine: Engine, name: str) -> DimensionTable:
-    """Open a dimension. Raises ConfigError if it was never provisioned."""
-    create_all(engine)
-    with engine.connect() as connection:
-        row = _row(connection, name)
-    if row is None:
-        raise ConfigError(
-            "dimension", "must have been provisioned", name, "Run `semistream provision` first."
-        )
-    return DimensionTable(
-        existing_table(engine, row.table_name),
-        decode_schema(row.arrow_schema),
-        row.rows,
-        row.changes,
-    )
-
-
-def read_dimension(
-    connection: Connection,
-    dimension: DimensionTable,
-    keys_from: int | None = None,
-    keys_to: int | None = None,
-) -> Iterator[pa.RecordBatch]:
-    """Yield a dimension's rows, or those whose surrogate key is in [keys_from, keys_to)."""
-    table, sk = dimension.table, dimension.table.c[dimension.schema.names[0]]
-    query = select(*[table.c[n] for n in dimension.schema.names])
-    if keys_from is not None and keys_to is not None:
-        query = query.where(sk >= keys_from, sk < keys_to)
-    yield from fetch(connection, query, dimension.schema)
-
-
-def needs_publishing(engine: Engine, dimension: DimensionTable, root: Path) -> bool:
-    """Return whether the current snapshot under ``root`` differs from the dimension as it is
-    now."""
-    current = current_manifest(root)
-    return current is None or current.source != dimension.source(engine)
-
-
-def check_unchanged(engine: Engine, name: str, dimension: DimensionTable) -> None:
-    """Raise StateError if the dimension was provisioned again while it was read."""
-    if open_dimension(engine, name).changes != dimension.changes:
-        raise StateError(f"{dimension.table.name} changed while it was read. Publish it again.")
-
-
-def publish(
-    name: str,
-    key: Sequence[str],
-    engine: Engine,
-    snapshots: Path,
-    progress: Progress = silent,
-    memory: int = MEMORY,
-) -> tuple[Manifest, bool]:
-    """Publish a dimension's snapshot by a key if the dimension has changed. Return the current
-    snapshot, and whether it is new. memory: bytes that publishing may use."""
-    dimension, root = open_dimension(engine, name), snapshot_root(snapshots, name, key)
-    if not needs_publishing(engine, dimension, root):
-        current = current_manifest(root)
-        assert current is not None
-        return current, False
-    done = 0
-
-    def count(rows: int) -> None:
-        nonlocal done
-        done += rows
-        progress(f"publishing {name}", done // 2, dimension.rows)
-
-    def batches() -> Iterator[pa.RecordBatch]:
-        with engine.connect() as connection:
-            yield from read_dimension(connection, dimension)
-        check_unchanged(engine, name, dimension)
-
-    return publish_snapshot(
-        batches(),
-        dimension.schema,
-        root,
-        name,
-        key,
-        source=dimension.source(engine),
-        memory=memory,
-        progress=count,
-        formats=dimension.key_forms(key),
-    ), True

@@ -25,7 +25,7 @@ from semistream.master.manifest import BucketInfo, Manifest
 from semistream.master.publish import Publication
 from semistream.master.published import snapshot_root
 from semistream.paths import Paths
-from semistream.provisioning.dimensions import (
+from semistream.provisioning.publishing import (
     DimensionTable,
     check_unchanged,
     needs_publishing,
@@ -122,13 +122,9 @@ class Publish:
 
     def _page_tuples(self) -> int:
         with self.engine.connect() as connection:
-            low = (
-                connection.execute(
-                    select(func.min(self.dimension.table.c[self.dimension.schema.names[0]]))
-                ).scalar()
-                or 0
-            )
-            found = list(read_dimension(connection, self.dimension, low, low + SAMPLE))
+            sk = self.dimension.table.c[self.dimension.schema.names[0]]
+            low = connection.scalar(select(func.min(sk))) or 0
+            found = list(read_dimension(connection, self.dimension, range(low, low + SAMPLE)))
         rows = sum(batch.num_rows for batch in found)
         return choose_page_tuples(
             self.dimension.rows, sum(batch.nbytes for batch in found) / max(rows, 1)
@@ -148,22 +144,19 @@ def read_table(spark: SparkSession, url: str, dimension: DimensionTable, tasks: 
         low, high = connection.execute(select(func.min(sk), func.max(sk))).one()
     engine.dispose()
     low, high = low or 0, (high or 0) + 1
-    step = -(-(high - low) // tasks)
+    step, given = -(-(high - low) // tasks), spark_schema(dimension.schema)
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         source = connect(url)
         with source.connect() as connection:
             for batch in batches:
                 for i in batch.column(0).to_pylist():
-                    for rows in read_dimension(
-                        connection, dimension, low + i * step, low + (i + 1) * step
-                    ):
-                        yield to_spark(rows)
+                    keys = range(low + i * step, low + (i + 1) * step)
+                    for rows in read_dimension(connection, dimension, keys):
+                        yield rows.cast(given)
         source.dispose()
 
-    return spark.range(0, tasks, 1, tasks).mapInArrow(
-        read, from_arrow_schema(spark_schema(dimension.schema))
-    )
+    return spark.range(0, tasks, 1, tasks).mapInArrow(read, from_arrow_schema(given))
 
 
 def write_buckets(rows: DataFrame, publication: Publication, tasks: int) -> list[BucketInfo]:
@@ -210,23 +203,16 @@ def bucket_writer(
 def _runs(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Yield the rows of each bucket in a batch that is sorted by bucket."""
     bucket = batch.column(0)
-    rows = from_spark(batch.columns[1:], schema)
-    start = 0
+    columns = [c.cast(f.type) for c, f in zip(batch.columns[1:], schema, strict=True)]
+    rows, start = pa.record_batch(columns, schema=schema), 0
     for run in pc.run_end_encode(bucket).run_ends.to_pylist():
         yield bucket[start].as_py(), rows.slice(start, run - start)
         start = run
 
 
 def _written(writer: BucketWriter) -> pa.RecordBatch:
-    info = asdict(writer.close())
-    return pa.record_batch(
-        {"bucket": pa.array([info["bucket"]], pa.int32())}
-        | {n: pa.array([info[n]], pa.int64()) for n in ("rows", "bytes")}
-        | {
-            "unique": pa.array([info["unique"]]),
-            "null_keys": pa.array([info["null_keys"]], pa.int64()),
-        }
-    )
+    info = pa.RecordBatch.from_pylist([asdict(writer.close())])
+    return info.set_column(0, "bucket", info["bucket"].cast(pa.int32()))
 
 
 # ---- columns on their way through Spark: times of day as microseconds
@@ -238,14 +224,4 @@ def spark_schema(schema: pa.Schema) -> pa.Schema:
             pa.field(f.name, pa.int64()) if pa.types.is_time(f.type) else pa.field(f.name, f.type)
             for f in schema
         ]
-    )
-
-
-def to_spark(batch: pa.RecordBatch) -> pa.RecordBatch:
-    return batch.cast(spark_schema(batch.schema))
-
-
-def from_spark(columns: list[pa.Array], schema: pa.Schema) -> pa.RecordBatch:
-    return pa.record_batch(
-        [c.cast(f.type) for c, f in zip(columns, schema, strict=True)], schema=schema
     )

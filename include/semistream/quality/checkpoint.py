@@ -12,9 +12,11 @@ import os
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlparse
 
 from semistream.errors import SemistreamError
 from semistream.quality.checks import Check
@@ -28,6 +30,22 @@ DOCS = "semistream.quality.docs"
 PAGES, RESULTS = "validations", "results"  # the index omits pages without a result
 
 
+@dataclass(frozen=True)
+class CheckResult:
+    """The result of one expectation. rows: the first offending rows; count: the number of all;
+    error: why the check could not run; remedy: tells the reader what to do."""
+
+    name: str
+    title: str
+    explanation: str
+    remedy: str
+    success: bool
+    count: int
+    query: str
+    rows: list[dict[str, Any]]
+    error: str | None
+
+
 def run_checkpoint(
     url: str,
     asset: str,
@@ -36,9 +54,8 @@ def run_checkpoint(
     summary: dict[str, Any],
     reports: Path,
     kept: int,
-) -> tuple[bool, list[dict[str, Any]], Path]:
-    """Run the checks. Return whether all hold, per check {name, title, success, count, rows,
-    error}, and the path of the report's page.
+) -> tuple[bool, list[CheckResult], Path]:
+    """Run the checks. Return whether all hold, their results, and the path of the report's page.
 
     asset: the table that the validation is filed under; name: of the suite; summary: shown above
     the checks in the report; kept: how many reports of the suite to keep, this one included.
@@ -88,8 +105,9 @@ def run_checkpoint(
     finally:
         engine.dispose()
     identifier, result = next(iter(done.run_results.items()))
-    page = _page(context, identifier)
-    if page is None or not page.is_file():  # GX only logs an exception of a renderer
+    sites = context.get_docs_sites_urls(resource_identifier=identifier, site_names=[SITE])
+    page = Path(unquote(urlparse((sites[0]["site_url"] if sites else None) or "").path))
+    if not page.is_file():  # GX only logs an exception of a renderer
         raise SemistreamError(
             f"The report of {name} was not written below {reports}; see the log "
             f"of great_expectations."
@@ -110,40 +128,37 @@ def discard(page: Path, reports: Path) -> None:
 
 def _prune(reports: Path, suite: str, kept: int) -> None:
     """Remove all but the latest reports of a suite."""
-    pages = sorted(
-        (reports / PAGES / Path(*suite.split("."))).glob("*/*/*.html"),
-        key=lambda page: page.parent.name,
-    )
-    for page in pages[: max(0, len(pages) - kept)]:
+    pages = (reports / PAGES / Path(*suite.split("."))).glob("*/*/*.html")
+    for page in sorted(pages, key=lambda page: page.parent.name, reverse=True)[kept:]:
         discard(page, reports)
 
 
-def read_result(result: Any) -> dict[str, Any]:
-    """Convert the result of one expectation to the fields that a report shows."""
+def read_result(result: Any) -> CheckResult:
+    """Convert the result of one expectation."""
     config, found = result.expectation_config, result.result or {}
+    meta, info = config.meta or {}, result.exception_info or {}
     # columns and rows are stored apart, because the store sorts the keys of mappings
     details = found.get("details", {})
-    errors = [e["exception_message"].split("\n")[0] for e in _exceptions(result.exception_info)]
-    return {
-        "name": (config.meta or {}).get("check", config.type),
-        "title": config.description,
-        "explanation": config.notes,
-        "remedy": (config.meta or {}).get("remedy", ""),
-        "success": bool(result.success),
-        "count": found.get("observed_value", 0),
-        "query": config.kwargs.get("query", ""),
-        "rows": [
+    # GX gives one mapping of an exception, or one for each metric
+    errors = [
+        e["exception_message"].split("\n")[0]
+        for e in (info, *info.values())
+        if isinstance(e, dict) and e.get("raised_exception")
+    ]
+    return CheckResult(
+        meta.get("check", config.type),
+        config.description,
+        config.notes,
+        meta.get("remedy", ""),
+        bool(result.success),
+        found.get("observed_value", 0),
+        config.kwargs.get("query", ""),
+        [
             dict(zip(details.get("columns", []), r, strict=True))
             for r in details.get("unexpected_rows", [])
         ],
-        "error": errors[0] if errors else None,
-    }
-
-
-def _exceptions(info: dict[str, Any] | None) -> list[dict[str, Any]]:
-    """Return the raised exceptions. GX gives one mapping, or one for each metric."""
-    candidates = [info or {}, *(v for v in (info or {}).values() if isinstance(v, dict))]
-    return [c for c in candidates if c.get("raised_exception")]
+        errors[0] if errors else None,
+    )
 
 
 def _context(reports: Path) -> EphemeralDataContext:
@@ -199,14 +214,3 @@ def _files(directory: Path) -> dict[str, Any]:
         "class_name": "TupleFilesystemStoreBackend",
         "base_directory": str(directory.absolute()),
     }
-
-
-def _page(context: EphemeralDataContext, identifier: Any) -> Path | None:
-    from urllib.parse import unquote, urlparse
-
-    sites = context.get_docs_sites_urls(resource_identifier=identifier, site_names=[SITE])
-    return (
-        Path(unquote(urlparse(sites[0]["site_url"]).path))
-        if sites and sites[0]["site_url"]
-        else None
-    )

@@ -9,18 +9,28 @@ One staging table has the facts by their ids if the fact table has no index on t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy import and_, case, func, literal, null, or_, select
-from sqlalchemy.sql import ColumnElement, FromClause, Select
+from sqlalchemy import (
+    ColumnElement,
+    FromClause,
+    Select,
+    and_,
+    case,
+    func,
+    literal,
+    null,
+    or_,
+    select,
+)
 
 from semistream.job import SIDES
 from semistream.positions import Kind
 from semistream.quality.scope import Scope
 from semistream.reasons import Reason
+from semistream.streaming.sinks.registry import sink_kind
 from semistream.warehouse.load_ids import batch_of, drain_of, partition_of
 from semistream.warehouse.records import unaccounted
 from semistream.warehouse.schema import (
@@ -44,9 +54,8 @@ class Check:
 
     def sql(self, dialect: sa.Dialect) -> str:
         """Return the query as text for ``sa.text``: literals inline, no parameters."""
-        make: Any = type(dialect)
         # a dialect of paramstyle "format" would double every percent sign
-        plain = make(paramstyle="named")
+        plain = type(dialect)(paramstyle="named")  # type: ignore[call-arg]
         return str(
             self.query.compile(dialect=plain, compile_kwargs={"literal_binds": True})
         ).replace(":", "\\:")
@@ -60,21 +69,11 @@ def with_remedy(check: Check, scope: Scope) -> Check:
     for of in (*SIDES, *(role.name for role in scope.roles)):
         name = name.removeprefix(f"{of}_")
     remedy = REMEDIES.get(name, "{again}").format(
-        again=_load_again(scope), app=scope.app, fact=scope.fact_name
+        again=sink_kind(scope.sink).put_back.format(app=scope.app, sink=scope.sink),
+        app=scope.app,
+        fact=scope.fact_name,
     )
     return replace(check, remedy=remedy[0].upper() + remedy[1:])
-
-
-def _load_again(scope: Scope) -> str:
-    if scope.sink != "sql":
-        return (
-            f"restore {scope.sink}, and the ledger, to a version of the same time, or load "
-            "into a new place under another --app name."
-        )
-    return (
-        f"put the rows back from a backup of the warehouse; or, while the source has all that "
-        f"was loaded, `semistream reset {scope.app}`, and load again."
-    )
 
 
 # The remedy by the name of a check, without that of a stream or role; default: {again}.
@@ -271,30 +270,30 @@ def input_arithmetic(scope: Scope) -> Check:
 
 def fact_rows(scope: Scope) -> Check:
     b = load_batches.c
-    counted = _counted(scope, scope.fact, "facts")
+    written = select(b.load_id, b.output_rows.label("rows_in_ledger")).where(
+        scope.holds(load_batches), b.output_rows != 0
+    )
     return Check(
         "fact_rows",
         f"{scope.fact_name} has exactly the rows that the ledger says",
         "Each partition of a batch notes how many rows it wrote. Fewer rows now means that rows "
         "were deleted or lost, more means that they were written twice.",
-        sa.union_all(
-            *_both_ways(
-                counted,
-                select(b.load_id, b.output_rows.label("rows_in_ledger"))
-                .where(scope.holds(load_batches), b.output_rows != 0)
-                .subquery("ledger"),
-            )
-        ),
+        sa.union_all(*_both_ways(scope, scope.fact, sa.true(), written.subquery("ledger"), {})),
     )
 
 
 def unmatched_rows(scope: Scope) -> Check:
-    b, u, key = load_batches.c, unmatched.c, ["reason"]
-    columns: list[ColumnElement] = [u.reason]
+    b, r, u = load_batches.c, load_rejections.c, unmatched.c
+    key: dict[str, ColumnElement] = {"reason": u.reason}
     if len(scope.roles) > 1:  # what was not joined is counted where the first role reads it
-        key.append("role")
-        columns.append(func.coalesce(u.role, scope.roles[0].name).label("role"))
-    counted, ledger = _counted(scope, unmatched, "kept", *columns), _rejections(scope, key)
+        key["role"] = func.coalesce(u.role, scope.roles[0].name)
+    columns = [r.load_id, *(r[name] for name in key)]
+    ledger = (
+        select(*columns, func.sum(r.tuples).label("rows_in_ledger"))
+        .where(scope.holds(load_rejections))
+        .group_by(*columns)
+        .subquery("rejections")
+    )
     by_reason = (
         select(func.coalesce(func.sum(ledger.c.rows_in_ledger), 0))
         .where(ledger.c.load_id == b.load_id)
@@ -311,20 +310,7 @@ def unmatched_rows(scope: Scope) -> Check:
         "A tuple without master data, without a key or that cannot be parsed goes to the "
         "table unmatched. Its rows, by reason, must be those that the ledger counted "
         "(reason (all): the ledger's total against its own count by reason).",
-        sa.union_all(*_both_ways(counted, ledger, *key), totals),
-    )
-
-
-def _rejections(scope: Scope, key: Sequence[str]) -> FromClause:
-    """Return the ledger's counts of unmatched tuples: load_id, the columns of the key,
-    rows_in_ledger."""
-    r = load_rejections.c
-    columns = [r.load_id, *(r[name] for name in key)]
-    return (
-        select(*columns, func.sum(r.tuples).label("rows_in_ledger"))
-        .where(scope.holds(load_rejections))
-        .group_by(*columns)
-        .subquery("rejections")
+        sa.union_all(*_both_ways(scope, unmatched, scope.kept(), ledger, key), totals),
     )
 
 
@@ -415,22 +401,24 @@ def no_duplicates(scope: Scope, sources: Sequence[sa.Table | None]) -> Check:
     )
 
 
-def _counted(scope: Scope, table: sa.Table, name: str, *further: ColumnElement) -> FromClause:
-    conditions = [scope.holds(table)] + (
-        [table.c.fact_table == scope.fact_name] if table is unmatched else []
-    )
-    key = [table.c.load_id, *further]
-    return (
-        select(*key, func.count().label("rows_in_table"))
-        .where(*conditions)
+def _both_ways(
+    scope: Scope,
+    table: sa.Table,
+    mine: ColumnElement[bool],
+    ledger: FromClause,
+    further: Mapping[str, ColumnElement],
+) -> tuple[Select, Select]:
+    """Compare counts by load and further columns of `ledger`, each given with its value in a row of
+    the table: select the rows of `ledger` whose count differs in the table's rows that are `mine`,
+    and those counts of the table that `ledger` does not have."""
+    key = [table.c.load_id, *further.values()]
+    named = [column.label(name) for name, column in further.items()]
+    counted = (
+        select(table.c.load_id, *named, func.count().label("rows_in_table"))
+        .where(scope.holds(table), mine)
         .group_by(*key)
-        .subquery(name)
+        .subquery("counted")
     )
-
-
-def _both_ways(counted: FromClause, ledger: FromClause, *further: str) -> tuple[Select, Select]:
-    """Compare counts by load and further columns: select the rows of `ledger` whose count differs
-    in `counted`, and the rows of `counted` that `ledger` does not have."""
     same = and_(*(counted.c[k] == ledger.c[k] for k in ("load_id", *further)))
     found = func.coalesce(counted.c.rows_in_table, 0)
     return (

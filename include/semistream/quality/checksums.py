@@ -31,17 +31,17 @@ def stage_checksums(staging: Staging, scope: Scope, facts: Sums | None) -> sa.Ta
     if facts is None:
         columns = [c for c in scope.fact.columns if c.name not in ROW_KEY]
         facts = _scan(staging.engine, scope.fact, columns, scope.holds(scope.fact))
-    mine = sa.and_(scope.holds(unmatched), unmatched.c.fact_table == scope.fact_name)
+    mine = sa.and_(scope.holds(unmatched), scope.kept())
     kept = _scan(staging.engine, unmatched, [unmatched.c[name] for name in KEPT], mine)
     table = staging.table(
         "checksums",
         Column("load_id", BigInteger),
         Column("facts_checksum", BigInteger),
         Column("unmatched_checksum", BigInteger),
-    )
-    staging.insert(
-        table,
-        [(load, signed(facts.get(load, 0)), signed(kept.get(load, 0))) for load in {*facts, *kept}],
+        rows=[
+            (load, signed(facts.get(load, 0)), signed(kept.get(load, 0)))
+            for load in {*facts, *kept}
+        ],
     )
     staging.index(table, "load_id")
     return table

@@ -1,19 +1,40 @@
-"""The expectations of one dimension, in the role in which it was joined: the facts' surrogate keys
-and copied columns, a sample joined again, and how many rows its keys tell."""
+"""The expectations of one dimension, in the role in which it was joined: how many tuples have no
+row of it, the facts' surrogate keys and copied columns, a sample joined again, and how many rows
+its keys tell."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
+from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy import and_, case, literal, null, or_, select
-from sqlalchemy.sql import ColumnElement, FromClause, Select
+from sqlalchemy import (
+    ColumnElement,
+    FromClause,
+    Select,
+    and_,
+    case,
+    func,
+    literal,
+    null,
+    or_,
+    select,
+)
 
+from semistream.files.near_misses import is_suspicious
 from semistream.quality.checks import Check, listed, load_of
 from semistream.quality.join_size import stage_join_sizes
 from semistream.quality.older_versions import stage_older
 from semistream.quality.scope import Role, Scope
 from semistream.quality.staging import Older, Sample, Staging, drawn_facts, stage_sample
+from semistream.reasons import Reason
+from semistream.streaming.unmatched_keys import find_near_misses
+from semistream.warehouse.load_ids import last_load
+from semistream.warehouse.match_history import MISSING, newest_rise
+from semistream.warehouse.schema import load_inputs, load_rejections
+
+log = logging.getLogger(__name__)
 
 
 def dimension_checks(
@@ -21,6 +42,7 @@ def dimension_checks(
 ) -> Iterator[Check]:
     """Yield the checks of a role that are possible. size: how many facts, and how many unmatched
     tuples, are joined again; seed: by which they are drawn."""
+    yield unmatched_share(scope, role, look_into_misses(staging, scope, role))
     # a load's sketch is of the keys of its only role
     sizes = stage_join_sizes(staging, scope, role) if role.alone else None
     older = stage_older(staging, scope, role)
@@ -31,8 +53,8 @@ def dimension_checks(
     if role.added and (role.comparable or older is not None):
         yield enriched_columns(scope, role, older)
     if sample is not None:
-        yield sample_joined(scope, role, sample)
-        yield sample_unmatched(role, sample)
+        yield sample_joined(scope, role, sample, staging.count(sample.facts))
+        yield sample_unmatched(role, sample, staging.count(sample.unmatched))
 
 
 def _named(scope: Scope) -> list[ColumnElement]:
@@ -71,28 +93,27 @@ def enriched_columns(scope: Scope, role: Role, older: Older | None) -> Check:
     """Return the check that compares facts with the dimension, or with the master rows of the
     version that they were loaded with."""
     f, d = scope.fact, role.dimension
-    queries = (
-        []
-        if not role.comparable
-        else [
-            _enriched(scope, role, d)
+    shown = [*_named(scope), f.c[role.surrogate]]
+    queries = []
+    if role.comparable:
+        queries.append(
+            select(*shown, *_first_that_differs(scope, role, d, "in_dimension"))
             .select_from(f.join(d, f.c[role.surrogate] == d.c[role.surrogate]))
-            .where(scope.holds(f), role.is_current(f), _differs(scope, role, d))
-        ]
-    )
+            .where(scope.holds(f), role.is_current(f), role.differ(f, d))
+        )
     if older is not None:
         o, m = older.facts, older.master
         own = and_(
             m.c.quality_version == o.c.quality_version, m.c[role.surrogate] == o.c[role.surrogate]
         )
         queries.append(
-            _enriched(scope, role, m)
+            select(*shown, *_first_that_differs(scope, role, m, "in_dimension"))
             .select_from(
                 o.join(f, and_(f.c.load_id == o.c.load_id, f.c.load_row == o.c.load_row)).outerjoin(
                     m, own
                 )
             )
-            .where(_differs(scope, role, m))
+            .where(role.differ(f, m))
         )
     return Check(
         role.named("enriched_columns"),
@@ -103,28 +124,27 @@ def enriched_columns(scope: Scope, role: Role, older: Older | None) -> Check:
     )
 
 
-def _differs(scope: Scope, role: Role, master: FromClause) -> ColumnElement[bool]:
-    return or_(
-        master.c[role.surrogate].is_(None),
-        *(scope.fact.c[a].is_distinct_from(master.c[m]) for a, m in role.added.items()),
-    )
-
-
-def _enriched(scope: Scope, role: Role, master: FromClause) -> Select:
-    """Select the first column of a fact that differs from its master row."""
-    f = scope.fact
-    pairs = [(f.c[a], master.c[m]) for a, m in role.added.items()]
-    differ = [a.is_distinct_from(m) for a, m in pairs]
-    values: dict[str, list[ColumnElement[str]]] = {
+def _first_that_differs(
+    scope: Scope, role: Role, master: FromClause, expected: str, absent: str = ""
+) -> list[ColumnElement]:
+    """Return the first column of a fact that differs from its master row: its name, the value
+    loaded and the one ``expected``. absent: what is shown in place of a column without such a
+    row."""
+    pairs = [(scope.fact.c[a], master.c[m]) for a, m in role.added.items()]
+    values: dict[str, list[ColumnElement[Any]]] = {
         "column": [literal(str(a.name), sa.String) for a, _ in pairs],
         "loaded": [sa.cast(a, sa.String(255)) for a, _ in pairs],
-        "in_dimension": [sa.cast(m, sa.String(255)) for _, m in pairs],
+        expected: [sa.cast(m, sa.String(255)) for _, m in pairs],
     }
-    shown = [case(*zip(differ, each, strict=True)).label(what) for what, each in values.items()]
-    return select(*_named(scope), f.c[role.surrogate], *shown)
+    differ = [a.is_distinct_from(m) for a, m in pairs]
+    if absent:
+        differ.insert(0, master.c[role.surrogate].is_(None))
+        for what, each in values.items():
+            each.insert(0, literal(absent) if what == "column" else sa.cast(null(), sa.String(255)))
+    return [case(*zip(differ, each, strict=True)).label(what) for what, each in values.items()]
 
 
-def sample_joined(scope: Scope, role: Role, sample: Sample) -> Check:
+def sample_joined(scope: Scope, role: Role, sample: Sample, size: int) -> Check:
     """Return the check that compares sampled facts with the master rows of their version. Staging
     has these, from the dimension or from a snapshot."""
     f, s, m = scope.fact, sample.facts, sample.master
@@ -133,43 +153,22 @@ def sample_joined(scope: Scope, role: Role, sample: Sample) -> Check:
         m.c[role.surrogate] == f.c[role.surrogate],
         *(f.c[a] == m.c[b] for a, b in role.on.items()),
     )
-    absent = m.c[role.surrogate].is_(None)
-    pairs = [(f.c[a], m.c[b]) for a, b in role.added.items()]
-
-    def first_that_differs(what: str) -> ColumnElement:
-        def show(a: ColumnElement, b: ColumnElement) -> ColumnElement:
-            return (
-                literal(str(a.name), sa.String)
-                if what == "column"
-                else sa.cast(a if what == "loaded" else b, sa.String(255))
-            )
-
-        missing = (
-            literal("(no such master row)") if what == "column" else sa.cast(null(), sa.String(255))
-        )
-        return case(
-            (absent, missing), *((a.is_distinct_from(b), show(a, b)) for a, b in pairs)
-        ).label(what)
-
     differ = (
         select(
             *_named(scope),
             f.c[role.surrogate],
             *(f.c[a] for a in role.on),
             s.c.quality_version.label("master_version"),
-            *map(first_that_differs, ("column", "loaded", "joined_again")),
+            *_first_that_differs(scope, role, m, "joined_again", "(no such master row)"),
         )
         .select_from(f.join(s, drawn_facts(scope, sample)).outerjoin(m, same_row))
-        .where(
-            f.c[role.surrogate].is_not(None) if role.left else sa.true(),
-            or_(absent, *(a.is_distinct_from(b) for a, b in pairs)),
-        )
+        .where(f.c[role.surrogate].is_not(None) if role.left else sa.true(), role.differ(f, m))
         .distinct()
     )
     return Check(
         role.named("sample_joined"),
         "A sample of facts, joined again by the database, is the same",
-        f"{sample.fact_count:,} facts drawn at random (seed {sample.seed}) are joined by "
+        f"{size:,} facts drawn at random (seed {sample.seed}) are joined by "
         "the database with the master data of the version that they were loaded with, "
         "and compared column by column.",
         differ if role.unique else sa.union_all(differ, _matches_lost(scope, role, sample)),
@@ -208,12 +207,12 @@ def _matches_lost(scope: Scope, role: Role, sample: Sample) -> Select:
     )
 
 
-def sample_unmatched(role: Role, sample: Sample) -> Check:
+def sample_unmatched(role: Role, sample: Sample, size: int) -> Check:
     s, m = sample.unmatched, sample.master
     return Check(
         role.named("sample_unmatched"),
         "A sample of unmatched tuples, joined again by the database, has no match",
-        f"{sample.unmatched_count:,} tuples that were put aside for lack of master data, "
+        f"{size:,} tuples that were put aside for lack of master data, "
         f"drawn at random (seed {sample.seed}). One listed here does have master data.",
         select(
             s.c.quality_id.label("stream_id"),
@@ -230,6 +229,69 @@ def sample_unmatched(role: Role, sample: Sample) -> Check:
                 ),
             )
         ),
+    )
+
+
+def look_into_misses(staging: Staging, scope: Scope, role: Role) -> str:
+    """Note, for the log and the report, that more tuples than before have no row of the dimension,
+    and which keys would match in another form. Return a sentence on the latter; "": there are
+    none."""
+    loads = scope.settled + 1, last_load(scope.number, scope.last)
+    r, said = load_rejections.c, list[str]()
+    with staging.engine.connect() as connection:
+        rise = newest_rise(connection, scope.app, role.name, scope.first, scope.last)
+        said += [] if rise is None else [f"{rise}."]
+        counts = _counts(scope, role)
+        read, missing = connection.execute(select(counts.c.rows_read, counts.c.unmatched)).one()
+        no_match = connection.scalar(
+            select(func.coalesce(func.sum(r.tuples), 0)).where(
+                r.load_id.between(*loads), r.role == role.name, r.reason == Reason.NO_MATCH
+            )
+        )
+        found = None
+        if is_suspicious(int(read - missing), int(no_match or 0)):
+            snapshot = role.snapshots / role.versions.get(scope.last, "")
+            found = find_near_misses(connection, loads, role.name, role.on, snapshot)
+    why = "" if found is None else f"{found}: formats: {found.declaration}."
+    why = why[:1].upper() + why[1:]
+    said += [why] if why else []
+    for sentence in said:
+        log.warning("%s: %s", scope.app, sentence)
+    staging.notes += said
+    return why
+
+
+def _counts(scope: Scope, role: Role) -> sa.Subquery:
+    """Return (rows_read, unmatched) of the loads since the last time that no tuple waited, so that
+    tuples which were read earlier and finished later do not count by halves."""
+    i, r = load_inputs.c, load_rejections.c
+    loads = scope.settled + 1, last_load(scope.number, scope.last)
+    read = select(func.coalesce(func.sum(i.rows_read), 0)).where(
+        i.load_id.between(*loads), i.role == role.name
+    )
+    missing = select(func.coalesce(func.sum(r.tuples), 0)).where(
+        r.load_id.between(*loads), r.role == role.name, r.reason.in_(MISSING)
+    )
+    return select(
+        read.scalar_subquery().label("rows_read"), missing.scalar_subquery().label("unmatched")
+    ).subquery("counts")
+
+
+def unmatched_share(scope: Scope, role: Role, why: str) -> Check:
+    """Return the check of ``max_unmatched``. why: a sentence on near misses, or empty."""
+    counts = _counts(scope, role)
+    return Check(
+        role.named("unmatched_share"),
+        f"No more than {role.max_unmatched:.4g} of the tuples have no row of {role.name}",
+        f"A tuple without a row of {role.dimension.name}, or without a key, is kept in unmatched. "
+        "Where most are, the master data are seldom those that are meant, or the keys are written "
+        "otherwise. The limit is max_unmatched of the job's role. Counted is what was read since "
+        "the last time that no tuple waited.",
+        select(counts).where(counts.c.unmatched > role.max_unmatched * counts.c.rows_read),
+        f"{why} Where the master data are not those that are meant, provision them, "
+        f"`semistream reset {scope.app}`, and load again. Where so many tuples rightly have none, "
+        f"raise max_unmatched of the role {role.name} in the job, and `semistream verify "
+        f"{scope.app} --job FILE`.".strip(),
     )
 
 

@@ -61,14 +61,13 @@ def stage_file_audit(staging: Staging, scope: Scope, of: Stream) -> sa.Table | N
             "last, so that none can be missed: the ledger notes that when all "
             "that was there has been loaded."
         )
-    table = staging.table(
+    return staging.table(
         f"files_{of.name}",
         Column("batch", BigInteger),
         Column("file", LongString()),
         Column("finding", LongString()),
+        rows=((batch, escaped(file), found) for batch, file, found in findings),
     )
-    staging.insert(table, ((batch, escaped(file), found) for batch, file, found in findings))
-    return table
 
 
 def _changed(

@@ -65,9 +65,11 @@ def checks(
         staging.reserve(ahead.unknown)
     if ahead.findings is not None:
         table = staging.table(
-            "history", Column("file", LongString()), Column("finding", LongString())
+            "history",
+            Column("file", LongString()),
+            Column("finding", LongString()),
+            rows=ahead.findings,
         )
-        staging.insert(table, ahead.findings)
         yield Check(
             "ledger_is_newest",
             "The ledger has every batch that the load has finished",
@@ -77,8 +79,12 @@ def checks(
             select(table),
         )
     if gone:
-        table = staging.table("gone", Column("fact_table", NAME), Column("finding", LongString()))
-        staging.insert(table, [(scope.fact_name, gone)])
+        table = staging.table(
+            "gone",
+            Column("fact_table", NAME),
+            Column("finding", LongString()),
+            rows=[(scope.fact_name, gone)],
+        )
         yield Check(
             "fact_table",
             f"{scope.fact_name} is there",
@@ -88,9 +94,12 @@ def checks(
         )
         return
     table = staging.table(
-        "unknown", Column("table", NAME), Column("load_id", BigInteger), Column("rows", BigInteger)
+        "unknown",
+        Column("table", NAME),
+        Column("load_id", BigInteger),
+        Column("rows", BigInteger),
+        rows=_unknown_loads(staging, scope, stored, closed),
     )
-    staging.insert(table, _unknown_loads(staging.engine, scope, stored, closed))
     yield Check(
         "known_loads",
         "Every row belongs to a load that the ledger has",
@@ -144,16 +153,11 @@ def _lost_states(ledger: Ledger, checkpoint: Path, last: Position | None) -> lis
     later commit removes them rightly, so the newest commit is read again."""
     if last is None:
         return []
-    states = [
-        checkpoint / "state" / state
-        for load in ledger.partitions(*last)
-        for state in dict.fromkeys(i.state_file for i in load.inputs if i.waiting)
-        if state
-    ]
     lost = [
         (str(state), f"the tuples that wait after {_named(last)} are gone")
-        for state in states
-        if not state.exists()
+        for load in ledger.partitions(*last)
+        for file in dict.fromkeys(i.state_file for i in load.inputs if i.waiting)
+        if file and not (state := checkpoint / "state" / file).exists()
     ]
     return lost if lost and ledger.last() == last else []
 
@@ -166,32 +170,32 @@ def _named(at: Position) -> str:
 
 
 def _unknown_loads(
-    engine: sa.Engine, scope: Scope, stored: StoredRows | None, closed: sa.Table | None
+    staging: Staging, scope: Scope, stored: StoredRows | None, closed: sa.Table | None
 ) -> Iterator[tuple[str, int | None, int]]:
     """Yield (table, load_id, rows) of rows without a load in the ledger that are this app's or
     nobody's. Other apps' rows are proven by their own verifications."""
     c, b = load_commits.c, load_batches.c
     same = and_(c.app == b.app, c.batch == b.batch, c.drain == b.drain)
-    with engine.connect() as connection:
-        loads = connection.execute(
-            select(b.load_id, c.fact_table)
-            .select_from(load_batches.outerjoin(load_commits, same))
-            .order_by(b.load_id)
-        ).all()
-        others = connection.execute(
-            select(load_apps.c.number, c.fact_table)
-            .join(load_commits, c.app == load_apps.c.app)
-            .where(load_apps.c.app != scope.app)
-            .distinct()
-        ).all()
+    loads = staging.all(
+        select(b.load_id, c.fact_table)
+        .select_from(load_batches.outerjoin(load_commits, same))
+        .order_by(b.load_id)
+    )
+    others = staging.all(
+        select(load_apps.c.number, c.fact_table)
+        .join(load_commits, c.app == load_apps.c.app)
+        .where(load_apps.c.app != scope.app)
+        .distinct()
+    )
     of_others = [app_loads(app.number) for app in others]
     of_others_here = [app_loads(app.number) for app in others if app.fact_table == scope.fact_name]
     everywhere = [load.load_id for load in loads]
     here = [load.load_id for load in loads if load.fact_table in (None, scope.fact_name)]
-    if scope.first is None:
-        first, last = FIRST, LAST
-    else:
-        first, last = last_load(scope.number, scope.first) + 1, app_loads(scope.number)[1]
+    first, last = (
+        (FIRST, LAST)
+        if scope.first is None
+        else (last_load(scope.number, scope.first) + 1, app_loads(scope.number)[1])
+    )
     for table, known, theirs in (
         (scope.fact, here, of_others_here),
         *([] if closed is None else [(closed, here, of_others_here)]),
@@ -202,8 +206,7 @@ def _unknown_loads(
     ):
         name = scope.fact_name if table is scope.fact else table.name
         gaps = list(_gaps([(load, load) for load in known] + theirs, first, last))
-        for load, rows in _rows_in(engine, table, gaps):
-            yield name, load, rows
+        yield from ((name, load, rows) for load, rows in _rows_in(staging, table, gaps))
     if stored is not None and scope.first is None:
         mine, known_loads = app_loads(scope.number), set(everywhere)
         for other, rows in _of_nobody(stored):
@@ -225,29 +228,25 @@ def _gaps(covered: Iterable[tuple[int, int]], first: int, last: int) -> Iterator
 
 
 def _rows_in(
-    engine: sa.Engine, table: sa.Table, gaps: list[tuple[int, int]]
+    staging: Staging, table: sa.Table, gaps: list[tuple[int, int]]
 ) -> Iterator[tuple[int, int]]:
     """Yield (load_id, rows) of the rows in the gaps between known loads, found through the primary
     key. Loads that were committed meanwhile are excluded."""
     key, known = table.c.load_id, load_batches.c.load_id
     found = 0
-    with engine.connect() as connection:
-        for i in range(0, len(gaps), GAPS_AT_ONCE):
-            within = or_(*(key.between(*gap) for gap in gaps[i : i + GAPS_AT_ONCE]))
-            if connection.execute(select(key).where(within).limit(1)).first() is None:
-                continue
-            rows = (
-                select(key, func.count())
-                .where(within, key.not_in(select(known)))
-                .group_by(key)
-                .order_by(key)
-                .limit(LOADS_NAMED)
-            )
-            for load, count in connection.execute(rows).tuples().all():
-                yield load, count
-                found += 1
-            if found >= LOADS_NAMED:
-                return
+    for i in range(0, len(gaps), GAPS_AT_ONCE):
+        within = or_(*(key.between(*gap) for gap in gaps[i : i + GAPS_AT_ONCE]))
+        if found >= LOADS_NAMED or not staging.all(select(key).where(within).limit(1)):
+            continue
+        rows = staging.all(
+            select(key, func.count())
+            .where(within, key.not_in(select(known)))
+            .group_by(key)
+            .order_by(key)
+            .limit(LOADS_NAMED)
+        )
+        found += len(rows)
+        yield from map(tuple, rows)
 
 
 def _of_nobody(stored: StoredRows) -> Iterator[tuple[int | None, int]]:

@@ -4,31 +4,23 @@ ledger and the master data's snapshots: a check that does not depend on the join
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import sqlalchemy as sa
 from sqlalchemy import BigInteger, Column, func, select
 
 from semistream.errors import StateError
 from semistream.master.frequencies import key_frequencies
-from semistream.positions import START
 from semistream.quality.scope import Role, Scope
 from semistream.quality.staging import Staging
 from semistream.sketches import SampledSketch, SkimmedSketch
 from semistream.sketches.sampled import add_load, join_size
-from semistream.warehouse.load_ids import last_load
 from semistream.warehouse.schema import NAME
 
 FAILURE = 1e-6  # probability that a bound does not hold
 
 
-class _Read(NamedTuple):
-    """The input that was read under one version of the master data: a sketch of the keys, the
-    number of tuples, the number of loads."""
-
-    sketch: SkimmedSketch
-    tuples: int
-    loads: int
+# of a version: a sketch of the keys that were read, the number of tuples, the number of loads
+_Read = tuple[SkimmedSketch, int, int]
 
 
 def stage_join_sizes(staging: Staging, scope: Scope, role: Role) -> sa.Table | None:
@@ -53,16 +45,15 @@ def stage_join_sizes(staging: Staging, scope: Scope, role: Role) -> sa.Table | N
     ]
     if not rows:
         return None
-    table = staging.table(
+    return staging.table(
         "join_sizes",
         Column("version", NAME),
         *(
             Column(name, BigInteger)
             for name in ("estimate", "bound", "at_least", "at_most", "rows_loaded")
         ),
+        rows=rows,
     )
-    staging.insert(table, rows)
-    return table
 
 
 def _read(staging: Staging, scope: Scope, role: Role) -> tuple[dict[str, _Read], set[str]]:
@@ -81,10 +72,10 @@ def _read(staging: Staging, scope: Scope, role: Role) -> tuple[dict[str, _Read],
             if blob is None:
                 unknown.add(version)
                 continue
-            before = found.setdefault(version, _Read(SampledSketch().sketch, 0, 0))
-            if not add_load(before.sketch, blob):
+            sketch, read, count = found.get(version) or (SampledSketch().sketch, 0, 0)
+            if not add_load(sketch, blob):
                 unknown.add(version)
-            found[version] = _Read(before.sketch, before.tuples + tuples, before.loads + 1)
+            found[version] = sketch, read + tuples, count + 1
     return found, unknown
 
 
@@ -99,9 +90,7 @@ def _row(
         )
         return
     try:
-        (value, bound), most = join_size(
-            read.sketch, read.tuples, read.loads, key_frequencies(snapshot), FAILURE
-        )
+        (value, bound), most = join_size(*read, key_frequencies(snapshot), FAILURE)
     except StateError as e:
         staging.reserve(
             f"How many rows the loads with version {version} of the master data "
@@ -122,18 +111,16 @@ def _row(
 def _loaded(staging: Staging, scope: Scope, role: Role, version: str) -> int:
     """Count the facts with master data in the table itself."""
     loads, f = role.loads(), scope.fact.c
-    count = (
+    (count,) = staging.scalars(
         select(func.count())
         .select_from(loads.join(scope.fact, f.load_id == loads.c.load_id))
         .where(_since(scope, loads), loads.c.version == version, f[role.surrogate].is_not(None))
     )
-    with staging.engine.connect() as connection:
-        return connection.scalar(count) or 0
+    return count
 
 
 def _since(scope: Scope, table: sa.FromClause) -> sa.ColumnElement[bool]:
     """Return the condition for loads after the last moment, before the first verified batch, at
     which no tuple waited. Every tuple read since then is in the output of these loads, or waits at
     the end."""
-    after = last_load(scope.number, scope.source_first or START)
-    return sa.and_(scope.until(table), table.c.load_id > after)
+    return sa.and_(scope.until(table), table.c.load_id > scope.settled)

@@ -7,7 +7,6 @@ earlier successful verification compared its loads, or the verdict says that the
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -23,11 +22,21 @@ from semistream.warehouse.schema import NAME, load_inputs, quality_runs
 def stage_older(staging: Staging, scope: Scope, role: Role) -> Older | None:
     """Stage the facts that differ from today's dimension, and the master rows of their versions;
     None if no fact has another version."""
-    older = _loads(staging, scope, role)
-    for loads in older:
-        if not (role.snapshots / loads.version).is_dir():
-            _tell_lost(staging, scope, loads)
-    kept = [loads.version for loads in older if (role.snapshots / loads.version).is_dir()]
+    kept = []
+    for loads in _loads(staging, scope, role):
+        what = (
+            f"{loads.facts:,} facts and {loads.unmatched:,} unmatched tuples were loaded with "
+            f"version {loads.version} of the master data, which is no longer kept"
+        )
+        if (role.snapshots / loads.version).is_dir():
+            kept.append(loads.version)
+        elif _seen_before(staging, scope, loads):
+            staging.notes.append(
+                f"{what}: they were compared with it by an earlier verification, and "
+                f"by their checksums have not changed since."
+            )
+        else:
+            staging.unseen.append(f"{what}: they were not compared with it")
     if not kept or not role.added:
         return None
     facts = staging.table(
@@ -41,10 +50,9 @@ def stage_older(staging: Staging, scope: Scope, role: Role) -> Older | None:
     _stage_facts(staging, scope, role, facts, kept)
     f = facts.c
     for version in kept:
-        with staging.engine.connect() as connection:
-            keys = connection.scalars(
-                select(f[role.surrogate]).where(f.quality_version == version).distinct()
-            ).all()
+        keys = staging.scalars(
+            select(f[role.surrogate]).where(f.quality_version == version).distinct()
+        )
         try:
             if keys:
                 stage_version(staging, role, master, version, role.surrogate, keys)
@@ -74,22 +82,19 @@ def _loads(staging: Staging, scope: Scope, role: Role) -> list[Loads]:
     of_role, found = role.loads(), dict[str, list[sa.Row]]()
     b = of_role.c
     at = (b.batch * 2 + b.drain).label("at")
-    with staging.engine.connect() as connection:
-        for row in connection.execute(
-            select(
-                b.version,
-                at,
-                func.sum(b.output_rows).label("facts"),
-                func.sum(b.unmatched).label("unmatched"),
-            )
-            .where(
-                scope.holds(of_role),
-                b.version != role.version,
-                or_(b.output_rows > 0, b.unmatched > 0),
-            )
-            .group_by(b.version, at)
-        ):
-            found.setdefault(row.version, []).append(row)
+    for row in staging.all(
+        select(
+            b.version,
+            at,
+            func.sum(b.output_rows).label("facts"),
+            func.sum(b.unmatched).label("unmatched"),
+        )
+        .where(
+            scope.holds(of_role), b.version != role.version, or_(b.output_rows > 0, b.unmatched > 0)
+        )
+        .group_by(b.version, at)
+    ):
+        found.setdefault(row.version, []).append(row)
     return [
         Loads(
             version,
@@ -101,45 +106,23 @@ def _loads(staging: Staging, scope: Scope, role: Role) -> list[Loads]:
     ]
 
 
-def _tell_lost(staging: Staging, scope: Scope, loads: Loads) -> None:
-    what = (
-        f"{loads.facts:,} facts and {loads.unmatched:,} unmatched tuples were loaded with "
-        f"version {loads.version} of the master data, which is no longer kept"
-    )
-    if _seen_before(staging, scope, loads):
-        staging.notes.append(
-            f"{what}: they were compared with it by an earlier verification, and "
-            f"by their checksums have not changed since."
-        )
-    else:
-        staging.unseen.append(f"{what}: they were not compared with it")
-
-
 def _seen_before(staging: Staging, scope: Scope, loads: Loads) -> bool:
     """Return whether successful verifications have compared all of these loads."""
     q = quality_runs.c
-    with staging.engine.connect() as connection:
-        runs = [
-            as_run(row)
-            for row in connection.execute(
-                select(quality_runs).where(
-                    q.app == scope.app,
-                    q.fact_table == scope.fact_name,
-                    q.success == 1,
-                    q.unseen.is_not(None),
-                )
-            )
-        ]
+    runs = staging.all(
+        select(quality_runs).where(
+            q.app == scope.app,
+            q.fact_table == scope.fact_name,
+            q.success == 1,
+            q.unseen.is_not(None),
+        )
+    )
     looked = [
         (2 * run.first[0] + run.first[1], 2 * run.last[0] + run.last[1])
-        for run in runs
+        for run in map(as_run, runs)
         if not any(f"version {loads.version} " in what for what in run.unseen)
     ]
-    return all(_within(at, looked) for at in loads.positions)
-
-
-def _within(at: int, ranges: Iterable[tuple[int, int]]) -> bool:
-    return any(first < at <= last for first, last in ranges)
+    return all(any(first < at <= last for first, last in looked) for at in loads.positions)
 
 
 def _stage_facts(
@@ -147,10 +130,6 @@ def _stage_facts(
 ) -> None:
     """Stage the facts of these versions that differ from today's dimension."""
     f, d, i = scope.fact, role.dimension, load_inputs.c
-    differ = or_(
-        d.c[role.surrogate].is_(None),
-        *(f.c[a].is_distinct_from(d.c[m]) for a, m in role.added.items()),
-    )
     same = f.c[role.surrogate] == d.c[role.surrogate]
     query = (
         select(f.c.load_id, f.c.load_row, i.version, f.c[role.surrogate])
@@ -159,7 +138,11 @@ def _stage_facts(
                 d, same
             )
         )
-        .where(scope.holds(f), i.version.in_(versions), f.c[role.surrogate].is_not(None), differ)
+        .where(
+            scope.holds(f),
+            i.version.in_(versions),
+            f.c[role.surrogate].is_not(None),
+            role.differ(f, d),
+        )
     )
-    with staging.engine.begin() as connection:
-        connection.execute(facts.insert().from_select([c.name for c in facts.columns], query))
+    staging.fill(facts, query)

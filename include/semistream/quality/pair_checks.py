@@ -7,18 +7,16 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy import Column, and_, func, literal, or_, select
-from sqlalchemy.sql import ColumnElement
+from sqlalchemy import Column, ColumnElement, and_, func, literal, or_, select
 
 from semistream.job import AnyJob, StreamStreamJob
 from semistream.quality.checks import Check, load_of
 from semistream.quality.scope import Scope, Stream
 from semistream.quality.staging import Staging
-from semistream.reasons import QUARANTINED
 from semistream.warehouse.closing import Closing, closed_name, closing_of
 from semistream.warehouse.dialects import system_of
 from semistream.warehouse.load_ids import first_load, last_load
-from semistream.warehouse.schema import load_batches, load_inputs, unmatched
+from semistream.warehouse.schema import load_batches, load_inputs
 from semistream.warehouse.tables import existing_table
 
 ROUNDING = 1e-9  # relative error allowed in a sum of doubles
@@ -34,18 +32,17 @@ def pair_checks(
     """Yield the checks that are possible. sources: the recounted ids of each stream; size: how many
     tuples of each stream are joined again."""
     yield equal_keys(scope)
-    if (closing := closing_of(job)) is not None:
-        closed = closed_table(staging.engine, job, scope.fact_name)
-        if closed is not None:
-            yield from closed_checks(scope, closing, closed)
-        else:
-            name = closed_name(scope.fact_name)
-            yield Check(
-                "closed_totals",
-                f"The table {name} is there",
-                "It has the totals of keys that are final.",
-                select(literal(name).label("missing_table")),
-            )
+    closing, closed = closing_of(job), closed_table(staging.engine, job, scope.fact_name)
+    if closing is not None and closed is not None:
+        yield from closed_checks(scope, closing, closed)
+    elif closing is not None:
+        name = closed_name(scope.fact_name)
+        yield Check(
+            "closed_totals",
+            f"The table {name} is there",
+            "It has the totals of keys that are final.",
+            select(literal(name).label("missing_table")),
+        )
     if all(stream.ids for stream in scope.streams):
         yield from sample_pairs(staging, scope, job, sources, size)
     else:
@@ -132,17 +129,15 @@ def closed_checks(scope: Scope, closing: Closing, closed: sa.Table) -> Iterator[
 def _differs(one: ColumnElement[Any], other: ColumnElement[Any]) -> ColumnElement[bool]:
     """Return the condition that two values differ. Doubles may differ by rounding, because their
     sum depends on the order of the rows."""
-    null = or_(and_(one.is_(None), other.is_not(None)), and_(one.is_not(None), other.is_(None)))
-    if isinstance(one.type, sa.Float):
-        return or_(null, func.abs(one - other) > ROUNDING * (func.abs(one) + func.abs(other)))
-    return or_(null, one != other)
+    if not isinstance(one.type, sa.Float):
+        return one.is_distinct_from(other)
+    null = one.is_(None) != other.is_(None)
+    return or_(null, func.abs(one - other) > ROUNDING * (func.abs(one) + func.abs(other)))
 
 
 def equal_keys(scope: Scope) -> Check:
-    f = scope.fact
-    keys = list(zip(*(s.keys.values() for s in scope.streams), strict=True))
-    ids = [f.c[of] for of in scope.ids]
-    columns = {c.name: c for c in [*ids, *(f.c[n] for pair in keys for n in pair)]}
+    f, keys = scope.fact, list(zip(*(s.keys.values() for s in scope.streams), strict=True))
+    columns = {n: f.c[n] for n in (*scope.ids, *(n for pair in keys for n in pair))}
     return Check(
         "equal_keys",
         "Both tuples of a joined row have the same key",
@@ -163,35 +158,21 @@ def sample_pairs(
     """Yield checks of a random sample of each stream's tuples: the database joins them with the
     whole other stream from its source, and each pair must be in the facts."""
     i, pairs = load_inputs.c, scope.by_id
-    with staging.engine.connect() as connection:
-        on_disk = connection.scalar(
-            select(func.coalesce(func.sum(i.on_disk), 0)).where(
-                i.load_id.between(
-                    first_load(scope.number, scope.last), last_load(scope.number, scope.last)
-                )
+    (on_disk,) = staging.scalars(
+        select(func.coalesce(func.sum(i.on_disk), 0)).where(
+            i.load_id.between(
+                first_load(scope.number, scope.last), last_load(scope.number, scope.last)
             )
         )
-    why = next(
-        (
-            reason
-            for reason, holds in (
-                ("the job has within, which the database does not compare", job.within is not None),
-                (
-                    f"{on_disk:,} tuples wait on disk, and what they join with may come later",
-                    on_disk,
-                ),
-                (
-                    "a source could not be read again with its keys",
-                    any(source is None for source in sources),
-                ),
-            )
-            if holds
-        ),
-        "",
     )
-    if why or not size:
-        if why:
-            staging.reserve(f"No pairs were joined again by the database: {why}.")
+    for why, holds in (
+        ("the job has within, which the database does not compare", job.within is not None),
+        (f"{on_disk:,} tuples wait on disk, and what they join with may come later", on_disk),
+        ("a source could not be read again with its keys", None in sources),
+    ):
+        if holds:
+            return staging.reserve(f"No pairs were joined again by the database: {why}.")
+    if not size:
         return
     both = list(zip(scope.streams, sources, strict=True))
     for (side, own), (other, source) in zip(both, both[::-1], strict=True):
@@ -208,7 +189,6 @@ def sample_pairs(
             *(sample.c[n].label(of) for n, of in side.ids.items()),
             *(source.c[n].label(of) for n, of in other.ids.items()),
         ]
-        refused = [~_quarantined(scope, side, sample), ~_quarantined(scope, other, source)]
         yield Check(
             f"{side.name}_sample_pairs",
             f"A sample of the {side.name} stream, joined by the database with all of the other "
@@ -217,7 +197,11 @@ def sample_pairs(
             f"has it. A pair listed here was not loaded.",
             select(*ids, *(sample.c[n].label(f"key_{i}") for i, n in enumerate(side.keys)))
             .select_from(sample.join(source, equal).outerjoin(pairs, loaded))
-            .where(pairs.c.load_id.is_(None), *refused),
+            .where(
+                pairs.c.load_id.is_(None),
+                ~scope.refused(side, sample),
+                ~scope.refused(other, source),
+            ),
         )
 
 
@@ -225,28 +209,5 @@ def _sample(staging: Staging, side: Stream, source: sa.Table, size: int) -> sa.T
     columns = list(source.columns)
     table = staging.table(f"sample_{side.name}", *(Column(c.name, c.type) for c in columns))
     keyed = select(*columns).where(*(source.c[n].is_not(None) for n in side.keys))
-    with staging.engine.begin() as connection:
-        connection.execute(
-            table.insert().from_select(
-                [c.name for c in columns],
-                keyed.order_by(system_of(staging.engine).random()).limit(size),
-            )
-        )
+    staging.fill(table, keyed.order_by(system_of(staging.engine).random()).limit(size))
     return table
-
-
-def _quarantined(scope: Scope, side: Stream, source: sa.Table) -> ColumnElement[bool]:
-    """Return the condition for tuples that went to ``unmatched`` before they could be joined."""
-    u = unmatched.c
-    return (
-        select(1)
-        .where(
-            u.fact_table == scope.fact_name,
-            u.side == side.name,
-            u.stream_id == source.c.quality_id,
-            u.reason.in_(QUARANTINED),
-            scope.recounted(unmatched),
-        )
-        .correlate(source)
-        .exists()
-    )

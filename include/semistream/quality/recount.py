@@ -21,7 +21,6 @@ from semistream.positions import Kind
 from semistream.quality.scope import Scope, Stream
 from semistream.quality.staging import Sources, Staging
 from semistream.streaming.sources.contract import INFERRED, CannotRecount, Part, Recount
-from semistream.warehouse.bulk import bulk_insert
 from semistream.warehouse.ids import shorten, stream_ids
 from semistream.warehouse.ledger import parts_of
 from semistream.warehouse.schema import load_files
@@ -54,9 +53,7 @@ def stage_sources(
             for c in commits
             if c.drain == Kind.BATCH
         ]
-        found = _stage(
-            staging, columns, len(stream.ids), parts, f"_{stream.name}" if stream.name else ""
-        )
+        found = _stage(staging, columns, stream, parts)
     except CannotRecount as e:
         staging.reserve(
             f"The source was not counted again: {e}. Rows read are checked "
@@ -86,21 +83,12 @@ def read_tuples(
 
 
 def _stage(
-    staging: Staging, columns: Columns, ids: int, parts: list[tuple[int, list[Recount]]], side: str
+    staging: Staging, columns: Columns, stream: Stream, parts: list[tuple[int, list[Recount]]]
 ) -> Sources:
-    counts = staging.table(
-        f"sources{side}",
-        Column("batch", BigInteger),
-        Column("source", Text),
-        Column("rows_in_source", BigInteger),
-    )
-    names = tuple(columns)
-    places = staging.table(
-        f"places{side}", Column("place", BigInteger), Column("path", LongString())
-    )
+    names, ids = tuple(columns), len(stream.ids)
     tuples = (
         staging.table(
-            f"ids{side}",
+            stream.named("ids"),
             Column("quality_batch", BigInteger),
             Column("quality_place", BigInteger),
             *(Column(quoted(name), kind) for name, kind in columns.items()),
@@ -111,22 +99,28 @@ def _stage(
     )
     counted = []
     for batch, each in parts:
-        rows = 0
+        rows, files = 0, [Path(part.label).name for part in each]
         for number, part in enumerate(each):
             for n, found in part.read(names):
                 rows += n
                 if tuples is not None and len(found):
-                    with staging.engine.begin() as connection:
-                        bulk_insert(
-                            connection,
-                            tuples,
-                            with_stream_id(batch, found, ids, arrow_schema(tuples), number),
-                        )
-        counted.append((batch, _label(each), rows))
-    staging.insert(counts, counted)
-    staging.insert(
-        places,
-        (
+                    staging.write(
+                        tuples, with_stream_id(batch, found, ids, arrow_schema(tuples), number)
+                    )
+        more = f" and {len(files) - 3} more" if len(files) > 3 else ""
+        counted.append((batch, ", ".join(files[:3]) + more, rows))
+    counts = staging.table(
+        stream.named("sources"),
+        Column("batch", BigInteger),
+        Column("source", Text),
+        Column("rows_in_source", BigInteger),
+        rows=counted,
+    )
+    places = staging.table(
+        stream.named("places"),
+        Column("place", BigInteger),
+        Column("path", LongString()),
+        rows=(
             (batch * PLACES + number, part.label)
             for batch, each in parts
             for number, part in enumerate(each)
@@ -138,57 +132,35 @@ def _stage(
     return Sources(counts, tuples, places)
 
 
-def _part_of_source(
-    engine: sa.Engine, commit: sa.Row, side: int | None
-) -> tuple[dict[str, Any], list[str]]:
-    """Return the ``source_offsets`` of a stream, and the paths of the batch's files. Raises
-    CannotRecount."""
-    parts = parts_of(json.loads(commit.source_offsets))
-    offsets: dict[str, Any] = parts[side or 0]
-    if not (count := offsets.get("files", 0)):
-        return offsets, []
-    first = parts[0].get("files", 0) if side else 0
-    f = load_files.c
-    with engine.connect() as connection:
-        paths = list(
-            connection.scalars(
-                select(f.path)
-                .where(
-                    f.app == commit.app,
-                    f.batch == commit.batch,
-                    f.number >= first,
-                    f.number < first + count,
-                )
-                .order_by(f.number)
-            )
-        )
-    if len(paths) < count:
-        raise CannotRecount(
-            f"{count - len(paths)} source files of batch {commit.batch} are gone, "
-            f"and their names forgotten"
-        )
-    return offsets, paths
-
-
 def _recounts(
     engine: sa.Engine, commit: sa.Row, side: int | None, stream: StreamSpec
 ) -> list[Recount]:
     """Return the splits of the source that a batch read, to be read again. Raises
     CannotRecount."""
+    parts, f = parts_of(json.loads(commit.source_offsets)), load_files.c
+    offsets: dict[str, Any] = parts[side or 0]
+    count, first = offsets.get("files", 0), parts[0].get("files", 0) if side else 0
+    mine = select(f.path).where(f.app == commit.app, f.batch == commit.batch)
+    with engine.connect() as connection:
+        files = connection.scalars(
+            mine.where(f.number >= first, f.number < first + count).order_by(f.number)
+        ).all()
+    if len(files) < count:
+        raise CannotRecount(
+            f"{count - len(files)} source files of batch {commit.batch} are gone, "
+            f"and their names forgotten"
+        )
+    # of the format that was read, which may not be the job's any more
+    given = stream.model_copy(update={"format": offsets.get("format") or stream.format})
+    return _splits(engine, given, Part.of(offsets, files))
+
+
+def _splits(engine: sa.Engine, stream: StreamSpec, part: Part) -> list[Recount]:
     # imported only here: it imports Numba, which other checks do not need
     from semistream.streaming.sources.registry import find_source
 
-    offsets, files = _part_of_source(engine, commit, side)
-    # of the format that was read, which may not be the job's any more
-    source = find_source(
-        stream.model_copy(update={"format": offsets.get("format") or stream.format})
-    )
-    return [source.recount(split, engine) for split in source.splits(Part.of(offsets, files))]
-
-
-def _label(parts: list[Recount]) -> str:
-    names = [Path(part.label).name for part in parts]
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    source = find_source(stream)
+    return [source.recount(split, engine) for split in source.splits(part)]
 
 
 def with_stream_id(
@@ -251,8 +223,5 @@ def ids_of_file(
     file: Path, stream: StreamSpec, engine: sa.Engine
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Yield (rows, their ids) of one file, as for the file of a batch. Raises CannotRecount."""
-    from semistream.streaming.sources.registry import find_source
-
-    source = find_source(stream)
-    for split in source.splits(Part(None, None, (str(file),))):
-        yield from source.recount(split, engine).read(stream.id)
+    for split in _splits(engine, stream, Part(None, None, (str(file),))):
+        yield from split.read(stream.id)

@@ -15,14 +15,13 @@ from typing import Any
 
 import pyarrow as pa
 import sqlalchemy as sa
-from sqlalchemy import BigInteger, Column, and_, func, select
-from sqlalchemy.sql import ColumnElement, Subquery
+from sqlalchemy import BigInteger, Column, ColumnElement, Subquery, and_, func, select
 
 from semistream.quality.checks import Check
 from semistream.quality.recount import PLACES, with_stream_id
 from semistream.quality.scope import Scope, Stream
 from semistream.quality.staging import Sources, Staging, typed
-from semistream.warehouse.bulk import bulk_insert, fetch
+from semistream.warehouse.bulk import fetch
 from semistream.warehouse.load_ids import batch_of
 from semistream.warehouse.schema import load_files, unmatched
 from semistream.warehouse.tables import arrow_schema, quoted
@@ -55,33 +54,24 @@ def unique_ids(
 
 
 def _unique_ids(found: Repeated, stream: Stream, recounted: bool) -> Check:
-    side = f"{stream.name} " if stream.name else ""
     how = (
         ""
         if recounted
         else " The source cannot be read again: counted is what the warehouse "
         "has of it, so that a tuple that was loaded twice is here too."
     )
-    r, first, last = found.table.c, found.places.alias("first"), found.places.alias("last")
-    named = (
-        select(
-            r.stream_id,
-            r.times.label("times_in_source"),
-            _batch(r.first_place).label("first_batch"),
-            first.c.path.label("first_file"),
-            _batch(r.last_place).label("last_batch"),
-            last.c.path.label("last_file"),
-        )
-        .select_from(
-            found.table.outerjoin(first, first.c.place == r.first_place).outerjoin(
-                last, last.c.place == r.last_place
-            )
-        )
-        .order_by(r.first_place, r.last_place, r.stream_id)
-    )
+    f = _with_files(found.table, found.places).c
+    named = select(
+        f.stream_id,
+        f.times.label("times_in_source"),
+        _batch(f.first_place).label("first_batch"),
+        f.first_file,
+        _batch(f.last_place).label("last_batch"),
+        f.last_file,
+    ).order_by(f.first_place, f.last_place, f.stream_id)
     return Check(
         stream.named("unique_ids"),
-        f"No id comes twice in the {side}source",
+        f"No id comes twice in the {stream.word}source",
         f"A tuple is identified by {', '.join(stream.ids)}.{how} {found.told}".strip(),
         named,
         "Where a file came twice, under another name: take one copy out of the source, `semistream "
@@ -92,33 +82,38 @@ def _unique_ids(found: Repeated, stream: Stream, recounted: bool) -> Check:
     )
 
 
+def _with_files(table: sa.Table, places: sa.Table) -> Subquery:
+    """Select the repeated ids with the names of their places: first_file, last_file."""
+    t, first, last = table.c, places.alias("first"), places.alias("last")
+    return (
+        select(*t, first.c.path.label("first_file"), last.c.path.label("last_file"))
+        .outerjoin_from(table, first, first.c.place == t.first_place)
+        .outerjoin(last, last.c.place == t.last_place)
+        .subquery("with_files")
+    )
+
+
 def stage_repeated(
     staging: Staging, scope: Scope, stream: Stream, sources: Sources | None
 ) -> Repeated:
     """Stage the repeated ids, counted in the source, or in the warehouse where the source was not
     recounted."""
-    suffix = f"_{stream.name}" if stream.name else ""
     if sources is None or sources.ids is None or sources.places is None:
-        recent = _loaded(staging, scope, stream, suffix)
+        recent = _loaded(staging, scope, stream)
         places = staging.table(
-            f"loaded_places{suffix}", Column("place", BigInteger), Column("path", LongString())
+            stream.named("loaded_places"), Column("place", BigInteger), Column("path", LongString())
         )
     else:
         recent, places = sources.ids, sources.places
     table = staging.table(
-        f"repeated{suffix}",
+        stream.named("repeated"),
         Column("stream_id", KeyString()),
         *(Column(n, BigInteger) for n in ("times", "first_place", "last_place")),
     )
-    with staging.engine.begin() as connection:
-        connection.execute(
-            table.insert().from_select(
-                [c.name for c in table.columns], _repeated(scope, stream, recent)
-            )
-        )
-        count = connection.scalar(select(func.count()).select_from(table)) or 0
-    if count:
-        _name_batches(staging, scope, table, places)
+    staging.fill(table, _repeated(scope, stream, recent))
+    if not (count := staging.count(table)):
+        return Repeated(table, places, "")
+    _name_batches(staging, scope, table, places)
     return Repeated(table, places, _told(staging, table, places, count))
 
 
@@ -185,7 +180,7 @@ def _kept_before(scope: Scope, stream: Stream, recent: sa.Table) -> Subquery:
             _place(func.min(u.load_id)).label("first_place"),
         )
         .where(
-            *_mine(scope, stream),
+            scope.kept(stream),
             scope.before(unmatched),
             u.stream_id.in_(select(recent.c.quality_id)),
         )
@@ -217,19 +212,18 @@ def _copies(scope: Scope, stream: Stream, *where: ColumnElement[bool]) -> Subque
     )
 
 
-def _loaded(staging: Staging, scope: Scope, stream: Stream, suffix: str) -> sa.Table:
+def _loaded(staging: Staging, scope: Scope, stream: Stream) -> sa.Table:
     """Stage the tuples as ``sources.stage_sources`` does, but from the warehouse."""
     kinds = {i: scope.fact.c[of].type for i, of in stream.ids.items()}
     table = staging.table(
-        f"loaded{suffix}",
+        stream.named("loaded"),
         Column("quality_place", BigInteger),
         *(Column(quoted(i), kind) for i, kind in kinds.items()),
         Column("quality_id", KeyString()),
     )
     schema = arrow_schema(table)
     for batch in _loaded_tuples(staging, scope, stream, schema):
-        with staging.engine.begin() as connection:
-            bulk_insert(connection, table, batch)
+        staging.write(table, batch)
     staging.index(table, *stream.ids)
     staging.index(table, "quality_id")
     return table
@@ -251,7 +245,7 @@ def _loaded_tuples(
                 pa.array(places, pa.int64()),
             )
     kept = select(u.load_id, u.stream_id, u.tuple).where(
-        *_mine(scope, stream), u.stream_id.is_not(None), scope.recounted(unmatched)
+        scope.kept(stream), u.stream_id.is_not(None), scope.recounted(unmatched)
     )
     with staging.engine.connect() as connection:
         result = connection.execution_options(yield_per=ROWS).execute(kept)
@@ -280,11 +274,6 @@ def _ids_of(stream_id: str, kept: dict[str, Any], scope: Scope, stream: Stream) 
         return dict.fromkeys(stream.ids)
 
 
-def _mine(scope: Scope, stream: Stream) -> list[ColumnElement[bool]]:
-    u = unmatched.c
-    return [u.fact_table == scope.fact_name, *([] if not stream.name else [u.side == stream.name])]
-
-
 def _place(load_id: Any) -> Any:
     """Return the place of a whole batch. Takes a number, an array or a column."""
     return batch_of(load_id) * PLACES
@@ -297,22 +286,12 @@ def _batch(place: ColumnElement[int]) -> ColumnElement[int]:
 def _name_batches(staging: Staging, scope: Scope, table: sa.Table, places: sa.Table) -> None:
     """Add the names of places that are whole batches: the batch's file, or one of several."""
     f, p, t = load_files.c, places.c, table.c
-    with staging.engine.connect() as connection:
-        known = set(connection.scalars(select(p.place)))
-        told = {
-            place
-            for row in connection.execute(select(t.first_place, t.last_place).distinct())
-            for place in row
-        } - known
-        files = (
-            connection.execute(
-                select(f.batch, func.count(), func.min(f.path))
-                .where(f.app == scope.app)
-                .group_by(f.batch)
-            ).all()
-            if told
-            else []
-        )
+    told = {
+        place
+        for row in staging.all(select(t.first_place, t.last_place).distinct())
+        for place in row
+    }.difference(staging.scalars(select(p.place)))
+    files = select(f.batch, func.count(), func.min(f.path)).where(f.app == scope.app)
     staging.insert(
         places,
         [
@@ -320,41 +299,24 @@ def _name_batches(staging: Staging, scope: Scope, table: sa.Table, places: sa.Ta
                 batch * PLACES,
                 path if count == 1 else f"{path}, or another of the batch's {count} files",
             )
-            for batch, count, path in files
+            for batch, count, path in (staging.all(files.group_by(f.batch)) if told else ())
             if batch * PLACES in told
         ],
     )
 
 
 def _told(staging: Staging, table: sa.Table, places: sa.Table, count: int) -> str:
-    if not count:
-        return ""
-    t, first, last = table.c, places.alias("first"), places.alias("last")
-    pairs = (
-        select(
-            t.first_place,
-            t.last_place,
-            first.c.path,
-            last.c.path.label("other"),
-            func.count().label("ids"),
-        )
-        .select_from(
-            table.outerjoin(first, first.c.place == t.first_place).outerjoin(
-                last, last.c.place == t.last_place
-            )
-        )
-        .group_by(t.first_place, t.last_place, first.c.path, last.c.path)
-        .order_by(sa.desc("ids"), t.first_place, t.last_place)
+    f = _with_files(table, places).c
+    pair = [f.first_place, f.last_place, f.first_file, f.last_file]
+    rows = staging.all(
+        select(*pair, func.count().label("ids"))
+        .group_by(*pair)
+        .order_by(sa.desc("ids"), f.first_place, f.last_place)
+        .limit(PLACES_TOLD + 1)
     )
-    with staging.engine.connect() as connection:
-        rows = connection.execute(pairs).fetchmany(PLACES_TOLD + 1)
-        some = list(
-            connection.scalars(
-                select(t.stream_id)
-                .order_by(t.first_place, t.last_place, t.stream_id)
-                .limit(IDS_TOLD)
-            )
-        )
+    some = staging.scalars(
+        select(f.stream_id).order_by(f.first_place, f.last_place, f.stream_id).limit(IDS_TOLD)
+    )
     parts = [_pair(row) for row in rows[:PLACES_TOLD]]
     more = "; others elsewhere" if len(rows) > PLACES_TOLD else ""
     return (
@@ -366,7 +328,7 @@ def _told(staging: Staging, table: sa.Table, places: sa.Table, count: int) -> st
 def _pair(row: sa.Row) -> str:
     first, last = (
         path or f"batch {place // PLACES}"
-        for path, place in ((row.path, row.first_place), (row.other, row.last_place))
+        for path, place in ((row.first_file, row.first_place), (row.last_file, row.last_place))
     )
     return f"{row.ids:,} " + (
         f"within {first}" if row.first_place == row.last_place else f"in {first} and in {last}"

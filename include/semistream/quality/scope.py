@@ -8,18 +8,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import sqlalchemy as sa
-from sqlalchemy import and_, func, select
-from sqlalchemy.sql import ColumnElement, FromClause
+from sqlalchemy import ColumnElement, FromClause, and_, func, or_, select
 
 from semistream.errors import ConfigError
 from semistream.job import SIDES, AnyJob, Job, SideSpec, StreamSpec
 from semistream.job import Role as JobRole
 from semistream.master.published import snapshot_root
 from semistream.positions import START, Position
-from semistream.reasons import Reason
+from semistream.reasons import QUARANTINED, Reason
 from semistream.warehouse.ledger import app_number
 from semistream.warehouse.load_ids import app_loads, first_load, last_load
-from semistream.warehouse.schema import load_batches, load_commits, load_inputs
+from semistream.warehouse.schema import load_batches, load_commits, load_inputs, unmatched
 from semistream.warehouse.tables import dimension_name, existing_table
 
 UNPUBLISHED = "not published yet"  # stands for a version of the master data
@@ -37,16 +36,31 @@ class Range:
     source_first: Position | None
     commits: int
 
-    def until(self, table: FromClause) -> ColumnElement[bool]:
-        """Return the condition for rows of this app up to `last`. The table has load_id, or app,
-        batch and drain."""
+    def _within(self, table: FromClause, first: Position) -> ColumnElement[bool]:
+        """Return the condition for rows of this app after `first` up to `last`. The table has
+        load_id, or app, batch and drain."""
         if "load_id" in table.c:
             return table.c.load_id.between(
-                first_load(self.number, START), last_load(self.number, self.last)
+                last_load(self.number, first) + 1, last_load(self.number, self.last)
             )
         return and_(
-            table.c.app == self.app, table.c.batch <= self.last[0], _at(table) <= _number(self.last)
+            table.c.app == self.app,
+            table.c.batch.between(first[0], self.last[0]),
+            _at(table) > _number(first),
+            _at(table) <= _number(self.last),
         )
+
+    def until(self, table: FromClause) -> ColumnElement[bool]:
+        """Return the condition for rows of this app up to `last`."""
+        return self._within(table, START)
+
+    def holds(self, table: FromClause) -> ColumnElement[bool]:
+        """Return the condition for rows of the verified batches."""
+        return self._within(table, self.first or START)
+
+    def after(self, table: FromClause) -> ColumnElement[bool]:
+        """Return the condition for rows, with batch and drain, after `first`."""
+        return _at(table) > _number(self.first or START)
 
     def recounted(self, table: FromClause) -> ColumnElement[bool]:
         """Return the condition for rows of loads that can contain tuples of the recounted part of
@@ -65,21 +79,6 @@ class Range:
     def settled(self) -> int:
         """The greatest load_id up to which no tuple waited, before the first verified load."""
         return last_load(self.number, self.source_first or START)
-
-    def after(self, table: FromClause) -> ColumnElement[bool]:
-        if self.first is None:
-            return sa.true()
-        if "load_id" in table.c:
-            return table.c.load_id > last_load(self.number, self.first)
-        return and_(table.c.batch >= self.first[0], _at(table) > _number(self.first))
-
-    def holds(self, table: FromClause) -> ColumnElement[bool]:
-        """Return the condition for rows of the verified batches."""
-        if "load_id" in table.c and self.first is not None:
-            return table.c.load_id.between(
-                last_load(self.number, self.first) + 1, last_load(self.number, self.last)
-            )
-        return and_(self.until(table), self.after(table))
 
 
 @dataclass(frozen=True)
@@ -110,6 +109,11 @@ class Stream:
         """Return the name of a check or table that is this stream's own."""
         return f"{self.name}_{what}" if self.name else what
 
+    @property
+    def word(self) -> str:
+        """The stream's name as a word before another, empty for the only stream."""
+        return f"{self.name} " if self.name else ""
+
 
 @dataclass(frozen=True)
 class Role:
@@ -123,6 +127,7 @@ class Role:
     business_key: tuple[str, ...]
     unique: bool  # whether a stream tuple matches one master row at most
     left: bool
+    max_unmatched: float
     version: str  # the version of the master data that the dimension table has
     snapshots: Path  # the directory of the master data's versions
     versions: dict[Position, str] = field(default_factory=dict)
@@ -166,6 +171,13 @@ class Role:
         others = select(i.load_id).where(i.role == self.name, i.version != self.version)
         return table.c.load_id.not_in(others) if len({*self.versions.values()}) > 1 else sa.true()
 
+    def differ(self, facts: FromClause, master: FromClause) -> ColumnElement[bool]:
+        """Return the condition for facts that have no master row, or other values than it."""
+        return or_(
+            master.c[self.surrogate].is_(None),
+            *(facts.c[a].is_distinct_from(master.c[m]) for a, m in self.added.items()),
+        )
+
     def loads(self) -> FromClause:
         """Return the loads joined with this role, with the columns of ``load_batches`` and the
         master data's version."""
@@ -203,6 +215,19 @@ class Scope(Range):
     def waiting(self) -> int:
         return sum(stream.waiting for stream in self.streams)
 
+    def kept(self, stream: Stream | None = None) -> ColumnElement[bool]:
+        """Return the condition for rows of ``unmatched`` that belong to the fact table, or to one
+        of its streams."""
+        mine = unmatched.c.fact_table == self.fact_name
+        return mine & (unmatched.c.side == stream.name) if stream and stream.name else mine
+
+    def refused(self, stream: Stream, tuples: sa.Table) -> ColumnElement[bool]:
+        """Return the condition for tuples, with quality_id, that were written to ``unmatched``
+        without being joined."""
+        u = unmatched.c
+        mine = and_(self.kept(stream), u.reason.in_(QUARANTINED), self.recounted(unmatched))
+        return select(1).where(mine, u.stream_id == tuples.c.quality_id).correlate(tuples).exists()
+
 
 def _at(table: FromClause) -> ColumnElement[int]:
     return table.c.batch * 2 + table.c.drain
@@ -227,22 +252,6 @@ def committed(connection: sa.Connection, app: str) -> list[sa.Row]:
             f"Apps that have: {', '.join(known) or 'none; load something first'}.",
         )
     return commits
-
-
-def drained_until(connection: sa.Connection, app: str, at: Position | None) -> Position | None:
-    """Return the last position up to `at` after which no tuple waited."""
-    if at is None:
-        return None
-    b = load_batches.c
-    found = connection.execute(
-        select(b.batch, b.drain)
-        .where(b.app == app, b.batch * 2 + b.drain <= _number(at))
-        .group_by(b.batch, b.drain)
-        .having(func.sum(b.waiting) == 0)
-        .order_by(b.batch.desc(), b.drain.desc())
-        .limit(1)
-    ).first()
-    return None if found is None else (found.batch, found.drain)
 
 
 def added_columns(fact: sa.Table, dimension: sa.Table, role: JobRole) -> dict[str, str]:
@@ -309,12 +318,21 @@ def range_of(
     connection: sa.Connection, app: str, commits: Sequence[sa.Row], first: Position | None
 ) -> Range:
     """Return the range of the verified `commits`, in order."""
+    b = load_batches.c
+    drained = connection.execute(
+        select(b.batch, b.drain)
+        .where(b.app == app, b.batch * 2 + b.drain <= _number(first or START))
+        .group_by(b.batch, b.drain)
+        .having(func.sum(b.waiting) == 0)
+        .order_by(b.batch.desc(), b.drain.desc())
+        .limit(1)
+    ).first()
     return Range(
         app,
         app_number(connection, app) or 0,
         first,
         (commits[-1].batch, commits[-1].drain),
-        drained_until(connection, app, first),
+        None if drained is None else (drained.batch, drained.drain),
         len(commits),
     )
 
@@ -437,6 +455,7 @@ def _role(
         business_key,
         is_unique(connection, dimension, list(role.key), business_key),
         left,
+        role.max_unmatched,
         versions.get(of.last, "") if version is None else version,
         snapshot_root(snapshots, role.dimension.name, role.key),
         versions,

@@ -12,9 +12,10 @@ import json
 import os
 import re
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import date, datetime
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
+from datetime import time as time_of_day
 from decimal import Decimal
 from itertools import islice
 from typing import Any
@@ -24,12 +25,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import sqlalchemy as sa
-from sqlalchemy import BigInteger, Column, Index, Integer, String, and_, insert, select
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    FromClause,
+    Index,
+    Integer,
+    String,
+    and_,
+    func,
+    insert,
+    select,
+)
 
-from semistream.positions import START
 from semistream.quality.scope import Role, Scope
 from semistream.warehouse.bulk import bulk_insert
-from semistream.warehouse.dialects import system_of
+from semistream.warehouse.dialects import name_length, system_of, table_options
 from semistream.warehouse.load_ids import last_load
 from semistream.warehouse.schema import NAME, load_batches, load_inputs, unmatched
 from semistream.warehouse.types import KeyString, LongString
@@ -80,8 +91,6 @@ class Sample:
     facts: sa.Table
     unmatched: sa.Table
     master: sa.Table
-    fact_count: int
-    unmatched_count: int
     seed: int
 
 
@@ -108,34 +117,49 @@ class Staging:
     def __exit__(self, *_: object) -> None:
         self.metadata.drop_all(self.engine)
 
-    def table(self, name: str, *columns: Column) -> sa.Table:
-        table = sa.Table(
-            f"{self.prefix}_{name}",
-            self.metadata,
-            *columns,
-            mysql_engine="InnoDB",
-            mysql_charset="utf8mb4",
-        )
+    def table(self, name: str, *columns: Column, rows: Iterable[Sequence[Any]] = ()) -> sa.Table:
+        """Make a table with these rows."""
+        table = sa.Table(f"{self.prefix}_{name}", self.metadata, *columns, **table_options())
         table.create(self.engine)
+        self.insert(table, rows)
         return table
 
-    def insert(self, table: sa.Table, rows: Iterable[Sequence[Any]]) -> int:
-        """Insert rows in several short transactions, because a loader may be waiting to write.
-        Return their number."""
-        names, count = [c.name for c in table.columns], 0
-        rows = iter(rows)
+    def insert(self, table: sa.Table, rows: Iterable[Sequence[Any]]) -> None:
+        """Insert rows in several short transactions, because a loader may be waiting to write."""
+        names, rows = [c.name for c in table.columns], iter(rows)
         while chunk := list(islice(rows, ROWS_AT_ONCE)):
             with self.engine.begin() as connection:
                 connection.execute(
                     insert(table), [dict(zip(names, row, strict=True)) for row in chunk]
                 )
-            count += len(chunk)
-        return count
+
+    def fill(self, table: sa.Table, query: sa.Select, *columns: str) -> None:
+        """Insert the rows of a query, whose columns are those of the table, or these."""
+        with self.engine.begin() as connection:
+            connection.execute(table.insert().from_select(columns or table.columns.keys(), query))
+
+    def write(self, table: sa.Table, rows: pa.RecordBatch | pa.Table) -> None:
+        """Insert Arrow's rows in bulk."""
+        with self.engine.begin() as connection:
+            bulk_insert(connection, table, rows)
+
+    def all(self, query: sa.Select) -> Sequence[sa.Row]:
+        """Return the rows of a query."""
+        with self.engine.connect() as connection:
+            return connection.execute(query).all()
+
+    def scalars(self, query: sa.Select) -> list[Any]:
+        """Return the first column of a query's rows."""
+        return [row[0] for row in self.all(query)]
+
+    def count(self, table: FromClause) -> int:
+        """Return the number of rows of a table or a subquery."""
+        return self.scalars(select(func.count()).select_from(table))[0]
 
     def index(self, table: sa.Table, *columns: str) -> None:
         # an index name must be unique in the whole SQLite database
         Index(
-            f"ix_{table.name}_{len(table.indexes)}"[:64],
+            f"ix_{table.name}_{len(table.indexes)}"[: name_length()],
             *system_of(self.engine).indexable([table.c[c] for c in columns]),
         ).create(self.engine)
 
@@ -177,25 +201,20 @@ def stage_by_id(staging: Staging, scope: Scope) -> sa.Table:
 def copy_facts(staging: Staging, scope: Scope, table: sa.Table) -> None:
     """Copy the table's columns from the facts of those loads that can contain tuples of the
     recounted part of the source."""
-    f, names = scope.fact, [c.name for c in table.columns]
-    after = last_load(scope.number, scope.source_first or START)
-    with staging.engine.connect() as connection:
-        b = load_batches.c
-        loads = connection.execute(
-            select(b.load_id, b.output_rows)
-            .where(scope.until(load_batches), b.load_id > after)
-            .order_by(b.load_id)
-        ).all()
+    f, b, after = scope.fact, load_batches.c, scope.settled
     rows, ends = 0, list[int]()
-    for load in loads:
+    for load in staging.all(
+        select(b.load_id, b.output_rows)
+        .where(scope.until(load_batches), b.load_id > after)
+        .order_by(b.load_id)
+    ):
         rows += load.output_rows
         if rows >= FACTS_AT_ONCE:
             rows = 0
             ends.append(load.load_id)
     for end in [*ends, last_load(scope.number, scope.last)]:
-        with staging.engine.begin() as connection:
-            some = select(*(f.c[n] for n in names)).where(f.c.load_id > after, f.c.load_id <= end)
-            connection.execute(table.insert().from_select(names, some))
+        some = select(*(f.c[c.name] for c in table.columns))
+        staging.fill(table, some.where(f.c.load_id > after, f.c.load_id <= end))
         after = end
 
 
@@ -205,14 +224,13 @@ def stage_sample(staging: Staging, scope: Scope, role: Role, size: int, seed: in
     if not size or not scope.ids:
         return None
     rng = np.random.default_rng(seed)
-    facts, fact_count = _sample_facts(staging, scope, role, size, rng)
-    others, unmatched_count = _sample_unmatched(staging, scope, role, size, rng)
-    master = master_table(staging, role, role.staged("master"))
-    sample = Sample(facts, others, master, fact_count, unmatched_count, seed)
+    facts = _sample_facts(staging, scope, role, size, rng)
+    others = _sample_unmatched(staging, scope, role, size, rng)
+    sample = Sample(facts, others, master_table(staging, role, role.staged("master")), seed)
     _stage_dimension(staging, scope, role, sample)
     for version in sorted({v for v in role.versions.values() if v != role.version}):
-        sample = _stage_snapshot(staging, scope, role, sample, version)
-    staging.index(master, role.surrogate)
+        _stage_snapshot(staging, scope, role, sample, version)
+    staging.index(sample.master, role.surrogate)
     return sample
 
 
@@ -222,7 +240,7 @@ def _compared(role: Role) -> list[str]:
 
 def _sample_facts(
     staging: Staging, scope: Scope, role: Role, size: int, rng: np.random.Generator
-) -> tuple[sa.Table, int]:
+) -> sa.Table:
     """Draw facts in two stages, first loads from the ledger, then rows of these, so that the cost
     does not grow with the table."""
     loads = role.loads()
@@ -233,98 +251,75 @@ def _sample_facts(
         Column("quality_version", NAME),
         *(Column(i, scope.fact.c[i].type) for i in scope.ids),
     )
-    with staging.engine.connect() as connection:
-        parts = connection.execute(
-            select(loads.c.load_id, loads.c.output_rows.label("n"), loads.c.version)
-            .where(scope.holds(loads), loads.c.output_rows > 0)
-            .order_by(loads.c.load_id)
-        ).all()
-        if len(parts) > PARTITIONS_SAMPLED:
-            weights = np.array([p.n for p in parts], float)
-            parts = [
-                parts[i]
-                for i in sorted(
-                    rng.choice(len(parts), PARTITIONS_SAMPLED, False, weights / weights.sum())
-                )
-            ]
-        count = staging.insert(table, _draw(connection, scope, parts, size, rng))
+    parts = staging.all(
+        select(loads.c.load_id, loads.c.output_rows.label("n"), loads.c.version)
+        .where(scope.holds(loads), loads.c.output_rows > 0)
+        .order_by(loads.c.load_id)
+    )
+    if len(parts) > PARTITIONS_SAMPLED:
+        weights = np.array([p.n for p in parts], float)
+        some = rng.choice(len(parts), PARTITIONS_SAMPLED, False, weights / weights.sum())
+        parts = [parts[i] for i in sorted(some)]
+    staging.insert(table, _draw(staging, scope, parts, size, rng))
     staging.index(table, "quality_version")
     staging.analyze(table)
-    return table, count
+    return table
 
 
 def _draw(
-    connection: sa.Connection,
-    scope: Scope,
-    parts: Sequence[sa.Row],
-    size: int,
-    rng: np.random.Generator,
-) -> list[tuple]:
-    """Return (load_id, load_row, version, *ids) of rows whose numbers are drawn. A row that is gone
+    staging: Staging, scope: Scope, parts: Sequence[sa.Row], size: int, rng: np.random.Generator
+) -> Iterator[tuple]:
+    """Yield (load_id, load_row, version, *ids) of rows whose numbers are drawn. A row that is gone
     is skipped: other checks report it."""
-    f, total, start = scope.fact, sum(p.n for p in parts), 0
-    wanted = (
-        np.sort(rng.choice(total, min(size, total), replace=False))
-        if total
-        else np.zeros(0, np.int64)
-    )
-    out: list[tuple] = []
+    f, start, wanted = scope.fact, 0, _chosen(sum(p.n for p in parts), size, rng)
     for part in parts:
         chosen = wanted[(start <= wanted) & (wanted < start + part.n)] - start
         rows = select(f.c.load_row, *(f.c[i] for i in scope.ids)).where(
             f.c.load_id == part.load_id, f.c.load_row.in_(chosen.tolist())
         )
-        out += [
-            (part.load_id, row[0], part.version, *row[1:])
-            for row in connection.execute(rows.order_by(f.c.load_row))
-        ]
+        for row in staging.all(rows.order_by(f.c.load_row)):
+            yield part.load_id, row[0], part.version, *row[1:]
         start += part.n
-    return out
+
+
+def _chosen(total: int, size: int, rng: np.random.Generator) -> np.ndarray:
+    """Draw numbers below ``total``, int64[at most size], in order."""
+    return np.sort(rng.choice(max(total, 1), min(size, total), replace=False))
 
 
 def _sample_unmatched(
     staging: Staging, scope: Scope, role: Role, size: int, rng: np.random.Generator
-) -> tuple[sa.Table, int]:
-    u, i, masters = unmatched.c, load_inputs.c, list(role.on.values())
+) -> sa.Table:
+    u, i = unmatched.c, load_inputs.c
     table = staging.table(
         role.staged("unmatched"),
         Column("quality_id", KeyString()),
         Column("load_id", BigInteger),
         Column("quality_version", NAME),
-        *(Column(f"key_{i}", _any_length(role.dimension.c[m].type)) for i, m in enumerate(masters)),
+        # a master key is no longer than an index allows; that of a tuple without a match may be
+        *(
+            Column(f"key_{i}", LongString() if isinstance(kind, String) else kind)
+            for i, kind in enumerate(role.dimension.c[m].type for m in role.on.values())
+        ),
     )
-    mine = and_(scope.holds(unmatched), u.fact_table == scope.fact_name, role.lacks(unmatched))
-    with staging.engine.connect() as connection:
-        keys = (
-            connection.execute(
-                select(u.load_id, u.load_row).where(mine).order_by(u.load_id, u.load_row)
-            )
-            .tuples()
-            .all()
+    mine = and_(scope.holds(unmatched), scope.kept(), role.lacks(unmatched))
+    keys = staging.all(select(u.load_id, u.load_row).where(mine).order_by(u.load_id, u.load_row))
+    chosen = [tuple(keys[n]) for n in _chosen(len(keys), size, rng)]
+    rows = staging.all(
+        select(u.stream_id, u.load_id, i.version, u.tuple)
+        .select_from(
+            unmatched.outerjoin(load_inputs, and_(i.load_id == u.load_id, i.role == role.name))
         )
-        chosen = (
-            [
-                keys[i]
-                for i in sorted(rng.choice(len(keys), min(size, len(keys)), replace=False).tolist())
-            ]
-            if keys
-            else []
-        )
-        these = sa.tuple_(u.load_id, u.load_row).in_(chosen)
-        rows = connection.execute(
-            select(u.stream_id, u.load_id, i.version, u.tuple)
-            .select_from(
-                unmatched.outerjoin(load_inputs, and_(i.load_id == u.load_id, i.role == role.name))
-            )
-            .where(these)
-        ).all()
+        .where(sa.tuple_(u.load_id, u.load_row).in_(chosen))
+    )
     tuples = (json.loads(row._mapping["tuple"]) for row in rows)
     keyed = (
         [typed(t.get(s), role.dimension.c[m].type) for s, m in role.on.items()] for t in tuples
     )
-    return table, staging.insert(
+    staging.insert(
         table, [(*row[:2], row[2] or "", *key) for row, key in zip(rows, keyed, strict=True)]
     )
+    return table
 
 
 def drawn_facts(scope: Scope, sample: Sample) -> sa.ColumnElement[bool]:
@@ -337,7 +332,6 @@ def _stage_dimension(staging: Staging, scope: Scope, role: Role, sample: Sample)
     """Stage the master rows of the current version that have the sample's keys; the database joins
     them."""
     d, f, s, u = role.dimension, scope.fact, sample.facts, sample.unmatched
-    names = _compared(role)
     same_key = and_(*(f.c[a] == d.c[b] for a, b in role.on.items()))
     same_other = and_(*(u.c[f"key_{i}"] == d.c[b] for i, b in enumerate(role.on.values())))
     for table, joined in (
@@ -345,43 +339,33 @@ def _stage_dimension(staging: Staging, scope: Scope, role: Role, sample: Sample)
         (u, u.join(d, same_other)),
     ):
         rows = (
-            select(table.c.quality_version, *(d.c[n] for n in names))
+            select(table.c.quality_version, *(d.c[n] for n in _compared(role)))
             .distinct()
             .select_from(joined)
             .where(table.c.quality_version == role.version)
         )
-        with staging.engine.begin() as connection:
-            connection.execute(
-                sample.master.insert().from_select(["quality_version", *names], rows)
-            )
+        staging.fill(sample.master, rows)
 
 
 def _stage_snapshot(
     staging: Staging, scope: Scope, role: Role, sample: Sample, version: str
-) -> Sample:
+) -> None:
     """Stage the master rows of an older version that have the sample's keys, read from its
     snapshot. If the snapshot is lost, remove the version's rows from the sample."""
     s, u, f = sample.facts, sample.unmatched, scope.fact
     stream_key, master_key = next(iter(role.on.items()))
-    with staging.engine.connect() as connection:
-        keys = set(
-            connection.scalars(
-                select(f.c[stream_key])
-                .select_from(s.join(f, drawn_facts(scope, sample)))
-                .where(s.c.quality_version == version)
-                .distinct()
-            )
-        )
-        keys |= set(
-            connection.scalars(select(u.c.key_0).where(u.c.quality_version == version).distinct())
-        )
+    matched = select(f.c[stream_key]).select_from(s.join(f, drawn_facts(scope, sample)))
+    keys = {
+        *staging.scalars(matched.where(s.c.quality_version == version).distinct()),
+        *staging.scalars(select(u.c.key_0).where(u.c.quality_version == version).distinct()),
+    }
     if not keys:
-        return sample
+        return
     why = "is no longer kept"
     if (role.snapshots / version).is_dir():
         try:
             stage_version(staging, role, sample.master, version, master_key, keys)
-            return sample
+            return
         except (OSError, pa.ArrowException) as e:
             why = f"cannot be read ({e})"
     with staging.engine.begin() as connection:
@@ -392,11 +376,6 @@ def _stage_snapshot(
     staging.notes.append(
         f"{sum(lost)} sampled rows were loaded with version {version} of the "
         f"master data, which {why}: they are not joined again."
-    )
-    return replace(
-        sample,
-        fact_count=sample.fact_count - lost[0],
-        unmatched_count=sample.unmatched_count - lost[1],
     )
 
 
@@ -430,26 +409,25 @@ def stage_version(
             [pa.repeat(version, len(batch)), *batch.columns],
             names=["quality_version", *batch.schema.names],
         )
-        with staging.engine.begin() as connection:
-            bulk_insert(connection, table, rows)
-
-
-def _any_length(kind: Any) -> Any:
-    """Return the type of a key in the stream. A master key is no longer than an index allows, but
-    the key of a tuple without a match may be."""
-    return LongString() if isinstance(kind, String) else kind
+        staging.write(table, rows)
 
 
 def typed(value: Any, kind: sa.types.TypeEngine) -> Any:
-    """Convert a JSON value to the Python value that a column of that type takes."""
-    if value is None:
-        return None
+    """Convert a JSON value to the Python value that a column of that type takes and returns."""
+    if value is None or isinstance(kind, sa.Boolean):
+        return value
+    if isinstance(kind, sa.LargeBinary):
+        return bytes.fromhex(str(value))
     if isinstance(kind, sa.DateTime):
-        return datetime.fromisoformat(str(value))
-    if isinstance(kind, sa.Date):
-        return date.fromisoformat(str(value)[:10])
-    if isinstance(kind, sa.Integer):
-        return int(value)
+        at = datetime.fromisoformat(str(value))
+        return at.astimezone(UTC).replace(tzinfo=None) if at.tzinfo else at
     if isinstance(kind, sa.Numeric):
         return Decimal(str(value)) if kind.asdecimal else float(value)
+    for plain, convert in (
+        (sa.Date, lambda text: date.fromisoformat(text[:10])),
+        (sa.Time, time_of_day.fromisoformat),
+        (sa.Integer, int),
+    ):
+        if isinstance(kind, plain):
+            return convert(str(value))
     return str(value)

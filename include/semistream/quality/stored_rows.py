@@ -15,7 +15,6 @@ from sqlalchemy import Column
 from semistream.quality.checksums import Sums, sum_up
 from semistream.quality.staging import Staging
 from semistream.streaming.sinks.base import StoredRows
-from semistream.warehouse.bulk import bulk_insert
 from semistream.warehouse.schema import row_key
 from semistream.warehouse.tables import ROW_KEY, quoted
 from semistream.warehouse.types import LongString, outside_years, sql_type, stored_schema
@@ -44,15 +43,16 @@ def stage(
                 batch = batch.select([*(f.name for f in kept), "load_id"])
                 sums.update(sum_up([batch]))
                 numbers = _numbers(batch.column("load_id"), rows)
-                with staging.engine.begin() as connection:
-                    rows_of = _storable(batch.select([*(f.name for f in shown), "load_id"]))
-                    bulk_insert(connection, facts, rows_of.append_column("load_row", numbers))
+                rows_of = _storable(batch.select([*(f.name for f in shown), "load_id"]))
+                staging.write(facts, rows_of.append_column("load_row", numbers))
         except (OSError, pa.ArrowException) as e:
             findings.append((name, str(e)))
     damaged = staging.table(
-        "files_of_sink", Column("file", LongString()), Column("finding", LongString())
+        "files_of_sink",
+        Column("file", LongString()),
+        Column("finding", LongString()),
+        rows=findings,
     )
-    staging.insert(damaged, findings)
     if ids:
         staging.index(facts, *ids)
     return facts, sums, damaged

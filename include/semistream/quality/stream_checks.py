@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import sqlalchemy as sa
 from sqlalchemy import and_, case, func, select
-from sqlalchemy.sql import ColumnElement
 
 from semistream.positions import Kind
 from semistream.quality.checks import Check, listed, load_of
@@ -64,15 +63,10 @@ def stream_checks(
         yield unmatched_once(scope, stream, found.ids)
 
 
-def _of(stream: Stream) -> str:
-    """Return the stream's name as a word before another, empty for the only stream."""
-    return f"{stream.name} " if stream.name else ""
-
-
 def source_files(stream: Stream, files: sa.Table) -> Check:
     return Check(
         stream.named("source_files"),
-        f"Every file of the {_of(stream)}source is in a batch, and as it was loaded",
+        f"Every file of the {stream.word}source is in a batch, and as it was loaded",
         "The ledger names each file with its size and time. A file listed here was "
         "there when the source was read and is in no batch, or it was written after its "
         "batch was loaded: complete files are to be renamed into the stream's directory. "
@@ -95,7 +89,7 @@ def source_rows(scope: Scope, stream: Stream, counts: sa.Table) -> Check:
     found = func.coalesce(per_batch.c.rows_read, 0)
     return Check(
         stream.named("source_rows"),
-        f"The {_of(stream)}source has as many rows as were read",
+        f"The {stream.word}source has as many rows as were read",
         "The files (or table) that each batch was read from are opened again, without "
         "Spark, and counted.",
         select(s.batch, s.source, s.rows_in_source, found.label("rows_read"))
@@ -104,18 +98,12 @@ def source_rows(scope: Scope, stream: Stream, counts: sa.Table) -> Check:
     )
 
 
-def _kept(scope: Scope, stream: Stream) -> ColumnElement[bool]:
-    """Return the condition for rows of ``unmatched`` that come from this stream."""
-    mine = unmatched.c.fact_table == scope.fact_name
-    return and_(mine, unmatched.c.side == stream.name) if stream.name else mine
-
-
 def missing(scope: Scope, stream: Stream, source: sa.Table, unparsable: sa.Table) -> sa.Select:
     """Select the ids of the source that have not arrived. unparsable: the ids found in the texts of
     tuples that could not be parsed."""
     s, f, u, n = source.c, scope.by_id, unmatched.c, unparsable.c
     loaded = and_(*(f.c[of] == s[i] for i, of in stream.ids.items()), scope.recounted(f))
-    kept = and_(_kept(scope, stream), u.stream_id == s.quality_id, scope.recounted(unmatched))
+    kept = and_(scope.kept(stream), u.stream_id == s.quality_id, scope.recounted(unmatched))
     # Outer joins: for NOT EXISTS, MariaDB would copy everything that was loaded to a table on disk
     # instead of using the indexes.
     return (
@@ -133,35 +121,30 @@ def none_missing(scope: Scope, stream: Stream, absent: sa.Select, lost: int) -> 
     """Return the check that no tuple of the source is missing. absent: see ``missing``; lost: how
     many of these may be unparsable tuples whose text does not show the id."""
     which = f"tuple of the {stream.name} stream" if stream.name else "stream tuple"
-    title = (
-        f"All {which.replace('tuple', 'tuples')} but at most {lost:,} have arrived"
-        if lost
-        else f"Every {which} has arrived"
-    )
-    allowed = ""
     if stream.waiting or lost:
-        allowed = (
-            f" {stream.waiting:,} tuples wait in the join after the last batch and may "
-            "still be missing."
-            if stream.waiting
-            else ""
-        )
         found = absent.cte("missing")
         how_many = select(func.count()).select_from(found).scalar_subquery()
         most = stream.waiting + lost
         # of two streams, a tuple that waits may have had a partner
         absent = select(*found.c).where(how_many > most if stream.name else how_many != most)
-    unsure = (
-        f" {lost:,} that are in neither may be among those that could not be parsed, and "
-        "whose text does not tell the id."
-        if lost
-        else ""
-    )
     return Check(
         stream.named("none_missing"),
-        title,
-        f"Every {listed(stream.ids)} of the source is in {scope.fact_name} or in "
-        f"unmatched.{allowed}{unsure}",
+        f"All {which.replace('tuple', 'tuples')} but at most {lost:,} have arrived"
+        if lost
+        else f"Every {which} has arrived",
+        f"Every {listed(stream.ids)} of the source is in {scope.fact_name} or in unmatched."
+        + (
+            f" {stream.waiting:,} tuples wait in the join after the last batch and may "
+            "still be missing."
+            if stream.waiting
+            else ""
+        )
+        + (
+            f" {lost:,} that are in neither may be among those that could not be parsed, and "
+            "whose text does not tell the id."
+            if lost
+            else ""
+        ),
         absent,
     )
 
@@ -185,7 +168,7 @@ def none_invented(scope: Scope, stream: Stream, source: sa.Table) -> Check:
 def unmatched_once(scope: Scope, stream: Stream, source: sa.Table) -> Check:
     s, f, u = source.c, scope.by_id, unmatched.c
     mine = and_(
-        _kept(scope, stream),
+        scope.kept(stream),
         u.stream_id.is_not(None),
         u.reason != Reason.UNPARSABLE,
         scope.holds(unmatched),
@@ -214,7 +197,7 @@ def unmatched_once(scope: Scope, stream: Stream, source: sa.Table) -> Check:
     )
     return Check(
         stream.named("unmatched_once"),
-        f"Every unmatched tuple comes from the {_of(stream)}source, from there only once, and has "
+        f"Every unmatched tuple comes from the {stream.word}source, from there only once, and has "
         f"no match",
         f"A tuple in unmatched whose {listed(stream.ids)} the source does not have, or has less "
         f"often than unmatched and {scope.fact_name} together, was changed on its way, put aside "

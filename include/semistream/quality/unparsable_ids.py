@@ -5,15 +5,15 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy import Column, func, select
+from sqlalchemy import Column, select
 
 from semistream.job import StreamSpec
 from semistream.quality.recount import ids_of_file, with_stream_id
@@ -22,7 +22,6 @@ from semistream.quality.staging import Sources, Staging, Unparsable
 from semistream.reasons import Reason
 from semistream.streaming.sources.contract import CannotRecount
 from semistream.streaming.spool import TEXT
-from semistream.warehouse.bulk import bulk_insert
 from semistream.warehouse.schema import unmatched
 from semistream.warehouse.tables import arrow_schema
 from semistream.warehouse.types import KeyString
@@ -37,11 +36,10 @@ def stage_unparsable(
     table = staging.table(f"unparsable_{stream.name}", Column("stream_id", KeyString()))
     u, unknown = unmatched.c, 0
     nameless = select(u.tuple).where(
-        u.fact_table == scope.fact_name,
+        scope.kept(stream),
         u.reason == Reason.UNPARSABLE,
         u.stream_id.is_(None),
         scope.recounted(unmatched),
-        u.side == stream.name if stream.name else sa.true(),
     )
     with (
         TemporaryDirectory(prefix="semistream-") as directory,
@@ -49,9 +47,12 @@ def stage_unparsable(
     ):
         texts = connection.execution_options(yield_per=ROWS).execute(nameless).scalars()
         for part in texts.partitions(ROWS):
+            by_file = defaultdict[str, list[str]](list)
+            for kept in map(json.loads, part):
+                by_file[kept.get("file", "")].append(kept[TEXT])
             unknown += sum(
                 _unread(staging, table, stream.spec, sources, file, piece, Path(directory))
-                for file, raws in _by_file(part).items()
+                for file, raws in by_file.items()
                 for piece in _pieces(raws)
             )
     staging.index(table, "stream_id")
@@ -65,25 +66,14 @@ def with_lost(
     without a known id, and do not only wait."""
     if not found.unknown:
         return found
-    with staging.engine.connect() as connection:
-        count = connection.scalar(select(func.count()).select_from(missing.subquery())) or 0
-    lost = max(count - stream.waiting, 0)
+    lost = max(staging.count(missing.subquery()) - stream.waiting, 0)
     if not 0 < lost <= found.unknown:
         return found
-    which = f"{stream.name} stream" if stream.name else "stream"
     staging.unseen.append(
-        f"at most {lost:,} {which} tuples are missing, as "
+        f"at most {lost:,} {stream.word}stream tuples are missing, as "
         f"{found.unknown:,} unparsable ones have no id that can be told"
     )
     return replace(found, lost=lost)
-
-
-def _by_file(texts: Any) -> Mapping[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for text in texts:
-        kept = json.loads(text)
-        found.setdefault(kept.get("file", ""), []).append(kept[TEXT])
-    return found
 
 
 def _pieces(texts: list[str]) -> Iterator[list[str]]:
@@ -108,13 +98,15 @@ def _unread(
     if not texts or not file:
         return len(texts)
     copy, schema = directory / "texts", arrow_schema(sources.ids)
+    options = {k.lower(): v for k, v in stream.all_options().items()}
+    encoding = options.get("encoding", options.get("charset", "utf-8"))
     rows_read = found = 0
     with suppress(CannotRecount, OSError, LookupError):
         copy.write_bytes(
             b"\n".join(
                 [
-                    _header(Path(file), stream),
-                    *(t.encode(_encoding(stream), "replace") for t in texts),
+                    _header(Path(file), stream.format, options),
+                    *(t.encode(encoding, "replace") for t in texts),
                     b"",
                 ]
             ).lstrip(b"\n")
@@ -122,24 +114,15 @@ def _unread(
         for n, batch in ids_of_file(copy, stream, staging.engine):
             rows_read += n
             rows = with_stream_id(0, batch, len(stream.id), schema)
-            with staging.engine.begin() as connection:
-                bulk_insert(
-                    connection, table, rows.select(["quality_id"]).rename_columns(["stream_id"])
-                )
+            staging.write(table, rows.select(["quality_id"]).rename_columns(["stream_id"]))
             found += rows.num_rows
     whole = rows_read == len(texts) and not texts[0].count('"') % 2
     return 0 if whole else len(texts) - min(found, len(texts))
 
 
-def _header(file: Path, stream: StreamSpec) -> bytes:
+def _header(file: Path, format_: str, options: Mapping[str, str]) -> bytes:
     """Return the first line of a CSV file if it names the columns, else nothing."""
-    options = {k.lower(): v for k, v in stream.all_options().items()}
-    if stream.format != "csv" or options.get("header", "true").lower() != "true":
+    if format_ != "csv" or options.get("header", "true").lower() != "true":
         return b""
     with gzip.open(file) if file.suffix == ".gz" else open(file, "rb") as lines:
         return lines.readline().rstrip(b"\r\n")
-
-
-def _encoding(stream: StreamSpec) -> str:
-    options = {k.lower(): v for k, v in stream.all_options().items()}
-    return options.get("encoding", options.get("charset", "utf-8"))

@@ -11,20 +11,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy import func, select
 
 from semistream import warehouse
 from semistream.errors import ConfigError, SemistreamError
-from semistream.job import SIDES, AnyJob, Job, StreamStreamJob, job_of
+from semistream.job import SIDES, AnyJob, Job, Role, StreamStreamJob, job_of
 from semistream.joins.waits import in_seconds
 from semistream.master.published import read_manifest, snapshot_root
 from semistream.paths import Paths
 from semistream.positions import START, Position
 from semistream.quality import history, stored_rows
-from semistream.quality.checkpoint import discard, run_checkpoint
+from semistream.quality.checkpoint import CheckResult, discard, run_checkpoint
 from semistream.quality.checks import (
     Check,
     fact_rows,
@@ -38,6 +38,7 @@ from semistream.quality.checks import (
 )
 from semistream.quality.checksums import Sums, stage_checksums
 from semistream.quality.dimension_checks import dimension_checks
+from semistream.quality.findings import WrongRows
 from semistream.quality.history import Ahead, lost_batches
 from semistream.quality.pair_checks import closed_table, pair_checks
 from semistream.quality.recount import recounted_columns, stage_sources
@@ -51,8 +52,9 @@ from semistream.quality.scope import (
 )
 from semistream.quality.staging import Staging, stage_by_id
 from semistream.quality.stream_checks import recount, stream_checks
-from semistream.quality.wrong_rows import WrongRows, find_wrong_rows, stage_wrong_rows
-from semistream.streaming.sinks.registry import open_sink
+from semistream.quality.wrong_rows import find_wrong_rows, stage_wrong_rows
+from semistream.settings import Settings
+from semistream.streaming.sinks.registry import open_sink, sink_kind
 from semistream.streaming.sinks.warehouse import Warehouse
 from semistream.warehouse.bulk import say_nulled
 from semistream.warehouse.proof import read_proof
@@ -66,26 +68,15 @@ from semistream.warehouse.schema import (
 )
 from semistream.warehouse.tables import existing_table
 
+S = TypeVar("S", bound=Settings)
 BATCHES_SHOWN = 100
+ROWS_TOLD = 5  # of a failed check, in a log or an error message
 JUDGED = ("max_unparsable", "unique_ids")  # settings of a stream that only the verdict uses
+JUDGED_OF_ROLE = ("max_unmatched",)  # likewise of a role
 SAMPLE = 1000  # how many facts, and how many unmatched tuples, are joined again
 # the columns of a batch in the report
 LONGEST = "longest wait"  # that a tuple waited for its master data
 NUMBERS = ["waiting_before", "rows_read", "matched", "unmatched", "waiting", "output_rows"]
-
-
-@dataclass(frozen=True)
-class CheckResult:
-    """The result of one expectation. rows: the first offending rows; count: the number of all;
-    error: why the check could not run."""
-
-    name: str
-    title: str
-    success: bool
-    count: int
-    rows: list[dict[str, Any]]
-    error: str | None = None
-    remedy: str = ""  # tells the reader what to do
 
 
 @dataclass(frozen=True)
@@ -112,10 +103,7 @@ class VerificationResult:
     def failed(self) -> list[CheckResult]:
         return [r for r in self.results if not r.success]
 
-    def __str__(self) -> str:
-        return self.describe()
-
-    def describe(self, rows: int = 5) -> str:
+    def describe(self) -> str:
         """Describe the result in a few lines for a log or an error message: what failed, its first
         rows, and what could not be checked."""
         if self.report is None:
@@ -132,16 +120,13 @@ class VerificationResult:
         for r in self.failed:
             lines.append(f"- {r.title} ({r.name}): {r.error or f'{r.count} rows'}")
             lines += [
-                "    " + ", ".join(f"{k}={v}" for k, v in row.items()) for row in r.rows[:rows]
+                "    " + ", ".join(f"{k}={v}" for k, v in row.items()) for row in r.rows[:ROWS_TOLD]
             ]
             lines += [f"    What to do: {r.remedy}"] if r.remedy else []
-        return "\n".join(
-            [
-                *lines,
-                *(f"- Not looked at: {what}" for what in self.unseen),
-                f"Report: {self.report}",
-            ]
-        )
+        lines += [f"- Not looked at: {what}" for what in self.unseen]
+        return "\n".join([*lines, f"Report: {self.report}"])
+
+    __str__ = describe
 
 
 class VerificationFailed(SemistreamError):
@@ -168,7 +153,7 @@ def verify(
     """Check everything that `app` has committed.
 
     since_last: check only what comes after the part that is already proven. job: what the app
-    loads; default: the ledger's record; limits: a job whose JUDGED settings replace those of
+    loads; default: the ledger's record; limits: a job whose judged settings replace those of
     ``job``. reports_dir, reports_kept: where Data Docs are written, and how many to keep;
     snapshots: where the master data's snapshots are; the environment
     gives the defaults. sample: how many facts, and how many unmatched tuples, are joined again;
@@ -194,10 +179,9 @@ def verify(
             return VerificationResult(
                 True, app, commits[-1].fact_table, index=reports / "index.html", proof=str(proof)
             )
+        roles = job.roles if isinstance(job, Job) else ()
         while True:
-            roles = job.roles if isinstance(job, Job) else ()
-            dimensions = [role.dimension.name for role in roles]
-            changes = _changes(engine, dimensions)
+            changes = _changes(engine, roles)
             with Staging(engine) as staging:
                 versions = [
                     _version(
@@ -219,7 +203,7 @@ def verify(
                     reports_kept or places.reports_kept,
                     ahead,
                 )
-            if result.success or result.report is None or _changes(engine, dimensions) == changes:
+            if result.success or result.report is None or _changes(engine, roles) == changes:
                 break
             # the master data were changed meanwhile, which may be all that the checks have found
             discard(result.report, reports)
@@ -229,7 +213,7 @@ def verify(
 
 
 def _with_limits(job: AnyJob, limits: AnyJob | None) -> AnyJob:
-    """Return the job as it was loaded, with the JUDGED settings of another one."""
+    """Return the job as it was loaded, with the judged settings of another one."""
     if limits is None:
         return job
     if type(job) is not type(limits):
@@ -239,26 +223,31 @@ def _with_limits(job: AnyJob, limits: AnyJob | None) -> AnyJob:
             limits.name,
             "Name the file of the job that was loaded.",
         )
-    names = ("stream",) if isinstance(job, Job) else SIDES
-    return job.model_copy(
-        update={
-            name: getattr(job, name).model_copy(
-                update={setting: getattr(getattr(limits, name), setting) for setting in JUDGED}
-            )
-            for name in names
+    if isinstance(job, Job) and isinstance(limits, Job):
+        roles = {
+            name: _judged(role, limits.dimensions.get(name, role), JUDGED_OF_ROLE)
+            for name, role in job.dimensions.items()
         }
-    )
+        stream = _judged(job.stream, limits.stream, JUDGED)
+        return job.model_copy(update={"stream": stream, "dimensions": roles})
+    sides = {side: _judged(getattr(job, side), getattr(limits, side), JUDGED) for side in SIDES}
+    return job.model_copy(update=sides)
 
 
-def _changes(engine: sa.Engine, dimensions: Sequence[str]) -> dict[str, int]:
+def _judged(settings: S, limits: S, names: Sequence[str]) -> S:
+    """Return settings with those of ``limits`` that have these names."""
+    return settings.model_copy(update={name: getattr(limits, name) for name in names})
+
+
+def _changes(engine: sa.Engine, roles: Sequence[Role]) -> dict[str, int]:
     """Return the number of changes of each dimension table, which provisioning counts, without
     those that provisioning did not make."""
     m = masters.c
     with engine.connect() as connection:
         return dict(
-            connection.execute(select(m.name, m.changes).where(m.name.in_(dimensions)))
-            .tuples()
-            .all()
+            connection.execute(
+                select(m.name, m.changes).where(m.name.in_([role.dimension.name for role in roles]))
+            ).all()
         )
 
 
@@ -334,7 +323,7 @@ def _checks(
     samples."""
     checksums = stage_checksums(staging, scope, sums)
     scope = replace(scope, by_id=stage_by_id(staging, scope))
-    recent = [c for c in commits if _later(c, scope.source_first)]
+    recent = [c for c in commits if (c.batch, c.drain) > (scope.source_first or START)]
     found = [
         recount(
             staging,
@@ -388,11 +377,12 @@ def _run(
     if lost:
         staging.notes.append(f"Of the facts verified: {say_nulled(lost, engine)}.")
     app, name = scope.app, scope.fact_name
+    since = "all-batches" if scope.first is None else f"batches-after-{_position(scope.first)}"
     summary = {
-        "run": _run_name(scope),
+        "run": f"{since}-up-to-{_position(scope.last)}",  # also the name of a directory
         "app": app,
         "fact_table": name,
-        "sink": scope.sink,
+        "sink": "" if sink_kind(scope.sink).in_warehouse else scope.sink,
         "figures": [[k, n] for k, n in figures.items()],
         "columns": [*NUMBERS, LONGEST],
         "commits": len(batches),
@@ -400,15 +390,9 @@ def _run(
         "notes": staging.notes,
         "unseen": staging.unseen,
     }
-    success, checked, page = run_checkpoint(
+    success, results, page = run_checkpoint(
         url, load_commits.name, app, checks, summary, reports, kept
     )
-    results = [
-        CheckResult(
-            **{k: c[k] for k in ("name", "title", "success", "count", "rows", "error", "remedy")}
-        )
-        for c in checked
-    ]
     return VerificationResult(
         success,
         app,
@@ -420,16 +404,6 @@ def _run(
         page,
         reports / "index.html",
     ), scope
-
-
-def _later(commit: sa.Row, position: Position | None) -> bool:
-    return position is None or (commit.batch, commit.drain) > position
-
-
-def _run_name(scope: Scope) -> str:
-    """Return the name of the run, which is also the name of a directory."""
-    since = "all-batches" if scope.first is None else f"batches-after-{_position(scope.first)}"
-    return f"{since}-up-to-{_position(scope.last)}"
 
 
 def _position(position: Position) -> str:
@@ -488,7 +462,6 @@ def _figures(
 def _write_run(
     engine: sa.Engine, result: VerificationResult, scope: Scope, started: datetime, seconds: float
 ) -> None:
-    failed: Sequence[str] = [r.name for r in result.failed]
     first = scope.first
     with engine.begin() as connection:
         connection.execute(
@@ -503,7 +476,7 @@ def _write_run(
                 to_drain=scope.last[1],
                 success=int(result.success),
                 expectations=len(result.results),
-                failed=json.dumps(failed),
+                failed=json.dumps([r.name for r in result.failed]),
                 unseen=json.dumps(result.unseen),
                 report=str(result.report),
             )

@@ -4,7 +4,7 @@ stream."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,13 +18,13 @@ from semistream.cost_models.bound import Demand
 from semistream.errors import NotEnoughMemory
 from semistream.job import surrogate_key
 from semistream.joins import SemiStreamJoin
-from semistream.joins.registry import find_algorithm
+from semistream.joins.registry import Algorithm, find_algorithm
 from semistream.joins.spec import output_names
 from semistream.keys import buckets, resolve_keys
 from semistream.master.manifest import Manifest
 from semistream.master.snapshot import SnapshotRelation
 from semistream.partitioning import DEALT, Placement, loads, share_out
-from semistream.settings import AUTO
+from semistream.settings import AUTO, Settings
 from semistream.sizing.choice import SMALLEST, choose
 from semistream.sizing.opening import open_choices, open_join, open_sizes
 from semistream.sizing.plan import JoinPlan
@@ -84,18 +84,16 @@ class RolePlan(JoinPlan):
             buckets=np.flatnonzero((owners == partition) | (owners == DEALT)).tolist(),
         )
 
-    def open(self, stream: pa.Schema, partition: int) -> SemiStreamJoin:
-        """Open the operator of one partition. Raises ConfigError if it cannot be opened;
-        NotEnoughMemory names the M of all partitions together."""
-        return self._open(stream, partition)
-
-    def _open(
+    def open(
         self,
         stream: pa.Schema,
         partition: int,
         costs: Costs = TYPICAL,
         sample: pa.RecordBatch | None = None,
     ) -> SemiStreamJoin:
+        """Open the operator of one partition. Sizes that are open are chosen for a sample. Raises
+        ConfigError if it cannot be opened; NotEnoughMemory names the M of all partitions
+        together."""
         relation = self.relation(partition)
         try:
             return open_join(
@@ -144,21 +142,16 @@ class RolePlan(JoinPlan):
         are chosen anew in each run."""
         return (
             self.auto
-            or bool(self.chosen or self._open_sizes)
+            or bool(self.chosen or self._left_open(open_sizes))
             or (self.partitions > 1 and not self.everywhere and not self.owners)
         )
 
-    @property
-    def _open_sizes(self) -> list[str]:
+    def _left_open(self, of: Callable[[Algorithm, Settings], list[str]]) -> list[str]:
+        """Return the algorithm's sizes, or its other choices, that the user left open."""
         if self.algorithm == AUTO:
             return []
         entry = find_algorithm(self.algorithm)
-        return open_sizes(entry, entry.parameters.load(self.parameters))
-
-    @property
-    def _open_choices(self) -> list[str]:
-        entry = find_algorithm(self.algorithm)
-        return open_choices(entry, entry.parameters.load(self.parameters))
+        return of(entry, entry.parameters.load(self.parameters))
 
     def asked(self) -> Self:
         """Return the plan as the user gave it, without the choices made from a sample."""
@@ -205,14 +198,14 @@ class RolePlan(JoinPlan):
         """Return the plan with the open sizes that are best in the slowest partition. If M is too
         small for them in another partition, they stay open, and each operator finds its own. Raises
         ConfigError if an operator cannot be opened."""
-        if still_open := self._open_sizes:
+        if still_open := self._left_open(open_sizes):
             with suppress(NotEnoughMemory):
                 slowest, tuples = self.slowest(sample)
-                join = self._open(sample.schema, slowest, costs, tuples)
+                join = self.open(sample.schema, slowest, costs, tuples)
                 join.master.close()
                 chosen = (
                     *still_open,
-                    *(n for n in self._open_choices if getattr(join.parameters, n)),
+                    *(n for n in self._left_open(open_choices) if getattr(join.parameters, n)),
                 )
                 sizes = {n: getattr(join.parameters, n) for n in chosen}
                 plan = replace(self, parameters=self.parameters | sizes, chosen=chosen)

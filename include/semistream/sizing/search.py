@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from semistream.cost_models import MODELS, Costs, Prediction, Workload
-from semistream.errors import ConfigError
+from semistream.errors import ConfigError, check_name
 from semistream.joins.registry import REGISTRY
 
 EVEN = 0.05  # rates this close count as equal
@@ -35,10 +35,7 @@ def predict(
         )
     model = MODELS[algorithm]
     for name in sizes:
-        if name not in model.sizes:
-            raise ConfigError(
-                name, f"must be a size of {algorithm}", name, f"It has: {', '.join(model.sizes)}."
-            )
+        check_name(name, f"must be a size of {algorithm}", name, model.sizes)
     missing = [n for n in model.sizes if n not in sizes]
     if missing:
         raise ConfigError(missing[0], "must be given", None, "`tune` finds the best value.")

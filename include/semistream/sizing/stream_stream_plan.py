@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import pyarrow as pa
 
-from semistream.errors import ConfigError, NotEnoughMemory
+from semistream.errors import ConfigError, NotEnoughMemory, check_name
 from semistream.job import SIDES
 from semistream.keys import JoinKeys, resolve_keys
 from semistream.partitioning import Placement
@@ -79,13 +79,9 @@ class StreamStreamPlan(JoinPlan):
             return None
         columns = [self.within[side] for side in SIDES]
         for side, (column, stream) in enumerate(zip(columns, streams, strict=True)):
-            if column not in stream.names:
-                raise ConfigError(
-                    f"within.{SIDES[side]}",
-                    "must be a column of the stream",
-                    column,
-                    f"It has: {', '.join(stream.names)}.",
-                )
+            check_name(
+                f"within.{SIDES[side]}", "must be a column of the stream", column, stream.names
+            )
         kind = streams[0].field(columns[0]).type
         return Within(columns[0], columns[1], distance(self.within["distance"], kind))
 

@@ -4,8 +4,7 @@ Each of the s2 rows of a sketch gives an unbiased estimate, with a variance of a
 Chebyshev its error exceeds sqrt(V / (s1 q)) with probability at most q. The error of the rows'
 median exceeds this only if half of the rows' errors do; the binomial distribution gives the exact
 probability. N. Alon, Y. Matias, M. Szegedy: The Space Complexity of Approximating the Frequency
-Moments (1996), Theorem 2.2, has q = 1/8 and Chernoff's bound in the place of the binomial tail;
-``published`` is that form.
+Moments (1996), Theorem 2.2, has q = 1/8 and Chernoff's bound in the place of the binomial tail.
 
 F2 is a self-join size, the sum of squared frequencies; J a join size.
 """
@@ -30,29 +29,17 @@ def row_failure(s2: int, failure: float) -> float:
     return float(betaincinv(most + 1, s2 - most, failure))  # P(binomial(s2, q) > most) = failure
 
 
-def product_variance(f2_left: float, f2_right: float, join: float) -> float:
-    """Return a bound on V, the variance of the product of two atomic sketches (Alon, Gibbons,
-    Matias, Szegedy: Tracking Join and Self-Join Sizes in Limited Storage, 1999, Lemma 4.4). It also
-    bounds s1 times the variance of a row of two hash sketches' product."""
-    return f2_left * f2_right + min(join**2, f2_left * f2_right)
-
-
-def join_error(
-    f2_left: float, f2_right: float, join: float, s1: int, s2: int, failure: float = FAILURE
-) -> float:
-    """Return the error of the median of s2 estimates of a join size J that is exceeded only with
-    probability ``failure``."""
-    return math.sqrt(product_variance(f2_left, f2_right, join) / (s1 * row_failure(s2, failure)))
-
-
 def estimated_join_error(
     f2_left: float, f2_right: float, estimate: float, s1: int, s2: int, failure: float = FAILURE
 ) -> float:
-    """Return ``join_error`` if J is unknown, from an estimate of it.
+    """Return the error of the median of s2 estimates of a join size J that is exceeded only with
+    probability ``failure``, from an estimate of J.
 
-    With F = F2_left F2_right, V <= F + (|estimate| + error)**2, so that error**2 s1 q <= F +
-    (|estimate| + error)**2, of which this is the larger root; or by Cauchy and Schwarz V <= 2 F, if
-    that is less.
+    V, the variance of the product of two atomic sketches, is at most F + J**2, F = F2_left F2_right
+    (Alon, Gibbons, Matias, Szegedy: Tracking Join and Self-Join Sizes in Limited Storage, 1999,
+    Lemma 4.4); the same bounds s1 times the variance of a row of two hash sketches' product. So V
+    <= F + (|estimate| + error)**2, and error**2 s1 q <= F + (|estimate| + error)**2, of which this
+    is the larger root; or by Cauchy and Schwarz V <= 2 F, if that is less.
     """
     f, e, s = f2_left * f2_right, abs(estimate), s1 * row_failure(s2, failure)
     always = math.sqrt(2 * f / s)
@@ -66,9 +53,3 @@ def self_join_size(
     <= 2 F2**2. most: a bound of F2 that always holds."""
     off = math.sqrt(2 / (s1 * row_failure(s2, failure)))
     return min(estimate / (1 - off), most) if off < 1 else most
-
-
-def published(f2_left: float, f2_right: float, s1: int, s2: int) -> tuple[float, float]:
-    """Return (error, probability) as published: with V <= 2 F2 F2 and q = 1/8, the error of the
-    median exceeds 4 sqrt(F2 F2 / s1) with probability at most 2**(-s2 / 2)."""
-    return 4 * math.sqrt(f2_left * f2_right / s1), 2 ** (-s2 / 2)

@@ -36,8 +36,6 @@ class Sketch(ABC):
 
     name: ClassVar[str]
     least: ClassVar[int]
-    s1: int
-    s2: int
 
     def __init__(self, s1: int, s2: int, seed: int):
         for parameter, value in (("s1", s1), ("s2", s2)):

@@ -440,14 +440,10 @@ class StreamStreamJoin(ABC):
         self.stats.sides[side].matched += len(slots) - len(lone)
         first = 0
         while first < len(lone):
-            last = first + self._most_lost(side)
+            last = first + min(OUTPUT_ROWS, self._lost[side].rows)
             yield from self._unmatched(side, log.columns(lone[first:last]), NO_PARTNER)
             first = last
         log.remove(slots)
-
-    def _most_lost(self, side: int) -> int:
-        """Return the most tuples without a partner that one output batch may have."""
-        return min(OUTPUT_ROWS, self._lost[side].rows)
 
     def _leave_disk(
         self, side: int, bucket: int, which: Callable[[Any], np.ndarray]
@@ -467,7 +463,7 @@ class StreamStreamJoin(ABC):
                 disk.read += block.bytes
                 numbers.append(alone + lone.add(block))
                 count += len(alone)
-            if count >= self._most_lost(side):
+            if count >= min(OUTPUT_ROWS, self._lost[side].rows):
                 yield from self._unmatched(side, lone.columns(np.concatenate(numbers)), NO_PARTNER)
                 lone, numbers, count = self.state.empty_blocks(), [], 0
         if count:
@@ -502,23 +498,18 @@ class StreamStreamJoin(ABC):
     def _unmatched(
         self, side: int, columns: Sequence[pa.Array], reason: str
     ) -> Iterator[StreamJoinOutput]:
-        for part in self._lost[side].cut(len(columns[0])):
-            yield self._lost_rows(
-                side, [c.slice(part.start, part.stop - part.start) for c in columns], reason
-            )
-
-    def _lost_rows(self, side: int, columns: Sequence[pa.Array], reason: str) -> StreamJoinOutput:
-        count = len(columns[0])
         counts = self.stats.sides[side].unmatched
-        counts[reason] = counts.get(reason, 0) + count
-        rejected = pa.RecordBatch.from_arrays(
-            [*columns, pa.repeat(reason, count)], schema=self.unmatched_schemas[side]
-        )
-        joined = None
-        if self._outer[side] and reason != AGAINST_PUNCTUATION:
-            nulls = [pa.nulls(count, f.type) for f in self.spec.schemas[1 - side]]
-            both = [*columns, *nulls] if side == 0 else [*nulls, *columns]
-            joined = pa.RecordBatch.from_arrays(both, schema=self.output_schema)
-            self.stats.output_rows += count
-        self._lost[side].learn(rejected if joined is None else joined)
-        return StreamJoinOutput(joined, side, rejected)
+        for part in self._lost[side].cut(len(columns[0])):
+            count, joined = part.stop - part.start, None
+            mine = [c.slice(part.start, count) for c in columns]
+            counts[reason] = counts.get(reason, 0) + count
+            rejected = pa.RecordBatch.from_arrays(
+                [*mine, pa.repeat(reason, count)], schema=self.unmatched_schemas[side]
+            )
+            if self._outer[side] and reason != AGAINST_PUNCTUATION:
+                nulls = [pa.nulls(count, f.type) for f in self.spec.schemas[1 - side]]
+                both = [*mine, *nulls] if side == 0 else [*nulls, *mine]
+                joined = pa.RecordBatch.from_arrays(both, schema=self.output_schema)
+                self.stats.output_rows += count
+            self._lost[side].learn(rejected if joined is None else joined)
+            yield StreamJoinOutput(joined, side, rejected)

@@ -24,35 +24,11 @@ MARK = sum(kind.itemsize for kind in MARKS.values())  # bytes
 CODE, ATS = "__code", "__ats"
 
 
-class Block:
-    """Tuples of one hash bucket, including dead ones. code, ats (arrival times): int64[n],
-    read-only; pid: int32[n]; flags: uint8[n]; dts: the time when they left memory; newest: no tuple
-    arrived later than this."""
-
-    code: np.ndarray
-    ats: np.ndarray
-    pid: np.ndarray
-    flags: np.ndarray
-    dts: int
-    newest: int
-    number: int  # number of the first row among the rows of ``disk_join.Blocks``
-
-    @property
-    def live(self) -> np.ndarray:
-        """The live rows, int64[n]."""
-        return np.flatnonzero(self.flags & DEAD == 0)
-
-    def columns(self, rows: np.ndarray) -> list[pa.Array]:
-        raise NotImplementedError
-
-    def match(self, rows: np.ndarray) -> None:
-        raise NotImplementedError
-
-
-class MemoryBlock(Block):
+class MemoryBlock:
     """The tuples in live slots of a log, int[n]."""
 
     dts = NEVER
+    number = 0
 
     def __init__(self, log: TupleLog, slots: np.ndarray):
         self.code, self.ats = log.code[slots], log.ats[slots]
@@ -62,7 +38,7 @@ class MemoryBlock(Block):
         self._log, self._slots = log, slots.astype(np.int64)
 
     @property
-    def newest(self) -> int:  # type: ignore[override]
+    def newest(self) -> int:
         return int(self.ats.max(initial=-1))
 
     def columns(self, rows: np.ndarray) -> list[pa.Array]:
@@ -72,8 +48,10 @@ class MemoryBlock(Block):
         self._log.match(self._slots[rows])
 
 
-class RunBlock(Block):
+class RunBlock:
     """A part of a run, as stored in the file. batch: its columns, followed by code and ats."""
+
+    number = 0
 
     def __init__(
         self, run: Run, batch: pa.RecordBatch, code: np.ndarray, ats: np.ndarray, first: int
@@ -82,6 +60,11 @@ class RunBlock(Block):
         marks = slice(first, first + len(code))
         self.pid, self.flags = run.file.pid[marks], run.file.flags[marks]
         self.dts, self.newest = run.dts, run.dts - 1
+
+    @property
+    def live(self) -> np.ndarray:
+        """The live rows, int64[n]."""
+        return np.flatnonzero(self.flags & DEAD == 0)
 
     @property
     def bytes(self) -> int:
@@ -102,6 +85,12 @@ class RunBlock(Block):
     def assign(self, rows: np.ndarray, pids: np.ndarray) -> None:
         self.pid[rows] = pids
         self._run.changed = True
+
+
+# Tuples of one hash bucket, including dead ones. code, ats (arrival times): int64[n], read-only;
+# pid: int32[n]; flags: uint8[n]; dts: the time when they left memory; newest: no tuple arrived
+# later than this; number: of the first row among the rows of ``disk_join.Blocks``
+Block = MemoryBlock | RunBlock
 
 
 class RunFile:

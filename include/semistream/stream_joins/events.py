@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -75,8 +75,11 @@ def always(_monitor: Monitor) -> bool:
 class Registry:
     """A table from events to conditions and ordered components. Entries may be set at run time."""
 
-    def __init__(self) -> None:
-        self._entries: dict[Event, tuple[tuple[Component, ...], Condition]] = {}
+    def __init__(self, entries: Mapping[Event, Sequence[Component]] | None = None) -> None:
+        """Set the components of events, which run whatever the monitor shows."""
+        self._entries: dict[Event, tuple[Sequence[Component], Condition]] = {
+            event: (components, always) for event, components in (entries or {}).items()
+        }
 
     def set(
         self, event: Event, components: Sequence[Component], condition: Condition = always
@@ -84,9 +87,9 @@ class Registry:
         """Set the components of an event. They run in this order if the condition holds; an empty
         list disables the event. A condition is pickled with the operator when another process takes
         it over."""
-        self._entries[event] = tuple(components), condition
+        self._entries[event] = components, condition
         return self
 
-    def listeners(self, event: Event, monitor: Monitor) -> tuple[Component, ...]:
+    def listeners(self, event: Event, monitor: Monitor) -> Sequence[Component]:
         components, condition = self._entries.get(event, ((), always))
         return components if condition(monitor) else ()

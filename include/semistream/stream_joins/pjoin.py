@@ -23,7 +23,7 @@ from semistream.stream_joins.base import (
     StreamJoinOutput,
     StreamStreamJoin,
 )
-from semistream.stream_joins.disk import Block
+from semistream.stream_joins.disk import RunBlock
 from semistream.stream_joins.events import Component, Event, Monitor, Registry
 from semistream.stream_joins.kernels import BUCKETS, BUFFERED, CHANGED, DEAD
 from semistream.stream_joins.punctuation_set import Closed, PunctuationSet, forget_closed_by_both
@@ -392,12 +392,12 @@ class PJoin(StreamStreamJoin):
                 self.stats.sides[side].purged += len(slots)
                 yield from self._leave(side, slots)
 
-    def _finished_rows(self, side: int, block: Block) -> np.ndarray:
+    def _finished_rows(self, side: int, block: RunBlock) -> np.ndarray:
         rows = block.live
         return rows[self._finished(side, *self._keys_and_times(side, block, rows))]
 
     def _keys_and_times(
-        self, side: int, block: Block, rows: np.ndarray
+        self, side: int, block: RunBlock, rows: np.ndarray
     ) -> tuple[Keys, np.ndarray | None]:
         if self.spec.keys.exact and not self.spec.within:
             return Keys(block.code[rows], []), None
@@ -518,17 +518,13 @@ class PJoin(StreamStreamJoin):
 def registry() -> Registry:
     """Return the default registry: eager or lazy purge by ``Monitor.purge_threshold``, lazy index,
     and propagation pushed by count and by time, and pulled."""
-    found = Registry().set(Event.STATE_FULL, [Component.STATE_PURGE, Component.STATE_RELOCATION])
-    found.set(Event.STREAM_EMPTY, [Component.DISK_JOIN], Monitor.is_idle)
-    found.set(Event.PURGE_THRESHOLD_REACH, [Component.STATE_PURGE])
-    for event in (Event.PROPAGATE_COUNT_REACH, Event.PROPAGATE_TIME_EXPIRE):
-        found.set(event, [Component.INDEX_BUILD, Component.PROPAGATION])
-    return found.set(
-        Event.PROPAGATE_REQUEST,
-        [
-            Component.STATE_PURGE,
-            Component.LEFTOVER_JOIN,
-            Component.INDEX_BUILD,
-            Component.PROPAGATION,
-        ],
-    )
+    propagate = [Component.INDEX_BUILD, Component.PROPAGATION]
+    return Registry(
+        {
+            Event.STATE_FULL: [Component.STATE_PURGE, Component.STATE_RELOCATION],
+            Event.PURGE_THRESHOLD_REACH: [Component.STATE_PURGE],
+            Event.PROPAGATE_COUNT_REACH: propagate,
+            Event.PROPAGATE_TIME_EXPIRE: propagate,
+            Event.PROPAGATE_REQUEST: [Component.STATE_PURGE, Component.LEFTOVER_JOIN, *propagate],
+        }
+    ).set(Event.STREAM_EMPTY, [Component.DISK_JOIN], Monitor.is_idle)

@@ -195,22 +195,14 @@ class Keys(NamedTuple):
         return Keys(self.codes[rows], [v.take(at) for v in self.values])
 
 
-class Parsed(NamedTuple):
-    """Parsed punctuations of a side: constants of all join columns; other punctuations; and ranges
-    over the time of ``within``, as (low, high)."""
-
-    constants: Keys
-    others: list[Punctuation]
-    times: list[tuple[int, int]]
-
-
 def parse(
     spec: StreamJoinSpec, side: int, punctuations: pa.RecordBatch | Iterable[Mapping[str, Any]]
-) -> Parsed:
-    """Parse punctuations. Raises ConfigError for a column that is not a join column, and for
-    anything that is not a pattern."""
+) -> tuple[Keys, list[Punctuation], list[tuple[int, int]]]:
+    """Return parsed punctuations of a side: constants of all join columns; other punctuations; and
+    ranges over the time of ``within``, as (low, high). Raises ConfigError for a column that is not
+    a join column, and for anything that is not a pattern."""
     if isinstance(punctuations, pa.RecordBatch):
-        return Parsed(_constants(spec, side, punctuations), [], [])
+        return _constants(spec, side, punctuations), [], []
     columns, schema = spec.key_columns(side), spec.schemas[side]
     found: list[Punctuation] = []
     times: list[tuple[int, int]] = []
@@ -249,7 +241,7 @@ def parse(
         for i, k in enumerate(spec.keys.types)
     ]
     others = [p for p in found if not p.is_empty and not all(x.is_constant for x in p.patterns)]
-    return Parsed(Keys(codes(arrays, spec.keys.types)[0], arrays), others, times)
+    return Keys(codes(arrays, spec.keys.types)[0], arrays), others, times
 
 
 def _constants(spec: StreamJoinSpec, side: int, batch: pa.RecordBatch) -> Keys:

@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semistream.errors import ConfigError
+from semistream.errors import ConfigError, check_name
 
 # the argument of ``StreamStreamJoin.punctuate``
 Punctuations: TypeAlias = pa.RecordBatch | Sequence[Mapping[str, Any]]
@@ -34,7 +34,7 @@ class Step(NamedTuple):
 
 class PunctuationSource(ABC):
     """A source that derives punctuations from one stream. state: values that JSON can hold, for a
-    snapshot."""
+    snapshot; it is updated in place."""
 
     state: dict[str, Any]
 
@@ -42,6 +42,11 @@ class PunctuationSource(ABC):
     def steps(self, chunk: pa.RecordBatch) -> Iterator[Step]:
         """Yield the chunk's tuples, each once and in order, with the punctuations that follow
         them."""
+
+    def end_batch(self) -> list[Punctuations]:
+        """Return the punctuations that hold after a micro-batch, and did not hold before its
+        end."""
+        return []
 
 
 class PunctuationRows(PunctuationSource):
@@ -59,25 +64,18 @@ class PunctuationRows(PunctuationSource):
         self.column, self.on, self.state = column, list(on), {}
 
     def steps(self, chunk: pa.RecordBatch) -> Iterator[Step]:
-        if self.column not in chunk.schema.names:
-            raise ConfigError(
-                "punctuation",
-                "must name a column",
-                self.column,
-                f"It has: {', '.join(chunk.schema.names)}.",
-            )
+        check_name("punctuation", "must name a column", self.column, chunk.schema.names)
         marks = chunk.column(self.column)
         if pa.types.is_boolean(marks.type):
             marked = pc.fill_null(marks, False)
             rows = chunk.filter(marked).select(self.on)
-            whole = np.ones(rows.num_rows, bool)
-            for column in rows.columns:
-                whole &= column.is_valid().to_numpy(zero_copy_only=False)
+            whole = rows.drop_null()
             others = [
                 {c: v for c, v in row.items() if v is not None}
-                for row in rows.filter(pa.array(~whole)).to_pylist()
+                for row in (rows.to_pylist() if whole.num_rows < rows.num_rows else ())
+                if None in row.values()
             ]
-            yield Step(chunk.filter(pc.invert(marked)), [rows.filter(pa.array(whole)), others])
+            yield Step(chunk.filter(pc.invert(marked)), [whole, others])
             return
         if not (pa.types.is_string(marks.type) or pa.types.is_large_string(marks.type)):
             raise ConfigError(
@@ -123,13 +121,9 @@ class UniqueKey(PunctuationSource):
         keys = pa.table(chunk.select(self.on)).append_column(
             "__row", pa.array(np.arange(chunk.num_rows))
         )
-        first = np.sort(
-            keys.group_by(self.on).aggregate([("__row", "min")])["__row_min"].to_numpy()
-        )
-        null = np.zeros(chunk.num_rows, bool)
-        for column in chunk.select(self.on).columns:
-            null |= column.is_null().to_numpy(zero_copy_only=False)
-        again = ~null
+        first = keys.group_by(self.on).aggregate([("__row", "min")])["__row_min"].to_numpy()
+        again = np.zeros(chunk.num_rows, bool)
+        again[keys.drop_null()["__row"].to_numpy()] = True
         again[first] = False
         if not again.any():
             yield Step(chunk, [chunk.select(self.on)])
@@ -201,11 +195,7 @@ class Clustered(PunctuationSource):
         self.on, self.state = list(on), {}
 
     def steps(self, chunk: pa.RecordBatch) -> Iterator[Step]:
-        keys = chunk.select(self.on)
-        valid = np.ones(chunk.num_rows, bool)
-        for column in keys.columns:
-            valid &= column.is_valid().to_numpy(zero_copy_only=False)
-        keys = keys.filter(pa.array(valid))
+        keys = chunk.select(self.on).drop_null()
         if not keys.num_rows:
             yield Step(chunk)
             return

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semistream.errors import ConfigError
+from semistream.errors import ConfigError, check_name
 from semistream.joins.stored_types import stored_schema
 from semistream.keys import JoinKeys, canonical, resolve_keys
 
@@ -149,13 +149,7 @@ def stream_join_spec(
 def _band(within: Within, schemas: tuple[pa.Schema, pa.Schema]) -> Band:
     kinds: list[pa.DataType] = []
     for side, name, schema in zip(SIDES, within[:2], schemas, strict=True):
-        if name not in schema.names:
-            raise ConfigError(
-                "within",
-                f"must name a column of the {side}",
-                name,
-                f"It has: {', '.join(schema.names)}.",
-            )
+        check_name("within", f"must name a column of the {side}", name, schema.names)
         kind = schema.field(name).type
         if pa.types.is_integer(kind) and not pa.types.is_uint64(kind):
             kinds.append(pa.int64())

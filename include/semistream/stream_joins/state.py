@@ -83,9 +83,8 @@ class State:
             "disk join": self._held.bytes,
             "directory": self.directory.bytes,
             "punctuations": self.punctuation_bytes,
+            **{side: log.bytes for side, log in zip(SIDES, self.memory, strict=True)},
         }
-        for side in (0, 1):
-            a.components[SIDES[side]] = self.memory[side].bytes
         if a.used > a.budget:
             raise NotEnoughMemory(2 * a.used, a.budget, f"{self.spec.algorithm}: {a.components}")
         a.peak = max(a.peak, a.used)
@@ -431,8 +430,8 @@ class State:
         for side, log in enumerate(self.memory):
             log.saved_until = self.clock
             since = _Since(side, states[1:])
-            for whole in (b for s in states for b in s.tables[SIDES[side]].to_batches()):
-                for batch in _pieces(whole, self._piece):
+            for state in states:
+                for batch in state.tables[SIDES[side]].to_batches(self._piece):
                     self._take_up(side, since.apply(batch))
         self.account()
 
@@ -485,8 +484,3 @@ class _Since:
         still = np.ones(len(ats), bool)
         still[known] = self._gone[at[known]] != ats[known]
         return now if still.all() else now.filter(pa.array(still))
-
-
-def _pieces(batch: pa.RecordBatch, most: int) -> Iterator[pa.RecordBatch]:
-    for first in range(0, batch.num_rows, most):
-        yield batch.slice(first, most)

@@ -43,17 +43,11 @@ class XJoin(StreamStreamJoin):
     """
 
     def __init__(self, spec: StreamJoinSpec, parameters: XJoinParameters):
-        super().__init__(spec, parameters.monitor(), registry())
+        registry = Registry({Event.STATE_FULL: [Component.STATE_RELOCATION]})
+        registry.set(Event.STREAM_EMPTY, [Component.DISK_JOIN], Monitor.is_idle)
+        super().__init__(spec, parameters.monitor(), registry)
 
     def _take(
         self, side: int, batch: pa.RecordBatch, codes: np.ndarray
     ) -> Iterator[StreamJoinOutput]:
         yield from self.memory_join(side, batch, codes, np.ones(len(codes), bool))
-
-
-def registry() -> Registry:
-    return (
-        Registry()
-        .set(Event.STATE_FULL, [Component.STATE_RELOCATION])
-        .set(Event.STREAM_EMPTY, [Component.DISK_JOIN], Monitor.is_idle)
-    )

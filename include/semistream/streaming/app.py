@@ -6,30 +6,26 @@ lies in the buckets of R that operator p owns (``exchange``). A task joins and l
 and returns one summary row. Joined rows never enter the JVM. A source says whether tasks read its
 tuples themselves or Spark brings them (``sources``).
 
-``App`` is the query's life cycle. ``commit`` has the commit protocol, ``planning`` (for two
-streams ``stream_stream_planning``) chooses the plan of the join, ``join_operator`` is what a task
-runs, and ``summary`` describes what the run has done.
+``App`` is the load's life cycle: what is done with a micro-batch, between two, and at a stop.
+``query`` has the Spark query that brings the micro-batches, ``commit`` the commit protocol,
+``planning`` (for two streams ``stream_stream_planning``) chooses the plan of the join,
+``join_operator`` is what a task runs, and ``summary`` describes what the run has done.
 """
 
 from __future__ import annotations
 
-import json
 import logging
-import shutil
-import signal
+import math
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from py4j.protocol import Py4JJavaError
-from pyspark import SparkContext
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from sqlalchemy.exc import SQLAlchemyError
 
 from semistream.durable import read_checked, write_checked, write_json
 from semistream.errors import SemistreamError, StateError, TooManyRows
@@ -37,76 +33,44 @@ from semistream.job import AnyJob, Job, StreamStreamJob
 from semistream.master.manifest import decode_schema, encode_schema
 from semistream.master.published import ANEW
 from semistream.paths import Paths
-from semistream.positions import Kind
+from semistream.positions import START, Kind, Position
 from semistream.sizing import known_costs
 from semistream.sizing.plan import Plan
 from semistream.sizing.role_plan import RolePlan
 from semistream.sketches.sampled import merged
 from semistream.streaming.commit import Commits
 from semistream.streaming.idle import plan_of_idle_load
-from semistream.streaming.kept_formats import check_kept
-from semistream.streaming.micro_batch import (
-    POLL,
-    MicroBatch,
-    Stopped,
-    Stream,
-    run_tasks,
-    union_frame,
-)
+from semistream.streaming.micro_batch import POLL, MicroBatch, Stopped, run_tasks
 from semistream.streaming.output_size import CONFIDENCE, estimate_output, many_to_many
 from semistream.streaming.planning import Planner
 from semistream.streaming.position import PROGRESS, RESTORE
 from semistream.streaming.progress import Progress
+from semistream.streaming.query import SESSION, Query, starting_workers
 from semistream.streaming.semi_stream_planning import SemiStreamPlanner
-from semistream.streaming.session import StopHandler
 from semistream.streaming.settings import (
     AVAILABLE_NOW,
     AppSettings,
     LoadSettings,
     StreamStreamSettings,
 )
+from semistream.streaming.signals import StopSignals
 from semistream.streaming.sinks.warehouse import Warehouse
 from semistream.streaming.sources.base import Source
-from semistream.streaming.sources.file_reader import is_local
-from semistream.streaming.sources.log import SourceLog
-from semistream.streaming.sources.registry import find_source, read_streams
+from semistream.streaming.sources.registry import find_source
 from semistream.streaming.status import StatusFile, clear_stop, stop_requested
 from semistream.streaming.stream_stream_planning import StreamStreamPlanner
 from semistream.streaming.summary import Totals
-from semistream.streaming.task import Work, warm_up
+from semistream.streaming.task import Work
+from semistream.streaming.unmatched_keys import look_into_misses
 from semistream.streaming.waiting import SAMPLED
 from semistream.warehouse.ledger import parts_of, retrying
 from semistream.warehouse.records import LoadRecord
 
+__all__ = ["SESSION", "App", "former_schema", "make_planner"]
 log = logging.getLogger(__name__)
-STOPPING = "asked to stop: finishing what waits"
 SCHEMAS = "streams.json"  # file of a checkpoint: the columns of each stream, as Arrow schemas
+FIRST_LOOK = 1000  # finished tuples
 HISTORY = 200  # partition commits whose sketches tell which keys are frequent
-WORKERS_READY = 30  # s
-INTERRUPTED = 10_000  # ms after which a query that is to stop has been interrupted
-SESSION = {
-    "spark.sql.session.timeZone": "UTC",
-    # partitions keep their numbers, even if they are empty
-    "spark.sql.adaptive.enabled": "false",
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "131072",
-    "spark.sql.execution.arrow.maxBytesPerBatch": "8m",
-    # otherwise Spark would not use the Python workers that were started ahead
-    "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
-    "spark.sql.streaming.noDataMicroBatches.enabled": "false",
-    # Spark looks at each file of a micro-batch again. For more than 32 it starts tasks, by default
-    # one for each file, which takes 5 ms.
-    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "64",
-    # no stack trace for every column expression
-    "spark.sql.dataFrameQueryContext.enabled": "false",
-    # Its rename is as atomic as the default's, which starts two processes for each.
-    "spark.sql.streaming.checkpointFileManagerClass": (
-        "org.apache.spark.sql.execution.streaming.checkpointing"
-        ".FileSystemBasedCheckpointFileManager"
-    ),
-}
-
-
-LISTED_BY_DRIVER = "spark.sql.sources.parallelPartitionDiscovery.threshold"  # most files
 
 
 class App:
@@ -122,15 +86,12 @@ class App:
         warehouse = Warehouse.of(places.warehouse_url, self.job, settings.retry)
         self.commits = Commits(self.app, self.job, self.checkpoint, settings.sink, warehouse)
         self.totals, self.started = Totals(), time.monotonic()
-        self.failure: BaseException | None = None
-        self._interrupt: BaseException | None = None  # of the query, by a stop
         self._border = threading.Lock()  # held while a batch or a drain is processed
         self._estimated = False  # an estimate of a batch's output was logged in this run
-        self._stopping, self._signalled = False, threading.Event()
-        self._taken: dict[signal.Signals, Any] = {}  # signals, with their former handlers
-        self._of_jvm: StopHandler | None = None
-        self._starting: threading.Thread | None = None  # starts the Python workers
+        self._stopping, self.signals = False, StopSignals()
         self._called = time.time()  # when Spark last gave a batch; it lists the source after that
+        self._before: Position | None = None  # the newest commit of former runs
+        self._look_at: float = FIRST_LOOK  # finished tuples at the next look into those unmatched
 
     def check(self) -> None:
         """Check everything that can be checked without Spark. Raises ConfigError."""
@@ -153,39 +114,15 @@ class App:
     def run(self, spark: SparkSession) -> dict[str, Any]:
         """Run until the source is empty (availableNow), or until a stop request, SIGTERM or SIGINT;
         then drain. Return the summary."""
-        try:
-            with self.commits:
-                return self._run_to_end(spark)
-        finally:
-            # the run may fail before the workers are ready, which Spark would report as crashed
-            if self._starting is not None:
-                self._starting.join(WORKERS_READY)
-
-    def _run_to_end(self, spark: SparkSession) -> dict[str, Any]:
-        self.spark = spark.newSession()
-        for name, value in SESSION.items():
-            self.spark.conf.set(name, value)
-        if all(map(is_local, self.job.streams)):  # listing a local file takes microseconds
-            self.spark.conf.set(LISTED_BY_DRIVER, str(2**31 - 1))
         self.partitions = self.planner.partitions(spark.sparkContext.defaultParallelism)
-        if self._taken:
-            self._of_jvm = StopHandler(spark.sparkContext, self._taken, self._signalled.set)
-        self._starting = threading.Thread(
-            target=_start_workers, args=(spark.sparkContext, self.partitions), daemon=True
-        )
-        self._starting.start()
-        frames = read_streams(
-            self.spark, self.sources, self.settings.max_files, self.settings.max_rows
-        )
-        self.streams = tuple(
-            Stream(
-                source,
-                source.open(df),
-                tuple(df.columns),
-                SourceLog(self.checkpoint / "query", source.spec.format, side),
-            )
-            for side, (source, df) in enumerate(zip(self.sources, frames, strict=True))
-        )
+        self.signals.take_jvm(spark.sparkContext)
+        query = Query(spark, self.app, self.checkpoint, self.settings.trigger)
+        self.spark = query.spark
+        with starting_workers(spark.sparkContext, self.partitions), self.commits:
+            return self._run_to_end(query)
+
+    def _run_to_end(self, query: Query) -> dict[str, Any]:
+        self.streams = query.open(self.sources, self.settings.max_files, self.settings.max_rows)
         self.schemas = tuple(stream.schema for stream in self.streams)
         self._take_up()
         self.status.update(
@@ -197,7 +134,9 @@ class App:
         )
         self.commits.ledger.forget_files()
         self._called = listed = time.time()
-        self._consume(frames[0] if len(frames) == 1 else union_frame(frames))
+        query.run(
+            self._on_batch, self._between, lambda: self._stopping or self.signals.came.is_set()
+        )
         self.status.update(state="draining")
         with self._border:
             if self.planner.ends(self.settings.trigger == AVAILABLE_NOW and not self._stopping):
@@ -225,7 +164,20 @@ class App:
             and self.commits.last is not None
         ):
             self.commits.ledger.source_was_listed(self.commits.last[0], listed)
-        summary = self._summary()
+        summary = {
+            "app": self.app,
+            "job": self.job.name,
+            **self.totals.summary(self.planner.plan),
+            "warnings": self._look_into_misses(),
+            "waiting": self.commits.waiting,
+            "inputs": {
+                name: {"unmatched": self.totals.inputs[name]["unmatched"], "waiting": waiting}
+                for name, waiting in self.commits.waiting_by_input.items()
+            },
+            "memory_budget": int(self.planner.settings.memory),
+            "seconds": time.monotonic() - self.started,
+        }
+        write_json(self.checkpoint / "summary.json", summary)
         clear_stop(self.checkpoint)
         self.status.update(state="stopped")
         return summary
@@ -234,10 +186,8 @@ class App:
         """Continue from the checkpoint. Finish a drain that a crash interrupted; Spark itself
         repeats an interrupted batch."""
         progress = self.commits.take_up()
+        self._before = self.commits.last
         self._check_lists()
-        newest = self.commits.ledger.newest_job()
-        if newest is not None:
-            check_kept(self.job, json.loads(newest[1]))
         plan = None if progress is None else progress.plan
         try:
             columns = None if plan is None else self.planner.open(plan, self.schemas)
@@ -285,11 +235,6 @@ class App:
                 f"{self.app}."
             ) from None
 
-    def _open(self, plan: Plan[Any]) -> None:
-        """Check the plan against streams, master and sink, and start using it. Raises
-        ConfigError."""
-        self._prepare(*self.planner.open(plan, self.schemas))
-
     def _cannot_go_on(self, plan: Plan[Any], error: SemistreamError) -> SemistreamError:
         """Return the error to raise if the plan that waiting or begun tuples need cannot be
         opened."""
@@ -314,76 +259,32 @@ class App:
         sink, ids = self.commits.sink, self.job.fact_ids([*stream.names, *added.names])
         self.commits.sink = retrying(lambda: sink.prepare(stream, added, ids), self.settings.retry)
 
-    def _consume(self, stream: DataFrame) -> None:
-        remove_unbegun(self.checkpoint / "query")
-        writer = stream.writeStream.foreachBatch(self._on_batch).option(
-            "checkpointLocation", str(self.checkpoint / "query")
-        )
-        trigger = (
-            {"availableNow": True}
-            if self.settings.trigger == AVAILABLE_NOW
-            else {"processingTime": self.settings.trigger}
-        )
-        query = writer.queryName(f"semistream {self.app}").trigger(**trigger).start()
-        py4j = logging.getLogger("py4j.clientserver")
-        py4j.addFilter(self._is_failure)
-        logged = False
-        try:
-            while not query.awaitTermination(POLL):
-                self.commits.check()
-                if self._stopping or (self._stop_requested() and self._stop_at_border()):
-                    if not logged:
-                        log.info(STOPPING)
-                    logged = True
-                    query.stop()
-                elif self._drain_due():
-                    with self._border:
-                        if self._drain_due():  # under the lock: a batch may have failed
-                            self._drain()
-        except PySparkException:
-            if self.failure is not None:
-                raise self.failure from None
-            # a signal to all processes ends Spark's helper processes, too
-            if not self._stopping and not self._signalled.is_set():
-                raise
-            if not logged:
-                log.info(STOPPING)
-        finally:
-            query.stop()
-            py4j.removeFilter(self._is_failure)
+    def _between(self) -> bool:
+        """Do what is due between two micro-batches. Return whether no further one shall begin."""
+        self.commits.check()
+        if self._stopping or (self._stop_requested() and self._stop_at_border()):
+            return True
+        if self.settings.trigger != AVAILABLE_NOW and self.totals.finished >= self._look_at:
+            sentences = self._look_into_misses()
+            self._look_at = math.inf if sentences else 2 * self.totals.finished
+        elif self._drain_due():
+            with self._border:
+                if self._drain_due():  # under the lock: a batch may have failed
+                    self._drain()
+        return False
 
     def _on_batch(self, df: DataFrame, batch: int) -> None:
-        """Process a micro-batch. Spark calls this for each one, and again for one that it does not
-        know to be finished."""
+        """Process a micro-batch. Raises Stopped for one that comes after the stop."""
         with self._border:
             try:
-                if not self._stopping:
-                    return self._batch(MicroBatch(df, batch, self.streams))
+                if self._stopping:
+                    raise Stopped
+                self._batch(MicroBatch(df, batch, self.streams))
             except Stopped:
                 self._stopping = True
-            except BaseException as e:
-                self.failure = e
                 raise
             finally:
                 self._called = time.time()
-        self._leave_batch(df)
-
-    def _leave_batch(self, df: DataFrame) -> None:
-        """Block a micro-batch that starts during a stop until Spark interrupts the query's thread.
-        If the batch returned or raised, Spark would report it as finished or as the query's
-        failure."""
-        jvm = df.sparkSession._jvm
-        assert jvm is not None
-        try:
-            jvm.java.lang.Thread.sleep(INTERRUPTED)
-        except Py4JJavaError as e:
-            self._interrupt = e
-            raise
-        raise Stopped
-
-    def _is_failure(self, record: logging.LogRecord) -> bool:
-        """Return whether a message that py4j logs is an error other than a stop's interrupt."""
-        return not record.exc_info or record.exc_info[1] is not self._interrupt
 
     # ---- one batch or drain
 
@@ -397,7 +298,7 @@ class App:
         else:
             commits.check_follows(batch.number)
             self.planner.check_open(commits.last)
-            source = self._source(batch)
+            source = batch.part_of_source(self.settings.min_age, self._stop_requested)
             self._change_plan(batch)
             self._check_output(batch)
             commits.begin(
@@ -415,14 +316,11 @@ class App:
         begun = self.commits.progress
         if batch.has_changed(begun):
             self.commits.take_back()
-            source = self._source(batch)
+            source = batch.part_of_source(self.settings.min_age, self._stop_requested)
             self.commits.begin(
                 Progress(begun.batch, begun.drain, begun.plan, begun.states, **source)
             )
         self._finish(batch)
-
-    def _source(self, batch: MicroBatch) -> dict[str, Any]:
-        return batch.part_of_source(self.settings.min_age, self._stop_requested)
 
     def _change_plan(self, batch: MicroBatch) -> None:
         """Start using a new master version, or changed settings, after draining what waits under
@@ -435,7 +333,7 @@ class App:
         if plan is None:
             return
         self._drain()
-        self._open(plan)
+        self._prepare(*self.planner.open(plan, self.schemas))
         self.commits.start_anew()
         log.info(
             "master version %s, %s with %d partitions",
@@ -458,25 +356,25 @@ class App:
         if not tuples.num_rows:
             return
         count = batch.tuple_count() if tuples.num_rows == SAMPLED else tuples.num_rows
-        found, self._estimated = estimate_output(joins, tuples, count), True
+        (rows, bound), self._estimated = estimate_output(joins, tuples, count), True
         log.info(
             "batch %d will have %s joined rows of %s tuples, off by at most %s with a "
             "probability of %.0f%%, if all of it is like the first %s",
             batch.number,
-            f"{found.rows:,}",
+            f"{rows:,}",
             f"{count:,}",
-            f"{found.bound:,}",
+            f"{bound:,}",
             100 * CONFIDENCE,
             f"{tuples.num_rows:,}",
         )
         if not limit:
             return
         self.commits.wait_for_commit()
-        if (loaded := self.commits.ledger.output_rows()) + found.rows > limit:
+        if (loaded := self.commits.ledger.output_rows()) + rows > limit:
             raise TooManyRows(
                 limit,
-                loaded + found.rows,
-                found.bound,
+                loaded + rows,
+                bound,
                 CONFIDENCE,
                 f"{self.app} with batch {batch.number}, of {count:,} tuples,",
             )
@@ -520,7 +418,7 @@ class App:
             waiting=self.commits.waiting,
             inputs=self.commits.waiting_by_input,
             max_wait=self.planner.bound.seconds or 0.0,
-            rate=self.totals.rows_read / (time.monotonic() - self.started),
+            rate=self.totals.sums["rows_read"] / (time.monotonic() - self.started),
             **self.totals.status(),
         )
 
@@ -535,12 +433,37 @@ class App:
         )
         return None if more or not at.sources else self._called
 
+    def _look_into_misses(self) -> list[str]:
+        """Warn if many tuples of this run have no master data, or more than in former runs, and say
+        why their keys may match nothing. Return the sentences. A run looks at its end; one whose
+        trigger is an interval also while it goes on, until there is something to say, whenever its
+        tuples have doubled."""
+        number = self.commits.last
+        if not isinstance(self.job, Job) or number is None or not self.totals.sums["unmatched"]:
+            return []
+        said = list[str]()
+        # the load is not to fail by what explains it
+        with suppress(SQLAlchemyError), self.commits.warehouse.engine.connect() as connection:
+            for role, plan in zip(self.job.roles, self.planner.plan.joins, strict=True):
+                assert isinstance(plan, RolePlan)
+                said += look_into_misses(
+                    connection,
+                    self.app,
+                    role,
+                    Path(plan.snapshot),
+                    (self._before or START, number),
+                    self.totals,
+                )
+        for sentence in said:
+            log.warning("%s: %s", self.app, sentence)
+        return said
+
     # ---- stop
 
     def _stop_requested(self) -> bool:
         after = self.settings.stop_after
         over = bool(after) and time.monotonic() - self.started > after
-        return over or self._signalled.is_set() or stop_requested(self.checkpoint)
+        return over or self.signals.came.is_set() or stop_requested(self.checkpoint)
 
     def _stop_at_border(self) -> bool:
         """Let no further micro-batch begin and return True. Return False if a batch is being
@@ -557,40 +480,6 @@ class App:
         if not self.commits.waiting or self.commits.pending is not None:
             return False
         return self.planner.bound.idle(time.monotonic() - self.commits.committed_at)
-
-    @contextmanager
-    def signals(self) -> Iterator[None]:
-        """Treat SIGTERM and SIGINT as a stop request, in this process and in the driver's JVM."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        for number in (signal.SIGTERM, signal.SIGINT):
-            # a shell ignores the signal for background processes
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                self._taken[number] = signal.signal(number, lambda *_: self._signalled.set())
-        try:
-            yield
-        finally:
-            if self._of_jvm is not None:
-                self._of_jvm.end()
-            for number, handler in self._taken.items():
-                signal.signal(number, handler)
-
-    def _summary(self) -> dict[str, Any]:
-        summary = {
-            "app": self.app,
-            "job": self.job.name,
-            **self.totals.summary(self.planner.plan),
-            "waiting": self.commits.waiting,
-            "inputs": {
-                name: {"unmatched": self.totals.by_input[name], "waiting": waiting}
-                for name, waiting in self.commits.waiting_by_input.items()
-            },
-            "memory_budget": int(self.planner.settings.memory),
-            "seconds": time.monotonic() - self.started,
-        }
-        write_json(self.checkpoint / "summary.json", summary)
-        return summary
 
 
 def former_schema(checkpoint: Path, side: int) -> pa.Schema | None:
@@ -616,17 +505,3 @@ def make_planner(settings: AppSettings, job: AnyJob, app: str, places: Paths) ->
         known_costs(places.home),
         Warehouse.of(places.warehouse_url, job, settings.retry).engine,
     )
-
-
-def _start_workers(context: SparkContext, count: int) -> None:
-    """Start Python workers, and let them import what tasks need, while the driver prepares the
-    first micro-batch."""
-    with suppress(Exception):  # the micro-batch's tasks will report it, or the session has ended
-        context.range(count, numSlices=count).foreachPartition(warm_up)
-
-
-def remove_unbegun(query: Path) -> None:
-    """Delete a query's checkpoint that has no batch: Spark refuses to start from what a crash
-    before the first batch leaves there."""
-    if query.exists() and not any(path.name.isdigit() for path in (query / "offsets").glob("*")):
-        shutil.rmtree(query)

@@ -13,7 +13,6 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -54,14 +53,11 @@ def load_classes() -> None:
     """Run what an app runs: micro-batches of files, Python tasks, a shuffle."""
     from pyspark.sql import DataFrame
 
-    from semistream.streaming.app import SESSION
+    from semistream.streaming.query import SESSION
     from semistream.streaming.session import open_session
 
-    def as_is(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        yield from batches
-
     def run(tuples: DataFrame, _: int) -> None:
-        tuples.repartition(2, "key").mapInArrow(as_is, tuples.schema).collect()
+        tuples.repartition(2, "key").mapInArrow(lambda batches: batches, tuples.schema).collect()
 
     spark = open_session("archive")
     for name, value in SESSION.items():

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
-from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
 from semistream.column_format import ColumnFormat, declared
 from semistream.errors import ConfigError
@@ -21,7 +21,6 @@ from semistream.paths import Paths
 from semistream.settings import parse_bytes
 from semistream.sizing import known_costs
 from semistream.sizing.role_plan import RolePlan
-from semistream.streaming.sources.schema import stream_schema
 
 
 def join_dataframe(
@@ -76,7 +75,7 @@ def join_dataframe(
         None if columns is None else {c: c for c in columns},
         surrogate_key=False,
     )
-    stream = stream_schema(df)
+    stream = to_arrow_schema(df.schema, timezone="UTC")
     plan = plan.choose(
         pa.RecordBatch.from_pylist([], stream), known_costs(Paths.from_environment().home)
     )

@@ -20,10 +20,12 @@ import logging
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from semistream.column_format import ColumnFormat, formats
 from semistream.data_files import same_names
 from semistream.durable import read_checked, write_checked
 from semistream.errors import ConfigError, StateError
@@ -44,7 +46,7 @@ from semistream.warehouse.records import Commit, Intent, LoadRecord, waiting_by_
 log = logging.getLogger(__name__)
 
 
-class Commits:
+class Commits(AbstractContextManager["Commits"]):
     """The commits of an app. last: the newest commit; loads: its records, empty under a new plan;
     pending: what was begun and is not committed; committed_at: the time of the newest commit,
     by ``time.monotonic``."""
@@ -61,9 +63,6 @@ class Commits:
         self.committed_at = time.monotonic()
         self._executor = ThreadPoolExecutor(1, "commit")
         self._newest: Future[None] | None = None
-
-    def __enter__(self) -> Commits:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._executor.shutdown()  # waits: no commit is left half-way, whatever fails
@@ -309,7 +308,7 @@ class Commits:
     def _warn_of_others(self) -> None:
         """Warn if other apps load the same fact table: each app is proven by itself, but readers
         see the rows of all."""
-        if others := self.ledger.others(self.job.fact_table):
+        if others := self.ledger.others(self.job.fact_table, self._setting):
             log.warning(
                 "%s also has rows of %s: facts are counted and verified for each app by itself",
                 self.job.fact_table,
@@ -342,8 +341,8 @@ class Commits:
             )
 
     def _check_same_job(self) -> None:
-        """Check that table, path and id columns are those of what the app has loaded so far. Raises
-        ConfigError."""
+        """Check that table, path, id columns and the forms of keys are those of what the app has
+        loaded so far. Raises ConfigError."""
         if (former := self.ledger.newest_job()) is None:
             return
         table, job = former
@@ -375,6 +374,7 @@ class Commits:
                     "Files are known by their paths, so that those of before would be loaded "
                     "again: if they were moved, put a link to them there. " + self._remedy(),
                 )
+        check_kept(self.job, values)
 
     def _remedy(self) -> str:
         return (
@@ -440,3 +440,26 @@ def _sweep(checkpoint: Path) -> None:
 def _remove(files: list[Path]) -> None:
     for file in files:
         file.unlink(missing_ok=True)
+
+
+def check_kept(job: AnyJob, former: dict[str, Any]) -> None:
+    """Raise ConfigError if the texts of keys, or ids, are normalised differently than when the
+    load began: waiting tuples would find no partner, and the proof no tuple. former: the job at
+    that time, from the ledger."""
+    plain = ColumnFormat()
+    keys, names = (
+        ([[c for role in job.roles for c in role.on]], ("stream",))
+        if isinstance(job, Job)
+        else ([list(job.on), list(job.on.values())], SIDES)
+    )
+    for name, spec, on in zip(names, job.streams, keys, strict=True):
+        before = formats((former.get(name) or {}).get("formats") or {})
+        for column in dict.fromkeys((*on, *spec.id)):
+            was, now = before.get(column, plain), spec.formats.get(column, plain)
+            if was.normal_form != now.normal_form or (column in spec.id and was != now):
+                raise ConfigError(
+                    f"{name}.formats.{column}",
+                    f"must stay what the load began with, as keys and ids go by it: {was}",
+                    str(now),
+                    "Give the former one, or load anew: semistream reset APP.",
+                )

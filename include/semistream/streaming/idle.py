@@ -3,8 +3,6 @@ listing of the source's files."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable
 from typing import Any
 
 from semistream.data_files import Unreadable
@@ -50,13 +48,9 @@ def plan_of_idle_load(
         return None
     plan = progress.plan
     wanted = planner.wanted(settings.partitions or plan.partitions)
-    if wanted != plan.asked() or not all_loaded(entries, commits):
+    if wanted != plan.asked():
         return None
-    return plan
-
-
-def all_loaded(entries: Iterable[os.DirEntry[str] | Unreadable], commits: Commits) -> bool:
-    """Return whether the ledger has every file that the source has now. An entry that cannot be
-    read may be, or hide, an unloaded file."""
-    loaded = commits.ledger.file_paths()
-    return all(not isinstance(entry, Unreadable) and entry.path in loaded for entry in entries)
+    loaded = ledger.file_paths()
+    # an entry that cannot be read may be, or hide, an unloaded file
+    every = all(not isinstance(entry, Unreadable) and entry.path in loaded for entry in entries)
+    return plan if every else None

@@ -25,7 +25,7 @@ from semistream.warehouse.records import InputCounts, LoadRecord
 if TYPE_CHECKING:
     from semistream.sketches import SampledSketch
     from semistream.stream_joins import Propagated, StreamJoinOutput, StreamStreamJoin
-    from semistream.streaming.punctuating import BatchPunctuations
+    from semistream.stream_joins.sources import PunctuationSource
     from semistream.streaming.waiting import Pace
 
 Refused = Counter[tuple[int, Reason]]  # tuples rejected before the operator, by side and reason
@@ -210,7 +210,7 @@ class StreamStreamOperator:
     sketched: ClassVar[bool] = False
 
     def __init__(
-        self, join: StreamStreamJoin, sources: tuple[list[BatchPunctuations], ...], alone: bool
+        self, join: StreamStreamJoin, sources: tuple[list[PunctuationSource], ...], alone: bool
     ):
         self.join, self.output_schema, self.sources = join, join.output_schema, sources
         self.first, self.alone = len(join.spec.schemas[0]), alone
@@ -228,7 +228,7 @@ class StreamStreamOperator:
         return self._finished(self._process(side, tuples, self.sources[side]))
 
     def _process(
-        self, side: int, tuples: pa.RecordBatch, sources: list[BatchPunctuations]
+        self, side: int, tuples: pa.RecordBatch, sources: list[PunctuationSource]
     ) -> Iterator[StreamJoinOutput]:
         if not sources:
             yield from self.join.process(side, tuples)

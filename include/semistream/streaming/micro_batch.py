@@ -233,11 +233,10 @@ def run_tasks(spark: SparkSession, work: Work, batch: MicroBatch | None) -> list
 def _collect(job: RDD[tuple[str]] | DataFrame, batch: int) -> list[LoadRecord]:
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            summaries = [summary for (summary,) in job.collect()]
+            rows = job.collect()
+            break
         except Exception as e:
             if attempt == ATTEMPTS or not any(sign in str(e) for sign in WORKER_DIED):
                 raise
             log.warning("a Python worker died in batch %d; trying again", batch)
-            continue
-        return records_of(summaries)
-    raise AssertionError
+    return records_of(summary for (summary,) in rows)

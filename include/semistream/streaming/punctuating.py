@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 
@@ -27,33 +27,7 @@ from semistream.stream_joins.sources import (
 )
 
 
-class BatchPunctuations(Protocol):
-    """A source of punctuations of a stream that comes in micro-batches. state: can be written as
-    JSON, for a snapshot after a micro-batch; it is updated in place."""
-
-    state: dict[str, Any]
-
-    def steps(self, chunk: pa.RecordBatch) -> Iterator[Step]:
-        """Yield the chunk's tuples, with the punctuations that already hold after them."""
-
-    def end_batch(self) -> list[Punctuations]:
-        """Return the punctuations that hold after the micro-batch."""
-
-
-class Immediate:
-    """A punctuation source that does not depend on the order of tuples."""
-
-    def __init__(self, source: PunctuationSource):
-        self.source, self.state = source, source.state
-
-    def steps(self, chunk: pa.RecordBatch) -> Iterator[Step]:
-        return self.source.steps(chunk)
-
-    def end_batch(self) -> list[Punctuations]:
-        return []
-
-
-class Deferred:
+class Deferred(PunctuationSource):
     """A punctuation source whose punctuations are held back until the end of the micro-batch."""
 
     def __init__(self, source: PunctuationSource):
@@ -112,7 +86,7 @@ def _typed(values: list[Any], kind: pa.DataType) -> pa.Array:
         ) from None
 
 
-class ClusteredBatches:
+class ClusteredBatches(PunctuationSource):
     """The constraint that tuples of a key come together: a key of the previous micro-batch that is
     not in this one is complete, if this one has any keys. The state has the keys of the latest
     micro-batch."""
@@ -152,11 +126,11 @@ def _message(table: pa.Table) -> bytes:
 
 def punctuation_sources(
     plan: StreamStreamPlan, side: int, streams: tuple[pa.Schema, ...], partition: int
-) -> list[BatchPunctuations]:
+) -> list[PunctuationSource]:
     """Return the punctuation sources of a side in a partition. Raises ConfigError for a watermark
     over a column that is of no use to the join."""
     given, on = plan.promises[side], [pair[side] for pair in plan.on]
-    out: list[BatchPunctuations] = []
+    out: list[PunctuationSource] = []
     if (mark := plan.mark(side)) is not None:
         if mark not in streams[side].names or mark in on:
             raise ConfigError(
@@ -167,7 +141,7 @@ def punctuation_sources(
             )
         out.append(MarkedRows(mark, on, plan.placement(streams, side), partition))
     if given.get("unique"):
-        out.append(Immediate(UniqueKey(on)))
+        out.append(UniqueKey(on))  # which does not depend on the order of tuples
     if given.get("clustered"):
         out.append(ClusteredBatches(streams[side], on))
     if watermark := given.get("watermark"):

@@ -49,7 +49,7 @@ def run_app(
             from semistream.streaming.summary import describe
 
             app = App(settings, job, places, status)
-            with app.signals():
+            with app.signals.taken():
                 app.check()
                 with session() as spark:
                     print(describe(app.run(spark)))

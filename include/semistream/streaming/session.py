@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 
 from pyspark import SparkConf, SparkContext
-from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
 
 from semistream import ARROW_POOL
@@ -97,39 +95,6 @@ def silence() -> None:
         with suppress(Exception):  # the JVM has ended
             log4j = SparkContext._jvm.org.apache.logging.log4j
             log4j.core.config.Configurator.setRootLevel(log4j.Level.OFF)
-
-
-class StopHandler:
-    """A handler of signals to the driver's JVM, which is the process of spark-submit, until `end`.
-
-    Without it the JVM would end at once, with the code 143 or 130, and this process with it. With
-    it the JVM lives until this process has drained, and returns its exit code. It is a Java
-    SignalHandler: a thread of the JVM calls `handle`.
-    """
-
-    def __init__(
-        self, context: SparkContext, numbers: Iterable[signal.Signals], ask: Callable[[], None]
-    ):
-        self._ask = ask
-        gateway = context._gateway
-        ensure_callback_server_started(gateway)
-        self._signals = gateway.jvm.sun.misc.Signal
-        self._former = []  # each signal with its handler
-        for number in numbers:
-            taken = self._signals(number.name.removeprefix("SIG"))
-            self._former.append((taken, self._signals.handle(taken, self)))
-
-    def handle(self, _: object) -> None:
-        self._ask()
-
-    def end(self) -> None:
-        """Give the signals back to their former handlers."""
-        with suppress(Exception):  # the JVM has ended
-            for taken, handler in self._former:
-                self._signals.handle(taken, handler)
-
-    class Java:
-        implements = ("sun.misc.SignalHandler",)
 
 
 def start_session(app: str) -> Callable[[], SparkSession]:

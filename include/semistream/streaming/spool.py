@@ -6,7 +6,7 @@ import json
 import os
 import tempfile
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -47,7 +47,7 @@ class RowWriter(Protocol):
         """Delete what was written."""
 
 
-class Spool:
+class Spool(AbstractContextManager["Spool"]):
     """A task's output on local disk, until it is loaded in one short transaction that can be
     repeated.
 
@@ -75,9 +75,6 @@ class Spool:
         self._gathered = {name: Gathered(schema) for name, schema in self._schemas.items()}
         self._writers: dict[str, pa.RecordBatchStreamWriter] = {}
         self._closes, self._patterns = closes, list[dict[str, Any]]()
-
-    def __enter__(self) -> Spool:
-        return self
 
     def __exit__(self, failed: type[BaseException] | None, *_: object) -> None:
         for writer in self._writers.values():
@@ -150,7 +147,15 @@ class Spool:
             pa.array([self._side(side)] * len(rejected), pa.string()),
             pa.nulls(len(rejected), pa.string()),
             pa.array([r.id for r in rejected], pa.string()),
-            pa.array([json.dumps(_document(r)) for r in rejected]),
+            pa.array(
+                [
+                    json.dumps(
+                        {TEXT: r.text, "why": r.detail}
+                        | ({"file": r.file, "line": r.line} if r.file else {})
+                    )
+                    for r in rejected
+                ]
+            ),
         ]
         self._append("unmatched", pa.record_batch(columns, schema=UNMATCHED))
 
@@ -191,12 +196,6 @@ class Spool:
         self._writers[name].close()
         with pa.memory_map(os.path.join(self._directory.name, name)) as file:
             return pa.ipc.open_stream(file).read_all()
-
-
-def _document(rejected: Rejected) -> dict[str, Any]:
-    """Return what the warehouse keeps of an unparsable tuple."""
-    where = {"file": rejected.file, "line": rejected.line} if rejected.file else {}
-    return {TEXT: rejected.text, "why": rejected.detail, **where}
 
 
 def unmatched_rows(

@@ -102,7 +102,7 @@ class StatusFile:
 
     def __init__(self, checkpoint: Path, app: str):
         self.path = checkpoint / "status.json"
-        self._status = Status("starting", os.getpid(), socket.gethostname(), _now(), app)
+        self.status = Status("starting", os.getpid(), socket.gethostname(), _now(), app)
         self._mutex, self._ended = threading.Lock(), threading.Event()
         self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
 
@@ -119,15 +119,11 @@ class StatusFile:
         if error is not None:
             self._fail(_why(error)[:3000])
 
-    @property
-    def status(self) -> Status:
-        return self._status
-
     def update(self, **changes: Any) -> None:
         with self._mutex:
-            self._status = replace(self._status, heartbeat=_now(), **changes)
+            self.status = replace(self.status, heartbeat=_now(), **changes)
             # not flushed: of use only while this machine is up
-            write_json(self.path, asdict(self._status), flush=False)
+            write_json(self.path, asdict(self.status), flush=False)
 
     def _fail(self, error: str) -> None:
         """Write the status of a failed app. On a full disk, overwrite the former status in place.
@@ -136,7 +132,7 @@ class StatusFile:
             self.update(state="failed", error=error)
         except OSError:
             with suppress(OSError), open(self.path, "r+b") as file:
-                file.write(json.dumps(asdict(self._status)).encode())
+                file.write(json.dumps(asdict(self.status)).encode())
                 file.truncate()
 
     def _beat(self) -> None:

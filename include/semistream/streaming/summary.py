@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,12 +19,7 @@ class Totals:
     """The totals of this run's commits. ``seconds`` adds up the slowest partition of each
     commit."""
 
-    rows_read: int = 0
-    matched: int = 0
-    unmatched: int = 0
-    output_rows: int = 0
-    cache_hits: int = 0
-    bytes_read: int = 0
+    sums: Counter[str] = field(default_factory=Counter)  # by name, of SUMMED
     batches: int = 0
     seconds: float = 0.0
     memory_peak: int = 0
@@ -33,13 +28,14 @@ class Totals:
     longest_wait: float = 0.0  # s
     latest_wait: float = 0.0  # s, the longest of the newest commit
     rejected: Counter[str] = field(default_factory=Counter)
-    by_input: Counter[str] = field(default_factory=Counter)  # unmatched
+    # by role or side: "matched", "unmatched", and the unmatched by reason
+    inputs: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     nulled: Counter[str] = field(default_factory=Counter)  # by column, see load_batches
 
     def add(self, loads: Sequence[LoadRecord]) -> None:
         """Add a commit. loads: its records, one a partition."""
         for name in SUMMED:
-            setattr(self, name, getattr(self, name) + sum(getattr(load, name) for load in loads))
+            self.sums[name] += sum(getattr(load, name) for load in loads)
         self.batches += 1
         self.seconds += max(load.seconds for load in loads)
         self.memory_peak = max(self.memory_peak, sum(load.memory_peak for load in loads))
@@ -49,12 +45,14 @@ class Totals:
         for load in loads:
             self.waits.note(load.wait_median or 0.0, load.matched + load.unmatched)
             self.rejected.update(load.rejected)
-            self.by_input.update({i.role: i.unmatched for i in load.inputs})
+            for i in load.inputs:
+                self.inputs[i.role].update(matched=i.matched, unmatched=i.unmatched)
+                self.inputs[i.role].update(i.rejected)
             self.nulled.update(load.nulled)
 
     @property
     def finished(self) -> int:
-        return self.matched + self.unmatched
+        return self.sums["matched"] + self.sums["unmatched"]
 
     @property
     def service_rate(self) -> float:
@@ -69,9 +67,7 @@ class Totals:
     def status(self) -> dict[str, Any]:
         """Return the totals that ``status.json`` shows while the app runs."""
         return {
-            "rows_read": self.rows_read,
-            "matched": self.matched,
-            "unmatched": self.unmatched,
+            **{name: self.sums[name] for name in ("rows_read", "matched", "unmatched")},
             "service_rate": self.service_rate,
             "memory_peak": self.memory_peak,
             "resident_peak": self.resident_peak,
@@ -88,20 +84,15 @@ class Totals:
             "partitions": plan.partitions,
             "master_version": plan.version,
             "batches": self.batches,
-            "rows_read": self.rows_read,
-            "matched": self.matched,
-            "unmatched": self.unmatched,
+            **{name: self.sums[name] for name in SUMMED},
             "rejected": dict(self.rejected),
-            "output_rows": self.output_rows,
             "nulled": dict(self.nulled),
             "service_rate": self.service_rate,
-            "cache_hits": self.cache_hits,
-            "cache_share": self.cache_hits / self.finished if self.finished else 0.0,
+            "cache_share": self.sums["cache_hits"] / self.finished if self.finished else 0.0,
             "memory_peak": self.memory_peak,
             "resident_peak": self.resident_peak,
             "median_wait": self.median_wait,
             "longest_wait": self.longest_wait,
-            "bytes_read": self.bytes_read,
         }
 
 
@@ -151,4 +142,5 @@ def describe(summary: dict[str, Any]) -> str:
         title += f", master {s['master_version']}"
     if s["reason"]:
         title += f"\n  {s['reason']}"
-    return "\n".join([title, *(f"  {name:<20}{value:>24}" for name, value in lines)])
+    warnings = [f"  warning: {sentence}" for sentence in s.get("warnings", ())]
+    return "\n".join([title, *(f"  {name:<20}{value:>24}" for name, value in lines), *warnings])

@@ -202,14 +202,11 @@ def calibrate(
         for r in RUNS
         if r[0] <= max(min(memory / LEAST_BYTES, MOST_ROWS / settings[0].matches), TABLES[0])
     ]
-    phases = {"scan": _measure_phase(settings, "meshjoin", runs)}
-    for phase, algorithm in (("index", "hybridjoin"), ("elevator", "elevatorjoin")):
-        phases[phase] = _measure_phase(settings, algorithm, runs)
+    algorithms = {"scan": "meshjoin", "index": "hybridjoin", "elevator": "elevatorjoin"}
+    phases = {p: _measure_phase(settings, name, runs) for p, name in algorithms.items()}
     setting, head = settings[0], settings[0].master
     tables = tuple(t for t in TABLES if t <= head.tuple_count) or (float(head.tuple_count),)
     look_up, output = _measure_cache(setting, tables)
-    detection = _measure_detection(setting)
-    switch = _measure_switch(setting)
     scan, index, elevator = (phases[p][0] for p in PHASES)
     return Costs(
         platform.node(),
@@ -219,8 +216,8 @@ def calibrate(
         tables,
         look_up,
         output,
-        *detection,
-        switch,
+        *_measure_detection(setting),
+        _measure_switch(setting),
         {
             "at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             "clock": clock,
@@ -391,8 +388,7 @@ def _measure(setting: Setting, algorithm: str, table: int, disk_tuples: int) -> 
             gc.collect()
             watch.reset()
             reading.reset()
-            paces.clear()
-            paces.append(setting.pace())
+            paces = [setting.pace()]
             before = (
                 join.stats.iteration_count,
                 join.stats.rows_read,

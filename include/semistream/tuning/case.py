@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
+from semistream import workloads
 from semistream.cost_models import Costs
 from semistream.data_files import ENDINGS
 from semistream.errors import ConfigError
@@ -84,8 +85,6 @@ def open_case(
 
 
 def _of_job(settings: TuneSettings, places: Paths, progress: Progress) -> SizingInput:
-    from semistream import workloads
-
     if not settings.job:
         raise ConfigError(
             "job",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import io
+import itertools
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from semistream.cost_models import MODELS, Costs, Frequencies, Size, Workload
+from semistream.cost_models import MODELS, Costs, Frequencies, Workload
 from semistream.durable import write_text
 from semistream.errors import ConfigError
 from semistream.joins.registry import REGISTRY
@@ -72,14 +73,15 @@ def write_report(
         "titles": {a.name: a.title for a in REGISTRY.values()},
     }
     with rc_context(STYLE):
-        plots = _plots(points, case, costs)
+        plots = list(_plots(points, case, costs))
+    errors = [abs(error(p)) for p in points if settled(p) and p.rate and p.predicted_rate]
     page = environment.get_template("sweep.html").render(
         about=about,
         points=points,
         best=best,
         plots=plots,
         failed=[p for p in points if p.state == FAILED],
-        errors=_median(abs(error(p)) for p in points if settled(p) and p.predicted_rate),
+        errors=float(np.median(errors)) if errors else None,
         unsettled=sum(p.state == MEASURED and not settled(p) for p in points),
     )
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -87,56 +89,41 @@ def write_report(
     return path
 
 
-def _plots(points: Sequence[Point], case: SizingInput, costs: Costs) -> list[dict[str, str]]:
-    """Return title, SVG and caption of each plot."""
+def _plots(points: Sequence[Point], case: SizingInput, costs: Costs) -> Iterator[dict[str, str]]:
+    """Yield title, SVG and caption of each plot."""
     algorithms = list(dict.fromkeys(p.algorithm for p in points))
     colour = dict(zip(algorithms, COLOURS * (1 + len(algorithms) // len(COLOURS)), strict=False))
-    plots = []
     if any(settled(p) and p.predicted_rate for p in points):
-        plots.append(
-            {
-                "title": "Predicted beside measured",
-                "svg": _beside(points, colour),
-                "caption": "Service rate of every point; on the line the model is right, in "
-                "the band within 10%.",
-            }
-        )
-    plots.append(
-        {
-            "title": "Service rate over memory",
-            "svg": _over_memory(points, case, costs, colour),
-            "caption": "Lines: predicted at the best sizes. Dots: the best measured for a budget.",
+        yield {
+            "title": "Predicted beside measured",
+            "svg": _beside(points, colour),
+            "caption": "Service rate of every point; on the line the model is right, in "
+            "the band within 10%.",
         }
-    )
+    yield {
+        "title": "Service rate over memory",
+        "svg": _over_memory(points, case, costs, colour),
+        "caption": "Lines: predicted at the best sizes. Dots: the best measured for a budget.",
+    }
     memory = max(p.memory for p in points)
-    work = case.workload
-    n = int(work.values)
-    plots.append(
-        {
-            "title": "Service rate over |R| and skew",
-            "svg": _over_workload(case, costs, memory, colour),
-            "caption": f"Predicted for M = {memory:,} bytes and keys by Zipf's law: over |R| "
-            f"with exponent 1, over the exponent with the |R| of this sweep, "
-            f"{n * case.partitions:,}.",
-        }
-    )
-    for algorithm in algorithms:
-        for budget in dict.fromkeys(p.memory for p in points):
-            mine = [
-                p
-                for p in points
-                if (p.algorithm, p.memory) == (algorithm, budget) and p.predicted_rate
-            ]
-            if mine:
-                plots.append(
-                    {
-                        "title": f"{REGISTRY[algorithm].title}, M = {budget:,} bytes",
-                        "svg": _sizes(mine, case, costs),
-                        "caption": "Predicted service rate over the sizes. Dots are "
-                        "measured, ringed is the model's best.",
-                    }
-                )
-    return plots
+    yield {
+        "title": "Service rate over |R| and skew",
+        "svg": _over_workload(case, costs, memory, colour),
+        "caption": f"Predicted for M = {memory:,} bytes and keys by Zipf's law: over |R| "
+        f"with exponent 1, over the exponent with the |R| of this sweep, "
+        f"{int(case.workload.values) * case.partitions:,}.",
+    }
+    for algorithm, budget in itertools.product(algorithms, dict.fromkeys(p.memory for p in points)):
+        mine = [
+            p for p in points if (p.algorithm, p.memory) == (algorithm, budget) and p.predicted_rate
+        ]
+        if mine:
+            yield {
+                "title": f"{REGISTRY[algorithm].title}, M = {budget:,} bytes",
+                "svg": _sizes(mine, case, costs),
+                "caption": "Predicted service rate over the sizes. Dots are "
+                "measured, ringed is the model's best.",
+            }
 
 
 def _beside(points: Sequence[Point], colour: Mapping[str, str]) -> str:
@@ -209,31 +196,22 @@ def _over_workload(case: SizingInput, costs: Costs, memory: int, colour: Mapping
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
     work, each = case.workload.smooth(), memory / case.partitions
+    sizes = [max(int(work.master_tuples * scale), 1) for scale in SCALES]
+
+    def plot(at: Any, algorithm: str, shapes: Iterable[tuple[float, int, float]]) -> None:
+        """Plot the rates over x: (x, |R|, exponent) each."""
+        rates = []
+        for x, tuples, skew in shapes:
+            keys = Frequencies.zipf(max(int(tuples / work.fan_out), 1), skew)
+            other = replace(work, master_tuples=tuples, frequencies=keys)
+            if rate := _rate(algorithm, other, each, costs, case):
+                rates.append((x, rate))
+        name, line = REGISTRY[algorithm].title, colour[algorithm]
+        at.plot(*_columns(rates), color=line, lw=1.2, marker=".", label=name)
+
     for algorithm in colour:
-        sizes, skews = [], []
-        for scale in SCALES:
-            n = max(int(work.master_tuples * scale), 1)
-            other = replace(
-                work,
-                master_tuples=n,
-                frequencies=Frequencies.zipf(max(int(n / work.fan_out), 1), 1.0),
-            )
-            sizes.append((n * case.partitions, _rate(algorithm, other, each, costs, case)))
-        for skew in SKEWS:
-            other = replace(
-                work, frequencies=Frequencies.zipf(max(int(work.values), 1), float(skew))
-            )
-            skews.append((skew, _rate(algorithm, other, each, costs, case)))
-        left.plot(
-            *_columns([x for x in sizes if x[1]]), color=colour[algorithm], lw=1.2, marker="."
-        )
-        right.plot(
-            *_columns([x for x in skews if x[1]]),
-            color=colour[algorithm],
-            lw=1.2,
-            marker=".",
-            label=REGISTRY[algorithm].title,
-        )
+        plot(left, algorithm, [(n * case.partitions, n, 1.0) for n in sizes])
+        plot(right, algorithm, [(float(s), work.master_tuples, float(s)) for s in SKEWS])
     left.set(xscale="log", yscale="log", xlabel="|R|, tuples", ylabel="tuples/s")
     right.set(xlabel="Zipf exponent")
     right.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
@@ -243,9 +221,8 @@ def _over_workload(case: SizingInput, costs: Costs, memory: int, colour: Mapping
 def _sizes(points: Sequence[Point], case: SizingInput, costs: Costs) -> str:
     """Plot the curve over one size, or the surface over two."""
     algorithm, each = points[0].algorithm, points[0].memory / case.partitions
-    kinds = MODELS[algorithm].sizes
+    kinds, work = MODELS[algorithm].sizes, case.workload.smooth()
     names = list(kinds)
-    work = case.workload.smooth()
 
     def rate(*sizes: float) -> float:
         return (
@@ -253,26 +230,12 @@ def _sizes(points: Sequence[Point], case: SizingInput, costs: Costs) -> str:
             / case.share
         )
 
-    axes = [
-        _axis(
-            kinds[n],
-            [p.parameters[n] for p in points],
-            work,
-            each,
-            CURVE if len(names) == 1 else SURFACE,
-        )
-        for n in names
-    ]
+    axes = []
+    for name, kind in kinds.items():
+        (low, high), measured = kind.bounds(work, each), [p.parameters[name] for p in points]
+        first, last = max(low, min(measured) / 4), max(min(high, max(measured) * 4), *measured)
+        axes.append(np.geomspace(first, last, CURVE if len(names) == 1 else SURFACE))
     return (_curve if len(names) == 1 else _surface)(points, names, axes, rate)
-
-
-def _axis(
-    kind: Size, measured: Sequence[float], work: Workload, memory: float, count: int
-) -> np.ndarray:
-    low, high = kind.bounds(work, memory)
-    return np.geomspace(
-        max(low, min(measured) / 4), max(min(high, max(measured) * 4), *measured), count
-    )
 
 
 def _curve(
@@ -322,24 +285,11 @@ def _surface(
 
 def _dots(plot: Any, points: Sequence[Point], at: Callable[[Point], tuple[float, ...]]) -> None:
     measured = [p for p in points if p.rate]
-    if measured:
-        plot.scatter(
-            *_columns([(*at(p), p.rate or 0.0) for p in measured]),
-            s=30,
-            color="#cc3311",
-            label="measured",
-            zorder=4,
-        )
-    ringed = [p for p in measured if p.best]
-    if ringed:
-        plot.scatter(
-            *_columns([(*at(p), p.rate or 0.0) for p in ringed]),
-            s=110,
-            facecolors="none",
-            edgecolors="#222",
-            label="the model's best",
-            zorder=5,
-        )
+    dot = {"s": 30, "color": "#cc3311", "label": "measured", "zorder": 4}
+    ring = {"s": 110, "facecolors": "none", "edgecolors": "#222", "label": "the model's best"}
+    for shown, style in ((measured, dot), ([p for p in measured if p.best], ring | {"zorder": 5})):
+        if shown:
+            plot.scatter(*_columns([(*at(p), p.rate or 0.0) for p in shown]), **style)
 
 
 def _rate(algorithm: str, work: Workload, memory: float, costs: Costs, case: SizingInput) -> float:
@@ -375,8 +325,3 @@ def short(value: float, _: Any = None) -> str:
         if abs(value) >= unit:
             return f"{value / unit:.3g}{suffix}"
     return f"{value:.3g}"
-
-
-def _median(values: Iterable[float]) -> float | None:
-    known = [v for v in values if not math.isnan(v)]
-    return float(np.median(known)) if known else None

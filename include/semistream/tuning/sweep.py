@@ -46,7 +46,7 @@ from semistream.tuning.measure import (
     settled,
 )
 from semistream.tuning.settings import TuneSettings
-from semistream.warehouse import connect, create_all
+from semistream.warehouse import open_warehouse
 from semistream.warehouse.identity import adopt
 from semistream.warehouse.ledger import utc_now
 from semistream.warehouse.schema import load_batches, tuning_runs
@@ -59,46 +59,175 @@ NOISE = 0.1  # relative difference below which rates, of batches or of points, c
 ABOVE = 2  # a recommendation is valid for up to so many times its memory
 
 
-def sweep_name(run: str) -> str:
-    """Convert a run's name to a name that files and apps may have."""
-    return re.sub(r"[^A-Za-z0-9_.-]+", "-", run)[:120]
+class Sweep:
+    """The sweep of a DAG run."""
 
+    def __init__(self, run: str, places: Paths):
+        self.name, self.places = re.sub(r"[^A-Za-z0-9_.-]+", "-", run)[:120], places
+        self.directory = places.home / "tuning" / self.name
 
-def begin(settings: TuneSettings, sweep: str, places: Paths) -> list[dict[str, Any]]:
-    """Write the bounded stream and return the grid's points. Raises ConfigError for a case that
-    cannot be tuned."""
-    directory = places.home / "tuning" / sweep
-    shutil.rmtree(directory, ignore_errors=True)
-    with open_case(settings, places) as case:
-        costs = costs_for(case, places, settings.calibrate)
-        points = grid(
-            case, settings.memory, case.algorithms(settings.algorithms), settings.grid, costs
-        )
-        points, own = _with_own_choice(case, points, settings.memory, costs)
-        wanted = 2 * TURNOVERS * max((p.turnover for p in points), default=0.0)
-        _write_stream(
-            case.sample,
-            max(case.sample.num_rows, LEAST_ROWS, int(min(wanted, MOST_ROWS))),
-            directory / "stream",
-        )
-        job = _bounded_job(case.role, directory, case.relation.manifest.formats)
-        (directory / "job.yaml").write_text(
-            yaml.safe_dump(job.model_dump(mode="json", exclude_defaults=True))
-        )
-        costs.save(directory / COSTS_FILE)
-        write_json(
-            directory / "sweep.json",
+    def begin(self, settings: TuneSettings) -> list[dict[str, Any]]:
+        """Write the bounded stream and return the grid's points. Raises ConfigError for a case that
+        cannot be tuned."""
+        places, directory = self.places, self.directory
+        shutil.rmtree(directory, ignore_errors=True)
+        with open_case(settings, places) as case:
+            costs = costs_for(case, places, settings.calibrate)
+            points = grid(
+                case, settings.memory, case.algorithms(settings.algorithms), settings.grid, costs
+            )
+            points, own = _with_own_choice(case, points, settings.memory, costs)
+            wanted = 2 * TURNOVERS * max((p.turnover for p in points), default=0.0)
+            _write_stream(
+                case.sample,
+                max(case.sample.num_rows, LEAST_ROWS, int(min(wanted, MOST_ROWS))),
+                directory / "stream",
+            )
+            job = _bounded_job(case.role, directory, case.relation.manifest.formats)
+            (directory / "job.yaml").write_text(
+                yaml.safe_dump(job.model_dump(mode="json", exclude_defaults=True))
+            )
+            costs.save(directory / COSTS_FILE)
+            write_json(
+                directory / "sweep.json",
+                {
+                    "sweep": self.name,
+                    "job": _job(settings, case, places),
+                    "title": Path(settings.stream or settings.job).stem,
+                    "own": own,
+                    "snapshot": str(case.snapshot),
+                    "partitions": case.partitions,
+                    "about": describe(case, costs.machine),
+                },
+            )
+        return [asdict(p) for p in points]
+
+    def app(self, values: Mapping[str, Any]) -> tuple[list[str], dict[str, str]]:
+        """Return the arguments and the environment of the app that measures a point, in an
+        empty home of its own."""
+        point, directory = Point(**values), self.directory
+        home = self._home(point)
+        shutil.rmtree(home, ignore_errors=True)
+        snapshot = Path(self._about()["snapshot"]).absolute()
+        job = Job.from_yaml(directory / "job.yaml")
+        (role,) = job.roles
+        master = snapshot_root(home / "snapshots", role.dimension.name, role.key)
+        master.mkdir(parents=True)
+        (master / snapshot.name).symlink_to(snapshot, target_is_directory=True)
+        set_current(master, snapshot.name)
+        with open_warehouse(_ledger(home)) as engine:
+            # the sweep's own warehouse poses as the one whose surrogate keys the snapshot has
+            adopt(engine, (read_manifest(master) or {}).get("source", {}))
+        settings = LoadSettings.load(
             {
-                "sweep": sweep,
-                "job": _job(settings, case, places),
-                "title": Path(settings.stream or settings.job).stem,
-                "own": own,
-                "snapshot": str(case.snapshot),
-                "partitions": case.partitions,
-                "about": describe(case, costs.machine),
-            },
+                "job": str(directory / "job.yaml"),
+                "app": self._app(point),
+                "algorithm": point.algorithm,
+                "memory": point.memory,
+                "parameters": point.parameters,
+                "partitions": point.partitions,
+                "sink": str(home / "sink"),
+                "reason": f"sweep {self.name}",
+            }
         )
-    return [asdict(p) for p in points]
+        return settings.to_arguments(), {
+            "SEMISTREAM_HOME": str(home),
+            "WAREHOUSE_URL": _ledger(home),
+        }
+
+    def record(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Record a point's result in ``tuning_runs``, also if it failed, and delete its home."""
+        point, t = Point(**values), tuning_runs.c
+        home = self._home(point)
+        point = _measured(point, home, self._app(point))
+        row = {
+            "sweep": self.name,
+            "point": point.number,
+            "job": self._about()["job"],
+            "parameters": json.dumps(point.parameters),
+            "rows_read": point.rows,
+            "best": int(point.best),
+            "recommended": 0,
+            "recorded_at": utc_now(),
+        }
+        row |= {c.name: getattr(point, c.name) for c in t if c.name not in row}
+        with open_warehouse(self.places.warehouse_url) as engine, engine.begin() as connection:
+            connection.execute(
+                delete(tuning_runs).where(t.sweep == self.name, t.point == point.number)
+            )
+            connection.execute(tuning_runs.insert(), row)
+        shutil.rmtree(home, ignore_errors=True)
+        return asdict(point)
+
+    def publish(self) -> dict[str, Any]:
+        """Compare the points, recommend the best and write the report. Return the data of the asset
+        event. Raises SemistreamError if no point was recorded."""
+        about, places, t = self._about(), self.places, tuning_runs.c
+        with open_warehouse(places.warehouse_url) as engine, engine.begin() as connection:
+            rows = connection.execute(
+                select(tuning_runs).where(t.sweep == self.name).order_by(t.point)
+            ).all()
+            points = [_from_row(row._mapping) for row in rows]
+            best = recommend(p for p in points if settled(p))
+            chosen = [p.number for p in best.values()]
+            connection.execute(
+                update(tuning_runs)
+                .where(t.sweep == self.name, t.point.in_(chosen))
+                .values(recommended=1)
+            )
+        if not points:
+            raise SemistreamError(
+                f"The sweep {self.name} has recorded no point; see the tasks that failed."
+            )
+        advice = better(best, points, about.get("own", {}))
+        about["kept"] = [m for m, p in best.items() if p not in advice]
+        from semistream.tuning.report import write_report  # imports matplotlib
+
+        report = write_report(
+            places.reports / "tuning" / f"{self.name}.html",
+            about,
+            points,
+            best,
+            self._case(about),
+            Costs.load(self.directory / COSTS_FILE),
+        )
+        shutil.rmtree(self.directory, ignore_errors=True)
+        for older in sorted(report.parent.glob("*.html"), key=lambda p: p.stat().st_mtime)[
+            : -places.reports_kept
+        ]:
+            older.unlink(missing_ok=True)
+        return {
+            "sweep": self.name,
+            "job": about["job"],
+            "report": str(report),
+            "points": len(points),
+            "failed": sum(p.state == FAILED for p in points),
+            "settings": [recommendation(p) for p in advice],
+        }
+
+    def _case(self, about: Mapping[str, Any]) -> SizingInput:
+        """Restore the case from the files that ``begin`` wrote."""
+        sample = pq.read_table(self.directory / "sample.parquet").combine_chunks().to_batches()[0]
+        return SizingInput(
+            Job.from_yaml(self.directory / "job.yaml"),
+            sample,
+            Path(about["snapshot"]),
+            about["partitions"],
+        )
+
+    def _about(self) -> dict[str, Any]:
+        try:
+            return json.loads((self.directory / "sweep.json").read_text())
+        except FileNotFoundError:
+            raise SemistreamError(
+                f"There is no sweep in {self.directory}; its first task has failed."
+            ) from None
+
+    def _home(self, point: Point) -> Path:
+        return self.directory / "points" / f"{point.number:04d}"
+
+    def _app(self, point: Point) -> str:
+        return f"{self.name}-{point.number:04d}"
 
 
 def _with_own_choice(
@@ -136,125 +265,6 @@ def better(
         if (mine := chosen.get(own.get(str(memory), -1))) is None
         or (p.rate or 0.0) > (1 + NOISE) * (mine.rate or 0.0)
     ]
-
-
-def app(values: Mapping[str, Any], sweep: str, places: Paths) -> tuple[list[str], dict[str, str]]:
-    """Return the arguments and the environment of the app that measures a point, in an empty home
-    of its own."""
-    point, directory = Point(**values), places.home / "tuning" / sweep
-    home = _home(point, directory)
-    shutil.rmtree(home, ignore_errors=True)
-    snapshot = Path(_about(directory)["snapshot"]).absolute()
-    job = Job.from_yaml(directory / "job.yaml")
-    (role,) = job.roles
-    master = snapshot_root(home / "snapshots", role.dimension.name, role.key)
-    master.mkdir(parents=True)
-    (master / snapshot.name).symlink_to(snapshot, target_is_directory=True)
-    set_current(master, snapshot.name)
-    engine = connect(_ledger(home))
-    create_all(engine)
-    # the sweep's own warehouse poses as the one whose surrogate keys the snapshot has
-    adopt(engine, (read_manifest(master) or {}).get("source", {}))
-    engine.dispose()
-    settings = LoadSettings.load(
-        {
-            "job": str(directory / "job.yaml"),
-            "app": _app(point, sweep),
-            "algorithm": point.algorithm,
-            "memory": point.memory,
-            "parameters": point.parameters,
-            "partitions": point.partitions,
-            "sink": str(home / "sink"),
-            "reason": f"sweep {sweep}",
-        }
-    )
-    return settings.to_arguments(), {"SEMISTREAM_HOME": str(home), "WAREHOUSE_URL": _ledger(home)}
-
-
-def record(values: Mapping[str, Any], sweep: str, places: Paths) -> dict[str, Any]:
-    """Record a point's result in ``tuning_runs``, also if it failed, and delete its home."""
-    directory = places.home / "tuning" / sweep
-    point = Point(**values)
-    home = _home(point, directory)
-    point = _measured(point, home, _app(point, sweep))
-    row = {
-        "sweep": sweep,
-        "point": point.number,
-        "job": _about(directory)["job"],
-        "parameters": json.dumps(point.parameters),
-        "rows_read": point.rows,
-        "best": int(point.best),
-        "recommended": 0,
-        "recorded_at": utc_now(),
-    }
-    row |= {c.name: getattr(point, c.name) for c in tuning_runs.c if c.name not in row}
-    engine = _warehouse(places)
-    try:
-        with engine.begin() as connection:
-            connection.execute(
-                delete(tuning_runs).where(
-                    tuning_runs.c.sweep == sweep, tuning_runs.c.point == point.number
-                )
-            )
-            connection.execute(tuning_runs.insert(), row)
-    finally:
-        engine.dispose()
-    shutil.rmtree(home, ignore_errors=True)
-    return asdict(point)
-
-
-def publish(sweep: str, places: Paths) -> dict[str, Any]:
-    """Compare the points, recommend the best and write the report. Return the data of the asset
-    event. Raises SemistreamError if no point was recorded."""
-    directory = places.home / "tuning" / sweep
-    about = _about(directory)
-    engine = _warehouse(places)
-    try:
-        with engine.begin() as connection:
-            rows = connection.execute(
-                select(tuning_runs)
-                .where(tuning_runs.c.sweep == sweep)
-                .order_by(tuning_runs.c.point)
-            ).all()
-            points = [_from_row(row._mapping) for row in rows]
-            best = recommend(p for p in points if settled(p))
-            for p in best.values():
-                connection.execute(
-                    update(tuning_runs)
-                    .where(tuning_runs.c.sweep == sweep, tuning_runs.c.point == p.number)
-                    .values(recommended=1)
-                )
-    finally:
-        engine.dispose()
-    if not points:
-        raise SemistreamError(
-            f"The sweep {sweep} has recorded no point; see the tasks that failed."
-        )
-    advice = better(best, points, about.get("own", {}))
-    about["kept"] = [m for m, p in best.items() if p not in advice]
-    from semistream.tuning.report import write_report  # imports matplotlib
-
-    report = write_report(
-        places.reports / "tuning" / f"{sweep}.html",
-        about,
-        points,
-        best,
-        _case(directory, about),
-        Costs.load(directory / COSTS_FILE),
-    )
-    shutil.rmtree(directory, ignore_errors=True)
-    for older in sorted(report.parent.glob("*.html"), key=lambda p: p.stat().st_mtime)[
-        : -places.reports_kept
-    ]:
-        older.unlink(missing_ok=True)
-    return {
-        "sweep": sweep,
-        "job": about["job"],
-        "report": str(report),
-        "points": len(points),
-        "failed": sum(p.state == FAILED for p in points),
-        "settings": [recommendation(p) for p in advice],
-    }
 
 
 def advised(settings: LoadSettings, events: Iterable[Mapping[str, Any]]) -> LoadSettings:
@@ -348,7 +358,7 @@ def _measured(point: Point, home: Path, name: str) -> Point:
             error=(status and status.error) or point.error or "the app did not come to its end",
         )
     summary = json.loads((checkpoint / "summary.json").read_text())
-    b, engine = load_batches.c, connect(_ledger(home))
+    b = load_batches.c
     last = select(func.max(b.batch)).scalar_subquery()
     batches = (
         select(func.sum(b.matched + b.unmatched), func.max(b.seconds), func.sum(b.cache_hits))
@@ -356,14 +366,10 @@ def _measured(point: Point, home: Path, name: str) -> Point:
         .group_by(b.batch)
         .order_by(b.batch)
     )
-    try:
-        with engine.connect() as connection:
-            rows = [tuple(map(float, row)) for row in connection.execute(batches)]
-    finally:
-        engine.dispose()
+    with open_warehouse(_ledger(home)) as engine, engine.connect() as connection:
+        rows = [tuple(map(float, row)) for row in connection.execute(batches)]
     finished, seconds, hits = (sum(column) for column in zip(*rows, strict=True))
-    rates = [f / s for f, s, _ in rows if f and s]
-    middle = len(rows) // 2
+    rates, middle = [f / s for f, s, _ in rows if f and s], len(rows) // 2
     halves = [
         sum(f for f, _, _ in part) / max(sum(s for _, s, _ in part), 1e-9)
         for part in (rows[:middle], rows[middle:])
@@ -399,36 +405,5 @@ def _from_row(row: Mapping[Any, Any]) -> Point:
     )
 
 
-def _case(directory: Path, about: Mapping[str, Any]) -> SizingInput:
-    """Restore the case from the files that ``begin`` wrote."""
-    sample = pq.read_table(directory / "sample.parquet").combine_chunks().to_batches()[0]
-    return SizingInput(
-        Job.from_yaml(directory / "job.yaml"), sample, Path(about["snapshot"]), about["partitions"]
-    )
-
-
-def _about(directory: Path) -> dict[str, Any]:
-    try:
-        return json.loads((directory / "sweep.json").read_text())
-    except FileNotFoundError:
-        raise SemistreamError(
-            f"There is no sweep in {directory}; its first task has failed."
-        ) from None
-
-
-def _home(point: Point, directory: Path) -> Path:
-    return directory / "points" / f"{point.number:04d}"
-
-
-def _app(point: Point, sweep: str) -> str:
-    return f"{sweep}-{point.number:04d}"
-
-
 def _ledger(home: Path) -> str:
     return f"sqlite:///{home / 'warehouse.db'}"
-
-
-def _warehouse(places: Paths) -> Any:
-    engine = connect(places.warehouse_url)
-    create_all(engine)
-    return engine

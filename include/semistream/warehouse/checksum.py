@@ -45,11 +45,8 @@ def signed(total: int | np.uint64) -> int:
 
 def as_stored(rows: pa.RecordBatch | pa.Table, of: Engine | Connection) -> pa.Table:
     """Return the rows as the database will return them, e.g. after rounding."""
-    table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
     given_back = system_of(of).given_back
-    for i, name in enumerate(table.column_names):
-        table = table.set_column(i, name, given_back(table.column(i)))
-    return table
+    return pa.table([given_back(column) for column in rows.columns], names=rows.schema.names)
 
 
 def _hashes(rows: pa.RecordBatch | pa.Table) -> Iterator[np.ndarray]:

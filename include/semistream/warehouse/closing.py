@@ -16,6 +16,7 @@ import pyarrow as pa
 from sqlalchemy import (
     BigInteger,
     Column,
+    ColumnElement,
     Connection,
     Double,
     Index,
@@ -30,11 +31,10 @@ from sqlalchemy import (
     true,
     tuple_,
 )
-from sqlalchemy.sql import ColumnElement
 
 from semistream.errors import ConfigError
 from semistream.job import AnyJob, StreamStreamJob, parse_total
-from semistream.warehouse.dialects import System
+from semistream.warehouse.dialects import System, table_options
 from semistream.warehouse.load_ids import partition_of
 from semistream.warehouse.schema import row_key
 from semistream.warehouse.tables import index_name, index_options, quoted
@@ -78,9 +78,7 @@ class Closing:
             *(Column(quoted(k), fact.c[k].type, nullable=False) for k in self.keys),
             *(Column(quoted(name), _type(fact, name, total)) for name, total in self.totals),
             *row_key(),
-            mysql_engine="InnoDB",
-            mysql_charset="utf8mb4",
-            sqlite_with_rowid=False,
+            **table_options(clustered=True),
         )
         columns = [table.c[k] for k in self.keys]
         Index(index_name(table.name, "key"), *columns, **index_options(columns))
@@ -147,7 +145,10 @@ class Closing:
                 .where(these, *(k.is_not(None) for k in keys), mine)
                 .group_by(*keys)
             )
-            first += connection.execute(closed.insert().from_select(names, rows)).rowcount
+            # of an INSERT, only a few drivers keep the count unasked
+            written = closed.insert().from_select(names, rows)
+            counted = written.execution_options(preserve_rowcount=True)
+            first += connection.execute(counted).rowcount
         return first
 
     def _conditions(self, fact: Table, final: Final) -> Iterator[ColumnElement[bool]]:
@@ -185,18 +186,15 @@ def _type(fact: Table, name: str, total: str) -> Any:
             column,
             f"It has: {', '.join(fact.c.keys())}.",
         )
-    if function == "count":
-        return BigInteger()
-    assert column is not None
-    kind = fact.c[column].type
-    if function != "sum":
+    kind = Integer() if column is None else fact.c[column].type
+    if function not in ("count", "sum"):
         return kind
-    if isinstance(kind, Integer):
+    if function == "count" or isinstance(kind, Integer):
         return BigInteger()
-    if isinstance(kind, Double):
-        return Double()
     if isinstance(kind, ExactDecimal):
         return Numeric(38, kind.scale)
+    if isinstance(kind, Double):
+        return Double()
     raise ConfigError(
         f"totals.{name}",
         "must add up numbers",
@@ -222,9 +220,7 @@ def _matches(column: ColumnElement[Any], pattern: Any) -> ColumnElement[bool]:
             return column.in_(values)
         case {"range": [low, high]}:
             return and_(
-                true(),
-                *([column >= low] if low is not None else []),
-                *([column <= high] if high is not None else []),
+                true() if low is None else column >= low, true() if high is None else column <= high
             )
         case _:
             return column == pattern

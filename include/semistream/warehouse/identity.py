@@ -8,28 +8,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from sqlalchemy import Engine, inspect, select
-from sqlalchemy.exc import IntegrityError
 
 from semistream.errors import ConfigError
-from semistream.warehouse.ledger import retrying
+from semistream.warehouse.ledger import assigned, retrying
 from semistream.warehouse.schema import identity, masters
 
 
 def warehouse_identity(engine: Engine, retry: float) -> str:
     """Return the warehouse's own random name. The first call creates it."""
-
-    def once() -> str:
-        with engine.begin() as connection:
-            found = connection.scalar(select(identity.c.uuid))
-            if found is None:
-                found = str(uuid.uuid4())
-                connection.execute(identity.insert().values(number=1, uuid=found))
-            return found
-
-    try:
-        return retrying(once, retry)
-    except IntegrityError:  # another process was first
-        return retrying(once, retry)
+    i = identity
+    return assigned(engine, select(i.c.uuid), i, retry, number=1, uuid=str(uuid.uuid4()))
 
 
 def adopt(engine: Engine, source: Mapping[str, Any]) -> None:

@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from semistream.warehouse.dialects.rows import hex_texts
 from semistream.warehouse.types import KEY_CHARACTERS
 
 DIGITS = 64  # of SHA-256 in hexadecimal
-
-Text = TypeVar("Text", str, bytes)
 
 
 def stream_ids(tuples: pa.RecordBatch, id_columns: Sequence[str]) -> pa.Array:
@@ -35,49 +33,39 @@ def has_long_id(tuples: pa.RecordBatch, id_columns: Sequence[str]) -> pa.Array:
     indexes."""
     found = pa.repeat(False, tuples.num_rows)
     for column in id_columns:
-        found = pc.or_(found, _is_long(tuples.column(column)))
+        found = pc.or_(found, is_long(tuples.column(column)))
     return found
 
 
 def shorten(column: pa.Array) -> pa.Array:
     """Return the column with each text or bytes of more than KEY_CHARACTERS replaced by its
     beginning, "#" and its SHA-256."""
-    rows = pc.indices_nonzero(_is_long(column)).to_pylist()
+    rows = pc.indices_nonzero(is_long(column)).to_pylist()
     if not rows:
         return column
     values = column.to_pylist()
     for i in rows:
-        values[i] = _shortened(values[i])
+        is_bytes, start = isinstance(values[i], bytes), values[i][: KEY_CHARACTERS - DIGITS - 1]
+        digest = hashlib.sha256(values[i] if is_bytes else values[i].encode()).hexdigest()
+        values[i] = start + (f"#{digest}".encode() if is_bytes else f"#{digest}")
     return pa.array(values, column.type)
 
 
-def _shortened(value: Text) -> Text:
-    data = value if isinstance(value, bytes) else value.encode()
-    mark = "#" + hashlib.sha256(data).hexdigest()
-    start = value[: KEY_CHARACTERS - DIGITS - 1]
-    return start + mark.encode() if isinstance(start, bytes) else start + mark
-
-
-def _is_long(column: pa.Array) -> pa.Array:
-    kind = column.type
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+def is_long(column: pa.Array) -> pa.Array:
+    """Return, for each value, whether it is longer than the warehouse indexes."""
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
         lengths = pc.utf8_length(column)
-    elif (
-        pa.types.is_binary(kind)
-        or pa.types.is_large_binary(kind)
-        or pa.types.is_fixed_size_binary(kind)
-    ):
+    elif _is_bytes(column.type):
         lengths = pc.binary_length(column)
     else:
         return pa.repeat(False, len(column))
     return pc.fill_null(pc.greater(lengths, KEY_CHARACTERS), False)
 
 
+def _is_bytes(kind: pa.DataType) -> bool:
+    tests = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
+    return any(test(kind) for test in tests)
+
+
 def _text(column: pa.Array) -> pa.Array:
-    if (
-        pa.types.is_binary(column.type)
-        or pa.types.is_large_binary(column.type)
-        or pa.types.is_fixed_size_binary(column.type)
-    ):
-        return pa.array([None if v is None else v.hex() for v in column.to_pylist()], pa.string())
-    return column.cast(pa.string())
+    return hex_texts(column) if _is_bytes(column.type) else column.cast(pa.string())

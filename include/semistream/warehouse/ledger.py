@@ -39,17 +39,18 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any, TypeVar
 
 import pyarrow as pa
 from sqlalchemy import (
+    ColumnElement,
     Connection,
     Delete,
     Engine,
     Row,
     Select,
     Table,
+    Update,
     and_,
     bindparam,
     delete,
@@ -59,7 +60,6 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.exc import DBAPIError, IntegrityError
-from sqlalchemy.sql import ColumnElement
 from tenacity import Retrying, retry_if_exception, stop_before_delay, wait_random_exponential
 
 from semistream.data_files import DataFile
@@ -101,6 +101,23 @@ def retrying(work: Callable[[], T], seconds: float) -> T:
     return attempts(work)
 
 
+def assigned(
+    engine: Engine, query: Select[*tuple[Any, ...]], table: Table, retry: float, **values: Any
+) -> Any:
+    """Return the value that a query finds. If it finds none, these values are inserted first."""
+
+    def once() -> Any:
+        with engine.begin() as connection:
+            if connection.scalar(query) is None:
+                connection.execute(table.insert().values(values))
+            return connection.scalar(query)
+
+    try:
+        return retrying(once, retry)
+    except IntegrityError:  # another process was first
+        return retrying(once, retry)
+
+
 def parts_of(offsets: dict[str, Any]) -> list[dict[str, Any]]:
     """Return the ``source_offsets`` of each stream: one, or the left and the right."""
     return [offsets[side] for side in ("left", "right")] if "left" in offsets else [offsets]
@@ -124,16 +141,10 @@ class Ledger:
 
     def number(self) -> int:
         """Return the app's number in its load_ids. The first call assigns it."""
-
-        def once(connection: Connection) -> int:
-            if app_number(connection, self.app) is None:
-                connection.execute(load_apps.insert().values(app=self.app))
-            return app_number(connection, self.app) or 0
-
-        try:
-            return self.run(once)
-        except IntegrityError:  # another process was first
-            return self.run(once)
+        a = load_apps
+        return assigned(
+            self.engine, select(a.c.number).where(a.c.app == self.app), a, self.retry, app=self.app
+        )
 
     def load_id(self, batch: int, drain: int, partition: int) -> int:
         """Return the key of a load."""
@@ -154,29 +165,27 @@ class Ledger:
             lambda connection: _records(connection, and_(*self._load(load_batches, batch, drain)))
         )
 
-    def last(self) -> Position | None:
-        """Return the position of the newest commit, or None if there is none."""
-        t = load_commits
+    def _newest(self, *conditions: ColumnElement[bool]) -> Row[Any] | None:
+        """Return the newest commit, of those to which the conditions apply."""
+        c = load_commits.c
         query = (
-            select(t.c.batch, t.c.drain)
-            .where(t.c.app == self.app)
-            .order_by(t.c.batch.desc(), t.c.drain.desc())
+            select(load_commits)
+            .where(c.app == self.app, *conditions)
+            .order_by(c.batch.desc(), c.drain.desc())
             .limit(1)
         )
-        row = self.run(lambda c: c.execute(query).first())
-        return (row[0], row[1]) if row else None
+        return self.run(lambda connection: connection.execute(query).first())
+
+    def last(self) -> Position | None:
+        """Return the position of the newest commit, or None if there is none."""
+        row = self._newest()
+        return (row.batch, row.drain) if row else None
 
     def newest_work(self, sink: str) -> Position | None:
         """Return the position of the newest commit through a sink that needed tasks; a batch
         without tuples needs none."""
         c = load_commits.c
-        query = (
-            select(c.batch, c.drain)
-            .where(c.app == self.app, c.sink == sink, or_(c.drain == Kind.DRAIN, c.rows_read > 0))
-            .order_by(c.batch.desc(), c.drain.desc())
-            .limit(1)
-        )
-        row = self.run(lambda connection: connection.execute(query).first())
+        row = self._newest(c.sink == sink, or_(c.drain == Kind.DRAIN, c.rows_read > 0))
         return (row.batch, row.drain) if row else None
 
     def newest_output(self, sink: str) -> tuple[int, int] | None:
@@ -196,26 +205,13 @@ class Ledger:
 
     def newest_job(self) -> tuple[str, str] | None:
         """Return (the fact table, the job as JSON) of the newest commit."""
-        c = load_commits.c
-        query = (
-            select(c.fact_table, c.job)
-            .where(c.app == self.app)
-            .order_by(c.batch.desc(), c.drain.desc())
-            .limit(1)
-        )
-        row = self.run(lambda connection: connection.execute(query).first())
+        row = self._newest()
         return (row.fact_table, row.job) if row else None
 
     def newest_sink(self) -> str | None:
         """Return the ``sink`` setting of the newest commit."""
-        c = load_commits.c
-        query = (
-            select(c.sink)
-            .where(c.app == self.app)
-            .order_by(c.batch.desc(), c.drain.desc())
-            .limit(1)
-        )
-        return self.run(lambda connection: connection.scalar(query))
+        row = self._newest()
+        return row.sink if row else None
 
     def file_paths(self) -> set[str]:
         """Return the paths of the loaded files that are still recorded."""
@@ -224,21 +220,20 @@ class Ledger:
 
     def note_checkpoint(self, checkpoint: str) -> None:
         """Record the path of the app's checkpoint, which the proof reads."""
-        a = load_apps.c
-        number = self.number()
+        a, number = load_apps.c, self.number()
         noted = (
             update(load_apps)
             .where(a.number == number, or_(a.checkpoint.is_(None), a.checkpoint != checkpoint))
             .values(checkpoint=checkpoint)
         )
-        self.run(lambda connection: connection.execute(noted))
+        self._execute(noted)
 
-    def others(self, fact_table: str) -> list[str]:
-        """Return the other apps that have loaded into a fact table of the warehouse."""
+    def others(self, fact_table: str, sink: str) -> list[str]:
+        """Return the other apps that have loaded into a fact table through the same sink."""
         c = load_commits.c
         query = (
             select(c.app)
-            .where(c.fact_table == fact_table, c.sink == "sql", c.app != self.app)
+            .where(c.fact_table == fact_table, c.sink == sink, c.app != self.app)
             .distinct()
             .order_by(c.app)
         )
@@ -250,12 +245,7 @@ class Ledger:
         return self.run(lambda c: c.execute(query).scalar_one())
 
     def is_committed(self, batch: int, drain: int) -> bool:
-        query = (
-            select(func.count())
-            .select_from(load_commits)
-            .where(*self._load(load_commits, batch, drain))
-        )
-        return bool(self.run(lambda c: c.execute(query).scalar()))
+        return bool(self._rows(select(1).where(*self._load(load_commits, batch, drain))))
 
     def output_rows(self) -> int:
         """Return the number of rows that the app has written to the fact table."""
@@ -370,7 +360,7 @@ class Ledger:
             .where(*self._load(load_commits, batch, Kind.BATCH))
             .values(source_listed=at)
         )
-        self.run(lambda connection: connection.execute(done))
+        self._execute(done)
 
     def forget_files(self) -> None:
         """Delete the names of source files that no longer exist, so that the table has at most one
@@ -384,7 +374,7 @@ class Ledger:
                 .order_by(f.batch, f.number)
                 .limit(FILES_AT_ONCE)
             )
-            rows = self.run(partial(_all, page))
+            rows = self._rows(page)
             gone = [
                 {"b": row.batch, "n": row.number}
                 for row in rows
@@ -394,20 +384,18 @@ class Ledger:
                 there = and_(
                     f.app == self.app, f.batch == bindparam("b"), f.number == bindparam("n")
                 )
-                self.run(partial(_execute, delete(load_files).where(there), gone))
+                self._execute(delete(load_files).where(there), gone)
             if more := len(rows) == FILES_AT_ONCE:
                 after = rows[-1].batch, rows[-1].number
 
+    def _rows(self, query: Select[*tuple[Any, ...]]) -> Sequence[Row[Any]]:
+        return self.run(lambda connection: connection.execute(query).all())
+
+    def _execute(self, statement: Update | Delete, values: Any = None) -> None:
+        self.run(lambda connection: connection.execute(statement, values))
+
     def _load(self, table: Any, batch: int, drain: int) -> tuple[Any, ...]:
         return table.c.app == self.app, table.c.batch == batch, table.c.drain == drain
-
-
-def _all(query: Select[*tuple[Any, ...]], connection: Connection) -> Sequence[Row[Any]]:
-    return connection.execute(query).all()
-
-
-def _execute(statement: Delete, values: list[dict[str, Any]], connection: Connection) -> None:
-    connection.execute(statement, values)
 
 
 def utc_now() -> datetime:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from sqlalchemy import Connection, Table, func, inspect, select
-from sqlalchemy.sql import ColumnElement
+from sqlalchemy import ColumnElement, Connection, Table, func, inspect, select
 
 from semistream.errors import ConfigError
 from semistream.warehouse.ledger import app_number
@@ -34,43 +33,42 @@ LEDGER = (
 )
 
 
-def rows_of(connection: Connection, app: str, is_gone: Callable[[str], bool]) -> dict[str, int]:
+def rows_of(connection: Connection, app: str, holds: Callable[[str], bool]) -> dict[str, int]:
     """Count the rows of each table that belong to an app; tables without any are left out.
 
-    is_gone: tells whether the target of another sink no longer exists. Raises ConfigError if the
-    app has loaded into one that exists: this does not change it.
+    holds: tells whether a sink has rows of the app outside the warehouse. Raises ConfigError if one
+    has, because this does not change them.
     """
     counts = {
         table.name: connection.scalar(select(func.count()).select_from(table).where(mine)) or 0
-        for table, mine in _rows(connection, app, is_gone)
+        for table, mine in _rows(connection, app, holds)
     }
     return {name: count for name, count in counts.items() if count}
 
 
-def remove_rows(connection: Connection, app: str, is_gone: Callable[[str], bool]) -> None:
+def remove_rows(connection: Connection, app: str, holds: Callable[[str], bool]) -> None:
     """Delete an app's rows within the connection's transaction. Raises ConfigError as ``rows_of``
     does.
 
     The app keeps its number in ``load_apps``, so that no other app's rows can be mistaken for its
     own.
     """
-    for table, mine in _rows(connection, app, is_gone):
+    for table, mine in _rows(connection, app, holds):
         connection.execute(table.delete().where(mine))
 
 
 def _rows(
-    connection: Connection, app: str, is_gone: Callable[[str], bool]
+    connection: Connection, app: str, holds: Callable[[str], bool]
 ) -> list[tuple[Table, ColumnElement[bool]]]:
     """Return the tables that may have rows of the app, each with the condition that selects these
     rows."""
     c = load_commits.c
-    others = select(c.sink).where(c.app == app, c.sink != "sql").distinct()
-    for setting in connection.scalars(others).all():
-        if not is_gone(setting):
+    for sink in connection.scalars(select(c.sink).where(c.app == app).distinct()).all():
+        if holds(sink):
             raise ConfigError(
                 "app",
                 "must load into the warehouse's tables",
-                f"{app}, which has loaded into {setting}",
+                f"{app}, which has loaded into {sink}",
                 "Delete that table or directory and do this again, or load into another "
                 "one, under another --app name.",
             )

@@ -22,9 +22,9 @@ from sqlalchemy import (
     String,
     Table,
     Text,
-    false,
 )
 
+from semistream.warehouse.dialects import table_options
 from semistream.warehouse.types import KeyString, LongString, big_integer
 
 metadata = MetaData()
@@ -56,7 +56,7 @@ load_apps = Table(
     Column("number", big_integer(), primary_key=True, autoincrement=True),
     Column("app", NAME, nullable=False, unique=True),
     Column("checkpoint", Text),  # its directory; null until its first load has begun
-    sqlite_autoincrement=True,
+    **table_options(numbered=True),
 )
 
 load_batches = Table(
@@ -176,7 +176,7 @@ unmatched = Table(
     Column("stream_id", KeyString()),  # see ids.py
     Column("tuple", LongString(), nullable=False),  # the whole stream tuple as JSON
     Index("ix_unmatched_stream", "fact_table", "stream_id"),
-    sqlite_with_rowid=False,
+    **table_options(clustered=True),
 )
 
 propagated = Table(
@@ -188,7 +188,7 @@ propagated = Table(
     # JSON, {column: pattern}: after this load no row whose join columns, on this side, match is
     # loaded
     Column("pattern", LongString(), nullable=False),
-    sqlite_with_rowid=False,
+    **table_options(clustered=True),
 )
 
 masters = Table(
@@ -255,7 +255,7 @@ quality_runs = Table(
     Column("to_batch", BigInteger),
     # whether the drain of to_batch was verified too
     Column("to_drain", Integer),
-    Column("success", Integer, nullable=False, server_default=false()),
+    Column("success", Integer, nullable=False, server_default="0"),
     Column("expectations", Integer, nullable=False),
     Column("failed", Text, nullable=False),  # JSON: the names of the expectations that failed
     Column("unseen", Text, nullable=False),  # JSON: texts that say what could not be checked

@@ -23,8 +23,8 @@ from sqlalchemy.exc import DBAPIError, NoSuchTableError
 
 from semistream.errors import ConfigError
 from semistream.job import surrogate_key
-from semistream.warehouse.dialects import system_of
-from semistream.warehouse.limits import said
+from semistream.warehouse import dialects
+from semistream.warehouse.dialects import name_length, said, system_of, table_options
 from semistream.warehouse.schema import metadata as own
 from semistream.warehouse.schema import row_key
 from semistream.warehouse.types import (
@@ -68,9 +68,7 @@ def dimension_table(
             Column(quoted(f.name), sql_type(f, f.name in keys), nullable=f.name not in business_key)
             for f in stored
         ],
-        mysql_engine="InnoDB",
-        mysql_charset="utf8mb4",
-        sqlite_autoincrement=True,
+        **table_options(numbered=True),
     )
     Index(index_name(table.name, "key"), *[table.c[c] for c in business_key], unique=True)
     # a column that was no key when the table was made has long texts
@@ -81,7 +79,7 @@ def dimension_table(
             Index(
                 index_name(table.name, f"join_{suffix}"),
                 *[table.c[c] for c in key],
-                **_beginnings(texts.intersection(key)),
+                **dialects.index_options(texts.intersection(key), KEY_CHARACTERS),
             )
     return table
 
@@ -117,9 +115,7 @@ def fact_table(
         *(Column(name, BigInteger) for name in surrogates),
         *[Column(quoted(f.name), sql_type(f, f.name in id_columns)) for f in stored_schema(added)],
         *row_key(),
-        mysql_engine="InnoDB",
-        mysql_charset="utf8mb4",
-        sqlite_with_rowid=False,
+        **table_options(clustered=True),
     )
     if id_columns and index_ids:
         Index(index_name(name, "id"), *[table.c[c] for c in id_columns])
@@ -239,14 +235,9 @@ def arrow_schema(table: Table) -> pa.Schema:
 
 
 def _family(kind: pa.DataType) -> str:
-    for test, family in (
-        (pa.types.is_boolean, "integer"),
-        (pa.types.is_integer, "integer"),
-        (pa.types.is_floating, "float"),
-    ):
-        if test(kind):
-            return family
-    return str(kind)
+    if pa.types.is_boolean(kind) or pa.types.is_integer(kind):
+        return "integer"
+    return "float" if pa.types.is_floating(kind) else str(kind)
 
 
 def _need(parameter: str, names: Sequence[str] | set[str], schema: pa.Schema) -> None:
@@ -261,10 +252,9 @@ def _need(parameter: str, names: Sequence[str] | set[str], schema: pa.Schema) ->
 
 
 def _avoid(reserved: Sequence[str], schema: pa.Schema) -> None:
-    lower = {n.lower() for n in reserved}  # neither database distinguishes the case of column names
-    seen: set[str] = set()
+    seen = {n.lower() for n in reserved}  # neither database distinguishes the case of column names
     for name in schema.names:
-        if name.lower() in lower or name.lower() in seen:
+        if name.lower() in seen:
             raise ConfigError(
                 "columns",
                 "must not repeat a column of the table",
@@ -275,19 +265,14 @@ def _avoid(reserved: Sequence[str], schema: pa.Schema) -> None:
 
 
 def index_options(columns: Sequence[Column]) -> dict[str, Any]:
-    """Return the options of an index over these columns. Of long texts, MySQL indexes only the
-    beginning."""
-    return _beginnings({c.name for c in columns if isinstance(c.type, LongString)})
-
-
-def _beginnings(columns: Collection[str]) -> dict[str, Any]:
-    lengths = dict.fromkeys(columns, KEY_CHARACTERS)
-    return {f"{dialect}_length": lengths for dialect in ("mysql", "mariadb")} if lengths else {}
+    """Return the options of an index over these columns."""
+    long = {c.name for c in columns if isinstance(c.type, LongString)}
+    return dialects.index_options(long, KEY_CHARACTERS)
 
 
 def index_name(table: str, suffix: str) -> str:
     name = f"ix_{table}_{suffix}"
-    if len(name) <= 64:  # the longest name that MySQL allows
+    if len(name) <= name_length():
         return name
     digest = hashlib.sha1(table.encode(), usedforsecurity=False).hexdigest()
     return f"ix_{digest[:16]}_{suffix}"

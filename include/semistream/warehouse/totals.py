@@ -71,19 +71,11 @@ def read_totals(
 
 def _up_to(connection: Connection, last: Row, known: Totals) -> Totals:
     """Return the totals up to a commit."""
-    if (known.batch, known.drain, known.committed_at) == (
-        last.batch,
-        last.drain,
-        last.committed_at,
-    ):
+    position = ("batch", "drain", "committed_at")
+    if all(getattr(known, n) == getattr(last, n) for n in position):
         return known
     c, b, i = load_commits.c, load_batches.c, load_inputs.c
-    same = select(c.app).where(
-        c.app == known.app,
-        c.batch == known.batch,
-        c.drain == known.drain,
-        c.committed_at == known.committed_at,
-    )
+    same = select(c.app).where(c.app == known.app, *(c[n] == getattr(known, n) for n in position))
     if known.batches and connection.execute(same).first() is None:  # the app was begun anew
         known = Totals(last.app)
     sums = [func.sum(b[name]).label(name) for name in SUMS + MOST]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
@@ -90,25 +91,50 @@ def big_integer() -> Any:
     return with_variants(BigInteger())
 
 
+# the column type for each Arrow type of a stored schema; the first test that holds decides
+SQL_TYPES: tuple[tuple[Callable[[pa.DataType], bool], Callable[[], Any]], ...] = (
+    (pa.types.is_boolean, Boolean),
+    (pa.types.is_int64, BigInteger),
+    (pa.types.is_int16, SmallInteger),
+    (pa.types.is_integer, Integer),
+    (pa.types.is_floating, Double),  # MySQL shows six digits of a FLOAT, which does not identify it
+    (pa.types.is_date, Date),
+    (pa.types.is_timestamp, lambda: with_variants(DateTime())),
+    (pa.types.is_time, lambda: with_variants(Time())),
+)
+# the Arrow types that are stored as another one, or as they are
+STORED_TYPES = {
+    **{t: pa.string() for t in (pa.null(), pa.large_string(), pa.string_view(), pa.string())},
+    **{t: pa.binary() for t in (pa.large_binary(), pa.binary_view(), pa.binary())},
+    **{t: pa.int16() for t in (pa.int8(), pa.uint8(), pa.int16())},
+    **{t: pa.int32() for t in (pa.uint16(), pa.int32())},
+    **{t: pa.int64() for t in (pa.uint32(), pa.uint64(), pa.int64())},
+    **{t: pa.float32() for t in (pa.float16(), pa.float32())},
+    **{t: pa.date32() for t in (pa.date32(), pa.date64())},
+    **{t: t for t in (pa.bool_(), pa.float64())},
+}
+# the Arrow type of each general column type; the first kind decides
+ARROW_TYPES: tuple[tuple[Any, pa.DataType], ...] = (
+    (Boolean, pa.bool_()),
+    (BigInteger, pa.int64()),
+    (SmallInteger, pa.int16()),
+    (Integer, pa.int64()),  # SQLite's is as wide as it needs to be
+    (Float, pa.float64()),
+    (Date, pa.date32()),
+    (DateTime, pa.timestamp("us")),
+    (Time, pa.time64("us")),
+    ((String, types.JSON, types.Uuid), pa.string()),
+    (types._Binary, pa.binary()),
+)
+
+
 def sql_type(field: pa.Field, key: bool = False) -> Any:
     """Return the column type of an Arrow field in a stored schema. key: the column is indexed."""
     k = field.type
-    if pa.types.is_boolean(k):
-        return Boolean()
-    if pa.types.is_int64(k):
-        return BigInteger()
-    if pa.types.is_integer(k):
-        return SmallInteger() if k.bit_width == 16 else Integer()
-    if pa.types.is_floating(k):
-        return Double()  # MySQL shows six digits of a FLOAT, which does not identify it
+    if (made := next((make for test, make in SQL_TYPES if test(k)), None)) is not None:
+        return made()
     if pa.types.is_decimal(k):
         return ExactDecimal(k.precision, k.scale)
-    if pa.types.is_date(k):
-        return Date()
-    if pa.types.is_timestamp(k):
-        return with_variants(DateTime())
-    if pa.types.is_time(k):
-        return with_variants(Time())
     if pa.types.is_binary(k):
         return with_variants(LargeBinary(KEY_CHARACTERS)) if key else LargeBinary(2**32 - 1)
     return KeyString() if key else LongString()
@@ -119,41 +145,16 @@ def stored_type(name: str, kind: pa.DataType) -> pa.DataType:
     that no database column can hold."""
     if pa.types.is_dictionary(kind):
         return stored_type(name, kind.value_type)
-    if pa.types.is_null(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
-        return pa.string()
-    if (
-        pa.types.is_large_binary(kind)
-        or pa.types.is_fixed_size_binary(kind)
-        or pa.types.is_binary_view(kind)
-    ):
+    if kind in STORED_TYPES:
+        return STORED_TYPES[kind]
+    if pa.types.is_fixed_size_binary(kind):
         return pa.binary()
-    if pa.types.is_integer(kind):
-        return (
-            pa.int16()
-            if kind.bit_width == 8
-            else kind
-            if pa.types.is_signed_integer(kind)
-            else pa.int32()
-            if kind.bit_width == 16
-            else pa.int64()
-        )
-    if pa.types.is_float16(kind):
-        return pa.float32()
-    if pa.types.is_date(kind):
-        return pa.date32()
     if pa.types.is_timestamp(kind):
         return pa.timestamp("us", "UTC" if kind.tz else None)
     if pa.types.is_time(kind):
         return pa.time64("us")
-    if pa.types.is_decimal(kind) and kind.precision <= 38:
+    if pa.types.is_decimal(kind) and kind.precision <= DECIMAL_DIGITS:
         return pa.decimal128(kind.precision, kind.scale)
-    if (
-        pa.types.is_boolean(kind)
-        or pa.types.is_floating(kind)
-        or pa.types.is_string(kind)
-        or pa.types.is_binary(kind)
-    ):
-        return kind
     raise ConfigError(
         "columns",
         "must have types that a database column can hold",
@@ -167,40 +168,23 @@ def stored_schema(schema: pa.Schema) -> pa.Schema:
     return pa.schema([pa.field(f.name, stored_type(f.name, f.type), f.nullable) for f in schema])
 
 
-def arrow_type(name: str, kind: Any) -> pa.DataType:  # noqa: PLR0912 - a list of types
+def arrow_type(name: str, kind: Any) -> pa.DataType:
     """Return the Arrow type of a column of an existing table. Raises ConfigError for a type that
     has none."""
     if isinstance(kind, ExactDecimal):
         return pa.decimal128(kind.precision, kind.scale)
     if isinstance(kind, types.TypeDecorator):
         return arrow_type(name, kind.impl)
-    for system in SYSTEMS:
-        if (own := system.arrow_type(kind)) is not None:
-            return own
-    if isinstance(kind, Boolean):
-        return pa.bool_()
-    if isinstance(kind, BigInteger):
-        return pa.int64()
-    if isinstance(kind, SmallInteger):
-        return pa.int16()
-    if isinstance(kind, Integer):
-        return pa.int64()  # SQLite's is as wide as it needs to be
-    if isinstance(kind, Float):
-        return pa.float64()
+    for found in (
+        *(system.arrow_type(kind) for system in SYSTEMS),
+        *(arrow for kinds, arrow in ARROW_TYPES if isinstance(kind, kinds)),
+    ):
+        if found is not None:
+            return found
     if isinstance(kind, Numeric):
         if kind.precision and kind.precision > DECIMAL_DIGITS:
             return pa.string()
         return pa.decimal128(kind.precision, kind.scale or 0) if kind.precision else pa.float64()
-    if isinstance(kind, Date):
-        return pa.date32()
-    if isinstance(kind, DateTime):
-        return pa.timestamp("us")
-    if isinstance(kind, Time):
-        return pa.time64("us")
-    if isinstance(kind, (String, types.JSON, types.Uuid)):
-        return pa.string()
-    if isinstance(kind, types._Binary):
-        return pa.binary()
     raise ConfigError(
         "table",
         "must have columns of types that Arrow knows",

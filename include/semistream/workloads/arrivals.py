@@ -28,11 +28,8 @@ class ArrivalTimes:
     """
 
     def __init__(self, rate: float, burstiness: float = 0.5, period: float = 600.0, seed: int = 0):
-        for name, value, least, most in (
-            ("rate", rate, 0.0, np.inf),
-            ("period", period, 0.0, np.inf),
-        ):
-            if not least < value < most:
+        for name, value in (("rate", rate), ("period", period)):
+            if not 0 < value < np.inf:
                 raise ConfigError(name, "must be a positive number", value, "Give one.")
         if not 0.5 <= burstiness < 1:
             raise ConfigError(

@@ -8,11 +8,12 @@ import shutil
 import subprocess
 import sysconfig
 import zipfile
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import csv
 
@@ -40,6 +41,11 @@ from semistream.workloads.auctions import auctions_and_bids
 SHIPPED = (*Job.shipped, *StreamStreamJob.shipped)
 STREAM_FILES = 16  # several micro-batches
 TPCH_SCALE = 0.1
+TPCH = (("orders", "stream", "TPC-H orders", ""), ("customer", "master", "", ""))
+TPCH_ORDERS = (
+    ("orders", "left", "orders", "o_orderdate"),
+    ("lineitem", "right", "order lines", ""),
+)
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}")
 COMPLETE = ".complete"  # marks a complete data directory
 
@@ -103,14 +109,11 @@ def load_any_job(name: str | Path, places: Paths | None = None) -> AnyJob:
         raise as_given(e, given) from None
     roles = () if isinstance(job, StreamStreamJob) else job.roles
     _check_names(
-        [
-            ("fact_table", job.fact_table),
-            *(("dimensions", role.name) for role in roles),
-            *(("dimension", role.dimension.name) for role in roles),
-        ]
+        ("fact_table", job.fact_table),
+        *(("dimensions", role.name) for role in roles),
+        *(("dimension", role.dimension.name) for role in roles),
     )
-    joined = [job.on] if isinstance(job, StreamStreamJob) else [role.on for role in roles]
-    if not all(joined):
+    if not all([job.on] if isinstance(job, StreamStreamJob) else [role.on for role in roles]):
         raise ConfigError(
             "on",
             "must name at least one pair of columns",
@@ -167,15 +170,12 @@ def declaration(name: str, file: Path) -> Dimension | None:
 
 def dimension_file(target: str | Path, places: Paths) -> Path | None:
     """Return the file that declares the dimension with this name or path; None for a job."""
-    named = places.dimensions / f"{target}.yaml"
+    path, named = Path(target), places.dimensions / f"{target}.yaml"
     if str(target) in SHIPPED:
         return None
-    if not Path(target).exists() and named.exists():
-        return named
-    has_streams = (
-        not Path(target).exists() or {"stream", "left", "right"} & read_yaml(target).keys()
-    )
-    return None if has_streams else Path(target)
+    if not path.exists():
+        return named if named.exists() else None
+    return None if {"stream", "left", "right"} & read_yaml(path).keys() else path
 
 
 class JoinedDimension(NamedTuple):
@@ -257,7 +257,7 @@ def _dimension(values: dict[str, Any], file: Path, places: Paths) -> Dimension:
             dimension.name,
             f"Rename it, or the file {file}.",
         )
-    _check_names([("name", dimension.name)])
+    _check_names(("name", dimension.name))
     if not dimension.business_key:
         raise ConfigError(
             "business_key",
@@ -269,7 +269,7 @@ def _dimension(values: dict[str, Any], file: Path, places: Paths) -> Dimension:
     return dimension.model_copy(update={"path": _below(dimension.path, bases)})
 
 
-def _check_names(named: list[tuple[str, str]]) -> None:
+def _check_names(*named: tuple[str, str]) -> None:
     for parameter, value in named:
         if not IDENTIFIER.fullmatch(value):
             raise ConfigError(
@@ -302,10 +302,10 @@ def prepare(job: AnyJob, places: Paths, progress: Progress = silent) -> None:
     The files are made in a temporary directory that is renamed at the end, so that existing data is
     always complete.
     """
-    makers = {
-        "tpch": _make_tpch,
+    makers: dict[str, Callable[[Path, Progress], None]] = {
+        "tpch": partial(_make_tpch, TPCH),
         "nycflights13": _make_flights,
-        "tpch_orders": _make_orders,
+        "tpch_orders": partial(_make_tpch, TPCH_ORDERS),
         "auctions": _make_auctions,
     }
     if job.name not in makers or (places.data / job.name / COMPLETE).exists():
@@ -327,28 +327,21 @@ def prepare_target(target: str | Path, places: Paths, progress: Progress = silen
         prepare(load_any_job(target, places), places, progress)
 
 
-def _make_tpch(directory: Path, progress: Progress) -> None:
+def _make_tpch(
+    tables: Iterable[tuple[str, str, str, str]], directory: Path, progress: Progress
+) -> None:
+    """Make TPC-H's tables: (name, directory, what is told of it, column to sort by or "") each. One
+    of which nothing is told is master data, and stays one file."""
     progress("generating TPC-H", 0, None)
-    for table, side in (("orders", "stream"), ("customer", "master")):
-        tpch_table(table, TPCH_SCALE, directory / side)
-    orders = directory / "stream" / "orders.parquet"
-    table = pq.read_table(orders)
-    orders.unlink()
-    _write_stream(plain_strings(table), directory / "stream", progress, "TPC-H orders")
-    customers = directory / "master" / "customer.parquet"
-    pq.write_table(plain_strings(pq.read_table(customers)), customers)
-
-
-def _make_orders(directory: Path, progress: Progress) -> None:
-    progress("generating TPC-H", 0, None)
-    for table, side, what in (("orders", "left", "orders"), ("lineitem", "right", "order lines")):
+    for table, side, what, order in tables:
         tpch_table(table, TPCH_SCALE, directory / side)
         made = directory / side / f"{table}.parquet"
         rows = plain_strings(pq.read_table(made))
         made.unlink()
-        if side == "left":
-            rows = rows.sort_by("o_orderdate")
-        _write_stream(rows, directory / side, progress, what)
+        if what:
+            _write_stream(rows.sort_by(order) if order else rows, directory / side, progress, what)
+        else:
+            pq.write_table(rows, made)
 
 
 def _make_auctions(directory: Path, progress: Progress) -> None:
@@ -411,13 +404,10 @@ def _read_r(source: object) -> pa.Table:
         source, convert_options=csv.ConvertOptions(null_values=["NA", ""], strings_can_be_null=True)
     )
     kinds = {pa.int64(): pa.int32(), pa.null(): pa.string()}
-    table = table.cast(
-        pa.schema([pa.field(f.name, kinds.get(f.type, f.type)) for f in table.schema])
+    hour = {"time_hour": pa.timestamp("us", "UTC")}
+    return table.cast(
+        pa.schema([(f.name, hour.get(f.name, kinds.get(f.type, f.type))) for f in table.schema])
     )
-    if "time_hour" in table.schema.names:
-        hours = pc.cast(table["time_hour"], pa.timestamp("us", "UTC"))
-        table = table.set_column(table.schema.get_field_index("time_hour"), "time_hour", hours)
-    return table
 
 
 def _write_stream(table: pa.Table, directory: Path, progress: Progress, what: str) -> None:

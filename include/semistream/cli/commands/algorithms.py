@@ -7,10 +7,11 @@ from typing import Any
 
 from semistream.cli import console
 from semistream.cli.command import Command
-from semistream.cli.options import add_json
 
 
 def run(arguments: Namespace) -> int:
+    from rich.table import Table
+
     from semistream.joins.registry import REGISTRY, Entry
     from semistream.stream_joins.registry import REGISTRY as STREAM_JOINS
 
@@ -40,7 +41,9 @@ def run(arguments: Namespace) -> int:
     if arguments.json:
         console.print_json(entries)
         return 0
-    table = console.list_table("name", "joins", "needs index", r"parameters \[default]", "paper")
+    table = Table(box=None, pad_edge=False, show_edge=False)
+    for column in ("name", "joins", "needs index", r"parameters \[default]", "paper"):
+        table.add_column(column, overflow="fold")  # its texts may take several lines
     for e in entries:
         parameters = "\n".join(
             f"{n} [{p['default']}]: {p['description']}" for n, p in e["parameters"].items()
@@ -52,5 +55,5 @@ def run(arguments: Namespace) -> int:
 
 
 COMMAND = Command(
-    "algorithms", "list the join algorithms and their parameters", add_json, run, files_only=True
+    "algorithms", "list the join algorithms and their parameters", run, json=True, files_only=True
 )

@@ -2,43 +2,26 @@
 
 from __future__ import annotations
 
-from argparse import SUPPRESS, ArgumentParser, Namespace
+from argparse import Namespace
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from semistream.cli import console
 from semistream.cli.command import Command
-from semistream.cli.options import add_json, add_progress, add_settings, read_settings
 
 if TYPE_CHECKING:
     from semistream.pipeline.join_size import JoinSize
 
 
-def add_arguments(parser: ArgumentParser) -> None:
-    from semistream.pipeline.settings import JoinSizeSettings
-
-    for name, symbol in (("left", "A"), ("right", "B")):
-        parser.add_argument(
-            name,
-            nargs="?",
-            metavar=symbol,
-            default=SUPPRESS,
-            help=JoinSizeSettings.model_fields[name].description,
-        )
-    add_settings(parser, JoinSizeSettings, exclude=("left", "right"))
-    add_progress(parser)
-    add_json(parser)
-
-
 def run(arguments: Namespace) -> int:
     from semistream.paths import Paths
     from semistream.pipeline.join_size import estimate_join_size
-    from semistream.pipeline.settings import JoinSizeSettings
 
-    settings = read_settings(JoinSizeSettings, arguments)
+    settings = arguments.settings
     with console.progress(arguments.progress) as tell:
         found = estimate_join_size(settings, Paths.from_environment(), tell)
     if arguments.json:
-        console.print_json(found.as_dict())
+        console.print_json(asdict(found))
     else:
         _print_estimate(found)
     return 0
@@ -83,7 +66,10 @@ COMMAND = Command(
     "estimate-join-size",
     "estimate how many rows a join of two inputs would have, from sketches "
     "of their keys in a fixed memory, without joining",
-    add_arguments,
     run,
+    settings="semistream.pipeline.settings.JoinSizeSettings",
+    positional=(("left", "A"), ("right", "B")),
+    progress=True,
+    json=True,
     example="semistream estimate-join-size flights.csv planes.csv --on tailnum --null-values NA",
 )

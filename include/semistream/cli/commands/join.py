@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from typing import TYPE_CHECKING
 
 from semistream.cli import console
 from semistream.cli.command import Command
-from semistream.cli.options import add_progress, add_settings, read_settings
 
 if TYPE_CHECKING:
     from semistream.files.join import Summary
     from semistream.files.settings import JoinFiles
 
 
-def add_arguments(parser: ArgumentParser) -> None:
-    from semistream.files.settings import JoinFiles
-
-    add_settings(parser, JoinFiles)
-    add_progress(parser)
-
-
 def run(arguments: Namespace) -> int:
     from semistream.files.join import join_files
-    from semistream.files.settings import JoinFiles
 
-    settings = read_settings(JoinFiles, arguments)
+    settings = arguments.settings
     with console.progress(arguments.progress) as tell:
         summary = join_files(settings, tell)
     _print_summary(summary, settings)
@@ -67,7 +58,11 @@ def _print_summary(summary: Summary, settings: JoinFiles) -> None:
     screen = console.text_console()
     console.print_table(screen, table)
     console.print_remarks(
-        screen, auto=filter(None, [summary.reason]), note=summary.notes, unparsable=summary.examples
+        screen,
+        auto=filter(None, [summary.reason]),
+        note=summary.notes,
+        unparsable=summary.examples,
+        warning=summary.warnings,
     )
     if summary.examples:
         screen.print("A column's type can be set: --types COLUMN=TYPE, for instance string.")
@@ -76,8 +71,9 @@ def _print_summary(summary: Summary, settings: JoinFiles) -> None:
 COMMAND = Command(
     "join",
     "join a stream's file with a master file",
-    add_arguments,
     run,
+    settings="semistream.files.settings.JoinFiles",
+    progress=True,
     example="semistream join --stream flights.csv --master planes.csv --on tailnum --memory 1MB "
     "--join-type left --out out.parquet --null-values NA",
     files_only=True,

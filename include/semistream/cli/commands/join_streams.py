@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from typing import TYPE_CHECKING
 
 from semistream.cli import console
 from semistream.cli.command import Command
-from semistream.cli.options import add_progress, add_settings, read_settings
 
 if TYPE_CHECKING:
     from semistream.files.join_streams import StreamsSummary
@@ -24,18 +23,10 @@ COUNTS = {
 }  # a summary's counts of a stream, by title
 
 
-def add_arguments(parser: ArgumentParser) -> None:
-    from semistream.files.settings import JoinStreams
-
-    add_settings(parser, JoinStreams)
-    add_progress(parser)
-
-
 def run(arguments: Namespace) -> int:
     from semistream.files.join_streams import join_streams
-    from semistream.files.settings import JoinStreams
 
-    settings = read_settings(JoinStreams, arguments)
+    settings = arguments.settings
     with console.progress(arguments.progress) as tell:
         summary = join_streams(settings, tell)
     _print_summary(summary, settings)
@@ -82,8 +73,9 @@ def _print_summary(summary: StreamsSummary, settings: JoinStreams) -> None:
 COMMAND = Command(
     "join-streams",
     "join the files of two streams",
-    add_arguments,
     run,
+    settings="semistream.files.settings.JoinStreams",
+    progress=True,
     example="semistream join-streams --left orders.parquet --right lines.parquet --on order_id "
     "--unique left --memory 16MB --out out.parquet",
     files_only=True,

@@ -6,7 +6,6 @@ from argparse import ArgumentParser, Namespace
 
 from semistream.cli import console
 from semistream.cli.command import Command
-from semistream.cli.options import add_progress
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -20,14 +19,14 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--url", help="database of the dimensions' tables [the warehouse]")
     Publishing.add_arguments(parser)
-    add_progress(parser)
 
 
 def run(arguments: Namespace) -> int:
     from semistream import workloads
     from semistream.master.published import snapshot_root
     from semistream.paths import Paths
-    from semistream.provisioning import dimensions
+    from semistream.provisioning.dimensions import provision
+    from semistream.provisioning.publishing import publish
     from semistream.settings import Publishing
     from semistream.warehouse import open_warehouse
 
@@ -41,7 +40,7 @@ def run(arguments: Namespace) -> int:
         workloads.prepare_target(arguments.job, places, tell)
         for joined in wanted:
             name = joined.dimension.name
-            result = dimensions.provision(joined, engine, tell, url=arguments.url)
+            result = provision(joined, engine, tell, url=arguments.url)
             reasons = ", ".join(f"{reason} {n:,}" for reason, n in result.reasons.items())
             report.append(
                 f"dim_{name}: read {result.read:,}, inserted {result.inserted:,}, updated "
@@ -49,7 +48,7 @@ def run(arguments: Namespace) -> int:
                 f"{result.rejected:,}{f' ({reasons})' if reasons else ''}"
             )
             for key in joined.keys:
-                manifest, changed = dimensions.publish(
+                manifest, changed = publish(
                     name, key, engine, places.snapshots, tell, memory=int(memory)
                 )
                 report.append(
@@ -66,8 +65,9 @@ def run(arguments: Namespace) -> int:
 COMMAND = Command(
     "provision",
     "bring a dimension, or those of a job, into its table, and publish its snapshots",
-    add_arguments,
     run,
+    add_arguments,
+    progress=True,
     example="semistream provision nycflights13.",
     without_pandas=True,
 )

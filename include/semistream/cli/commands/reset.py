@@ -7,7 +7,7 @@ from argparse import ArgumentParser, Namespace
 from functools import partial
 
 from semistream.cli.command import Command
-from semistream.cli.options import add_app
+from semistream.cli.options import add_app, unknown_app
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -19,7 +19,6 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run(arguments: Namespace, reports: bool) -> int:
     from pathlib import Path
 
-    from semistream.cli.apps import unknown_app
     from semistream.paths import Paths
     from semistream.pipeline import steps
 
@@ -45,9 +44,9 @@ def run(arguments: Namespace, reports: bool) -> int:
 RESET = Command(
     "reset",
     "take away an app's rows, ledger and checkpoint, so that it loads its source anew",
-    add_arguments,
     partial(run, reports=False),
+    add_arguments,
 )
 REMOVE = Command(
-    "remove", "the same, with the app's reports", add_arguments, partial(run, reports=True)
+    "remove", "the same, with the app's reports", partial(run, reports=True), add_arguments
 )

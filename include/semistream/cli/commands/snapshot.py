@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 
 from semistream.cli import console
 from semistream.cli.command import Command
-from semistream.cli.options import add_progress, add_settings, read_settings
-
-
-def add_arguments(parser: ArgumentParser) -> None:
-    from semistream.files.settings import MasterFile
-
-    add_settings(parser, MasterFile)
-    add_progress(parser)
 
 
 def run(arguments: Namespace) -> int:
     from semistream.files.master_file import publish_file
     from semistream.files.opening import open_source
-    from semistream.files.settings import MasterFile
 
-    settings = read_settings(MasterFile, arguments)
+    settings = arguments.settings
     source = open_source(
         "master",
         settings.master,
@@ -40,6 +31,7 @@ def run(arguments: Namespace) -> int:
             tell,
             settings.name,
             int(settings.memory),
+            allow_empty=settings.allow_empty,
         )
     left_out = "".join(f", {n:,} left out ({reason})" for reason, n in rejected.items())
     for note in source.notes:
@@ -54,8 +46,9 @@ def run(arguments: Namespace) -> int:
 COMMAND = Command(
     "snapshot",
     "publish a master file as a snapshot, for joins to come",
-    add_arguments,
     run,
+    settings="semistream.files.settings.MasterFile",
+    progress=True,
     example="semistream snapshot --master planes.csv --on tailnum --out snapshots/planes",
     files_only=True,
     without_pandas=True,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser, Namespace
 
 from semistream.cli.command import Command
+from semistream.cli.options import unknown_app
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -12,7 +13,6 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    from semistream.cli.apps import unknown_app
     from semistream.paths import Paths
     from semistream.pipeline import drivers
     from semistream.streaming.status import read_status
@@ -33,4 +33,4 @@ def run(arguments: Namespace) -> int:
     return 0
 
 
-COMMAND = Command("status", "show how a streaming app is doing", add_arguments, run)
+COMMAND = Command("status", "show how a streaming app is doing", run, add_arguments)

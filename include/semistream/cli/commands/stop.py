@@ -5,11 +5,10 @@ from __future__ import annotations
 from argparse import Namespace
 
 from semistream.cli.command import Command
-from semistream.cli.options import add_app
+from semistream.cli.options import add_app, unknown_app
 
 
 def run(arguments: Namespace) -> int:
-    from semistream.cli.apps import unknown_app
     from semistream.paths import Paths
     from semistream.pipeline import drivers
     from semistream.streaming.status import read_status, request_stop
@@ -26,4 +25,4 @@ def run(arguments: Namespace) -> int:
     return 0
 
 
-COMMAND = Command("stop", "ask a streaming app to drain and stop", add_app, run)
+COMMAND = Command("stop", "ask a streaming app to drain and stop", run, add_app)

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 
 from semistream.cli import console
 from semistream.cli.command import Command
-from semistream.cli.options import add_json, add_progress, add_settings, read_settings
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    from semistream.tuning.settings import TuneSettings
-
-    parser.add_argument(
-        "job", nargs="?", default=SUPPRESS, help=TuneSettings.model_fields["job"].description
-    )
-    add_settings(parser, TuneSettings, exclude=("job",))
-    add_progress(parser)
     parser.add_argument(
         "--measure",
         action="store_true",
@@ -29,7 +21,6 @@ def add_arguments(parser: ArgumentParser) -> None:
         default=(),
         help="what these numbers of operators would bring, for instance 1,2,4,8",
     )
-    add_json(parser)
 
 
 def _numbers(text: str) -> tuple[int, ...]:
@@ -46,9 +37,8 @@ def run(arguments: Namespace) -> int:
     from semistream.sizing import known_costs, scale_out
     from semistream.tuning import advice
     from semistream.tuning.case import open_case
-    from semistream.tuning.settings import TuneSettings
 
-    settings, places = read_settings(TuneSettings, arguments), Paths.from_environment()
+    settings, places = arguments.settings, Paths.from_environment()
     with console.progress(arguments.progress) as tell, open_case(settings, places, tell) as case:
         found = advice.advise(case, settings, places, arguments.measure, tell)
         plans = scale_out.scale_out(
@@ -72,8 +62,12 @@ def run(arguments: Namespace) -> int:
 COMMAND = Command(
     "tune",
     "say which algorithm, with which sizes, suits a stream and its master data, by the cost models",
-    add_arguments,
     run,
+    add_arguments,
+    settings="semistream.tuning.settings.TuneSettings",
+    positional=(("job", "job"),),
+    progress=True,
+    json=True,
     example="semistream tune --stream flights.csv --master planes.csv --on "
     "tailnum --null-values NA --memory 200KB,1MB.",
 )

@@ -26,8 +26,8 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--job",
         default="",
         metavar="FILE",
-        help="the job's YAML file, after max_unparsable or unique_ids was changed "
-        "in it [the job as it was loaded]",
+        help="the job's YAML file, after max_unparsable, unique_ids or max_unmatched was "
+        "changed in it [the job as it was loaded]",
     )
 
 
@@ -49,6 +49,6 @@ def run(arguments: Namespace) -> int:
 COMMAND = Command(
     "verify",
     "prove that what an app has loaded is complete; exit code 1 where it is not",
-    add_arguments,
     run,
+    add_arguments,
 )

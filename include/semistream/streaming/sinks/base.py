@@ -41,18 +41,24 @@ class StoredRows(NamedTuple):
 
 class Sink(Protocol):
     """A sink. ``loaded``, ``writer`` and ``write`` run in tasks, the rest in the driver; a sink
-    is sent to the tasks pickled.
+    is sent to the tasks pickled. A class that derives from this one inherits the members that
+    return None where there is nothing to do.
 
     two_phase: ``commit`` has several steps and needs a durable record before it; all steps, and
-    ``commit`` itself, can be repeated.
+    ``commit`` itself, can be repeated; in_warehouse: joined tuples go to the fact table of the
+    warehouse; put_back: how rows that are lost or changed are put back, with ``{app}`` and
+    ``{sink}`` for the app's name and the setting.
     """
 
-    two_phase: ClassVar[bool]
+    two_phase: ClassVar[bool] = False
+    in_warehouse: ClassVar[bool]
+    put_back: ClassVar[str]
 
     @property
     def closing(self) -> Closing | None:
         """The closing of keys that ``write`` performs when they have become final; None if it
         performs none. Then ``open_sink`` refuses a job with totals."""
+        return None
 
     @staticmethod
     def accepts(setting: str) -> bool:
@@ -65,15 +71,18 @@ class Sink(Protocol):
     def loaded(self, app: str, batch: int, drain: int, partition: int) -> LoadRecord | None:
         """Return the record of a partition that is already loaded, else None. A sink of two phases
         returns None, as a partition is not loaded before ``commit``."""
+        return None
 
     def take_back(self, app: str, batch: int, drain: int) -> None:
         """Delete what readers can see of a batch that was begun and is not committed. It is called
         when the batch's files have changed since a crash, before the batch is run again."""
+        return None
 
     def writer(
         self, schema: pa.Schema, app: str, batch: int, drain: int, partition: int
     ) -> RowWriter | None:
         """Return the writer that takes joined rows as they come; None: they go to the spool."""
+        return None
 
     def write(self, record: LoadRecord, spool: Spool) -> LoadRecord:
         """Write a partition, or prepare it for ``commit``. Return the record that is valid: its
@@ -99,6 +108,7 @@ class Sink(Protocol):
 
     def clean_up(self) -> None:
         """Remove files that only ``commit`` needed. The record of the commit is already removed."""
+        return None
 
     def missing(self, app: str) -> str | None:
         """Return, as the beginning of a sentence, what is obviously missing of the rows that the
@@ -107,10 +117,12 @@ class Sink(Protocol):
     def newest(self, app: str) -> tuple[int, int] | None:
         """Return the newest (batch, drain) of an app that the sink itself records; None if only the
         ledger does."""
+        return None
 
     def stored(self, app: str) -> StoredRows | None:
         """Return the app's rows, for the proof; None if they are in the warehouse's fact table.
         Raises ConfigError if the target is gone."""
+        return None
 
 
 def attempt_name(record: LoadRecord) -> str:

@@ -25,6 +25,7 @@ from semistream.parquet_encoding import encoding
 from semistream.streaming.sinks.base import (
     INSERT_ROWS,
     Rows,
+    Sink,
     StoredRows,
     attempt_name,
     rejected_rows,
@@ -69,13 +70,14 @@ def _delta_table(uri: str) -> DeltaTable:
 
 
 @dataclass(frozen=True)
-class DeltaSink:
+class DeltaSink(Sink):
     """The sink of a Delta table.
 
     Tasks write Parquet files that nothing refers to. The driver first records the commit. Then it
     commits the files as one Delta transaction under the app's transaction version 2 batch + drain,
     and writes unmatched tuples and ledger rows in one transaction of the warehouse. After a crash
-    both steps are repeated, which is harmless.
+    both steps are repeated, which is harmless. Nothing of a batch that is not committed has to be
+    taken back, and the driver starts no task for a committed one.
 
     Rows have their load's ``load_id`` but no number, because it is no primary key here.
     """
@@ -84,7 +86,11 @@ class DeltaSink:
     checkpoint: str
     warehouse: Warehouse
     two_phase: ClassVar[bool] = True
-    closing: ClassVar[None] = None
+    in_warehouse: ClassVar[bool] = False
+    put_back: ClassVar[str] = (
+        "restore {sink}, and the ledger, to a version of the same time, or load into a new place "
+        "under another --app name."
+    )
 
     @staticmethod
     def accepts(setting: str) -> bool:
@@ -93,12 +99,6 @@ class DeltaSink:
     @classmethod
     def open(cls, setting: str, warehouse: Warehouse, checkpoint: Path) -> DeltaSink:
         return cls(setting, str(checkpoint), warehouse)
-
-    def loaded(self, app: str, batch: int, drain: int, partition: int) -> LoadRecord | None:
-        return None  # the driver starts no task for a committed batch
-
-    def take_back(self, app: str, batch: int, drain: int) -> None:
-        return None  # nothing refers to the written files
 
     def writer(
         self, schema: pa.Schema, app: str, batch: int, drain: int, partition: int
@@ -147,7 +147,13 @@ class DeltaSink:
         _delta_table.cache_clear()  # another table may have been made at the same place
         try:
             if not DeltaTable.is_deltatable(self.uri):
-                self._create(schema)
+                if "://" not in self.uri:
+                    Path(self.uri).mkdir(parents=True, exist_ok=True)
+                try:
+                    DeltaTable.create(self.uri, schema, mode="ignore", name=self.warehouse.fact)
+                except DeltaError:
+                    if not DeltaTable.is_deltatable(self.uri):  # else another app was first
+                        raise
             table = DeltaTable(self.uri)
             found = [f.name for f in table.schema().fields]
         except DeltaError as e:
@@ -163,18 +169,6 @@ class DeltaSink:
             )
         self._claim(table)
         return self
-
-    def _create(self, schema: pa.Schema) -> None:
-        from deltalake import DeltaTable
-        from deltalake.exceptions import DeltaError
-
-        if "://" not in self.uri:
-            Path(self.uri).mkdir(parents=True, exist_ok=True)
-        try:
-            DeltaTable.create(self.uri, schema, mode="ignore", name=self.warehouse.fact)
-        except DeltaError:
-            if not DeltaTable.is_deltatable(self.uri):  # else another app was first
-                raise
 
     def _claim(self, table: DeltaTable) -> None:
         """Refuse a table that another warehouse loads: both would give their loads the same

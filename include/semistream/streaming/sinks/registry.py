@@ -17,12 +17,16 @@ from semistream.streaming.sinks.warehouse import Warehouse
 SINKS: list[type[Sink]] = [SqlSink, DeltaSink]  # the first one that accepts the setting is taken
 
 
+def sink_kind(setting: str) -> type[Sink]:
+    """Return the kind of sink that a setting names: ``sql``, a directory, a URI …"""
+    return next(kind for kind in SINKS if kind.accepts(setting))
+
+
 def open_sink(setting: str, warehouse: Warehouse, checkpoint: Path = Path()) -> Sink:
-    """Return the sink that a setting names: ``sql``, a directory, a URI … checkpoint: of the app;
+    """Return the sink that a setting names. checkpoint: of the app;
     not needed to read what is stored. Raises ConfigError if the job has totals, and the sink does
     not compute them."""
-    kind = next(kind for kind in SINKS if kind.accepts(setting))
-    sink = kind.open(setting, warehouse, checkpoint)
+    sink = sink_kind(setting).open(setting, warehouse, checkpoint)
     if warehouse.closing is not None and sink.closing is None:
         raise ConfigError(
             "sink",

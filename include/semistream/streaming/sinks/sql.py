@@ -12,19 +12,12 @@ import pyarrow as pa
 from sqlalchemy import Connection, Engine, inspect, select
 
 from semistream.errors import ConfigError
-from semistream.streaming.sinks.base import (
-    StoredRows,
-    parts,
-    rejected_rows,
-    stored_checksum,
-    with_key,
-)
+from semistream.streaming.sinks.base import Sink, parts, rejected_rows, stored_checksum, with_key
 from semistream.streaming.sinks.warehouse import Warehouse
 from semistream.streaming.spool import Spool
 from semistream.warehouse.bulk import bulk_insert, nulled
 from semistream.warehouse.closing import Closing, closed_name
-from semistream.warehouse.dialects import system_of
-from semistream.warehouse.limits import said
+from semistream.warehouse.dialects import said, system_of
 from semistream.warehouse.load_ids import app_loads
 from semistream.warehouse.records import Commit, LoadRecord
 from semistream.warehouse.schema import load_commits, propagated, unmatched
@@ -33,12 +26,16 @@ from semistream.warehouse.types import outside_years
 
 
 @dataclass(frozen=True)
-class SqlSink:
+class SqlSink(Sink):
     """The sink of the warehouse's own tables. Each task writes its rows and its ledger row in one
     transaction. The rows are spooled, so that they can be written again after a lost connection."""
 
     warehouse: Warehouse
-    two_phase: ClassVar[bool] = False
+    in_warehouse: ClassVar[bool] = True
+    put_back: ClassVar[str] = (
+        "put the rows back from a backup of the warehouse; or, while the source has all that "
+        "was loaded, `semistream reset {app}`, and load again."
+    )
 
     @property
     def closing(self) -> Closing | None:
@@ -65,9 +62,6 @@ class SqlSink:
         self.warehouse.ledger(app).take_back(
             batch, drain, [existing_table(self.engine, n) for n in names]
         )
-
-    def writer(self, schema: pa.Schema, app: str, batch: int, drain: int, partition: int) -> None:
-        return None
 
     def write(self, record: LoadRecord, spool: Spool) -> LoadRecord:
         fact, ledger = self.warehouse.fact, self.warehouse.ledger(record.app)
@@ -138,9 +132,6 @@ class SqlSink:
     def commit(self, commit: Commit, loads: Sequence[LoadRecord]) -> None:
         self.warehouse.ledger(commit.app).commit(commit)
 
-    def clean_up(self) -> None:
-        return None
-
     def missing(self, app: str) -> str | None:
         fact, newest = self.warehouse.fact, self.warehouse.ledger(app).newest_output("sql")
         if newest is None:
@@ -153,12 +144,6 @@ class SqlSink:
         with self.engine.connect() as connection:
             if connection.execute(any_row).first() is None:
                 return f"The table {fact} has no row of batch {batch}"
-        return None
-
-    def newest(self, app: str) -> tuple[int, int] | None:
-        return None
-
-    def stored(self, app: str) -> StoredRows | None:
         return None
 
 

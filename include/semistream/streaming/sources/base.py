@@ -69,9 +69,13 @@ class Source:
 
     def spark_schema(self, spark: SparkSession) -> StructType | None:
         """Return the schema for Spark's source; None if that knows its own. Raises ConfigError."""
-        from semistream.streaming.sources.schema import declared_schema  # imports Spark
+        from pyspark.sql.pandas.types import from_arrow_schema
 
-        return declared_schema(self.spec) if self.spec.columns else None
+        return (
+            from_arrow_schema(self.spec.declared, prefer_timestamp_ntz=True)
+            if self.spec.columns
+            else None
+        )
 
     def register(self, spark: SparkSession) -> None:
         """Register a data source that Spark does not have."""
@@ -87,9 +91,9 @@ class Source:
 
     def open(self, df: DataFrame) -> pa.Schema:
         """Return the schema of the tuples, found through Spark if need be. df: the stream."""
-        from semistream.streaming.sources.schema import stream_schema
+        from pyspark.sql.pandas.types import to_arrow_schema
 
-        self.decoder = RowDecoder(stream_schema(df))
+        self.decoder = RowDecoder(to_arrow_schema(df.schema, timezone="UTC"))
         return self.decoder.schema
 
     def input(self, df: DataFrame, part: Part) -> Splits[Any] | Records:

@@ -23,11 +23,8 @@ INFERRED = {b"types": b"inferred"}  # metadata of texts whose types a load infer
 class Split(Protocol):
     """A piece of a source that can be read by itself, and again. It is sent to tasks, pickled.
 
-    label: its name in reports; size: its bytes, about; negative if unknown.
+    size: its bytes, about; negative if unknown.
     """
-
-    @property
-    def label(self) -> str: ...
 
     @property
     def size(self) -> int: ...

@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 from sqlalchemy import Engine, func, select
 from sqlalchemy.exc import DBAPIError
 
-from semistream.errors import ConfigError
+from semistream.errors import ConfigError, check_name
 from semistream.streaming.sources.contract import RECOUNT_ROWS
 from semistream.streaming.sources.ranges import NumberedSource, Range, RangeReader, option
 from semistream.warehouse.bulk import fetch
@@ -121,13 +121,7 @@ def _outbox(options: dict[str, str]) -> tuple[Engine, Any, Any]:
         )
     table = existing_table(engine, name)
     column = option(options, "id", "id")
-    if column not in table.c:
-        raise ConfigError(
-            "id",
-            f"must be a column of {name}",
-            column,
-            f"It has: {', '.join(c.name for c in table.columns)}.",
-        )
+    check_name("id", f"must be a column of {name}", column, table.c.keys())
     return engine, table, table.c[column]
 
 

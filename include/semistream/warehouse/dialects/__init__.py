@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from sqlalchemy import URL, Connection, Dialect, Engine, make_url
-from sqlalchemy.exc import ArgumentError
+from sqlalchemy import Connection, Dialect, Engine, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from semistream.errors import ConfigError
 from semistream.warehouse.dialects.mysql import Mysql
@@ -14,7 +16,18 @@ from semistream.warehouse.dialects.protocol import System
 from semistream.warehouse.dialects.rows import BulkError
 from semistream.warehouse.dialects.sqlite import Sqlite
 
-__all__ = ["SYSTEMS", "BulkError", "System", "connect", "system_of", "with_variants"]
+__all__ = [
+    "SYSTEMS",
+    "BulkError",
+    "System",
+    "connect",
+    "index_options",
+    "name_length",
+    "said",
+    "system_of",
+    "table_options",
+    "with_variants",
+]
 
 SYSTEMS: list[System] = [Sqlite(), Mysql()]
 
@@ -32,7 +45,15 @@ def connect(url: str) -> Engine:
     On a full disk, its statements raise OSError, which names the database's file if there is one.
     Raises ConfigError for a URL of no known system.
     """
-    parsed = _parsed(url)
+    try:
+        parsed = make_url(url)
+    except (ArgumentError, ValueError):
+        raise ConfigError(
+            "WAREHOUSE_URL",
+            "must be a database URL",
+            re.sub(":[^:]*@", ":***@", url),  # hides what may be a password
+            "For instance sqlite:///var/warehouse.db.",
+        ) from None
     for system in SYSTEMS:
         if parsed.get_backend_name() in system.names:
             return system.engine(parsed)
@@ -47,17 +68,40 @@ def connect(url: str) -> Engine:
     )
 
 
-def _parsed(url: str) -> URL:
+@contextmanager
+def said(of: Engine | Connection, table: str) -> Iterator[None]:
+    """Raise ConfigError in place of the error of a database that has no room for a table's columns
+    or for one of its rows."""
     try:
-        return make_url(url)
-    except (ArgumentError, ValueError):
-        shown = re.sub(":[^:]*@", ":***@", url)  # hides what may be a password
-        raise ConfigError(
-            "WAREHOUSE_URL",
-            "must be a database URL",
-            shown,
-            "For instance sqlite:///var/warehouse.db.",
-        ) from None
+        yield
+    except DBAPIError as e:
+        if (refusal := system_of(of).refusal(e.orig)) is None:
+            raise
+        constraint, remedy = refusal
+        raise ConfigError(table, constraint, str(e.orig), remedy) from None
+
+
+def table_options(*, clustered: bool = False, numbered: bool = False) -> dict[str, Any]:
+    """Return the options of a new table, for whichever system it is made in; see ``System``."""
+    return {
+        name: value
+        for system in SYSTEMS
+        for name, value in system.table_options(clustered, numbered).items()
+    }
+
+
+def index_options(long: Collection[str], length: int) -> dict[str, Any]:
+    """Return the options of a new index, for whichever system it is made in; see ``System``."""
+    return {
+        name: value
+        for system in SYSTEMS
+        for name, value in system.index_options(long, length).items()
+    }
+
+
+def name_length() -> int:
+    """Return the most characters that the name of an index has in every system."""
+    return min(system.name_length for system in SYSTEMS)
 
 
 def with_variants(kind: Any) -> Any:

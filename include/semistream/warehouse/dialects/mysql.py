@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from itertools import accumulate
@@ -46,6 +46,7 @@ from semistream.warehouse.dialects.rows import (
     batch,
     chunks,
     from_text,
+    hex_texts,
     parts,
     plain,
     python_values,
@@ -90,7 +91,7 @@ class Mysql:
     title, url = "MySQL", "mysql+pymysql://"
     names: tuple[str, ...] = ("mysql", "mariadb")
     no_number = "MySQL has neither NaN nor infinity"
-    one_writer = False
+    name_length = NAME_CHARACTERS
 
     # ---- connections
 
@@ -196,6 +197,14 @@ class Mysql:
             return pa.int32()
         return pa.float32() if isinstance(kind, mysql.FLOAT) else None
 
+    def table_options(self, clustered: bool, numbered: bool) -> dict[str, Any]:
+        """Return the same options for every table: InnoDB clusters all of them."""
+        return {"mysql_engine": "InnoDB", "mysql_charset": "utf8mb4"}
+
+    def index_options(self, long: Collection[str], length: int) -> dict[str, Any]:
+        """Return the option to index the beginning of long texts only."""
+        return {f"{name}_length": dict.fromkeys(long, length) for name in self.names if long}
+
     def reflected(self, name: str) -> str:
         return name.replace("``", "`")  # SQLAlchemy leaves it escaped as in CREATE TABLE
 
@@ -227,6 +236,10 @@ class Mysql:
         return [c for c, end in zip(columns, ends, strict=False) if end <= KEY_BYTES]
 
     # ---- statements of its own
+
+    @contextmanager
+    def unsorted(self, connection: Connection, staging: Table) -> Iterator[Table]:
+        yield staging
 
     def random(self) -> Any:
         return func.rand()
@@ -516,9 +529,7 @@ def _text(column: pa.ChunkedArray) -> pa.ChunkedArray:
     if pa.types.is_floating(k):
         column = _finite(column)
     if pa.types.is_binary(k):
-        return pa.chunked_array(
-            [pa.array([None if v is None else v.hex() for v in column.to_pylist()], pa.string())]
-        )
+        return pa.chunked_array([hex_texts(column)])
     if not pa.types.is_string(k):
         return column.cast(pa.string())
     for character, escaped in (

@@ -3,7 +3,7 @@ that is special to it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -13,15 +13,17 @@ from sqlalchemy import URL, Column, Connection, Dialect, Engine, Select, Table
 
 class System(Protocol):
     """A database system.
+
     title: its display name; names: its dialects in SQLAlchemy; url: the prefix of its URLs;
-    no_number: a sentence about the numbers that it stores as null; one_writer: whether only one
-    transaction can write at a time and rows in random order are slow to write."""
+    no_number: a sentence about the numbers that it stores as null; name_length: the most characters
+    in the name of an index.
+    """
 
     title: str
     names: tuple[str, ...]
     url: str
     no_number: str
-    one_writer: bool
+    name_length: int
 
     def engine(self, url: URL) -> Engine:
         """Return an engine, which has opened no connection yet."""
@@ -69,6 +71,15 @@ class System(Protocol):
         """Return the Arrow type of one of the system's own column types; None for a general
         type."""
 
+    def table_options(self, clustered: bool, numbered: bool) -> dict[str, Any]:
+        """Return SQLAlchemy's options for a new table. clustered: the rows are stored in the order
+        of the primary key where the system can; numbered: the automatic primary key never gets a
+        number twice."""
+
+    def index_options(self, long: Collection[str], length: int) -> dict[str, Any]:
+        """Return SQLAlchemy's options for a new index. long: those of its columns that are texts or
+        bytes of any length; length: the most that a column of a key has."""
+
     def reflected(self, name: str) -> str:
         """Return the true name of a column whose name SQLAlchemy has read from an existing
         table."""
@@ -82,6 +93,11 @@ class System(Protocol):
 
     def indexable(self, columns: Sequence[Column]) -> list[Column]:
         """Return the longest prefix of these columns that one index can hold."""
+
+    def unsorted(self, connection: Connection, staging: Table) -> AbstractContextManager[Table]:
+        """Give the table into which rows in any order are written so that a temporary table has
+        them at the exit. It is another table, without a key, where it is slow to write rows in
+        random order; then the last one of the rows with the same key is moved."""
 
     def random(self) -> Any:
         """Return an SQL expression that is a random number for each row, to order by."""

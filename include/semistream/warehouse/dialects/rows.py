@@ -64,6 +64,11 @@ def from_text(column: pa.Array, kind: pa.DataType) -> pa.Array:
     return column.cast(kind)
 
 
+def hex_texts(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """Return bytes as hexadecimal texts."""
+    return pa.array([None if v is None else v.hex() for v in column.to_pylist()], pa.string())
+
+
 def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return a column with timestamps in UTC without a zone, and dictionaries decoded."""
     if pa.types.is_dictionary(column.type):

@@ -9,7 +9,8 @@ from __future__ import annotations
 import errno
 import os
 import sqlite3
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from sqlalchemy import (
     Dialect,
     Engine,
     ExceptionContext,
+    MetaData,
     Select,
     String,
     Table,
@@ -30,6 +32,9 @@ from sqlalchemy import (
     create_engine,
     event,
     func,
+    insert,
+    literal_column,
+    select,
     type_coerce,
     types,
 )
@@ -51,6 +56,7 @@ HANDLE = "sqlite3 *"  # key in a connection's ``info``; value None where the han
 BUSY_SECONDS = 120  # how long a writer waits for another one's transaction
 TRANSIENT = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 DECIMAL_DIGITS = 15  # the most that NUMERIC, a double, keeps
+ROW_ID = ("rowid", "oid", "_rowid_")  # a row's number, unless a column is named so
 FEW_ROWS = 1_000  # for fewer, ``executemany`` is as fast
 TOO_MANY_COLUMNS = ("too many columns", "expression tree is too large")  # in the error's text
 
@@ -61,7 +67,7 @@ class Sqlite:
     title, url = "SQLite", "sqlite:///"
     names: tuple[str, ...] = ("sqlite",)
     no_number = "SQLite has no NaN"
-    one_writer = True
+    name_length = sys.maxsize
 
     # ---- connections
 
@@ -151,6 +157,13 @@ class Sqlite:
         integer type."""
         return None
 
+    def table_options(self, clustered: bool, numbered: bool) -> dict[str, Any]:
+        return {"sqlite_with_rowid": not clustered, "sqlite_autoincrement": numbered}
+
+    def index_options(self, long: Collection[str], length: int) -> dict[str, Any]:
+        """Return no options: SQLite indexes texts of any length."""
+        return {}
+
     def reflected(self, name: str) -> str:
         return name
 
@@ -171,6 +184,29 @@ class Sqlite:
         return list(columns)
 
     # ---- statements of its own
+
+    @contextmanager
+    def unsorted(self, connection: Connection, staging: Table) -> Iterator[Table]:
+        """Give a table without a key, and move its rows in the order of their keys. Otherwise they
+        would be written to random places."""
+        raw = Table(
+            f"raw_{staging.name}",
+            MetaData(),
+            *(Column(c.name, c.type) for c in staging.columns),
+            prefixes=["TEMPORARY"],
+        )
+        self.drop_temporary(connection, raw)
+        raw.create(connection)
+        yield raw
+        names = [c.name for c in staging.columns]
+        lower = {name.lower() for name in names}
+        arrival = next(alias for alias in ROW_ID if alias not in lower)
+        rows = select(*raw.columns).order_by(
+            *[raw.c[k.name] for k in staging.primary_key], literal_column(arrival)
+        )
+        moved = insert(staging).prefix_with("OR REPLACE").from_select(names, rows)
+        connection.execute(moved)
+        self.drop_temporary(connection, raw)
 
     def random(self) -> Any:
         return func.random()

@@ -27,6 +27,17 @@ STATIC = 0  # SQLITE_STATIC: a bound value stays in place until the statement is
 ROW, DONE = 100, 101  # SQLITE_ROW, SQLITE_DONE
 EXACT = 2**53  # integers up to there are doubles too
 TEXT_BYTES = 4_000_000  # of the texts and blobs of a batch, unless one row has more
+# the storage class of Arrow types, and the type in which their values are bound
+BOUND = (
+    (pa.types.is_integer, INTEGER, pa.int64()),
+    (pa.types.is_boolean, INTEGER, pa.int64()),
+    (pa.types.is_floating, FLOAT, pa.float64()),
+    (pa.types.is_binary, BLOB, pa.binary()),
+    (pa.types.is_large_binary, BLOB, pa.binary()),
+    (pa.types.is_binary_view, BLOB, pa.binary()),
+    (pa.types.is_fixed_size_binary, BLOB, pa.binary()),
+    (lambda _: True, TEXT, pa.string()),
+)
 
 sqlite: Any = library()  # not None: the caller has a handle
 
@@ -292,24 +303,11 @@ def _fill(
 ) -> pa.Array:
     """Write the kinds, values and lengths of a column; return the array into which the values
     point."""
-    kind = column.type
-    if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
-        kinds[:], array = INTEGER, _one_array(column, pa.int64())
-    elif pa.types.is_floating(kind):
-        kinds[:], array = FLOAT, _one_array(column, pa.float64())
-    elif any(
-        test(kind)
-        for test in (
-            pa.types.is_binary,
-            pa.types.is_large_binary,
-            pa.types.is_binary_view,
-            pa.types.is_fixed_size_binary,
-        )
-    ):
-        kinds[:], array = BLOB, _one_array(column, pa.binary())
-    else:
-        kinds[:], array = TEXT, _one_array(column, pa.string())
-    if kinds[0] == INTEGER or kinds[0] == FLOAT:
+    kind, bound = next((k, to) for test, k, to in BOUND if test(column.type))
+    kinds[:], array = kind, column.cast(bound).combine_chunks()
+    if isinstance(array, pa.ChunkedArray):
+        array = pa.concat_arrays(array.chunks)
+    if kind in (INTEGER, FLOAT):
         bits = np.frombuffer(array.buffers()[1], np.int64)
         values[:] = bits[array.offset : array.offset + len(array)]
     else:
@@ -323,11 +321,6 @@ def _fill(
     if array.null_count:
         kinds[array.is_null().to_numpy(zero_copy_only=False)] = NULL
     return array
-
-
-def _one_array(column: pa.ChunkedArray, kind: pa.DataType) -> pa.Array:
-    array = column.cast(kind).combine_chunks()
-    return array if isinstance(array, pa.Array) else pa.concat_arrays(array.chunks)
 
 
 def _prepare(handle: int, sql: str) -> int:

@@ -1,0 +1,315 @@
+"""Why keys of a stream match no master row: those that would match if both sides were written in
+one form, and the setting ``formats`` that gives them this form."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from semistream.column_format import ColumnFormat
+from semistream.files.formats import prepared
+from semistream.keys import canonical
+from semistream.master.snapshot import SnapshotRelation
+from semistream.reasons import Reason
+
+SAMPLE = 1000  # unmatched keys that are looked at
+# A smaller share of unmatched tuples is what most sources have, and not worth a pass over R.
+SHARE = 0.05
+ROWS, SECONDS = 2_000_000, 1.0  # the most rows of R that are read, and the longest time
+READ_BYTES, READ_ROWS = 4_000_000, 8192  # of R, at a time
+CANDIDATES = 20_000  # the most keys of R that are compared with the sample
+LEAST = 0.01  # share of the sampled keys that must match for a form to be told
+KEPT = 0.99  # share of the matches that fewer forms must keep
+SEPARATOR = "\x1f"  # between the columns of a composite key
+NO_WORDS = pa.array([], pa.string())
+
+
+@dataclass(frozen=True)
+class Form:
+    """A form in which keys can be compared: the setting of ``formats`` that gives it, and how a
+    sentence says it."""
+
+    setting: dict[str, Any]
+    words: str
+
+
+# in the order in which they are given up: those that change more of a text come first
+FORMS = (
+    Form({"fraction": "strip"}, "as integers"),
+    Form({"zeros": "strip"}, "without leading zeros"),
+    Form({"unicode": "NFC"}, "in NFC"),
+    Form({"case": "fold"}, "ignoring case"),
+    Form({"trim": True}, "after trimming"),
+)
+
+
+class SampledKeys:
+    """A sample of the join keys of tuples without a match, at most 2 ``SAMPLE``, drawn evenly over
+    the stream. The distance between two of them varies, as a stream may have a rhythm.
+
+    columns: the positions of the stream's join columns, in the order of R's.
+    """
+
+    def __init__(self, names: Sequence[str], columns: Sequence[int]):
+        self._names, self._columns = list(names), list(columns)
+        self._distance, self._seen, self._next = 1, 0, 0  # the mean distance, and tuples
+        self._batches: list[pa.RecordBatch] = []
+
+    def add(self, unmatched: pa.RecordBatch) -> None:
+        """Take in what an operator returned as unmatched: stream tuples, and the reason in the last
+        column."""
+        before, self._seen = self._seen, self._seen + unmatched.num_rows
+        places = list[int]()
+        while self._next < self._seen:
+            places.append(self._next - before)
+            self._next += (
+                int(self._random.integers(1, 2 * self._distance)) if self._distance > 1 else 1
+            )
+        if not places:
+            return
+        *keys, reasons = (
+            unmatched.column(i).take(pa.array(places))
+            for i in (*self._columns, unmatched.num_columns - 1)
+        )
+        drawn = pa.RecordBatch.from_arrays(keys, names=self._names)
+        self._batches.append(drawn.filter(pc.equal(reasons, Reason.NO_MATCH)))
+        while sum(batch.num_rows for batch in self._batches) > 2 * SAMPLE:
+            held = pa.concat_batches(self._batches)
+            half = self._random.choice(held.num_rows, held.num_rows // 2, replace=False)
+            self._batches = [held.take(pa.array(np.sort(half)))]
+            self._distance *= 2
+
+    @cached_property
+    def _random(self) -> np.random.Generator:
+        return np.random.default_rng(0)  # made where it is needed, as its import takes 10 ms
+
+    def keys(self) -> pa.RecordBatch | None:
+        """Return the sample, or None if there is none."""
+        return pa.concat_batches(self._batches) if self._batches else None
+
+
+@dataclass(frozen=True)
+class NearMisses:
+    """Sampled keys that would match some row of R in another form.
+
+    keys, matches: numbers of distinct keys, looked at and matched; forms: the forms by stream
+    column; formats: the setting that gives these columns the form, with the forms that they have;
+    example: a key and the one of R that it would match; rows, of: the rows of R that were read, and
+    all of them.
+    """
+
+    keys: int
+    matches: int
+    forms: dict[str, tuple[Form, ...]]
+    formats: dict[str, ColumnFormat]
+    example: tuple[tuple[Any, ...], tuple[Any, ...]]
+    rows: int
+    of: int
+
+    @property
+    def declaration(self) -> str:
+        """The setting as it stands in a job: ``{product: {trim: true}}``."""
+        return f"{{{', '.join(f'{c}: {_yaml(form)}' for c, form in self.formats.items())}}}"
+
+    @property
+    def flags(self) -> str:
+        """The setting as it stands on the command line."""
+        return " ".join(f"--formats '{c}={_yaml(form)}'" for c, form in self.formats.items())
+
+    def __str__(self) -> str:
+        said = [
+            f"{_listed([form.words for form in forms])} in {column}"
+            for column, forms in self.forms.items()
+        ]
+        # the two texts of an example look the same where only their Unicode form differs
+        shown = (
+            ascii if any("unicode" in f.setting for of in self.forms.values() for f in of) else repr
+        )
+        one, other = (shown(key[0] if len(key) == 1 else key) for key in self.example)
+        part = (
+            ""
+            if self.rows >= self.of
+            else f" (of {self.of:,} master rows, {self.rows:,} were read)"
+        )
+        return (
+            f"of {self.keys:,} unmatched keys {self.matches:,} would match {_listed(said)}, for "
+            f"instance {one} and {other}{part}"
+        )
+
+
+def is_suspicious(matched: int, unmatched: int) -> bool:
+    """Return whether so many finished tuples have no match that near misses are worth looking for.
+    unmatched: tuples without a match; those without a key do not count."""
+    return unmatched > SHARE * (matched + unmatched)
+
+
+def comparable(kinds: Sequence[pa.DataType]) -> bool:
+    """Return whether keys of these canonical types may have other forms."""
+    return any(map(pa.types.is_string, kinds)) and not any(map(pa.types.is_binary, kinds))
+
+
+def near_misses(keys: pa.RecordBatch, relation: SnapshotRelation) -> NearMisses | None:
+    """Find the fewest forms in which most keys without a match have one. None: no key column is a
+    text, or fewer than ``LEAST`` of the keys would match.
+
+    keys: the stream's join columns of tuples without a match, in the order of R's; at most
+    ``SAMPLE`` distinct ones are looked at. All forms are tried in one pass over R's key columns;
+    then one after the other is given up while ``KEPT`` of the matches stay.
+    """
+    kinds = relation.keys.types
+    texts = [i for i, kind in enumerate(kinds) if pa.types.is_string(kind)]
+    columns = [canonical(column, kind) for column, kind in zip(keys.columns, kinds, strict=True)]
+    distinct = _distinct(columns) if comparable(kinds) else []
+    count = min(len(distinct), SAMPLE)
+    sample = [distinct[i * len(distinct) // count] for i in range(count)]
+    if not sample:
+        return None
+    known = {i: relation.manifest.formats.get(relation.keys.master[i], {}) for i in texts}
+    wanted = _Keys(sample, kinds)
+    forms = {i: list(FORMS) for i in texts}
+    candidates, rows = _candidates(relation, wanted, forms)
+    compared = _Compared(wanted, _Keys(candidates, kinds))
+    most = len(compared.matches(forms))
+    if most * relation.tuple_count < LEAST * len(sample) * max(rows, 1):
+        return None
+    for form in FORMS:
+        for i in texts:
+            fewer = forms | {i: [other for other in forms[i] if other is not form]}
+            if len(compared.matches(fewer)) >= KEPT * most:
+                forms = fewer
+    named = {i: tuple(reversed(of)) for i, of in forms.items() if of}
+    if not most or not named:
+        return None
+    matches = compared.matches(forms)
+    return NearMisses(
+        len(sample),
+        len(matches),
+        {keys.schema.names[i]: of for i, of in named.items()},
+        {
+            keys.schema.names[i]: ColumnFormat.model_validate(known[i] | _format(of))
+            for i, of in named.items()
+        },
+        next(iter(matches.items())),
+        rows,
+        relation.tuple_count,
+    )
+
+
+Forms = dict[int, list[Form]]  # by the number of the text column
+
+
+class _Keys:
+    """Keys as tuples of values of these canonical types."""
+
+    def __init__(self, keys: list[tuple[Any, ...]], kinds: Sequence[pa.DataType]):
+        self.keys, self.kinds = keys, kinds
+        self.columns = [pa.array([key[i] for key in keys], kind) for i, kind in enumerate(kinds)]
+
+
+def _distinct(columns: Sequence[pa.Array]) -> list[tuple[Any, ...]]:
+    return list(dict.fromkeys(zip(*(c.to_pylist() for c in columns), strict=True)))
+
+
+class _Compared:
+    """A sample of keys, and keys of R, compared in any forms."""
+
+    def __init__(self, sample: _Keys, master: _Keys):
+        self._sample, self._master = sample, master
+
+    def matches(self, forms: Forms) -> dict[tuple[Any, ...], tuple[Any, ...]]:
+        """Return the sampled keys that match in these forms, each with a key of R."""
+        there = dict(zip(self._written(self._master, forms), self._master.keys, strict=True))
+        return {
+            key: there[form]
+            for key, form in zip(self._sample.keys, self._written(self._sample, forms), strict=True)
+            if form in there
+        }
+
+    def _written(self, keys: _Keys, forms: Forms) -> Iterator[tuple[Any, ...]]:
+        columns = [
+            _in_form(column, forms[i]) if i in forms else column
+            for i, column in enumerate(keys.columns)
+        ]
+        return zip(*(column.to_pylist() for column in columns), strict=True)
+
+
+def _candidates(
+    relation: SnapshotRelation, wanted: _Keys, forms: Forms
+) -> tuple[list[tuple[Any, ...]], int]:
+    """Read R's key columns, and return the keys that may match one of ``wanted`` in all forms, and
+    the number of rows read: all, or of a large R evenly strided partitions."""
+    sought = _skeletons(wanted.columns, lambda i, column: _in_form(column, forms[i]), forms)
+    width = max(int(relation.tuple_bytes), 1)
+    found, rows, began = dict[tuple[Any, ...], None](), 0, time.monotonic()
+    with closing(relation.with_partition(min(READ_ROWS, max(READ_BYTES // width, 1)))) as r:
+        for partition in range(0, r.partition_count, -(-r.tuple_count // ROWS) or 1):
+            if time.monotonic() - began > SECONDS or len(found) > CANDIDATES:
+                break
+            read = r.read(partition, r.keys.master)
+            columns = [
+                canonical(read.column(name), kind)
+                for name, kind in zip(r.keys.master, wanted.kinds, strict=True)
+            ]
+            near = pc.is_in(
+                _skeletons(columns, lambda i, column: _in_form_if_needed(column, forms[i]), forms),
+                sought,
+            )
+            found |= dict.fromkeys(_distinct([column.filter(near) for column in columns]))
+            rows += read.num_rows
+    return list(found), rows
+
+
+def _skeletons(
+    columns: Sequence[pa.Array], written: Callable[[int, pa.Array], pa.Array], forms: Forms
+) -> pa.Array:
+    """Return a text of each key that is the same for keys that are equal in all forms, and seldom
+    for others. It takes a tenth of the time that the forms take."""
+    texts = [
+        _skeleton(written(i, column)) if i in forms else column.cast(pa.string())
+        for i, column in enumerate(columns)
+    ]
+    return texts[0] if len(texts) == 1 else pc.binary_join_element_wise(*texts, SEPARATOR)
+
+
+def _skeleton(texts: pa.Array) -> pa.Array:
+    texts = pc.utf8_trim_whitespace(pc.ascii_lower(texts))
+    return pc.ascii_rtrim(pc.ascii_ltrim(texts, "0"), ".0")
+
+
+def _in_form(texts: pa.Array, forms: Sequence[Form]) -> pa.Array:
+    """Convert texts as the setting ``formats`` would."""
+    return prepared(texts, _format_of(forms), NO_WORDS)[0]
+
+
+def _in_form_if_needed(texts: pa.Array, forms: Sequence[Form]) -> pa.Array:
+    """Convert the texts that are not ASCII: the skeleton of an ASCII text is that of its form."""
+    plain = pc.string_is_ascii(texts)
+    if pc.all(plain).as_py() is not False:
+        return texts
+    other = pc.invert(plain)
+    return pc.replace_with_mask(texts, other, _in_form(texts.filter(other), forms))
+
+
+def _format(forms: Sequence[Form]) -> dict[str, Any]:
+    return {name: value for form in forms for name, value in form.setting.items()}
+
+
+def _format_of(forms: Sequence[Form]) -> ColumnFormat:
+    return ColumnFormat.model_validate(_format(forms))
+
+
+def _yaml(form: ColumnFormat) -> str:
+    said = form.normal_form.items()
+    return f"{{{', '.join(f'{k}: {str(v).lower() if v is True else v}' for k, v in said)}}}"
+
+
+def _listed(words: Sequence[str]) -> str:
+    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))

@@ -1,0 +1,138 @@
+"""Dimension tables published as the snapshots that loads read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from sqlalchemy import Connection, Engine, Row, Table, select
+
+from semistream.errors import ConfigError, StateError
+from semistream.master.manifest import Manifest, decode_schema
+from semistream.master.publish import MEMORY, current_manifest, publish_snapshot
+from semistream.master.published import snapshot_root
+from semistream.progress import Progress, silent
+from semistream.warehouse import create_all
+from semistream.warehouse.bulk import fetch
+from semistream.warehouse.identity import snapshot_source
+from semistream.warehouse.schema import masters
+from semistream.warehouse.tables import existing_table
+
+FORMS = b"semistream.formats"  # key of its keys' forms in the metadata of a dimension's schema
+SMALL = 20_000_000  # values that one process publishes sooner than Spark starts
+
+
+@dataclass(frozen=True)
+class DimensionTable:
+    """A provisioned dimension table and its state."""
+
+    table: Table
+    schema: pa.Schema
+    rows: int
+    changes: int
+
+    @property
+    def is_small(self) -> bool:
+        """Return whether one process publishes the dimension sooner than Spark does."""
+        return self.rows * len(self.schema) <= SMALL
+
+    def key_forms(self, columns: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """Return how the key columns are normalised, for a snapshot's manifest."""
+        return {c: form for c, form in forms_of(self.schema).items() if c in columns}
+
+    def source(self, engine: Engine) -> dict[str, Any]:
+        """Return the origin of a snapshot, for its manifest."""
+        return snapshot_source(engine, self.table.name, self.changes)
+
+
+def forms_of(schema: pa.Schema) -> dict[str, dict[str, Any]]:
+    """Return how the texts of a dimension's key columns are normalised; see ``column_format``."""
+    return json.loads((schema.metadata or {}).get(FORMS, b"{}"))
+
+
+def master_row(connection: Connection, name: str) -> Row[Any] | None:
+    """Return the row of a dimension in ``masters``, or None if it was never provisioned."""
+    return connection.execute(select(masters).where(masters.c.name == name)).first()
+
+
+def open_dimension(engine: Engine, name: str) -> DimensionTable:
+    """Open a dimension. Raises ConfigError if it was never provisioned."""
+    create_all(engine)
+    with engine.connect() as connection:
+        row = master_row(connection, name)
+    if row is None:
+        raise ConfigError(
+            "dimension", "must have been provisioned", name, "Run `semistream provision` first."
+        )
+    return DimensionTable(
+        existing_table(engine, row.table_name),
+        decode_schema(row.arrow_schema),
+        row.rows,
+        row.changes,
+    )
+
+
+def read_dimension(
+    connection: Connection, dimension: DimensionTable, keys: range | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Return a dimension's rows, or those with these surrogate keys."""
+    columns = [dimension.table.c[n] for n in dimension.schema.names]
+    query = select(*columns)
+    if keys is not None:
+        query = query.where(columns[0] >= keys.start, columns[0] < keys.stop)
+    return fetch(connection, query, dimension.schema)
+
+
+def needs_publishing(engine: Engine, dimension: DimensionTable, root: Path) -> bool:
+    """Return whether the current snapshot under ``root`` differs from the dimension as it is
+    now."""
+    current = current_manifest(root)
+    return current is None or current.source != dimension.source(engine)
+
+
+def check_unchanged(engine: Engine, name: str, dimension: DimensionTable) -> None:
+    """Raise StateError if the dimension was provisioned again while it was read."""
+    if open_dimension(engine, name).changes != dimension.changes:
+        raise StateError(f"{dimension.table.name} changed while it was read. Publish it again.")
+
+
+def publish(
+    name: str,
+    key: Sequence[str],
+    engine: Engine,
+    snapshots: Path,
+    progress: Progress = silent,
+    memory: int = MEMORY,
+) -> tuple[Manifest, bool]:
+    """Publish a dimension's snapshot by a key if the dimension has changed. Return the current
+    snapshot, and whether it is new. memory: bytes that publishing may use."""
+    dimension, root = open_dimension(engine, name), snapshot_root(snapshots, name, key)
+    current, source, done = current_manifest(root), dimension.source(engine), 0
+    if current is not None and current.source == source:
+        return current, False
+
+    def count(rows: int) -> None:
+        nonlocal done
+        done += rows
+        progress(f"publishing {name}", done // 2, dimension.rows)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        with engine.connect() as connection:
+            yield from read_dimension(connection, dimension)
+        check_unchanged(engine, name, dimension)
+
+    return publish_snapshot(
+        batches(),
+        dimension.schema,
+        root,
+        name,
+        key,
+        source=source,
+        memory=memory,
+        progress=count,
+        formats=dimension.key_forms(key),
+    ), True

@@ -1,0 +1,65 @@
+"""Findings of wrong rows, and their words."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from semistream.quality.scope import Scope
+
+NAMED = 1_000  # rows named of each kind
+SHOWN = 2_000  # characters of a row
+CHANGED, SURPLUS, MISSING = "changed", "surplus", "missing"
+
+
+@dataclass(frozen=True)
+class Load:
+    """A load whose checksums differ. facts, kept: the ledger's checksum of its rows in the facts
+    and in unmatched where it differs from the computed one; else None."""
+
+    load_id: int
+    versions: tuple[str, ...]  # of each role's master data
+    rows: int
+    facts: int | None
+    kept: int | None
+
+
+@dataclass(frozen=True)
+class Finding:
+    load_id: int | None
+    table: str
+    finding: str
+    stream_id: str | None
+    column: str | None = None
+    old: str | None = None
+    new: str | None = None
+    batch: int | None = None  # if the load is unknown
+
+
+@dataclass
+class WrongRows:
+    """The wrong rows. findings: those that are named; told: sentences that say how many rows of
+    each kind there are, and what was not compared."""
+
+    findings: list[Finding] = field(default_factory=list)
+    told: list[str] = field(default_factory=list)
+
+
+def id_text(scope: Scope, row: dict[str, Any]) -> str:
+    return "|".join(str(text(row[i])) for i in scope.ids)
+
+
+def same(a: Any, b: Any) -> bool:
+    both_nan = a != a and b != b  # noqa: PLR0124 - of any type, not only a float
+    return a == b or both_nan or text(a) == text(b)
+
+
+def text(value: Any) -> str | None:
+    if value is None:
+        return None
+    return value.hex() if isinstance(value, bytes) else str(value)[:SHOWN]
+
+
+def row_text(values: dict[str, Any]) -> str:
+    return json.dumps(values, default=text, ensure_ascii=False)[:SHOWN]

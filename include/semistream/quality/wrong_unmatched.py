@@ -1,0 +1,175 @@
+"""The wrong rows that loads have in ``unmatched``, by id: compared with the tuples that have no
+master row when the loads are joined again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import and_, literal, or_, select
+
+from semistream.quality import findings
+from semistream.quality.findings import (
+    CHANGED,
+    MISSING,
+    SHOWN,
+    SURPLUS,
+    Finding,
+    Load,
+    WrongRows,
+    row_text,
+    same,
+    text,
+)
+from semistream.quality.joined_again import Again, joined, stream_columns
+from semistream.quality.scope import Role, Scope
+from semistream.quality.staging import Staging, typed
+from semistream.reasons import Reason
+from semistream.warehouse.schema import unmatched
+
+AT_ONCE = 500  # rows looked up at a time
+
+
+@dataclass(frozen=True)
+class Unmatched:
+    """A tuple that must be in unmatched, and the first role in which it has no master row."""
+
+    role: Role
+    values: dict[str, Any]
+
+    @property
+    def reason(self) -> Reason:
+        lacks_key = any(self.values[name] is None for name in self.role.on)
+        return Reason.NULL_KEY if lacks_key else Reason.NO_MATCH
+
+
+def compare_unmatched(
+    staging: Staging, scope: Scope, again: Again, loads: Sequence[Load], found: WrongRows
+) -> None:
+    """Find the wrong rows of those loads whose rows in unmatched have another checksum."""
+    chosen = [load for load in loads if load.kept is not None]
+    if not chosen:
+        return
+    staging.index(again.tuples, "quality_id")
+    t, u, named = again.tuples.c, unmatched.c, list[Finding]()
+    mine = and_(
+        scope.kept(), u.reason.in_((Reason.NO_MATCH, Reason.NULL_KEY)), u.stream_id.is_not(None)
+    )
+    wanted, names = _expected(scope, again), stream_columns(scope)
+    with staging.engine.connect() as connection:
+        for load in chosen:
+            of_load = select(u.stream_id, u.role, u.reason, u.tuple).where(
+                mine, u.load_id == load.load_id
+            )
+            result = connection.execution_options(yield_per=AT_ONCE).execute(of_load)
+            for rows in result.partitions(AT_ONCE):
+                ids, was = [row.stream_id for row in rows], dict[str, list[Unmatched]]()
+                these = wanted.where(t.quality_id.in_(ids))
+                for stream_id, _, role, *values in staging.all(these):
+                    lacks = Unmatched(scope.roles[role], dict(zip(names, values, strict=True)))
+                    was.setdefault(stream_id, []).append(lacks)
+                known = _known(staging, again, ids)
+                for row in rows:
+                    named += _changes(scope, load.load_id, *row, was.get(row.stream_id, []), known)
+                if len(named) > findings.NAMED:
+                    break
+    kept = and_(mine, u.stream_id == t.quality_id, scope.recounted(unmatched))
+    lost = wanted.outerjoin(unmatched, kept).where(u.load_id.is_(None)).limit(findings.NAMED)
+    # if tuples wait, nobody knows which ones
+    for stream_id, batch, role, *values in () if scope.waiting else staging.all(lost):
+        was_it = Unmatched(scope.roles[role], dict(zip(names, values, strict=True)))
+        named.append(
+            Finding(
+                chosen[0].load_id if len(chosen) == 1 else None,
+                unmatched.name,
+                MISSING,
+                stream_id,
+                old=f"{was_it.reason} {row_text(was_it.values)}",
+                batch=batch,
+            )
+        )
+    if len(named) > findings.NAMED:
+        found.told.append(f"Of {unmatched.name} the first {findings.NAMED:,} findings are named.")
+    found.findings += named[: findings.NAMED]
+
+
+def _expected(scope: Scope, again: Again) -> sa.Select:
+    """Select stream_id, batch, the number of the first role without a master row, and stream
+    columns of the tuples that lack one and are not in unmatched for another reason."""
+    t, tuples = again.tuples.c, again.tuples
+    together: sa.FromClause = tuples
+    absent: list[tuple[sa.ColumnElement[bool], int]] = []
+    for role in scope.roles:
+        if role.rejects:
+            m = again.masters[role.name]
+            together = together.outerjoin(m, joined(role, tuples, m))
+            absent.append((m.c[role.surrogate].is_(None), role.number))
+    number = sa.case(*absent) if absent else literal(0)
+    return (
+        select(
+            t.quality_id,
+            t.quality_batch,
+            number.label("quality_role"),
+            *(t[n] for n in stream_columns(scope)),
+        )
+        .select_from(together)
+        .where(
+            or_(sa.false(), *(is_absent for is_absent, _ in absent)),
+            t.quality_id.is_not(None),
+            ~scope.refused(scope.streams[0], tuples),
+        )
+    )
+
+
+def _known(staging: Staging, again: Again, ids: list[str]) -> set[str]:
+    """Return those of the ids that have no staged tuple but are in the source."""
+    assert again.source_ids is not None
+    s, t = again.source_ids.c.quality_id, again.tuples.c.quality_id
+    return set(staging.scalars(select(s).where(s.in_(ids), s.not_in(select(t).where(t.in_(ids))))))
+
+
+def _changes(
+    scope: Scope,
+    load_id: int,
+    stream_id: str,
+    role: str | None,
+    reason: str,
+    kept: str,
+    was: list[Unmatched],
+    known: set[str],
+) -> list[Finding]:
+    """Return findings for the differences between a row of unmatched and its tuple. was: all tuples
+    with its id; known: ids of the source whose tuples may be incomplete."""
+    if not was and stream_id in known:
+        return []
+    if not was:
+        new = f"{reason} {kept}"[:SHOWN]
+        return [Finding(load_id, unmatched.name, SURPLUS, stream_id, new=new)]
+    there = json.loads(kept)
+    candidates = [
+        [
+            Finding(load_id, unmatched.name, CHANGED, stream_id, n, text(old), text(new))
+            for n, old, new in (
+                ("reason", lacks.reason, reason),
+                *(
+                    (n, v, _value(there.get(n), scope.fact.c[n].type))
+                    for n, v in lacks.values.items()
+                ),
+                ("role", None if lacks.role.alone else lacks.role.name, role),
+            )
+            if not same(old, new)
+        ]
+        for lacks in was
+    ]
+    return min(candidates, key=len)
+
+
+def _value(value: Any, kind: sa.types.TypeEngine) -> Any:
+    """Convert a value in a tuple's JSON to the value that a column of that type returns."""
+    try:
+        return typed(value, kind)
+    except (ValueError, ArithmeticError):
+        return str(value)

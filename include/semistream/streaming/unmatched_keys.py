@@ -1,0 +1,121 @@
+"""Near misses of a load: a sample of the keys in the table ``unmatched``, compared with the master
+data that they were joined with."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from sqlalchemy import Connection, and_, or_, select
+
+from semistream.errors import SemistreamError
+from semistream.files.near_misses import SAMPLE, NearMisses, comparable, is_suspicious, near_misses
+from semistream.job import Role
+from semistream.master.snapshot import SnapshotRelation
+from semistream.positions import Position
+from semistream.reasons import Reason
+from semistream.streaming.summary import Totals
+from semistream.warehouse.ledger import app_number
+from semistream.warehouse.load_ids import last_load
+from semistream.warehouse.match_history import newest_rise
+from semistream.warehouse.schema import load_batches, load_inputs, load_rejections, unmatched
+
+LOADS = 50  # partitions of micro-batches whose tuples are sampled
+MOST = 5 * SAMPLE  # rows of ``unmatched`` that are read, as some of them have no key
+
+
+def look_into_misses(
+    connection: Connection,
+    app: str,
+    role: Role,
+    snapshot: Path,
+    of: tuple[Position, Position],
+    totals: Totals,
+) -> list[str]:
+    """Return sentences on a run's tuples without a row in a role: that their share has risen, and
+    which keys would match in another form.
+
+    snapshot: directory of the newest version; of: the newest commit before the run, and the run's
+    newest; totals: of the run.
+    """
+    (before, newest), number = of, app_number(connection, app) or 0
+    rise = newest_rise(connection, app, role.name, before, newest)
+    said = [] if rise is None else [f"{rise}"]
+    counts = totals.inputs[role.name]
+    if is_suspicious(counts["matched"], counts[Reason.NO_MATCH]):
+        loads = last_load(number, before) + 1, last_load(number, newest)
+        found = find_near_misses(connection, loads, role.name, role.on, snapshot)
+        said += [] if found is None else [f"{found}: formats: {found.declaration}"]
+    return said
+
+
+def find_near_misses(
+    connection: Connection, loads: tuple[int, int], role: str, on: Mapping[str, str], snapshot: Path
+) -> NearMisses | None:
+    """Return the near misses of the keys that a range of loads did not find in a version of the
+    master data; None if there are none, or if the snapshot is gone.
+
+    loads: the first and the last load_id; on: stream column -> master column; snapshot: the
+    version's directory.
+    """
+    try:
+        with closing(SnapshotRelation(snapshot)) as relation:
+            kinds, stream = relation.keys.types, {m: s for s, m in on.items()}
+            if not comparable(kinds):
+                return None
+            columns = [stream[m] for m in relation.keys.master]
+            tuples = _sample(connection, loads, role, relation.version)
+            if not tuples:
+                return None
+            keys = [
+                _typed([t.get(column) for t in tuples], kind)
+                for column, kind in zip(columns, kinds, strict=True)
+            ]
+            return near_misses(pa.RecordBatch.from_arrays(keys, names=columns), relation)
+    except (SemistreamError, OSError, pa.ArrowException):  # for instance a version that is gone
+        return None
+
+
+def _sample(
+    connection: Connection, loads: tuple[int, int], role: str, version: str
+) -> list[dict[str, Any]]:
+    """Return a sample of the tuples without a match, of loads with this version."""
+    b, i, r, u = load_batches.c, load_inputs.c, load_rejections.c, unmatched.c
+    same = and_(r.load_id == i.load_id, r.role == i.role, r.reason == Reason.NO_MATCH)
+    found = connection.execute(
+        select(b.load_id, b.unmatched, r.tuples)
+        .join(load_inputs, i.load_id == b.load_id)
+        .join(load_rejections, same)
+        .where(b.load_id.between(*loads), i.role == role, i.version == version)
+        .order_by(b.load_id)
+    ).all()
+    found = found[:: -(-len(found) // LOADS) or 1]
+    rows, without = sum(load.unmatched for load in found), sum(load.tuples for load in found)
+    if not without:
+        return []
+    share = min(min(SAMPLE * rows / without, MOST) / rows, 1.0)
+    random, texts = np.random.default_rng(0), list[str]()
+    for load in found:
+        drawn = random.choice(load.unmatched, math.ceil(share * load.unmatched), replace=False)
+        texts += connection.scalars(
+            select(u.tuple).where(
+                u.load_id == load.load_id,
+                u.load_row.in_(drawn.tolist()),
+                u.reason == Reason.NO_MATCH,
+                or_(u.role.is_(None), u.role == role),  # null: the job has one role
+            )
+        )
+    return [json.loads(text) for text in texts]
+
+
+def _typed(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """Return values of JSON as a column of a canonical type."""
+    if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
+        return pa.array(values, kind)
+    return pa.array([None if v is None else str(v) for v in values], pa.string()).cast(kind)
