@@ -50,12 +50,7 @@ class Loads:
         self.batch += 1
 
     def check(self, **options) -> VerificationResult:
-        return check(
-            self.loader,
-            self.directory / "reports",
-            snapshots=self.directory / "snapshots",
-            **options,
-        )
+        return check(self.loader, snapshots=self.directory / "snapshots", **options)
 
 
 @pytest.fixture
