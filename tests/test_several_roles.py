@@ -30,7 +30,10 @@ from semistream.streaming.sinks.sql import SqlSink
 from semistream.streaming.sinks.warehouse import Warehouse
 from semistream.streaming.spool import Spool
 from semistream.streaming.summary import Totals, describe
+from semistream.streaming.unmatched_keys import _sample
 from semistream.warehouse import connect, create_all
+from semistream.warehouse.ledger import app_number
+from semistream.warehouse.load_ids import app_loads
 from semistream.warehouse.records import Commit, InputCounts, LoadRecord
 from semistream.warehouse.totals import read_totals
 
@@ -153,8 +156,8 @@ class Load:
         with self.engine.begin() as connection:
             assert connection.execute(sa.text(statement)).rowcount
 
-    def verify(self) -> quality.VerificationResult:
-        return quality.verify(self.url, "sales", seed=1)
+    def verify(self, **options) -> quality.VerificationResult:
+        return quality.verify(self.url, "sales", seed=1, **options)
 
 
 @pytest.fixture
@@ -265,3 +268,25 @@ def test_damage_is_found_in_its_role(make, damage):
         wanted = {name: value for name, value in zip(names, row, strict=True) if value is not None}
         wrong = next(r.rows for r in result.results if r.name == "same_rows")
         assert any(wanted.items() <= each.items() for each in wrong), wrong
+
+
+def test_the_share_of_unmatched_tuples_is_checked_in_each_role(make):
+    load = make()
+    store = load.job.role("store").model_copy(update={"max_unmatched": 0.05})
+    roles = load.job.dimensions | {"store": store}
+    result = load.verify(limits=load.job.model_copy(update={"dimensions": roles}))
+    assert [r.name for r in result.failed] == ["store_unmatched_share"]
+    (row,) = result.failed[0].rows
+    assert row == {"rows_read": load.loads[0].inputs[0].matched} | {
+        "unmatched": load.loads[0].inputs[1].unmatched
+    }
+
+
+def test_near_misses_are_looked_for_among_the_tuples_of_the_role(make):
+    load, of = make(), {"product": "sku", "store": "store"}
+    there = {"product": {sku for sku, _ in PRODUCTS}, "store": {number for number, _ in STORES}}
+    with load.engine.connect() as connection:
+        loads = app_loads(app_number(connection, "sales"))
+        for role, column in of.items():
+            sample = _sample(connection, loads, role, "v000001")
+            assert sample and not {each[column] for each in sample} & there[role]
