@@ -285,20 +285,13 @@ def airflow_plugins(airflow_environment) -> None:
 
 
 @pytest.fixture(scope="session")
-def chromium_driver(tmp_path_factory):
+def browser(tmp_path_factory):
     """Chromium, without a window."""
     from browser import chromium
 
     driver = chromium(tmp_path_factory.mktemp("browser"))
     yield driver
     driver.quit()
-
-
-@pytest.fixture
-def browser(chromium_driver):
-    """Chromium. It leaves the page after the test, as a page that is live goes on drawing."""
-    yield chromium_driver
-    chromium_driver.get("about:blank")
 
 
 @pytest.fixture
