@@ -136,14 +136,20 @@ def endless(airflow_server, provisioned, started) -> EndlessLoad:
 
 
 @pytest.fixture(scope="module")
-def browser_in(browser, airflow_server):
-    """The browser, logged in."""
+def logged_in(browser, airflow_server):
     browser.get(airflow_server.url + "/")
     find(browser, "input[name=username]").send_keys("admin")
     find(browser, "input[name=password]").send_keys(airflow_server.password)
     find(browser, "button[type=submit]").click()
     find(browser, "a[href*='/plugin/semistream']")
-    return browser
+
+
+@pytest.fixture
+def browser_in(browser, logged_in):
+    """The browser, logged in. It leaves the page after the test, as a page that is live goes on
+    drawing."""
+    yield browser
+    browser.get("about:blank")
 
 
 @pytest.fixture

@@ -780,6 +780,7 @@ def test_status_and_stop(run, tmp_path):
         "max_wait": 4.0,
         "heartbeat": "2026-01-01T00:00:00+00:00",
         "rows_read": 12345,
+        "master_version": "v000001",
     }
     (checkpoint / "status.json").write_text(json.dumps(status))
     with checkpoint_lock(checkpoint):

@@ -397,7 +397,7 @@ def test_two_streams_end_to_end(airflow, airflow_environment, made, told):
     )
     assert pair.facts() == pair.expected()[0]
     checkpoint = Path(airflow_environment["SEMISTREAM_HOME"]) / "checkpoints" / "orders"
-    assert read_status(checkpoint).sides["right"] == 0
+    assert read_status(checkpoint).inputs["right"] == 0
     run(airflow, "stream_stream_load", job=str(pair.yaml()), end=True)
     with create_session() as session:
         events = (

@@ -587,7 +587,7 @@ def test_a_sweep_s_bounded_stream_has_the_form_of_the_snapshot_s_keys(tmp_path):
             "fact_table": "f",
         }
     )
-    bounded = _bounded_job(job, tmp_path, {"code": {"trim": True}})
+    bounded = _bounded_job(job.roles[0], tmp_path, {"code": {"trim": True}})
     assert bounded.stream.formats == formats({"sku": "trim"})
 
 

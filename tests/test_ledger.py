@@ -18,6 +18,7 @@ from sqlalchemy import make_url, select, text
 from sqlalchemy.exc import IntegrityError, OperationalError
 
 from loads import COLUMNS, ON, STREAM, SmallLoad, same
+from semistream.durable import read_checked, write_checked
 from semistream.errors import StateError
 from semistream.gathering import COLUMN_OVERHEAD
 from semistream.reasons import Reason
@@ -25,6 +26,7 @@ from semistream.sizing.plan import Plan
 from semistream.sizing.role_plan import RolePlan
 from semistream.streaming import join_operator, task
 from semistream.streaming.exchange import Input
+from semistream.streaming.progress import Progress
 from semistream.streaming.sinks import delta as delta_sink
 from semistream.streaming.sinks import sql as sql_sink
 from semistream.streaming.sinks.delta import DataFiles, DeltaSink
@@ -110,7 +112,7 @@ class Tasks:
         return entries
 
     def committed(self, entries):
-        self.states = {e.partition: e.state_file for e in entries}
+        self.states = {e.partition: e.state_files for e in entries}
 
     def check(self):
         same(self.load.facts(), self.load.expected()[0])
@@ -196,13 +198,23 @@ def test_another_workers_operator_is_taken_and_its_state_not_read(tmp_path, monk
 
 
 def test_a_batch_without_tuples_keeps_the_state(tasks):
-    before = [e.state_file for e in tasks.run(900)]
-    assert [e.state_file for e in tasks.run(0)] == before
+    before = [e.state_files for e in tasks.run(900)]
+    assert [e.state_files for e in tasks.run(0)] == before
     with no_cached_operator():
-        after = [e.state_file for e in tasks.run(600)]
+        after = [e.state_files for e in tasks.run(600)]
     assert not set(after) & set(before)
     tasks.run()
     tasks.check()
+
+
+def test_a_load_that_a_former_release_began_is_gone_on_with(tasks):
+    """Its progress names the one state file of a partition."""
+    states = {0: ("a",), 1: ("b",)}
+    Progress(3, 0, tasks.plan, states).write(tasks.checkpoint)
+    values = read_checked(tasks.checkpoint / "progress.json", "")
+    assert Progress.read(tasks.checkpoint, RolePlan).states == states
+    write_checked(tasks.checkpoint / "progress.json", values | {"states": {"0": "a", "1": "b"}})
+    assert Progress.read(tasks.checkpoint, RolePlan).states == states
 
 
 def test_second_attempt_of_a_loaded_partition_writes_nothing(tasks):
@@ -210,7 +222,7 @@ def test_second_attempt_of_a_loaded_partition_writes_nothing(tasks):
     chunks = tasks.chunks(600)
     first = [tasks.work(1).join_partition(p, iter([Input(0, c)])) for p, c in enumerate(chunks)]
     again = [tasks.work(1).join_partition(p, iter([Input(0, c)])) for p, c in enumerate(chunks)]
-    assert [e.state_file for e in again] == [e.state_file for e in first]
+    assert [e.state_files for e in again] == [e.state_files for e in first]
     tasks.committed(again)
     tasks.batch = 1
     tasks.run()
@@ -241,11 +253,11 @@ def test_of_two_attempts_at_once_one_counts(tasks, monkeypatch):
         t.start()
     for t in threads:
         t.join(60)
-    assert len(entries) == 2 and entries[0].state_file == entries[1].state_file
+    assert len(entries) == 2 and entries[0].state_files == entries[1].state_files
     files = [
         f.name for f in (tasks.checkpoint / "state").iterdir() if f.name.startswith("000000001")
     ]
-    assert files == [entries[0].state_file]
+    assert files == [*entries[0].state_files]
     tasks.committed([entries[0], tasks.work(1).join_partition(1, iter([Input(0, other)]))])
     tasks.batch = 1
     tasks.run()

@@ -630,7 +630,7 @@ work = Work("wide", 0, 0, plan, {}, str(checkpoint), (stream,), (("id",),), sink
             replicated=((0, Splits(find_reader(StreamSpec(), schema=stream),
                                    [DataFile(str(home / "s.parquet"))])),))
 loads = [work.join_partition(0, iter(()))]
-drain = Work("wide", 0, 1, plan, {0: loads[0].state_file}, str(checkpoint), (stream,),
+drain = Work("wide", 0, 1, plan, {0: loads[0].state_files}, str(checkpoint), (stream,),
              (("id",),), sink)
 loads.append(drain.join_partition(0, iter(())))
 print(sum(load.matched for load in loads), sum(load.unmatched for load in loads))

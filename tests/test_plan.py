@@ -18,6 +18,7 @@ from semistream.partitioning import DEALT, Placement, share_out
 from semistream.sizing.plan import Plan
 from semistream.sizing.role_plan import EVEN, RolePlan
 from semistream.sketches import SampledSketch
+from semistream.streaming.output_size import estimate_output
 from semistream.streaming.sources.file_reader import FileReader
 
 
@@ -196,6 +197,14 @@ def test_spark_places_tuples_as_tasks_do(spark, load, balanced):
     assert shares.min() > 0.25 if balanced else dealt.sum() == tuples["sku"].null_count
     # a task that is tried again gets what it got
     assert placed(df.repartition(5)).tolist() == found.tolist()
+
+
+def test_the_output_of_joins_one_after_the_other_is_estimated(load):
+    plan, tuples = plan_of(load, 1), sample(load, 5000)
+    one, _ = estimate_output([plan], tuples, 100_000)
+    two, _ = estimate_output([plan, plan], tuples, 100_000)
+    assert 0 < one < 100_000
+    assert two == pytest.approx(one**2 / 100_000, rel=1e-3)
 
 
 def test_a_load_shares_out_its_first_tuples_and_keeps_to_it(spark, tmp_path):

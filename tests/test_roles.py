@@ -2,6 +2,7 @@
 the keys that jobs join on."""
 
 import csv
+import json
 from collections import Counter
 from pathlib import Path
 
@@ -13,13 +14,18 @@ import yaml
 from loads import transaction
 from semistream import workloads
 from semistream.cli import main
+from semistream.cost_models import TYPICAL
 from semistream.errors import ConfigError
 from semistream.job import Job
 from semistream.master.published import current_version, key_name, snapshot_root, snapshot_roots
 from semistream.paths import Paths
 from semistream.pipeline import steps
+from semistream.sizing.plan import Plan
 from semistream.streaming.app import App, make_planner
 from semistream.streaming.settings import LoadSettings
+from semistream.tuning.case import open_case
+from semistream.tuning.settings import TuneSettings
+from semistream.tuning.sweep import Sweep
 
 PRODUCTS = [("a", "e1", "apple"), ("b", "e2", "bread"), ("c", "e3", "corn")]
 STREAM = pa.schema(
@@ -59,18 +65,20 @@ def write(places, name, **values) -> str:
                 "stream": {"path": str(places.home / "stream"), "id": ["id"]},
                 "fact_table": f"fact_{name}",
                 **values,
-            }
+            },
+            sort_keys=False,  # the order of the roles
         )
     )
     return str(file)
 
 
-def plan(places, job, partitions=2):
+def planner(places, job):
     loaded = workloads.load_job(job, places)
-    planner = make_planner(
-        LoadSettings.load({"job": job, "algorithm": "ssbj"}), loaded, "app", places
-    )
-    return planner.without_sample((STREAM,), partitions)
+    return make_planner(LoadSettings.load({"job": job, "algorithm": "ssbj"}), loaded, "app", places)
+
+
+def plan(places, job, partitions=2):
+    return planner(places, job).without_sample((STREAM,), partitions)
 
 
 @pytest.mark.parametrize("declared", [False, True], ids=["in both jobs", "in a file"])
@@ -227,7 +235,66 @@ def test_a_job_of_several_roles_provisions_all_and_is_not_loaded_yet(places):
         str(places.snapshots / at / "CURRENT") for at in ("product/ean", "product/sku", "shop/sku")
     ]
     with pytest.raises(ConfigError, match="several dimensions yet"):
-        plan(places, job)
+        planner(places, job).check(None)
+
+
+def test_the_plan_of_several_roles_has_a_join_for_each(places):
+    """The first one places the tuples, and each other one meets all of its dimension in every
+    partition. They divide M."""
+    declare(places)
+    job = write(
+        places,
+        "j",
+        dimensions={
+            "sold": {"dimension": "product", "on": "sku"},
+            "returned": {"dimension": "product", "on": "ean", "join_type": "left"},
+        },
+    )
+    assert main(["provision", job, "--no-progress"]) == 0
+    one, two = plan(places, job, partitions=2).joins
+    assert [j.memory for j in (one, two)] == [int(LoadSettings.load({"job": job}).memory) // 4] * 2
+    assert [(j.role, j.join_type, j.everywhere) for j in (one, two)] == [
+        ("sold", "inner", False),
+        ("returned", "left", True),
+    ]
+    parts = [[join.relation(p).tuple_count for p in range(2)] for join in (one, two)]
+    assert sum(parts[0]) == len(PRODUCTS) and parts[1] == [len(PRODUCTS)] * 2
+    joined = two.open(one.open(STREAM, 0).output_schema, 0).output_schema
+    assert joined.names[len(STREAM) :] == [
+        "sold_sk", "sold_ean", "sold_label", "returned_sk", "returned_sku", "returned_label",
+    ]  # fmt: skip
+    sample = pa.RecordBatch.from_pylist([{"id": 1, "sku": "a", "ean": "e2"}], STREAM)
+    assert one.joined(sample).schema.names == one.open(STREAM, 0).output_schema.names
+    chosen = Plan((one, two)).choose(sample, TYPICAL)
+    assert chosen.joins[0].owners and not chosen.joins[1].owners
+    assert chosen.open_questions and chosen.asked() == plan(places, job).asked()
+
+
+def test_one_of_several_roles_is_tuned(places):
+    """By itself; what is best for it says nothing of a load in which the roles share M."""
+    declare(places)
+    job = write(
+        places,
+        "j",
+        dimensions={
+            "sold": {"dimension": "product", "on": "sku"},
+            "returned": {"dimension": "product", "on": "ean"},
+        },
+    )
+    assert main(["provision", job, "--no-progress"]) == 0
+    tuples = pa.Table.from_pylist([{"id": i, "sku": "a", "ean": f"e{i}"} for i in range(9)], STREAM)
+    pq.write_table(tuples, places.home / "stream" / "part.parquet")
+    for role, on in (("", "sku"), ("sold", "sku"), ("returned", "ean")):
+        settings = TuneSettings.load({"job": job, "role": role, "partitions": 1, "grid": 1})
+        with open_case(settings, places) as case:
+            assert case.on == [(on, on)] and case.plan(1000).role == (role or "sold")
+        assert Sweep(f"s{on}", places).begin(settings)
+        directory = places.home / "tuning" / f"s{on}"
+        (tuned,) = Job.from_yaml(directory / "job.yaml").roles
+        assert tuned.on == {on: on}
+        assert json.loads((directory / "sweep.json").read_text())["job"] == ""
+    with pytest.raises(ConfigError, match="must be a role of the job j"):
+        Sweep("s", places).begin(TuneSettings.load({"job": job, "role": "shop"}))
 
 
 def test_the_short_form_is_one_role(places):

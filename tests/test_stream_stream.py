@@ -25,6 +25,11 @@ def sqlite(tmp_path, join_type="inner"):
     return Pair(tmp_path / "home", f"sqlite:///{tmp_path / 'warehouse.db'}", join_type)
 
 
+def waiting(summary):
+    """The number of tuples held of each stream."""
+    return {name: of["waiting"] for name, of in summary["inputs"].items()}
+
+
 def test_tuples_meet_across_batches_and_runs(spark, pair):
     for _ in range(3):
         pair.add(400, 300)
@@ -32,7 +37,7 @@ def test_tuples_meet_across_batches_and_runs(spark, pair):
     assert (
         summary["rows_read"] == 2100
         and summary["waiting"]
-        and sum(summary["sides"].values()) == summary["waiting"]
+        and sum(waiting(summary).values()) == summary["waiting"]
     )
     pair.check(ended=False)
     pair.add(0, 500)  # only one side has more
@@ -74,7 +79,7 @@ def test_promises_let_tuples_go(spark, tmp_path):
         pair.put("right", pair.tuples("right", 600, np.repeat(np.arange(first, first + 300), 2)))
     summary = pair.run(spark)
     newest = [t for t in pair.rows["left"][600:] if t["order_no"] is not None]
-    assert summary["sides"] == {"left": len(newest), "right": 0}
+    assert waiting(summary) == {"left": len(newest), "right": 0}
     pair.run(spark, end=True)
     pair.check()
 
@@ -170,7 +175,7 @@ def test_watermarks_let_go_what_is_too_old(spark, tmp_path):
     pair.job = StreamStreamJob.load(pair.job.model_dump() | {"within": within})
     for _ in range(4):
         pair.add(300, 300)
-    held = pair.run(spark)["sides"]
+    held = waiting(pair.run(spark))
     # each partition goes by the newest tuple of its own
     assert all(0 < n <= distance + 20 for n in held.values()), held
     late = {"id": 5, "order_no": "o999", "customer": 0}
@@ -213,7 +218,7 @@ def test_rows_of_the_source_are_punctuations(spark, tmp_path):
         pa.bool_(),
         [(f"o{k}", True) for k in range(40)],
     )
-    assert pair.run(spark, **pull)["sides"] == {"left": 20, "right": 0}
+    assert waiting(pair.run(spark, **pull)) == {"left": 20, "right": 0}
     told = pair.query("SELECT side, pattern FROM propagated")
     assert Counter(side for side, _ in told) == {"left": 10, "right": 40}
     assert ("left", '{"order_no": "o7"}') in told and len(set(told)) == 50
@@ -222,7 +227,7 @@ def test_rows_of_the_source_are_punctuations(spark, tmp_path):
     ends = [json.dumps({"order_no": {"range": [None, "o7"]}}), json.dumps({})]
     put("left", [50, 45], "note", pa.string(), [(None, text) for text in ends])
     put("right", [], "complete", pa.bool_(), [(f"o{k}", True) for k in range(40, 60)])
-    assert pair.run(spark, **pull)["sides"] == {"left": 0, "right": 0}
+    assert waiting(pair.run(spark, **pull)) == {"left": 0, "right": 0}
     reasons = pair.query("SELECT reason, count(*) FROM unmatched GROUP BY reason")
     assert dict(reasons) == {"no_partner": 31, "against_punctuation": 1}
     result = prove(pair, tmp_path)

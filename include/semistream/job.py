@@ -317,6 +317,17 @@ class Job(Settings):
     def roles(self) -> tuple[Role, ...]:
         return tuple(self.dimensions.values())
 
+    def role(self, name: str) -> Role:
+        """Return the role of this name, the first one for "". Raises ConfigError."""
+        if name and name not in self.dimensions:
+            raise ConfigError(
+                "role",
+                f"must be a role of the job {self.name}",
+                name,
+                f"It has: {', '.join(self.dimensions)}.",
+            )
+        return self.dimensions[name] if name else self.roles[0]
+
     @property
     def streams(self) -> tuple[StreamSpec, ...]:
         return (self.stream,)
@@ -333,18 +344,6 @@ class Job(Settings):
 
 # the settings of a job's only role, at the job's top
 SHORT_FORM = ("master", "on", "columns", "max_unmatched")
-
-
-def only_role(job: Job) -> Role:
-    """Return a job's role. Raises ConfigError for a job with several."""
-    if len(job.roles) != 1:
-        raise ConfigError(
-            "dimensions",
-            "must have one role: a load does not join a stream with several dimensions yet",
-            [role.name for role in job.roles],
-            "Load a fact table for each of them.",
-        )
-    return job.roles[0]
 
 
 def with_roles(values: dict[str, Any]) -> dict[str, Any]:

@@ -132,7 +132,7 @@ def state_of(checkpoint: Path, status: Status) -> str:
 def describe(checkpoint: Path, status: Status) -> str:
     """Describe an app's latest run for people."""
     s, state = status, state_of(checkpoint, status)
-    held = "".join(f", {side} {n:,}" for side, n in s.sides.items())
+    held = "".join(f", {name} {n:,}" for name, n in s.inputs.items())
     bound = f"; bound (max_wait): {in_seconds(s.max_wait)}" if s.max_wait else ""
     lines = [
         f"{checkpoint.name}: {state}"
@@ -144,7 +144,7 @@ def describe(checkpoint: Path, status: Status) -> str:
         f"{s.waiting:,} waiting{held}",
         f"{s.service_rate:,.0f} tuples/s inside the join, {s.rate:,.0f} tuples/s end to end",
     ]
-    if not s.sides:
+    if s.master_version:
         lines.append(
             f"waited for master data: median {in_seconds(s.median_wait)}, longest "
             f"{in_seconds(s.longest_wait)}{bound}"

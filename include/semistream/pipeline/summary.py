@@ -125,7 +125,7 @@ def _report(file: Path, places: Paths) -> str:
 def final_summary(app: str, places: Paths) -> dict[str, Any]:
     """Return the ledger's totals of an app, its unmatched tuples by reason, its last run, and its
     last verification."""
-    u = unmatched.c
+    u, i = unmatched.c, load_inputs.c
     with open_warehouse(places.warehouse_url) as engine, engine.connect() as connection:
         first, last = app_loads(app_number(connection, app) or 0)
         reasons = (
@@ -134,6 +134,13 @@ def final_summary(app: str, places: Paths) -> dict[str, Any]:
             .group_by(u.reason)
             .order_by(func.count().desc())
         )
+        inputs = (
+            select(i.role, func.sum(i.unmatched))
+            .where(i.load_id.between(first, last))
+            .group_by(i.number, i.role)
+            .order_by(i.number)
+        )
+        by_input = {role: int(count) for role, count in connection.execute(inputs)}
         by_reason: dict[str, int] = dict(connection.execute(reasons).all())
         total = ledger(read_totals(connection, app).values())
         dimensions = select(load_inputs.c.dimension).where(
@@ -152,6 +159,7 @@ def final_summary(app: str, places: Paths) -> dict[str, Any]:
         "app": app,
         "total": total[0] if total else {},
         "reasons": by_reason,
+        "inputs": by_input if len(by_input) > 1 else {},
         "rejected_master": rejected,
         "run": run_summary(places.checkpoints / app),
         "complete": str(proof or "NO: nothing was committed"),
@@ -186,6 +194,9 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
                     f"{run['rejected'].get(reason, 0):,}",
                     f"{summary['reasons'][reason]:,}",
                 )
+            for name, count in summary["inputs"].items():
+                of_run = run.get("inputs", {}).get(name, {})
+                table.add_row(f"  {name}", f"{of_run.get('unmatched', 0):,}", f"{count:,}")
     for column, count in sorted(run.get("nulled", {}).items()):
         table.add_row(f"  NULL, not a number: {column}", f"{count:,}", "")
     if summary["rejected_master"]:

@@ -9,7 +9,7 @@ One staging table has the facts by their ids if the fact table has no index on t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import sqlalchemy as sa
@@ -26,6 +26,7 @@ from sqlalchemy import (
     select,
 )
 
+from semistream.job import SIDES
 from semistream.positions import Kind
 from semistream.quality.scope import Scope
 from semistream.reasons import Reason
@@ -64,7 +65,9 @@ def with_remedy(check: Check, scope: Scope) -> Check:
     """Return the check together with a remedy for its failure."""
     if check.remedy:
         return check
-    name = check.name.removeprefix("left_").removeprefix("right_")
+    name = check.name
+    for of in (*SIDES, *(role.name for role in scope.roles)):
+        name = name.removeprefix(f"{of}_")
     remedy = REMEDIES.get(name, "{again}").format(
         again=sink_kind(scope.sink).put_back.format(app=scope.app, sink=scope.sink),
         app=scope.app,
@@ -73,7 +76,7 @@ def with_remedy(check: Check, scope: Scope) -> Check:
     return replace(check, remedy=remedy[0].upper() + remedy[1:])
 
 
-# The remedy by the name of a check, without "left_" or "right_"; default: {again}.
+# The remedy by the name of a check, without that of a stream or role; default: {again}.
 LEDGER = (
     "The ledger was changed, or is of another time than the tables: put a backup of all of "
     "them back; or {again}"
@@ -232,8 +235,11 @@ def input_arithmetic(scope: Scope) -> Check:
     own = select(
         *load_of(load_inputs), i.role, *(i[n] for n in names), unaccounted(i).label("difference")
     ).where(scope.holds(load_inputs), unaccounted(i) != 0)
+    # a further role reads the tuples that the role before it has let pass
+    passed = case((and_(i.dimension != "", i.number > 0), i.rows_read), else_=0)
+    own_part = {n: i[n] - passed if n in ("rows_read", "matched") else i[n] for n in names}
     sums = (
-        select(i.load_id, *(func.sum(i[n]).label(n) for n in names))
+        select(i.load_id, *(func.sum(part).label(n) for n, part in own_part.items()))
         .group_by(i.load_id)
         .subquery("all_inputs")
     )
@@ -243,13 +249,22 @@ def input_arithmetic(scope: Scope) -> Check:
         .select_from(load_batches.outerjoin(sums, sums.c.load_id == b.load_id))
         .where(scope.holds(load_batches), differs)
     )
+    before = load_inputs.alias("before").c
+    between = (
+        select(*load_of(load_inputs), i.role, *(i[n] for n in names), i.rows_read - before.matched)
+        .join(
+            before.load_id.table, and_(before.load_id == i.load_id, before.number == i.number - 1)
+        )
+        .where(scope.holds(load_inputs), i.dimension != "", i.rows_read != before.matched)
+    )
     return Check(
         "input_arithmetic",
         "Of each input: waiting before + read = matched + unmatched + waiting",
         "Each tuple of a stream is joined, finished without a match, or still held by the join, in "
-        "memory or on disk; and all inputs together are what the ledger says of the load (role "
-        "(all)). The difference is what is not accounted for.",
-        sa.union_all(own, load),
+        "memory or on disk; all inputs together are what the ledger says of the load (role "
+        "(all)); and a role reads what the role before it has let pass. The difference is what is "
+        "not accounted for.",
+        sa.union_all(own, load, between),
     )
 
 
@@ -263,16 +278,20 @@ def fact_rows(scope: Scope) -> Check:
         f"{scope.fact_name} has exactly the rows that the ledger says",
         "Each partition of a batch notes how many rows it wrote. Fewer rows now means that rows "
         "were deleted or lost, more means that they were written twice.",
-        sa.union_all(*_both_ways(scope, scope.fact, sa.true(), written.subquery("ledger"))),
+        sa.union_all(*_both_ways(scope, scope.fact, sa.true(), written.subquery("ledger"), {})),
     )
 
 
 def unmatched_rows(scope: Scope) -> Check:
-    b, r = load_batches.c, load_rejections.c
+    b, r, u = load_batches.c, load_rejections.c, unmatched.c
+    key: dict[str, ColumnElement] = {"reason": u.reason}
+    if len(scope.roles) > 1:  # what was not joined is counted where the first role reads it
+        key["role"] = func.coalesce(u.role, scope.roles[0].name)
+    columns = [r.load_id, *(r[name] for name in key)]
     ledger = (
-        select(r.load_id, r.reason, func.sum(r.tuples).label("rows_in_ledger"))
+        select(*columns, func.sum(r.tuples).label("rows_in_ledger"))
         .where(scope.holds(load_rejections))
-        .group_by(r.load_id, r.reason)
+        .group_by(*columns)
         .subquery("rejections")
     )
     by_reason = (
@@ -281,7 +300,8 @@ def unmatched_rows(scope: Scope) -> Check:
         .correlate(load_batches)
         .scalar_subquery()
     )
-    totals = select(*load_of(load_batches), literal("(all)"), b.unmatched, by_reason).where(
+    total = [literal("(all)") for _ in key]
+    totals = select(*load_of(load_batches), *total, b.unmatched, by_reason).where(
         scope.holds(load_batches), b.unmatched != by_reason
     )
     return Check(
@@ -290,7 +310,7 @@ def unmatched_rows(scope: Scope) -> Check:
         "A tuple without master data, without a key or that cannot be parsed goes to the "
         "table unmatched. Its rows, by reason, must be those that the ledger counted "
         "(reason (all): the ledger's total against its own count by reason).",
-        sa.union_all(*_both_ways(scope, unmatched, scope.kept(), ledger, "reason"), totals),
+        sa.union_all(*_both_ways(scope, unmatched, scope.kept(), ledger, key), totals),
     )
 
 
@@ -382,13 +402,19 @@ def no_duplicates(scope: Scope, sources: Sequence[sa.Table | None]) -> Check:
 
 
 def _both_ways(
-    scope: Scope, table: sa.Table, mine: ColumnElement[bool], ledger: FromClause, *further: str
+    scope: Scope,
+    table: sa.Table,
+    mine: ColumnElement[bool],
+    ledger: FromClause,
+    further: Mapping[str, ColumnElement],
 ) -> tuple[Select, Select]:
-    """Compare counts by load and further columns: select the rows of `ledger` whose count differs
-    in a table's rows that are `mine`, and those counts of the table that `ledger` does not have."""
-    key = [table.c[k] for k in ("load_id", *further)]
+    """Compare counts by load and further columns of `ledger`, each given with its value in a row of
+    the table: select the rows of `ledger` whose count differs in the table's rows that are `mine`,
+    and those counts of the table that `ledger` does not have."""
+    key = [table.c.load_id, *further.values()]
+    named = [column.label(name) for name, column in further.items()]
     counted = (
-        select(*key, func.count().label("rows_in_table"))
+        select(table.c.load_id, *named, func.count().label("rows_in_table"))
         .where(scope.holds(table), mine)
         .group_by(*key)
         .subquery("counted")

@@ -43,7 +43,8 @@ def dimension_checks(
     """Yield the checks of a role that are possible. size: how many facts, and how many unmatched
     tuples, are joined again; seed: by which they are drawn."""
     yield unmatched_share(scope, role, look_into_misses(staging, scope, role))
-    sizes = stage_join_sizes(staging, scope, role)
+    # a load's sketch is of the keys of its only role
+    sizes = stage_join_sizes(staging, scope, role) if role.alone else None
     older = stage_older(staging, scope, role)
     sample = stage_sample(staging, scope, role, size, seed)
     if sizes is not None:
@@ -77,7 +78,7 @@ def surrogate_keys(scope: Scope, role: Role) -> Check:
     other = or_(*(f.c[s] != d.c[m] for s, m in pairs)) if pairs else sa.false()
     shown = [d.c[m].label(f"{d.name}_{m}") for _, m in pairs]
     return Check(
-        "surrogate_keys",
+        role.named("surrogate_keys"),
         "Every surrogate key is in its dimension and is the right one",
         f"{role.surrogate} of each fact names a row of {d.name}"
         + (f", and that row has the fact's own {listed(role.on)}." if pairs else ".")
@@ -115,7 +116,7 @@ def enriched_columns(scope: Scope, role: Role, older: Older | None) -> Check:
             .where(role.differ(f, m))
         )
     return Check(
-        "enriched_columns",
+        role.named("enriched_columns"),
         "Enriched columns are what the master data says",
         f"Compared for every fact, with {d.name}, or with the version of the master data "
         f"that it was loaded with where that is another: {listed(role.added)}.",
@@ -165,7 +166,7 @@ def sample_joined(scope: Scope, role: Role, sample: Sample, size: int) -> Check:
         .distinct()
     )
     return Check(
-        "sample_joined",
+        role.named("sample_joined"),
         "A sample of facts, joined again by the database, is the same",
         f"{size:,} facts drawn at random (seed {sample.seed}) are joined by "
         "the database with the master data of the version that they were loaded with, "
@@ -209,7 +210,7 @@ def _matches_lost(scope: Scope, role: Role, sample: Sample) -> Select:
 def sample_unmatched(role: Role, sample: Sample, size: int) -> Check:
     s, m = sample.unmatched, sample.master
     return Check(
-        "sample_unmatched",
+        role.named("sample_unmatched"),
         "A sample of unmatched tuples, joined again by the database, has no match",
         f"{size:,} tuples that were put aside for lack of master data, "
         f"drawn at random (seed {sample.seed}). One listed here does have master data.",
@@ -280,7 +281,7 @@ def unmatched_share(scope: Scope, role: Role, why: str) -> Check:
     """Return the check of ``max_unmatched``. why: a sentence on near misses, or empty."""
     counts = _counts(scope, role)
     return Check(
-        "unmatched_share",
+        role.named("unmatched_share"),
         f"No more than {role.max_unmatched:.4g} of the tuples have no row of {role.name}",
         f"A tuple without a row of {role.dimension.name}, or without a key, is kept in unmatched. "
         "Where most are, the master data are seldom those that are meant, or the keys are written "

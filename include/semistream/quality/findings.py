@@ -19,7 +19,7 @@ class Load:
     and in unmatched where it differs from the computed one; else None."""
 
     load_id: int
-    version: str
+    versions: tuple[str, ...]  # of each role's master data
     rows: int
     facts: int | None
     kept: int | None

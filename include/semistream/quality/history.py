@@ -156,8 +156,8 @@ def _lost_states(ledger: Ledger, checkpoint: Path, last: Position | None) -> lis
     lost = [
         (str(state), f"the tuples that wait after {_named(last)} are gone")
         for load in ledger.partitions(*last)
-        if load.waiting and load.state_file
-        if not (state := checkpoint / "state" / load.state_file).exists()
+        for file in dict.fromkeys(i.state_file for i in load.inputs if i.waiting)
+        if file and not (state := checkpoint / "state" / file).exists()
     ]
     return lost if lost and ledger.last() == last else []
 

@@ -33,38 +33,38 @@ DELETED = 500  # rows deleted by a statement
 class Again:
     """The data that loads are compared with.
 
-    tuples: quality_version, quality_batch, stream columns, quality_id (null if taken from the
-    facts); masters: quality_version, the dimension's columns; expected: quality_number,
-    quality_batch, the fact table's columns; source_ids: ids of the source; absent: ids that have
-    not arrived. Both are None where all tuples were taken from the facts.
+    tuples: a version for each role, quality_batch, stream columns, quality_id (null if taken from
+    the facts); masters, by role: quality_version, the dimension's columns; expected:
+    quality_number, quality_batch, the fact table's columns; source_ids: ids of the source; absent:
+    ids that have not arrived. Both are None where all tuples were taken from the facts.
     """
 
     tuples: sa.Table
-    masters: sa.Table
+    masters: dict[str, sa.Table]
     expected: sa.Table
     source_ids: sa.Table | None
     absent: sa.Select | None
 
 
-def stream_columns(scope: Scope, role: Role) -> list[str]:
+def stream_columns(scope: Scope) -> list[str]:
     """Return the fact table's columns that come from the stream, its ids first."""
-    others = {*ROW_KEY, role.surrogate, *role.added, *scope.ids}
+    added = (name for role in scope.roles for name in role.added)
+    others = {*ROW_KEY, *scope.surrogates, *added, *scope.ids}
     return [*scope.ids, *(c.name for c in scope.fact.c if c.name not in others)]
 
 
 def join_again(
     staging: Staging,
     scope: Scope,
-    role: Role,
     commits: list[sa.Row],
     loads: Sequence[Load],
     recounted: Recounted,
 ) -> Again:
     (stream,), source_ids, absent = scope.streams, recounted.ids, None
-    kinds = {n: scope.fact.c[n].type for n in stream_columns(scope, role)}
+    kinds = {n: scope.fact.c[n].type for n in stream_columns(scope)}
     tuples = staging.table(
         "tuples",
-        Column("quality_version", NAME),
+        *(Column(_version(role), NAME) for role in scope.roles),
         Column("quality_batch", BigInteger),
         *(Column(quoted(n), kind) for n, kind in kinds.items()),
         Column("quality_id", KeyString()),
@@ -77,14 +77,14 @@ def join_again(
             for batch, found in read_tuples(staging.engine, stream.spec, commits, kinds):
                 if kinds.keys() - found.schema.names:
                     raise CannotRecount("the source does not give all columns")
-                _stage_tuples(staging, scope, role, tuples, batch, found.select([*kinds]), wanted)
+                _stage_tuples(staging, scope, tuples, batch, found.select([*kinds]), wanted)
         except CannotRecount:
             source_ids = absent = None
             with staging.engine.begin() as connection:
                 connection.execute(tuples.delete())
-    _fill_gaps(staging, scope, role, tuples, loads, source_ids if absent is not None else None)
-    masters = _masters(staging, role, tuples)
-    expected = _expected(staging, scope, role, tuples, masters, loads)
+    _fill_gaps(staging, scope, tuples, loads, source_ids if absent is not None else None)
+    masters = {role.name: _masters(staging, role, tuples) for role in scope.roles}
+    expected = _expected(staging, scope, tuples, masters, loads)
     return Again(tuples, masters, expected, source_ids, absent)
 
 
@@ -110,25 +110,24 @@ def _wanted(staging: Staging, scope: Scope, loads: Sequence[Load], absent: sa.Se
 def _stage_tuples(
     staging: Staging,
     scope: Scope,
-    role: Role,
     tuples: sa.Table,
     batch: int,
     found: pa.RecordBatch,
     wanted: pa.Array,
 ) -> None:
     """Stage those of a batch's tuples whose ids are wanted."""
-    schema = arrow_schema(tuples)
-    schema = schema.remove(schema.get_field_index("quality_version"))
+    versions = {_version(role): role.versions.get((batch, 0), "") for role in scope.roles}
+    schema = pa.schema([field for field in arrow_schema(tuples) if field.name not in versions])
     rows = with_stream_id(batch, found, len(scope.ids), schema, whole=True)
     rows = rows.filter(pc.is_in(rows["quality_id"], value_set=wanted))
-    version = role.versions.get((batch, 0), "")
-    staging.write(tuples, rows.append_column("quality_version", pa.repeat(version, rows.num_rows)))
+    for name, version in versions.items():
+        rows = rows.append_column(name, pa.repeat(version, rows.num_rows))
+    staging.write(tuples, rows)
 
 
 def _fill_gaps(
     staging: Staging,
     scope: Scope,
-    role: Role,
     tuples: sa.Table,
     loads: Sequence[Load],
     source_ids: sa.Table | None,
@@ -143,45 +142,51 @@ def _fill_gaps(
         )
         known = [~read.exists(), there.exists()]
     for load in loads:
-        columns = (f.c[n] for n in stream_columns(scope, role))
+        columns = (f.c[n] for n in stream_columns(scope))
         rows = select(
-            literal(load.version), literal(int(batch_of(load.load_id))), *columns, null()
+            *map(literal, load.versions), literal(int(batch_of(load.load_id))), *columns, null()
         ).where(f.c.load_id == load.load_id, *known)
         staging.fill(tuples, rows.distinct())
 
 
 def _masters(staging: Staging, role: Role, tuples: sa.Table) -> sa.Table:
-    table, d, t = master_table(staging, role, "masters"), role.dimension, tuples.c
+    table, d, t = master_table(staging, role, role.staged("masters")), role.dimension, tuples.c
     stream_key, master_key = next(iter(role.on.items()))
-    for version in staging.scalars(select(t.quality_version).distinct()):
+    of_tuple = t[_version(role)]
+    for version in staging.scalars(select(of_tuple).distinct()):
         if version == role.version:
             names = [c.name for c in table.columns if c.name != "quality_version"]
-            same = and_(t.quality_version == version, *(t[a] == d.c[b] for a, b in role.on.items()))
+            same = and_(of_tuple == version, *(t[a] == d.c[b] for a, b in role.on.items()))
             rows = select(literal(version), *(d.c[n] for n in names))
             staging.fill(table, rows.select_from(tuples.join(d, same)).distinct())
         elif (role.snapshots / version).is_dir():
-            keys = select(t[stream_key]).where(t.quality_version == version).distinct()
+            keys = select(t[stream_key]).where(of_tuple == version).distinct()
             stage_version(staging, role, table, version, master_key, staging.scalars(keys))
     staging.index(table, master_key)
     return table
 
 
+def _version(role: Role) -> str:
+    """Return the name of the column of staged tuples that has the version of a role's master
+    data."""
+    return f"quality_version_{role.number}"
+
+
 def joined(role: Role, tuples: sa.Table, masters: sa.Table) -> sa.ColumnElement[bool]:
-    """Return the condition that joins staged tuples with their master rows."""
+    """Return the condition that joins staged tuples with a role's master rows."""
     t, m = tuples.c, masters.c
-    return and_(m.quality_version == t.quality_version, *(t[a] == m[b] for a, b in role.on.items()))
+    return and_(m.quality_version == t[_version(role)], *(t[a] == m[b] for a, b in role.on.items()))
 
 
 def _expected(
     staging: Staging,
     scope: Scope,
-    role: Role,
     tuples: sa.Table,
-    masters: sa.Table,
+    masters: dict[str, sa.Table],
     loads: Sequence[Load],
 ) -> sa.Table:
     """Stage the facts that the tuples should have, except those found in loads that are right."""
-    t, m = tuples.c, masters.c
+    t = tuples.c
     columns = [c for c in scope.fact.columns if c.name not in ROW_KEY]
     table = staging.table(
         "expected",
@@ -189,10 +194,15 @@ def _expected(
         Column("quality_batch", BigInteger),
         *(Column(quoted(c.name), c.type) for c in columns),
     )
-    of = {role.surrogate: m[role.surrogate], **{a: m[b] for a, b in role.added.items()}}
+    of = dict[str, sa.Column]()
+    together: sa.FromClause = tuples
+    for role in scope.roles:
+        m = masters[role.name]
+        of |= {role.surrogate: m.c[role.surrogate], **{a: m.c[b] for a, b in role.added.items()}}
+        together = together.join(m, joined(role, tuples, m), isouter=role.left)
     rows = (
         select(t.quality_batch, *(of[c.name] if c.name in of else t[c.name] for c in columns))
-        .join_from(tuples, masters, joined(role, tuples, masters), isouter=role.left)
+        .select_from(together)
         .where(~scope.refused(scope.streams[0], tuples))
     )
     staging.fill(table, rows, "quality_batch", *(c.name for c in columns))
@@ -201,7 +211,7 @@ def _expected(
     same = and_(
         *(g.c[i] == e[i] for i in scope.ids),
         scope.recounted(g),
-        g.c[role.surrogate].is_not_distinct_from(e[role.surrogate]),
+        *(g.c[k].is_not_distinct_from(e[k]) for k in scope.surrogates),
     )
     numbers = staging.scalars(
         select(e.quality_number)

@@ -40,13 +40,13 @@ def stage_older(staging: Staging, scope: Scope, role: Role) -> Older | None:
     if not kept or not role.added:
         return None
     facts = staging.table(
-        "older",
+        role.staged("older"),
         Column("load_id", BigInteger),
         Column("load_row", Integer),
         Column("quality_version", NAME),
         Column(role.surrogate, BigInteger),
     )
-    master = master_table(staging, role, "older_master")
+    master = master_table(staging, role, role.staged("older_master"))
     _stage_facts(staging, scope, role, facts, kept)
     f = facts.c
     for version in kept:

@@ -11,11 +11,11 @@ import sqlalchemy as sa
 from sqlalchemy import ColumnElement, FromClause, and_, func, or_, select
 
 from semistream.errors import ConfigError
-from semistream.job import SIDES, AnyJob, Job, SideSpec, StreamSpec, only_role
+from semistream.job import SIDES, AnyJob, Job, SideSpec, StreamSpec
 from semistream.job import Role as JobRole
 from semistream.master.published import snapshot_root
 from semistream.positions import START, Position
-from semistream.reasons import QUARANTINED
+from semistream.reasons import QUARANTINED, Reason
 from semistream.warehouse.ledger import app_number
 from semistream.warehouse.load_ids import app_loads, first_load, last_load
 from semistream.warehouse.schema import load_batches, load_commits, load_inputs, unmatched
@@ -87,9 +87,9 @@ class Stream:
 
     name: "left" or "right" of two streams, else empty; ids, keys: its id and join columns -> their
     names in the fact table; partner: the columns that identify the master row, or the other
-    stream's tuple, that a fact was joined with; single: whether a tuple has at most one fact;
-    waiting: tuples that wait after the verified batches, which of two streams may be among the
-    facts.
+    stream's tuple, without which a fact's tuple is in ``unmatched``, too; single: whether a tuple
+    has at most one fact; waiting: tuples that wait after the verified batches, which of two streams
+    may be among the facts.
     """
 
     name: str
@@ -131,6 +131,32 @@ class Role:
     version: str  # the version of the master data that the dimension table has
     snapshots: Path  # the directory of the master data's versions
     versions: dict[Position, str] = field(default_factory=dict)
+    number: int = 0
+    alone: bool = True  # the job has no other role
+
+    def named(self, what: str) -> str:
+        """Return the name of a check that is this role's own."""
+        return what if self.alone else f"{self.name}_{what}"
+
+    @property
+    def words(self) -> str:
+        """The role, behind what a sentence tells of master data; empty for the only one."""
+        return "" if self.alone else f" of {self.name}"
+
+    def staged(self, what: str) -> str:
+        """Return the name of a staging table that is this role's own."""
+        return what if self.alone else f"{what}_{self.number}"
+
+    @property
+    def rejects(self) -> bool:
+        """Whether tuples without a match are kept in ``unmatched``. Of several roles, a left join
+        keeps them in the fact table alone."""
+        return self.alone or not self.left
+
+    def lacks(self, unmatched: FromClause) -> ColumnElement[bool]:
+        """Return the condition for rows of ``unmatched`` that have no match in this role."""
+        no_match = unmatched.c.reason == Reason.NO_MATCH
+        return no_match if self.alone else and_(no_match, unmatched.c.role == self.name)
 
     @property
     def comparable(self) -> bool:
@@ -179,6 +205,11 @@ class Scope(Range):
     def ids(self) -> tuple[str, ...]:
         """The columns of the fact table that identify the tuples from which a row was joined."""
         return tuple(of for stream in self.streams for of in stream.ids.values())
+
+    @property
+    def surrogates(self) -> tuple[str, ...]:
+        """The surrogate keys of the fact table."""
+        return tuple(role.surrogate for role in self.roles)
 
     @property
     def waiting(self) -> int:
@@ -324,19 +355,18 @@ def make_scope(
     streams: tuple[Stream, ...]
     if isinstance(job, Job):
         roles = tuple(
-            _role(connection, of, role, fact, version, snapshots)
-            for role, version in zip(job.roles, versions, strict=True)
+            _role(connection, of, role, fact, version, snapshots, number, len(job.roles) == 1)
+            for number, (role, version) in enumerate(zip(job.roles, versions, strict=True))
         )
-        ids, keys = (
-            {n: n for n in names if n in fact.c} for names in (job.stream.id, only_role(job).on)
-        )
+        on = [column for role in job.roles for column in role.on]
+        ids, keys = ({n: n for n in names if n in fact.c} for names in (job.stream.id, on))
         streams = (
             Stream(
                 "",
                 job.stream,
                 ids,
                 keys,
-                tuple(r.surrogate for r in roles),
+                tuple(r.surrogate for r in roles if r.alone),
                 all(r.unique for r in roles),
                 _waiting(connection, of),
             ),
@@ -389,6 +419,8 @@ def _role(
     fact: sa.Table,
     version: str | None,
     snapshots: Path,
+    number: int,
+    alone: bool,
 ) -> Role:
     """Return a job's role, with its dimension table looked up."""
     name, surrogate, dimension = role.name, role.surrogate_key, _dimension(connection, role)
@@ -405,16 +437,15 @@ def _role(
     }
     sums = [func.coalesce(func.sum(n), 0) for n in (b.output_rows, b.matched, b.unmatched)]
     output, matched, kept = connection.execute(select(*sums).where(b.app == of.app)).one()
-    # An inner join with unique keys writes as many facts as matched tuples; then there is no need
-    # to look at the facts.
+    # An inner join with unique keys writes as many facts as matched tuples; then, with one role,
+    # there is no need to look at the facts.
     without = (
         select(1)
         .select_from(fact)
         .where(fact.c.load_id.between(*app_loads(of.number)), fact.c[surrogate].is_(None))
     )
-    left = (
-        output > matched and kept > 0 and connection.execute(without.limit(1)).first() is not None
-    )
+    possible = not alone or (output > matched and kept > 0)
+    left = possible and connection.execute(without.limit(1)).first() is not None
     return Role(
         name,
         dimension,
@@ -428,4 +459,6 @@ def _role(
         versions.get(of.last, "") if version is None else version,
         snapshot_root(snapshots, role.dimension.name, role.key),
         versions,
+        number,
+        alone,
     )

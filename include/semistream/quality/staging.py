@@ -39,7 +39,6 @@ from sqlalchemy import (
 )
 
 from semistream.quality.scope import Role, Scope
-from semistream.reasons import Reason
 from semistream.warehouse.bulk import bulk_insert
 from semistream.warehouse.dialects import name_length, system_of, table_options
 from semistream.warehouse.load_ids import last_load
@@ -227,7 +226,7 @@ def stage_sample(staging: Staging, scope: Scope, role: Role, size: int, seed: in
     rng = np.random.default_rng(seed)
     facts = _sample_facts(staging, scope, role, size, rng)
     others = _sample_unmatched(staging, scope, role, size, rng)
-    sample = Sample(facts, others, master_table(staging, role, "master"), seed)
+    sample = Sample(facts, others, master_table(staging, role, role.staged("master")), seed)
     _stage_dimension(staging, scope, role, sample)
     for version in sorted({v for v in role.versions.values() if v != role.version}):
         _stage_snapshot(staging, scope, role, sample, version)
@@ -246,7 +245,7 @@ def _sample_facts(
     does not grow with the table."""
     loads = role.loads()
     table = staging.table(
-        "sample",
+        role.staged("sample"),
         Column("load_id", BigInteger),
         Column("load_row", Integer),
         Column("quality_version", NAME),
@@ -293,7 +292,7 @@ def _sample_unmatched(
 ) -> sa.Table:
     u, i = unmatched.c, load_inputs.c
     table = staging.table(
-        "unmatched",
+        role.staged("unmatched"),
         Column("quality_id", KeyString()),
         Column("load_id", BigInteger),
         Column("quality_version", NAME),
@@ -303,7 +302,7 @@ def _sample_unmatched(
             for i, kind in enumerate(role.dimension.c[m].type for m in role.on.values())
         ),
     )
-    mine = and_(scope.holds(unmatched), scope.kept(), u.reason == Reason.NO_MATCH)
+    mine = and_(scope.holds(unmatched), scope.kept(), role.lacks(unmatched))
     keys = staging.all(select(u.load_id, u.load_row).where(mine).order_by(u.load_id, u.load_row))
     chosen = [tuple(keys[n]) for n in _chosen(len(keys), size, rng)]
     rows = staging.all(

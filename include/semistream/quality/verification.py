@@ -338,9 +338,7 @@ def _checks(
     yield unmatched_rows(scope)
     yield unparsable(scope)
     wrong = (
-        find_wrong_rows(staging, scope, scope.roles[0], recent, checksums, found[0])
-        if scope.roles
-        else WrongRows()
+        find_wrong_rows(staging, scope, recent, checksums, found[0]) if scope.roles else WrongRows()
     )
     yield same_rows(stage_wrong_rows(staging, scope, checksums, wrong), wrong.told)
     if damaged is not None:

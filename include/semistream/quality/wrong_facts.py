@@ -26,7 +26,7 @@ from semistream.quality.findings import (
     text,
 )
 from semistream.quality.joined_again import Again
-from semistream.quality.scope import Role, Scope
+from semistream.quality.scope import Scope
 from semistream.quality.staging import Staging
 from semistream.warehouse.bulk import fetch
 from semistream.warehouse.checksum import row_hashes, signed
@@ -69,12 +69,7 @@ def _hashed(batches: Iterable[pa.RecordBatch], at: Sequence[str]) -> Hashed:
 
 
 def compare_facts(
-    staging: Staging,
-    scope: Scope,
-    role: Role,
-    again: Again,
-    loads: Sequence[Load],
-    found: WrongRows,
+    staging: Staging, scope: Scope, again: Again, loads: Sequence[Load], found: WrongRows
 ) -> None:
     """Find the wrong rows of those loads whose facts have another checksum."""
     chosen = [load for load in loads if load.facts is not None]
@@ -116,7 +111,7 @@ def compare_facts(
             lost[(np.arange(len(lost)) < most) | np.isin(wanted.at[lost, 0], of_these)],
             ["quality_batch", *columns],
         )
-        pairs, surplus, absent = _paired(scope, role, now, then)
+        pairs, surplus, absent = _paired(scope, now, then)
         if len(wrong) > most:  # rows beyond may be what the absent ones have become
             absent = [row for row in absent if not _has_facts(connection, scope, row)]
     found.findings += [
@@ -182,7 +177,7 @@ def _has_facts(connection: sa.Connection, scope: Scope, row: Row) -> bool:
 
 
 def _paired(
-    scope: Scope, role: Role, now: list[Row], then: list[Row]
+    scope: Scope, now: list[Row], then: list[Row]
 ) -> tuple[list[tuple[Row, Row]], list[Row], list[Row]]:
     """Pair present rows with expected ones of the same ids. Return (pairs of present and expected
     row, surplus present rows, missing expected rows)."""
@@ -192,7 +187,9 @@ def _paired(
     pairs, surplus = [], []
     for row in now:
         candidates = by_id.get(tuple(row.values[i] for i in scope.ids), [])
-        same = [c for c in candidates if c.values[role.surrogate] == row.values[role.surrogate]]
+        same = [
+            c for c in candidates if all(c.values[k] == row.values[k] for k in scope.surrogates)
+        ]
         if best := (same or candidates)[:1]:
             candidates.remove(best[0])
             pairs.append((row, best[0]))

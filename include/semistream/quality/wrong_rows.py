@@ -13,44 +13,40 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 import sqlalchemy as sa
-from sqlalchemy import BigInteger, Column, Integer, func, or_, select
+from sqlalchemy import BigInteger, Column, Integer, and_, func, or_, select
 
 from semistream.quality.findings import Load, WrongRows
 from semistream.quality.joined_again import ROWS_AGAIN, join_again
-from semistream.quality.scope import Role, Scope
+from semistream.quality.scope import Scope
 from semistream.quality.staging import Staging
 from semistream.quality.stream_checks import Recounted
 from semistream.quality.wrong_facts import compare_facts, missing_unread
 from semistream.quality.wrong_unmatched import compare_unmatched
 from semistream.warehouse.load_ids import batch_of, drain_of, partition_of
-from semistream.warehouse.schema import load_batches, unmatched
+from semistream.warehouse.schema import load_batches, load_inputs, unmatched
 from semistream.warehouse.types import LongString
 
 
 def find_wrong_rows(
-    staging: Staging,
-    scope: Scope,
-    role: Role,
-    commits: list[sa.Row],
-    checksums: sa.Table,
-    recounted: Recounted,
+    staging: Staging, scope: Scope, commits: list[sa.Row], checksums: sa.Table, recounted: Recounted
 ) -> WrongRows:
     """Join the loads whose checksums differ again, and return their wrong rows."""
-    found, loads = WrongRows(), _differing(staging, scope, role, checksums)
+    found, loads = WrongRows(), _differing(staging, scope, checksums)
     if loads and not scope.ids:
         found.told.append("Name id columns under stream.id, and what is wrong is told row by row.")
         return found
-    there = {
-        version: version == role.version or (role.snapshots / version).is_dir()
-        for version in sorted({load.version for load in loads})
+    gone = {
+        (role.number, version)
+        for load in loads
+        for role, version in zip(scope.roles, load.versions, strict=True)
+        if version != role.version and not (role.snapshots / version).is_dir()
     }
     found.told += [
-        f"Loads with version {version} of the master data were not joined again, "
-        f"as it is no longer kept."
-        for version, is_there in there.items()
-        if not is_there
+        f"Loads with version {version} of the master data{scope.roles[number].words} were not "
+        f"joined again, as it is no longer kept."
+        for number, version in sorted(gone)
     ]
-    ready = [load for load in loads if there[load.version]]
+    ready = [load for load in loads if not gone & set(enumerate(load.versions))]
     rows = np.cumsum([load.rows for load in ready])
     chosen = ready[: max(int(np.searchsorted(rows, ROWS_AGAIN, "right")), 1)]
     if len(chosen) < len(ready):
@@ -59,7 +55,7 @@ def find_wrong_rows(
         )
     try:
         if chosen:
-            _join_and_compare(staging, scope, role, commits, chosen, recounted, found)
+            _join_and_compare(staging, scope, commits, chosen, recounted, found)
     except (OSError, pa.ArrowException) as e:
         found.told.append(f"Not all of these loads could be joined again: {e}.")
     return found
@@ -68,14 +64,13 @@ def find_wrong_rows(
 def _join_and_compare(
     staging: Staging,
     scope: Scope,
-    role: Role,
     commits: list[sa.Row],
     chosen: Sequence[Load],
     recounted: Recounted,
     found: WrongRows,
 ) -> None:
-    again = join_again(staging, scope, role, commits, chosen, recounted)
-    compare_facts(staging, scope, role, again, chosen, found)
+    again = join_again(staging, scope, commits, chosen, recounted)
+    compare_facts(staging, scope, again, chosen, found)
     if again.absent is None:
         found.told.append(
             "The source cannot be read again with all its columns: those that "
@@ -84,26 +79,35 @@ def _join_and_compare(
         return
     if not scope.waiting:
         found.findings += missing_unread(staging, scope, again.tuples, again.absent)
-    compare_unmatched(staging, scope, role, again, chosen, found)
+    compare_unmatched(staging, scope, again, chosen, found)
 
 
-def _differing(staging: Staging, scope: Scope, role: Role, checksums: sa.Table) -> list[Load]:
-    loads, c = role.loads(), checksums.c
-    b = loads.c
+def _differing(staging: Staging, scope: Scope, checksums: sa.Table) -> list[Load]:
+    b, c = load_batches.c, checksums.c
+    joined, of_roles = load_batches.outerjoin(checksums, b.load_id == c.load_id), []
+    for role in scope.roles:
+        i = load_inputs.alias(f"input_{role.number}").c
+        joined = joined.join(i.role.table, and_(i.load_id == b.load_id, i.role == role.name))
+        of_roles.append(i.version)
     facts, kept = (func.coalesce(c[n], 0) for n in ("facts_checksum", "unmatched_checksum"))
     query = (
         select(
             b.load_id,
-            b.version,
             (b.output_rows + b.unmatched).label("rows"),
             sa.case((b.facts_checksum != facts, b.facts_checksum)).label("facts"),
             sa.case((b.unmatched_checksum != kept, b.unmatched_checksum)).label("kept"),
+            *of_roles,
         )
-        .select_from(loads.outerjoin(checksums, b.load_id == c.load_id))
-        .where(scope.holds(loads), or_(b.facts_checksum != facts, b.unmatched_checksum != kept))
+        .select_from(joined)
+        .where(
+            scope.holds(load_batches), or_(b.facts_checksum != facts, b.unmatched_checksum != kept)
+        )
         .order_by(b.load_id)
     )
-    return [Load(*row) for row in staging.all(query)]
+    return [
+        Load(load_id, tuple(versions), rows, of_facts, of_kept)
+        for load_id, rows, of_facts, of_kept, *versions in staging.all(query)
+    ]
 
 
 def stage_wrong_rows(

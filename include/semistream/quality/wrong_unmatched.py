@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy import and_, select
+from sqlalchemy import and_, literal, or_, select
 
 from semistream.quality import findings
 from semistream.quality.findings import (
@@ -32,67 +33,95 @@ from semistream.warehouse.schema import unmatched
 AT_ONCE = 500  # rows looked up at a time
 
 
+@dataclass(frozen=True)
+class Unmatched:
+    """A tuple that must be in unmatched, and the first role in which it has no master row."""
+
+    role: Role
+    values: dict[str, Any]
+
+    @property
+    def reason(self) -> Reason:
+        lacks_key = any(self.values[name] is None for name in self.role.on)
+        return Reason.NULL_KEY if lacks_key else Reason.NO_MATCH
+
+
 def compare_unmatched(
-    staging: Staging,
-    scope: Scope,
-    role: Role,
-    again: Again,
-    loads: Sequence[Load],
-    found: WrongRows,
+    staging: Staging, scope: Scope, again: Again, loads: Sequence[Load], found: WrongRows
 ) -> None:
     """Find the wrong rows of those loads whose rows in unmatched have another checksum."""
     chosen = [load for load in loads if load.kept is not None]
     if not chosen:
         return
     staging.index(again.tuples, "quality_id")
-    t, m, u, named = again.tuples.c, again.masters.c, unmatched.c, list[Finding]()
+    t, u, named = again.tuples.c, unmatched.c, list[Finding]()
     mine = and_(
         scope.kept(), u.reason.in_((Reason.NO_MATCH, Reason.NULL_KEY)), u.stream_id.is_not(None)
     )
-    names = stream_columns(scope, role)
-    # the tuples that have no master row, and are not in unmatched for another reason
-    wanted = (
-        select(t.quality_id, t.quality_batch, *(t[n] for n in names))
-        .outerjoin_from(again.tuples, again.masters, joined(role, again.tuples, again.masters))
-        .where(
-            m[role.surrogate].is_(None),
-            t.quality_id.is_not(None),
-            ~scope.refused(scope.streams[0], again.tuples),
-        )
-    )
+    wanted, names = _expected(scope, again), stream_columns(scope)
     with staging.engine.connect() as connection:
         for load in chosen:
-            of_load = select(u.stream_id, u.reason, u.tuple).where(mine, u.load_id == load.load_id)
+            of_load = select(u.stream_id, u.role, u.reason, u.tuple).where(
+                mine, u.load_id == load.load_id
+            )
             result = connection.execution_options(yield_per=AT_ONCE).execute(of_load)
             for rows in result.partitions(AT_ONCE):
-                ids, was = [row.stream_id for row in rows], dict[str, list[dict[str, Any]]]()
-                for stream_id, _, *values in staging.all(wanted.where(t.quality_id.in_(ids))):
-                    was.setdefault(stream_id, []).append(dict(zip(names, values, strict=True)))
+                ids, was = [row.stream_id for row in rows], dict[str, list[Unmatched]]()
+                these = wanted.where(t.quality_id.in_(ids))
+                for stream_id, _, role, *values in staging.all(these):
+                    lacks = Unmatched(scope.roles[role], dict(zip(names, values, strict=True)))
+                    was.setdefault(stream_id, []).append(lacks)
                 known = _known(staging, again, ids)
                 for row in rows:
-                    named += _changes(
-                        scope, role, load.load_id, *row, was.get(row.stream_id, []), known
-                    )
+                    named += _changes(scope, load.load_id, *row, was.get(row.stream_id, []), known)
                 if len(named) > findings.NAMED:
                     break
     kept = and_(mine, u.stream_id == t.quality_id, scope.recounted(unmatched))
     lost = wanted.outerjoin(unmatched, kept).where(u.load_id.is_(None)).limit(findings.NAMED)
     # if tuples wait, nobody knows which ones
-    for stream_id, batch, *values in () if scope.waiting else staging.all(lost):
-        was_it = dict(zip(names, values, strict=True))
+    for stream_id, batch, role, *values in () if scope.waiting else staging.all(lost):
+        was_it = Unmatched(scope.roles[role], dict(zip(names, values, strict=True)))
         named.append(
             Finding(
                 chosen[0].load_id if len(chosen) == 1 else None,
                 unmatched.name,
                 MISSING,
                 stream_id,
-                old=f"{_reason(role, was_it)} {row_text(was_it)}",
+                old=f"{was_it.reason} {row_text(was_it.values)}",
                 batch=batch,
             )
         )
     if len(named) > findings.NAMED:
         found.told.append(f"Of {unmatched.name} the first {findings.NAMED:,} findings are named.")
     found.findings += named[: findings.NAMED]
+
+
+def _expected(scope: Scope, again: Again) -> sa.Select:
+    """Select stream_id, batch, the number of the first role without a master row, and stream
+    columns of the tuples that lack one and are not in unmatched for another reason."""
+    t, tuples = again.tuples.c, again.tuples
+    together: sa.FromClause = tuples
+    absent: list[tuple[sa.ColumnElement[bool], int]] = []
+    for role in scope.roles:
+        if role.rejects:
+            m = again.masters[role.name]
+            together = together.outerjoin(m, joined(role, tuples, m))
+            absent.append((m.c[role.surrogate].is_(None), role.number))
+    number = sa.case(*absent) if absent else literal(0)
+    return (
+        select(
+            t.quality_id,
+            t.quality_batch,
+            number.label("quality_role"),
+            *(t[n] for n in stream_columns(scope)),
+        )
+        .select_from(together)
+        .where(
+            or_(sa.false(), *(is_absent for is_absent, _ in absent)),
+            t.quality_id.is_not(None),
+            ~scope.refused(scope.streams[0], tuples),
+        )
+    )
 
 
 def _known(staging: Staging, again: Again, ids: list[str]) -> set[str]:
@@ -102,18 +131,14 @@ def _known(staging: Staging, again: Again, ids: list[str]) -> set[str]:
     return set(staging.scalars(select(s).where(s.in_(ids), s.not_in(select(t).where(t.in_(ids))))))
 
 
-def _reason(role: Role, values: dict[str, Any]) -> str:
-    return Reason.NULL_KEY if any(values[a] is None for a in role.on) else Reason.NO_MATCH
-
-
 def _changes(
     scope: Scope,
-    role: Role,
     load_id: int,
     stream_id: str,
+    role: str | None,
     reason: str,
     kept: str,
-    was: list[dict[str, Any]],
+    was: list[Unmatched],
     known: set[str],
 ) -> list[Finding]:
     """Return findings for the differences between a row of unmatched and its tuple. was: all tuples
@@ -128,12 +153,16 @@ def _changes(
         [
             Finding(load_id, unmatched.name, CHANGED, stream_id, n, text(old), text(new))
             for n, old, new in (
-                ("reason", _reason(role, values), reason),
-                *((n, v, _value(there.get(n), scope.fact.c[n].type)) for n, v in values.items()),
+                ("reason", lacks.reason, reason),
+                *(
+                    (n, v, _value(there.get(n), scope.fact.c[n].type))
+                    for n, v in lacks.values.items()
+                ),
+                ("role", None if lacks.role.alone else lacks.role.name, role),
             )
             if not same(old, new)
         ]
-        for values in was
+        for lacks in was
     ]
     return min(candidates, key=len)
 

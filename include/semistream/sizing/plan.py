@@ -28,12 +28,18 @@ class JoinPlan:
     on: tuple[tuple[str, str], ...]  # (stream column, dimension column), or (left, right)
     partitions: int  # P
     reason: str = field(default="", kw_only=True)  # why this algorithm
+    share: int = field(default=1, kw_only=True)  # M is divided among so many joins
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Self:
         """Restore a plan. Values that the class does not have are ignored."""
         known = {f.name: values[f.name] for f in fields(cls) if f.name in values}
         return cls(**{**known, "on": tuple((a, b) for a, b in values["on"])})
+
+    @property
+    def label(self) -> str:
+        """The role of the dimension; "" for two streams."""
+        return ""
 
     @property
     def version(self) -> str:
@@ -62,6 +68,11 @@ class JoinPlan:
         """
         return self
 
+    def joined(self, sample: pa.RecordBatch) -> pa.RecordBatch:
+        """Return tuples with the columns that the join adds, as nulls: a sample of the next join's
+        stream."""
+        raise NotImplementedError
+
     def placement(self, streams: Sequence[pa.Schema], side: int = 0) -> Placement:
         """Return the placement of a stream's tuples on the partitions."""
         raise NotImplementedError
@@ -69,10 +80,13 @@ class JoinPlan:
     def not_enough(self, error: NotEnoughMemory) -> NotEnoughMemory:
         """Return the refusal of one partition's operator in terms of the M of all partitions."""
         each = f"{self.algorithm}, {error.least:,} for each of {self.partitions} partitions"
+        if self.share > 1:
+            each += f" and {self.share} dimensions"
+        operators = self.partitions * self.share
         return NotEnoughMemory(
-            self.partitions * error.least,
-            self.partitions * self.memory,
-            each if self.partitions > 1 else self.algorithm,
+            operators * error.least,
+            operators * self.memory,
+            each if operators > 1 else self.algorithm,
         )
 
 
@@ -111,7 +125,13 @@ class Plan(Generic[J]):
 
     @property
     def parameters(self) -> dict[str, Any]:
-        return {name: value for join in self.joins for name, value in join.parameters.items()}
+        """The parameters of the join; those of several as ROLE.NAME."""
+        several = len(self.joins) > 1
+        return {
+            f"{join.label}.{name}" if several else name: value
+            for join in self.joins
+            for name, value in join.parameters.items()
+        }
 
     @property
     def reason(self) -> str:
@@ -138,14 +158,17 @@ class Plan(Generic[J]):
         history: SkimmedSketch | None = None,
         demand: Demand | None = None,
     ) -> Plan[J]:
-        """Return the plan with each join as ``JoinPlan.choose`` gives it."""
-        before = former.joins if former is not None else [None] * len(self.joins)
-        return Plan(
-            tuple(
-                join.choose(sample, costs, was, history, demand)
-                for join, was in zip(self.joins, before, strict=True)
-            )
-        )
+        """Return the plan with each join as ``JoinPlan.choose`` gives it. A join's stream is what
+        the join before it has let pass."""
+        before: Sequence[J | None] = [None] * len(self.joins)
+        if former is not None and len(former.joins) == len(self.joins):
+            before = former.joins
+        chosen: list[J] = []
+        for join, was in zip(self.joins, before, strict=True):
+            if chosen:
+                sample = chosen[-1].joined(sample)
+            chosen.append(join.choose(sample, costs, was, history, demand))
+        return Plan(tuple(chosen))
 
     def placement(self, streams: Sequence[pa.Schema], side: int = 0) -> Placement:
         """Return the placement of a stream's tuples on the partitions."""

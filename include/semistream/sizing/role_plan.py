@@ -47,6 +47,8 @@ class RolePlan(JoinPlan):
     columns: dict[str, str] | None = None
     role: str = ""  # names the surrogate key and prefixes columns; "": the dimension's name
     surrogate_key: bool = True  # add it to the columns, where the dimension has one
+    # every partition joins with all of R, because another join places the tuples
+    everywhere: bool = False
     auto: bool = False  # the cost models choose algorithm and parameters, or have chosen them
     # the partition of each bucket of R, or DEALT; none: the bucket's number modulo P
     owners: tuple[int, ...] = ()
@@ -65,6 +67,10 @@ class RolePlan(JoinPlan):
                 "chosen": tuple(values.get("chosen", ())),
             }
         )
+
+    @property
+    def label(self) -> str:
+        return self.role
 
     @property
     def version(self) -> str:
@@ -105,6 +111,16 @@ class RolePlan(JoinPlan):
         except NotEnoughMemory as e:
             raise self.not_enough(e) from None
 
+    def joined(self, sample: pa.RecordBatch) -> pa.RecordBatch:
+        relation = self.relation(0)
+        try:
+            added = self.added(sample.schema, relation)
+        finally:
+            relation.close()
+        fields = [relation.schema.field(c).with_name(name) for c, name in added.items()]
+        columns = [*sample.columns, *(pa.nulls(sample.num_rows, f.type) for f in fields)]
+        return pa.RecordBatch.from_arrays(columns, schema=pa.schema([*sample.schema, *fields]))
+
     def added(self, stream: pa.Schema, relation: SnapshotRelation) -> dict[str, str]:
         """Return the dimension columns to add, including the surrogate key, with their names in the
         output."""
@@ -127,7 +143,7 @@ class RolePlan(JoinPlan):
         return (
             self.auto
             or bool(self.chosen or self._left_open(open_sizes))
-            or (self.partitions > 1 and not self.owners)
+            or (self.partitions > 1 and not self.everywhere and not self.owners)
         )
 
     def _left_open(self, of: Callable[[Algorithm, Settings], list[str]]) -> list[str]:
@@ -249,7 +265,7 @@ class RolePlan(JoinPlan):
         tuples of the sample. A former plan's owners are kept if their maximum load is within 5% of
         the best, so that the operators keep their caches. An empty sample changes nothing.
         """
-        if self.partitions == 1 or not sample.num_rows:
+        if self.partitions == 1 or self.everywhere or not sample.num_rows:
             return self
         placement = self.placement((sample.schema,))
         of = placement.buckets(sample)
@@ -292,6 +308,8 @@ class RolePlan(JoinPlan):
         return Placement(stream, keys, self._owners(manifest), self.partitions)
 
     def _owners(self, manifest: Manifest) -> np.ndarray:
+        if self.everywhere:
+            return np.full(manifest.bucket_count, DEALT)
         return (
             np.array(self.owners)
             if self.owners

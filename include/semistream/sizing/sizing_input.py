@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from semistream.cost_models import MODELS, Workload
-from semistream.job import Job, only_role
+from semistream.job import Job, Role
 from semistream.joins.registry import find_algorithm
 from semistream.joins.spec import join_spec
 from semistream.master.snapshot import SnapshotRelation
@@ -20,18 +20,26 @@ from semistream.sizing.workload import describe
 
 @dataclass(frozen=True)
 class SizingInput:
-    """The input of a choice of sizes. job: its stream is not read, only the sample; snapshot:
-    directory of the master's version; partitions: P, the number of operators."""
+    """The input of a choice of sizes for the join with one role of a job.
+
+    job: its stream is not read, only the sample; snapshot: directory of the master's version;
+    partitions: P, the number of operators; role_name: of the role, "" for the first.
+    """
 
     job: Job
     sample: pa.RecordBatch
     snapshot: Path
     partitions: int
+    role_name: str = ""
+
+    @property
+    def role(self) -> Role:
+        return self.job.role(self.role_name)
 
     def plan(self, memory: int) -> RolePlan:
         """Return the plan of a load with M bytes for all operators together, and with an open
         algorithm."""
-        role = only_role(self.job)
+        role = self.role
         return RolePlan(
             AUTO,
             int(memory) // self.partitions,
@@ -75,7 +83,7 @@ class SizingInput:
 
     @property
     def on(self) -> list[tuple[str, str]]:
-        return list(only_role(self.job).on.items())
+        return list(self.role.on.items())
 
     @cached_property
     def workload(self) -> Workload:

@@ -29,8 +29,8 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from semistream.durable import read_checked, write_checked, write_json
 from semistream.errors import SemistreamError, StateError, TooManyRows
-from semistream.job import AnyJob, Job, StreamStreamJob, only_role
-from semistream.master.manifest import Manifest, decode_schema, encode_schema
+from semistream.job import AnyJob, Job, StreamStreamJob
+from semistream.master.manifest import decode_schema, encode_schema
 from semistream.master.published import ANEW
 from semistream.paths import Paths
 from semistream.positions import START, Kind, Position
@@ -41,7 +41,7 @@ from semistream.sketches.sampled import merged
 from semistream.streaming.commit import Commits
 from semistream.streaming.idle import plan_of_idle_load
 from semistream.streaming.micro_batch import POLL, MicroBatch, Stopped, run_tasks
-from semistream.streaming.output_size import CONFIDENCE, estimate_output
+from semistream.streaming.output_size import CONFIDENCE, estimate_output, many_to_many
 from semistream.streaming.planning import Planner
 from semistream.streaming.position import PROGRESS, RESTORE
 from semistream.streaming.progress import Progress
@@ -130,7 +130,7 @@ class App:
             master_version=self.planner.plan.version,
             max_wait=self.planner.bound.seconds or 0.0,
             waiting=self.commits.waiting,
-            sides=self.commits.waiting_by_side,
+            inputs=self.commits.waiting_by_input,
         )
         self.commits.ledger.forget_files()
         self._called = listed = time.time()
@@ -170,7 +170,10 @@ class App:
             **self.totals.summary(self.planner.plan),
             "warnings": self._look_into_misses(),
             "waiting": self.commits.waiting,
-            "sides": self.commits.waiting_by_side,
+            "inputs": {
+                name: {"unmatched": self.totals.inputs[name]["unmatched"], "waiting": waiting}
+                for name, waiting in self.commits.waiting_by_input.items()
+            },
             "memory_budget": int(self.planner.settings.memory),
             "seconds": time.monotonic() - self.started,
         }
@@ -345,15 +348,15 @@ class App:
         first estimate is logged; a batch that would exceed max_output_rows raises TooManyRows."""
         if not isinstance(self.settings, LoadSettings):
             return
-        (plan,) = self.planner.plan.joins
+        joins = [join for join in self.planner.plan.joins if many_to_many(join)]
         limit = self.settings.max_output_rows
-        if (self._estimated and not limit) or Manifest.read(Path(plan.snapshot)).unique:
+        if (self._estimated and not limit) or not joins:
             return
         tuples = batch.sample(SAMPLED)
         if not tuples.num_rows:
             return
         count = batch.tuple_count() if tuples.num_rows == SAMPLED else tuples.num_rows
-        (rows, bound), self._estimated = estimate_output(plan, tuples, count), True
+        (rows, bound), self._estimated = estimate_output(joins, tuples, count), True
         log.info(
             "batch %d will have %s joined rows of %s tuples, off by at most %s with a "
             "probability of %.0f%%, if all of it is like the first %s",
@@ -413,7 +416,7 @@ class App:
         self.status.update(
             batch=self.commits.progress.batch,
             waiting=self.commits.waiting,
-            sides=self.commits.waiting_by_side,
+            inputs=self.commits.waiting_by_input,
             max_wait=self.planner.bound.seconds or 0.0,
             rate=self.totals.sums["rows_read"] / (time.monotonic() - self.started),
             **self.totals.status(),
@@ -438,19 +441,19 @@ class App:
         number = self.commits.last
         if not isinstance(self.job, Job) or number is None or not self.totals.sums["unmatched"]:
             return []
-        (plan,) = self.planner.plan.joins
-        assert isinstance(plan, RolePlan)
         said = list[str]()
         # the load is not to fail by what explains it
         with suppress(SQLAlchemyError), self.commits.warehouse.engine.connect() as connection:
-            said = look_into_misses(
-                connection,
-                self.app,
-                only_role(self.job),
-                Path(plan.snapshot),
-                (self._before or START, number),
-                self.totals,
-            )
+            for role, plan in zip(self.job.roles, self.planner.plan.joins, strict=True):
+                assert isinstance(plan, RolePlan)
+                said += look_into_misses(
+                    connection,
+                    self.app,
+                    role,
+                    Path(plan.snapshot),
+                    (self._before or START, number),
+                    self.totals,
+                )
         for sentence in said:
             log.warning("%s: %s", self.app, sentence)
         return said

@@ -72,9 +72,9 @@ class Commits(AbstractContextManager["Commits"]):
         return self.progress.batch, self.progress.drain
 
     @property
-    def states(self) -> dict[int, str]:
-        """The join state file of each partition."""
-        return {load.partition: load.state_file for load in self.loads}
+    def states(self) -> dict[int, tuple[str, ...]]:
+        """The join state files of each partition."""
+        return {load.partition: load.state_files for load in self.loads}
 
     @property
     def waiting(self) -> int:
@@ -82,9 +82,11 @@ class Commits(AbstractContextManager["Commits"]):
         return sum(load.waiting for load in self.loads)
 
     @property
-    def waiting_by_side(self) -> dict[str, int]:
-        """The number of tuples held of each of two streams; empty for one stream."""
-        return {} if isinstance(self.job, Job) else waiting_by_role(self.loads)
+    def waiting_by_input(self) -> dict[str, int]:
+        """The number of tuples that wait in each of several roles, or are held of each of two
+        streams; empty for one role."""
+        one = isinstance(self.job, Job) and len(self.job.roles) == 1
+        return {} if one else waiting_by_role(self.loads)
 
     # ---- a batch or a drain
 
@@ -202,7 +204,12 @@ class Commits(AbstractContextManager["Commits"]):
         self.last, self.pending = at, None
         self.committed_at = time.monotonic()
         states = self.checkpoint / "state"
-        used = {name for state in self.states.values() for name in JoinState.files(states / state)}
+        used = {
+            name
+            for each in self.states.values()
+            for state in each
+            for name in JoinState.files(states / state)
+        }
         old = [file for file in states.iterdir() if file.name not in used]
         # in a thread, because deleting large files takes time
         threading.Thread(target=_remove, args=(old,)).start()
@@ -253,8 +260,9 @@ class Commits(AbstractContextManager["Commits"]):
         if self.last is not None:
             self._check_loads(progress)
         try:
-            for state in progress.states.values() if self.last != at else self.states.values():
-                JoinState.files(self.checkpoint / "state" / state)
+            for each in progress.states.values() if self.last != at else self.states.values():
+                for state in each:
+                    JoinState.files(self.checkpoint / "state" / state)
         except StateError as e:
             if not self.drained:
                 raise

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -35,13 +35,15 @@ class Finished(NamedTuple):
     """The output of an operator. joined: rows of ``output_schema``; unmatched: tuples of the side,
     and ``reason``; propagated: JSON texts {column: pattern}, each of which says that no later row
     has such values in the side's join columns; final: those of this partition's keys, as the left
-    stream's columns, that are final because of it."""
+    stream's columns, that are final because of it; role: in which the tuples are unmatched, if
+    there are several."""
 
     joined: pa.RecordBatch | None
     unmatched: pa.RecordBatch | None
     side: int = 0
     propagated: list[str] | None = None
     final: Final | None = None
+    role: str | None = None
 
 
 class JoinOperator(Protocol):
@@ -80,15 +82,16 @@ class JoinOperator(Protocol):
         """Return the operator's counts so far, for ``counted``."""
 
     def counted(
-        self, load: LoadRecord, before: Any, refused: Refused, state_file: str
+        self, load: LoadRecord, before: Any, refused: Refused, states: Sequence[str]
     ) -> LoadRecord:
-        """Return the record with the counts of the work since ``before``. state_file: of the state
-        after it."""
+        """Return the record with the counts of the work since ``before``. states: names of the
+        files of the state after it."""
 
-    def save(self, path: Path, before: str) -> None:
-        """Write the state. before: name of the file with the former state, if any."""
+    def save(self, paths: Sequence[Path], before: Sequence[str]) -> None:
+        """Write the state, one file a join of the plan. before: names of the files with the former
+        state, in the same directory; none if there is none."""
 
-    def restore(self, path: Path) -> None:
+    def restore(self, paths: Sequence[Path]) -> None:
         """Restore a state in a new operator."""
 
     def close(self) -> None:
@@ -136,7 +139,7 @@ class SemiStreamOperator:
         return deepcopy(self.join.stats.as_dict())
 
     def counted(
-        self, load: LoadRecord, before: dict[str, Any], refused: Refused, state_file: str
+        self, load: LoadRecord, before: dict[str, Any], refused: Refused, states: Sequence[str]
     ) -> LoadRecord:
         now, master = self.join.stats.as_dict(), self.join.master
         done = {
@@ -160,7 +163,7 @@ class SemiStreamOperator:
             done["matched"],
             _rejected(0, now["rejected"], before["rejected"], refused),
             now["waiting"],
-            state_file,
+            states[0],
             master.name,
             master.version,
             cache_hits=done["cache_hits"],
@@ -183,10 +186,12 @@ class SemiStreamOperator:
             memory=now["memory"],
         )
 
-    def save(self, path: Path, before: str) -> None:
-        self.join.save(path, before)
+    def save(self, paths: Sequence[Path], before: Sequence[str]) -> None:
+        (path,) = paths
+        self.join.save(path, *before)
 
-    def restore(self, path: Path) -> None:
+    def restore(self, paths: Sequence[Path]) -> None:
+        (path,) = paths
         self.join.restore(*JoinState.read(path))
 
     def close(self) -> None:
@@ -288,7 +293,7 @@ class StreamStreamOperator:
         return deepcopy(self.join.stats.as_dict())
 
     def counted(
-        self, load: LoadRecord, before: dict[str, Any], refused: Refused, state_file: str
+        self, load: LoadRecord, before: dict[str, Any], refused: Refused, states: Sequence[str]
     ) -> LoadRecord:
         now, sides = self.join.stats.as_dict(), list[InputCounts]()
         for side, name in enumerate(SIDES):
@@ -302,7 +307,7 @@ class StreamStreamOperator:
                     b["matched"] - a["matched"],
                     _rejected(side, b["unmatched"], a["unmatched"], refused),
                     b["held"],
-                    state_file,
+                    states[0],
                     on_disk=b["on_disk"],
                 )
             )
@@ -318,12 +323,14 @@ class StreamStreamOperator:
             memory=now["memory"],
         )
 
-    def save(self, path: Path, before: str) -> None:
+    def save(self, paths: Sequence[Path], before: Sequence[str]) -> None:
+        (path,) = paths
         self.join.save(
-            path, before, punctuations=[[source.state for source in of] for of in self.sources]
+            path, *before, punctuations=[[source.state for source in of] for of in self.sources]
         )
 
-    def restore(self, path: Path) -> None:
+    def restore(self, paths: Sequence[Path]) -> None:
+        (path,) = paths
         states = JoinState.read(path)
         for of, former in zip(self.sources, states[-1].values["punctuations"], strict=True):
             for source, state in zip(of, former, strict=True):

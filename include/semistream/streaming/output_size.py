@@ -3,11 +3,13 @@ match a tuple, there may be many times as many rows as tuples."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import pyarrow as pa
 
 from semistream.master.frequencies import key_frequencies
+from semistream.master.manifest import Manifest
 from semistream.sizing.role_plan import RolePlan
 from semistream.sketches import SkimmedSketch
 from semistream.sketches.bounds import FAILURE
@@ -16,10 +18,27 @@ MEMORY = 256_000  # bytes of the sketch
 CONFIDENCE = 1 - FAILURE
 
 
-def estimate_output(plan: RolePlan, sample: pa.RecordBatch, tuples: int) -> tuple[int, int]:
-    """Estimate the output of the inner join of a batch of so many tuples from a sample of them and
-    R's key codes, all of which are read. Return (rows, the greatest error of that with probability
-    CONFIDENCE, if the whole batch is like its sample)."""
+def many_to_many(plan: RolePlan) -> bool:
+    """Return whether a tuple may match several rows of the dimension."""
+    return not Manifest.read(Path(plan.snapshot)).unique
+
+
+def estimate_output(
+    plans: Iterable[RolePlan], sample: pa.RecordBatch, tuples: int
+) -> tuple[int, int]:
+    """Estimate the output of the inner joins of a batch of so many tuples, one after the other, as
+    if a tuple's matches in one dimension told nothing of those in another. Return (rows, the
+    greatest error of that with probability CONFIDENCE, if the whole batch is like its sample)."""
+    rows, bound = tuples, 0
+    for plan in plans:
+        before, (rows, error) = rows, _estimate(plan, sample, rows)
+        bound = error + round(bound * rows / max(before, 1))
+    return rows, bound
+
+
+def _estimate(plan: RolePlan, sample: pa.RecordBatch, tuples: int) -> tuple[int, int]:
+    """Estimate the output of a join from a sample of so many tuples and R's key codes, all of which
+    are read. Return (rows, bound)."""
     sketch = SkimmedSketch.for_memory(MEMORY)
     codes, valid = plan.placement((sample.schema,)).keys.stream_codes(sample)
     sketch.update(codes[valid])

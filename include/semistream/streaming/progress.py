@@ -20,15 +20,15 @@ class Progress:
     It is written before any task starts. What is recorded here is finished, with this plan and from
     these states, before anything else begins. So a task that outlives its driver does the same work
     as its successor, and the ledger keeps one of both. states: the join state files after the batch
-    before, by partition; empty if nothing is taken over. source: the micro-batch's part of the
-    source, as in ``load_commits.source_offsets``; sources: its files as they were when it began,
-    those of a left stream before those of the right one.
+    before, one a join, by partition; empty if nothing is taken over. source: the micro-batch's part
+    of the source, as in ``load_commits.source_offsets``; sources: its files as they were when it
+    began, those of a left stream before those of the right one.
     """
 
     batch: int
     drain: int
     plan: Plan[Any]
-    states: dict[int, str] = field(default_factory=dict)
+    states: dict[int, tuple[str, ...]] = field(default_factory=dict)
     source: dict[str, Any] = field(default_factory=dict)
     sources: tuple[DataFile, ...] = ()
 
@@ -45,7 +45,11 @@ class Progress:
                 values["batch"],
                 values["drain"],
                 Plan.from_json(values["plan"], kind),
-                {int(p): f for p, f in values["states"].items()},
+                # a text: written by a release in which a plan was of one join
+                {
+                    int(p): (f,) if isinstance(f, str) else tuple(f)
+                    for p, f in values["states"].items()
+                },
                 values["source"],
                 tuple(DataFile(*s) for s in values["sources"]),
             )

@@ -6,7 +6,8 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from sqlalchemy import Engine
 from semistream.column_format import key_forms
 from semistream.cost_models.costs import Costs
 from semistream.errors import ConfigError
-from semistream.job import Job, Role, only_role
+from semistream.job import Job, Role
 from semistream.joins.registry import find_algorithm
 from semistream.master.manifest import Manifest
 from semistream.master.published import current_version, pin, snapshot_root
@@ -44,11 +45,9 @@ class SemiStreamPlanner:
         costs: Costs,
         warehouse: Engine,
     ):
-        """Prepare the planner. snapshots: the directory of all snapshots. Raises ConfigError for a
-        job of several roles."""
+        """Prepare the planner. snapshots: the directory of all snapshots."""
         self.settings, self.job, self.app = settings, job, app
         self.costs, self.warehouse = costs, warehouse
-        only_role(job)
         self._roots = {
             role.name: snapshot_root(snapshots, role.dimension.name, role.key) for role in job.roles
         }
@@ -59,6 +58,13 @@ class SemiStreamPlanner:
         self.plan: Plan[RolePlan]
 
     def check(self, streams: tuple[pa.Schema, ...] | None) -> None:
+        if len(self.job.roles) > 1:
+            raise ConfigError(
+                "dimensions",
+                "must have one role: a load does not join a stream with several dimensions yet",
+                [role.name for role in self.job.roles],
+                "Load a fact table for each of them.",
+            )
         if not self.settings.auto:
             find_algorithm(self.settings.algorithm)
         for role in self.job.roles:
@@ -68,8 +74,9 @@ class SemiStreamPlanner:
 
     def partitions(self, cores: int) -> int:
         self._cores = cores
+        placing = self.job.roles[0]
         return self.settings.partitions or min(
-            cores, *(Manifest.read(self._current(role)).bucket_count for role in self.job.roles)
+            cores, Manifest.read(self._current(placing)).bucket_count
         )
 
     def ends(self, exhausted: bool) -> bool:
@@ -79,14 +86,26 @@ class SemiStreamPlanner:
         """Do nothing: a load can continue after a drain."""
 
     def wanted(self, partitions: int) -> Plan[RolePlan]:
-        return Plan(tuple(self._join(role, partitions) for role in self.job.roles))
+        roles = self.job.roles
+        columns = added_columns(
+            roles, [Manifest.read(self._current(role)).schema.names for role in roles]
+        )
+        return Plan(
+            tuple(
+                self._join(role, partitions, of, everywhere=number > 0)
+                for number, (role, of) in enumerate(zip(roles, columns, strict=True))
+            )
+        )
 
-    def _join(self, role: Role, partitions: int) -> RolePlan:
+    def _join(
+        self, role: Role, partitions: int, columns: dict[str, str] | None, *, everywhere: bool
+    ) -> RolePlan:
         """Return the plan of the join with a role, as the settings and the dimension's current
-        version ask for it. Raises ConfigError."""
+        version ask for it. columns: see ``RolePlan``; everywhere: another join places the tuples.
+        Raises ConfigError."""
         directory = self._current(role)
         manifest = Manifest.read(directory)
-        if partitions > (buckets := manifest.bucket_count):
+        if not everywhere and partitions > (buckets := manifest.bucket_count):
             raise ConfigError(
                 "partitions",
                 f"must be at most {buckets}, the buckets of the master snapshot",
@@ -97,15 +116,17 @@ class SemiStreamPlanner:
         s = self.settings
         return RolePlan(
             s.algorithm.lower(),
-            int(s.memory) // partitions,
+            int(s.memory) // (partitions * len(self.job.roles)),
             role.join_type or s.join_type,
             dict(s.parameters),
             tuple(role.on.items()),
             partitions,
             str(directory),
-            role.columns or None,
+            columns,
             role.name,
+            everywhere=everywhere,
             reason=s.reason,
+            share=len(self.job.roles),
             auto=s.auto,
         )
 
@@ -124,7 +145,7 @@ class SemiStreamPlanner:
                 role.dimension.name,
                 self.settings.retry,
             )
-            self._of_warehouse = {str(directory)}
+            self._of_warehouse.add(str(directory))
         return directory
 
     def _check_forms(self, role: Role, manifest: Manifest) -> None:
@@ -187,6 +208,27 @@ class SemiStreamPlanner:
             pin(Path(each.snapshot).parent, self.app, each.version)
         self.plan = plan
         return split(joined, len(streams[0]))
+
+
+def added_columns(
+    roles: Sequence[Role], dimensions: Sequence[Sequence[str]]
+) -> list[dict[str, str] | None]:
+    """Return the columns that each role adds, as ``RolePlan.columns``. One that several roles add
+    is called ROLE_column. dimensions: the columns of each role's dimension."""
+    if len(roles) == 1:
+        return [roles[0].columns or None]
+    wanted = [
+        role.columns or {c: c for c in columns if c not in role.key}
+        for role, columns in zip(roles, dimensions, strict=True)
+    ]
+    times = Counter(name for columns in wanted for name in columns.values())
+    return [
+        {
+            c: f"{role.name}_{c}" if c == name and times[name] > 1 else name
+            for c, name in columns.items()
+        }
+        for role, columns in zip(roles, wanted, strict=True)
+    ]
 
 
 def _unexplained(plan: Plan[RolePlan]) -> Plan[RolePlan]:

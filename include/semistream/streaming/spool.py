@@ -26,6 +26,7 @@ UNMATCHED = pa.schema(
     [
         ("reason", pa.string()),
         ("side", pa.string()),
+        ("role", pa.string()),
         ("stream_id", pa.string()),
         ("tuple", pa.string()),
     ]
@@ -99,10 +100,11 @@ class Spool(AbstractContextManager["Spool"]):
         side: int = 0,
         propagated: list[str] | None = None,
         final: Final | None = None,
+        role: str | None = None,
     ) -> None:
         """Write what an operator has finished. unmatched: tuples of the side, and the reason;
         propagated: patterns over the side's join columns; final: keys of the left stream that no
-        later row has."""
+        later row has; role: in which the tuples are unmatched, if there are several."""
         if final is not None and self._closes:
             self._patterns += final.patterns
             for constants in final.constants.to_batches():
@@ -123,14 +125,17 @@ class Spool(AbstractContextManager["Spool"]):
             tuples = pa.RecordBatch.from_arrays(
                 columns, schema=pa.schema(list(unmatched.schema)[:-1])
             )
-            self.keep(tuples, reasons, side)
+            self.keep(tuples, reasons, side, role)
 
-    def keep(self, tuples: pa.RecordBatch, reasons: pa.Array, side: int = 0) -> None:
+    def keep(
+        self, tuples: pa.RecordBatch, reasons: pa.Array, side: int = 0, role: str | None = None
+    ) -> None:
         """Write tuples that are not loaded."""
         rows = max(VALUES // tuples.num_columns, 1)
         for first in range(0, tuples.num_rows, rows):
             part, why = tuples.slice(first, rows), reasons.slice(first, rows)
-            self._append("unmatched", unmatched_rows(part, why, self.ids[side], self._side(side)))
+            rows = unmatched_rows(part, why, self.ids[side], self._side(side), role)
+            self._append("unmatched", rows)
 
     def _side(self, side: int) -> str | None:
         return SIDES[side] if len(self.streams) > 1 else None
@@ -140,6 +145,7 @@ class Spool(AbstractContextManager["Spool"]):
         columns = [
             pa.repeat(Reason.UNPARSABLE, len(rejected)),
             pa.array([self._side(side)] * len(rejected), pa.string()),
+            pa.nulls(len(rejected), pa.string()),
             pa.array([r.id for r in rejected], pa.string()),
             pa.array(
                 [
@@ -157,7 +163,7 @@ class Spool(AbstractContextManager["Spool"]):
         return self._read("joined")
 
     def unmatched(self) -> pa.Table:
-        """Return the unmatched tuples, with columns reason, side, stream_id, tuple."""
+        """Return the unmatched tuples, with columns reason, side, role, stream_id, tuple."""
         return self._read("unmatched")
 
     def propagated(self) -> pa.Table:
@@ -193,13 +199,17 @@ class Spool(AbstractContextManager["Spool"]):
 
 
 def unmatched_rows(
-    tuples: pa.RecordBatch, reasons: pa.Array, id_columns: tuple[str, ...], side: str | None = None
+    tuples: pa.RecordBatch,
+    reasons: pa.Array,
+    id_columns: tuple[str, ...],
+    side: str | None = None,
+    role: str | None = None,
 ) -> pa.RecordBatch:
     """Return tuples as rows of the table ``unmatched``."""
     texts = [json.dumps(row, default=_plain) for row in python_rows(tuples)]
-    sides = pa.array([side] * len(texts), pa.string())
+    where = [pa.array([name] * len(texts), pa.string()) for name in (side, role)]
     return pa.record_batch(
-        [reasons, sides, stream_ids(tuples, id_columns), pa.array(texts, pa.string())],
+        [reasons, *where, stream_ids(tuples, id_columns), pa.array(texts, pa.string())],
         schema=UNMATCHED,
     )
 

@@ -46,7 +46,8 @@ class Status:
     matched: int = 0
     unmatched: int = 0
     waiting: int = 0
-    sides: dict[str, int] = field(default_factory=dict)  # waiting, by stream of two
+    # waiting, by role of several, or by stream of two; empty for one role
+    inputs: dict[str, int] = field(default_factory=dict)
     service_rate: float = 0.0  # inside the operators
     rate: float = 0.0  # end to end, since the app began
     memory_peak: int = 0

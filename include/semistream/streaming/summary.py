@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,6 +28,8 @@ class Totals:
     longest_wait: float = 0.0  # s
     latest_wait: float = 0.0  # s, the longest of the newest commit
     rejected: Counter[str] = field(default_factory=Counter)
+    # by role or side: "matched", "unmatched", and the unmatched by reason
+    inputs: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     nulled: Counter[str] = field(default_factory=Counter)  # by column, see load_batches
 
     def add(self, loads: Sequence[LoadRecord]) -> None:
@@ -43,6 +45,9 @@ class Totals:
         for load in loads:
             self.waits.note(load.wait_median or 0.0, load.matched + load.unmatched)
             self.rejected.update(load.rejected)
+            for i in load.inputs:
+                self.inputs[i.role].update(matched=i.matched, unmatched=i.unmatched)
+                self.inputs[i.role].update(i.rejected)
             self.nulled.update(load.nulled)
 
     @property
@@ -105,8 +110,9 @@ def describe(summary: dict[str, Any]) -> str:
         ("matched", f"{s['matched']:,}"),
         ("unmatched", f"{s['unmatched']:,}"),
         *((f"  {reason}", f"{count:,}") for reason, count in sorted(s["rejected"].items())),
+        *((f"  {name}", f"{of['unmatched']:,}") for name, of in s["inputs"].items()),
         ("waiting", f"{s['waiting']:,}"),
-        *((f"  {side}", f"{count:,}") for side, count in s["sides"].items()),
+        *((f"  {name}", f"{of['waiting']:,}") for name, of in s["inputs"].items()),
         ("output rows", f"{s['output_rows']:,}"),
         *(
             (f"  NULL, not a number: {column}", f"{count:,}")
@@ -115,13 +121,13 @@ def describe(summary: dict[str, Any]) -> str:
         ("service rate", f"{s['service_rate']:,.0f} tuples/s"),
         ("end to end", f"{end_to_end(s):,.0f} tuples/s"),
         *(
-            ()
-            if s["sides"]
-            else (
+            (
                 ("through the cache", f"{s['cache_share']:.1%}"),
                 ("waited, median", in_seconds(s["median_wait"])),
                 ("waited, longest", in_seconds(s["longest_wait"])),
             )
+            if s["master_version"]
+            else ()
         ),
         ("peak memory", f"{s['memory_peak']:,} of {s['memory_budget']:,} bytes"),
         ("peak resident", f"{s['resident_peak']:,} bytes a worker"),

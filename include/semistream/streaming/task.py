@@ -53,17 +53,17 @@ operators = OperatorCache()
 class Work:
     """The input of all tasks of a micro-batch, or of the drain after it.
 
-    states: name of the state file by partition; checkpoint: directory of the join states, shared by
-    all workers; streams: schemas of the tuples; ids: each stream's id columns; replicated: the
-    splits that every task reads, keeping the tuples of its partition, each with its side; sources:
-    all files of the micro-batch.
+    states: names of the state files, one a join, by partition; checkpoint: directory of the join
+    states, shared by all workers; streams: schemas of the tuples; ids: each stream's id columns;
+    replicated: the splits that every task reads, keeping the tuples of its partition, each with its
+    side; sources: all files of the micro-batch.
     """
 
     app: str
     batch: int
     drain: int
     plan: Plan[Any]
-    states: dict[int, str]
+    states: dict[int, tuple[str, ...]]
     checkpoint: str
     streams: tuple[pa.Schema, ...]
     ids: tuple[tuple[str, ...], ...]
@@ -150,19 +150,20 @@ class Work:
             closes=self.sink.closing is not None,
         ) as spool:
             refused, changed = self._run(operator, self._tuples(partition, batches), spool, sketch)
-            name, former = self._state_file(partition, changed), self.states.get(partition, "")
-            record = self._checked(operator.counted(self._load(partition), before, refused, name))
+            former = self.states.get(partition, ())
+            names = self._state_files(partition, changed)
+            record = self._checked(operator.counted(self._load(partition), before, refused, names))
             if sketch is not None and record.rows_read:
                 record = replace(record, key_sketch=sketch.sketch.to_bytes())
-            state = Path(self.checkpoint) / "state" / name
-            if name != former:
-                operator.save(state, former)
+            if names != former:
+                operator.save(self._paths(names), former)
             check_unchanged(self.sources)
             record = self.sink.write(record, spool)
-        if record.state_file == name:
-            operators.put((self.checkpoint, partition, name), operator)
+        if record.state_files == names:
+            operators.put((self.checkpoint, partition, names), operator)
         else:  # another attempt was first
-            state.unlink(missing_ok=True)
+            for state in self._paths(names):
+                state.unlink(missing_ok=True)
             operator.close()
         return record
 
@@ -178,14 +179,14 @@ class Work:
     def _operator(self, partition: int) -> JoinOperator:
         """Return the operator in its state after the previous batch: the cached one, or a new one
         that restores the state."""
-        before = self.states.get(partition, "")
+        before = self.states.get(partition, ())
         cached = operators.take((self.checkpoint, partition, before)) if before else None
         if cached is not None:
             return cached
         operators.clear()  # frees its memory before the next one is allocated
         operator = open_operator(self.plan, self.streams, partition)
         if before:
-            operator.restore(Path(self.checkpoint) / "state" / before)
+            operator.restore(self._paths(before))
         return operator
 
     def _run(
@@ -249,12 +250,17 @@ class Work:
         finished = record.matched + record.unmatched
         return replace(record, service_rate=finished / record.seconds if record.seconds else 0.0)
 
-    def _state_file(self, partition: int, changed: bool) -> str:
-        """Return a new name for the state file, or the former name if the state has not changed."""
-        before = self.states.get(partition)
+    def _state_files(self, partition: int, changed: bool) -> tuple[str, ...]:
+        """Return a new name for the state file of each join, or the former names if the state has
+        not changed."""
+        before = self.states.get(partition, ())
         if before and not changed:
             return before
-        return f"{self.batch:09d}-{self.drain}-{partition:04d}-{uuid.uuid4().hex}"
+        place = f"{self.batch:09d}-{self.drain}-{partition:04d}"
+        return tuple(f"{place}-{uuid.uuid4().hex}" for _ in self.plan.joins)
+
+    def _paths(self, states: Sequence[str]) -> list[Path]:
+        return [Path(self.checkpoint) / "state" / state for state in states]
 
 
 def records_of(summaries: Iterable[str]) -> list[LoadRecord]:

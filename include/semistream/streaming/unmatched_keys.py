@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from sqlalchemy import Connection, and_, select
+from sqlalchemy import Connection, and_, or_, select
 
 from semistream.errors import SemistreamError
 from semistream.files.near_misses import SAMPLE, NearMisses, comparable, is_suspicious, near_misses
@@ -38,8 +38,8 @@ def look_into_misses(
     of: tuple[Position, Position],
     totals: Totals,
 ) -> list[str]:
-    """Return sentences on a run's tuples without master data: that their share has risen, and which
-    keys would match in another form.
+    """Return sentences on a run's tuples without a row in a role: that their share has risen, and
+    which keys would match in another form.
 
     snapshot: directory of the newest version; of: the newest commit before the run, and the run's
     newest; totals: of the run.
@@ -47,7 +47,8 @@ def look_into_misses(
     (before, newest), number = of, app_number(connection, app) or 0
     rise = newest_rise(connection, app, role.name, before, newest)
     said = [] if rise is None else [f"{rise}"]
-    if is_suspicious(totals.sums["matched"], totals.rejected[Reason.NO_MATCH]):
+    counts = totals.inputs[role.name]
+    if is_suspicious(counts["matched"], counts[Reason.NO_MATCH]):
         loads = last_load(number, before) + 1, last_load(number, newest)
         found = find_near_misses(connection, loads, role.name, role.on, snapshot)
         said += [] if found is None else [f"{found}: formats: {found.declaration}"]
@@ -107,6 +108,7 @@ def _sample(
                 u.load_id == load.load_id,
                 u.load_row.in_(drawn.tolist()),
                 u.reason == Reason.NO_MATCH,
+                or_(u.role.is_(None), u.role == role),  # null: the job has one role
             )
         )
     return [json.loads(text) for text in texts]

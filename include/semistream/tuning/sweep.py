@@ -25,7 +25,7 @@ from sqlalchemy import delete, func, select, update
 from semistream.cost_models import Costs
 from semistream.durable import naming, write_json
 from semistream.errors import ConfigError, SemistreamError
-from semistream.job import Dimension, Job, only_role
+from semistream.job import Dimension, Job, Role
 from semistream.master.published import read_manifest, set_current, snapshot_root
 from semistream.paths import Paths
 from semistream.sizing.choice import COSTS_FILE
@@ -83,7 +83,7 @@ class Sweep:
                 max(case.sample.num_rows, LEAST_ROWS, int(min(wanted, MOST_ROWS))),
                 directory / "stream",
             )
-            job = _bounded_job(case.job, directory, case.relation.manifest.formats)
+            job = _bounded_job(case.role, directory, case.relation.manifest.formats)
             (directory / "job.yaml").write_text(
                 yaml.safe_dump(job.model_dump(mode="json", exclude_defaults=True))
             )
@@ -110,7 +110,7 @@ class Sweep:
         shutil.rmtree(home, ignore_errors=True)
         snapshot = Path(self._about()["snapshot"]).absolute()
         job = Job.from_yaml(directory / "job.yaml")
-        role = only_role(job)
+        (role,) = job.roles
         master = snapshot_root(home / "snapshots", role.dimension.name, role.key)
         master.mkdir(parents=True)
         (master / snapshot.name).symlink_to(snapshot, target_is_directory=True)
@@ -304,17 +304,14 @@ def advised(settings: LoadSettings, events: Iterable[Mapping[str, Any]]) -> Load
 
 def _job(settings: TuneSettings, case: SizingInput, places: Paths) -> str:
     """Return the job for which the sweep is valid; "" if the user's own sample does not belong to
-    the named job."""
-    if settings.stream is None:
-        return settings.job
+    the named job, or if the job's roles share the memory with which one of them was measured."""
     try:
-        job = load_job(settings.job, places)
+        job = case.job if settings.stream is None else load_job(settings.job, places)
     except ConfigError:
         return ""
-    mine, sampled = only_role(job), only_role(case.job)
-    return (
-        settings.job if (mine.dimension.name, mine.on) == (case.relation.name, sampled.on) else ""
-    )
+    mine = job.role(settings.role)
+    same = (mine.dimension.name, mine.on) == (case.relation.name, case.role.on)
+    return settings.job if same and len(job.roles) == 1 else ""
 
 
 def _write_stream(sample: pa.RecordBatch, rows: int, directory: Path) -> None:
@@ -333,21 +330,17 @@ def _write_stream(sample: pa.RecordBatch, rows: int, directory: Path) -> None:
         pq.write_table(table, directory.with_name("sample.parquet"))
 
 
-def _bounded_job(job: Job, directory: Path, forms: Mapping[str, Any]) -> Job:
-    """Return the job of the bounded stream. forms: how the snapshot's keys are normalised; the
-    sample's keys already are."""
+def _bounded_job(role: Role, directory: Path, forms: Mapping[str, Any]) -> Job:
+    """Return the job that joins the bounded stream with a role. forms: how the snapshot's keys are
+    normalised; the sample's keys already are."""
     stream = {
         "format": "parquet",
         "path": str((directory / "stream").absolute()),
         "options": {"maxFilesPerTrigger": "1"},
-        "formats": {s: forms[m] for s, m in only_role(job).on.items() if m in forms},
+        "formats": {s: forms[m] for s, m in role.on.items() if m in forms},
     }
-    roles = {
-        role.name: role.model_copy(
-            update={"dimension": Dimension.load({"name": role.dimension.name})}
-        )
-        for role in job.roles
-    }
+    dimension = Dimension.load({"name": role.dimension.name})
+    roles = {role.name: role.model_copy(update={"dimension": dimension})}
     return Job.load(
         {"name": "sweep", "stream": stream, "dimensions": roles, "fact_table": "tuning"}
     )

@@ -131,9 +131,9 @@ class LoadRecord:
         return sum(i.unmatched for i in self.inputs)
 
     @property
-    def state_file(self) -> str:
-        """The join state after the load."""
-        return self.inputs[0].state_file
+    def state_files(self) -> tuple[str, ...]:
+        """The join states after the load: one a role, or one of two streams."""
+        return tuple(dict.fromkeys(i.state_file for i in self.inputs if i.state_file))
 
     def to_json(self) -> str:
         return _RECORD.dump_json(self).decode()

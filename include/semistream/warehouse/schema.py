@@ -171,6 +171,8 @@ unmatched = Table(
     Column("fact_table", NAME, nullable=False),
     Column("reason", String(40), nullable=False),
     Column("side", String(5)),  # "left" or "right" of two streams; null: there is one
+    # whose dimension has no row for the tuple; null: the job has one role, or the tuple met none
+    Column("role", NAME),
     Column("stream_id", KeyString()),  # see ids.py
     Column("tuple", LongString(), nullable=False),  # the whole stream tuple as JSON
     Index("ix_unmatched_stream", "fact_table", "stream_id"),

@@ -108,10 +108,12 @@ def _up_to(connection: Connection, last: Row, known: Totals) -> Totals:
             b.app == last.app, b.batch == last.batch, b.drain == last.drain
         )
     ).one()
-    version = connection.scalar(
+    versions = connection.scalars(
         select(func.max(i.version))
         .join(load_batches, b.load_id == i.load_id)
-        .where(b.app == last.app, b.batch == last.batch, b.drain == last.drain)
+        .where(b.app == last.app, b.batch == last.batch, b.drain == last.drain, i.dimension != "")
+        .group_by(i.number)
+        .order_by(i.number)
     )
     added = {name: getattr(known, name) + _integer(more[name]) for name in ("batches", *SUMS)}
     most = {name: max(getattr(known, name), _integer(more[name])) for name in (*MOST, RESIDENT)}
@@ -123,7 +125,7 @@ def _up_to(connection: Connection, last: Row, known: Totals) -> Totals:
         fact_table=last.fact_table,
         waiting=_integer(state[0]),
         algorithm=state[1] or "",
-        master_version=version or "",
+        master_version=", ".join(versions),
         wait_longest=max(known.wait_longest, more[WAIT] or 0.0),
         **added,
         **most,

@@ -31,7 +31,8 @@ from semistream.streaming.workers.sockets import (
 )
 
 log = logging.getLogger(__name__)
-Key = tuple[str, int, str]  # checkpoint, partition, file of the operator's state
+# checkpoint, partition, files of the operator's state
+Key = tuple[str, int, tuple[str, ...]]
 HEAD = struct.Struct("<QI")  # size of the pickle in bytes, number of handles
 HANDLES = 200  # in one message; the system takes 253
 MOST_FILES = 65_536

@@ -1,0 +1,292 @@
+"""The ledger, the proof and the summary of a load of several roles, whose rows are written here
+with plain loops: sales of products in stores. A sale without a product is unmatched; one without a
+store is loaded with nulls, or unmatched in a job that joins stores inner."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import time
+from collections import Counter
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import sqlalchemy as sa
+import yaml
+from rich.console import Console
+
+from semistream import quality, workloads
+from semistream.cli import main
+from semistream.data_files import DataFile
+from semistream.paths import Paths
+from semistream.pipeline.summary import final_summary, summary_table
+from semistream.reasons import Reason
+from semistream.streaming.app import make_planner
+from semistream.streaming.settings import LoadSettings
+from semistream.streaming.sinks.sql import SqlSink
+from semistream.streaming.sinks.warehouse import Warehouse
+from semistream.streaming.spool import Spool
+from semistream.streaming.summary import Totals, describe
+from semistream.streaming.unmatched_keys import _sample
+from semistream.warehouse import connect, create_all
+from semistream.warehouse.ledger import app_number
+from semistream.warehouse.load_ids import app_loads
+from semistream.warehouse.records import Commit, InputCounts, LoadRecord
+from semistream.warehouse.totals import read_totals
+
+PRODUCTS = [(f"p{i}", f"product {i}") for i in range(20)]
+STORES = [(i, f"store {i}") for i in range(10)]
+STREAM = pa.schema([("id", pa.int64()), ("sku", pa.string()), ("store", pa.int64())])
+ADDED = pa.schema(
+    [
+        ("product_sk", pa.int64()),
+        ("product_name", pa.string()),
+        ("store_sk", pa.int64()),
+        ("store_name", pa.string()),
+    ]
+)
+JOINED = pa.schema([*STREAM, *ADDED])
+NONE = (None, None)
+SALES = [
+    {
+        "id": i,
+        "sku": None if i % 31 == 0 else f"p{i % 23}",
+        "store": None if i % 29 == 0 else i % 11,
+    }
+    for i in range(300)
+]
+
+
+def rows_of(joined: list[tuple]) -> list[dict]:
+    return [dict(zip(JOINED.names, row, strict=True)) for row in joined]
+
+
+class Load:
+    """One batch in one partition, and its job."""
+
+    def __init__(self, url: str, store_join: str):
+        self.places, self.url = Paths.from_environment(), url
+        self.left, home = store_join == "left", self.places.home
+        for name, head, rows in (("product", "sku", PRODUCTS), ("store", "number", STORES)):
+            with open(home / f"{name}.csv", "w") as file:
+                csv.writer(file).writerows([(head, "name"), *rows])
+        path = home / "sales.yaml"
+        path.write_text(
+            yaml.safe_dump(
+                {
+                    "name": "sales",
+                    "stream": {"path": str(home / "stream"), "id": ["id"]},
+                    "dimensions": {
+                        "product": {"path": str(home / "product.csv"), "on": "sku"},
+                        "store": {
+                            "path": str(home / "store.csv"),
+                            "on": {"store": "number"},
+                            "join_type": store_join,
+                        },
+                    },
+                    "fact_table": "fact_sales",
+                },
+                sort_keys=False,
+            )
+        )
+        assert main(["provision", str(path), "--no-progress"]) == 0
+        self.job = workloads.load_job(str(path), self.places)
+        self.engine = connect(url)
+        create_all(self.engine)
+        self.sink = SqlSink(Warehouse.of(url, self.job)).prepare(STREAM, ADDED, ("id",))
+        (home / "stream").mkdir()
+        self.file = home / "stream" / "part.parquet"
+        pq.write_table(pa.Table.from_pylist(SALES, STREAM), self.file)
+        self._write()
+
+    def _dimension(self, name: str, key: str) -> dict:
+        query = f"SELECT {key}, {name}_sk, name FROM dim_{name}"
+        with self.engine.connect() as connection:
+            return {k: tuple(row) for k, *row in connection.execute(sa.text(query))}
+
+    def _write(self) -> None:
+        products, stores = self._dimension("product", "sku"), self._dimension("store", "number")
+        with_product = [s for s in SALES if s["sku"] in products]
+        lacking = {
+            "product": [s for s in SALES if s["sku"] not in products],
+            "store": [s for s in with_product if s["store"] not in stores and not self.left],
+        }
+        facts = [s for s in with_product if s["store"] in stores or self.left]
+        key = {"product": "sku", "store": "store"}
+        reasons = {
+            role: [Reason.NULL_KEY if s[key[role]] is None else Reason.NO_MATCH for s in rows]
+            for role, rows in lacking.items()
+        }
+        inputs, read = [], len(SALES)
+        for role, rows in lacking.items():
+            counts = Counter(reasons[role])
+            passed = read - len(rows)
+            inputs.append(InputCounts(role, 0, read, passed, counts, 0, "", role, "v000001"))
+            read = passed
+        record = LoadRecord("sales", 0, 0, 0, "ssbj", tuple(inputs), len(SALES), read, read)
+        joined = [(*s.values(), *products[s["sku"]], *stores.get(s["store"], NONE)) for s in facts]
+        with Spool(JOINED, (STREAM,), (("id",),), None, len(STREAM)) as spool:
+            spool.write(pa.RecordBatch.from_pylist(rows_of(joined), JOINED), None)
+            for role, rows in lacking.items():
+                tuples = pa.RecordBatch.from_pylist(rows, STREAM)
+                spool.keep(tuples, pa.array(reasons[role], pa.string()), role=role)
+            self.loads = [self.sink.write(record, spool)]
+        offsets = {"format": "parquet", "offsets": [], "start": None, "files": 1}
+        self.sink.commit(
+            Commit(
+                "sales",
+                0,
+                0,
+                "fact_sales",
+                "sql",
+                1,
+                len(SALES),
+                self.job.to_ledger(),
+                json.dumps(offsets),
+                time.time(),
+                (DataFile(str(self.file)),),
+            ),
+            self.loads,
+        )
+
+    def change(self, statement: str) -> None:
+        with self.engine.begin() as connection:
+            assert connection.execute(sa.text(statement)).rowcount
+
+    def verify(self, **options) -> quality.VerificationResult:
+        return quality.verify(self.url, "sales", seed=1, **options)
+
+
+@pytest.fixture
+def make(tmp_path, monkeypatch):
+    monkeypatch.setenv("SEMISTREAM_HOME", str(tmp_path))
+
+    def load(
+        url: str = f"sqlite:///{tmp_path / 'warehouse.db'}", store_join: str = "inner"
+    ) -> Load:
+        monkeypatch.setenv("WAREHOUSE_URL", url)
+        return Load(url, store_join)
+
+    return load
+
+
+@pytest.mark.parametrize("store_join", ["inner", "left"])
+def test_a_sound_load(make, warehouse_url, store_join):
+    load = make(warehouse_url, store_join)
+    result = load.verify()
+    assert result.success, str(result)
+    names = {r.name for r in result.results}
+    each = ("surrogate_keys", "enriched_columns", "sample_joined", "sample_unmatched")
+    assert {f"{role}_{check}" for role in ("product", "store") for check in each} <= names
+    assert "expected_rows" not in names and len(names) == len(result.results)
+    with load.engine.connect() as connection:
+        assert read_totals(connection)["sales"].master_version == "v000001, v000001"
+
+
+def test_the_summary_has_a_line_a_role(make):
+    load = make()
+    totals = Totals()
+    totals.add(load.loads)
+    of_run = {role: counts["unmatched"] for role, counts in totals.inputs.items()}
+    sizes = {"disk_tuples": 5}
+    settings = LoadSettings.load({"job": "sales", "algorithm": "ssbj", "parameters": sizes})
+    plan = make_planner(settings, load.job, "sales", load.places).wanted(1)
+    run = totals.summary(plan) | {
+        "waiting": 0,
+        "memory_budget": 0,
+        "inputs": {role: {"unmatched": n, "waiting": 0} for role, n in of_run.items()},
+    }
+    assert run["parameters"] == {"product.disk_tuples": 5, "store.disk_tuples": 5}
+    checkpoint = load.places.checkpoints / "sales"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "summary.json").write_text(json.dumps(run))
+    console = Console(width=120, file=io.StringIO())
+    console.print(summary_table(final_summary("sales", load.places)))
+    lines = [line.split() for line in console.file.getvalue().splitlines()]
+    found = {line[1]: line[3::2] for line in lines if line[1:2] in (["product"], ["store"])}
+    with load.engine.connect() as connection:
+        query = "SELECT role, count(*) FROM unmatched GROUP BY role"
+        kept = connection.execute(sa.text(query)).all()
+    assert found == {role: [str(count), str(count)] for role, count in kept} and len(found) == 2
+    told = describe(run | {"app": "sales", "seconds": 1.0})
+    assert re.search(f"  product +{of_run['product']}\n +store +{of_run['store']}\n", told)
+
+
+DAMAGES = {
+    "a column of the second role": (
+        "UPDATE fact_sales SET store_name = 'x' WHERE id = 1",
+        {"store_enriched_columns", "store_sample_joined", "same_rows"},
+        ("fact_sales", "changed", "1", "store_name", "store 1", "x"),
+    ),
+    "a key of the second role": (
+        "UPDATE fact_sales SET store_sk = (SELECT store_sk FROM dim_store WHERE number = 5) "
+        "WHERE id = 1",
+        {"store_surrogate_keys", "store_enriched_columns", "store_sample_joined", "same_rows"},
+        ("fact_sales", "changed", "1", "store_sk", None, None),
+    ),
+    "a column of the first role": (
+        "UPDATE fact_sales SET product_name = 'x' WHERE id = 1",
+        {"product_enriched_columns", "product_sample_joined", "same_rows"},
+        ("fact_sales", "changed", "1", "product_name", "product 1", "x"),
+    ),
+    "the role of an unmatched tuple": (
+        "UPDATE unmatched SET role = 'product' WHERE stream_id = '10'",
+        {"unmatched_rows", "product_sample_unmatched", "same_rows"},
+        ("unmatched", "changed", "10", "role", "store", "product"),
+    ),
+    "an unmatched tuple is gone": (
+        "DELETE FROM unmatched WHERE stream_id = '10'",
+        {"unmatched_rows", "none_missing", "same_rows"},
+        ("unmatched", "missing", "10", None, None, None),
+    ),
+    "a fact is gone": (
+        "DELETE FROM fact_sales WHERE id = 1",
+        {"fact_rows", "none_missing", "same_rows"},
+        ("fact_sales", "missing", "1", None, None, None),
+    ),
+    "a role has read less than was passed": (
+        "UPDATE load_inputs SET rows_read = rows_read - 1, matched = matched - 1 "
+        "WHERE role = 'store'",
+        {"input_arithmetic"},
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damage_is_found_in_its_role(make, damage):
+    load = make()
+    statement, checks, row = DAMAGES[damage]
+    load.change(statement)
+    result = load.verify()
+    assert {r.name for r in result.failed} == checks, str(result)
+    if row is not None:
+        names = ("table", "finding", "stream_id", "column", "old", "new")
+        wanted = {name: value for name, value in zip(names, row, strict=True) if value is not None}
+        wrong = next(r.rows for r in result.results if r.name == "same_rows")
+        assert any(wanted.items() <= each.items() for each in wrong), wrong
+
+
+def test_the_share_of_unmatched_tuples_is_checked_in_each_role(make):
+    load = make()
+    store = load.job.role("store").model_copy(update={"max_unmatched": 0.05})
+    roles = load.job.dimensions | {"store": store}
+    result = load.verify(limits=load.job.model_copy(update={"dimensions": roles}))
+    assert [r.name for r in result.failed] == ["store_unmatched_share"]
+    (row,) = result.failed[0].rows
+    assert row == {"rows_read": load.loads[0].inputs[0].matched} | {
+        "unmatched": load.loads[0].inputs[1].unmatched
+    }
+
+
+def test_near_misses_are_looked_for_among_the_tuples_of_the_role(make):
+    load, of = make(), {"product": "sku", "store": "store"}
+    there = {"product": {sku for sku, _ in PRODUCTS}, "store": {number for number, _ in STORES}}
+    with load.engine.connect() as connection:
+        loads = app_loads(app_number(connection, "sales"))
+        for role, column in of.items():
+            sample = _sample(connection, loads, role, "v000001")
+            assert sample and not {each[column] for each in sample} & there[role]
