@@ -737,7 +737,7 @@ def test_ids_and_keys_too_long_for_an_index_are_kept_and_verified(spark, load, t
         reports_dir=tmp_path / "reports",
         snapshots=load.places.snapshots,
     )
-    assert result.success and len(result.results) == 25 + (sink == "delta"), str(result)
+    assert result.success and len(result.results) == 26 + (sink == "delta"), str(result)
     with transaction(load.places.warehouse_url) as connection:
         connection.execute(text("DELETE FROM unmatched WHERE tuple LIKE :t"), {"t": f"%{a}2%"})
     result = quality.verify(
