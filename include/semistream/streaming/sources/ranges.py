@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import ClassVar
 
 import pyarrow as pa
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -52,7 +53,11 @@ class NumberedSource(Source):
         source.streamReader(source.schema())
 
     def register(self, spark: SparkSession) -> None:
-        spark.dataSource.register(self.data_source)
+        try:
+            spark.dataSource.register(self.data_source)
+        except AnalysisException as e:  # by the other stream, or by an app before in this session
+            if e.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+                raise
 
     def splits(self, part: Part) -> list[Range]:
         first, last = (0 if at is None else at["id"] for at in (part.start, part.end))
