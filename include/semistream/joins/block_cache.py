@@ -11,10 +11,9 @@ import pyarrow as pa
 from semistream.joins.arena import Arena, mapped
 from semistream.joins.disk_partition import DiskPartition
 from semistream.joins.master_cache import MasterCache, cached_bytes
-from semistream.joins.output import NO_MATCH, JoinOutput, Output
+from semistream.joins.output import JoinOutput, Output
 from semistream.joins.spec import JoinSpec
 from semistream.joins.state_file import Part
-from semistream.joins.stored_types import has_strings
 from semistream.joins.stream_buffer import StreamBuffer, StreamLayout
 from semistream.joins.stream_probing import probe
 
@@ -41,11 +40,16 @@ class BlockCache(Part):
         self.places = min(int(share * arena.free / block_bytes), n)
         self.size = self.places * block_bytes
         arena.reserve("block cache", self.size)
-        tuples, strings = max(self.places, 1) * d, has_strings(spec.fetched_schema)
-        self.cache = MasterCache(spec.fetched_schema, tuples, tuples, self.size if strings else 0)
+        tuples = max(self.places, 1) * d
+        self.cache = MasterCache(spec.fetched_schema, tuples, tuples, self.size)
         self.block_of = mapped(tuples, np.int32)  # the block of each entry of the cache
         self._entering: set[int] = set()
         self._staged: list[tuple[int, int]] = []  # blocks, and the keys of each
+
+    @property
+    def tuples(self) -> int:
+        """Master tuples of the cached blocks."""
+        return self.cache.tuples
 
     def online(
         self,
@@ -64,13 +68,10 @@ class BlockCache(Part):
         misses = yield from probe(self.cache, batch, codes, output)
         here = (home[misses] >= 0) & self.cached[home[misses]]
         absent = misses[here]  # a cached block is the only one that could hold the key
-        if len(absent):
-            output.statistics.cache_hits += len(absent)
-            yield from output.unmatched(batch.take(pa.array(absent)).columns, NO_MATCH)
+        output.statistics.cache_hits += len(absent)
+        yield from output.absent(batch, absent)
         buffer = StreamBuffer(layout, batch, codes, misses[~here], arrived)
-        absent = buffer.look_up(self.master)
-        if len(absent):
-            yield from output.unmatched(batch.take(pa.array(absent)).columns, NO_MATCH)
+        yield from output.absent(batch, buffer.look_up(self.master))
         return buffer
 
     def replace(self, plan: np.ndarray) -> None:
@@ -96,10 +97,9 @@ class BlockCache(Part):
             return
         self._entering.remove(partition.number)
         keys, owner = np.unique(partition.codes, return_inverse=True)
-        if not (self.master.unique and self.master.keys.exact):
-            spans = self.master.partitions_of(keys)
-            own = spans[:, 1] - spans[:, 0] == 1
-            owner, keys = np.where(own, np.cumsum(own) - 1, -1)[owner], keys[own]
+        here = self.spec.in_one_partition(keys)
+        if not here.all():
+            owner, keys = np.where(here, np.cumsum(here) - 1, -1)[owner], keys[here]
         rows, cache, payload = np.flatnonzero(owner >= 0), self.cache, partition.payload
         entries = cache.entries + len(cache.staged) + len(keys)
         budget = self.size - entries * self.ENTRY

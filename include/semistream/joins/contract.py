@@ -6,7 +6,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -32,6 +32,13 @@ class Begun(NamedTuple):
     bytes_read: int
 
 
+class HeldMasterTuples(Protocol):
+    """A part of a join that keeps master tuples in memory from one iteration to the next."""
+
+    @property
+    def tuples(self) -> int: ...
+
+
 class SemiStreamJoin(ABC):
     """A single-threaded join of a stream with R in at most M bytes.
 
@@ -41,6 +48,7 @@ class SemiStreamJoin(ABC):
     """
 
     h_s: StreamTable
+    held: HeldMasterTuples | None = None  # the part that keeps master tuples in memory
     parts: tuple[Part, ...] = ()  # in the order in which they are restored
 
     def __init__(self, spec: JoinSpec, parameters: Settings):
@@ -55,8 +63,8 @@ class SemiStreamJoin(ABC):
 
     @property
     def cached(self) -> int:
-        """Master tuples in H_R."""
-        return 0
+        """Master tuples in H_R, or in what the algorithm has instead."""
+        return self.held.tuples if self.held else 0
 
     @property
     def output_schema(self) -> pa.Schema:

@@ -81,10 +81,9 @@ class CostBalance:
     def __init__(
         self, spec: JoinSpec, h_s: ByPartition, h_r: MasterCache, most_cached: int, whole: bool
     ):
-        self.spec, self.master, self.h_s, self.h_r = spec, spec.master, h_s, h_r
+        self.spec, self.h_s, self.h_r = spec, h_s, h_r
         self.most_cached, self.whole = most_cached, whole
         self.v_r, self.strings = cached_bytes(spec), has_strings(spec.fetched_schema)
-        self.one_tuple = spec.master.unique and spec.keys.exact  # a value has a single master tuple
 
     def worth(self, n: np.ndarray, m: np.ndarray | int, phi: float) -> np.ndarray:
         """Return the ratio of the left side of the inequality to its right side. A value is worth
@@ -135,7 +134,7 @@ class CostBalance:
         )
 
     def _values(self, partition: DiskPartition, rows: np.ndarray, counts: np.ndarray) -> Values:
-        if self.one_tuple:
+        if self.spec.one_tuple:
             return Values(
                 rows,
                 np.arange(len(rows)),
@@ -176,11 +175,7 @@ class CostBalance:
     def _new(self, keys: np.ndarray) -> np.ndarray:
         """Return which of the keys are not in H_R and have all their master tuples in one
         partition."""
-        new = self.h_r.lacks(keys)
-        if not self.one_tuple:
-            spans = self.master.partitions_of(keys)
-            new &= spans[:, 1] - spans[:, 0] <= 1
-        return new
+        return self.h_r.lacks(keys) & self.spec.in_one_partition(keys)
 
 
 def _surely(n: np.ndarray, phi: float) -> np.ndarray:

@@ -68,11 +68,10 @@ from semistream.joins.disk_partition import DiskPartition
 from semistream.joins.index_phase import IndexParameters
 from semistream.joins.key_filter import KeyFilter
 from semistream.joins.master_cache import MasterCache, cached_bytes
-from semistream.joins.output import NO_MATCH, JoinOutput
+from semistream.joins.output import JoinOutput
 from semistream.joins.scan_phase import largest_chunk
 from semistream.joins.spec import JoinSpec
 from semistream.joins.state_file import JoinState, State
-from semistream.joins.stored_types import has_strings
 from semistream.joins.stream_buffer import StreamBuffer
 from semistream.joins.stream_probing import PROBE_ROWS, probe, step_rows
 from semistream.joins.stream_table.by_partition import PARTITION_BYTES, ByPartition, Visit
@@ -132,17 +131,10 @@ class Elevatorjoin(SemiStreamJoin):
         self.filter = KeyFilter(self.master, max(parameters.filter_bits, 0))
         self.arena.reserve("filter", self.filter.size)
         self.pool = self.arena.free  # bytes that H_S and H_R share
-        self.v_r, schema = cached_bytes(self.spec), self.spec.fetched_schema
-        most = int(
-            min(self.pool // MasterCache.bytes_per_tuple(schema, 0), self.master.tuple_count)
-        )
+        self.v_r = cached_bytes(self.spec)
+        self.h_r = self.held = MasterCache.within(self.spec, self.pool)
+        most = self.h_r.most_tuples - 1
         self.most_cached = min(parameters.cache_tuples or most, most)
-        self.h_r = MasterCache(
-            schema,
-            most + 1,
-            self.pool // MasterCache.ENTRY + 1,
-            self.pool if has_strings(schema) else 0,
-        )
         all_of_r = self.master.tuple_count * (self.v_r + MasterCache.ENTRY)
         self.whole = (
             all_of_r <= self.h_r.room(self.pool * (1 - LEAST_H_S))
@@ -157,11 +149,6 @@ class Elevatorjoin(SemiStreamJoin):
         self.arena.reserve("H_R", 0)
         self._require(self.h_s.least_bytes, self.pool * (1 - LEAST_H_S))
 
-    @property
-    def cached(self) -> int:
-        """Master tuples in H_R."""
-        return self.h_r.tuples
-
     # The outer loop
 
     def _take(self, batch: pa.RecordBatch, codes: np.ndarray) -> Iterator[JoinOutput]:
@@ -174,7 +161,7 @@ class Elevatorjoin(SemiStreamJoin):
             self._missed = max(len(misses) / len(keys), self._missed / 2, 1 / PROBE_ROWS)
             if len(misses) and self.h_r.tuples == self.master.tuple_count:
                 self.stats.cache_hits += len(misses)  # H_R holds all of R, so R lacks their keys
-                yield from self.output.unmatched(tuples.take(pa.array(misses)).columns, NO_MATCH)
+                yield from self.output.absent(tuples, misses)
             elif len(misses):
                 yield from self._add(tuples, keys, misses, arrived)
             at += number
@@ -188,8 +175,7 @@ class Elevatorjoin(SemiStreamJoin):
             absent, rejected = buffer.look_up(self.master), buffer.reject(self.filter)
             self.stats.cache_hits += len(rejected)
             for rows in (absent, rejected):
-                if len(rows):
-                    yield from self.output.unmatched(batch.take(pa.array(rows)).columns, NO_MATCH)
+                yield from self.output.absent(batch, rows)
             full = yield from fill(self.h_s, buffer, self.output)
         while full:
             yield from self.iterate()

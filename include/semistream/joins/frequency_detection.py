@@ -85,8 +85,8 @@ class FrequentTuples(Part):
     period.
     """
 
-    def __init__(self, spec: JoinSpec, arena: Arena, h_r: int, threshold: int):
-        self.spec = spec
+    def __init__(self, spec: JoinSpec, arena: Arena, parameters: FrequencyParameters):
+        self.spec, h_r = spec, parameters.cache_tuples
         v, strings = cached_bytes(spec) + MasterCache.ENTRY, has_strings(spec.fetched_schema)
         self.places = min(h_r, max(spec.master.tuple_count, 1))
         if strings:  # with the switching buffer no more than a heap
@@ -104,9 +104,14 @@ class FrequentTuples(Part):
             )
         arena.reserve("H_R", self.size)
         places = self.places + self.switch
-        self.cache = MasterCache(spec.fetched_schema, places, places, self.size if strings else 0)
-        self.threshold, self.evictions = threshold, 0
+        self.cache = MasterCache(spec.fetched_schema, places, places, self.size)
+        self.threshold, self.evictions = parameters.threshold, 0
         self.least = 0.0  # the frequency per tuple that a new value must exceed
+
+    @property
+    def tuples(self) -> int:
+        """Master tuples in H_R, without the switching buffer."""
+        return self.cache.tuples
 
     def detect(self, partition: DiskPartition | Slice, f: np.ndarray) -> None:
         """Switch the frequent tuples of a partition into H_R. f: int32[n], the matches of each
@@ -163,11 +168,7 @@ class FrequentTuples(Part):
         # np.isin would make a set of all staged keys, which may be many more than `keys`
         staged = KeyTable(keys).find(self.cache.staged.keys)
         new[staged[staged >= 0]] = False
-        master = self.spec.master
-        if not (master.unique and master.keys.exact):  # equal codes are one value to H_R
-            ranges = master.partitions_of(keys)
-            new &= ranges[:, 1] - ranges[:, 0] == 1
-        return new
+        return new & self.spec.in_one_partition(keys)
 
     def _exchange(self, new: Frequent = NONE, size: np.ndarray = NONE.f) -> np.ndarray:
         """Move the switching buffer into H_R, and evict the least frequent values that no longer

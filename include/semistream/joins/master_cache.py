@@ -12,7 +12,7 @@ from semistream.joins.arena import mapped, release
 from semistream.joins.disk_partition import tuples_of
 from semistream.joins.key_table import TABLE_BYTES, build, count_by, find, places
 from semistream.joins.master_cache_kernels import UNKNOWN
-from semistream.joins.output import Pairs, portions
+from semistream.joins.output import Pairs, pairs_of
 from semistream.joins.selection import most_frequent, slices
 from semistream.joins.spec import JoinSpec
 from semistream.joins.stored_types import has_strings, variable_bytes
@@ -85,6 +85,14 @@ class MasterCache:
         self.index()
 
     @classmethod
+    def within(cls, spec: JoinSpec, size: int) -> MasterCache:
+        """Create a cache of R's tuples for at most `size` bytes. One tuple and one value more have
+        slots than fit."""
+        slots = size // cls.bytes_per_tuple(spec.fetched_schema, 0)
+        most = int(min(slots, spec.master.tuple_count))
+        return cls(spec.fetched_schema, most + 1, size // cls.ENTRY + 1, size)
+
+    @classmethod
     def bytes_per_tuple(cls, schema: pa.Schema, strings: float) -> float:
         return cls.LINK + TupleStore.slot_bytes(schema) + strings
 
@@ -150,12 +158,9 @@ class MasterCache:
         return firsts, counts, hits
 
     def pairs(self, firsts: np.ndarray, counts: np.ndarray) -> Pairs:
-        """Yield (rows, tuples of H_R) in portions. Each row has counts[row] tuples, the first of
+        """Return (rows, tuples of H_R) in portions. Each row has counts[row] tuples, the first of
         which is firsts[row]."""
-        for first, last, total in portions(counts):
-            rows, slots = np.empty(total, np.int64), np.empty(total, np.int64)
-            kernels.pairs(first, last, firsts, counts, self.tnext, rows, slots)
-            yield rows, slots
+        return pairs_of(counts, kernels.pairs, firsts, counts, self.tnext)
 
     # The switching buffer
 

@@ -4,8 +4,8 @@ place."""
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -143,6 +143,11 @@ class Output:
         self._left_at_once(len(stream[0]))
         yield from self._rejected(stream, reason)
 
+    def absent(self, batch: pa.RecordBatch, rows: np.ndarray) -> Iterator[JoinOutput]:
+        """Yield these rows of a batch, int64[n], as unmatched: R is known to lack their keys."""
+        if len(rows):
+            yield from self.unmatched(batch.take(pa.array(rows)).columns, NO_MATCH)
+
     def _rejected(self, stream: list[pa.Array], reason: str) -> Iterator[JoinOutput]:
         """Yield batches of stream tuples that have no match."""
         count = len(stream[0])
@@ -247,3 +252,13 @@ def portions(counts: np.ndarray, most: int = OUTPUT_ROWS) -> Iterator[tuple[int,
         if total:
             yield first, last, total
         first, done = last, int(ends[last - 1])
+
+
+def pairs_of(counts: np.ndarray, fill: Callable[..., None], *arrays: Any) -> Pairs:
+    """Yield the matches of master tuples, a portion at a time. counts: int32[n], the matches of
+    each of n rows; fill: a kernel that gets a portion's first and last row, the arrays, and two
+    arrays int64[matches] that it fills."""
+    for first, last, total in portions(counts):
+        rows, tuples = np.empty(total, np.int64), np.empty(total, np.int64)
+        fill(first, last, *arrays, rows, tuples)
+        yield rows, tuples

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from semistream.joins.master_cache import MasterCache
 from semistream.joins.master_cache_kernels import UNKNOWN
-from semistream.joins.output import NO_MATCH, JoinOutput, Output
+from semistream.joins.output import JoinOutput, Output
 
 PROBE_ROWS, LEAST_PROBED = 65_536, 1024  # stream tuples per step, at most and at least
 
@@ -53,6 +53,5 @@ def probe(
     output.statistics.paper_times.answer(hits)
     output.matched_at_once(int(matched.sum()))
     absent = np.flatnonzero((firsts != UNKNOWN) & ~matched)
-    if len(absent):
-        yield from output.unmatched(batch.take(pa.array(absent)).columns, NO_MATCH)
+    yield from output.absent(batch, absent)
     return np.flatnonzero(firsts == UNKNOWN)

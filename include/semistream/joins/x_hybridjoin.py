@@ -43,17 +43,15 @@ import pyarrow as pa
 from pydantic import Field
 
 from semistream.joins.admission import fill
-from semistream.joins.contract import SemiStreamJoin
-from semistream.joins.index_phase import Indexed, IndexReader
+from semistream.joins.index_phase import Indexed, IndexParameters
 from semistream.joins.non_swappable import NonSwappablePart
-from semistream.joins.output import NO_MATCH, JoinOutput
+from semistream.joins.output import JoinOutput
 from semistream.joins.spec import JoinSpec
 from semistream.joins.stream_buffer import StreamBuffer
 from semistream.joins.stream_table.by_key import APPEND_ROWS, EVERYWHERE, ByKey, Span
-from semistream.settings import Settings
 
 
-class XHybridjoinParameters(Settings):
+class XHybridjoinParameters(IndexParameters):
     disk_tuples: int = Field(
         0,
         ge=0,
@@ -61,7 +59,7 @@ class XHybridjoinParameters(Settings):
     )
 
 
-class XHybridjoin(Indexed, SemiStreamJoin):
+class XHybridjoin(Indexed):
     """The operator of X-HYBRIDJOIN: many-to-many, with an index; l = k. M = 2 k v_P + alpha [M - 2
     k v_P] + (1 - alpha)[M - 2 k v_P], Eq. 1."""
 
@@ -69,28 +67,19 @@ class XHybridjoin(Indexed, SemiStreamJoin):
 
     def __init__(self, spec: JoinSpec, parameters: XHybridjoinParameters, d_n: int | None = None):
         """Open the join. d_n: d_N, if it differs from d_S (Tuned X-HYBRIDJOIN)."""
-        super().__init__(spec.with_disk_buffer(parameters.disk_tuples), parameters)
-        self.index = IndexReader(self.spec)
+        super().__init__(spec, parameters, "swappable part")
         self.h_s = ByKey(self.layout, self.master.partition_count)
-        self.arena.reserve("swappable part", self.master.partition_bytes)
-        self.non_swappable = NonSwappablePart(
+        self.non_swappable = self.held = NonSwappablePart(
             self.spec, self.arena, self.master.partition_tuples if d_n is None else d_n
         )
         self.parts = (self.index, self.non_swappable)
         self._require(self.h_s.least_bytes, self.arena.free)
 
-    @property
-    def cached(self) -> int:
-        """Master tuples in the non-swappable part."""
-        return self.non_swappable.tuples
-
     def _take(self, batch: pa.RecordBatch, codes: np.ndarray) -> Iterator[JoinOutput]:
         for first in range(0, len(codes), APPEND_ROWS):
             tuples = batch.slice(first, APPEND_ROWS)
             buffer = StreamBuffer(self.layout, tuples, codes[first : first + APPEND_ROWS])
-            absent = buffer.look_up(self.master)
-            if len(absent):
-                yield from self.output.unmatched(tuples.take(pa.array(absent)).columns, NO_MATCH)
+            yield from self.output.absent(tuples, buffer.look_up(self.master))
             self.non_swappable.note(buffer.codes[buffer.rows])
             # READ stream tuples until H_S is full
             while (yield from fill(self.h_s, buffer, self.output)):

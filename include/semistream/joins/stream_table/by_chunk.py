@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from semistream.joins import tuple_store_kernels as heap_kernels
 from semistream.joins.arena import mapped, release
-from semistream.joins.output import Pairs, Removed, portions
+from semistream.joins.output import Pairs, Removed, pairs_of
 from semistream.joins.spec import JoinSpec
 from semistream.joins.stream_buffer import StreamBuffer, StreamLayout
 from semistream.joins.stream_table import by_chunk_kernels as kernels
@@ -209,15 +209,9 @@ class ByChunk(StreamTable):
         return Found(found, counts, total)
 
     def pairs(self, found: Found) -> Pairs:
-        """Yield the matches as (master rows, slots)."""
-        if not found.total:
-            return
-        for first, last, total in portions(found.counts):
-            rows, slots = np.empty(total, np.int64), np.empty(total, np.int64)
-            kernels.pairs(
-                first, last, found.first, self.same, self.oldest, self.capacity, rows, slots
-            )
-            yield rows, slots
+        """Return the matches as (master rows, slots), in portions."""
+        ring = self.same, self.oldest, self.capacity
+        return pairs_of(found.counts, kernels.pairs, found.first, *ring)
 
     def frequent(self, present: int, absent: int, most: int) -> tuple[np.ndarray, np.ndarray, int]:
         """Find join values with at least `present` waiting tuples, and values with at least

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from semistream.joins import tuple_store_kernels as heap_kernels
 from semistream.joins.arena import mapped, release
-from semistream.joins.output import Pairs, Removed, portions
+from semistream.joins.output import Pairs, Removed, pairs_of
 from semistream.joins.spec import JoinSpec
 from semistream.joins.stream_buffer import StreamBuffer, StreamLayout
 from semistream.joins.stream_table import by_key_kernels as kernels
@@ -187,11 +187,8 @@ class ByKey(StreamTable):
         return FoundKeys(found, counts, met[:n])
 
     def pairs(self, found: FoundKeys) -> Pairs:
-        """Yield the matches as (master rows, slots)."""
-        for first, last, total in portions(found.counts):
-            rows, slots = np.empty(total, np.int64), np.empty(total, np.int64)
-            kernels.pairs(first, last, found.first, self.link, rows, slots)
-            yield rows, slots
+        """Return the matches as (master rows, slots), in portions."""
+        return pairs_of(found.counts, kernels.pairs, found.first, self.link)
 
     # Leaving
 

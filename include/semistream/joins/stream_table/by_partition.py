@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from semistream.joins.arena import mapped, release
-from semistream.joins.output import OUTPUT_BYTES, OUTPUT_ROWS, Pairs, Removed, portions
+from semistream.joins.output import OUTPUT_BYTES, OUTPUT_ROWS, Pairs, Removed, pairs_of
 from semistream.joins.paged_store import PagedStore
 from semistream.joins.spec import JoinSpec
 from semistream.joins.stream_buffer import StreamBuffer, StreamLayout
@@ -64,11 +64,8 @@ class Visit:
         return int(np.count_nonzero(self.matched) - before)
 
     def pairs(self, found: Found) -> Pairs:
-        """Yield the matches as (master rows, tuples of the visit)."""
-        for first, last, total in portions(found.counts):
-            rows, tuples = np.empty(total, np.int64), np.empty(total, np.int64)
-            kernels.pairs(first, last, found.first, self.same, rows, tuples)
-            yield rows, tuples
+        """Return the matches as (master rows, tuples of the visit), in portions."""
+        return pairs_of(found.counts, kernels.pairs, found.first, self.same)
 
 
 class ByPartition(StreamTable):
