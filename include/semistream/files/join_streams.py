@@ -20,12 +20,12 @@ from semistream.files.opening import open_source
 from semistream.files.outputs import JoinSummary, Outputs, Unmatched, check_paths
 from semistream.files.settings import JoinStreams
 from semistream.files.source import Chunk, FileSource
+from semistream.job import SIDES
 from semistream.joins.output import UNPARSABLE
 from semistream.progress import Progress, silent
 from semistream.stream_joins import (
     LEFT,
     RIGHT,
-    SIDES,
     Propagated,
     StreamJoinOutput,
     StreamStreamJoin,

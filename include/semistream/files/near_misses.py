@@ -16,7 +16,6 @@ import pyarrow.compute as pc
 
 from semistream.column_format import ColumnFormat
 from semistream.files.formats import prepared
-from semistream.keys import canonical
 from semistream.master.snapshot import SnapshotRelation
 from semistream.reasons import Reason
 
@@ -165,7 +164,7 @@ def near_misses(keys: pa.RecordBatch, relation: SnapshotRelation) -> NearMisses 
     """
     kinds = relation.keys.types
     texts = [i for i, kind in enumerate(kinds) if pa.types.is_string(kind)]
-    columns = [canonical(column, kind) for column, kind in zip(keys.columns, kinds, strict=True)]
+    columns = relation.keys.canonical(keys.columns)
     distinct = _distinct(columns) if comparable(kinds) else []
     count = min(len(distinct), SAMPLE)
     sample = [distinct[i * len(distinct) // count] for i in range(count)]
@@ -253,10 +252,7 @@ def _candidates(
             if time.monotonic() - began > SECONDS or len(found) > CANDIDATES:
                 break
             read = r.read(partition, r.keys.master)
-            columns = [
-                canonical(read.column(name), kind)
-                for name, kind in zip(r.keys.master, wanted.kinds, strict=True)
-            ]
+            columns = r.keys.canonical(read.column(name) for name in r.keys.master)
             near = pc.is_in(
                 _skeletons(columns, lambda i, column: _in_form_if_needed(column, forms[i]), forms),
                 sought,

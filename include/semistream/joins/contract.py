@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semistream.errors import ConfigError, StateError
+from semistream.errors import ConfigError
 from semistream.joins.arena import Arena
 from semistream.joins.output import NULL_KEY, JoinOutput, Output
 from semistream.joins.spec import JoinSpec
@@ -130,17 +130,7 @@ class SemiStreamJoin(ABC):
     def restore(self, state: JoinState, *changes: JoinState) -> None:
         """Restore a new operator from snapshots of one that was opened with the same settings: a
         whole snapshot and the changes after it. Raises StateError when the settings differ."""
-        mine, theirs = self.spec.identity(), state.values.get("identity", {})
-        wrong = [
-            f"{k} is {theirs.get(k)!r} there and {v!r} here"
-            for k, v in mine.items()
-            if theirs.get(k) != v
-        ]
-        if wrong:
-            raise StateError(
-                f"the saved state is of another join: {'; '.join(wrong)}. Go on with "
-                "the former settings until the join is drained, then change them."
-            )
+        state.check_identity(self.spec.identity())
         self._restore(state, *changes)
         now, last = time.time(), (state, *changes)[-1].values
         came = last.get("came", (now, now))  # older states lack this

@@ -9,13 +9,12 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from semistream.joins.spec import JoinSpec
 from semistream.joins.statistics import JoinStatistics
 from semistream.joins.stored_types import has_strings
 from semistream.joins.tuple_store import TupleStore
-from semistream.keys import canonical
+from semistream.keys import equal_keys
 
 NO_MATCH, NULL_KEY, UNPARSABLE = "no_match", "null_key", "unparsable"  # why a tuple is unmatched
 # the most rows of one batch of output, and about the most bytes
@@ -184,11 +183,9 @@ class Output:
         keys = self.spec.keys
         if keys.exact:
             return stream, master, tuples
-        same = np.ones(len(stream[0]), bool)
-        for s, m, kind in zip(keys.stream, keys.master, keys.types, strict=True):
-            left = canonical(stream[self.spec.stream.get_field_index(s)], kind)
-            right = canonical(master[self.spec.fetched.index(m)], kind)
-            same &= pc.equal(left, right).to_numpy(zero_copy_only=False)
+        left = (stream[self.spec.stream.get_field_index(c)] for c in keys.stream)
+        right = (master[self.spec.fetched.index(c)] for c in keys.master)
+        same = equal_keys(keys.canonical(left), keys.canonical(right))
         if same.all():
             return stream, master, tuples
         keep = pa.array(same)

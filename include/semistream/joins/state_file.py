@@ -61,6 +61,21 @@ class JoinState:
     whole: bool = True
     linked: dict[str, Path] = field(default_factory=dict)
 
+    def check_identity(self, identity: dict[str, Any]) -> None:
+        """Check that an operator with this identity may continue from the state. Raises StateError
+        when the settings differ."""
+        saved = self.values.get("identity", {})
+        wrong = [
+            f"{k} is {saved.get(k)!r} there and {v!r} here"
+            for k, v in identity.items()
+            if saved.get(k) != v
+        ]
+        if wrong:
+            raise StateError(
+                f"the saved state is of another join: {'; '.join(wrong)}. Go on with "
+                "the former settings until the join is drained, then change them."
+            )
+
     def held(self) -> JoinState:
         """Return a copy in which readers are replaced by tables."""
         return replace(

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from semistream.job import SIDES
 from semistream.stream_joins import kernels
 from semistream.stream_joins.punctuation_tables import (
     CLOSED,
@@ -37,7 +38,7 @@ from semistream.stream_joins.punctuations import (
     exact_columns,
     values_of,
 )
-from semistream.stream_joins.spec import SIDES, StreamJoinSpec
+from semistream.stream_joins.spec import StreamJoinSpec
 
 ANY_BUCKET = -1
 # states of a pid; a hashed constant keeps its pid when it is closed

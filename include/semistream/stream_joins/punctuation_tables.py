@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
+from semistream.keys import equal_keys
 from semistream.stream_joins import kernels
 from semistream.stream_joins.punctuations import Keys
-from semistream.stream_joins.spec import equal_keys
 
 NONE, CLOSED = -1, -2  # in the place of a pid
 

@@ -17,9 +17,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semistream.errors import ConfigError
+from semistream.job import SIDES
 from semistream.joins.stored_types import as_stored
 from semistream.keys import canonical, codes, is_exact
-from semistream.stream_joins.spec import SIDES, StreamJoinSpec
+from semistream.stream_joins.spec import StreamJoinSpec
 
 LEAST, MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max  # codes
 Interval = tuple[Any, Any]
@@ -252,7 +253,7 @@ def _constants(spec: StreamJoinSpec, side: int, batch: pa.RecordBatch) -> Keys:
         )
     schema = pa.schema([spec.schemas[side].field(c) for c in columns])
     stored = as_stored(batch.select(list(columns)), schema)
-    arrays = [canonical(a, k) for a, k in zip(stored.columns, spec.keys.types, strict=True)]
+    arrays = spec.keys.canonical(stored.columns)
     code, valid = codes(arrays, spec.keys.types)
     if valid.all():
         return Keys(code, arrays)

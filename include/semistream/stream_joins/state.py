@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from semistream.errors import NotEnoughMemory
+from semistream.job import SIDES
 from semistream.joins.arena import Arena
 from semistream.joins.output import OUTPUT_BYTES, OUTPUT_ROWS
 from semistream.joins.state_file import JoinState
@@ -26,7 +27,7 @@ from semistream.stream_joins.disk import ATS, CODE, MARKS, Block, DiskPortion, M
 from semistream.stream_joins.disk_join import Blocks, HeldTuples, Leftover
 from semistream.stream_joins.kernels import BUCKETS, CHANGED, DEAD, NEVER
 from semistream.stream_joins.memory import Directory, TupleLog
-from semistream.stream_joins.spec import LEFT, RIGHT, SIDES, StreamJoinSpec
+from semistream.stream_joins.spec import LEFT, RIGHT, StreamJoinSpec
 
 # parts of M: held by a disk join; freed by a relocation; garbage that is left alone
 DISK_SHARE, FREED_SHARE, GARBAGE_SHARE = 16, 4, 16
