@@ -360,9 +360,10 @@ class PJoin(StreamStreamJoin):
 
     def _keys(self, side: int, tuples: Tuples, rows: np.ndarray) -> Keys:
         """Return the keys of a side's tuples in memory or on disk. rows: int64[n]."""
-        columns = () if self.spec.keys.exact else self.spec.key_columns(side)
-        values = self.spec.keys.canonical(tuples.column(c, rows) for c in columns)
-        return Keys(tuples.code[rows], values)
+        if self.spec.keys.exact:
+            return Keys(tuples.code[rows], [])
+        columns = (tuples.column(c, rows) for c in self.spec.key_columns(side))
+        return Keys(tuples.code[rows], self.spec.keys.canonical(columns))
 
     def disk_join(self) -> Iterator[StreamJoinOutput]:
         yield from super().disk_join()
