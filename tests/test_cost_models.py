@@ -236,7 +236,7 @@ class TestEquations:
 
     def test_ssij(self):
         # 5 bytes a block of R; 4 places of 100 * (100 + 20) + 1 bytes
-        assert ssij.memory(m=100_000, d=100, v_r=120, n=50, places=4, v_h=100, v_e=20) == {
+        assert ssij.memory(m=100_000, d=100, v_r=120, n=50, capacity=4, v_h=100, v_e=20) == {
             "disk buffer": 12_000,
             "utility counters": 250,
             "block cache": 48_004,

@@ -304,11 +304,11 @@ def _check_header(side: str, path: Path, text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError:
-        shown = text.encode(errors="surrogateescape").decode(errors="backslashreplace")
+        readable = text.encode(errors="surrogateescape").decode(errors="backslashreplace")
         raise ConfigError(
             side,
             "must have a header line in UTF-8",
-            f"{path}: {shown[:200]}",
+            f"{path}: {readable[:200]}",
             "Convert the file, for instance: iconv -f LATIN1 -t UTF-8 IN > OUT.",
         ) from None
 

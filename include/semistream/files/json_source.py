@@ -302,15 +302,15 @@ class _Objects(NamedTuple):
         return {i: _why(self.text(i)) for i in np.flatnonzero(~self.good).tolist()}
 
     def has(self, name: str) -> bool:
-        return any((self.kind[:, k] != MISSING)[self.good].any() for k in self._places(name))
+        return any((self.kind[:, k] != MISSING)[self.good].any() for k in self._columns_of(name))
 
     def values_of(self, name: str) -> int:
         return sum(
             int((~np.isin(self.kind[:, k], (MISSING, NOTHING)))[self.good].sum())
-            for k in self._places(name)
+            for k in self._columns_of(name)
         )
 
-    def _places(self, name: str) -> list[int]:
+    def _columns_of(self, name: str) -> list[int]:
         count = self.kind.shape[1]
         return [k for k, n in enumerate(self.keys.spellings.values()) if n == name and k < count]
 
@@ -318,7 +318,7 @@ class _Objects(NamedTuple):
         """Return the values of a key. If a key occurs twice in an object, the last value counts."""
         at, until = np.zeros(self.number, np.int32), np.zeros(self.number, np.int32)
         kind = np.zeros(self.number, np.uint8)
-        for k in self._places(name):
+        for k in self._columns_of(name):
             later = (
                 self.good
                 & (self.kind[:, k] != MISSING)
@@ -350,16 +350,16 @@ def _texts(data: np.ndarray, at: np.ndarray, until: np.ndarray, present: np.ndar
     )
 
 
-def _unescape(cells: list[bytes | None], places: list[int]) -> list[int]:
+def _unescape(cells: list[bytes | None], positions: list[int]) -> list[int]:
     """Replace escape sequences in strings by their meaning. Return the positions of strings with
     invalid ones, which become null."""
     broken = []
     try:
-        meant = json.loads(b'["' + b'","'.join(cells[i] or b"" for i in places) + b'"]')
+        meant = json.loads(b'["' + b'","'.join(cells[i] or b"" for i in positions) + b'"]')
         encoded = [text.encode() for text in meant]
     except ValueError:
         encoded = []
-    for n, i in enumerate(places):
+    for n, i in enumerate(positions):
         try:
             cells[i] = (
                 encoded[n] if encoded else json.loads(b'"' + (cells[i] or b"") + b'"').encode()

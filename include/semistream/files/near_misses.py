@@ -66,16 +66,16 @@ class SampledKeys:
         """Draw some of these tuples, and add the keys of the drawn ones that matched no master row.
         unmatched: stream tuples as an operator returns them, with the reason in the last column."""
         before, self._seen = self._seen, self._seen + unmatched.num_rows
-        places = list[int]()
+        positions = list[int]()
         while self._next < self._seen:
-            places.append(self._next - before)
+            positions.append(self._next - before)
             self._next += (
                 int(self._random.integers(1, 2 * self._distance)) if self._distance > 1 else 1
             )
-        if not places:
+        if not positions:
             return
         *keys, reasons = (
-            unmatched.column(i).take(pa.array(places))
+            unmatched.column(i).take(pa.array(positions))
             for i in (*self._columns, unmatched.num_columns - 1)
         )
         drawn = pa.RecordBatch.from_arrays(keys, names=self._names)
@@ -128,10 +128,10 @@ class NearMisses:
             for column, forms in self.forms.items()
         ]
         # the two texts of an example look the same where only their Unicode form differs
-        shown = (
+        written = (
             ascii if any("unicode" in f.setting for of in self.forms.values() for f in of) else repr
         )
-        one, other = (shown(key[0] if len(key) == 1 else key) for key in self.example)
+        one, other = (written(key[0] if len(key) == 1 else key) for key in self.example)
         part = (
             ""
             if self.rows >= self.of

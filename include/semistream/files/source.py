@@ -197,12 +197,12 @@ class FileSource(ABC):
         lines = np.delete(raw.lines, list(wrong)) if wrong else raw.lines
         return Chunk(rows, sorted(raw.rejected + rejected, key=lambda r: r.line), lines)
 
-    def _ids(self, raw: Raw, places: list[int]) -> list[str | None]:
+    def _ids(self, raw: Raw, positions: list[int]) -> list[str | None]:
         """Return the ids of the rows at these positions, as ``identify`` writes them; None for a
         row whose id cannot be read."""
         if self.identify is None or not self.id_columns:
-            return [None] * len(places)
-        rows = raw.rows.select(self.id_columns).take(pa.array(places, pa.int64()))
+            return [None] * len(positions)
+        rows = raw.rows.select(self.id_columns).take(pa.array(positions, pa.int64()))
         formats = self.reading.formats
         cells = [
             cast_cells(

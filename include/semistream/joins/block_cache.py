@@ -37,10 +37,10 @@ class BlockCache(Part):
         self.utility, self.cached = np.zeros(n, np.float32), np.zeros(n, bool)
         arena.reserve("utility counters", n * self.BLOCK)
         block_bytes = int(d * (cached_bytes(spec) + MasterCache.ENTRY + self.ENTRY)) + 1
-        self.places = min(int(share * arena.free / block_bytes), n)
-        self.size = self.places * block_bytes
+        self.capacity = min(int(share * arena.free / block_bytes), n)
+        self.size = self.capacity * block_bytes
         arena.reserve("block cache", self.size)
-        tuples = max(self.places, 1) * d
+        tuples = max(self.capacity, 1) * d
         self.cache = MasterCache(spec.fetched_schema, tuples, tuples, self.size)
         self.block_of = mapped(tuples, np.int32)  # the block of each entry of the cache
         self._entering: set[int] = set()
@@ -79,7 +79,7 @@ class BlockCache(Part):
         then caches the latter."""
         held = np.flatnonzero(self.cached)
         either = np.concatenate([held, plan[~self.cached[plan]]])
-        best = either[np.argsort(-self.utility[either], kind="stable")[: self.places]]
+        best = either[np.argsort(-self.utility[either], kind="stable")[: self.capacity]]
         self._entering = set(best[~self.cached[best]].tolist())
         stays = np.zeros(len(self.cached), bool)
         stays[best] = True

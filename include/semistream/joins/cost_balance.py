@@ -157,10 +157,10 @@ class CostBalance:
         size = m * h_r.slot + h_r.ENTRY
         if len(chosen) and self.strings:
             size = size + np.bincount(group, variable_bytes(partition.payload)[rows], len(keys))
-        places = self.most_cached - h_r.tuples - h_r.staged.tuples
+        most = self.most_cached - h_r.tuples - h_r.staged.tuples
         fit = min(
             np.searchsorted(np.cumsum(size[chosen]), h_r.room(budget), side="right"),
-            np.searchsorted(np.cumsum(m[chosen]), places, side="right"),
+            np.searchsorted(np.cumsum(m[chosen]), most, side="right"),
         )
         full, chosen = bool(fit < len(chosen)), chosen[:fit]
         if len(chosen):

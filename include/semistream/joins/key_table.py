@@ -16,8 +16,8 @@ from semistream.joins.intrinsics import prefetch
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 GROUP = 64  # look-ups in progress at once
-PLACES = 2  # places of a table per key
-TABLE_BYTES = 8 * PLACES
+SLOTS_PER_KEY = 2  # of a hash table
+TABLE_BYTES = 8 * SLOTS_PER_KEY
 
 
 class KeyTable:
@@ -28,7 +28,7 @@ class KeyTable:
 
     def __init__(self, keys: np.ndarray):
         self.keys = keys
-        self._table = np.empty(places(len(keys)), np.int64)
+        self._table = np.empty(table_size(len(keys)), np.int64)
         build(self._table, keys)
 
     def find(self, codes: np.ndarray) -> np.ndarray:
@@ -38,9 +38,9 @@ class KeyTable:
         return out
 
 
-def places(keys: int) -> int:
-    """Return the number of slots of a hash table for `keys` keys."""
-    return PLACES * keys + 2
+def table_size(keys: int) -> int:
+    """Return how many slots a hash table for `keys` keys has."""
+    return SLOTS_PER_KEY * keys + 2
 
 
 @njit(inline="always")

@@ -10,7 +10,7 @@ import pyarrow as pa
 from semistream.joins import master_cache_kernels as kernels
 from semistream.joins.arena import mapped, release
 from semistream.joins.disk_partition import tuples_of
-from semistream.joins.key_table import TABLE_BYTES, build, count_by, find, places
+from semistream.joins.key_table import TABLE_BYTES, build, count_by, find, table_size
 from semistream.joins.master_cache_kernels import UNKNOWN
 from semistream.joins.output import Pairs, pairs_of
 from semistream.joins.selection import most_frequent, slices
@@ -48,7 +48,7 @@ class SwitchingBuffer:
     def __init__(self) -> None:
         self.keys, self.frequencies = np.zeros(0, np.int64), np.zeros(0, np.int64)
         self.counts = np.zeros(0, np.int32)
-        self.owners: list[np.ndarray] = []  # for each tuple, the place of its value
+        self.owners: list[np.ndarray] = []  # for each tuple, the number of its value
         self.tuples = 0
 
     def __len__(self) -> int:
@@ -78,7 +78,7 @@ class MasterCache:
         self._entry = mapped(entries, FIELDS)
         self.ekey, self.efirst = self._entry["key"], self._entry["first"]
         self.ecount, self.efreq = self._entry["count"], self._entry["frequency"]
-        self._table = mapped(places(entries), np.int64)
+        self._table = mapped(table_size(entries), np.int64)
         self.most_tuples = tuples
         self.entries = self.tuples = self.heap_at = 0
         self.staged = SwitchingBuffer()
@@ -134,7 +134,7 @@ class MasterCache:
 
     def index(self) -> None:
         """Build the hash table of the entries."""
-        self.table = self._table[: places(self.entries)]
+        self.table = self._table[: table_size(self.entries)]
         build(self.table, self.keys)
 
     def lacks(self, keys: np.ndarray) -> np.ndarray:
@@ -165,8 +165,8 @@ class MasterCache:
     # The switching buffer
 
     def stage(self, keys: np.ndarray, frequencies: np.ndarray) -> int:
-        """Put join values without their tuples into the switching buffer. Return the place of the
-        first one there."""
+        """Put join values without their tuples into the switching buffer. Return the number of
+        the first one there."""
         first = len(self.staged)
         self.staged.add(keys, frequencies)
         return first
@@ -175,14 +175,14 @@ class MasterCache:
         """Return whether H_R would stay within `budget` bytes with these rows of master tuples
         added."""
         strings = int(variable_bytes(batch)[rows].sum()) if self.store.variable else 0
-        places = self.most_tuples - self.tuples - self.staged.tuples
-        return len(rows) * self.slot + strings <= self.room(budget) and len(rows) <= places
+        most = self.most_tuples - self.tuples - self.staged.tuples
+        return len(rows) * self.slot + strings <= self.room(budget) and len(rows) <= most
 
     def stage_tuples(
         self, batch: pa.RecordBatch, rows: np.ndarray, owners: np.ndarray, budget: float
     ) -> None:
         """Put these rows of master tuples into the switching buffer. owners: int64[rows], the
-        places of their join values.
+        numbers of their join values there.
 
         If they would exceed `budget` bytes, put only those of the values that were staged first, as
         far as they fit.
@@ -190,8 +190,8 @@ class MasterCache:
         if not self.fits(batch, rows, budget):
             best = np.argsort(owners, kind="stable")
             size = np.cumsum(variable_bytes(batch)[rows[best]] + self.slot)
-            places = max(self.most_tuples - self.tuples - self.staged.tuples, 0)
-            best = best[: min(int(np.searchsorted(size, self.room(budget), side="right")), places)]
+            most = max(self.most_tuples - self.tuples - self.staged.tuples, 0)
+            best = best[: min(int(np.searchsorted(size, self.room(budget), side="right")), most)]
             rows, owners = rows[best], owners[best]
         if not len(rows):
             return

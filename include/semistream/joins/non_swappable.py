@@ -40,21 +40,21 @@ class Resident:
 
 
 class NonSwappablePart(Part):
-    """Master tuples that stay in memory, in ``places`` (d_N) places. Of a key it holds all master
+    """At most ``capacity`` (d_N) master tuples that stay in memory. Of a key it holds all master
     tuples or none.
 
     The tuples are loaded once: ``choose`` the keys, ``gather`` their tuples from each partition
     that may hold them, then ``complete``. Until then each key takes 9 bytes more. With unique keys
     the tuples lie in the order of the partitions, as in H_S. Before the choice, ``note`` collects
-    the keys of stream tuples in these places. tuples: how many can be found.
+    the keys of stream tuples in the memory of the key codes. tuples: how many can be found.
     """
 
     def __init__(self, spec: JoinSpec, arena: Arena, d_n: int):
-        self.spec, self.places = spec, min(d_n, spec.master.tuple_count)
-        self.size = int(self.places * resident_bytes(spec))
+        self.spec, self.capacity = spec, min(d_n, spec.master.tuple_count)
+        self.size = int(self.capacity * resident_bytes(spec))
         arena.reserve("non-swappable part", self.size)
-        self.store = TupleStore(spec.fetched_schema, self.places, min(self.size, MOST_HEAP))
-        self._codes, self._owner = mapped(self.places, np.int64), mapped(self.places, np.int32)
+        self.store = TupleStore(spec.fetched_schema, self.capacity, min(self.size, MOST_HEAP))
+        self._codes, self._owner = mapped(self.capacity, np.int64), mapped(self.capacity, np.int32)
         self.slot = 8 + 4 + self.store.width  # bytes of a tuple, its strings aside
         self.tuples = self._gathered = self._heap_at = self._noted = 0
         self.chosen = False
@@ -73,18 +73,18 @@ class NonSwappablePart(Part):
         return (Resident(self, part) for part in slices(self.tuples))
 
     def note(self, keys: np.ndarray) -> None:
-        """Record the keys of stream tuples, int64[n], in the order of arrival, as many as there are
-        places. Does nothing once keys are chosen."""
+        """Record the keys of stream tuples, int64[n], in the order of arrival, at most ``capacity``
+        in all. Does nothing once keys are chosen."""
         if not self.chosen:
-            end = min(self._noted + len(keys), self.places)
+            end = min(self._noted + len(keys), self.capacity)
             self._codes[self._noted : end] = keys[: end - self._noted]
             self._noted = end
 
     @property
     def noted_enough(self) -> bool:
-        """Whether keys are still to be chosen and as many stream tuples have come as there are
-        places."""
-        return not self.chosen and self._noted == self.places
+        """Whether keys are still to be chosen and at least ``capacity`` stream tuples have
+        come."""
+        return not self.chosen and self._noted == self.capacity
 
     def most_frequent(self) -> np.ndarray:
         """Return the noted keys, the most frequent first, int64[n]."""
@@ -122,7 +122,7 @@ class NonSwappablePart(Part):
         piece, first, last = partition.take(rows), self._gathered, self._gathered + len(rows)
         heap_end = self._heap_at + int(variable_bytes(piece).sum())
         if (
-            last > self.places
+            last > self.capacity
             or heap_end > len(self.store.heap)
             or last * self.slot + heap_end > self.size
         ):

@@ -42,7 +42,7 @@ class Algorithm(Entry):
 
     package = "semistream.joins"
     needs_index: bool = False  # reads the partition of a given key
-    own: bool = False  # ours, from no paper
+    published: bool = True  # False: ours, from no paper
     # reaches its rate after one pass over R, and again when the keys drift; other caches need many
     # passes to fill
     warms_up_fast: bool = False
@@ -150,7 +150,7 @@ REGISTRY: dict[str, Algorithm] = {
             "elevatorjoin.ElevatorjoinParameters",
             "our own",
             needs_index=True,
-            own=True,
+            published=False,
             warms_up_fast=True,
         ),
     )

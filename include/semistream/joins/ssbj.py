@@ -57,7 +57,7 @@ from semistream.joins.stream_probing import probe, steps
 
 INCREMENTING, SWITCHING, PHASE_OUT = 1, 2, 0  # rc mod 3
 EVICTION_CYCLES = 10
-CANDIDATE_BYTES = 8 + 4 + 4 + 4 + 6  # key, s_count, |H_S|, staged tuples, 1.5 places in the table
+CANDIDATE_BYTES = 8 + 4 + 4 + 4 + 6  # key, s_count, |H_S|, staged tuples, 1.5 slots of the table
 CANDIDATE_SHARE, LEAST_CANDIDATES = 50, 64  # candidates take a fiftieth of M; there are at least 64
 LEAST_H_S = 0.05  # least share of H_S in the memory that H_S and H_R share
 

@@ -227,14 +227,14 @@ class TupleStore:
             ends = np.cumsum(counts)
             slot, start, length = np.empty((3, ends[-1]), np.uint32)
             parts = [slice(b - n, b) for n, b in zip(counts, ends, strict=True)]
-            for (x, s), own in zip(columns, parts, strict=True):
+            for (x, s), part in zip(columns, parts, strict=True):
                 kernels.within(
-                    x.starts, x.lengths, s, low, low + step, slot[own], start[own], length[own]
+                    x.starts, x.lengths, s, low, low + step, slot[part], start[part], length[part]
                 )
             order = kernels.by_address(start, low, step)
             at = kernels.close(start, length, order, self.heap, at)
-            for (x, _), own in zip(columns, parts, strict=True):
-                x.starts[slot[own]] = start[own]
+            for (x, _), part in zip(columns, parts, strict=True):
+                x.starts[slot[part]] = start[part]
         return at
 
     @property

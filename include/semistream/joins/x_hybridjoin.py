@@ -21,9 +21,8 @@ Deviations, and why:
   The iterations that follow read the partitions of the most frequent keys, and keep these keys'
   tuples for good.
 - Under a bound on waiting H_S may never fill. So the keys are also chosen when the bound makes the
-  join read R, once as many stream tuples have come as the non-swappable part has places. The sample
-  is then the waiting tuples, or, if these are fewer, the first d_N tuples that came; their keys
-  were noted in the places.
+  join read R, once d_N stream tuples have come. The sample is then the waiting tuples, or, if these
+  are fewer, the first d_N tuples that came; their keys were noted in the non-swappable part.
 - So d_N = l v_P / v_R counts tuples, not whole pages, and the non-swappable part holds all master
   tuples of a key or none (many-to-many; the paper assumes unique master keys).
 - The paper's section 3 takes the oldest key out of Q before both parts are probed; its section 5.2
@@ -86,7 +85,7 @@ class XHybridjoin(Indexed):
                 if self.non_swappable.chosen:
                     yield from self.iterate()
                 else:
-                    yield from self._load(self.h_s.most_frequent(self.non_swappable.places))
+                    yield from self._load(self.h_s.most_frequent(self.non_swappable.capacity))
 
     def _load(self, keys: np.ndarray) -> Iterator[JoinOutput]:
         """LOAD the tuples of these keys, the most frequent first, into the non-swappable part. Each
@@ -136,5 +135,5 @@ class XHybridjoin(Indexed):
         if not part.noted_enough:
             return self.iterate()
         return self._load(
-            h_s.most_frequent(part.places) if h_s.live >= part.places else part.most_frequent()
+            h_s.most_frequent(part.capacity) if h_s.live >= part.capacity else part.most_frequent()
         )

@@ -54,11 +54,11 @@ class MemoryRelation(MasterRelation):
             )
             + 8 * self.partition_tuples
         )
-        places = (self._order // self.partition_tuples).astype(np.int32)
+        numbers = (self._order // self.partition_tuples).astype(np.int32)
         self._ranges = np.zeros((len(self._distinct), 2), np.int32)
         if self.tuple_count:
-            self._ranges[:, 0] = np.minimum.reduceat(places, self._firsts)
-            self._ranges[:, 1] = np.maximum.reduceat(places, self._firsts) + 1
+            self._ranges[:, 0] = np.minimum.reduceat(numbers, self._firsts)
+            self._ranges[:, 1] = np.maximum.reduceat(numbers, self._firsts) + 1
 
     def with_partition(self, tuples: int) -> MemoryRelation:
         other = copy.copy(self)

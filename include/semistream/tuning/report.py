@@ -287,9 +287,9 @@ def _dots(plot: Any, points: Sequence[Point], at: Callable[[Point], tuple[float,
     measured = [p for p in points if p.rate]
     dot = {"s": 30, "color": "#cc3311", "label": "measured", "zorder": 4}
     ring = {"s": 110, "facecolors": "none", "edgecolors": "#222", "label": "the model's best"}
-    for shown, style in ((measured, dot), ([p for p in measured if p.best], ring | {"zorder": 5})):
-        if shown:
-            plot.scatter(*_columns([(*at(p), p.rate or 0.0) for p in shown]), **style)
+    for some, style in ((measured, dot), ([p for p in measured if p.best], ring | {"zorder": 5})):
+        if some:
+            plot.scatter(*_columns([(*at(p), p.rate or 0.0) for p in some]), **style)
 
 
 def _rate(algorithm: str, work: Workload, memory: float, costs: Costs, case: SizingInput) -> float:
