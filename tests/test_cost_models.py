@@ -43,7 +43,8 @@ from semistream.master.publish import publish_snapshot
 from semistream.master.snapshot import open_snapshot
 from semistream.sizing import choose, describe, open_join, predict, tune, tune_all
 from semistream.sizing.search import fastest
-from semistream.tuning.calibration import _fit, calibrate
+from semistream.tuning.calibration import calibrate
+from semistream.tuning.cost_fit import fit
 from semistream.workloads.zipf import ZipfKeys
 
 R_T = 60_000
@@ -851,9 +852,9 @@ def test_few_tuples_cost_no_less_than_can_be_told_of_more():
     # noise hides their cost
     few = [{"s": 1.0 - w / 1e3, "w": w, "table": 10.0} for w in (1.0, 2.0)]
     many = [{"s": 1.0 + w / 100, "w": w, "table": 100.0} for w in (50.0, 100.0)]
-    fit = _fit([*few, *many], "s", [], ["w"], [10.0, 100.0])
-    assert fit.steep[0] == pytest.approx((0.01, 0.01), rel=0.01)
-    assert fit.fixed == pytest.approx(1, rel=0.01)
+    found = fit([*few, *many], "s", [], ["w"], [10.0, 100.0])
+    assert found.steep[0] == pytest.approx((0.01, 0.01), rel=0.01)
+    assert found.fixed == pytest.approx(1, rel=0.01)
 
 
 @pytest.mark.slow

@@ -28,7 +28,8 @@ from semistream.errors import ConfigError
 from semistream.joins import REGISTRY
 from semistream.paths import Paths
 from semistream.sizing import open_join, tune
-from semistream.tuning.calibration import CLOCKS, MOST_TUPLES, Clock, Pace, calibrate
+from semistream.tuning.calibration import MOST_TUPLES, calibrate
+from semistream.tuning.stopwatch import CLOCKS, Clock, Pace
 from semistream.workloads import ArrivalTimes
 
 # the search for the memory that a rate needs: most steps; rates this near are equal
