@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from semistream.compiled import njit
+from semistream.compiled import filled, njit
 
 LONGEST = 1 << 20  # bytes that a record with line breaks inside quotes may have
 CR, LF = 13, 10
@@ -98,9 +98,8 @@ def _record(data, i, n, delimiter, quote, escape):
 
 def line_numbers(data: bytes, positions: np.ndarray) -> np.ndarray:
     """Count the line ends (LF, CR, or CR LF) before each position, int64[k], ascending."""
-    out = np.empty(len(positions), np.int64)
-    _line_numbers(np.frombuffer(data, np.uint8), positions.astype(np.int64), out)
-    return out
+    arrays = np.frombuffer(data, np.uint8), positions.astype(np.int64)
+    return filled(_line_numbers, len(positions), np.int64, *arrays)
 
 
 @njit(cache=True)

@@ -7,15 +7,32 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from pydantic import Field
 
 from semistream.joins.arena import Arena, mapped
 from semistream.joins.disk_partition import DiskPartition
+from semistream.joins.index_phase import IndexParameters
 from semistream.joins.master_cache import MasterCache, cached_bytes
 from semistream.joins.output import JoinOutput, Output
 from semistream.joins.spec import JoinSpec
 from semistream.joins.state_file import Part
 from semistream.joins.stream_buffer import StreamBuffer, StreamLayout
 from semistream.joins.stream_probing import probe
+
+
+class BlockCacheParameters(IndexParameters):
+    """The parameters of a join with a block cache: SSIJ and the partition-based join."""
+
+    disk_tuples: int = Field(
+        0, ge=0, description="d, master tuples of a block; 0: chosen from M by the cost model"
+    )
+    cache_share: float = Field(
+        0.5,
+        ge=0,
+        le=0.9,
+        description="Share of the memory beside the disk buffer that caches blocks",
+    )
+
 
 FADE = 0.9  # the share of a block's utility that remains when blocks are chosen anew
 

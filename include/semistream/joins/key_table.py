@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from semistream.compiled import njit
+from semistream.compiled import filled, njit
 from semistream.joins.intrinsics import prefetch
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -33,9 +33,7 @@ class KeyTable:
 
     def find(self, codes: np.ndarray) -> np.ndarray:
         """Return the index of each code among the keys, or -1, int32[n]."""
-        out = np.empty(len(codes), np.int32)
-        find(codes, self._table, self.keys, out)
-        return out
+        return filled(find, len(codes), np.int32, codes, self._table, self.keys)
 
 
 def table_size(keys: int) -> int:

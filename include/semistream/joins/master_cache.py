@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pyarrow as pa
 
+from semistream.compiled import filled
 from semistream.joins import master_cache_kernels as kernels
 from semistream.joins.arena import mapped, release
 from semistream.joins.disk_partition import tuples_of
@@ -139,9 +140,7 @@ class MasterCache:
 
     def lacks(self, keys: np.ndarray) -> np.ndarray:
         """Return which of these join values, int64[n], are not cached, bool[n]."""
-        out = np.empty(len(keys), np.int32)
-        find(keys, self.table, self.ekey, out)
-        return out < 0
+        return filled(find, len(keys), np.int32, keys, self.table, self.ekey) < 0
 
     def probe(self, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
         """Probe key codes, and count them in the frequencies of their entries. Return (firsts,

@@ -4,7 +4,7 @@ place."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -100,6 +100,13 @@ class RowSize:
             yield slice(first, last)
             first = last
 
+    def cut_pairs(self, pairs: Iterable[tuple[np.ndarray, np.ndarray]]) -> Pairs:
+        """Split pairs of row numbers, each (int64[n], int64[n]), into portions that give at most
+        ``rows`` rows."""
+        for one, other in pairs:
+            for part in self.cut(len(one)):
+                yield one[part], other[part]
+
 
 class Output:
     """The output batches of one join, counted in its statistics."""
@@ -132,10 +139,8 @@ class Output:
         return JoinOutput(joined, self._nothing[1])
 
     def cut(self, pairs: Pairs) -> Pairs:
-        """Yield the pairs in portions whose joined rows take at most about OUTPUT_BYTES."""
-        for master, stream in pairs:
-            for part in self._pair.cut(len(stream)):
-                yield master[part], stream[part]
+        """Split pairs into portions whose joined rows take about OUTPUT_BYTES at most."""
+        return self._pair.cut_pairs(pairs)
 
     def unmatched(self, stream: list[pa.Array], reason: str) -> Iterator[JoinOutput]:
         """Yield batches of stream tuples that leave at once, without a match."""

@@ -40,11 +40,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pydantic import Field
 
 from semistream.joins.admission import fill
-from semistream.joins.block_cache import FADE, BlockCache
-from semistream.joins.index_phase import Indexed, IndexParameters
+from semistream.joins.block_cache import FADE, BlockCache, BlockCacheParameters
+from semistream.joins.index_phase import Indexed
 from semistream.joins.output import JoinOutput
 from semistream.joins.spec import JoinSpec
 from semistream.joins.state_file import JoinState, State
@@ -55,25 +54,13 @@ from semistream.joins.stream_table.snapshots import Snapshots
 CHOICES = 8  # how often per pass over R the partitions to cache are chosen
 
 
-class PartitionJoinParameters(IndexParameters):
-    disk_tuples: int = Field(
-        0, ge=0, description="d, master tuples of a partition; 0: chosen from M by the cost model"
-    )
-    cache_share: float = Field(
-        0.5,
-        ge=0,
-        le=0.9,
-        description="Share of the memory beside the disk buffer that holds partitions",
-    )
-
-
 class PartitionJoin(Indexed):
     """The operator of the partition-based join: many-to-many, with an index. M = disk buffer +
     partitions in memory and their counters + waiting area."""
 
     h_s: ByPartition
 
-    def __init__(self, spec: JoinSpec, parameters: PartitionJoinParameters):
+    def __init__(self, spec: JoinSpec, parameters: BlockCacheParameters):
         super().__init__(spec, parameters)
         self.blocks = self.held = BlockCache(self.spec, self.arena, parameters.cache_share)
         self.parts = (self.blocks, self.index)

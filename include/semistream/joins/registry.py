@@ -129,7 +129,7 @@ REGISTRY: dict[str, Algorithm] = {
             "ssij",
             "SSIJ",
             "ssij.Ssij",
-            "ssij.SsijParameters",
+            "block_cache.BlockCacheParameters",
             "Bornea, Deligiannakis, Kotidis, Vassalos: Semi-Streamed Index "
             "Join for Near-Real Time Execution of ETL Transformations (2011)",
             needs_index=True,
@@ -138,7 +138,7 @@ REGISTRY: dict[str, Algorithm] = {
             "partition-join",
             "Partition-based join",
             "partition_join.PartitionJoin",
-            "partition_join.PartitionJoinParameters",
+            "block_cache.BlockCacheParameters",
             "Chakraborty, Singh: A Partition-based Approach to Support Streaming Updates over "
             "Persistent Data in an Active Data Warehouse (2009)",
             needs_index=True,

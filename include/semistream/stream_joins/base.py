@@ -319,7 +319,7 @@ class StreamStreamJoin(ABC):
         kept = np.flatnonzero(keep)
         log.store_rows(batch, kept, ats[kept])
         matched = np.zeros(n, np.uint8)
-        for rows, slots in self._cut(other.pairs(found)):
+        for rows, slots in self._pair.cut_pairs(other.pairs(found)):
             mine = [c.take(pa.array(rows)) for c in batch.columns]
             theirs = other.columns(slots)
             pair = (mine, theirs) if side == 0 else (theirs, mine)
@@ -396,21 +396,12 @@ class StreamStreamJoin(ABC):
             yield from self._leftover(left)
 
     def _leftover(self, left: Leftover) -> Iterator[StreamJoinOutput]:
-        for part in self._cut([left.rows]):
+        for part in self._pair.cut_pairs([left.rows]):
             columns = tuple(b.columns(r) for b, r in zip(left.blocks, part, strict=True))
             pair, equal = self._equal(columns)  # type: ignore[arg-type]
             for blocks, rows in zip(left.blocks, part, strict=True):
                 blocks.match(rows if equal is None else rows[equal])
             yield self._joined(pair)
-
-    def _cut(
-        self, pairs: Iterable[tuple[np.ndarray, np.ndarray]]
-    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Split pairs of row numbers into portions, each of which gives one batch of joined rows.
-        pairs: (int64[n], int64[n])."""
-        for one, other in pairs:
-            for part in self._pair.cut(len(one)):
-                yield one[part], other[part]
 
     # The end of the streams
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
+from semistream.compiled import filled
 from semistream.joins.arena import mapped, release
 from semistream.joins.output import OUTPUT_ROWS
 from semistream.joins.stored_types import as_stored
@@ -132,9 +133,8 @@ class TupleLog:
 
     def find(self, codes: np.ndarray) -> np.ndarray:
         """Return the newest slot of each code, or -1, int32[n]."""
-        found = np.empty(len(codes), np.int32)
-        kernels.find(codes, self.side, self.directory.t64, self.directory.t32, found)
-        return found
+        tables = self.directory.t64, self.directory.t32
+        return filled(kernels.find, len(codes), np.int32, codes, self.side, *tables)
 
     def pairs(self, found: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield (rows int64[k], slots int64[k]) in portions: each row i with each slot of the list
@@ -153,18 +153,15 @@ class TupleLog:
     def bucket_counts(self) -> np.ndarray:
         """Return the live tuples of each hash bucket, including the purge buffer,
         int64[BUCKETS]."""
-        counts = np.empty(BUCKETS, np.int64)
-        kernels.bucket_counts(self.code, self.flags, self.end, counts)
-        return counts
+        return filled(kernels.bucket_counts, BUCKETS, np.int64, self.code, self.flags, self.end)
 
     def of_buckets(self, buckets: np.ndarray, counts: np.ndarray) -> np.ndarray:
         """Return the slots of these hash buckets' live tuples, one bucket after the other,
         int32[n]. counts: number of live tuples of each bucket."""
         at = np.full(BUCKETS, -1)
         at[buckets] = np.cumsum(counts) - counts
-        out = np.empty(counts.sum(), np.int32)
-        kernels.bucket_slots(self.code, self.flags, self.end, at, out)
-        return out
+        tuples = self.code, self.flags, self.end
+        return filled(kernels.bucket_slots, counts.sum(), np.int32, *tuples, at)
 
     def columns(self, slots: np.ndarray) -> list[pa.Array]:
         return self.store.get(slots)

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from semistream.compiled import filled
 from semistream.job import SIDES
 from semistream.stream_joins import kernels
 from semistream.stream_joins.punctuation_tables import (
@@ -256,8 +257,7 @@ class PunctuationSet:
         index = self.index
         index["count"][pids], index["arrived"][pids] = 0, arrived
         index["code"][pids], index["constant"][pids], index["state"][pids] = codes, constant, state
-        bucket = np.empty(len(pids), np.int32)
-        kernels.buckets(index["code"][pids], bucket)
+        bucket = filled(kernels.buckets, len(pids), np.int32, index["code"][pids])
         index["bucket"][pids] = np.where(constant, bucket, ANY_BUCKET)
 
     def _home(self, p: Punctuation) -> int | None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from semistream.compiled import filled
 from semistream.errors import NotEnoughMemory
 from semistream.job import SIDES
 from semistream.joins.arena import Arena
@@ -255,8 +256,7 @@ class State:
                     *(at for last, at in disk.history[bucket] if last >= disk.runs[bucket][-1].dts),
                 ]
             )
-        of = np.empty(len(codes), np.int32)
-        kernels.buckets(codes, of)
+        of = filled(kernels.buckets, len(codes), np.int32, codes)
         return (ats > left[of]) & (ats >= met[of])
 
     def compact_disk(self, bucket: int) -> None:

@@ -185,9 +185,6 @@ class ByChunk(StreamTable):
         int64[count]."""
         return (self.oldest + first + np.arange(count, dtype=np.int64)) % max(self.capacity, 1)
 
-    def get(self, tuples: np.ndarray) -> list[pa.Array]:
-        return self.layout.columns(self.key[tuples], self.store.get(tuples))
-
     def mark(self, tuples: np.ndarray) -> int:
         return mark(self.flags, tuples, MATCHED)
 

@@ -151,9 +151,6 @@ class ByKey(StreamTable):
 
     # Probing
 
-    def get(self, tuples: np.ndarray) -> list[pa.Array]:
-        return self.layout.columns(self.key[tuples], self.store.get(tuples))
-
     def mark(self, tuples: np.ndarray) -> int:
         return mark(self.flags, tuples, MATCHED)
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from semistream.compiled import filled
 from semistream.joins.arena import mapped, release
 from semistream.joins.output import OUTPUT_BYTES, OUTPUT_ROWS, Pairs, Removed, pairs_of
 from semistream.joins.paged_store import PagedStore
@@ -219,9 +220,6 @@ class ByPartition(StreamTable):
 
     # Probing
 
-    def get(self, tuples: np.ndarray) -> list[pa.Array]:
-        return self.layout.columns(self.key[tuples], self.store.get(tuples))
-
     def next(self, position: int) -> int:
         """Return the first partition from `position` on for which tuples wait, or -1."""
         return kernels.next_waiting(self.waiting, position)
@@ -339,9 +337,8 @@ class ByPartition(StreamTable):
     def slots(self, first: int, number: np.ndarray) -> np.ndarray:
         """Return the slots of the newest number[i] tuples of each partition first + i, int64[sum of
         number]."""
-        out = np.empty(int(number.sum()), np.int64)
-        kernels.slots_of(first, number, self.width, self.head, self.block, out)
-        return out
+        blocks = self.width, self.head, self.block
+        return filled(kernels.slots_of, int(number.sum()), np.int64, first, number, *blocks)
 
     def newest(self, number: np.ndarray) -> pa.RecordBatchReader:
         """Return the tuples that came last, number[i] of each partition i, as a reader for a

@@ -13,7 +13,7 @@ from semistream.errors import ConfigError
 from semistream.joins.output import OUTPUT_BYTES
 from semistream.joins.spec import JoinSpec
 from semistream.joins.stream_buffer import StreamBuffer, StreamLayout
-from semistream.joins.tuple_store import rows_in
+from semistream.joins.tuple_store import TupleStore, rows_in
 
 NO_LIMIT = 2**62
 SAVED_ROWS = 65_536  # tuples copied for a state at a time
@@ -50,6 +50,8 @@ class StreamTable(ABC):
     `output.Removed`. Their arguments differ by layout.
     """
 
+    key: np.ndarray  # int64[slots], the key code of each waiting tuple
+    store: TupleStore  # their held columns, by slot
     opened = False
     strings = 0.0  # expected bytes of strings in a tuple
     size = 0  # bytes of the table
@@ -91,9 +93,9 @@ class StreamTable(ABC):
         """Set the arrival times of waiting tuples back: they were restored from a state and had
         already waited for these times."""
 
-    @abstractmethod
     def get(self, tuples: np.ndarray) -> list[pa.Array]:
         """Return all stream columns of the tuples in these slots, int64[n]."""
+        return self.layout.columns(self.key[tuples], self.store.get(tuples))
 
     @abstractmethod
     def tables(self) -> dict[str, pa.RecordBatchReader]:
