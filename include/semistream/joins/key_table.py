@@ -155,12 +155,12 @@ def fetch_chains(codes, first, last, head, key, link):
 
 
 @njit(cache=True)
-def count_by(index, counts):
-    """Add 1 to counts[index[i]] for each index that is not negative.
+def count_by(index, counts, by=1):
+    """Add `by` to counts[index[i]] for each index that is not negative.
 
     in      index int32[n] or int64[n]
     in/out  counts, integers[m]
     """
     for i in range(len(index)):
         if index[i] >= 0:
-            counts[index[i]] += 1
+            counts[index[i]] += by

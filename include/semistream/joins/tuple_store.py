@@ -232,7 +232,7 @@ class TupleStore:
                     x.starts, x.lengths, s, low, low + step, slot[part], start[part], length[part]
                 )
             order = kernels.by_address(start, low, step)
-            at = kernels.close(start, length, order, self.heap, at)
+            at = kernels.slide(start, length, self.heap, order, at)
             for (x, _), part in zip(columns, parts, strict=True):
                 x.starts[slot[part]] = start[part]
         return at

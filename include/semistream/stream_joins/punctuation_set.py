@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from semistream.compiled import filled
 from semistream.job import SIDES
+from semistream.joins.key_table import count_by
 from semistream.stream_joins import kernels
 from semistream.stream_joins.punctuation_tables import (
     CLOSED,
@@ -317,7 +318,7 @@ class PunctuationSet:
     def count(self, pids: np.ndarray, by: int) -> None:
         """Add `by` to the counts of punctuations. pids: int32[n], of tuples that entered the index
         or left the state; negative ones are ignored."""
-        kernels.add_at(self.index["count"], pids, by)
+        count_by(pids, self.index["count"], by)
 
     # Propagation
 

@@ -15,8 +15,8 @@ from semistream.joins.output import Pairs, Removed, pairs_of
 from semistream.joins.spec import JoinSpec
 from semistream.joins.stream_buffer import StreamBuffer, StreamLayout
 from semistream.joins.stream_table import by_chunk_kernels as kernels
-from semistream.joins.stream_table.flags import MATCHED, mark
 from semistream.joins.stream_table.interface import NO_LIMIT, SAVED_ROWS, Ages, Found, StreamTable
+from semistream.joins.stream_table.shared_kernels import MATCHED, mark
 from semistream.joins.tuple_store import MOST_HEAP, TupleStore
 
 

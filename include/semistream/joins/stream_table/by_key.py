@@ -22,8 +22,8 @@ from semistream.joins.spec import JoinSpec
 from semistream.joins.stream_buffer import StreamBuffer, StreamLayout
 from semistream.joins.stream_table import by_key_kernels as kernels
 from semistream.joins.stream_table.by_key_kernels import FREE, HIGH, LIVE, NEWEST, OLDEST
-from semistream.joins.stream_table.flags import MATCHED, mark
 from semistream.joins.stream_table.interface import NO_LIMIT, Ages, StreamTable
+from semistream.joins.stream_table.shared_kernels import MATCHED, mark, pairs
 from semistream.joins.tuple_store import MOST_HEAP, TupleStore
 
 APPEND_ROWS = 65_536  # the most tuples of one `append`
@@ -185,7 +185,7 @@ class ByKey(StreamTable):
 
     def pairs(self, found: FoundKeys) -> Pairs:
         """Return the matches as (master rows, slots), in portions."""
-        return pairs_of(found.counts, kernels.pairs, found.first, self.link)
+        return pairs_of(found.counts, pairs, found.first, self.link[:, kernels.SAME])
 
     # Leaving
 
@@ -202,7 +202,7 @@ class ByKey(StreamTable):
         """Remove all tuples of these leaders' keys, int32[n]."""
         if not len(leaders):
             return Removed.none()
-        slots = np.empty(kernels.count(leaders, self.link), np.int64)
+        slots = np.empty(int(self.link[leaders, kernels.COUNT].sum()), np.int64)
         kernels.remove(leaders, self._share, self.head, self.key, self.link, self.q, slots)
         if self.layout.has_strings:
             self.heap_live -= sum(

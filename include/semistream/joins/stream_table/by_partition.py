@@ -21,6 +21,7 @@ from semistream.joins.stream_probing import PROBE_ROWS
 from semistream.joins.stream_table import by_partition_kernels as kernels
 from semistream.joins.stream_table.by_partition_kernels import HIGH, LIVE, MOST, USED
 from semistream.joins.stream_table.interface import NO_LIMIT, SAVED_ROWS, Ages, Found, StreamTable
+from semistream.joins.stream_table.shared_kernels import pairs
 from semistream.joins.tuple_store import rows_in
 
 # possible tuples per block; half a block of each partition is empty on average
@@ -66,7 +67,7 @@ class Visit:
 
     def pairs(self, found: Found) -> Pairs:
         """Return the matches as (master rows, tuples of the visit), in portions."""
-        return pairs_of(found.counts, kernels.pairs, found.first, self.same)
+        return pairs_of(found.counts, pairs, found.first, self.same)
 
 
 class ByPartition(StreamTable):
