@@ -75,8 +75,8 @@ class SemiStreamJoin(ABC):
         return self.output.unmatched_schema
 
     def begin(self, at: float) -> None:
-        """Note that a micro-batch began, on time.perf_counter: what comes until the next one has
-        waited since then."""
+        """Record the start of a micro-batch, a time on time.perf_counter. Tuples that come before
+        the next call count as waiting since then."""
         if not self._waiting():
             self.stats.micro_batches.clear()
         self.stats.micro_batches.append(at)
@@ -167,17 +167,18 @@ class SemiStreamJoin(ABC):
     @property
     @abstractmethod
     def passes(self) -> float:
-        """Passes over R so far. A tuple that enters H_S at p passes has left H_S at p + 1."""
+        """The number of passes over R so far. A tuple that enters H_S after p passes has left H_S
+        after p + 1."""
 
     def _is_due(self, passes: float, age: float) -> bool:
-        """Return whether the next iteration must run now because R has been passed over fewer than
-        `passes` times. age: seconds that no tuple may have waited, for a join that knows each
-        tuple's age."""
+        """Return whether the next iteration must run now, because R has been passed over fewer than
+        `passes` times. age: seconds; a join that knows the age of each tuple compares the oldest
+        one with it instead."""
         return self.passes < passes
 
     def _keep_up(self, share: float, age: float) -> Iterator[JoinOutput]:
-        """Advance by a share of a pass over R. Iterations that a full H_S caused since the last
-        call count towards it."""
+        """Read a share of R, from 0 to 1, as far as tuples wait for it. Iterations that a full H_S
+        caused since the last call count towards the share. age: see `_is_due`."""
         if self._overdue:
             share, age, self._overdue = 1.0, 0.0, False
         passes = self._kept_up + min(share, 1.0)
@@ -242,7 +243,8 @@ class SemiStreamJoin(ABC):
         return Begun(self.clock(), self.master.bytes_read)
 
     def _end(self, begun: Begun, w_s: int, disk_tuples: int, r_cycles: int) -> None:
-        """Record an iteration that finished w_s tuples through H_S."""
+        """Record an iteration that finished w_s tuples through H_S. begun: its start; disk_tuples:
+        the master tuples that it read; r_cycles: the passes over R so far."""
         s, read = self.stats, self.master.bytes_read - begun.bytes_read
         s.iteration_count += 1
         s.disk_tuples_read += disk_tuples

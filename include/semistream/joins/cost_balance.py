@@ -28,7 +28,8 @@ INDEXED = 64  # join values of H_R that can be indexed anew in the time of one m
 
 
 class Stopwatch:
-    """The seconds of a clock that ``with`` blocks took."""
+    """A stopwatch that runs inside ``with`` blocks. seconds: the time so far, on the given
+    clock."""
 
     def __init__(self, clock: Clock):
         self._clock, self._begun, self.seconds = clock, 0.0, 0.0
@@ -179,6 +180,7 @@ class CostBalance:
 
 
 def _surely(n: np.ndarray, phi: float) -> np.ndarray:
-    """Return n less one standard deviation, which chance may have added. Otherwise every value that
-    came once would count as one that comes once a sweep. While memory costs nothing, return n."""
+    """Return n minus one standard deviation of a Poisson count, which chance may have added.
+    Without it, each value that came once would count as one that comes once a sweep. While memory
+    costs nothing (phi is 0), return n."""
     return n - np.sqrt(n) if phi else n

@@ -108,7 +108,8 @@ class ElevatorjoinParameters(IndexParameters):
 
 
 class Stop:
-    """What a stop of the elevator has read and matched."""
+    """The data of one stop of the elevator: the partition in the disk buffer, and how many stream
+    tuples matched its tuples."""
 
     partition: DiskPartition  # in the disk buffer
     counts: np.ndarray  # int32[d], the stream tuples that each tuple of the disk buffer matched
@@ -169,7 +170,8 @@ class Elevatorjoin(SemiStreamJoin):
     def _add(
         self, batch: pa.RecordBatch, codes: np.ndarray, misses: np.ndarray, arrived: float
     ) -> Iterator[JoinOutput]:
-        """ADD the misses to H_S. Whenever H_S is full, run the elevator's next stop."""
+        """ADD the misses to H_S, and run the next stop of the elevator whenever H_S is full.
+        misses: int64[n], rows of the batch; arrived: the time at which the batch came."""
         with self.costs.misses:
             buffer = StreamBuffer(self.layout, batch, codes, misses, arrived)
             absent, rejected = buffer.look_up(self.master), buffer.reject(self.filter)
@@ -183,8 +185,8 @@ class Elevatorjoin(SemiStreamJoin):
                 full = yield from fill(self.h_s, buffer, self.output)
 
     def iterate(self) -> Iterator[JoinOutput]:
-        """Run the disk phase: a stop of the elevator, where all tuples leave that wait for its
-        partition."""
+        """Run the disk phase: one stop of the elevator. All tuples that wait for its partition
+        leave."""
         begun, h_s, stop = self._begin(), self.h_s, Stop()
         with self.costs.misses:
             at = self._next_stop()  # GO ON to the next partition of R for which tuples wait
@@ -253,8 +255,8 @@ class Elevatorjoin(SemiStreamJoin):
         return sweeps * self.master.partition_count + at < self._stops(passes)
 
     def _pass_over(self, passes: float) -> None:
-        """Move the elevator past the partitions before the one that is due; no tuples wait for
-        them."""
+        """Move the elevator on to the partition that is due. No tuples wait for the partitions
+        before it. passes: the passes over R that are due."""
         if self.h_s.live and self.passes < passes:
             sweeps, position = divmod(self._stops(passes), self.master.partition_count)
             if sweeps > self.sweeps:
@@ -273,8 +275,8 @@ class Elevatorjoin(SemiStreamJoin):
         )
 
     def _switch(self, visit: Visit, partition: DiskPartition, counts: np.ndarray) -> None:
-        """SWITCH the join values that are worth it into the switching buffer, and MOVE that to H_R
-        if it is time."""
+        """SWITCH the join values that are worth their memory into the switching buffer. MOVE that
+        buffer to H_R if much of what waits has waited for its values, or if it is full."""
         if self.balance.switch(visit, partition, counts, self._price, self.arena.components["H_R"]):
             self._move()
 

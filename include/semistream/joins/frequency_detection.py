@@ -163,7 +163,7 @@ class FrequentTuples(Part):
         self._measure_least(self._full)
 
     def _new(self, keys: np.ndarray) -> np.ndarray:
-        """Return which of the keys are not in H_R and are allowed there."""
+        """Return which of the keys, int64[n], are not in H_R and may enter it, bool[n]."""
         new = self.cache.lacks(keys)
         # np.isin would make a set of all staged keys, which may be many more than `keys`
         staged = KeyTable(keys).find(self.cache.staged.keys)

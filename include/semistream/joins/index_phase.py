@@ -29,7 +29,7 @@ class IndexParameters(Settings):
 
 
 class IndexReader(Part):
-    """A reader of R's partitions by their numbers, which the index gives for a key."""
+    """A reader of R by numbers of disk partitions. The index gives the numbers for a key."""
 
     def __init__(self, spec: JoinSpec):
         self.spec, self.master = spec, spec.master
@@ -50,7 +50,7 @@ class IndexReader(Part):
 
     @property
     def cycles(self) -> int:
-        """Full multiples of R's number of partitions that have been read."""
+        """The number of times that as many partitions have been read as R has."""
         return self.partitions // max(self.master.partition_count, 1)
 
     def values(self) -> dict[str, Any]:

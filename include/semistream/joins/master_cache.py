@@ -40,11 +40,9 @@ def cached_bytes(spec: JoinSpec) -> float:
 
 
 class SwitchingBuffer:
-    """Join values on their way into H_R, whose tuples are stored but cannot be found yet.
-
-    keys int64[n]; frequencies int64[n], the stream tuples that each is thought to have served;
-    counts int32[n], its tuples.
-    """
+    """Join values on their way into H_R. Their tuples are stored, but no probe finds them yet. keys
+    int64[n]; frequencies int64[n], the stream tuples that each value is estimated to have served;
+    counts int32[n], the tuples of each value."""
 
     def __init__(self) -> None:
         self.keys, self.frequencies = np.zeros(0, np.int64), np.zeros(0, np.int64)
@@ -87,8 +85,8 @@ class MasterCache:
 
     @classmethod
     def within(cls, spec: JoinSpec, size: int) -> MasterCache:
-        """Create a cache of R's tuples for at most `size` bytes. One tuple and one value more have
-        slots than fit."""
+        """Create a cache for at most `size` bytes of R's tuples. It has slots for one tuple and one
+        value more than fit."""
         slots = size // cls.bytes_per_tuple(spec.fetched_schema, 0)
         most = int(min(slots, spec.master.tuple_count))
         return cls(spec.fetched_schema, most + 1, size // cls.ENTRY + 1, size)

@@ -95,8 +95,8 @@ class NonSwappablePart(Part):
 
     def choose(self, keys: np.ndarray) -> list[int]:
         """Choose the keys, int64[n], whose tuples are to be held. Return the numbers of the
-        partitions that may hold them. If keys can have several tuples, the first key's partitions
-        come first, as the tuples may not all fit."""
+        partitions that may hold these tuples: ascending if each key has one tuple, otherwise those
+        of the first key first, as the tuples may not all fit."""
         numbers: dict[int, None] = {}
         for part in slices(len(keys)):
             spans = self.spec.master.partitions_of(keys[part])
@@ -113,8 +113,8 @@ class NonSwappablePart(Part):
         self._add(partition, rows, owners[rows])
 
     def _add(self, partition: DiskPartition, rows: np.ndarray, owners: np.ndarray) -> None:
-        """Copy these rows of a partition, if they fit. owners: int64[rows], the place of each row's
-        key among the chosen keys."""
+        """Copy these rows of a partition, if they fit. owners: int64[rows], for each row the number
+        of its key among the chosen keys."""
         wanted = ~self._dropped[owners]
         rows, owners = rows[wanted], owners[wanted]
         if not len(rows):
@@ -134,7 +134,7 @@ class NonSwappablePart(Part):
         self._gathered = last
 
     def complete(self) -> None:
-        """Make the gathered tuples findable. Keys whose tuples did not all fit are dropped."""
+        """Let probes find the gathered tuples. Keys whose tuples did not all fit are dropped."""
         left = 0
         for part in slices(self._gathered):
             kept = part.start + np.flatnonzero(~self._dropped[self._owner[part]])

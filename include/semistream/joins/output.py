@@ -72,7 +72,8 @@ class Removed(NamedTuple):
 
 
 class RowSize:
-    """The bytes of a row of one schema, from its types and from the strings of the latest rows."""
+    """An estimate of the bytes of a row: from the types of its schema, and from the strings of the
+    latest rows."""
 
     def __init__(self, schema: pa.Schema):
         self._bytes, self._strings = float(TupleStore.slot_bytes(schema)), has_strings(schema)
@@ -210,8 +211,8 @@ class Output:
                 yield self.joined(stream, master)
 
     def finish(self, h_s: StreamTuples, removed: Removed) -> Iterator[JoinOutput]:
-        """Account for tuples that have left H_S. Those without a match are output as unmatched, as
-        all of R that they could match was read."""
+        """Account for tuples that have left H_S, and output those without a match as unmatched: all
+        of R that could match them has been read."""
         stats = self.statistics
         stats.processed_seconds += removed.seconds
         if removed.timed:
@@ -244,8 +245,8 @@ class Output:
 
 
 def portions(counts: np.ndarray, most: int = OUTPUT_ROWS) -> Iterator[tuple[int, int, int]]:
-    """Yield cuts of counts as (first, last, sum). The sum is at most `most`, unless the cut is a
-    single element."""
+    """Cut an array of counts into portions. Yield (first, last, sum of counts[first:last]) for
+    each. A sum is at most `most`, unless the portion is a single element."""
     ends = np.cumsum(counts, dtype=np.int64)
     first, done = 0, 0
     while first < len(counts) and done < ends[-1]:

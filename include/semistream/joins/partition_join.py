@@ -96,7 +96,8 @@ class PartitionJoin(Indexed):
             self._choose()
 
     def _next(self) -> tuple[int, int]:
-        """Return the partition to read, and the one that will probably be read after it."""
+        """Return the numbers of the partition to read, and of the one that will probably be read
+        next."""
         waiting = self.h_s.waiting
         second, first = np.argpartition(waiting, -2)[-2:] if len(waiting) > 1 else (0, 0)
         if self._oldest_first:

@@ -133,7 +133,7 @@ class Ssbj(Scanning):
             yield from self.iterate()
 
     def _add(self, buffer: StreamBuffer) -> Iterator[JoinOutput]:
-        """ADD the misses to H_S and Q. Run an iteration whenever w_S have entered."""
+        """ADD the misses to H_S and Q, and run an iteration whenever w_S tuples have entered."""
         h_s = self.h_s
         while len(buffer):
             wanted = self.w_s - h_s.open_count
@@ -253,8 +253,8 @@ class Ssbj(Scanning):
 
     @property
     def w_s(self) -> int:
-        """Stream tuples per iteration that enter H_S: as many as fill it in one R-cycle, without
-        the memory that H_R will take from it."""
+        """The number of stream tuples per iteration that enter H_S: as many as fill it in one
+        R-cycle, without the memory that H_R will take from it."""
         return self.h_s.w(int(self._h_s_limit / self.h_s.tuple_bytes))
 
     @property
@@ -283,8 +283,8 @@ class Ssbj(Scanning):
         return max(self.pool - self.h_r.used - self._least_h_s, 0)
 
     def _limit_h_s(self, size: int) -> bool:
-        """Shrink H_S to this size. Return whether it shrank so far; it does not while its tuples
-        need more."""
+        """Shrink H_S to at most this size, in bytes. Return whether it is so small now; it is not
+        while its tuples need more."""
         return self.h_s.size <= size or self._resize(size) <= size
 
     def _grow(self) -> bool:

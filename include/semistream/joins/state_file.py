@@ -160,8 +160,8 @@ class JoinState:
 
 
 def link(file: Path, to: Path) -> None:
-    """Create another name for an immutable file, or a copy if the file system cannot link. The file
-    is on disk completely afterwards. Does nothing if the name exists."""
+    """Link an immutable file under another name, or copy it if the file system cannot link. The
+    file is flushed to disk. Does nothing if the name exists."""
     if to.exists():
         return
     temporary = to.with_name(f".{to.name}.{uuid.uuid4().hex}")
@@ -175,7 +175,8 @@ def link(file: Path, to: Path) -> None:
 
 
 def _foot(path: str | Path) -> tuple[dict[str, Any], pa.Buffer]:
-    """Return the description at the end of a state's file, and the file's content."""
+    """Return (the description at the end of a state's file, the content of the file). Raises
+    StateError for a file that is damaged, or of another format."""
     try:
         with pa.memory_map(str(path)) as file:
             data = file.read_buffer()

@@ -117,8 +117,10 @@ class XHybridjoin(Indexed):
     def _swap(
         self, span: Span, following: Span, load: bool = False
     ) -> Generator[JoinOutput, None, tuple[int, int]]:
-        """READ the span into the swappable part and join it. load: also LOAD from it into the
-        non-swappable part. Return (stream tuples finished, disk tuples read)."""
+        """READ the partitions of the span into the swappable part, join them, and remove the tuples
+        that waited for them. following: the partitions to read ahead; load: also LOAD tuples from
+        these partitions into the non-swappable part. Return (stream tuples finished, disk tuples
+        read)."""
         h_s, read = self.h_s, 0
         for partition in self.index.read(span, following):
             found = h_s.find(partition.codes, partition.firsts(span), span)

@@ -69,6 +69,7 @@ Condition = Callable[[Monitor], bool]
 
 
 def always(_monitor: Monitor) -> bool:
+    """Return True: the condition of a component that runs at every event."""
     return True
 
 
@@ -76,7 +77,7 @@ class Registry:
     """A table from events to conditions and ordered components. Entries may be set at run time."""
 
     def __init__(self, entries: Mapping[Event, Sequence[Component]] | None = None) -> None:
-        """Set the components of events, which run whatever the monitor shows."""
+        """Set the components of events. They run without a further condition."""
         self._entries: dict[Event, tuple[Sequence[Component], Condition]] = {
             event: (components, always) for event, components in (entries or {}).items()
         }

@@ -52,7 +52,7 @@ class Directory:
         return self.used + count <= LOAD * self.size
 
     def growth(self, count: int, live: int) -> int:
-        """Return the bytes that are needed temporarily to make room for `count` codes more than the
+        """Return the bytes that are needed temporarily to make room for `count` codes besides the
         live ones."""
         return 0 if self.fits(count) else self._wanted(count, live) * self.POSITION
 
@@ -76,8 +76,8 @@ class Directory:
 
     def clear(self, buckets: np.ndarray) -> bool:
         """Remove the tuples of the hash buckets with buckets[side, bucket], uint8[2, BUCKETS], and
-        codes without tuples. Return whether the table has been replaced by a smaller one, as few
-        codes are left."""
+        the codes that have no tuples then. Return whether few codes were left, so that a smaller
+        table has replaced this one."""
         self.used = kernels.directory_clear(self.t64, self.t32, buckets)
         size = self._wanted(0, self.used)
         few = size < (self.size // 2 if self.used else self.size)

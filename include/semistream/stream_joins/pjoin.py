@@ -281,9 +281,10 @@ class PJoin(StreamStreamJoin):
     # State purge
 
     def state_purge(self) -> Iterator[StreamJoinOutput]:
-        """Remove tuples that match a punctuation of the opposite stream. Tuples on disk are removed
-        after a disk join. That runs once as many tuples have come since the last one as the bucket
-        has on disk, so that disk I/O is linear in the input."""
+        """Remove tuples that match a punctuation of the opposite stream. Those of a hash bucket on
+        disk are removed after a disk join of the bucket. That is run once as many tuples have come
+        since the last one as the bucket has on disk, so that the disk I/O is linear in the
+        input."""
         for side in (0, 1):
             opposite = self.punctuations[1 - side]
             slots = (
@@ -316,8 +317,8 @@ class PJoin(StreamStreamJoin):
 
     def _every_finished(self, side: int) -> np.ndarray:
         """Return the slots of a memory portion, outside of the purge buffer, that no later tuple
-        can join. This takes a pass over the state, as propagated punctuations are known by their
-        values only."""
+        can join. This examines all tuples, and not only those of new punctuations: a punctuation
+        that was propagated before the purge can no longer be listed."""
         log = self.state.memory[side]
         every = log.slots(DEAD | BUFFERED)
         parts = (every[first : first + OUTPUT_ROWS] for first in range(0, len(every), OUTPUT_ROWS))

@@ -129,8 +129,8 @@ class PunctuationSet:
         )
 
     def closing(self, count: int) -> int:
-        """Return the most bytes that closing `count` punctuations takes: an interval and two
-        records of each pid."""
+        """Return the most bytes that closing `count` punctuations takes: an interval, and two
+        entries in lists of changes, for each."""
         return ((Intervals.ROW if self.exact else 0) + 8) * count
 
     @property
@@ -283,13 +283,13 @@ class PunctuationSet:
             self.index[name][: min(size, len(column))] = column[:size]
 
     def _release(self, pids: np.ndarray) -> None:
-        """Free pids, which can then be given to other punctuations."""
+        """Free pids. They can be given to other punctuations afterwards."""
         self._note(self._gone, pids)
         self.index["state"][pids], self.index["count"][pids] = FREE, 0
         self._free = np.concatenate([self._free, pids.astype(np.int32)])
 
     def _note(self, what: list[np.ndarray], pids: np.ndarray) -> None:
-        """Append those pids that the last snapshot has to a list of changes."""
+        """Append to a list of changes those pids that the last snapshot has."""
         saved = pids[self.index["arrived"][pids] < self._saved_until]
         if len(saved):
             what.append(saved.astype(np.int32))
@@ -400,8 +400,8 @@ class PunctuationSet:
         self._release(pids)
 
     def forgetting(self) -> int:
-        """Return the most bytes that forgetting half of the constants takes: two records of each
-        pid."""
+        """Return the most bytes that forgetting half of the constants takes: two entries in lists
+        of changes for each pid."""
         return 4 * len(self.index["state"]) + 8
 
     def forget_half(self) -> tuple[np.ndarray, np.ndarray]:

@@ -91,8 +91,8 @@ class Intervals:
         self.insert(*left, np.full(len(left[0]), CLOSED))
 
     def saved(self, changes: bool) -> tuple[np.ndarray, pa.Table]:
-        """Return (`low` of intervals that have gone since the last snapshot, new intervals).
-        Without `changes`, all intervals are new."""
+        """Return (`low` of the intervals that have gone since the last snapshot, a table of the new
+        intervals). Without `changes`, all intervals are new."""
         old, new = self._saved, (self.low, self.high, self.pid)
         self._saved = new
         came = _others(new, old) if changes else np.arange(len(self.low))

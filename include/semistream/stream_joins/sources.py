@@ -56,7 +56,7 @@ class PunctuationRows(PunctuationSource):
     column of strings has the pattern, as JSON of the plain form (``punctuations``); null or empty:
     the row is a tuple.
 
-    It promises what the source declares. A tuple that violates a promise in a later chunk is
+    The source promises what its marked rows declare. A tuple that violates a promise in a later chunk is
     quarantined.
     """
 
@@ -110,7 +110,7 @@ class UniqueKey(PunctuationSource):
     """Punctuations from a unique key: the join columns are a key of the stream, and a constant
     follows each tuple.
 
-    It promises that no key comes twice. A second tuple of a key is quarantined, in the same chunk
+    The source promises that no key comes twice. A second tuple of a key is quarantined, in the same chunk
     too.
     """
 
@@ -137,7 +137,7 @@ class Watermark(PunctuationSource):
     """Punctuations from advancing event time: a range over a column of times follows each chunk
     with a newer time.
 
-    It promises that no tuple is older than the newest so far by more than the delay. A tuple that
+    The source promises that no tuple is older than the newest so far by more than the delay. A tuple that
     nevertheless comes later, in a later chunk, is quarantined. The column is a join column or one
     of ``Within``. delay: an integer for integer columns.
     """
@@ -187,7 +187,7 @@ class Watermark(PunctuationSource):
 class Clustered(PunctuationSource):
     """Punctuations from clustered keys: a constant follows each change of the key.
 
-    It promises that a key does not return after another one. If it does, in a later chunk, its
+    The source promises that a key does not return after another one. If it does, in a later chunk, its
     tuples are quarantined. The state has the key of the last tuple, which is open.
     """
 

@@ -241,8 +241,8 @@ class State:
         self.disk_joins += 1
 
     def waits(self, side: int, codes: np.ndarray, ats: np.ndarray) -> np.ndarray:
-        """Return which tuples of the memory portion may still match tuples of the other stream's
-        disk portion, bool[n]. These came after some of the latter had left memory, and after the
+        """Return which tuples of a memory portion may still match tuples of the other stream's disk
+        portion, bool[n]. A tuple may if it came after one of these had left memory, and after the
         last disk join with all of them."""
         disk = self.disk[1 - side]
         if not disk.total:
@@ -286,7 +286,8 @@ class State:
         self, bucket: int, side: int, blocks: Iterable[Block], others: Callable[[], Iterable[Block]]
     ) -> Iterator[Leftover]:
         """Run a block nested loop: hold as many tuples of one side as fit into memory, join them
-        with all blocks of the other side, and repeat with the next tuples."""
+        with all blocks of the other side, and repeat with the next tuples. side: that of `blocks`;
+        others: returns the blocks of the other side, once for each round."""
         histories = self.disk[side].probes(bucket), self.disk[1 - side].probes(bucket)
         done, held = int(self.done[bucket]), self._held
         for _ in held.fill(blocks, self._together):
@@ -455,7 +456,7 @@ class State:
 
 
 class _Since:
-    """The changes that later snapshots have of a side's tuples in earlier ones."""
+    """The changes of one stream's tuples that snapshots after a given one have recorded."""
 
     def __init__(self, side: int, states: Sequence[JoinState]):
         gone = [s.tables[f"{SIDES[side]} gone"][ATS].to_numpy() for s in states]

@@ -21,7 +21,8 @@ from semistream.joins.tuple_store import MOST_HEAP, TupleStore
 
 
 class Chunk:
-    """A node of Q: the tuples that arrived in one iteration."""
+    """A node of Q: the tuples that arrived in one iteration. heap_start: the address of its strings
+    in the heap; heap_bytes: their bytes, gaps included; count: its tuples."""
 
     __slots__ = ("arrived", "closed", "count", "heap_bytes", "heap_start")
 
@@ -126,8 +127,8 @@ class ByChunk(StreamTable):
         )
 
     def _divide_anew(self, sizes: np.ndarray) -> bool:
-        """Divide the bytes anew between slots and strings, if strings are longer than assumed.
-        Return whether anything changed."""
+        """Divide the bytes between slots and strings again, if strings are longer than assumed.
+        Return whether the division has changed."""
         before = self.strings
         if not self.most_heap or self.live >= self.capacity:
             return False
@@ -181,8 +182,8 @@ class ByChunk(StreamTable):
     # Probing
 
     def slots(self, first: int, count: int) -> np.ndarray:
-        """Return the slots of `count` tuples in the order of arrival, from the first-th oldest one,
-        int64[count]."""
+        """Return the slots of `count` tuples in the order of arrival, int64[count]. first: how many
+        tuples in H_S are older than these."""
         return (self.oldest + first + np.arange(count, dtype=np.int64)) % max(self.capacity, 1)
 
     def mark(self, tuples: np.ndarray) -> int:
@@ -296,8 +297,8 @@ class ByChunk(StreamTable):
         return done
 
     def _move(self, capacity: int, heap_capacity: int) -> bool:
-        """Move the ring to another size. Return False, with nothing done, while too many tuples
-        wait or their strings lie too high."""
+        """Move the ring to another size, in tuples and in bytes of strings. Return False and change
+        nothing while too many tuples wait, or while their strings lie too high."""
         if capacity == self.capacity and heap_capacity == self.heap_capacity:
             return True
         shift = self.queue[0].heap_start if self.heap_live else 0

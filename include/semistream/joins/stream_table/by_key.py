@@ -159,8 +159,8 @@ class ByKey(StreamTable):
         return int(self.link[slot, kernels.FIRST]), int(self.link[slot, kernels.LAST])
 
     def following(self, span: Span) -> Span:
-        """Return the partitions that may hold the oldest key that is not only in these partitions;
-        an empty range if no such tuple waits."""
+        """Return the partitions that may hold the oldest key that is not in this span alone; an
+        empty range if no such tuple waits."""
         slot = kernels.outside(self.oldest, *span, self.link)
         return self.span(slot) if slot >= 0 else (0, 0)
 
@@ -222,8 +222,8 @@ class ByKey(StreamTable):
         return Ages.of(longest * TICK, total * TICK, self.live)
 
     def age_by(self, ages: Ages) -> None:
-        """Shift the arrival of the waiting tuples back. The oldest tuple came in a batch of its
-        own."""
+        """Set the arrival times of the waiting tuples back by these ages. The oldest tuple was put
+        in as a batch by itself."""
         if self.live:
             oldest, others = (min(age, MOST_AGE) for age in ages)
             self._opened_at -= others
@@ -279,7 +279,8 @@ class ByKey(StreamTable):
         self.heap_at = at
 
     def _divide_anew(self, strings: float) -> None:
-        """Give the bytes of never-used slots to the heap, if strings are longer than expected."""
+        """Give the bytes of slots that were never used to the heap, if strings are longer than
+        expected."""
         if not self.live:
             self.q[[FREE, HIGH]], self.q[[OLDEST, NEWEST]] = (-1, 0), -1
             self.heap_at = 0

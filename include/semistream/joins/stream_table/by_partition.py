@@ -182,8 +182,8 @@ class ByPartition(StreamTable):
         return count
 
     def _divide_anew(self, sizes: np.ndarray) -> bool:
-        """Divide the bytes anew between tuples and strings, if strings are longer than assumed.
-        Return whether anything changed."""
+        """Divide the bytes between tuples and strings again, if strings are longer than assumed.
+        Return whether the division has changed."""
         used = int(self.pages[USED]) << self.store.shift
         mean = max(float(sizes.mean()), used / HALF_PAGES / max(self.live, 1))
         if mean <= 1.1 * self.strings and self.live:
@@ -263,8 +263,8 @@ class ByPartition(StreamTable):
     # Leaving
 
     def remove(self, p: int) -> Removed:
-        """Remove partition p's tuples. Return how long they waited; the tuples themselves are in
-        its visits."""
+        """Remove partition p's tuples. Return how long they waited; `visits` has yielded the tuples
+        themselves."""
         now, n = time.perf_counter(), int(self.waiting[p])
         removed = Removed.none()._replace(
             seconds=float(n * now - self.arrived[p]),
@@ -324,8 +324,8 @@ class ByPartition(StreamTable):
         )
 
     def age_by(self, ages: Ages) -> None:
-        """Shift the arrival of the waiting tuples back. The oldest age is given to a tuple of the
-        first partition."""
+        """Set the arrival times of the waiting tuples back by these ages. A tuple of the first
+        partition gets the oldest age."""
         somewhere = np.flatnonzero(self.waiting)
         if len(somewhere):
             came = time.perf_counter() - ages.others
@@ -342,7 +342,7 @@ class ByPartition(StreamTable):
         return filled(kernels.slots_of, int(number.sum()), np.int64, first, number, *blocks)
 
     def newest(self, number: np.ndarray) -> pa.RecordBatchReader:
-        """Return the tuples that came last, number[i] of each partition i, as a reader for a
+        """Return the newest waiting tuples, number[i] of each partition i, as a reader for a
         state."""
         ends = np.cumsum(number, dtype=np.int64)
         cuts = np.unique(
@@ -352,7 +352,7 @@ class ByPartition(StreamTable):
 
     @property
     def not_snapped(self) -> np.ndarray:
-        """Tuples of each partition that the last snapshot lacks, int32[partitions]."""
+        """How many tuples of each partition the last snapshot lacks, int32[partitions]."""
         return self.waiting - np.maximum(self.snapped, 0)
 
     def snap(self) -> None:

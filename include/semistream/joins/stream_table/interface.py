@@ -29,8 +29,7 @@ class Found(NamedTuple):
 
 
 class Ages(NamedTuple):
-    """Seconds since the arrival of waiting tuples: of the oldest one, and the mean of the
-    others."""
+    """The seconds that waiting tuples have waited: the oldest one, and the others on average."""
 
     oldest: float = 0.0
     others: float = 0.0
@@ -90,8 +89,8 @@ class StreamTable(ABC):
 
     @abstractmethod
     def age_by(self, ages: Ages) -> None:
-        """Set the arrival times of waiting tuples back: they were restored from a state and had
-        already waited for these times."""
+        """Set the arrival times of waiting tuples back by these ages: the tuples were restored from
+        a state, and had waited so long before."""
 
     def get(self, tuples: np.ndarray) -> list[pa.Array]:
         """Return all stream columns of the tuples in these slots, int64[n]."""
@@ -111,7 +110,7 @@ class StreamTable(ABC):
         fit."""
 
     def drained(self) -> None:  # noqa: B027 - most layouts have nothing left
-        """Note that the join is drained: no tuple waits any more."""
+        """Record that the join is drained: no tuple waits any more."""
 
     def admit(self, buffer: StreamBuffer, most: int = NO_LIMIT) -> int:
         """Move the first tuples of the buffer in, as many as fit and at most `most`. Return their
