@@ -33,6 +33,8 @@ from semistream.cost_models.sizes import (
 
 @dataclass(frozen=True)
 class Model:
+    """The cost model of an algorithm, and the sizes that the search chooses for it."""
+
     predict: Callable[..., Prediction]  # (workload, memory in bytes, costs, **sizes)
     sizes: Mapping[str, Size]  # the operator's parameters that the search chooses, by name
     chooses: tuple[str, ...] = ()  # parameters that `predict` chooses for given sizes

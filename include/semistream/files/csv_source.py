@@ -71,6 +71,8 @@ class CsvSource(TextSource):
         return names or None
 
     def _infer_schema(self) -> pa.Schema:
+        """Infer each column's type from the cells of a sample, and note for the user which types
+        depend on few cells."""
         samples: list[pa.RecordBatch] = []
         for path, most in self._samples():
             size = 0
@@ -110,6 +112,7 @@ class CsvSource(TextSource):
         return pa.schema(fields)
 
     def _read(self, path: Path, done: int) -> Iterator[Raw]:
+        """Yield the rows of a file, a block at a time, with binary cells."""
         blocks = self._blocks(path, done)
         data, final = next(blocks)
         names = [] if self.reading.header else list(self.names)
@@ -261,6 +264,8 @@ class CsvSource(TextSource):
     def _arrow(
         self, names: list[str], delimiter: str, text: pa.Buffer, rows: int
     ) -> pa.RecordBatch:
+        """Parse clean records with Arrow. text: the records; rows: their number. Raises
+        SemistreamError if Arrow finds another number."""
         schema = pa.schema([(n, pa.binary()) for n in names])
         if not rows:
             return pa.RecordBatch.from_pylist([], schema)

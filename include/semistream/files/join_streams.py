@@ -146,6 +146,7 @@ class _Stream:
         return getattr(self.settings, f"{self.name}_{setting}")
 
     def _open(self) -> FileSource:
+        """Open the file, with the types and formats that the settings give for this side."""
         s = self.settings
         return open_source(
             self.name,
@@ -285,6 +286,7 @@ def _assign_types(settings: JoinStreams, streams: list[_Stream]) -> None:
 
 
 def _open(settings: JoinStreams, streams: list[_Stream]) -> StreamStreamJoin:
+    """Open the operator for the columns of both streams."""
     schemas = []
     for stream in streams:
         schema = stream.source.schema

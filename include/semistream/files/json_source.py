@@ -67,6 +67,8 @@ class JsonSource(TextSource):
         return pa.schema([(name, self._infer(name, samples)) for name in keys.names])
 
     def _infer(self, name: str, samples: list[_Objects]) -> pa.DataType:
+        """Infer the type of one key from its values in the sampled objects. Values of different
+        kinds are read as strings."""
         columns = [o.column(name) for o in samples if name in o.keys.names]
         kinds = np.concatenate([c.kind[c.present] for c in columns])
         texts = pa.concat_arrays([c.texts.filter(pa.array(c.present)) for c in columns])
@@ -145,6 +147,9 @@ class JsonSource(TextSource):
             data, final = blocks.send(at)
 
     def _raw(self, objects: _Objects, lines: np.ndarray, path: str) -> Raw:
+        """Return objects as rows of texts, in the columns of the schema. Objects that are
+        malformed, or have a string with broken escapes, are rejected. lines: int64[r], the line of
+        each object."""
         bad = objects.malformed()
         columns: list[pa.Array] = []
         kinds: dict[str, np.ndarray] = {}
@@ -269,6 +274,7 @@ class _Keys:
                 )
 
     def _learn(self, spelling: bytes) -> None:
+        """Add a key to the known ones, as it is written in the file."""
         try:
             name = json.loads(b'"' + spelling + b'"')
             name.encode()
@@ -371,6 +377,7 @@ def _unescape(cells: list[bytes | None], positions: list[int]) -> list[int]:
 
 
 def _why(text: bytes) -> str:
+    """Return why a text is no JSON object."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as e:

@@ -90,6 +90,8 @@ class ParquetSource(FileSource):
         return pa.concat_arrays(cells)
 
     def _read(self, path: Path, done: int) -> Iterator[Raw]:
+        """Yield the rows of a file, a part of a row group at a time, with their numbers in the file
+        as lines."""
         size, read = path.stat().st_size, 0
         with self._open(path) as file:
             found = self._schema(path, file)

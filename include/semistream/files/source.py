@@ -175,6 +175,8 @@ class FileSource(ABC):
         """Yield rows in the file's own types, with the rejected rows."""
 
     def _typed(self, path: Path, raw: Raw) -> Chunk:
+        """Cast the rows to the schema's types. Rows that do not fit are rejected, with the
+        reason."""
         exact, formats = set(self.schema.names) - self.declared, self.reading.formats
         strict = exact.union(n for n, form in formats.items() if form.notation)
         rows, wrong = cast_rows(

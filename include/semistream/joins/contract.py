@@ -113,6 +113,7 @@ class SemiStreamJoin(ABC):
         self._snapshot(bool(before)).write(path, before)
 
     def _snapshot(self, changes: bool) -> JoinState:
+        """Return a state whose tables may still be readers. changes: see `snapshot`."""
         found = self._changes() if changes else None
         tables, values = found or self._state()
         ages, now = self.h_s.ages(), time.perf_counter()
@@ -273,6 +274,8 @@ class SemiStreamJoin(ABC):
         yield from self._stream_buffer_empty(self.stats.iteration_count > before)
 
     def _take_in(self, chunk: pa.RecordBatch) -> Iterator[JoinOutput]:
+        """Take in a chunk: count its tuples, output those without a key, and pass the others on to
+        `_take`."""
         batch = as_stored(chunk, self.spec.stream)
         codes, valid = self.spec.keys.stream_codes(batch)
         self.stats.rows_read += batch.num_rows
@@ -286,6 +289,7 @@ class SemiStreamJoin(ABC):
         yield from self._take(batch, codes)
 
     def _account(self, seconds: float = 0.0) -> None:
+        """Update the statistics after a step. seconds: the time that the step took."""
         s, paper = self.stats, self.stats.paper_times
         s.seconds += seconds
         s.paper_waiting_seconds, s.paper_processing_seconds = paper.waited, paper.processed

@@ -83,6 +83,8 @@ SLACK_SHARE = 32  # H_R is compacted when at least this part of it is evicted
 
 
 class ElevatorjoinParameters(IndexParameters):
+    """The parameters of ELEVATORJOIN."""
+
     cache_tuples: int = Field(
         0,
         ge=0,
@@ -309,6 +311,8 @@ class Elevatorjoin(SemiStreamJoin):
     # waiting tuples save work
 
     def _open(self, strings: float, width: int = 0, shift: int = 0) -> None:
+        """Open H_S, and give it its part of the pool. strings: expected bytes of strings in a
+        stream tuple; width, shift: see `ByPartition.open`."""
         h_s, wanted = self.h_s, self.parameters.waiting_tuples
         size = (
             int(wanted * h_s.bytes_per_tuple(self.layout.held, strings, 1))
@@ -326,6 +330,8 @@ class Elevatorjoin(SemiStreamJoin):
         return int(h_s * self.h_s.tuple_bytes) + PARTITION_BYTES * self.h_s.partitions
 
     def _divide(self) -> None:
+        """Divide the pool between H_R and H_S. H_R gets the bytes that it uses and the switching
+        buffer; H_S gets the others, as far as more waiting tuples save work."""
         used, single = self.h_r.used, self.h_s.least_bytes
         least = max(int(self.pool * LEAST_H_S), single)
         switch = min(self.pool // SWITCH_SHARE, max(self.pool - used - least, 0))
@@ -358,6 +364,8 @@ class Elevatorjoin(SemiStreamJoin):
         } | self.snapshots.values()
 
     def _restore(self, state: JoinState, *changes: JoinState) -> None:
+        """Restore the waiting tuples from a whole snapshot and the changes after it, and fetch the
+        tuples of H_R from R."""
         if "waiting" not in state.tables:
             return
         states = [state, *changes]

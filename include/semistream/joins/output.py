@@ -163,6 +163,8 @@ class Output:
             )
 
     def _unmatched(self, stream: list[pa.Array], reason: str) -> JoinOutput:
+        """Make one batch of unmatched tuples, and of their outer rows in a left join, and count
+        them. stream: the stream columns; reason: why the tuples are unmatched."""
         count, stats = len(stream[0]), self.statistics
         stats.unmatched += count
         stats.rejected[reason] = stats.rejected.get(reason, 0) + count

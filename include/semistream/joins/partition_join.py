@@ -132,6 +132,8 @@ class PartitionJoin(Indexed):
         return self.index.values() | self.snapshots.values()
 
     def _restore(self, state: JoinState, *changes: JoinState) -> None:
+        """Restore the partitions in memory, and the waiting tuples from a whole snapshot and the
+        changes after it."""
         states = [state, *changes]
         tables, values = states[-1].tables, states[-1].values
         for part in self.parts:

@@ -35,6 +35,8 @@ from semistream.joins.stream_buffer import StreamBuffer
 
 
 class RMeshjoinParameters(ScanParameters):
+    """The parameters of R-MESHJOIN."""
+
     slices: int = Field(
         4,
         ge=1,

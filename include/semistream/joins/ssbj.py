@@ -63,6 +63,8 @@ LEAST_H_S = 0.05  # least share of H_S in the memory that H_S and H_R share
 
 
 class SsbjParameters(ScanParameters):
+    """The parameters of SSBJ."""
+
     switching_factor: float = Field(
         1.0, gt=0, description="sf, hysteresis of the cache inequality; 1 is the paper's optimum"
     )
@@ -321,6 +323,8 @@ class Ssbj(Scanning):
         }, {**values, "rc": self.rc, "planned": self.planned, "sizes": sizes}
 
     def _restore(self, state: JoinState, *changes: JoinState) -> None:
+        """Restore the waiting tuples. Fetch the tuples of H_R from R and, in a switching cycle, all
+        tuples of the chosen candidates, so that these need not be collected again."""
         if "waiting" not in state.tables:
             return
         values, tables = state.values, state.tables

@@ -138,6 +138,8 @@ class JoinState:
 
     @classmethod
     def _read(cls, path: Path, last: bool = True) -> JoinState:
+        """Read one state file. last: whether its linked files are needed. Raises StateError if the
+        file, or a linked one, is damaged or missing."""
         foot, data = _foot(path)
         at, tables = len(HEADER), {}
         for name, length, check in foot["tables"]:

@@ -51,6 +51,8 @@ from semistream.joins.stream_table.by_key import APPEND_ROWS, EVERYWHERE, ByKey,
 
 
 class XHybridjoinParameters(IndexParameters):
+    """The parameters of X-HYBRIDJOIN."""
+
     disk_tuples: int = Field(
         0,
         ge=0,

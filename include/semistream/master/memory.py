@@ -42,6 +42,7 @@ class MemoryRelation(MasterRelation):
         self._cut(partition_tuples)
 
     def _cut(self, tuples: int) -> None:
+        """Cut R into partitions of this many tuples."""
         self.partition_tuples = max(1, tuples)
         self.partition_count = -(-self.tuple_count // self.partition_tuples)
         self.partition_bytes = (

@@ -30,6 +30,8 @@ COSTS_FILE = "costs.yaml"  # under SEMISTREAM_HOME
 
 @dataclass(frozen=True)
 class Choice:
+    """The algorithm and the sizes that the cost models have chosen."""
+
     algorithm: str
     parameters: dict[str, Any]
     reason: str  # for the ledger: one line

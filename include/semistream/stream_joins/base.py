@@ -232,6 +232,8 @@ class StreamStreamJoin(ABC):
     # Edges
 
     def _process(self, side: int, chunk: pa.RecordBatch) -> Iterator[StreamJoinOutput]:
+        """Join a chunk of a side: output tuples without a key, then take in the others piece by
+        piece."""
         batch = as_stored(chunk, self.spec.schemas[side])
         codes, valid = self.spec.codes(side, batch)
         self.stats.sides[side].rows_read += batch.num_rows
@@ -257,6 +259,7 @@ class StreamStreamJoin(ABC):
             yield from getattr(self, component.value)()
 
     def _account(self, seconds: float = 0.0) -> None:
+        """Update the statistics after a step. seconds: the time that the step took."""
         state, s = self.state, self.stats
         s.seconds += seconds
         state.account()
@@ -301,6 +304,8 @@ class StreamStreamJoin(ABC):
     def _join_piece(
         self, side: int, batch: pa.RecordBatch, codes: np.ndarray, keep: np.ndarray
     ) -> Iterator[StreamJoinOutput]:
+        """Join a piece of new tuples that fits into memory with the other stream's memory portion,
+        store the tuples with keep[i], bool[n], and drop the others. codes: int64[n]."""
         state, n = self.state, len(codes)
         log, other = state.memory[side], state.memory[1 - side]
         state.directory.grow(n)
@@ -396,6 +401,7 @@ class StreamStreamJoin(ABC):
             yield from self._leftover(left)
 
     def _leftover(self, left: Leftover) -> Iterator[StreamJoinOutput]:
+        """Join the pairs that a disk join found, and mark both tuples of each as matched."""
         for part in self._pair.cut_pairs([left.rows]):
             columns = tuple(b.columns(r) for b, r in zip(left.blocks, part, strict=True))
             pair, equal = self._equal(columns)  # type: ignore[arg-type]
@@ -406,6 +412,8 @@ class StreamStreamJoin(ABC):
     # The end of the streams
 
     def _drain(self) -> Iterator[StreamJoinOutput]:
+        """Finish all tuples: move what is in memory to disk if that is needed, join each hash
+        bucket, and output the tuples that had no partner."""
         while self.state.end():
             yield from self.state_relocation()
         on_disk = self.state.disk[0].tuples + self.state.disk[1].tuples
@@ -486,6 +494,8 @@ class StreamStreamJoin(ABC):
     def _unmatched(
         self, side: int, columns: Sequence[pa.Array], reason: str
     ) -> Iterator[StreamJoinOutput]:
+        """Yield batches of unmatched tuples, with their outer rows in an outer join, and count
+        them. columns: the side's columns; reason: why the tuples are unmatched."""
         counts = self.stats.sides[side].unmatched
         for part in self._lost[side].cut(len(columns[0])):
             count, joined = part.stop - part.start, None

@@ -74,6 +74,8 @@ class Blocks:
 
     @staticmethod
     def _columns(blocks: Sequence[Block], rows: np.ndarray) -> list[pa.Array]:
+        """Return the columns of rows of neighbouring blocks, given by their numbers among these
+        blocks, int64[n]."""
         batches = [block.batch for block in blocks if isinstance(block, RunBlock)]
         if len(batches) < 2:
             return blocks[0].columns(rows)

@@ -43,6 +43,9 @@ PIECE_SHARE, LEAST_PIECE = 2048, 64
 
 
 class PJoinParameters(XJoinParameters):
+    """The parameters of PJoin: those of XJoin, and the thresholds of purging, indexing and
+    propagation."""
+
     purge_threshold: int = Field(
         1, ge=0, description="Punctuations between two purges of the state; 1: eager purge"
     )
@@ -248,6 +251,8 @@ class PJoin(StreamStreamJoin):
                 yield from self.state_relocation()
 
     def _forget(self, side: int) -> None:
+        """Forget half of a side's constants. Each tuple that was counted for one of them gets the
+        pid of another punctuation that matches it, or none."""
         punctuations = self.punctuations[side]
         now = np.arange(len(punctuations.index["state"]) + 1, dtype=np.int32)
         now[-1] = NONE
@@ -308,6 +313,8 @@ class PJoin(StreamStreamJoin):
         self.state.tidy()
 
     def _purge(self, side: int, slots: np.ndarray) -> Iterator[StreamJoinOutput]:
+        """Remove tuples in these slots, int64[n], of a side's memory portion. Tuples that may still
+        have partners on disk go to the purge buffer."""
         log = self.state.memory[side]
         wait = self.state.waits(side, log.code[slots], log.ats[slots])
         if wait.any():
@@ -421,6 +428,8 @@ class PJoin(StreamStreamJoin):
         yield from ()
 
     def _index_disk(self, side: int, bucket: int) -> None:
+        """Index a side's tuples of a hash bucket on disk by the punctuations that have come since
+        they were indexed last."""
         disk, sequence = self.state.disk[side], self.punctuations[side].sequence
         if disk.tuples[bucket] and self._levels[side][bucket] < sequence:
             for block in disk.blocks(bucket):
@@ -460,6 +469,7 @@ class PJoin(StreamStreamJoin):
         self._account_punctuations()
 
     def _propagate(self, side: int, closed: Closed) -> Iterator[StreamJoinOutput]:
+        """Output the punctuations of a side that have just been closed."""
         columns = self.spec.key_columns(side)
         count = len(closed.constants.codes) + len(closed.others)
         self.stats.sides[side].propagated += count

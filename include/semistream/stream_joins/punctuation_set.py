@@ -192,6 +192,8 @@ class PunctuationSet:
         return self._new_constants(constants), new
 
     def _new_constants(self, constants: Keys) -> Keys:
+        """Filter out the constants that match an earlier punctuation, and all but one of equal
+        ones."""
         if not len(constants.codes):
             return constants
         rows = np.flatnonzero(self.match(constants) == NONE)
@@ -267,6 +269,7 @@ class PunctuationSet:
         return columns[0] if len(columns) == 1 and columns[0] in self.intervals else None
 
     def _allocate(self, count: int) -> np.ndarray:
+        """Return `count` free pids, int32[count]. The index grows if it has too few."""
         short = count - len(self._free)
         if short > 0:
             old = len(self.index["state"])

@@ -201,6 +201,7 @@ class HashedConstants:
         return self.keys.take(rows), self.pid[rows]
 
     def insert(self, keys: Keys, pid: np.ndarray) -> None:
+        """Add constants with these pids, int32[n]."""
         code = np.concatenate([self.keys.codes, keys.codes])
         order = np.argsort(code, kind="stable")
         both = [

@@ -80,6 +80,7 @@ class Pattern:
         )
 
     def plain(self) -> Any:
+        """Return the pattern in plain form."""
         if self.is_constant:
             return self.intervals[0][0]
         if self.is_wildcard or not self.intervals:
@@ -179,6 +180,7 @@ class Punctuation:
         return all(a.contains(b) for a, b in zip(self.patterns, other.patterns, strict=True))
 
     def plain(self, columns: Sequence[str]) -> dict[str, Any]:
+        """Return the punctuation in plain form. columns: the names of the join columns."""
         return {
             c: p.plain() for c, p in zip(columns, self.patterns, strict=True) if not p.is_wildcard
         }
@@ -246,6 +248,8 @@ def parse(
 
 
 def _constants(spec: StreamJoinSpec, side: int, batch: pa.RecordBatch) -> Keys:
+    """Return the constants of a batch, without those with a null. Raises ConfigError if a join
+    column is missing."""
     columns = spec.key_columns(side)
     if missing := [c for c in columns if c not in batch.schema.names]:
         raise ConfigError(

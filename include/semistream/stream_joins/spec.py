@@ -147,6 +147,8 @@ def stream_join_spec(
 
 
 def _band(within: Within, schemas: tuple[pa.Schema, pa.Schema]) -> Band:
+    """Resolve the types of the columns of `within`, and the distance. Raises ConfigError for
+    columns that have no times, and for types that do not suit each other."""
     kinds: list[pa.DataType] = []
     for side, name, schema in zip(SIDES, within[:2], schemas, strict=True):
         check_name("within", f"must name a column of the {side}", name, schema.names)

@@ -439,6 +439,8 @@ class State:
         self.account()
 
     def _take_up(self, side: int, batch: pa.RecordBatch) -> None:
+        """Put the tuples of a snapshot back into a side's memory portion. What does not fit goes to
+        disk."""
         log = self.memory[side]
         rows = pa.RecordBatch.from_arrays(batch.columns[:-4], schema=log.schema)
         sizes, first = variable_bytes(rows), 0

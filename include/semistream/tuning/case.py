@@ -85,6 +85,8 @@ def open_case(
 
 
 def _of_job(settings: TuneSettings, paths: Paths, progress: Progress) -> SizingInput:
+    """Return the case of a job: the first tuples of its stream, and the snapshot of the role's
+    dimension."""
     if not settings.job:
         raise ConfigError(
             "job",
@@ -107,6 +109,7 @@ def _of_job(settings: TuneSettings, paths: Paths, progress: Progress) -> SizingI
 
 
 def _own(settings: TuneSettings, stack: ExitStack, progress: Progress) -> SizingInput:
+    """Return the case of a sample and master data that the user gave as files."""
     from semistream.files.inputs import open_inputs
 
     stream, relation, *_ = open_inputs(settings, stack, progress)
@@ -155,6 +158,7 @@ def as_batch(table: pa.Table) -> pa.RecordBatch:
 
 
 def _first(batches: Iterator[pa.RecordBatch], schema: pa.Schema, rows: int) -> pa.Table:
+    """Return the first `rows` rows of the batches as a table."""
     taken: list[pa.RecordBatch] = []
     for batch in batches:
         taken.append(batch.slice(0, rows - sum(b.num_rows for b in taken)))

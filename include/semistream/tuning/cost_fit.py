@@ -9,6 +9,8 @@ import numpy as np
 
 
 class Fit(NamedTuple):
+    """The costs that were fitted to measured seconds."""
+
     fixed: float  # s per iteration
     flat: tuple[float, ...]  # s per tuple
     steep: tuple[tuple[float, ...], ...]  # s per tuple at each table size

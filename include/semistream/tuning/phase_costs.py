@@ -154,6 +154,8 @@ def _filled_to(setting: Setting, algorithm: str, table: int, disk_tuples: int) -
 
 
 def _watch_parts(watch: Stopwatch, reading: Stopwatch, join: Any) -> None:
+    """Put stopwatches on the parts of an operator. reading: the stopwatch of the processor time of
+    reads."""
     watch.watch(join, "iterate", "iterate")
     watch.watch(join.h_s, "remove", "remove")
     watch.watch(join.output, "finish", "remove")

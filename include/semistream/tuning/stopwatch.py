@@ -45,6 +45,7 @@ class Stopwatch:
         setattr(owner, method, timed)
 
     def _steps(self, steps: Iterator[Any], part: str) -> Generator[Any, None, Any]:
+        """Yield the items of an iterator, and add the time inside it to a part."""
         while True:
             started = self.clock()
             try:

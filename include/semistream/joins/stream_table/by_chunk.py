@@ -108,6 +108,8 @@ class ByChunk(StreamTable):
         return count
 
     def _fitting(self, sizes: np.ndarray, most: int) -> int:
+        """Return how many of the next tuples fit with the present division of the bytes, at most
+        `most`. sizes: int64[n], bytes of each tuple's strings."""
         count = min(len(sizes), most, self.capacity - self.live)
         if count <= 0 or not self.store.variable:
             return max(count, 0)
@@ -289,6 +291,8 @@ class ByChunk(StreamTable):
         return self.size
 
     def _resized(self, size: int) -> bool:
+        """Divide `size` bytes between slots and strings, and move the ring. Return whether that was
+        possible."""
         capacity = int(size // self.tuple_bytes)
         heap = int(size - capacity * (self.tuple_bytes - self.strings)) if self.most_heap else 0
         done = self._move(min(capacity, self.most), min(heap, self.most_heap))
