@@ -1,5 +1,9 @@
 """The papers' cost models: one module per algorithm, one function per equation. ``MODELS`` lists
-them by the joins' names."""
+them by the joins' names.
+
+Sizes are bytes or tuples, costs and times are seconds, rates are tuples a second. The papers give
+costs in nanoseconds and multiply each c_loop by 10^-9; here that factor does not appear.
+"""
 
 from __future__ import annotations
 
