@@ -73,14 +73,7 @@ class CsvSource(TextSource):
     def _infer_schema(self) -> pa.Schema:
         """Infer each column's type from the cells of a sample, and note for the user which types
         depend on few cells."""
-        samples: list[pa.RecordBatch] = []
-        for path, most in self._samples():
-            size = 0
-            for raw in self._read(path, 0):
-                samples.append(raw.rows)
-                size += raw.rows.nbytes
-                if size >= most:
-                    break
+        samples = self._first_pieces(lambda path: self._read(path, 0), lambda raw: raw.rows.nbytes)
         if not self.names:
             raise ConfigError(
                 self.side,
@@ -90,7 +83,7 @@ class CsvSource(TextSource):
             )
         fields = []
         for i, name in enumerate(self.names):
-            columns = [pa.array([], pa.binary()), *(b.column(i) for b in samples)]
+            columns = [pa.array([], pa.binary()), *(raw.rows.column(i) for raw in samples)]
             cells = cast_cells(pa.concat_arrays(columns), pa.string())[0]
             form = self.reading.formats.get(name)
             if form is not None and form.notation:

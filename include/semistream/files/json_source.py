@@ -56,14 +56,11 @@ class JsonSource(TextSource):
         self.schema = pa.schema([*self.schema, *more])
 
     def _infer_schema(self) -> pa.Schema:
-        keys, samples = _Keys([]), list[_Objects]()
-        for path, most in self._samples():
-            size = 0
-            for objects, _ in self._objects(path, 0, keys):
-                samples.append(objects)
-                size += len(objects.data)
-                if size >= most:
-                    break
+        keys = _Keys([])
+        found = self._first_pieces(
+            lambda path: self._objects(path, 0, keys), lambda found: len(found[0].data)
+        )
+        samples = [objects for objects, _ in found]
         return pa.schema([(name, self._infer(name, samples)) for name in keys.names])
 
     def _infer(self, name: str, samples: list[_Objects]) -> pa.DataType:

@@ -33,7 +33,7 @@ from semistream.joins.admission import fill
 from semistream.joins.index_phase import Indexed, IndexParameters
 from semistream.joins.output import JoinOutput
 from semistream.joins.spec import JoinSpec
-from semistream.joins.stream_buffer import StreamBuffer
+from semistream.joins.stream_buffer import StreamBuffer, pieces
 from semistream.joins.stream_table.by_key import APPEND_ROWS, ByKey
 
 
@@ -49,9 +49,8 @@ class Hybridjoin(Indexed):
         self._require(self.h_s.least_bytes, self.arena.free)
 
     def _take(self, batch: pa.RecordBatch, codes: np.ndarray) -> Iterator[JoinOutput]:
-        for first in range(0, len(codes), APPEND_ROWS):
-            tuples = batch.slice(first, APPEND_ROWS)
-            buffer = StreamBuffer(self.layout, tuples, codes[first : first + APPEND_ROWS])
+        for tuples, keys in pieces(batch, codes, APPEND_ROWS):
+            buffer = StreamBuffer(self.layout, tuples, keys)
             yield from self.output.absent(tuples, buffer.look_up(self.master))
             # READ stream tuples until H_S is full
             while (yield from fill(self.h_s, buffer, self.output)):

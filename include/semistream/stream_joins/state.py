@@ -81,12 +81,7 @@ class State:
     def account(self) -> None:
         """Update the arena's components. Raises NotEnoughMemory when M is exceeded."""
         a = self.arena
-        a.components = {
-            "disk join": self._held.bytes,
-            "directory": self.directory.bytes,
-            "punctuations": self.punctuation_bytes,
-            **{side: log.bytes for side, log in zip(SIDES, self.memory, strict=True)},
-        }
+        a.components = self._components()
         if a.used > a.budget:
             raise NotEnoughMemory(2 * a.used, a.budget, f"{self.spec.algorithm}: {a.components}")
         a.peak = max(a.peak, a.used)
@@ -125,17 +120,19 @@ class State:
             count //= 2
         return 0
 
-    def _used(self) -> int:
-        return (
-            self._held.bytes
-            + self.directory.bytes
-            + self.punctuation_bytes
-            + sum(m.bytes for m in self.memory)
-        )
+    def _components(self) -> dict[str, int]:
+        """Return the bytes that each component takes now."""
+        return {
+            "disk join": self._held.bytes,
+            "directory": self.directory.bytes,
+            "punctuations": self.punctuation_bytes,
+            **{side: log.bytes for side, log in zip(SIDES, self.memory, strict=True)},
+        }
 
     @property
     def free(self) -> int:
-        return self.arena.budget - self._used()
+        """Bytes of M that no component takes."""
+        return self.arena.budget - sum(self._components().values())
 
     # Garbage of tuples that have left
 
