@@ -35,7 +35,6 @@ from semistream.cost_models.costs import PhaseCosts, service_rate
 from semistream.cost_models.course import Course
 from semistream.cost_models.harmonic import harmonic, harmonic_approximation, power_sum
 from semistream.cost_models.solve import crossing
-from semistream.cost_models.units import NANOSECOND
 from semistream.errors import ConfigError
 from semistream.joins import REGISTRY
 from semistream.joins.spec import join_spec
@@ -53,7 +52,7 @@ R_T = 60_000
 # nanoseconds
 def constant_costs(*, c_io_fixed, c_io_tuple, c_h, c_o, c_e, c_s, c_a, c_f, c_b, c_i):
     """Costs as a paper gives them: in nanoseconds, the same for every table size."""
-    ns = NANOSECOND
+    ns = 1e-9
     phase = PhaseCosts(
         (1.0,),
         (c_h * ns,),
