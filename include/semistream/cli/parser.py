@@ -13,6 +13,7 @@ from semistream.cli.commands import (
     estimate_join_size,
     join,
     join_streams,
+    load,
     provision,
     reset,
     snapshot,
@@ -28,6 +29,7 @@ COMMANDS = {
     for command in (
         join.COMMAND,
         join_streams.COMMAND,
+        load.COMMAND,
         snapshot.COMMAND,
         provision.COMMAND,
         verify.COMMAND,
