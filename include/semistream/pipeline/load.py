@@ -18,6 +18,7 @@ from semistream.streaming.settings import AppSettings, LoadSettings
 from semistream.streaming.status import read_status, request_stop
 
 POLL = 0.2  # s between looks at a driver
+REFUSED = "failed: ConfigError: "  # how the end of a driver begins whose settings cannot work
 APP = (sys.executable, "-m", "semistream.streaming.script")
 
 
@@ -70,11 +71,11 @@ def _run(
         _follow(settings, places, progress)
     state, why = drivers.ending(checkpoint) or ("stopped", "")
     if state != "stopped":
-        refused = "failed: ConfigError: "
+        if why.startswith(REFUSED):
+            raise SemistreamError(why.removeprefix(REFUSED))
+        first, *_ = why.splitlines()  # Spark's stack traces follow
         raise SemistreamError(
-            why.removeprefix(refused)
-            if why.startswith(refused)
-            else f"{settings.name()} {why}\nStarted again, it goes on where it was. Log: "
+            f"{settings.name()} {first}\nStarted again, it goes on where it was. Log: "
             f"{checkpoint / 'driver.log'}"
         )
 
