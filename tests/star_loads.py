@@ -17,6 +17,7 @@ from semistream.job import Job
 from semistream.joins.star import RoleKind, execution_order
 from semistream.master.publish import publish_snapshot
 from semistream.master.published import snapshot_root
+from semistream.provisioning.dimensions import insert_unknown
 from semistream.streaming.settings import LoadSettings
 from semistream.warehouse import connect
 from semistream.warehouse.bulk import bulk_insert
@@ -52,6 +53,7 @@ DIMENSIONS = {
         ]
     ),
 }
+WITH_UNKNOWN = "person"  # the dimension with an unknown member
 BUSINESS_KEY = {"part": ["code"], "person": ["no"], "offer": ["number"]}
 # role -> (dimension, on, dimension column -> fact column, join type, whether it is many)
 ROLES: dict[str, tuple[str, dict[str, str], dict[str, str], str, bool]] = {
@@ -84,7 +86,11 @@ class StarLoad(SmallLoad):
                 "stream": {"format": "parquet", "path": str(self.stream_directory), "id": ["id"]},
                 "dimensions": {
                     role: {
-                        "dimension": {"name": dimension, "business_key": BUSINESS_KEY[dimension]},
+                        "dimension": {
+                            "name": dimension,
+                            "business_key": BUSINESS_KEY[dimension],
+                            "unknown_member": dimension == WITH_UNKNOWN,
+                        },
                         "on": on,
                         "columns": columns,
                         "join_type": join_type,
@@ -142,11 +148,19 @@ class StarLoad(SmallLoad):
             joined = [list(on.values()) for of, on, *_ in ROLES.values() if of == name]
             table = ensure(
                 engine,
-                dimension_table(name, pa.schema(list(schema)[1:]), BUSINESS_KEY[name], joined[:1]),
+                dimension_table(
+                    name,
+                    pa.schema(list(schema)[1:]),
+                    BUSINESS_KEY[name],
+                    joined[:1],
+                    unknown_member=name == WITH_UNKNOWN,
+                ),
             )
             with engine.begin() as connection:
                 connection.execute(table.delete())
                 bulk_insert(connection, table, pa.Table.from_pylist(rows, schema))
+                if name == WITH_UNKNOWN:
+                    insert_unknown(connection, table, BUSINESS_KEY[name])
         engine.dispose()
 
     def sales(self, rows: int) -> pa.Table:
@@ -207,6 +221,8 @@ class StarLoad(SmallLoad):
                     unmatched[(*row[: len(STREAM)], row[-1], role)] += times
             names += [f"{role}_sk", *columns.values()]
             tuples = [dict(zip(names, row, strict=True)) for row in joined.elements()]
+            if dimension == WITH_UNKNOWN:
+                tuples = [t | {f"{role}_sk": t[f"{role}_sk"] or 0} for t in tuples]
         return Counter(tuple(t[c] for c in self.columns) for t in tuples), unmatched
 
     def order(self) -> list[str]:
@@ -277,4 +293,5 @@ def star_load(place: Path, warehouse_url: str, roles: tuple[str, ...] = tuple(RO
     """A small load of several roles with a home in this directory, its dimensions published."""
     load = StarLoad(place / "home", warehouse_url, roles)
     load.publish()
+    load.provision_beside()
     return load
