@@ -80,6 +80,11 @@ class StarLoad(SmallLoad):
     ):
         super().__init__(home, warehouse_url, parts, seed)
         self.roles, self.masters = roles, dict[str, list[dict[str, Any]]]()
+        self.columns = [
+            *STREAM.names,
+            *(f"{role}_sk" for role in roles),
+            *(c for role in roles for c in ROLES[role][2].values()),
+        ]
         self.job = Job.load(
             {
                 "name": "sales",
@@ -196,15 +201,6 @@ class StarLoad(SmallLoad):
 
     # ---- what came out
 
-    @property
-    def columns(self) -> list[str]:
-        """The fact table's, in its order."""
-        return [
-            *STREAM.names,
-            *(f"{role}_sk" for role in self.roles),
-            *(c for role in self.roles for c in ROLES[role][2].values()),
-        ]
-
     def expected(self, join_type: str = "inner") -> tuple[Counter, Counter]:
         """The facts, and the unmatched tuples with reason and role."""
         tuples, unmatched = self.stream, Counter()
@@ -235,15 +231,12 @@ class StarLoad(SmallLoad):
         return order
 
     def facts(self, sink: str = "sql") -> Counter:
-        if sink != "sql":
-            from deltalake import DeltaTable
-
-            rows = DeltaTable(sink).to_pyarrow_table().select(self.columns).to_pylist()
-            return Counter(tuple(row.values()) for row in rows)
-        found = self.query(f"SELECT {', '.join(self.columns)} FROM fact_sales")
         at = self.columns.index("day")
         # SQLite gives a date as text
-        return Counter((*r[:at], date.fromisoformat(f"{r[at]}"), *r[at + 1 :]) for r in found)
+        return Counter(
+            (*row[:at], date.fromisoformat(f"{row[at]}"), *row[at + 1 :])
+            for row in super().facts(sink).elements()
+        )
 
     def unmatched(self) -> Counter:
         rows = self.query("SELECT reason, role, tuple FROM unmatched")
