@@ -19,6 +19,7 @@ from semistream.cli.commands import (
     status,
     stop,
     tune,
+    unmatched,
     verify,
 )
 from semistream.cli.options import add_arguments
@@ -31,6 +32,7 @@ COMMANDS = {
         snapshot.COMMAND,
         provision.COMMAND,
         verify.COMMAND,
+        unmatched.COMMAND,
         tune.COMMAND,
         estimate_join_size.COMMAND,
         algorithms.COMMAND,
