@@ -21,6 +21,7 @@ from semistream.cli.commands import (
     status,
     stop,
     tune,
+    unmatched,
     verify,
 )
 from semistream.cli.options import add_arguments
@@ -34,6 +35,7 @@ COMMANDS = {
         snapshot.COMMAND,
         provision.COMMAND,
         verify.COMMAND,
+        unmatched.COMMAND,
         tune.COMMAND,
         estimate_join_size.COMMAND,
         algorithms.COMMAND,
