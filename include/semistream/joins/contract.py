@@ -67,6 +67,12 @@ class SemiStreamJoin(ABC):
         return self.held.tuples if self.held else 0
 
     @property
+    def keeps_all(self) -> bool:
+        """Whether H_R has room for all of R and reads each part of it once, so that nothing is
+        gained when tuples wait."""
+        return False
+
+    @property
     def output_schema(self) -> pa.Schema:
         return self.output.schema
 

@@ -152,6 +152,11 @@ class Elevatorjoin(SemiStreamJoin):
         self.arena.reserve("H_R", 0)
         self._require(self.h_s.least_bytes, self.pool * (1 - LEAST_H_S))
 
+    @property
+    def keeps_all(self) -> bool:
+        # twice: strings may be longer than assumed, and values in several partitions stay on disk
+        return self.whole and self.stats.disk_tuples_read <= 2 * self.master.tuple_count
+
     # The outer loop
 
     def _take(self, batch: pa.RecordBatch, codes: np.ndarray) -> Iterator[JoinOutput]:
