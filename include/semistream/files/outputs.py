@@ -16,9 +16,10 @@ from semistream.files.source import Rejected
 from semistream.joins.output import UNPARSABLE
 
 EXAMPLES = 3  # unparsable rows that the summary shows
-# columns of a file of unmatched rows: why the row is unmatched, why it could not be parsed, and the
-# row as it was read
+# columns of a file of unmatched rows: why the row is unmatched, why it could not be parsed, the row
+# as it was read, and the role of the dimension that has no row for it, where there are several
 REASON_COLUMNS = ("reason", "detail", "text")
+ROLE_COLUMN = "role"
 
 
 @dataclass
@@ -93,7 +94,7 @@ class Unmatched:
     some of them.
 
     schema: of the operator's unmatched tuples, whose last column is the reason; counts: rows by
-    reason."""
+    reason; roles: whether the file says in which role a row is unmatched."""
 
     def __init__(
         self,
@@ -102,23 +103,30 @@ class Unmatched:
         schema: pa.Schema,
         counts: dict[str, int],
         summary: JoinSummary,
+        roles: bool = False,
     ):
         self._counts, self._examples = counts, summary.examples
         schema = schema.remove(len(schema) - 1)
-        for column in REASON_COLUMNS:
+        self._added = REASON_COLUMNS + ((ROLE_COLUMN,) if roles else ())
+        for column in self._added:
             while column in schema.names:
                 column = "_" + column
             schema = schema.append(pa.field(column, pa.string()))
         self._file = outputs.open(name, schema)
 
-    def write(self, rows: pa.RecordBatch) -> None:
-        """Write tuples that the operator returned as unmatched. The operator's statistics count
-        them."""
+    def write(self, rows: pa.RecordBatch, role: str | None = None) -> None:
+        """Write tuples that the operator returned as unmatched, in a role. The operator's
+        statistics count them."""
         if self._file is not None and rows.num_rows:
             none = pa.nulls(rows.num_rows, pa.string())
-            self._file.write(
-                pa.RecordBatch.from_arrays([*rows.columns, none, none], schema=self._file.schema)
-            )
+            self._file.write(self._batch([*rows.columns, none, none], role))
+
+    def _batch(self, columns: list[pa.Array], role: str | None) -> pa.RecordBatch:
+        assert self._file is not None
+        if ROLE_COLUMN in self._added:
+            count = len(columns[0])
+            columns = [*columns, pa.repeat(pa.scalar(role, pa.string()), count)]
+        return pa.RecordBatch.from_arrays(columns, schema=self._file.schema)
 
     def reject(self, rejected: Sequence[Rejected]) -> None:
         """Count and write rows that could not be parsed."""
@@ -132,13 +140,13 @@ class Unmatched:
         ]
         if self._file is not None:
             schema = self._file.schema
-            empty = [pa.nulls(count, f.type) for f in list(schema)[: -len(REASON_COLUMNS)]]
+            empty = [pa.nulls(count, f.type) for f in list(schema)[: -len(self._added)]]
             reasons = [
                 pa.repeat(UNPARSABLE, count),
                 pa.array([f"{r.place}: {r.detail}" for r in rejected], pa.string()),
                 pa.array([r.text for r in rejected], pa.string()),
             ]
-            self._file.write(pa.RecordBatch.from_arrays([*empty, *reasons], schema=schema))
+            self._file.write(self._batch([*empty, *reasons], None))
 
 
 def check_paths(settings: Any, inputs: Sequence[str], outputs: Sequence[str]) -> None:

@@ -24,13 +24,7 @@ ALLOW_EMPTY = "Whether the master data may have no row; otherwise they are refus
 
 
 # settings of the only dimension, which each role of several has itself
-OF_ONE = (
-    "snapshot",
-    "master_types",
-    "master_format",
-    "master_formats",
-    "allow_empty",
-)
+OF_ONE = ("snapshot", "master_types", "master_format", "master_formats", "allow_empty")
 
 
 class FileRole(Role):

@@ -19,7 +19,7 @@ import errno
 import fcntl
 import mmap
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ from semistream.joins.disk_partition import expand
 from semistream.joins.key_table import TABLE_BYTES, build, find, places
 from semistream.joins.output import Pairs, portions
 from semistream.joins.spec import JoinSpec
-from semistream.joins.stored_types import as_stored, has_strings
+from semistream.joins.stored_types import as_stored, is_variable, stored_type
 from semistream.master.relation import MasterRelation
 from semistream.master.snapshot import SnapshotRelation, is_fixed
 
@@ -46,14 +46,20 @@ MOST = 2**31 - 1
 
 
 def whole_bytes(spec: JoinSpec) -> float:
-    """Estimate the bytes of R whole in memory: of each tuple its key and the fetched columns, with
-    strings at R's average length."""
-    master = spec.master
-    strings = 0.0
-    if has_strings(spec.fetched_schema):
-        # v_R on disk, without key codes, numbers and the offsets of strings
-        strings = max(master.tuple_bytes - 8 - sum(map(_width, master.schema.types)), 0.0)
-    return master.tuple_count * (KEY + _fixed_bytes(spec) + strings)
+    """Estimate the bytes of R whole in memory: of each tuple its key and the fetched columns."""
+    return spec.master.tuple_count * (KEY + column_bytes(spec, spec.fetched))
+
+
+def column_bytes(spec: JoinSpec, columns: Collection[str]) -> float:
+    """Estimate the bytes of a tuple's columns. Texts count with their average length in R if all of
+    R's are among them, else with as much each as R's texts have in the mean."""
+    schema = spec.master.schema
+    texts = [f.name for f in schema if is_variable(stored_type(f.name, f.type))]
+    # v_R on disk, without key codes, numbers and the offsets of strings
+    length = max(spec.master.tuple_bytes - 8 - sum(map(_width, schema.types)), 0.0)
+    return sum(
+        _width(schema.field(c).type) + (length / len(texts) if c in texts else 0.0) for c in columns
+    )
 
 
 def _fixed_bytes(spec: JoinSpec) -> float:
