@@ -365,7 +365,9 @@ def test_a_column_of_another_role_is_no_key():
         Role("one", dimension(3), [("a", "k")]),
         Role("two", dimension(3), [("one_name", "name")]),
     ]
-    with pytest.raises(ConfigError, match=r"'dimensions.two.on' must name columns .* Got 'one_name'"):
+    with pytest.raises(
+        ConfigError, match=r"'dimensions.two.on' must name columns .* Got 'one_name'"
+    ):
         star_of(stream.schema, roles)
 
 

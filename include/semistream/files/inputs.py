@@ -42,7 +42,8 @@ class RoleInput(NamedTuple):
     """A dimension in one of its roles, and how the stream is joined with it.
 
     rejected: rows of its file left out, by reason; columns: dimension columns to add, with their
-    names in the output; max_unmatched: share of the tuples that may have no row, None: any.
+    names in the output; max_unmatched: share of the tuples that may have no row, None: any;
+    from_file: whether its rows were read now, and not published before.
     """
 
     name: str
@@ -53,6 +54,7 @@ class RoleInput(NamedTuple):
     join_type: str
     many: bool
     max_unmatched: float | None
+    from_file: bool
 
 
 class StarInputs(NamedTuple):
@@ -61,6 +63,9 @@ class StarInputs(NamedTuple):
     stream: FileSource
     roles: list[RoleInput]
     notes: list[str]
+
+    def role(self, name: str) -> RoleInput:
+        return next(role for role in self.roles if role.name == name)
 
 
 @dataclass(frozen=True)
@@ -136,12 +141,13 @@ def open_star(settings: JoinFiles, stack: ExitStack, progress: Progress, memory:
             settings.join_type,
             True,
             settings.max_unmatched,
+            settings.master is not None,
         )
         return StarInputs(stream, [only], notes)
     columns = added_columns(roles, [master.schema.names for master, _ in opened])
     found = []
-    for role, (master, rejected), added in zip(roles, opened, columns, strict=True):
-        wanted = added or {c: c for c in master.schema.names if c not in role.key}
+    for role, (master, rejected), given in zip(roles, opened, columns, strict=True):
+        wanted = given or {c: c for c in master.schema.names if c not in role.key}
         unnamed = [c for c, name in wanted.items() if c == name]
         found.append(
             RoleInput(
@@ -153,6 +159,7 @@ def open_star(settings: JoinFiles, stack: ExitStack, progress: Progress, memory:
                 role.join_type or settings.join_type,
                 role.many,
                 role.max_unmatched if "max_unmatched" in role.model_fields_set else None,
+                role.dimension.path is not None,
             )
         )
     return StarInputs(stream, found, notes)
@@ -218,7 +225,7 @@ def _open(
         with _placed(master.place):
             source = _source(master, stream, csv)
             if source is None:
-                root, rejected = master.snapshot or Path(), {}
+                root, rejected = master.snapshot or Path(), dict[str, int]()
             elif (former := published.get(master.identity())) is not None:
                 root, rejected = former
             else:

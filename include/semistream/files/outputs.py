@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -149,9 +150,12 @@ class Unmatched:
             self._file.write(self._batch([*empty, *reasons], None))
 
 
-def check_paths(settings: Any, inputs: Sequence[str], outputs: Sequence[str]) -> None:
+def check_paths(
+    settings: Any, inputs: Sequence[str], outputs: Sequence[str], dimensions: Iterable[Path] = ()
+) -> None:
     """Check that the output files can be written, and that each is a file of its own. Raises
-    ConfigError otherwise. inputs, outputs: the names of the settings that give the paths."""
+    ConfigError otherwise. inputs, outputs: the names of the settings that give the paths;
+    dimensions: further inputs."""
     stats = settings.stats
     for name in outputs:
         if (path := getattr(settings, name)) is not None:
@@ -161,6 +165,7 @@ def check_paths(settings: Any, inputs: Sequence[str], outputs: Sequence[str]) ->
             "stats", "must be in a directory that exists", str(stats), "Make the directory first."
         )
     read = {p.resolve() for n in inputs if (p := getattr(settings, n)) is not None}
+    read |= {p.resolve() for p in dimensions}
     written = [p.resolve() for n in (*outputs, "stats") if (p := getattr(settings, n)) is not None]
     if len(read.union(written)) < len(read) + len(written):
         raise ConfigError(

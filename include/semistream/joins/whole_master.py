@@ -21,6 +21,7 @@ import mmap
 import os
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +99,7 @@ class WholeMaster:
                 self._held(
                     relation,
                     f"column-{relation.schema.get_field_index(name)}",
-                    lambda f=field: _column(relation, f, codes.order),
+                    partial(_column, relation, field, codes),
                 )
                 for name, field in zip(spec.fetched, spec.fetched_schema, strict=True)
             ]
@@ -237,8 +238,9 @@ def _table(keys: np.ndarray) -> np.ndarray:
     return table
 
 
-def _column(relation: MasterRelation, field: pa.Field, order: np.ndarray | None) -> pa.Array:
-    """Read a column of R. Raises ConfigError for texts that are too long for one array."""
+def _column(relation: MasterRelation, field: pa.Field, codes: _Codes) -> pa.Array:
+    """Read a column of R, in the order of the codes. Raises ConfigError for texts that are too long
+    for one array."""
     schema = pa.schema([field])
     pages = [
         as_stored(page, schema).column(0)
@@ -253,7 +255,7 @@ def _column(relation: MasterRelation, field: pa.Field, order: np.ndarray | None)
             "Choose another algorithm, or auto.",
         )
     column = pa.concat_arrays(pages) if pages else pa.array([], field.type)
-    return column if order is None else column.take(pa.array(order))
+    return column if codes.order is None else column.take(pa.array(codes.order))
 
 
 def _write(path: Path, array: pa.Array) -> None:

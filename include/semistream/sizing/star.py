@@ -24,7 +24,6 @@ import pyarrow as pa
 
 from semistream.cost_models import TYPICAL, Costs, Workload
 from semistream.errors import ConfigError
-from semistream.joins.registry import HASH_JOIN
 from semistream.joins.spec import JoinSpec, join_spec
 from semistream.joins.whole_master import column_bytes, whole_bytes
 from semistream.master.relation import MasterRelation
@@ -33,7 +32,7 @@ from semistream.sizing.search import tune
 from semistream.sizing.workload import describe
 
 PARTS = 32  # shares are multiples of M / PARTS
-LEVELS = 9  # sizes of memory for which a role's rate is predicted; between them it is interpolated
+LEVELS = 7  # sizes of memory for which a role's rate is predicted; between them it is interpolated
 LEAST_SHARE = 1 / 256  # of M, the smallest of these
 GAIN = 0.1  # a running load keeps its split unless the chain gets this much faster
 MOST_SUBSETS = 64  # choices of whole roles that are compared
@@ -69,21 +68,10 @@ class RoleShare:
 
 @dataclass(frozen=True)
 class StarSizes:
-    """The sizes of a star. shares: in the order of execution; seconds: predicted time of a stream
-    tuple in all joins; even: the same if M were split evenly and nothing held whole; both infinite
-    if M is too small for the models."""
+    """The sizes of a star. shares: in the order of execution; reason: one line."""
 
     shares: tuple[RoleShare, ...]
-    seconds: float
-    even: float
-    reason: str
-
-    def algorithm(self, role: str, other: str) -> str:
-        """Return the role's algorithm: the hash join if R is held whole, else the other one."""
-        return HASH_JOIN.name if self.share(role).whole else other
-
-    def share(self, role: str) -> RoleShare:
-        return next(share for share in self.shares if share.role == role)
+    reason: str = ""
 
 
 def size_star(
@@ -106,22 +94,36 @@ def size_star(
     whole; former: the shares in use, kept unless others make the chain faster by GAIN.
     """
     chain = _Chain(roles, sample.slice(0, SAMPLED), memory, costs, algorithm, tuples, sharers)
+    if algorithm != AUTO:
+        waiting = list(chain.members)
+    if not waiting and (shares := chain.all_whole()) is not None:
+        together = sum(member.whole for member in chain.members.values())
+        return StarSizes(
+            shares,
+            f"all dimensions are held whole, in about {together:,} of M = {memory:,} bytes, in the "
+            f"order {', '.join(share.role for share in shares)}",
+        )
     even = chain.even()
-    best = even
-    for whole in chain.choices(waiting if algorithm == AUTO else [role.name for role in roles]):
+    best, least = even, chain.seconds(even)
+    for whole in chain.choices(waiting):
         found = chain.split(whole)
-        if found is not None and chain.seconds(found) < chain.seconds(best):
-            best = found
-    if math.isinf(chain.seconds(best)) or len(roles) == 1:
-        return StarSizes(best, chain.seconds(best), chain.seconds(even), chain.reason(best, even))
-    kept = ""
+        if found is not None and (seconds := chain.seconds(found)) < least:
+            best, least = found, seconds
+    if math.isinf(least):
+        return StarSizes(even, chain.reason(even) + ", an even split, as M is too little to choose")
     if former and chain.fits(former) and not {s.role for s in former if s.whole} & set(waiting):
-        gain = chain.seconds(former) / chain.seconds(best) - 1
+        gain = chain.seconds(former) / least - 1
         if gain <= GAIN:
-            best = tuple(former)
-            kept = f"; the split before is kept, as another one would gain {max(gain, 0):.0%}"
+            return StarSizes(
+                tuple(former),
+                f"{chain.reason(former)}, kept, as another split would gain {max(gain, 0):.0%}",
+            )
+    gain = chain.seconds(even) / least
     return StarSizes(
-        best, chain.seconds(best), chain.seconds(even), chain.reason(best, even) + kept
+        best,
+        chain.reason(best)
+        + ", the fastest by the cost models"
+        + (f", {gain:.1f} times the rate of an even split" if math.isfinite(gain) else ""),
     )
 
 
@@ -269,18 +271,24 @@ class _Chain:
         each = self.memory // len(self.members)
         return tuple(RoleShare(name, each) for name in self.order())
 
+    def all_whole(self) -> tuple[RoleShare, ...] | None:
+        """Return the shares if every role is held whole; None if M is too small."""
+        sizes = {name: self.members[name].whole for name in self.order(self.members)}
+        free = (self.memory - sum(sizes.values())) // len(sizes)
+        return (
+            tuple(RoleShare(name, size + free, True) for name, size in sizes.items())
+            if free >= 0
+            else None
+        )
+
     def split(self, whole: Collection[str]) -> tuple[RoleShare, ...] | None:
-        """Return the shares of least cost with these roles held whole; None if there are none."""
+        """Return the shares of least cost with these roles held whole, and others not; None if M is
+        too small for them."""
         order = self.order(whole)
         free = self.memory - sum(self.members[name].whole for name in whole)
         waits = [name for name in order if name not in whole]
-        if not waits:
-            return tuple(
-                RoleShare(name, self.members[name].whole + free // len(order), True)
-                for name in order
-            )
         units = np.arange(1, PARTS + 1)
-        if free < PARTS or len(waits) > PARTS:
+        if free < PARTS or not 0 < len(waits) <= PARTS:
             return None
         reached = self._reached(order)
         least = np.full(PARTS + 1, math.inf)  # cost of the roles so far with so many parts
@@ -338,22 +346,12 @@ class _Chain:
             )
         )
 
-    def reason(self, shares: Sequence[RoleShare], even: Sequence[RoleShare]) -> str:
-        """Return a line that says how M is split, and what it is predicted to bring."""
-        parts = ", then ".join(
-            f"{share.role} {'held whole' if share.whole else 'with'} "
-            f"{'in ' if share.whole else ''}{share.memory:,} bytes"
+    def reason(self, shares: Sequence[RoleShare]) -> str:
+        """Return a clause that says how M is split."""
+        return f"of M = {self.memory:,} bytes " + ", then ".join(
+            f"{share.role} {'held whole in' if share.whole else 'with'} {share.memory:,} bytes"
             for share in shares
         )
-        now, before = self.seconds(shares), self.seconds(even)
-        if math.isinf(now):
-            return f"{parts}: an even split, as M = {self.memory:,} bytes is too little to choose"
-        gain = (
-            f", {before / now:.1f} times the rate of an even split"
-            if math.isfinite(before)
-            else ", and an even split would not do"
-        )
-        return f"{parts}: the fastest by the cost models{gain}"
 
 
 def _payload(role: StarRole, sample: pa.RecordBatch) -> float:

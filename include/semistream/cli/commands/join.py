@@ -11,7 +11,7 @@ from semistream.cli.command import Command
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from semistream.files.join import Summary
+    from semistream.files.join_summary import Summary
     from semistream.files.settings import JoinFiles
 
 
