@@ -28,7 +28,7 @@ from semistream.joins.spec import JoinSpec, join_spec
 from semistream.joins.whole_master import column_bytes, whole_bytes
 from semistream.master.relation import MasterRelation
 from semistream.settings import AUTO
-from semistream.sizing.search import tune
+from semistream.sizing.search import EVEN, tune
 from semistream.sizing.workload import describe
 
 PARTS = 32  # shares are multiples of M / PARTS
@@ -104,13 +104,16 @@ def size_star(
             f"order {', '.join(share.role for share in shares)}",
         )
     even = chain.even()
-    best, least = even, chain.seconds(even)
-    for whole in chain.choices(waiting):
-        found = chain.split(whole)
-        if found is not None and (seconds := chain.seconds(found)) < least:
-            best, least = found, seconds
+    splits = [even, *filter(None, map(chain.split, chain.choices(waiting)))]
+    seconds = [chain.seconds(shares) for shares in splits]
+    least = min(seconds)
     if math.isinf(least):
         return StarSizes(even, chain.reason(even) + ", an even split, as M is too little to choose")
+    # of about equal ones, one in which no tuple waits where it need not
+    best, least = max(
+        ((split, s) for split, s in zip(splits, seconds, strict=True) if s <= (1 + EVEN) * least),
+        key=lambda found: (sum(share.whole for share in found[0]), -found[1]),
+    )
     if former and chain.fits(former) and not {s.role for s in former if s.whole} & set(waiting):
         gain = chain.seconds(former) / least - 1
         if gain <= GAIN:
@@ -178,8 +181,8 @@ class _Member:
 
     @cached_property
     def in_memory(self) -> float:
-        """Seconds of a tuple in the hash join."""
-        s = self.work.symbols(self.chain.costs, 1, 1, self.work.master_tuples, "elevator")
+        """Seconds of a tuple in the hash join: those of a tuple that an H_R with all of R answers."""
+        s = self.work.symbols(self.chain.costs, 1, 1, self.work.master_tuples)
         return s.c_r + s.c_n + s.c_s
 
     @cached_property
