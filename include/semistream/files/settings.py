@@ -39,11 +39,6 @@ class FileRole(Role):
     format: Format | None = Field(
         None, description="Format of the dimension's file, where its name does not tell"
     )
-    many: bool = Field(
-        False,
-        description="Whether a key may have several rows, with each of which a stream tuple is "
-        "joined",
-    )
 
 
 class JoinFiles(JoinSettings):
