@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from semistream.ahead import ahead
 from semistream.cost_models import Costs
-from semistream.errors import ConfigError, NotEnoughMemory
+from semistream.errors import NotEnoughMemory
 from semistream.files.inputs import StarInputs, open_star
 from semistream.files.join_summary import Summary, judge, total
 from semistream.files.near_misses import SampledKeys
@@ -113,18 +113,19 @@ def _open(
         try:
             for share in sizes.shares:
                 role = roles[share.role]
-                with _naming(role.name if len(roles) > 1 else "", share.memory):
-                    join, reason = _open_role(settings, role, share, carried, costs, tuples)
+                join, reason = _open_role(settings, role, share, carried, costs, tuples)
                 joins.append(RoleJoin(role.name, join, role.many, partial(note, role.name)))
                 if len(roles) > 1:
                     carried = widened(carried, role.master, role.columns)
                     reason = reason and f"{role.name}: {reason}"
                 reasons.append(reason)
-        except NotEnoughMemory:
-            if not share.whole:
+        except NotEnoughMemory as e:
+            if share.whole:
+                waiting.append(share.role)
+                continue
+            if len(roles) == 1:
                 raise
-            waiting.append(share.role)
-            continue
+            raise NotEnoughMemory(e.least, share.memory, f"the share of {share.role}") from None
         break
     summary.algorithm = ", ".join(dict.fromkeys(each.join.spec.algorithm for each in joins))
     summary.reason = "; ".join(filter(None, reasons))
@@ -189,23 +190,6 @@ def _open_role(
         tuples=tuples,
     )
     return join, reason
-
-
-@contextmanager
-def _naming(role: str, share: int) -> Iterator[None]:
-    """Name the role in errors about its join, and its setting. share: its part of M, in bytes."""
-    try:
-        yield
-    except NotEnoughMemory as e:
-        if not role:
-            raise
-        raise NotEnoughMemory(e.least, share, f"the share of {role}", e.remedy) from None
-    except ConfigError as e:
-        if not role or e.parameter not in ("on", "columns"):
-            raise
-        raise ConfigError(
-            f"dimensions.{role}.{e.parameter}", e.constraint, e.value, e.remedy
-        ) from None
 
 
 def _tuples(stream: FileSource, first: Chunk) -> float:

@@ -181,7 +181,7 @@ class _Member:
 
     @cached_property
     def in_memory(self) -> float:
-        """Seconds of a tuple in the hash join: those of a tuple that an H_R with all of R answers."""
+        """Seconds of a tuple in the hash join: of one that an H_R with all of R answers."""
         s = self.work.symbols(self.chain.costs, 1, 1, self.work.master_tuples)
         return s.c_r + s.c_n + s.c_s
 
@@ -211,9 +211,15 @@ class _Member:
 
 
 def _spec(role: StarRole, stream: pa.RecordBatch) -> JoinSpec:
-    return join_spec(
-        "", 0, stream.schema, role.master, list(role.on), dict(role.columns), role.join_type
-    )
+    """Return the specification of a role's join. Raises ConfigError, with the role's name, for
+    settings that cannot work."""
+    try:
+        return join_spec(
+            "", 0, stream.schema, role.master, list(role.on), dict(role.columns), role.join_type
+        )
+    except ConfigError as e:
+        place = f"dimensions.{role.name}.{e.parameter}"
+        raise ConfigError(place, e.constraint, e.value, e.remedy) from None
 
 
 class _Chain:
