@@ -34,7 +34,7 @@ from benchmarks.spark_join import (
     Spark,
     SparkPeer,
     arguments,
-    places,
+    paths_of,
 )
 from semistream.joins import REGISTRY
 from semistream.workloads.zipf import ZipfKeys
@@ -272,7 +272,7 @@ class AppLatency(AppPeer):
             self,
             self.latency,
             command,
-            case.environment(self.home) | places(self.home),
+            case.environment(self.home) | paths_of(self.home),
             checkpoint / "query",
             checkpoint / "stop",
         )

@@ -265,7 +265,7 @@ class AppPeer(ProgramPeer):
             self.of.sink,
         )
         command: list[str | Path] = [sys.executable, APP, *settings, "--max-files", "1"]
-        environment = self.case.environment(self.home) | places(self.home) | self.environment
+        environment = self.case.environment(self.home) | paths_of(self.home) | self.environment
         with program(command, self.home / "log", environment) as running:
             seconds = running.end()
         self.rss_peak = max(self.rss_peak, running.memory_peak)
@@ -296,7 +296,7 @@ class AppPeer(ProgramPeer):
         )
 
 
-def places(home: Path) -> dict[str, str]:
+def paths_of(home: Path) -> dict[str, str]:
     return {"SEMISTREAM_HOME": str(home), "WAREHOUSE_URL": f"sqlite:///{home / 'warehouse.db'}"}
 
 
