@@ -9,7 +9,7 @@ Every word is a function of the key, so that the checksum of the result is known
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -142,7 +142,7 @@ class Facts(Answer):
     """The number of joined rows, and the sum over them of a 64-bit hash of their columns. Other
     columns are ignored."""
 
-    columns: tuple[str, ...] = ()
+    columns: tuple[str, ...] = field(default=(), repr=False)
 
     def _add(self, batch: pa.RecordBatch) -> None:
         hashes = np.zeros(batch.num_rows, np.uint64)

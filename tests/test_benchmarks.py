@@ -9,11 +9,14 @@ import sys
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from benchmarks import anchors, caches, choice, data, docs, harness
 from benchmarks.__main__ import main
 from benchmarks.operators import HASH_JOIN, Operator
+from benchmarks.star_data import TUPLE_BYTES, Sales
+from benchmarks.star_operators import splits
 from benchmarks.verdicts import Verdict
 from benchmarks.warm_up import CYCLES
 from semistream.joins import REGISTRY
@@ -88,6 +91,36 @@ def test_checksum_is_that_of_the_join_in_any_order_and_form():
             3, joined.column_names[3], joined.column(3).take(list(range(1, 300)) + [0])
         )
         assert answer(other) != expected
+
+
+def test_the_facts_of_a_star_are_known_without_joining(tmp_path):
+    sales = Sales(2000, others=(500, 50))
+    joined = pa.Table.from_batches([sales.batch(0, 1000)])
+    for dimension in sales.dimensions:
+        master = pq.read_table(dimension.parquet(data.Files(tmp_path)))
+        joined = joined.join(master, dimension.key, join_type="inner")
+    found, wrong = sales.answer(), sales.answer()
+    found.add(joined)
+    assert found == sales.expected(1000) and found.rows == 950
+    wrong.add(joined.slice(1)), wrong.add(joined.slice(1, 1))
+    assert wrong.rows == 950 and wrong != found
+    other = sales.answer()
+    at = joined.column_names.index("d0_0")
+    other.add(joined.set_column(at, "d0_0", joined["d1_0"]))
+    assert other.rows == 950 and other != found
+
+
+def test_splits_of_memory_are_whole_and_leave_the_small_dimensions_in_memory():
+    sales = Sales(20_000, others=(15_000, 15_000, 500, 50, 10))
+    grid = splits(sales, 700_000, 4)
+    assert {"split 1:1:2", "split 1:2:1", "split 2:1:1"} == grid.keys()
+    for split in grid.values():
+        assert 690_000 < sum(size for _, size in split) <= 700_000
+        small = [size for _, size in split[3:]]
+        assert all(
+            size > d.tuples * TUPLE_BYTES
+            for size, d in zip(small, sales.dimensions[3:], strict=True)
+        )
 
 
 def answer(*parts: pa.Table) -> data.Answer:
