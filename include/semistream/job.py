@@ -232,6 +232,11 @@ class Role(Settings):
         "is called NAME_COLUMN",
     )
     join_type: JoinType | None = Field(None, description="inner or left; default: the load's")
+    many: bool = Field(
+        False,
+        description="Whether a tuple may have several rows of the dimension, and becomes a fact "
+        "with each; of a job with one role it may always",
+    )
     max_unmatched: float = Field(
         0.5,
         ge=0,

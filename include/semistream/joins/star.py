@@ -7,7 +7,8 @@
 
 For each role, waiting before + read = matched + unmatched + waiting, and a role reads what the one
 before it has let pass. Tuples wait only in joins: between two joins they are gathered within one
-call, never from one call to the next.
+call, never from one call to the next. A star of one role gives what its join gives: the unmatched
+tuples of a left join, too.
 
 **The bound on waiting** is one for the whole way. It is divided among the joins in which tuples
 wait, and each keeps its part, so that their sum is kept whatever way a tuple takes. A join with a
@@ -142,27 +143,46 @@ class Star:
         wait in no join."""
         passes = [
             0.0
-            if each.join.keeps_all
+            if self._at_once(each)
             else math.sqrt(max(each.join.master.tuple_count * each.join.master.tuple_bytes, 1))
             for each in self.joins
         ]
         total = sum(passes)
         return [each / total if total else 0.0 for each in passes]
 
+    def rejects(self, each: RoleJoin) -> bool:
+        """Return whether a join's tuples without a match are unmatched ones of the star."""
+        return each.kind.inner or len(self.joins) == 1
+
+    def waiting_in(self, each: RoleJoin) -> int:
+        """Return how many tuples wait in a join.
+
+        A join whose H_S keeps tuples for a pass over R has let those with a match pass before. They
+        wait no more, unless they may have ``many``.
+        """
+        stats, several = each.join.stats, len(self.joins) > 1
+        return stats.paper_times.without_match if several and not each.many else stats.waiting
+
     @property
     def waiting(self) -> int:
         """The tuples that wait, in all joins. One that has passed a join with ``many`` counts once
         for each of its rows."""
-        return sum(each.join.stats.waiting for each in self.joins)
+        return sum(self.waiting_in(each) for each in self.joins)
 
     @property
     def memory(self) -> dict[str, int]:
-        """Bytes reserved now, by role and component."""
+        """Bytes reserved now, by component, which is preceded by its role if there are several."""
+        several = len(self.joins) > 1
         return {
-            f"{each.role} {component}": size
+            f"{each.role} {component}" if several else component: size
             for each in self.joins
             for component, size in each.join.stats.memory.items()
         }
+
+    @property
+    def memory_peak(self) -> int:
+        """The most bytes that the joins had together, at most: the sum of their peaks."""
+        return sum(each.join.stats.memory_peak for each in self.joins)
 
     # State
 
@@ -189,10 +209,14 @@ class Star:
 
     # The way through the joins
 
+    def _at_once(self, each: RoleJoin) -> bool:
+        """Return whether a join's tuples are finished at once."""
+        return len(self.joins) > 1 and each.join.keeps_all
+
     def _process(self, number: int, tuples: pa.RecordBatch) -> Iterator[StarOutput]:
         join = self.joins[number].join
         yield from self._pass_on(number, join.process(tuples), came=True)
-        if join.keeps_all and join.stats.waiting:
+        if self._at_once(self.joins[number]) and join.stats.waiting:
             yield from self._pass_on(number, join.keep_up(*AT_ONCE))
 
     def _pass_on(
@@ -204,7 +228,7 @@ class Star:
         gathered = Gathered(each.join.output_schema)
         rows = 0
         for joined, unmatched in outputs:
-            if each.kind.inner and unmatched.num_rows:
+            if self.rejects(each) and unmatched.num_rows:
                 yield StarOutput(None, self._unmatched(unmatched), each.role)
             if last and joined.num_rows:
                 yield StarOutput(self._joined(joined), None, None)

@@ -272,8 +272,12 @@ def _counts(scope: Scope, role: Role) -> sa.Subquery:
     missing = select(func.coalesce(func.sum(r.tuples), 0)).where(
         r.load_id.between(*loads), r.role == role.name, r.reason.in_(MISSING)
     )
+    missed = select(func.coalesce(func.sum(i.missed), 0)).where(
+        i.load_id.between(*loads), i.role == role.name
+    )
     return select(
-        read.scalar_subquery().label("rows_read"), missing.scalar_subquery().label("unmatched")
+        read.scalar_subquery().label("rows_read"),
+        (missing.scalar_subquery() + missed.scalar_subquery()).label("unmatched"),
     ).subquery("counts")
 
 
@@ -283,7 +287,8 @@ def unmatched_share(scope: Scope, role: Role, why: str) -> Check:
     return Check(
         role.named("unmatched_share"),
         f"No more than {role.max_unmatched:.4g} of the tuples have no row of {role.name}",
-        f"A tuple without a row of {role.dimension.name}, or without a key, is kept in unmatched. "
+        f"A tuple without a row of {role.dimension.name}, or without a key, is kept in unmatched; "
+        "in a left join of several roles it is a fact without its columns. "
         "Where most are, the master data are seldom those that are meant, or the keys are written "
         "otherwise. The limit is max_unmatched of the job's role. Counted is what was read since "
         "the last time that no tuple waited.",

@@ -435,17 +435,19 @@ def _role(
             .distinct()
         )
     }
-    sums = [func.coalesce(func.sum(n), 0) for n in (b.output_rows, b.matched, b.unmatched)]
-    output, matched, kept = connection.execute(select(*sums).where(b.app == of.app)).one()
-    # An inner join with unique keys writes as many facts as matched tuples; then, with one role,
-    # there is no need to look at the facts.
-    without = (
-        select(1)
-        .select_from(fact)
-        .where(fact.c.load_id.between(*app_loads(of.number)), fact.c[surrogate].is_(None))
-    )
-    possible = not alone or (output > matched and kept > 0)
-    left = possible and connection.execute(without.limit(1)).first() is not None
+    left = _has_missed(connection, of, name)
+    if alone:
+        sums = [func.coalesce(func.sum(n), 0) for n in (b.output_rows, b.matched, b.unmatched)]
+        output, matched, kept = connection.execute(select(*sums).where(b.app == of.app)).one()
+        # An inner join with unique keys writes as many facts as matched tuples; then there is no
+        # need to look at the facts.
+        without = (
+            select(1)
+            .select_from(fact)
+            .where(fact.c.load_id.between(*app_loads(of.number)), fact.c[surrogate].is_(None))
+        )
+        possible = output > matched and kept > 0
+        left = possible and connection.execute(without.limit(1)).first() is not None
     return Role(
         name,
         dimension,
@@ -462,3 +464,10 @@ def _role(
         number,
         alone,
     )
+
+
+def _has_missed(connection: sa.Connection, of: Range, role: str) -> bool:
+    """Return whether a left join has let tuples pass without a row of a role's dimension."""
+    i = load_inputs.c
+    some = select(1).where(i.load_id.between(*app_loads(of.number)), i.role == role, i.missed > 0)
+    return connection.execute(some.limit(1)).first() is not None

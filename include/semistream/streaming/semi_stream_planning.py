@@ -19,10 +19,11 @@ from semistream.cost_models.costs import Costs
 from semistream.errors import ConfigError
 from semistream.job import Job, Role
 from semistream.joins.registry import find_algorithm
+from semistream.joins.star import check_unique, execution_order
 from semistream.master.manifest import Manifest
 from semistream.master.published import current_version, pin, snapshot_root
 from semistream.sizing.plan import Plan
-from semistream.sizing.role_plan import RolePlan
+from semistream.sizing.role_plan import RolePlan, open_star
 from semistream.sketches import SkimmedSketch
 from semistream.streaming.planning import split
 from semistream.streaming.settings import LoadSettings
@@ -58,13 +59,6 @@ class SemiStreamPlanner:
         self.plan: Plan[RolePlan]
 
     def check(self, streams: tuple[pa.Schema, ...] | None) -> None:
-        if len(self.job.roles) > 1:
-            raise ConfigError(
-                "dimensions",
-                "must have one role: a load does not join a stream with several dimensions yet",
-                [role.name for role in self.job.roles],
-                "Load a fact table for each of them.",
-            )
         if not self.settings.auto:
             find_algorithm(self.settings.algorithm)
         for role in self.job.roles:
@@ -74,10 +68,7 @@ class SemiStreamPlanner:
 
     def partitions(self, cores: int) -> int:
         self._cores = cores
-        placing = self.job.roles[0]
-        return self.settings.partitions or min(
-            cores, Manifest.read(self._current(placing)).bucket_count
-        )
+        return self.settings.partitions or min(cores, self._placing(1)[1].bucket_count)
 
     def ends(self, exhausted: bool) -> bool:
         return True  # all of R is known
@@ -86,23 +77,30 @@ class SemiStreamPlanner:
         """Do nothing: a load can continue after a drain."""
 
     def wanted(self, partitions: int) -> Plan[RolePlan]:
-        roles = self.job.roles
+        roles, placing = self.job.roles, self._placing(partitions)[0]
         columns = added_columns(
             roles, [Manifest.read(self._current(role)).schema.names for role in roles]
         )
-        return Plan(
-            tuple(
-                self._join(role, partitions, of, everywhere=number > 0)
-                for number, (role, of) in enumerate(zip(roles, columns, strict=True))
-            )
-        )
+        joins = [
+            self._join(number, partitions, of, everywhere=role is not placing)
+            for number, (role, of) in enumerate(zip(roles, columns, strict=True))
+        ]
+        joins.sort(key=_carried)
+        return Plan(tuple(joins[i] for i in execution_order([join.kind for join in joins])))
+
+    def _placing(self, partitions: int) -> tuple[Role, Manifest]:
+        """Return the role that places the tuples, the one with the largest R of those that can be
+        cut into so many partitions, and its manifest."""
+        sizes = [(role, Manifest.read(self._current(role))) for role in self.job.roles]
+        return max(sizes, key=lambda of: (of[1].bucket_count >= partitions, _bytes(of[1])))
 
     def _join(
-        self, role: Role, partitions: int, columns: dict[str, str] | None, *, everywhere: bool
+        self, number: int, partitions: int, columns: dict[str, str] | None, *, everywhere: bool
     ) -> RolePlan:
-        """Return the plan of the join with a role, as the settings and the dimension's current
-        version ask for it. columns: see ``RolePlan``; everywhere: another join places the tuples.
-        Raises ConfigError."""
+        """Return the plan of the join with a role, given by its number, as the settings and the
+        dimension's current version ask for it. columns: see ``RolePlan``; everywhere: another join
+        places the tuples. Raises ConfigError."""
+        role = self.job.roles[number]
         directory = self._current(role)
         manifest = Manifest.read(directory)
         if not everywhere and partitions > (buckets := manifest.bucket_count):
@@ -114,7 +112,7 @@ class SemiStreamPlanner:
             )
         self._check_forms(role, manifest)
         s = self.settings
-        return RolePlan(
+        plan = RolePlan(
             s.algorithm.lower(),
             int(s.memory) // (partitions * len(self.job.roles)),
             role.join_type or s.join_type,
@@ -128,7 +126,12 @@ class SemiStreamPlanner:
             reason=s.reason,
             share=len(self.job.roles),
             auto=s.auto,
+            many=role.many,
+            number=number,
         )
+        if plan.share > 1:
+            check_unique(plan.kind, manifest.unique, role.key)
+        return plan
 
     def _current(self, role: Role) -> Path:
         """Return the directory of the current version of a role's dimension. Raises ConfigError if
@@ -197,17 +200,19 @@ class SemiStreamPlanner:
         self, plan: Plan[RolePlan], streams: tuple[pa.Schema, ...]
     ) -> tuple[pa.Schema, pa.Schema]:
         """Start using a plan, and pin its dimensions' versions."""
-        joined, seconds = streams[0], 0.0
-        for each in plan.joins:
-            join = each.open(joined, 0)
-            joined, seconds = join.output_schema, seconds + pass_seconds(join, self.costs)
-            join.master.close()
+        star = open_star(plan.joins, streams[0], 0)
+        seconds = sum(
+            pass_seconds(each.join, self.costs) / part
+            for each, part in zip(star.joins, star.bound_parts(), strict=True)
+            if part
+        )
+        star.close()
         plan.placement(streams)
         self.bound.choose(math.ceil(plan.partitions / self._cores) * seconds)
         for each in plan.joins:
             pin(Path(each.snapshot).parent, self.app, each.version)
         self.plan = plan
-        return split(joined, len(streams[0]))
+        return split(star.output_schema, star.first)
 
 
 def added_columns(
@@ -229,6 +234,17 @@ def added_columns(
         }
         for role, columns in zip(roles, wanted, strict=True)
     ]
+
+
+def _carried(join: RolePlan) -> tuple[bool, float]:
+    """Return by what joins are sorted, those first in which tuples wait, the one of them that adds
+    the fewest bytes to a tuple first: little is then carried through the waits."""
+    manifest = Manifest.read(Path(join.snapshot))
+    return _bytes(manifest) <= join.memory / 2, _bytes(manifest) / max(manifest.tuple_count, 1)
+
+
+def _bytes(manifest: Manifest) -> float:
+    return manifest.tuple_count * manifest.tuple_bytes
 
 
 def _unexplained(plan: Plan[RolePlan]) -> Plan[RolePlan]:

@@ -8,6 +8,9 @@ own. Hence a column is renamed first, so that loads of the former version, which
 fail from then on; then ``load_inputs`` and ``load_rejections`` are filled, in one transaction; then
 the former columns are dropped, the renamed one last. The existing columns show which steps are
 done, so that after a crash at any point the next call goes on.
+
+A ``load_inputs`` of a version that joined a stream with one dimension gets the columns that came
+with several.
 """
 
 from __future__ import annotations
@@ -15,8 +18,10 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator
+from typing import Any
 
-from sqlalchemy import Connection, Engine, MetaData, Row, Table, inspect, select
+from sqlalchemy import Column, Connection, Engine, MetaData, Row, Table, inspect, select
+from sqlalchemy.schema import CreateColumn
 
 from semistream.reasons import Reason
 from semistream.warehouse.dialects import system_of
@@ -27,6 +32,7 @@ from semistream.warehouse.schema import load_batches, load_inputs, load_rejectio
 log = logging.getLogger(__name__)
 RENAMED = "former_rejected"
 FORMER = ("sides", "master", "master_version", "state_file", RENAMED)  # as they are dropped
+ADDED = ("missed", "passed")  # to load_inputs
 LOADS = 1_000  # read at a time
 LOCK = "semistream_migration"
 
@@ -34,8 +40,13 @@ LOCK = "semistream_migration"
 def migrate(engine: Engine) -> None:
     """Bring a ledger of the former form into the present one; return at once if it has it."""
     with engine.connect() as connection:
-        if not _former_columns(connection):
-            return
+        former, lacking = _former_columns(connection), _lacking(connection)
+    if lacking:
+        with system_of(engine).alone(engine, LOCK) as connection:
+            for name in _lacking(connection):
+                _add(connection, load_inputs.c[name])
+    if not former:
+        return
     log.warning(
         "%s is of a former version: its ledger is written anew, which may take a while",
         engine.url.render_as_string(),
@@ -58,6 +69,20 @@ def _former_columns(connection: Connection) -> set[str]:
     if not found.has_table(load_batches.name):
         return set()
     return {c["name"] for c in found.get_columns(load_batches.name)} & {*FORMER, "rejected"}
+
+
+def _lacking(connection: Connection) -> list[str]:
+    """Return the columns of load_inputs that an existing table does not have."""
+    found = inspect(connection)
+    if not found.has_table(load_inputs.name):
+        return []
+    names = {c["name"] for c in found.get_columns(load_inputs.name)}
+    return [name for name in ADDED if name not in names]
+
+
+def _add(connection: Connection, column: Column[Any]) -> None:
+    made = CreateColumn(column).compile(dialect=connection.dialect)
+    connection.exec_driver_sql(f"ALTER TABLE {load_inputs.name} ADD COLUMN {made}")
 
 
 def _alter(connection: Connection, change: str) -> None:
