@@ -27,7 +27,7 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -42,7 +42,7 @@ from benchmarks.nexmark import StreamStaticPeer
 from benchmarks.processes import answer_of, forget, program
 from benchmarks.spark_join import App, Case, ProgramPeer, Spark, arguments
 from benchmarks.star_data import Sales, of_two
-from benchmarks.star_operators import CHOSEN, Operators, splits
+from benchmarks.star_operators import CHOSEN, Operators, Share, chosen, splits
 
 ONE_PASS, CHAINED = "semistream join", "semistream join chained"
 OURS, SPARK = "semistream app", "spark chained"
@@ -109,12 +109,17 @@ def run_six(bench: Bench, s: Settings, sales: Sales) -> None:
 
 
 def run_split(bench: Bench, s: Settings, sales: Sales) -> None:
-    _run_operators(bench, s, sales, "split of M", splits(sales, s.memory, s.steps), CHOSEN)
+    ours = chosen(bench.files, sales, s.memory)
+    _run_operators(bench, s, sales, "split of M", {CHOSEN: ours, **splits(ours, s.steps)}, CHOSEN)
 
 
 def run_two(bench: Bench, s: Settings, sales: Sales) -> None:
-    theirs = {SEMI_CONCURRENT: [("sscj", s.memory // 2)] * 2}
-    _run_operators(bench, s, of_two(sales), "two foreign keys", theirs, SEMI_CONCURRENT)
+    two, half = of_two(sales), s.memory // 2
+    peers = {
+        CHOSEN: chosen(bench.files, two, s.memory),
+        SEMI_CONCURRENT: [Share(0, half, "sscj"), Share(1, half, "sscj")],
+    }
+    _run_operators(bench, s, two, "two foreign keys", peers, SEMI_CONCURRENT)
 
 
 def _run_operators(
@@ -122,15 +127,13 @@ def _run_operators(
     s: Settings,
     sales: Sales,
     case: str,
-    others: dict[str, list[tuple[str, int]]],
+    shares: Mapping[str, Sequence[Share]],
     baseline: str,
 ) -> None:
-    """Compare the split that is chosen with others: (algorithm, bytes) of each dimension."""
-    for dimension in sales.dimensions:
-        dimension.snapshot(bench.files)
+    """Compare the star's operators with different shares of M."""
     peers: dict[str, Callable[[], Peer]] = {
-        name: Operators(bench.files, sales, s.memory, split, s.batch, s.seconds, s.warm_up)
-        for name, split in {CHOSEN: None, **others}.items()
+        name: Operators(bench.files, sales, of, s.batch, s.seconds, s.warm_up)
+        for name, of in shares.items()
     }
     bench.compare("star", f"{case}, M={s.memory / MB:g} MB", peers, baseline)
 

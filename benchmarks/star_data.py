@@ -23,7 +23,6 @@ from semistream.master.publish import publish_snapshot
 from semistream.workloads.zipf import ZipfKeys
 
 WORDS = 4
-TUPLE_BYTES = 8 * (WORDS + 2)  # of a dimension: key, its code, payload
 ABSENT = 20
 
 

@@ -6,23 +6,33 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from typing import Any
 
 import pyarrow as pa
 
 from benchmarks.data import Files
 from benchmarks.harness import Result, Sample, peak_rss
-from benchmarks.star_data import TUPLE_BYTES, DimensionData, Sales
+from benchmarks.star_data import DimensionData, Sales
 from benchmarks.warm_up import warm_up
+from semistream.joins.registry import HASH_JOIN
 from semistream.joins.star import RoleJoin, Star, StarOutput
 from semistream.master.published import current_version
 from semistream.master.snapshot import SnapshotRelation
+from semistream.settings import AUTO
 from semistream.sizing import choose, open_join
+from semistream.sizing.star import StarRole, size_star, widened
 
-CHOSEN = "star, chosen split"
-LEAST = 20_000  # bytes of an operator besides the tuples that it holds
+CHOSEN, EVEN = "chosen split", "even split"
 SAMPLED = 100_000  # sales from which sizes are chosen
 
-Split = Sequence[tuple[str, int]]  # (algorithm, bytes) of each dimension; auto: the models choose
+
+@dataclass(frozen=True)
+class Share:
+    """A dimension's part of M, in bytes, and its algorithm; auto: the cost models choose it."""
+
+    dimension: int
+    memory: int
+    algorithm: str = AUTO
 
 
 def relation(files: Files, dimension: DimensionData) -> SnapshotRelation:
@@ -31,32 +41,70 @@ def relation(files: Files, dimension: DimensionData) -> SnapshotRelation:
     return SnapshotRelation(root / str(current_version(root)), direct=True)
 
 
-def open_split(files: Files, sales: Sales, split: Split) -> Star:
-    """Open a star whose joins have these algorithms and bytes."""
-    sample, joins = sales.batch(0, SAMPLED), list[RoleJoin]()
-    for dimension, (algorithm, memory) in zip(sales.dimensions, split, strict=True):
+def chosen(files: Files, sales: Sales, memory: int) -> list[Share]:
+    """Return the split that the cost models choose, in the order of execution."""
+    roles = []
+    for d in sales.dimensions:
+        columns = {name: name for name in d.added}
+        roles.append(StarRole(str(d.number), relation(files, d), ((d.key, d.key),), columns))
+    sizes = size_star(roles, sales.batch(0, SAMPLED), memory)
+    for role in roles:
+        role.master.close()
+    return [
+        Share(int(share.role), share.memory, HASH_JOIN.name if share.whole else AUTO)
+        for share in sizes.shares
+    ]
+
+
+def splits(shares: Sequence[Share], steps: int) -> dict[str, list[Share]]:
+    """Return a grid of other splits by name. Dimensions that are held whole keep their share. The
+    memory of the others is dealt out among these, each of `steps` parts to one; and evenly."""
+    waits = [share for share in shares if share.algorithm == AUTO]
+    memory = sum(share.memory for share in waits)
+    grid = [p for p in product(range(1, steps), repeat=len(waits)) if sum(p) == steps]
+    found = {EVEN: (1,) * len(waits)} | {"split " + ":".join(map(str, p)): p for p in grid}
+    out = {}
+    for name, parts in found.items():
+        if name == EVEN or len(set(parts)) > 1:
+            each = iter([memory * part // sum(parts) for part in parts])
+            out[name] = [
+                replace(share, memory=next(each)) if share in waits else share for share in shares
+            ]
+    return out
+
+
+def open_star(files: Files, sales: Sales, shares: Sequence[Share]) -> Star:
+    """Open a star whose joins have these shares of M, in this order."""
+    carried, joins = sales.batch(0, SAMPLED), list[RoleJoin]()
+    for share in shares:
+        dimension = sales.dimensions[share.dimension]
         schema = joins[-1].join.output_schema if joins else sales.schema
         master, on = relation(files, dimension), [(dimension.key, dimension.key)]
-        parameters = {}
-        if algorithm == "auto":
-            choice = choose(sample, master, memory, on)
+        algorithm, parameters = share.algorithm, dict[str, Any]()
+        if algorithm == AUTO:
+            choice = choose(carried, master, share.memory, on)
             algorithm, parameters = choice.algorithm, choice.parameters
         join = open_join(
-            algorithm, memory=memory, stream=schema, master=master, on=on, parameters=parameters
+            algorithm,
+            memory=share.memory,
+            stream=schema,
+            master=master,
+            on=on,
+            parameters=parameters,
+            sample=carried,
         )
         joins.append(RoleJoin(f"d{dimension.number}", join))
+        carried = widened(carried, master, {name: name for name in dimension.added})
     return Star(joins)
 
 
 @dataclass(frozen=True)
 class Operators:
-    """How to make the peer. split: None for what is chosen; seconds: least time of a run; warm_up:
-    most seconds before it."""
+    """How to make the peer. seconds: least time of a run; warm_up: most seconds before it."""
 
     files: Files
     sales: Sales
-    memory: int
-    split: Split | None
+    shares: Sequence[Share]
     batch: int
     seconds: float
     warm_up: float
@@ -72,7 +120,7 @@ class OperatorsPeer:
         pa.set_cpu_count(1)
         self.of, self.answer, self.fed = of, of.sales.answer(), 0
         self.seconds = self.cpu = 0.0
-        self.star = open_split(of.files, of.sales, of.split)
+        self.star = open_star(of.files, of.sales, of.shares)
         self.out = pa.ipc.new_stream(pa.OSFile("/dev/null", "wb"), self.star.output_schema)
         settled = [
             warm_up(each.join, self._feed, of.seconds, most_seconds=of.warm_up)
@@ -111,13 +159,13 @@ class OperatorsPeer:
     def finish(self) -> Result:
         self._pass_on(self.star.drain())
         split = ", ".join(
-            f"{each.join.spec.algorithm} {each.join.arena.budget / 1e6:.3g}"
+            f"{each.role} {each.join.spec.algorithm} {each.join.arena.budget / 1e6:.3g}"
             for each in self.star.joins
         )
         return Result(
             self.answer,
             self.of.sales.expected(self.fed),
-            self.of.memory,
+            sum(share.memory for share in self.of.shares),
             sum(each.join.stats.memory_peak for each in self.star.joins),
             peak_rss(),
             f"MB: {split}" + ("" if self.settled else f"; not settled after {self.of.warm_up:g} s"),
@@ -148,22 +196,3 @@ class OperatorsPeer:
                 return
             if output.joined is not None:
                 self.answer.add(output.joined)
-
-
-def splits(sales: Sales, memory: int, steps: int) -> dict[str, Split]:
-    """Return a grid of splits of M by name. The smallest dimensions get twice their bytes and
-    LEAST, as long as that is a quarter of M at most, so that they are held whole; the rest is dealt
-    out among the others, each of `steps` parts to one."""
-    whole: dict[int, int] = {}
-    for d in sorted(sales.dimensions, key=lambda d: d.tuples):
-        if sum(whole.values()) + (size := 2 * d.tuples * TUPLE_BYTES + LEAST) <= memory // 4:
-            whole[d.number] = size
-    large = [d.number for d in sales.dimensions if d.number not in whole]
-    rest = memory - sum(whole.values())
-    out: dict[str, Split] = {}
-    for parts in product(range(1, steps), repeat=len(large)):
-        if sum(parts) == steps:
-            given = dict(zip(large, (rest * part // steps for part in parts), strict=True)) | whole
-            name = "split " + ":".join(map(str, parts))
-            out[name] = [("auto", given[d.number]) for d in sales.dimensions]
-    return out

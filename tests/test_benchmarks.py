@@ -15,8 +15,8 @@ import pytest
 from benchmarks import anchors, caches, choice, data, docs, harness
 from benchmarks.__main__ import main
 from benchmarks.operators import HASH_JOIN, Operator
-from benchmarks.star_data import TUPLE_BYTES, Sales
-from benchmarks.star_operators import splits
+from benchmarks.star_data import Sales
+from benchmarks.star_operators import EVEN, Share, splits
 from benchmarks.verdicts import Verdict
 from benchmarks.warm_up import CYCLES
 from semistream.joins import REGISTRY
@@ -110,17 +110,14 @@ def test_the_facts_of_a_star_are_known_without_joining(tmp_path):
     assert other.rows == 950 and other != found
 
 
-def test_splits_of_memory_are_whole_and_leave_the_small_dimensions_in_memory():
-    sales = Sales(20_000, others=(15_000, 15_000, 500, 50, 10))
-    grid = splits(sales, 700_000, 4)
-    assert {"split 1:1:2", "split 1:2:1", "split 2:1:1"} == grid.keys()
+def test_other_splits_deal_out_what_the_whole_dimensions_leave():
+    shares = [Share(2, 300), Share(0, 90), Share(1, 210), Share(3, 50, "hash-join")]
+    grid = splits(shares, 4)
+    assert grid.keys() == {EVEN, "split 1:1:2", "split 1:2:1", "split 2:1:1"}
+    assert [share.memory for share in grid["split 1:2:1"]] == [150, 300, 150, 50]
     for split in grid.values():
-        assert 690_000 < sum(size for _, size in split) <= 700_000
-        small = [size for _, size in split[3:]]
-        assert all(
-            size > d.tuples * TUPLE_BYTES
-            for size, d in zip(small, sales.dimensions[3:], strict=True)
-        )
+        assert [share.dimension for share in split] == [2, 0, 1, 3]
+        assert sum(share.memory for share in split) == 650 and split[3] == shares[3]
 
 
 def answer(*parts: pa.Table) -> data.Answer:
