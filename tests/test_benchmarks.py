@@ -12,11 +12,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from benchmarks import anchors, caches, choice, data, docs, harness
+from benchmarks import anchors, caches, choice, data, docs, harness, star
 from benchmarks.__main__ import main
 from benchmarks.operators import HASH_JOIN, Operator
 from benchmarks.star_data import Sales
-from benchmarks.star_operators import EVEN, Share, splits
+from benchmarks.star_operators import CHOSEN, EVEN, Share, splits
 from benchmarks.verdicts import Verdict
 from benchmarks.warm_up import CYCLES
 from semistream.joins import REGISTRY
@@ -108,6 +108,24 @@ def test_the_facts_of_a_star_are_known_without_joining(tmp_path):
     at = joined.column_names.index("d0_0")
     other.add(joined.set_column(at, "d0_0", joined["d1_0"]))
     assert other.rows == 950 and other != found
+
+
+@pytest.mark.slow
+def test_a_star_is_measured_beside_its_peers(tmp_path):
+    bench = harness.Bench("smallest", 1, data.Files(tmp_path), tmp_path / "results")
+    star.run(bench, star.SCALES["smallest"])
+    peers: dict[str, set[str]] = {}
+    for row in bench.rows:
+        assert row["right"] and row["rows"] and row["rate"] > 0 and row["rss_peak"] > 0, row
+        assert row["memory_peak"] <= row["memory_budget"]
+        peers.setdefault(row["case"].partition(",")[0], set()).add(row["peer"])
+        if row["peer"] in (star.ONE_PASS, star.CHAINED):
+            assert row["extra"]["resident MB"] <= row["extra"]["allowed MB"]
+    assert peers == {
+        "six dimensions": {*star.SCALES["smallest"].peers},
+        "split of M": {CHOSEN, EVEN},
+        "two foreign keys": {CHOSEN, star.SEMI_CONCURRENT},
+    }
 
 
 def test_other_splits_deal_out_what_the_whole_dimensions_leave():
