@@ -18,7 +18,7 @@ proportional set sizes of all their processes.
 Semi-Stream Join for a Near-Real-Time Data Warehouse* (ADC 2017), beside their semi-concurrent
 scheme, made of two SSCJ, which they call CACHEJOIN, with half of M each: a tuple that the first one
 has matched, in its cache or on disk, is looked up in the second one's cache at once, and their
-disk-probing phases take turns. It is rebuilt from what the paper's abstract says of it.
+disk-probing phases take turns. That is how we understand the paper's abstract, without its text.
 """
 
 from __future__ import annotations
