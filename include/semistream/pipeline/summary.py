@@ -135,15 +135,12 @@ def final_summary(app: str, places: Paths) -> dict[str, Any]:
             .order_by(func.count().desc())
         )
         inputs = (
-            select(i.role, func.sum(i.unmatched), func.sum(i.missed))
+            select(i.role, func.sum(i.unmatched))
             .where(i.load_id.between(first, last))
             .group_by(i.number, i.role)
             .order_by(i.number)
         )
-        by_input = {
-            role: {"unmatched": int(lost), "missed": int(missed)}
-            for role, lost, missed in connection.execute(inputs)
-        }
+        by_input = {role: int(count) for role, count in connection.execute(inputs)}
         by_reason: dict[str, int] = dict(connection.execute(reasons).all())
         total = ledger(read_totals(connection, app).values())
         dimensions = select(load_inputs.c.dimension).where(
@@ -190,8 +187,6 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
         ("output rows", "output_rows"),
     ):
         table.add_row(label, f"{run[key]:,}", f"{total.get(key) or 0:,}")
-        if key == "matched":
-            _add_inputs(table, summary, "missed", "without ")
         if key == "unmatched":
             for reason in summary["reasons"]:
                 table.add_row(
@@ -199,7 +194,9 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
                     f"{run['rejected'].get(reason, 0):,}",
                     f"{summary['reasons'][reason]:,}",
                 )
-            _add_inputs(table, summary, "unmatched")
+            for name, count in summary["inputs"].items():
+                of_run = run.get("inputs", {}).get(name, {})
+                table.add_row(f"  {name}", f"{of_run.get('unmatched', 0):,}", f"{count:,}")
     for column, count in sorted(run.get("nulled", {}).items()):
         table.add_row(f"  NULL, not a number: {column}", f"{count:,}", "")
     if summary["rejected_master"]:
@@ -225,16 +222,6 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
     table.caption = f"{warnings}Complete: {why}\nReport: {summary['report']}"
     table.caption_justify = "left"
     return table
-
-
-def _add_inputs(table: Table, summary: Mapping[str, Any], key: str, head: str = "") -> None:
-    """Add a row for each input to the table: its tuples that were missed, or that are unmatched,
-    which of one input cannot both be."""
-    of_run = summary["run"].get("inputs", {})
-    for name, counts in summary["inputs"].items():
-        if (key == "missed") == (counts["missed"] > 0):
-            count = of_run.get(name, {}).get(key, 0)
-            table.add_row(f"  {head}{name}", f"{count:,}", f"{counts[key]:,}")
 
 
 def resident(peak: int) -> str:

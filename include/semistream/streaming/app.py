@@ -171,11 +171,7 @@ class App:
             "warnings": self._look_into_misses(),
             "waiting": self.commits.waiting,
             "inputs": {
-                name: {
-                    "unmatched": self.totals.inputs[name]["unmatched"],
-                    "missed": self.totals.inputs[name]["missed"],
-                    "waiting": waiting,
-                }
+                name: {"unmatched": self.totals.inputs[name]["unmatched"], "waiting": waiting}
                 for name, waiting in self.commits.waiting_by_input.items()
             },
             "memory_budget": int(self.planner.settings.memory),
