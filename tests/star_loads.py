@@ -17,6 +17,7 @@ from semistream.job import Job
 from semistream.joins.star import RoleKind, execution_order
 from semistream.master.publish import publish_snapshot
 from semistream.master.published import snapshot_root
+from semistream.provisioning.dimensions import insert_unknown
 from semistream.streaming.settings import LoadSettings
 from semistream.warehouse import connect
 from semistream.warehouse.bulk import bulk_insert
@@ -52,6 +53,7 @@ DIMENSIONS = {
         ]
     ),
 }
+WITH_UNKNOWN = "person"  # the dimension with an unknown member
 BUSINESS_KEY = {"part": ["code"], "person": ["no"], "offer": ["number"]}
 # role -> (dimension, on, dimension column -> fact column, join type, whether it is many)
 ROLES: dict[str, tuple[str, dict[str, str], dict[str, str], str, bool]] = {
@@ -78,13 +80,22 @@ class StarLoad(SmallLoad):
     ):
         super().__init__(home, warehouse_url, parts, seed)
         self.roles, self.masters = roles, dict[str, list[dict[str, Any]]]()
+        self.columns = [
+            *STREAM.names,
+            *(f"{role}_sk" for role in roles),
+            *(c for role in roles for c in ROLES[role][2].values()),
+        ]
         self.job = Job.load(
             {
                 "name": "sales",
                 "stream": {"format": "parquet", "path": str(self.stream_directory), "id": ["id"]},
                 "dimensions": {
                     role: {
-                        "dimension": {"name": dimension, "business_key": BUSINESS_KEY[dimension]},
+                        "dimension": {
+                            "name": dimension,
+                            "business_key": BUSINESS_KEY[dimension],
+                            "unknown_member": dimension == WITH_UNKNOWN,
+                        },
                         "on": on,
                         "columns": columns,
                         "join_type": join_type,
@@ -142,11 +153,19 @@ class StarLoad(SmallLoad):
             joined = [list(on.values()) for of, on, *_ in ROLES.values() if of == name]
             table = ensure(
                 engine,
-                dimension_table(name, pa.schema(list(schema)[1:]), BUSINESS_KEY[name], joined[:1]),
+                dimension_table(
+                    name,
+                    pa.schema(list(schema)[1:]),
+                    BUSINESS_KEY[name],
+                    joined[:1],
+                    unknown_member=name == WITH_UNKNOWN,
+                ),
             )
             with engine.begin() as connection:
                 connection.execute(table.delete())
                 bulk_insert(connection, table, pa.Table.from_pylist(rows, schema))
+                if name == WITH_UNKNOWN:
+                    insert_unknown(connection, table, BUSINESS_KEY[name])
         engine.dispose()
 
     def sales(self, rows: int) -> pa.Table:
@@ -182,15 +201,6 @@ class StarLoad(SmallLoad):
 
     # ---- what came out
 
-    @property
-    def columns(self) -> list[str]:
-        """The fact table's, in its order."""
-        return [
-            *STREAM.names,
-            *(f"{role}_sk" for role in self.roles),
-            *(c for role in self.roles for c in ROLES[role][2].values()),
-        ]
-
     def expected(self, join_type: str = "inner") -> tuple[Counter, Counter]:
         """The facts, and the unmatched tuples with reason and role."""
         tuples, unmatched = self.stream, Counter()
@@ -207,6 +217,8 @@ class StarLoad(SmallLoad):
                     unmatched[(*row[: len(STREAM)], row[-1], role)] += times
             names += [f"{role}_sk", *columns.values()]
             tuples = [dict(zip(names, row, strict=True)) for row in joined.elements()]
+            if dimension == WITH_UNKNOWN:
+                tuples = [t | {f"{role}_sk": t[f"{role}_sk"] or 0} for t in tuples]
         return Counter(tuple(t[c] for c in self.columns) for t in tuples), unmatched
 
     def order(self) -> list[str]:
@@ -219,15 +231,12 @@ class StarLoad(SmallLoad):
         return order
 
     def facts(self, sink: str = "sql") -> Counter:
-        if sink != "sql":
-            from deltalake import DeltaTable
-
-            rows = DeltaTable(sink).to_pyarrow_table().select(self.columns).to_pylist()
-            return Counter(tuple(row.values()) for row in rows)
-        found = self.query(f"SELECT {', '.join(self.columns)} FROM fact_sales")
         at = self.columns.index("day")
         # SQLite gives a date as text
-        return Counter((*r[:at], date.fromisoformat(f"{r[at]}"), *r[at + 1 :]) for r in found)
+        return Counter(
+            (*row[:at], date.fromisoformat(f"{row[at]}"), *row[at + 1 :])
+            for row in super().facts(sink).elements()
+        )
 
     def unmatched(self) -> Counter:
         rows = self.query("SELECT reason, role, tuple FROM unmatched")
@@ -277,4 +286,5 @@ def star_load(place: Path, warehouse_url: str, roles: tuple[str, ...] = tuple(RO
     """A small load of several roles with a home in this directory, its dimensions published."""
     load = StarLoad(place / "home", warehouse_url, roles)
     load.publish()
+    load.provision_beside()
     return load

@@ -151,6 +151,9 @@ class WithinSpec(Settings):
     )
 
 
+UNKNOWN = 0  # surrogate key of a dimension's unknown member
+
+
 def surrogate_key(name: str) -> str:
     """Return the name of the surrogate key of a dimension, or of a role of one."""
     return f"{name}_sk"
@@ -194,6 +197,11 @@ class Dimension(Settings):
         False,
         description="Whether its source may have no row that can be taken; "
         "otherwise nothing is provisioned then",
+    )
+    unknown_member: bool = Field(
+        False,
+        description="Whether its table has a row with surrogate key 0, which the facts "
+        "name that a left join finds no row for; otherwise they name none (null)",
     )
 
     @property
@@ -400,6 +408,8 @@ def _role(name: str, given: Any) -> Any:
         return given
     role = dict(given)
     place = {of: role.pop(of) for of in ("path", "table") if of in role}
+    if place and "unknown_member" in role:
+        place["unknown_member"] = role.pop("unknown_member")
     if place and "dimension" in role:
         raise ConfigError(
             f"dimensions.{name}",

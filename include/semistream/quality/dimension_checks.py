@@ -71,9 +71,11 @@ def surrogate_keys(scope: Scope, role: Role) -> Check:
     if role.left:
         there = select(1).where(*(d.c[m] == f.c[s] for s, m in role.on.items())).correlate(f)
         absent = or_(
-            and_(fk.is_not(None), pk.is_(None)),
-            and_(fk.is_(None), role.is_current(f), sa.exists(there)),
+            and_(role.has_row(f), pk.is_(None)),
+            and_(role.lacks_row(f), role.is_current(f), sa.exists(there)),
         )
+        if role.unknown is not None:
+            absent = or_(absent, pk.is_(None))
     pairs = [(s, m) for s, m in role.on.items() if m in role.business_key and s in f.c]
     other = or_(*(f.c[s] != d.c[m] for s, m in pairs)) if pairs else sa.false()
     shown = [d.c[m].label(f"{d.name}_{m}") for _, m in pairs]
@@ -162,7 +164,7 @@ def sample_joined(scope: Scope, role: Role, sample: Sample, size: int) -> Check:
             *_first_that_differs(scope, role, m, "joined_again", "(no such master row)"),
         )
         .select_from(f.join(s, drawn_facts(scope, sample)).outerjoin(m, same_row))
-        .where(f.c[role.surrogate].is_not(None) if role.left else sa.true(), role.differ(f, m))
+        .where(role.has_row(f) if role.left else sa.true(), role.differ(f, m))
         .distinct()
     )
     return Check(

@@ -194,13 +194,14 @@ def _copies(scope: Scope, stream: Stream, *where: ColumnElement[bool]) -> Subque
     columns are of different tuples only if they were joined with the same row."""
     f = scope.fact.c
     ids = [f[of] for of in stream.ids.values()]
-    has = [*where, *(c.is_not(None) for c in ids), *(f[p].is_not(None) for p in stream.partner)]
+    has = [*where, *(c.is_not(None) for c in ids), *stream.has_partner(scope.fact)]
     if stream.single:
         return select(*ids, f.load_id).where(*has).subquery("copies")
     key = [*ids, *(f[n] for n in stream.keys.values() if n not in stream.ids.values())]
+    rows = dict.fromkeys((*stream.partner, *scope.surrogates))
     number = (
         func.row_number()
-        .over(partition_by=[*key, *(f[p] for p in stream.partner)], order_by=f.load_id)
+        .over(partition_by=[*key, *(f[name] for name in rows)], order_by=f.load_id)
         .label("quality_copy")
     )
     each = select(*key, f.load_id, number).where(*has).subquery("each_fact")

@@ -164,14 +164,12 @@ class Plan(Generic[J]):
     ) -> Plan[J]:
         """Return the plan with each join as ``JoinPlan.choose`` gives it. A join's stream is what
         the join before it has let pass."""
-        before: Sequence[J | None] = [None] * len(self.joins)
-        if former is not None and len(former.joins) == len(self.joins):
-            before = former.joins
+        before = {join.label: join for join in former.joins} if former is not None else {}
         chosen: list[J] = []
-        for join, was in zip(self.joins, before, strict=True):
+        for join in self.joins:
             if chosen:
                 sample = chosen[-1].joined(sample)
-            chosen.append(join.choose(sample, costs, was, history, demand))
+            chosen.append(join.choose(sample, costs, before.get(join.label), history, demand))
         return Plan(tuple(chosen))
 
     @property

@@ -56,6 +56,8 @@ class RolePlan(JoinPlan):
     chosen: tuple[str, ...] = ()  # the parameters that the cost models chose
     many: bool = False  # a tuple may have several rows of the dimension
     number: int = 0  # of the role in the job, in whose order the output has the columns
+    # the surrogate key that a left join gives to tuples without a row; None: null
+    unknown: int | None = None
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Self:
@@ -78,6 +80,11 @@ class RolePlan(JoinPlan):
     @property
     def version(self) -> str:
         return Path(self.snapshot).name
+
+    @property
+    def fact_key(self) -> str:
+        """The output's column with the surrogate key."""
+        return surrogate_key(self.role)
 
     @property
     def places(self) -> bool:

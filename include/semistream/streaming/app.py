@@ -171,7 +171,8 @@ class App:
             "warnings": self._look_into_misses(),
             "waiting": self.commits.waiting,
             "inputs": {
-                name: {"unmatched": self.totals.inputs[name]["unmatched"], "waiting": waiting}
+                name: {"waiting": waiting}
+                | {of: self.totals.inputs[name][of] for of in ("unmatched", "missed")}
                 for name, waiting in self.commits.waiting_by_input.items()
             },
             "memory_budget": int(self.planner.settings.memory),
@@ -444,12 +445,12 @@ class App:
         said = list[str]()
         # the load is not to fail by what explains it
         with suppress(SQLAlchemyError), self.commits.warehouse.engine.connect() as connection:
-            for role, plan in zip(self.job.roles, self.planner.plan.joins, strict=True):
+            for plan in self.planner.plan.joins:
                 assert isinstance(plan, RolePlan)
                 said += look_into_misses(
                     connection,
                     self.app,
-                    role,
+                    self.job.role(plan.role),
                     Path(plan.snapshot),
                     (self._before or START, number),
                     self.totals,

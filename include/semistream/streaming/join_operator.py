@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from semistream.job import SIDES
 from semistream.joins import JoinState
@@ -108,10 +109,11 @@ class SemiStreamOperator:
     portable = True
     sketched: ClassVar[bool] = True
 
-    def __init__(self, star: Star, placing: int = 0):
-        """Take the star. placing: the number of the join whose keys are sketched."""
+    def __init__(self, star: Star, placing: int = 0, unknown: Mapping[str, int] | None = None):
+        """Take the star. placing: the number of the join whose keys are sketched; unknown: by
+        column of the output, the value in the place of null."""
         self.star, self.output_schema, self.first = star, star.output_schema, star.first
-        self.placing = placing
+        self.placing, self.unknown = placing, unknown or {}
 
     def begin(self, at: float) -> None:
         self.star.begin(at)
@@ -136,6 +138,11 @@ class SemiStreamOperator:
     def _finished(self, outputs: Iterator[StarOutput]) -> Iterator[Finished]:
         several = len(self.star.joins) > 1
         for joined, unmatched, role in outputs:
+            if joined is not None:
+                for name, value in self.unknown.items():
+                    at = self.output_schema.get_field_index(name)
+                    filled = pc.fill_null(joined.column(at), value)
+                    joined = joined.set_column(at, self.output_schema.field(at), filled)
             yield Finished(joined, unmatched, role=role if several else None)
 
     @property

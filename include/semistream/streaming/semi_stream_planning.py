@@ -17,11 +17,12 @@ from sqlalchemy import Engine
 from semistream.column_format import key_forms
 from semistream.cost_models.costs import Costs
 from semistream.errors import ConfigError
-from semistream.job import Job, Role
+from semistream.job import UNKNOWN, Job, Role
 from semistream.joins.registry import find_algorithm
 from semistream.joins.star import check_unique, execution_order
 from semistream.master.manifest import Manifest
 from semistream.master.published import current_version, pin, snapshot_root
+from semistream.provisioning.publishing import check_unknown_member
 from semistream.sizing.plan import Plan
 from semistream.sizing.role_plan import RolePlan, open_star
 from semistream.sketches import SkimmedSketch
@@ -53,6 +54,7 @@ class SemiStreamPlanner:
             role.name: snapshot_root(snapshots, role.dimension.name, role.key) for role in job.roles
         }
         self._of_warehouse = set[str]()  # directories that are known to be of this warehouse
+        self._with_unknown = set[str]()  # dimensions whose unknown member was found
         self._cores = 1
         self.bound = WaitingBound(settings.max_wait, settings.interval)
         self.chosen = False
@@ -128,6 +130,7 @@ class SemiStreamPlanner:
             auto=s.auto,
             many=role.many,
             number=number,
+            unknown=self._unknown(role),
         )
         if plan.share > 1:
             check_unique(plan.kind, manifest.unique, role.key)
@@ -150,6 +153,18 @@ class SemiStreamPlanner:
             )
             self._of_warehouse.add(str(directory))
         return directory
+
+    def _unknown(self, role: Role) -> int | None:
+        """Return the surrogate key of tuples for which a left join finds no row, see ``RolePlan``.
+        Raises ConfigError if the dimension was to have such a row, and has none."""
+        left = (role.join_type or self.settings.join_type) == "left"
+        if not (left and role.dimension.unknown_member):
+            return None
+        name = role.dimension.name
+        if name not in self._with_unknown:
+            check_unknown_member(self.warehouse, name, self.settings.retry)
+            self._with_unknown.add(name)
+        return UNKNOWN
 
     def _check_forms(self, role: Role, manifest: Manifest) -> None:
         """Raise ConfigError if the stream's key texts are normalised differently than the

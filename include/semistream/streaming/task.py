@@ -279,7 +279,9 @@ def open_operator(plan: Plan[Any], streams: tuple[pa.Schema, ...], partition: in
     """Return a new operator of a partition. Raises ConfigError for a plan that cannot work."""
     first = plan.joins[0]
     if not isinstance(first, StreamStreamPlan):
-        return SemiStreamOperator(open_star(plan.joins, streams[0], partition), plan.placing)
+        unknown = {j.fact_key: j.unknown for j in plan.joins if j.unknown is not None}
+        star = open_star(plan.joins, streams[0], partition)
+        return SemiStreamOperator(star, plan.placing, unknown)
     # imported only here: one stream does not need it
     from semistream.streaming.punctuating import punctuation_sources
 
