@@ -21,7 +21,7 @@ at once.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -51,11 +51,13 @@ class RoleKind(NamedTuple):
 
 @dataclass(frozen=True)
 class RoleJoin:
-    """The join with a dimension in one of its roles. many: see ``RoleKind``."""
+    """The join with a dimension in one of its roles. many: see ``RoleKind``; missed: gets the
+    tuples without a match, also those that go on with nulls, as ``Star.unmatched_schema``."""
 
     role: str
     join: SemiStreamJoin
     many: bool = False
+    missed: Callable[[pa.RecordBatch], None] | None = None
 
     @property
     def kind(self) -> RoleKind:
@@ -228,8 +230,12 @@ class Star:
         gathered = Gathered(each.join.output_schema)
         rows = 0
         for joined, unmatched in outputs:
-            if self.rejects(each) and unmatched.num_rows:
-                yield StarOutput(None, self._unmatched(unmatched), each.role)
+            if unmatched.num_rows and (each.missed is not None or self.rejects(each)):
+                lost = self._unmatched(unmatched)
+                if each.missed is not None:
+                    each.missed(lost)
+                if self.rejects(each):
+                    yield StarOutput(None, lost, each.role)
             if last and joined.num_rows:
                 yield StarOutput(self._joined(joined), None, None)
             elif joined.num_rows:
