@@ -481,7 +481,7 @@ class FedPeer(LoadingPeer):
         stream.mkdir()
         settings = arguments(
             self.home,
-            case.files.snapshot(case.stream.master, COLUMNS),
+            {"master": case.files.snapshot(case.stream.master, COLUMNS)},
             stream,
             self.of.algorithm,
             self.memory,

@@ -253,7 +253,7 @@ class AppLatency(AppPeer):
         stream = ready(self, self.latency)
         settings = arguments(
             self.home,
-            case.files.snapshot(case.stream.master, COLUMNS),
+            {"master": case.files.snapshot(case.stream.master, COLUMNS)},
             stream,
             self.of.algorithm,
             self.memory,

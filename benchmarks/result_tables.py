@@ -24,6 +24,12 @@ FILES = {
     **{name: [APP, "include/semistream/files"] for name in ("flink", "nexmark")},
     "pathway": ["include/semistream/files"],
     "stream-stream": ["include/semistream/stream_joins", APP],
+    "star": [
+        "include/semistream/joins",
+        "include/semistream/sizing",
+        "include/semistream/files",
+        APP,
+    ],
 }
 
 

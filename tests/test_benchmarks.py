@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from benchmarks import (
@@ -21,10 +22,13 @@ from benchmarks import (
     experiment_tables,
     harness,
     result_tables,
+    star,
 )
 from benchmarks.__main__ import main
 from benchmarks.compared import Compared
 from benchmarks.operators import HASH_JOIN, Operator
+from benchmarks.star_data import Sales
+from benchmarks.star_operators import CHOSEN, EVEN, Share, splits
 from benchmarks.verdicts import Verdict
 from benchmarks.warm_up import CYCLES
 from semistream.joins import REGISTRY
@@ -99,6 +103,51 @@ def test_checksum_is_that_of_the_join_in_any_order_and_form():
             3, joined.column_names[3], joined.column(3).take(list(range(1, 300)) + [0])
         )
         assert answer(other) != expected
+
+
+def test_the_facts_of_a_star_are_known_without_joining(tmp_path):
+    sales = Sales(2000, others=(500, 50))
+    joined = pa.Table.from_batches([sales.batch(0, 1000)])
+    for dimension in sales.dimensions:
+        master = pq.read_table(dimension.parquet(data.Files(tmp_path)))
+        joined = joined.join(master, dimension.key, join_type="inner")
+    found, wrong = sales.answer(), sales.answer()
+    found.add(joined)
+    assert found == sales.expected(1000) and found.rows == 950
+    wrong.add(joined.slice(1)), wrong.add(joined.slice(1, 1))
+    assert wrong.rows == 950 and wrong != found
+    other = sales.answer()
+    at = joined.column_names.index("d0_0")
+    other.add(joined.set_column(at, "d0_0", joined["d1_0"]))
+    assert other.rows == 950 and other != found
+
+
+@pytest.mark.slow
+def test_a_star_is_measured_beside_its_peers(tmp_path):
+    bench = harness.Bench("smallest", 1, data.Files(tmp_path), tmp_path / "results")
+    star.run(bench, star.SCALES["smallest"])
+    peers: dict[str, set[str]] = {}
+    for row in bench.rows:
+        assert row["right"] and row["rows"] and row["rate"] > 0 and row["rss_peak"] > 0, row
+        assert row["memory_peak"] <= row["memory_budget"]
+        peers.setdefault(row["case"].partition(",")[0], set()).add(row["peer"])
+        if row["peer"] in (star.ONE_PASS, star.CHAINED):
+            assert row["extra"]["resident MB"] <= row["extra"]["allowed MB"]
+    assert peers == {
+        "six dimensions": {*star.SCALES["smallest"].peers},
+        "split of M": {CHOSEN, EVEN},
+        "two foreign keys": {CHOSEN, star.SEMI_CONCURRENT},
+    }
+
+
+def test_other_splits_deal_out_what_the_whole_dimensions_leave():
+    shares = [Share(2, 300), Share(0, 90), Share(1, 210), Share(3, 50, "hash-join")]
+    grid = splits(shares, 4)
+    assert grid.keys() == {EVEN, "split 1:1:2", "split 1:2:1", "split 2:1:1"}
+    assert [share.memory for share in grid["split 1:2:1"]] == [150, 300, 150, 50]
+    for split in grid.values():
+        assert [share.dimension for share in split] == [2, 0, 1, 3]
+        assert sum(share.memory for share in split) == 650 and split[3] == shares[3]
 
 
 def answer(*parts: pa.Table) -> data.Answer:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -272,7 +273,7 @@ class Job(Settings):
     ``max_unmatched`` in the place of ``dimensions``; the role then has the dimension's name.
     """
 
-    shipped: ClassVar[tuple[str, ...]] = ("tpch", "nycflights13")
+    shipped: ClassVar[tuple[str, ...]] = ("tpch", "nycflights13", "tpcds")
 
     name: str = Field(description="Name of the job")
     stream: StreamSpec
@@ -353,6 +354,27 @@ class Job(Settings):
         """Return JSON that ``Job.load`` accepts, without options of the source that may hold a
         secret."""
         return self.model_copy(update={"stream": self.stream.shown()}).model_dump_json()
+
+
+def added_columns(
+    roles: Sequence[Role], dimensions: Sequence[Sequence[str]]
+) -> list[dict[str, str] | None]:
+    """Return the columns that each role adds, as ``RolePlan.columns``. One that several roles add
+    is called ROLE_column. dimensions: the columns of each role's dimension."""
+    if len(roles) == 1:
+        return [roles[0].columns or None]
+    wanted = [
+        role.columns or {c: c for c in columns if c not in role.key}
+        for role, columns in zip(roles, dimensions, strict=True)
+    ]
+    times = Counter(name for columns in wanted for name in columns.values())
+    return [
+        {
+            c: f"{role.name}_{c}" if c == name and times[name] > 1 else name
+            for c, name in columns.items()
+        }
+        for role, columns in zip(roles, wanted, strict=True)
+    ]
 
 
 # the settings of a job's only role, at the job's top

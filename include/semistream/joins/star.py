@@ -21,7 +21,7 @@ at once.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -32,11 +32,10 @@ import pyarrow as pa
 from semistream.errors import ConfigError
 from semistream.gathering import Gathered
 from semistream.joins.contract import SemiStreamJoin
-from semistream.joins.output import JoinOutput
+from semistream.joins.output import OUTPUT_BYTES, JoinOutput
 from semistream.joins.state_file import JoinState
 
-# joined tuples are gathered up to this many rows or bytes before the next join gets them
-GATHERED_ROWS, GATHERED_BYTES = 16_384, 2_000_000
+GATHERED_ROWS = 16_384  # the most joined tuples that are gathered before the next join gets them
 AT_ONCE = (1.0, 1.0)  # of ``SemiStreamJoin.keep_up``: a whole pass over R is due
 
 
@@ -51,11 +50,13 @@ class RoleKind(NamedTuple):
 
 @dataclass(frozen=True)
 class RoleJoin:
-    """The join with a dimension in one of its roles. many: see ``RoleKind``."""
+    """The join with a dimension in one of its roles. many: see ``RoleKind``; missed: gets the
+    tuples without a match, also those that go on with nulls, as ``Star.unmatched_schema``."""
 
     role: str
     join: SemiStreamJoin
     many: bool = False
+    missed: Callable[[pa.RecordBatch], None] | None = None
 
     @property
     def kind(self) -> RoleKind:
@@ -102,6 +103,11 @@ class Star:
             if after.join.spec.stream != before.join.output_schema:
                 raise ValueError(f"{after.role} was not opened with the output of {before.role}")
         self.joins = tuple(joins)
+        # the batches that are on the way through all joins together take as much as those of one
+        size = OUTPUT_BYTES // len(joins)
+        self._gathered_bytes = size // 2
+        for each in joins:
+            each.join.output.limit(size)
         self.first = len(stream)
         ends = [len(each.join.output_schema) for each in joins]
         added = dict(zip(names, zip([self.first, *ends], ends, strict=False), strict=True))
@@ -228,14 +234,18 @@ class Star:
         gathered = Gathered(each.join.output_schema)
         rows = 0
         for joined, unmatched in outputs:
-            if self.rejects(each) and unmatched.num_rows:
-                yield StarOutput(None, self._unmatched(unmatched), each.role)
+            if unmatched.num_rows and (each.missed is not None or self.rejects(each)):
+                lost = self._unmatched(unmatched)
+                if each.missed is not None:
+                    each.missed(lost)
+                if self.rejects(each):
+                    yield StarOutput(None, lost, each.role)
             if last and joined.num_rows:
                 yield StarOutput(self._joined(joined), None, None)
             elif joined.num_rows:
                 gathered.add(joined)
                 rows += joined.num_rows
-            if rows >= GATHERED_ROWS or gathered.size >= GATHERED_BYTES:
+            if rows >= GATHERED_ROWS or gathered.size >= self._gathered_bytes:
                 yield from self._process(number + 1, _one(gathered))
                 rows = 0
         if not last and (rows or came):

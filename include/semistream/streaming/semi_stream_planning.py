@@ -6,8 +6,7 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from sqlalchemy import Engine
 from semistream.column_format import key_forms
 from semistream.cost_models.costs import Costs
 from semistream.errors import ConfigError
-from semistream.job import UNKNOWN, Job, Role
+from semistream.job import UNKNOWN, Job, Role, added_columns
 from semistream.joins.registry import find_algorithm
 from semistream.joins.star import check_unique, execution_order
 from semistream.master.manifest import Manifest
@@ -228,27 +227,6 @@ class SemiStreamPlanner:
             pin(Path(each.snapshot).parent, self.app, each.version)
         self.plan = plan
         return split(star.output_schema, star.first)
-
-
-def added_columns(
-    roles: Sequence[Role], dimensions: Sequence[Sequence[str]]
-) -> list[dict[str, str] | None]:
-    """Return the columns that each role adds, as ``RolePlan.columns``. One that several roles add
-    is called ROLE_column. dimensions: the columns of each role's dimension."""
-    if len(roles) == 1:
-        return [roles[0].columns or None]
-    wanted = [
-        role.columns or {c: c for c in columns if c not in role.key}
-        for role, columns in zip(roles, dimensions, strict=True)
-    ]
-    times = Counter(name for columns in wanted for name in columns.values())
-    return [
-        {
-            c: f"{role.name}_{c}" if c == name and times[name] > 1 else name
-            for c, name in columns.items()
-        }
-        for role, columns in zip(roles, wanted, strict=True)
-    ]
 
 
 def _carried(join: RolePlan) -> tuple[bool, float]:
