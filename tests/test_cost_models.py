@@ -13,7 +13,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from semistream.cost_models.units import NANOSECOND
 
 from modelled import workload
 from semistream import cost_models
