@@ -16,6 +16,7 @@ import oracle
 import strategies
 from semistream.errors import ConfigError, StateError
 from semistream.joins import REGISTRY, JoinState
+from semistream.joins.output import OUTPUT_BYTES
 from semistream.joins.star import RoleJoin, RoleKind, Star, execution_order
 from semistream.master.memory import MemoryRelation
 from semistream.sizing import open_join
@@ -298,6 +299,22 @@ def test_small_outputs_of_one_join_are_gathered_for_the_next():
     outputs = [*star.process(stream.combine_chunks().to_batches()[0]), *star.drain()]
     assert found(outputs) == expected(stream, roles)[:2]
     assert len(calls) <= 2 and sum(calls) == 3000
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_batches_of_several_joins_take_together_what_those_of_one_take(count):
+    stream = sales(a=np.arange(40_000) % 400, text=["x" * 500] * 40_000)
+    roles = [Role(f"r{i}", dimension(400), [("a", "k")], memory=500_000) for i in range(count)]
+    star, seen = star_of(stream.schema, roles), []
+    for each in star.joins[1:]:
+        process = each.join.process
+        each.join.process = lambda batch, process=process: (
+            seen.append(batch.nbytes) or process(batch)
+        )
+    outputs = [o for batch in stream.to_batches(max_chunksize=8000) for o in star.process(batch)]
+    seen += [out.joined.nbytes for out in [*outputs, *star.drain()]]
+    assert max(seen) <= 1.1 * OUTPUT_BYTES / count
+    assert count > 1 or max(seen) > OUTPUT_BYTES / 3
 
 
 def test_an_empty_batch_tells_every_join_that_its_buffer_is_empty():
