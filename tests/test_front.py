@@ -123,7 +123,7 @@ def test_the_threshold_falls_until_h_r_is_full_and_rises_when_too_many_change_pl
     join = start(algorithm, products(1000), cache_tuples=40, threshold=1000)
     feed(join, (rng.integers(0, 1000, 500) for _ in range(150)))
     assert join.h_r.threshold < 20
-    assert join.h_r.cache.tuples == join.h_r.places == 40
+    assert join.h_r.cache.tuples == join.h_r.capacity == 40
     join.h_r.threshold, join.h_r.evictions = 4, 6  # more than an eighth of H_R
     join.h_r.end_period()
     assert join.h_r.threshold == 5

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 import semistream.keys as keys_module
 import strategies
 from semistream.errors import ConfigError, StateError
+from semistream.joins import output
 from semistream.joins.output import OUTPUT_BYTES
 from semistream.joins.state_file import JoinState
 from semistream.resident import ResidentPeak, resident
-from semistream.stream_joins import LEFT, RIGHT, XJoin, base, kernels, state, stream_join_spec
+from semistream.stream_joins import LEFT, RIGHT, XJoin, kernels, state, stream_join_spec
 from semistream.stream_joins.memory import Directory
 from semistream.stream_joins.xjoin import XJoinParameters
 from stream_oracle import OUTER, complete, expected, forget_others, found
@@ -41,7 +42,8 @@ def test_equals_the_oracle_whatever_is_relocated_probed_or_restarted(
         patch.setattr(state, "DISK_SHARE", 1_000_000)
         for name in ("LEAST_ROWS", "MOST_PIECE", "TOGETHER", "OUTPUT_ROWS"):
             patch.setattr(state, name, few)
-        patch.setattr(base, "OUTPUT_ROWS", few)
+        for name in ("OUTPUT_ROWS", "FIRST_ROWS"):
+            patch.setattr(output, name, few)
         equals_the_oracle(data, join_type, restarts, tmp_path_factory)
 
 

@@ -12,7 +12,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semistream.files.near_misses import READ_BYTES, READ_ROWS, SEPARATOR
-from semistream.keys import canonical
 from semistream.master.snapshot import SnapshotRelation
 
 ROWS, SECONDS = 2_000_000, 3.0  # the most rows of R that are read, and the longest time
@@ -51,8 +50,7 @@ def nearest_keys(keys: pa.RecordBatch, relation: SnapshotRelation) -> NearestKey
     an integer make no difference. Of an R of more than ``ROWS`` rows, or one that is slow to read,
     a part is read, evenly strided.
     """
-    kinds = relation.keys.types
-    wanted = _texts([canonical(c, kind) for c, kind in zip(keys.columns, kinds, strict=True)])
+    wanted = _texts(relation.keys.canonical(keys.columns))
     points = [_points([text])[0] for text in wanted.texts.to_pylist()]
     near: list[list[tuple[int, int, str, Key]]] = [[] for _ in points]
     rows, began = 0, time.monotonic()
@@ -62,10 +60,7 @@ def nearest_keys(keys: pa.RecordBatch, relation: SnapshotRelation) -> NearestKey
             if time.monotonic() - began > SECONDS:
                 break
             read = r.read(partition, r.keys.master)
-            columns = [
-                canonical(read.column(name), kind)
-                for name, kind in zip(r.keys.master, kinds, strict=True)
-            ]
+            columns = r.keys.canonical(read.column(name) for name in r.keys.master)
             there = _texts(columns)
             for n, text in enumerate(points):
                 near[n] = _nearest(text, wanted, n, there, columns, near[n])
@@ -105,18 +100,18 @@ def distances(text: np.ndarray, others: np.ndarray, lengths: np.ndarray) -> np.n
     text: code points, uint32[m]; others: uint32[n, width], of which ``lengths``, int64[n], count.
     """
     count, width = others.shape
-    places = np.arange(width + 1)
-    row = np.broadcast_to(places, (count, width + 1))
+    positions = np.arange(width + 1)
+    row = np.broadcast_to(positions, (count, width + 1))
     for i, sign in enumerate(text):
         best = np.full((count, width + 1), i + 1)
         np.minimum(row[:, :-1] + (others != sign), row[:, 1:] + 1, out=best[:, 1:])
-        # a further sign of the other text costs one: the least over all places before
-        row = np.minimum.accumulate(best - places, axis=1) + places
+        # a further sign of the other text costs one: the least over all positions before
+        row = np.minimum.accumulate(best - positions, axis=1) + positions
     return row[np.arange(count), lengths]
 
 
 def _texts(columns: Sequence[pa.Array]) -> _Texts:
-    plain = [_plain(c) if pa.types.is_string(c.type) else _shown(c) for c in columns]
+    plain = [_plain(c) if pa.types.is_string(c.type) else _readable(c) for c in columns]
     texts = plain[0] if len(plain) == 1 else pc.binary_join_element_wise(*plain, SEPARATOR)
     texts = pc.fill_null(texts, "")
     ends = np.cumsum(np.asarray(pc.binary_length(texts)), dtype=np.int64)
@@ -136,7 +131,7 @@ def _plain(texts: pa.Array) -> pa.Array:
     return pc.replace_substring_regex(texts, r"^0+([0-9])", r"\1")
 
 
-def _shown(column: pa.Array) -> pa.Array:
+def _readable(column: pa.Array) -> pa.Array:
     if pa.types.is_binary(column.type):
         return pa.array([None if v is None else v.hex() for v in column.to_pylist()], pa.string())
     return column.cast(pa.string())
