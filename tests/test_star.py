@@ -265,6 +265,27 @@ def test_no_tuple_waits_longer_than_the_bound_on_its_whole_way(algorithm, monkey
     assert max(left[n] - came[n] for n in came) <= BOUND + 1
 
 
+def test_the_time_before_a_tuple_comes_to_a_join_is_waited_for_once(monkeypatch):
+    """A micro-batch that began a minute ago, whose tuples wait another minute in one join."""
+    clock = Seconds()
+    monkeypatch.setattr(time, "perf_counter", clock)
+    roles = [
+        Role("one", dimension(400), [("a", "k")], "left", memory=30_000),
+        Role("two", dimension(200), [("b", "k")], "left", memory=500_000),
+    ]
+    stream = sales(a=np.arange(120), b=np.arange(120))
+    star = star_of(stream.schema, roles)
+    star.begin(clock.now)
+    clock.now += 60.0
+    outputs = [*star.process(stream.combine_chunks().to_batches()[0])]
+    assert star.waiting
+    clock.now += 60.0
+    outputs += star.drain()
+    assert found(outputs) == expected(stream, roles)[:2]
+    one, two = (each.join.stats.waits.longest for each in star.joins)
+    assert 120 <= one <= 131 and two < 1
+
+
 def test_a_dimension_that_fits_lets_no_tuple_wait_and_is_read_once():
     stream = sales(a=np.arange(3000) % 500, b=np.arange(3000) % 70)
     small, large = dimension(60), dimension(400)
