@@ -32,11 +32,10 @@ import pyarrow as pa
 from semistream.errors import ConfigError
 from semistream.gathering import Gathered
 from semistream.joins.contract import SemiStreamJoin
-from semistream.joins.output import JoinOutput
+from semistream.joins.output import OUTPUT_BYTES, JoinOutput
 from semistream.joins.state_file import JoinState
 
-# joined tuples are gathered up to this many rows or bytes before the next join gets them
-GATHERED_ROWS, GATHERED_BYTES = 16_384, 2_000_000
+GATHERED_ROWS = 16_384  # the most joined tuples that are gathered before the next join gets them
 AT_ONCE = (1.0, 1.0)  # of ``SemiStreamJoin.keep_up``: a whole pass over R is due
 
 
@@ -104,6 +103,11 @@ class Star:
             if after.join.spec.stream != before.join.output_schema:
                 raise ValueError(f"{after.role} was not opened with the output of {before.role}")
         self.joins = tuple(joins)
+        # the batches that are on the way through all joins together take as much as those of one
+        size = OUTPUT_BYTES // len(joins)
+        self._gathered_bytes = size // 2
+        for each in joins:
+            each.join.output.limit(size)
         self.first = len(stream)
         ends = [len(each.join.output_schema) for each in joins]
         added = dict(zip(names, zip([self.first, *ends], ends, strict=False), strict=True))
@@ -241,7 +245,7 @@ class Star:
             elif joined.num_rows:
                 gathered.add(joined)
                 rows += joined.num_rows
-            if rows >= GATHERED_ROWS or gathered.size >= GATHERED_BYTES:
+            if rows >= GATHERED_ROWS or gathered.size >= self._gathered_bytes:
                 yield from self._process(number + 1, _one(gathered))
                 rows = 0
         if not last and (rows or came):
