@@ -16,6 +16,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -28,6 +29,7 @@ from semistream.joins.spec import JoinSpec, join_spec
 from semistream.joins.whole_master import column_bytes, whole_bytes
 from semistream.master.relation import MasterRelation
 from semistream.settings import AUTO
+from semistream.sizing.choice import SMALLEST
 from semistream.sizing.search import EVEN, tune
 from semistream.sizing.workload import describe
 
@@ -38,8 +40,8 @@ GAIN = 0.1  # a running load keeps its split unless the chain gets this much fas
 MOST_SUBSETS = 64  # choices of whole roles that are compared
 # the actual bytes of an R held whole, over the estimate; and bytes of each of its arrays' heads
 WHOLE_SLACK, HEAD = 1.02, 1024
-# the join by whose model a split is found if the algorithms are open: of those that adapt to any M
-# the one that the models most often find fastest
+# the join by whose model a split is found if the algorithms are open: the one that the models most
+# often find fastest; where it does not fit, the one that needs the least memory
 TYPICAL_JOIN = "elevatorjoin"
 SAMPLED = 20_000  # stream tuples that are looked at
 
@@ -193,12 +195,12 @@ class _Member:
 
     def _tuned(self, memory: float) -> float:
         algorithm = self.chain.algorithm
-        name = TYPICAL_JOIN if algorithm == AUTO else algorithm
-        try:
-            rate = tune(name, self.work, memory, self.chain.costs).rate
-        except ConfigError:  # it does not fit
-            return math.inf
-        return 1 / rate if rate > 0 else math.inf
+        for name in (TYPICAL_JOIN, SMALLEST) if algorithm == AUTO else (algorithm,):
+            with suppress(ConfigError):  # it does not fit
+                rate = tune(name, self.work, memory, self.chain.costs).rate
+                if rate > 0:
+                    return 1 / rate
+        return math.inf
 
     def seconds(self, memory: np.ndarray) -> np.ndarray:
         """Return the predicted seconds of a tuple in a join with so many bytes, float64[n]."""
