@@ -165,7 +165,8 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
             str(path),
             "See the README for an example.",
         )
-    return values
+    # what a program of YAML 1.1 makes of ``on:``
+    return {"on" if name is True else name: value for name, value in values.items()}
 
 
 def read_secrets(parameter: str, path: str | Path) -> dict[str, str]:

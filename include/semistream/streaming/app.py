@@ -30,7 +30,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from semistream.durable import read_checked, write_checked, write_json
 from semistream.errors import SemistreamError, StateError, TooManyRows
 from semistream.job import AnyJob, Job, StreamStreamJob
-from semistream.master.manifest import decode_schema, encode_schema
+from semistream.master.manifest import encode_schema
 from semistream.master.published import ANEW
 from semistream.paths import Paths
 from semistream.positions import START, Kind, Position
@@ -43,7 +43,7 @@ from semistream.streaming.idle import plan_of_idle_load
 from semistream.streaming.micro_batch import POLL, MicroBatch, Stopped, run_tasks
 from semistream.streaming.output_size import CONFIDENCE, estimate_output, many_to_many
 from semistream.streaming.planning import Planner
-from semistream.streaming.position import PROGRESS, RESTORE
+from semistream.streaming.position import RESTORE
 from semistream.streaming.progress import Progress
 from semistream.streaming.query import SESSION, Query, starting_workers
 from semistream.streaming.semi_stream_planning import SemiStreamPlanner
@@ -59,6 +59,7 @@ from semistream.streaming.sinks.warehouse import Warehouse
 from semistream.streaming.sources.base import Source
 from semistream.streaming.sources.registry import find_source
 from semistream.streaming.status import StatusFile, clear_stop, stop_requested
+from semistream.streaming.stream_schemas import SCHEMAS, former_schema
 from semistream.streaming.stream_stream_planning import StreamStreamPlanner
 from semistream.streaming.summary import Totals
 from semistream.streaming.task import Work
@@ -67,9 +68,8 @@ from semistream.streaming.waiting import SAMPLED
 from semistream.warehouse.ledger import parts_of, retrying
 from semistream.warehouse.records import LoadRecord
 
-__all__ = ["SESSION", "App", "former_schema", "make_planner"]
+__all__ = ["SESSION", "App", "make_planner"]
 log = logging.getLogger(__name__)
-SCHEMAS = "streams.json"  # file of a checkpoint: the columns of each stream, as Arrow schemas
 FIRST_LOOK = 1000  # finished tuples
 HISTORY = 200  # partition commits whose sketches tell which keys are frequent
 
@@ -483,15 +483,6 @@ class App:
         if not self.commits.waiting or self.commits.pending is not None:
             return False
         return self.planner.bound.idle(time.monotonic() - self.commits.committed_at)
-
-
-def former_schema(checkpoint: Path, side: int) -> pa.Schema | None:
-    """Return the schema that a stream had when the app's first batch began, None before that. A
-    source that infers types keeps them, because later files might suggest others."""
-    if not (checkpoint / PROGRESS).exists():
-        return None
-    known = read_checked(checkpoint / SCHEMAS, RESTORE)
-    return None if known is None else decode_schema(known["streams"][side])
 
 
 def make_planner(settings: AppSettings, job: AnyJob, app: str, places: Paths) -> Planner:
