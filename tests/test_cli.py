@@ -663,12 +663,19 @@ def test_what_is_compiled_at_set_up_is_all_that_a_join_needs(tmp_path):
         "k,v\n" + "".join(f"key {i // 2},{i}\n" for i in range(1500)),
         tmp_path,
     )
+    write(
+        tmp_path / "star.yaml",
+        "stream: s.csv\nunmatched: u.csv\ndimensions:\n"
+        "  number: {path: m.parquet, on: {a: k}, join_type: left}\n"
+        "  text: {path: m.csv, on: k, columns: {v: w}, many: true}\n",
+    )
     code = (
         "import sys, itertools\nfrom semistream.cli import main\n"
         "for algorithm, kind in itertools.product(sys.argv[1:], ('csv', 'parquet')):\n"
         "    assert main(['join', '--algorithm', algorithm, '--stream', 's.' + kind,\n"
         "                 '--master', 'm.' + kind, '--on', 'k', '--out', 'o.parquet',\n"
         "                 '--memory', '200KB', '--unmatched', 'u.csv']) == 0\n"
+        "assert main(['join', '--config', 'star.yaml', '--out', 'o.parquet']) == 0\n"
         "for algorithm, kind in itertools.product(('pjoin', 'xjoin'), ('csv', 'parquet')):\n"
         "    assert main(['join-streams', '--algorithm', algorithm, '--left', 's.' + kind,\n"
         "                 '--right', 'm.' + kind, '--on', 'k', '--out', 'o.parquet',\n"

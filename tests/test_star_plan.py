@@ -163,6 +163,12 @@ def test_a_named_algorithm_holds_nothing_whole(snapshots, sales):
     assert found.asked() == plan(snapshots, 300_000, algorithm="ssbj")
 
 
+def test_the_hash_join_can_be_named(snapshots, sales):
+    asked = plan(snapshots, 4_000_000, algorithm="hash-join")
+    found = size_plan(asked, sales, TYPICAL).choose(sales, TYPICAL)
+    assert {join.algorithm for join in found.joins} == {"hash-join"} and found.asked() == asked
+
+
 def test_one_role_is_left_as_it_is(snapshots, sales):
     one = Plan((dataclasses.replace(plan(snapshots, 300_000).joins[1], share=1),))
     assert size_plan(one, sales, TYPICAL) is one

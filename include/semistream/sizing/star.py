@@ -25,6 +25,7 @@ import pyarrow as pa
 
 from semistream.cost_models import TYPICAL, Costs, Workload
 from semistream.errors import ConfigError
+from semistream.joins.registry import HASH_JOIN
 from semistream.joins.spec import JoinSpec, join_spec
 from semistream.joins.whole_master import column_bytes, whole_bytes
 from semistream.master.relation import MasterRelation
@@ -91,12 +92,12 @@ def size_star(
     """Return the sizes of a star in `memory` bytes.
 
     sample: stream tuples; tuples: of the stream in this run, if known; algorithm: of roles that are
-    not held whole; only with ``auto`` a role may be held whole; sharers: operators of this machine,
-    each with so much memory, that share an R held whole; waiting: roles that are not to be held
-    whole; former: the shares in use, kept unless others make the chain faster by GAIN.
+    not held whole; if it is named, none is, but by the hash join; sharers: operators of this
+    machine, each with so much memory, that share an R held whole; waiting: roles that are not to be
+    held whole; former: the shares in use, kept unless others make the chain faster by GAIN.
     """
     chain = _Chain(roles, sample.slice(0, SAMPLED), memory, costs, algorithm, tuples, sharers)
-    if algorithm != AUTO:
+    if algorithm not in (AUTO, HASH_JOIN.name):
         waiting = list(chain.members)
     if not waiting and (shares := chain.all_whole()) is not None:
         together = sum(member.whole for member in chain.members.values())
@@ -106,6 +107,8 @@ def size_star(
             f"order {', '.join(share.role for share in shares)}",
         )
     even = chain.even()
+    if algorithm == HASH_JOIN.name:
+        return StarSizes(even, chain.reason(even) + ", an even split")
     splits = [even, *filter(None, map(chain.split, chain.choices(waiting)))]
     seconds = [chain.seconds(shares) for shares in splits]
     least = min(seconds)

@@ -83,8 +83,9 @@ def _sized(join: RolePlan, share: RoleShare, sharers: int, reason: str) -> RoleP
     return replace(
         sized,
         algorithm=HASH_JOIN.name,
-        parameters={"sharers": sharers},
-        reason=f"{join.role} is held whole",
+        parameters={"sharers": sharers} | join.parameters,
+        chosen=() if "sharers" in join.parameters else ("sharers",),
+        reason=f"{join.role} is held whole" if join.auto else join.reason,
     )
 
 
