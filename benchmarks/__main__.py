@@ -42,6 +42,7 @@ BENCHMARKS = {
     "pathway": "pathway_join",
     "nexmark": "nexmark",
     "choice": "choice",
+    "star": "star",
 }  # name: module
 RUNS = {"smallest": 2, "small": 3, "full": 5}
 

@@ -125,18 +125,18 @@ def _compare(
             shares.setdefault(policy, []).append(float(np.mean(measured)))
     for who, found in shares.items():
         wide = half_width(found)
-        told = f" ± {100 * wide:.2f}" if math.isfinite(wide) else ""
+        spread = f" ± {100 * wide:.2f}" if math.isfinite(wide) else ""
         bench.add(
             "caches",
             case,
             who,
             {
                 "share": float(np.mean(found)),
-                "share_interval": wide if told else None,
+                "share_interval": wide if spread else None,
                 "capacity": capacity,
                 "runs": len(found),
                 "settled": result.settled,
-                "note": f"{100 * np.mean(found):.2f}{told}% hit, of {capacity:,} tuples",
+                "note": f"{100 * np.mean(found):.2f}{spread}% hit, of {capacity:,} tuples",
             },
         )
 
@@ -193,9 +193,9 @@ class Trace(Stream):
 
 def flights(root: Path) -> Trace:
     """Return the aircraft of the flights of 2013 from New York, in the order of the file."""
-    places = Paths(home=root / "flights")
-    workloads.prepare(workloads.load_job("nycflights13", places), places)
-    tail = pq.read_table(places.data / "nycflights13" / "stream", columns=["tailnum"])["tailnum"]
+    paths = Paths(home=root / "flights")
+    workloads.prepare(workloads.load_job("nycflights13", paths), paths)
+    tail = pq.read_table(paths.data / "nycflights13" / "stream", columns=["tailnum"])["tailnum"]
     return trace(tail.drop_null().to_numpy(zero_copy_only=False).astype(str))
 
 

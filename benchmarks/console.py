@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +21,6 @@ import psutil
 from benchmarks.data import COLUMNS, Files, Stream
 from benchmarks.harness import Bench, Result, Sample, Unavailable
 from benchmarks.processes import answer_of, forget, program
-from semistream.resident import INTERVAL, resident
 
 BASE = 220_000_000  # bytes of a process of `semistream join` besides M, see docs/loading.md
 DUCKDB = """
@@ -199,15 +197,13 @@ class Run:
                 self.note = f"memory_limit {self.limit / 1e6:,.0f} MB is the least that works"
 
     def _run(self) -> Sample:
-        case, self.memory_peak = self.of.case, 0
+        case = self.of.case
         for directory in (case.stream, case.table, case.files.snapshot(case.master, COLUMNS)):
             forget(directory)
         environment = {"TMPDIR": str(self.home), "POLARS_MAX_THREADS": str(len(case.cores))}
         command, before = self.of.command(self), _children_seconds()
         with program(command, self.home / "log", environment) as running:
-            while running.process.poll() is None:
-                self.memory_peak = max(self.memory_peak, resident(running.process.pid))
-                time.sleep(INTERVAL)
+            self.memory_peak = running.resident_peak()
             seconds = running.end()
         written = self.out.stat().st_size
         return Sample(

@@ -115,22 +115,22 @@ class Cluster:
 
     def job(self, job: str) -> dict[str, Any]:
         """Return what REST reports of a job. Raises RuntimeError if the job has failed."""
-        told = self.get(f"jobs/{job}")
-        if told["state"] in ("FAILED", "CANCELED", "FAILING", "SUSPENDED"):
+        status = self.get(f"jobs/{job}")
+        if status["state"] in ("FAILED", "CANCELED", "FAILING", "SUSPENDED"):
             cause = self.get(f"jobs/{job}/exceptions")["exceptionHistory"]["entries"]
             text = "\n".join(e["stacktrace"][:3000] for e in cause[:1])
-            raise RuntimeError(f"Flink's job is {told['state']}:\n{text}")
-        return told
+            raise RuntimeError(f"Flink's job is {status['state']}:\n{text}")
+        return status
 
     def end(self, job: str, timeout: float = 3600) -> float:
         """Wait until a job has finished, and return the seconds that it ran, as Flink counts
         them."""
         deadline = time.monotonic() + timeout
-        while (told := self.job(job))["state"] != "FINISHED":
+        while (status := self.job(job))["state"] != "FINISHED":
             if time.monotonic() > deadline:
-                raise RuntimeError(f"Flink's job was {told['state']} after {timeout} s")
+                raise RuntimeError(f"Flink's job was {status['state']} after {timeout} s")
             time.sleep(0.1)
-        return told["duration"] / 1000
+        return status["duration"] / 1000
 
     def consumed(self, job: str) -> int:
         """Return the number of records that have reached the join of a job, of both inputs."""
@@ -147,7 +147,7 @@ def cluster(directory: Path, settings: Mapping[str, Any], look: float) -> Iterat
     Flink's defaults; None removes one."""
     home = install()
     rest, rpc = _free_ports(2)
-    told = {
+    configured = {
         **_flat(yaml.safe_load((home / "conf" / "config.yaml").read_text())),
         "rest.port": rest,
         "rest.bind-port": rest,
@@ -157,7 +157,7 @@ def cluster(directory: Path, settings: Mapping[str, Any], look: float) -> Iterat
         "metrics.fetcher.update-interval": 500,
         **settings,
     }
-    configuration = {name: value for name, value in told.items() if value is not None}
+    configuration = {name: value for name, value in configured.items() if value is not None}
     conf = directory / "conf"
     (directory / "tmp").mkdir(parents=True)
     shutil.copytree(home / "conf", conf)

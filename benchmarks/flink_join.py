@@ -35,7 +35,7 @@ from benchmarks.flink_cluster import Cluster, cluster, install
 from benchmarks.flink_database import Server, Tables, database, declared
 from benchmarks.harness import MB, Bench, Sample
 from benchmarks.processes import Program, answer_of, forget, program
-from benchmarks.spark_join import APP, App, AppPeer, Case, ProgramPeer, arguments, places
+from benchmarks.spark_join import APP, App, AppPeer, Case, ProgramPeer, arguments, paths_of
 
 STREAMING, BATCH, LOOKUP = "flink, streaming join", "flink, batch join", "flink, lookup join"
 LOOK = 0.5  # s between measurements of the memory
@@ -413,12 +413,12 @@ class ConsolePeer(ProgramPeer):
         ]
         with program(command, self.home / "log", {"TMPDIR": str(self.home)}, LOOK) as running:
             wall = running.end()
-        told = json.loads((self.home / "stats.json").read_text())
+        stats = json.loads((self.home / "stats.json").read_text())
         self.rss_peak = max(self.rss_peak, running.memory_peak)
-        self.memory_peak = max(self.memory_peak, told["memory_peak"])
+        self.memory_peak = max(self.memory_peak, stats["memory_peak"])
         return Sample(
             self.case.count(),
-            told["seconds"],
+            stats["seconds"],
             extra={
                 "by wall tuples/s": self.case.count() / wall,
                 "resident MB": running.memory_peak / MB,
@@ -481,7 +481,7 @@ class FedPeer(LoadingPeer):
         stream.mkdir()
         settings = arguments(
             self.home,
-            case.files.snapshot(case.stream.master, COLUMNS),
+            {"master": case.files.snapshot(case.stream.master, COLUMNS)},
             stream,
             self.of.algorithm,
             self.memory,
@@ -495,7 +495,7 @@ class FedPeer(LoadingPeer):
             "--source-columns",
             "key BIGINT, id BIGINT, quantity INT",
         ]
-        environment = case.environment(self.home) | places(self.home)
+        environment = case.environment(self.home) | paths_of(self.home)
         with program(command, self.home / "log", environment, LOOK) as running:
             sample = latency(case, stream, self._visible, running.until)
             (checkpoint / "stop").touch()

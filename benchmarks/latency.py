@@ -34,7 +34,7 @@ from benchmarks.spark_join import (
     Spark,
     SparkPeer,
     arguments,
-    places,
+    paths_of,
 )
 from semistream.joins import REGISTRY
 from semistream.workloads.zipf import ZipfKeys
@@ -253,7 +253,7 @@ class AppLatency(AppPeer):
         stream = ready(self, self.latency)
         settings = arguments(
             self.home,
-            case.files.snapshot(case.stream.master, COLUMNS),
+            {"master": case.files.snapshot(case.stream.master, COLUMNS)},
             stream,
             self.of.algorithm,
             self.memory,
@@ -272,7 +272,7 @@ class AppLatency(AppPeer):
             self,
             self.latency,
             command,
-            case.environment(self.home) | places(self.home),
+            case.environment(self.home) | paths_of(self.home),
             checkpoint / "query",
             checkpoint / "stop",
         )

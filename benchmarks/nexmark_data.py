@@ -99,9 +99,9 @@ def side_values(keys: np.ndarray) -> np.ndarray:
 def side_batches(keys: int) -> Iterator[pa.RecordBatch]:
     """Yield the side input in the order of its keys, which are 0 to N - 1."""
     for first in range(0, keys, STEP):
-        own = np.arange(first, min(first + STEP, keys))
-        texts = pa.array(side_values(own)).cast(pa.string())
-        yield pa.record_batch([pa.array(own), texts], schema=SIDE)
+        numbers = np.arange(first, min(first + STEP, keys))
+        texts = pa.array(side_values(numbers)).cast(pa.string())
+        yield pa.record_batch([pa.array(numbers), texts], schema=SIDE)
 
 
 class Enriched(Answer):

@@ -40,8 +40,8 @@ def peer_environment(name: str, finish: Callable[[Path], None] | None = None) ->
             if finish is not None:
                 finish(home)
         except (OSError, subprocess.CalledProcessError) as e:
-            told = getattr(e, "stderr", None) or str(e)
-            raise Unavailable(f"{name} cannot be installed: {told.strip()[-500:]}") from None
+            output = getattr(e, "stderr", None) or str(e)
+            raise Unavailable(f"{name} cannot be installed: {output.strip()[-500:]}") from None
         stamp.write_text(key)
     return home
 

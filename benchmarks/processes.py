@@ -19,6 +19,7 @@ import pyarrow.dataset as ds
 
 from benchmarks.data import Answer
 from benchmarks.harness import ROOT
+from semistream.resident import INTERVAL, resident
 
 # s between measurements of the memory: each walks the page tables of all processes, and stops them
 # meanwhile
@@ -62,6 +63,14 @@ class Program:
                 )
             time.sleep(0.01)
         return time.monotonic() - self.started
+
+    def resident_peak(self) -> int:
+        """Wait for the end and return the peak of the process's anonymous memory, in bytes."""
+        peak = 0
+        while self.process.poll() is None:
+            peak = max(peak, resident(self.process.pid))
+            time.sleep(INTERVAL)
+        return peak
 
     def kill(self) -> None:
         """Kill the program and all its descendants, as in a crash."""
@@ -179,9 +188,9 @@ def answer_of(files: Sequence[str | Path], answer: Answer | None = None) -> Answ
     return answer
 
 
-def forget(directory: Path) -> None:
-    """Ask the system to drop a directory's files from the page cache."""
-    for path in directory.rglob("*"):
+def forget(files: Path) -> None:
+    """Ask the system to drop a file, or a directory's files, from the page cache."""
+    for path in (files, *files.rglob("*")):
         if path.is_file():
             with open(path, "rb") as file:
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

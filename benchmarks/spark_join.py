@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import yaml
 from deltalake import DeltaTable
@@ -206,18 +207,23 @@ class SparkPeer(ProgramPeer):
         self.of = of
 
     def _command(self) -> list[str | Path]:
-        master = self.case.files.master_parquet(self.case.stream.master, COLUMNS)
-        forget(master)
+        masters = self._masters()
+        for master in masters:
+            forget(master)
         return [
             sys.executable,
             "-m",
             "benchmarks.spark_static",
             self.of.variant,
-            master,
+            *masters,
             self.case.tuples,
             self.home / "output",
             self.home / "query",
         ]
+
+    def _masters(self) -> list[Path]:
+        """Return the directories of the relations that S is joined with."""
+        return [self.case.files.master_parquet(self.case.stream.master, COLUMNS)]
 
     def _run(self) -> Sample:
         with program(self._command(), self.home / "log", self._environment()) as running:
@@ -253,19 +259,8 @@ class AppPeer(ProgramPeer):
         self.of, self.environment = of, environment
 
     def _run(self) -> Sample:
-        root = self.case.files.snapshot(self.case.stream.master, COLUMNS)
-        forget(root)
-        settings = arguments(
-            self.home,
-            root,
-            self.case.tuples,
-            self.of.algorithm,
-            self.memory,
-            self.of.partitions,
-            self.of.sink,
-        )
-        command: list[str | Path] = [sys.executable, APP, *settings, "--max-files", "1"]
-        environment = self.case.environment(self.home) | places(self.home) | self.environment
+        command: list[str | Path] = [sys.executable, APP, *self._arguments(), "--max-files", "1"]
+        environment = self.case.environment(self.home) | paths_of(self.home) | self.environment
         with program(command, self.home / "log", environment) as running:
             seconds = running.end()
         self.rss_peak = max(self.rss_peak, running.memory_peak)
@@ -288,6 +283,20 @@ class AppPeer(ProgramPeer):
             running, seconds, commits(self.home / "checkpoint" / "query"), finished, read
         )
 
+    def _arguments(self) -> list[str]:
+        """Return the app's arguments, with the snapshots not in the page cache."""
+        root = self.case.files.snapshot(self.case.stream.master, COLUMNS)
+        forget(root)
+        return arguments(
+            self.home,
+            {"master": root},
+            self.case.tuples,
+            self.of.algorithm,
+            self.memory,
+            self.of.partitions,
+            self.of.sink,
+        )
+
     def _answer(self) -> Answer:
         return (
             answer_of(DeltaTable(self.home / "output").file_uris())
@@ -296,28 +305,35 @@ class AppPeer(ProgramPeer):
         )
 
 
-def places(home: Path) -> dict[str, str]:
+ONE_ROLE = MappingProxyType({"master": {"name": "master"}, "on": {"key": "key"}})
+
+
+def paths_of(home: Path) -> dict[str, str]:
     return {"SEMISTREAM_HOME": str(home), "WAREHOUSE_URL": f"sqlite:///{home / 'warehouse.db'}"}
 
 
 def arguments(
     home: Path,
-    snapshot: Path,
+    snapshots: Mapping[str, Path],
     stream: Path,
     algorithm: str,
     memory: int,
     partitions: int = 0,
     sink: str = "",
+    joined: Mapping[str, Any] = ONE_ROLE,
 ) -> list[str]:
-    """Return the app's arguments for a job on these files, with a new home and a new Delta
-    table."""
+    """Return the app's arguments for a job on these files, with a new home and a new Delta table.
+
+    snapshots: directories of the dimensions' versions, by their names; joined: the settings of the
+    job that say with what its stream is joined.
+    """
     (home / "snapshots").mkdir(exist_ok=True)
-    (home / "snapshots" / "master").symlink_to(snapshot)
+    for name, root in snapshots.items():
+        (home / "snapshots" / name).symlink_to(root)
     job = {
         "name": "benchmark",
         "stream": {"format": "parquet", "path": str(stream), "id": ["id"]},
-        "master": {"name": "master"},
-        "on": {"key": "key"},
+        **joined,
         "fact_table": "fact_benchmark",
     }
     (home / "job.yaml").write_text(yaml.safe_dump(job))

@@ -1,5 +1,5 @@
 """Spark's own stream-static join as a program: reads S as micro-batches of one file, joins each
-with R, writes Parquet.
+with R, or with one R after the other, writes Parquet. The join columns are those of the same name.
 
 "nothing" is the cost of the app's micro-batches of Parquet files without the app: its session, and
 its job of one Python task a partition, without a join and output.
@@ -14,12 +14,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 VARIANTS = {
-    "as is": lambda stream, static, how: stream.join(static, "key", how),
-    "broadcast S": lambda stream, static, how: static.join(F.broadcast(stream), "key", how),
-    "R cached": lambda stream, static, how: static.persist().join(F.broadcast(stream), "key", how),
-    "broadcast R": lambda stream, static, how: stream.join(F.broadcast(static), "key", how),
+    "as is": lambda stream, static, on, how: stream.join(static, on, how),
+    "broadcast S": lambda stream, static, on, how: static.join(F.broadcast(stream), on, how),
+    "R cached": lambda stream, static, on, how: static.persist().join(F.broadcast(stream), on, how),
+    "broadcast R": lambda stream, static, on, how: stream.join(F.broadcast(static), on, how),
 }
-
 
 NOTHING = "nothing"
 
@@ -33,7 +32,8 @@ def run_nothing(stream: DataFrame, _: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("variant", choices=[*VARIANTS, NOTHING])
-    for name in ("master", "stream", "output", "checkpoint"):
+    parser.add_argument("master", type=Path, nargs="+")
+    for name in ("stream", "output", "checkpoint"):
         parser.add_argument(name, type=Path)
     parser.add_argument("--how", default="inner")
     parser.add_argument("--trigger", help="an interval; else the program ends with the files")
@@ -56,7 +56,11 @@ def main() -> None:
     if a.variant == NOTHING:
         writer = stream.writeStream.foreachBatch(run_nothing)
     else:
-        joined = VARIANTS[a.variant](stream, spark.read.parquet(str(a.master)), a.how)
+        joined = stream
+        for master in a.master:
+            static = spark.read.parquet(str(master))
+            on = [column for column in static.columns if column in stream.columns]
+            joined = VARIANTS[a.variant](joined, static, on, a.how)
         writer = joined.writeStream.format("parquet").option("path", str(a.output))
     trigger = {"processingTime": a.trigger} if a.trigger else {"availableNow": True}
     query = writer.option("checkpointLocation", str(a.checkpoint)).trigger(**trigger).start()

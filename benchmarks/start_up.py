@@ -33,7 +33,7 @@ from benchmarks.spark_join import (
     Spark,
     SparkPeer,
     arguments,
-    places,
+    paths_of,
 )
 from benchmarks.spark_static import NOTHING
 
@@ -154,13 +154,13 @@ class RestartPeer(ProgramPeer):
         shutil.copytree(case.tuples, tuples)
         settings = arguments(
             home,
-            case.files.snapshot(case.stream.master, COLUMNS),
+            {"master": case.files.snapshot(case.stream.master, COLUMNS)},
             tuples,
             self.algorithm,
             self.memory,
         )
         command: list[str | Path] = [sys.executable, APP, *settings, "--max-files", "1"]
-        environment = case.environment(home) | places(home)
+        environment = case.environment(home) | paths_of(home)
         endless = [*command, "--trigger", "1 second", "--max-wait", "3600"]
         with program(endless, home / "log", environment) as first:
             first.until(lambda: self._committed(0))

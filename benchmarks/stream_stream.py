@@ -44,7 +44,7 @@ from deltalake import DeltaTable
 from benchmarks.data import COLUMNS, STREAM, Answer, Files, Stream, _sum_expected, master_batches
 from benchmarks.harness import ROOT, Bench, Result, Sample, peak_rss
 from benchmarks.processes import answer_of, commits, program
-from benchmarks.spark_join import Case, ProgramPeer, places
+from benchmarks.spark_join import Case, ProgramPeer, paths_of
 from semistream.paths import Paths
 from semistream.stream_joins import LEFT, RIGHT, Within, open_stream_join
 from semistream.workloads.jobs import STREAM_FILES, load_stream_stream_job, prepare
@@ -543,7 +543,7 @@ class AppPeer(ProgramPeer):
             "--end",
         ]
         with program(
-            command, self.home / "log", self.case.environment(self.home) | places(self.home)
+            command, self.home / "log", self.case.environment(self.home) | paths_of(self.home)
         ) as running:
             seconds = running.end()
         self.rss_peak = max(self.rss_peak, running.memory_peak)

@@ -9,11 +9,26 @@ import sys
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from benchmarks import anchors, caches, choice, data, docs, harness
+from benchmarks import (
+    anchors,
+    caches,
+    changes,
+    choice,
+    data,
+    docs,
+    experiment_tables,
+    harness,
+    result_tables,
+    star,
+)
 from benchmarks.__main__ import main
+from benchmarks.compared import Compared
 from benchmarks.operators import HASH_JOIN, Operator
+from benchmarks.star_data import Sales
+from benchmarks.star_operators import CHOSEN, EVEN, Share, splits
 from benchmarks.verdicts import Verdict
 from benchmarks.warm_up import CYCLES
 from semistream.joins import REGISTRY
@@ -39,7 +54,7 @@ def test_smallest_form_of_what_runs_in_process(tmp_path):
         "--output",
         tmp_path / "results",
     ]
-    done = subprocess.run(command, cwd=docs.ROOT, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=changes.ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     for name, baseline in (
         ("memory", "hash join, all of R"),
@@ -88,6 +103,51 @@ def test_checksum_is_that_of_the_join_in_any_order_and_form():
             3, joined.column_names[3], joined.column(3).take(list(range(1, 300)) + [0])
         )
         assert answer(other) != expected
+
+
+def test_the_facts_of_a_star_are_known_without_joining(tmp_path):
+    sales = Sales(2000, others=(500, 50))
+    joined = pa.Table.from_batches([sales.batch(0, 1000)])
+    for dimension in sales.dimensions:
+        master = pq.read_table(dimension.parquet(data.Files(tmp_path)))
+        joined = joined.join(master, dimension.key, join_type="inner")
+    found, wrong = sales.answer(), sales.answer()
+    found.add(joined)
+    assert found == sales.expected(1000) and found.rows == 950
+    wrong.add(joined.slice(1)), wrong.add(joined.slice(1, 1))
+    assert wrong.rows == 950 and wrong != found
+    other = sales.answer()
+    at = joined.column_names.index("d0_0")
+    other.add(joined.set_column(at, "d0_0", joined["d1_0"]))
+    assert other.rows == 950 and other != found
+
+
+@pytest.mark.slow
+def test_a_star_is_measured_beside_its_peers(tmp_path):
+    bench = harness.Bench("smallest", 1, data.Files(tmp_path), tmp_path / "results")
+    star.run(bench, star.SCALES["smallest"])
+    peers: dict[str, set[str]] = {}
+    for row in bench.rows:
+        assert row["right"] and row["rows"] and row["rate"] > 0 and row["rss_peak"] > 0, row
+        assert row["memory_peak"] <= row["memory_budget"]
+        peers.setdefault(row["case"].partition(",")[0], set()).add(row["peer"])
+        if row["peer"] in (star.ONE_PASS, star.CHAINED):
+            assert row["extra"]["resident MB"] <= row["extra"]["allowed MB"]
+    assert peers == {
+        "six dimensions": {*star.SCALES["smallest"].peers},
+        "split of M": {CHOSEN, EVEN},
+        "two foreign keys": {CHOSEN, star.SEMI_CONCURRENT},
+    }
+
+
+def test_other_splits_deal_out_what_the_whole_dimensions_leave():
+    shares = [Share(2, 300), Share(0, 90), Share(1, 210), Share(3, 50, "hash-join")]
+    grid = splits(shares, 4)
+    assert grid.keys() == {EVEN, "split 1:1:2", "split 1:2:1", "split 2:1:1"}
+    assert [share.memory for share in grid["split 1:2:1"]] == [150, 300, 150, 50]
+    for split in grid.values():
+        assert [share.dimension for share in split] == [2, 0, 1, 3]
+        assert sum(share.memory for share in split) == 650 and split[3] == shares[3]
 
 
 def answer(*parts: pa.Table) -> data.Answer:
@@ -287,10 +347,10 @@ def test_pages_have_the_figures_of_the_result_files_and_no_others():
         text = page.read_text()
         try:
             assert docs.filled(text) == text, f"{page.name}: run python -m benchmarks docs"
-        except docs.NoHistory as e:
+        except changes.NoHistory as e:
             pytest.skip(f"what has changed since the results cannot be told: {e}")
         assert docs.unmarked(text) == [], f"{page.name}: a figure outside of the result files"
-    assert "| ssbj |" in (docs.ROOT / "docs" / "tables" / "benchmarks.md").read_text()
+    assert "| ssbj |" in (changes.ROOT / "docs" / "tables" / "benchmarks.md").read_text()
 
 
 def test_every_result_of_a_benchmark_stands_on_a_page():
@@ -324,20 +384,20 @@ def test_what_is_written_differently_has_not_changed(tmp_path, monkeypatch):
             ["git", "-C", tmp_path, *who, *words], check=True, text=True, capture_output=True
         ).stdout.strip()
 
-    monkeypatch.setattr(docs, "ROOT", tmp_path)
-    docs.has_changed.cache_clear()
+    monkeypatch.setattr(changes, "ROOT", tmp_path)
+    changes.has_changed.cache_clear()
     git("init", "-q")
     (tmp_path / "a.py").write_text('def f(x):\n    """What."""\n    return x + 1\n')
     git("add", "."), git("commit", "-qm", "first")
     first = git("rev-parse", "HEAD")
     (tmp_path / "a.py").write_text("def f(\n    x\n):\n    return x + 1  # more\n")
-    assert not docs.has_changed(first, "a.py") and not docs.has_changed(first, ".")
-    docs.has_changed.cache_clear()
+    assert not changes.has_changed(first, "a.py") and not changes.has_changed(first, ".")
+    changes.has_changed.cache_clear()
     (tmp_path / "a.py").write_text("def f(x):\n    return x + 2\n")
-    assert docs.has_changed(first, "a.py") and docs.has_changed(first, ".")
-    with pytest.raises(docs.NoHistory, match="1234567"):
-        docs.has_changed("1234567", "a.py")
-    docs.has_changed.cache_clear()
+    assert changes.has_changed(first, "a.py") and changes.has_changed(first, ".")
+    with pytest.raises(changes.NoHistory, match="1234567"):
+        changes.has_changed("1234567", "a.py")
+    changes.has_changed.cache_clear()
 
 
 def test_settings_keep_their_type_and_texts_come_where_there_are_none():
@@ -350,14 +410,14 @@ def test_settings_keep_their_type_and_texts_come_where_there_are_none():
 
 def test_a_peer_stands_beside_another(monkeypatch, tmp_path):
     """By the same repetitions; a single run decides nothing."""
-    monkeypatch.setattr(docs, "RESULTS", tmp_path)
-    monkeypatch.setattr(docs, "_flaws_of", lambda rows: ["today's"])
+    monkeypatch.setattr(result_tables, "RESULTS", tmp_path)
+    monkeypatch.setattr(result_tables, "_flaws_of", lambda rows: ["today's"])
     monkeypatch.setattr(
-        docs,
+        result_tables,
         "COMPARED",
         (
-            docs.Compared("join", "Other", "x", "a", "b", "one"),
-            docs.Compared("app", "Other", "x", "a", "b", "all"),
+            Compared("join", "Other", "x", "a", "b", "one"),
+            Compared("app", "Other", "x", "a", "b", "all"),
         ),
     )
     rows = [
@@ -370,7 +430,7 @@ def test_a_peer_stands_beside_another(monkeypatch, tmp_path):
         )
     ]
     (tmp_path / "x.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    assert docs.compared().splitlines()[3:] == [
+    assert result_tables.compared().splitlines()[3:] == [
         "| join | Other | 0.5 | one run, not decided | 2, 2 |",
         "| app | Other | 3 | 3–3 | 2, 2 |",
         "",
@@ -383,9 +443,12 @@ def test_figures_of_rows_and_choices():
         {"case": "c", "peer": p, "rate": 1, "ratio": r, "extra": {"p50": 1.234, "p99": 2}}
         for p, r in (("ssbj", 0.5), ("ssbj", 1.0), ("sscj", 0.9))
     ]
-    extra = docs._extra(rows, {"extra": "p99,p50", "peers": "sscj"})
+    extra = result_tables._extra(rows, {"extra": "p99,p50", "peers": "sscj"})
     assert extra[2:] == ["| c | sscj | 2 | 1.23 |"]
-    assert docs._chosen(rows)[2:] == ["| ssbj | 2 | 1 | 1 | 0.50 |", "| sscj | 1 | 0 | 1 | 0.90 |"]
+    assert result_tables._chosen(rows)[2:] == [
+        "| ssbj | 2 | 1 | 1 | 0.50 |",
+        "| sscj | 1 | 0 | 1 | 0.90 |",
+    ]
 
 
 def test_results_that_are_not_there_are_told():
@@ -396,7 +459,7 @@ def test_results_that_are_not_there_are_told():
 def test_shares_of_caches_are_a_row_a_case():
     row = {"case": "zipf 1", "peer": "ssbj", "share": 0.5, "share_interval": 0.01, "capacity": 1000}
     other = row | {"peer": "LRU", "share": 0.25, "share_interval": None}
-    assert docs._shares([row, other]) == [
+    assert result_tables._shares([row, other]) == [
         "| case | tuples in H_R | H_R | LRU |",
         "| --- | --: | --: | --: |",
         "| zipf 1 | 1,000 | 50.00 ± 1.00 | 25.00 |",
@@ -421,19 +484,19 @@ def test_results_that_an_algorithm_has_left_behind_are_told(monkeypatch):
         "processor": "P",
         "cores": 2,
     }
-    monkeypatch.setattr(docs, "has_changed", lambda commit, path: False)
-    told = docs.about_rows([row])
+    monkeypatch.setattr(changes, "has_changed", lambda commit, path: False)
+    told = result_tables.about_rows([row])
     assert told == '`make bench SCALE=full ARGS="memory"` at commit abc, P, 2 cores.'
-    monkeypatch.setattr(docs, "has_changed", lambda commit, path: path.endswith("joins/ssbj.py"))
-    told = docs.about_rows([row])
+    monkeypatch.setattr(changes, "has_changed", lambda commit, path: path.endswith("joins/ssbj.py"))
+    told = result_tables.about_rows([row])
     assert told.endswith(" **To be measured again**: by today's ssbj, which changed since.")
-    assert "measured again" not in docs.about_rows([row | {"peer": "sscj"}])
-    assert "changed files" in docs.about_rows([row | {"dirty": True}])
-    assert docs._interval(row) == "1.5–2.5"
+    assert "measured again" not in result_tables.about_rows([row | {"peer": "sscj"}])
+    assert "changed files" in result_tables.about_rows([row | {"dirty": True}])
+    assert result_tables._interval(row) == "1.5–2.5"
     undecided = row | {"ratio_low": 0.5, "verdict": "not decided"}
-    assert docs._interval(undecided) == "0.5–2.5, not decided"
+    assert result_tables._interval(undecided) == "0.5–2.5, not decided"
     alone = row | {"ratio": None, "ratio_low": None, "ratio_high": None, "rate_interval": 1234.5}
-    assert docs._interval(alone) == "± 1,234 a second"
+    assert result_tables._interval(alone) == "± 1,234 a second"
 
 
 def test_points_at_which_another_algorithm_is_faster(monkeypatch, tmp_path):
@@ -450,17 +513,17 @@ def test_points_at_which_another_algorithm_is_faster(monkeypatch, tmp_path):
             ("meshjoin", 1, 50),
         )
     ]
-    monkeypatch.setattr(docs, "KEPT", tmp_path)
+    monkeypatch.setattr(experiment_tables, "KEPT", tmp_path)
     (tmp_path / "some.csv").write_text("\n".join([head, *rows]))
     (tmp_path / "some.txt").write_text("a machine\ncommit abc, python 3\n$ semistream\n")
-    monkeypatch.setattr(docs, "has_changed", lambda commit, path: False)
-    table = docs.behind("ssbj")
+    monkeypatch.setattr(changes, "has_changed", lambda commit, path: False)
+    table = experiment_tables.behind("ssbj")
     assert table.splitlines()[3:] == [
         "| some | zipf | 5 | 1 | meshjoin | 0.95 ± 0.13, not decided |",
         "| some | zipf | 10 | 1 | meshjoin | 0.80 ± 0.11 |",
     ]
-    monkeypatch.setattr(docs, "has_changed", lambda commit, path: path.endswith("/meshjoin.py"))
-    assert docs.behind("ssbj").endswith(
+    monkeypatch.setattr(changes, "has_changed", lambda commit, path: path.endswith("/meshjoin.py"))
+    assert experiment_tables.behind("ssbj").endswith(
         "\n**To be measured again**: by today's meshjoin, which changed since.\n"
     )
 

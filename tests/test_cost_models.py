@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from semistream.cost_models.units import NANOSECOND
 
 from modelled import workload
 from semistream import cost_models
@@ -35,7 +36,6 @@ from semistream.cost_models.costs import PhaseCosts, service_rate
 from semistream.cost_models.course import Course
 from semistream.cost_models.harmonic import harmonic, harmonic_approximation, power_sum
 from semistream.cost_models.solve import crossing
-from semistream.cost_models.units import NANOSECOND
 from semistream.errors import ConfigError
 from semistream.joins import REGISTRY
 from semistream.joins.spec import join_spec
@@ -43,7 +43,8 @@ from semistream.master.publish import publish_snapshot
 from semistream.master.snapshot import open_snapshot
 from semistream.sizing import choose, describe, open_join, predict, tune, tune_all
 from semistream.sizing.search import fastest
-from semistream.tuning.calibration import _fit, calibrate
+from semistream.tuning.calibration import calibrate
+from semistream.tuning.cost_fit import fit
 from semistream.workloads.zipf import ZipfKeys
 
 R_T = 60_000
@@ -236,7 +237,7 @@ class TestEquations:
 
     def test_ssij(self):
         # 5 bytes a block of R; 4 places of 100 * (100 + 20) + 1 bytes
-        assert ssij.memory(m=100_000, d=100, v_r=120, n=50, places=4, v_h=100, v_e=20) == {
+        assert ssij.memory(m=100_000, d=100, v_r=120, n=50, capacity=4, v_h=100, v_e=20) == {
             "disk buffer": 12_000,
             "utility counters": 250,
             "block cache": 48_004,
@@ -851,9 +852,9 @@ def test_few_tuples_cost_no_less_than_can_be_told_of_more():
     # noise hides their cost
     few = [{"s": 1.0 - w / 1e3, "w": w, "table": 10.0} for w in (1.0, 2.0)]
     many = [{"s": 1.0 + w / 100, "w": w, "table": 100.0} for w in (50.0, 100.0)]
-    fit = _fit([*few, *many], "s", [], ["w"], [10.0, 100.0])
-    assert fit.steep[0] == pytest.approx((0.01, 0.01), rel=0.01)
-    assert fit.fixed == pytest.approx(1, rel=0.01)
+    found = fit([*few, *many], "s", [], ["w"], [10.0, 100.0])
+    assert found.steep[0] == pytest.approx((0.01, 0.01), rel=0.01)
+    assert found.fixed == pytest.approx(1, rel=0.01)
 
 
 @pytest.mark.slow

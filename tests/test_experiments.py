@@ -52,7 +52,7 @@ from benchmarks.papers.model import (
 from benchmarks.papers.partitions import used
 from benchmarks.papers.repetitions import combined
 from benchmarks.papers.report import draw
-from benchmarks.papers.run import _bench, chosen, run, told, wrong_answers
+from benchmarks.papers.run import _bench, chosen, progress_line, run, wrong_answers
 from benchmarks.papers.settings import ExperimentSettings
 from benchmarks.verdicts import Verdict, half_width, ratio_of
 from semistream.cost_models import MODELS, TYPICAL
@@ -966,7 +966,7 @@ def test_the_list(capsys):
 
 def test_a_failed_point_is_told_in_a_line(bench):
     row = bench.run(replace(Point("meshjoin", R_T, 0.3), memory=1e-4))
-    assert "failed: 'memory' must" in told(row) and "MESHJOIN" in told(row)
+    assert "failed: 'memory' must" in progress_line(row) and "MESHJOIN" in progress_line(row)
 
 
 def test_unknown_data(places):

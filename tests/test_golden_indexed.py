@@ -381,9 +381,9 @@ def test_ssij(master):
     # 3 p3 for the oldest tuple         0  0  1  1                   p3              4
     # 4 p2 is first among equals        0  0  1  0                   p2              8
     roomy = open_with("ssij", master, 100)
-    block = roomy.arena.components["block cache"] / roomy.blocks.places
+    block = roomy.arena.components["block cache"] / roomy.blocks.capacity
     join = open_with("ssij", master, 8 + block / SLOT, cache_share=0)
-    assert not join.blocks.places
+    assert not join.blocks.capacity
     join = open_with("ssij", master, 8 + block / SLOT, cache_share=(block + 1) / (block + 8 * SLOT))
     joined, unmatched = run(
         join, chunk(0, 30, 10, 30, 40, 70, 10, 30, 20, 50), chunk(9, 40, 35, 20)

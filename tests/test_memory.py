@@ -22,7 +22,7 @@ from semistream.gathering import Gathered
 from semistream.job import Job
 from semistream.joins.arena import Arena
 from semistream.joins.disk_partition import DiskPartition
-from semistream.joins.frequency_detection import FrequentTuples
+from semistream.joins.frequency_detection import FrequencyParameters, FrequentTuples
 from semistream.joins.master_cache import MasterCache
 from semistream.joins.non_swappable import NonSwappablePart
 from semistream.joins.output import OUTPUT_BYTES
@@ -553,15 +553,15 @@ def test_batches_of_an_outer_join_are_bounded_though_the_other_side_is_wide():
 
 
 def test_frequent_tuples_change_places_in_little_memory(narrow):
-    places, n = 750_000, 800_000
-    h_r = FrequentTuples(narrow, Arena(10**9), places, threshold=2)
+    most, n = 750_000, 800_000
+    h_r = FrequentTuples(narrow, Arena(10**9), FrequencyParameters(cache_tuples=most))
     fill(h_r.cache, n)
     stage(h_r.cache, np.array([n]), np.array([3]))
     _, peak = least_of(h_r.end_period)
-    assert h_r.cache.tuples == places and h_r.least == 0.0  # of those used 0 times, the first
+    assert h_r.cache.tuples == most and h_r.least == 0.0  # of those used 0 times, the first
     left = np.sort(h_r.cache.keys)
     assert left.tolist() == [
-        *np.flatnonzero((np.arange(n) % 5 > 0) | (np.arange(n) < 5 * (places - 1 - n // 5 * 4))),
+        *np.flatnonzero((np.arange(n) % 5 > 0) | (np.arange(n) < 5 * (most - 1 - n // 5 * 4))),
         n,
     ]
     assert peak < 10 * n  # bytes, of which half are those of a portion

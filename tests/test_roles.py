@@ -200,7 +200,7 @@ def test_roles_of_one_job_share_one_declaration(places):
                 },
             }
         )
-    with pytest.raises(ConfigError, match="declared in a file"):
+    with pytest.raises(ConfigError, match="declared, in this job or in a file"):
         workloads.load_job(write(places, "j", dimensions={"product": {"on": "sku"}}), places)
     with pytest.raises(ConfigError, match="must not be given with dimensions"):
         Job.load(
@@ -212,6 +212,25 @@ def test_roles_of_one_job_share_one_declaration(places):
                 "dimensions": {"product": {"path": "p.csv", "on": "sku"}},
             }
         )
+
+
+def test_a_second_role_names_the_dimension_that_the_first_declares(places):
+    here = {"name": "product", "path": str(places.home / "product.csv"), "business_key": ["sku"]}
+    job = write(
+        places,
+        "j",
+        dimensions={
+            "sold": {"dimension": here, "on": "sku"},
+            "returned": {"dimension": "product", "on": {"name": "ean"}},
+        },
+    )
+    sold, returned = workloads.load_job(job, places).roles
+    assert sold.dimension == returned.dimension and returned.key == ("ean",)
+    (joined,) = workloads.load_dimensions(job, places)
+    assert joined.keys == (("sku",), ("ean",))
+    declare(places, here | {"path": "other.csv"})
+    with pytest.raises(ConfigError, match="must be declared the same way"):
+        workloads.load_job(job, places)
 
 
 def test_a_job_of_several_roles_provisions_all(places):

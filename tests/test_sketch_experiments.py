@@ -102,7 +102,7 @@ def test_a_point_that_fails_is_told(runner, monkeypatch):
 
 @pytest.mark.slow
 def test_results_claims_and_a_report(runner, monkeypatch, tmp_path, capsys):
-    monkeypatch.setenv("SEMISTREAM_HOME", str(runner.places.home))
+    monkeypatch.setenv("SEMISTREAM_HOME", str(runner.paths.home))
     assert main(["sketch-skewed", "--scale", "0.002", "--output", str(tmp_path)]) == 0
     out, err = capsys.readouterr()
     assert "almost 0" in out and "[100/100]" in err
@@ -123,7 +123,7 @@ def test_results_claims_and_a_report(runner, monkeypatch, tmp_path, capsys):
 
 
 def test_the_time_of_updates(runner, monkeypatch, tmp_path, capsys):
-    monkeypatch.setenv("SEMISTREAM_HOME", str(runner.places.home))
+    monkeypatch.setenv("SEMISTREAM_HOME", str(runner.paths.home))
     assert (
         main(
             [

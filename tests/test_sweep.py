@@ -212,7 +212,7 @@ def test_a_sweep_of_ones_own_sample_and_snapshot(tmp_path, warehouse_url):
     points = sweep.begin(steps.tune_settings(form))
     assert [p["algorithm"] for p in points[:6]] == ["sscj"] * 4 + ["hybridjoin"] * 2
     begun = json.loads((places.home / "tuning/manual__1-00-00/sweep.json").read_text())
-    assert points[begun["own"]["120000"]]["best"]  # what auto would take is measured too
+    assert points[begun["auto"]["120000"]]["best"]  # what auto would take is measured too
     assert (
         "costs of a typical machine: this one's could not be measured, as 'calibrate' must "
         "have a master" in begun["about"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import docs
+from benchmarks import changes, docs, experiment_tables
 from benchmarks.papers import EXPERIMENTS, kept
 from benchmarks.papers.model import MEASURED, Claim, ratio
 from benchmarks.papers.report import claims_text
@@ -143,7 +143,7 @@ def test_the_point_of_a_row():
 
 def test_a_papers_table(monkeypatch, tmp_path):
     """A claim that is not measured yet is there too; our own aims are not."""
-    monkeypatch.setattr(docs, "has_changed", lambda commit, path: path.endswith("joins/ssj.py"))
+    monkeypatch.setattr(changes, "has_changed", lambda commit, path: path.endswith("joins/ssj.py"))
     found = {
         "claims": [
             {
@@ -166,8 +166,8 @@ def test_a_papers_table(monkeypatch, tmp_path):
     (tmp_path / "ssj-skew.json").write_text(json.dumps(found))
     (tmp_path / "ssj-skew.txt").write_text("a machine\ncommit abc, python 3\n$ semistream\n")
     (tmp_path / "ssj-skew.csv").write_text("algorithm\nssj\nmeshjoin\n")
-    monkeypatch.setattr(docs, "KEPT", tmp_path)
-    lines = docs.claims_of_paper("ssj").splitlines()
+    monkeypatch.setattr(experiment_tables, "KEPT", tmp_path)
+    lines = experiment_tables.claims_of_paper("ssj").splitlines()
     assert (
         "| ssj-skew, 6(c) | SSJ is 7 times as fast as MESHJOIN at skew 1 | 1.50 ± 0.10; "
         "paper's size: 2.00 ± 0.20, not settled | not decided | why |"
@@ -176,10 +176,10 @@ def test_a_papers_table(monkeypatch, tmp_path):
     assert any(r"at every \|R\| | – | not measured yet |  |" in x for x in lines)
     assert not any("loses little against" in x for x in lines)
     assert "**To be measured again**: by today's ssj, which changed since." in lines
-    [row] = [line for line in docs.of_paper("ssj").splitlines() if "ssj-skew" in line]
+    [row] = [line for line in experiment_tables.of_paper("ssj").splitlines() if "ssj-skew" in line]
     assert row.startswith("| ssj-skew, 6(c) | SSJ is 7 times as fast as MESHJOIN at skew 1 | 1.50")
     assert row.endswith("| not decided | why | 1 not decided, 3 not measured |")
     assert (
         r"| SSBJ | \|R\| = 100 million, M = 1% of R, skew 1 | SSBJ over MESHJOIN |"
-        in docs.contradicted()
+        in experiment_tables.contradicted()
     )

@@ -28,7 +28,8 @@ from semistream.errors import ConfigError
 from semistream.joins import REGISTRY
 from semistream.paths import Paths
 from semistream.sizing import open_join, tune
-from semistream.tuning.calibration import CLOCKS, MOST_TUPLES, Clock, Pace, calibrate
+from semistream.tuning.calibration import MOST_TUPLES, calibrate
+from semistream.tuning.stopwatch import CLOCKS, Clock, Pace
 from semistream.workloads import ArrivalTimes
 
 # the search for the memory that a rate needs: most steps; rates this near are equal
@@ -49,7 +50,7 @@ class Bench(Runner):
 
     def __init__(
         self,
-        places: Paths,
+        paths: Paths,
         data: Path,
         scale: float,
         seconds: float = 1.0,
@@ -66,7 +67,7 @@ class Bench(Runner):
     ):
         self.batch = batch  # stream tuples processed at a time; 0: the data's own number
         self.tuples, self.percent, self.skews = tuples, percent, skews
-        self.places, self.directory, self.scale, self.seconds = places, data, scale, seconds
+        self.paths, self.directory, self.scale, self.seconds = paths, data, scale, seconds
         self.tell, self.burstiness = tell, burstiness
         self.clock_name, self.clock, self.paced, self.kept = clock, CLOCKS[clock], pace, costs
         self._data: dict[tuple[str, int, float], Data] = {}
@@ -89,7 +90,7 @@ class Bench(Runner):
     def data(self, point: Point) -> Data:
         key = (point.data, point.tuples, point.skew)
         if key not in self._data:
-            data = open_data(*key, self.places, self.directory)
+            data = open_data(*key, self.paths, self.directory)
             self._data[key] = replace(data, batch=self.batch) if self.batch else data
         return self._data[key]
 
@@ -105,7 +106,7 @@ class Bench(Runner):
                     data,
                     MOST_TUPLES if kind == "zipf" else tuples,
                     skew,
-                    self.places,
+                    self.paths,
                     self.directory,
                 )
                 found = calibrate(d.sample, d.relation, d.on, pace=self.pace, clock=self.clock_name)

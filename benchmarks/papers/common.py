@@ -123,9 +123,9 @@ def time_claims(faster: str, others: Sequence[str]) -> tuple[Claim, ...]:
             "more than 1",
             1.0,
             note=note,
-            beside=(told, ratio(other, faster, ours, every=True, rate=rate)),
+            beside=(label, ratio(other, faster, ours, every=True, rate=rate)),
         )
-        for what, y, rate, note, ours, told in kinds
+        for what, y, rate, note, ours, label in kinds
         for other in others
     )
     pronounced = tuple(

@@ -55,5 +55,5 @@ def against(paper: str, claim: Claim) -> list[Stated]:
         for c in contradictions()
         if c.paper == paper and set(claim.stated) & set(c.stated)
         for s in c.stated
-        if not any(_agree((s, own)) for own in claim.stated)
+        if not any(_agree((s, mine)) for mine in claim.stated)
     ]

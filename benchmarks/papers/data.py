@@ -95,18 +95,18 @@ class Data:
         )
 
 
-def open_data(kind: str, tuples: int, skew: float, places: Paths, directory: Path) -> Data:
+def open_data(kind: str, tuples: int, skew: float, paths: Paths, directory: Path) -> Data:
     """Open the data, which the first call makes. Raises ConfigError for an unknown kind."""
     if kind not in KINDS:
         raise ConfigError("data", f"must be one of {', '.join(KINDS)}", kind, "Choose one of them.")
     directory.mkdir(parents=True, exist_ok=True)
-    return KINDS[kind](tuples, skew, places, directory)
+    return KINDS[kind](tuples, skew, paths, directory)
 
 
 # ---- the papers' own tuples
 
 
-def _zipf(tuples: int, skew: float, places: Paths, directory: Path) -> Data:
+def _zipf(tuples: int, skew: float, paths: Paths, directory: Path) -> Data:
     relation = _published(directory / f"zipf-{tuples}", lambda: _tuples(tuples, _unique))
     return Data(
         relation,
@@ -116,7 +116,7 @@ def _zipf(tuples: int, skew: float, places: Paths, directory: Path) -> Data:
     )
 
 
-def _zipf_many(tuples: int, skew: float, places: Paths, directory: Path) -> Data:
+def _zipf_many(tuples: int, skew: float, paths: Paths, directory: Path) -> Data:
     relation = _published(directory / f"zipf-many-{tuples}", lambda: _tuples(tuples, _repeated))
     present = np.zeros(tuples + 1, bool)
     for first in range(0, tuples, CHUNK):
@@ -193,11 +193,11 @@ class ZipfStream:
 # ---- TPC-H
 
 
-def _tpch(tuples: int, skew: float, places: Paths, directory: Path) -> Data:
+def _tpch(tuples: int, skew: float, paths: Paths, directory: Path) -> Data:
     return _orders(tuples, None, directory)
 
 
-def _tpch_zipf(tuples: int, skew: float, places: Paths, directory: Path) -> Data:
+def _tpch_zipf(tuples: int, skew: float, paths: Paths, directory: Path) -> Data:
     return _orders(tuples, skew, directory)
 
 
@@ -287,10 +287,10 @@ def _some(of: Frequencies, keys: np.ndarray) -> Frequencies:
     return Frequencies(of.p[found], keys[found])
 
 
-def _flights(tuples: int, skew: float, places: Paths, directory: Path) -> Data:
-    workloads.prepare(workloads.load_job("nycflights13", places), places)
+def _flights(tuples: int, skew: float, paths: Paths, directory: Path) -> Data:
+    workloads.prepare(workloads.load_job("nycflights13", paths), paths)
     flights = pq.read_table(
-        places.data / "nycflights13" / "stream", columns=COLUMNS
+        paths.data / "nycflights13" / "stream", columns=COLUMNS
     ).combine_chunks()
     december = pc.equal(flights["month"], 12)
     before, stream = flights.filter(pc.invert(december)), flights.filter(december).combine_chunks()

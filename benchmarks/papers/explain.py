@@ -270,11 +270,11 @@ def sentence(settings: Sequence[Setting]) -> str:
     """Describe the shares in words."""
     parts = []
     for s in settings:
-        told = "; ".join(
+        summary = "; ".join(
             f"{REGISTRY[x.algorithm].title} {', '.join(f'{v:.0%} to {t}' for t, v in _largest(x))}"
             for x in s.shares
         )
-        parts.append(f"{s.name} the models expect a ratio of {s.ratio:.1f} ({told}).")
+        parts.append(f"{s.name} the models expect a ratio of {s.ratio:.1f} ({summary}).")
     return " ".join(p[0].upper() + p[1:] for p in parts)
 
 
@@ -287,33 +287,35 @@ def reason(claim: Claim, settings: Sequence[Setting], here: float | None = None)
     if not settings or settings[0].name != PAPERS:
         return ""
     paper = settings[0].ratio
-    told = (
+    summary = (
         f"At the paper's |R| and M, with a disk of its years, the models give {paper:.2f}, and "
         f"{here or settings[-1].ratio:.2f} at the sizes and costs here"
     )
     if claim.low <= paper <= claim.high:
-        return f"{told}: they agree with the paper, and what differs is the machine or the scale."
+        return (
+            f"{summary}: they agree with the paper, and what differs is the machine or the scale."
+        )
     if passes := settings[0].passes:
         return (
-            f"{told}. Memory lets more tuples share a pass over R: where nothing but a pass "
+            f"{summary}. Memory lets more tuples share a pass over R: where nothing but a pass "
             f"costs anything, it would be {passes:.2f}. A much larger one follows only where "
             f"the one that needs more spends most of its time on stream tuples; the paper "
             f"prints no costs that would tell."
         )
     bound = settings[0].bound
     if paper > claim.high or bound is None:
-        return f"{told}. The paper prints no costs that would tell whether its figure follows."
+        return f"{summary}. The paper prints no costs that would tell whether its figure follows."
     held = (
         "over all sizes that can be tuned and all costs of the operations (held fixed: M, the "
         "bytes of a tuple, and how a cost grows with its table here)"
     )
     if bound.ratio < claim.low:
         return (
-            f"{told}. The most that the models give, {held}, is {bound.ratio:.2f}: the paper's "
+            f"{summary}. The most that the models give, {held}, is {bound.ratio:.2f}: the paper's "
             f"figure does not follow from them."
         )
     return (
-        f"{told}. The most that they can give, {held}, is {bound.ratio:.2f}, where only "
+        f"{summary}. The most that they can give, {held}, is {bound.ratio:.2f}, where only "
         f"{' and '.join(f'“{t}”' for t in bound.terms)} cost anything. The paper prints no "
         f"costs: its figure is possible by the models, and whether it follows cannot be told."
     )
@@ -324,10 +326,10 @@ def brief(claim: Claim, settings: Sequence[Setting]) -> str:
     if not settings or settings[0].name != PAPERS:
         return ""
     paper, bound = settings[0].ratio, settings[0].bound
-    told = f"models {paper:.2f}"
+    summary = f"models {paper:.2f}"
     if claim.low <= paper <= claim.high:
-        return f"{told}, as claimed"
-    return f"{told}, at most {bound.ratio:.2f}" if paper < claim.low and bound else told
+        return f"{summary}, as claimed"
+    return f"{summary}, at most {bound.ratio:.2f}" if paper < claim.low and bound else summary
 
 
 def limits(settings: Sequence[Setting]) -> str:
@@ -337,13 +339,13 @@ def limits(settings: Sequence[Setting]) -> str:
     cached, plain = first.shares
     if not cached.cached or plain.cached:
         return ""
-    told = "; ".join(
+    summary = "; ".join(
         f"{s.name} {s.shares[0].cached:.0%}, so {_at_most(s.shares[0].cached)}" for s in settings
     )
     return (
         f"Through the cache of {REGISTRY[cached.algorithm].title} goes, by the model, this "
         f"share of the stream, and a disk phase like {REGISTRY[plain.algorithm].title}'s has "
-        f"the rest, with less memory: {told}. Even all of M as a cache would answer "
+        f"the rest, with less memory: {summary}. Even all of M as a cache would answer "
         f"{first.most:.0%} {first.name}, so {_at_most(first.most)}."
     )
 

@@ -45,45 +45,45 @@ class Finding:
     def reason(self) -> str:
         """Why the claim does not hold: a contradiction in the paper, the explanation of the cost
         models, or the claim's note. For a claim that holds, only further remarks."""
-        told = []
+        parts = []
         if self.failed:
             if others := against(self.paper, self.claim):
-                told.append(
+                parts.append(
                     f"The paper contradicts the claim: for the same setting "
                     f"({self.claim.stated[0].at}) it also states "
                     f"{', '.join(map(str, others))}."
                 )
-            told.append(
+            parts.append(
                 reason(self.claim, self.why, self.number.predicted if self.number else None)
                 or _sentence(self.claim.note or self.by_models)
             )
         if self.elsewhere:
-            told.append(
+            parts.append(
                 "It is of the paper's |R|: of a Zipf stream a cache answers another share "
                 "where |R| is another."
             )
         if self.no_slices:
-            told.append(NO_SLICES)
-        return " ".join(filter(None, (*told, _sentence(self.claim.reading), self._beside)))
+            parts.append(NO_SLICES)
+        return " ".join(filter(None, (*parts, _sentence(self.claim.reading), self._beside)))
 
     @property
     def brief(self) -> str:
         """The reason in a few words, for a table, without remarks on how the claim's words are
         taken."""
-        told = []
+        parts = []
         if self.failed:
             if others := against(self.paper, self.claim):
-                told.append(f"the paper also states {', '.join(map(str, others))}")
-            told.append(
+                parts.append(f"the paper also states {', '.join(map(str, others))}")
+            parts.append(
                 brief(self.claim, self.why)
                 or self.claim.note
                 or self.by_models.replace(" at the sizes and costs here:", " here")
             )
         if self.elsewhere:
-            told.append("of another |R|")
+            parts.append("of another |R|")
         if self.no_slices:
-            told.append(ONE_SLICE)
-        return "; ".join(filter(None, told))
+            parts.append(ONE_SLICE)
+        return "; ".join(filter(None, parts))
 
     @property
     def by_models(self) -> str:

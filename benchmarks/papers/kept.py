@@ -174,8 +174,13 @@ def _full(
         ratio = ratio_of(one["rates"], other["rates"])
         number = Number(ratio.value, (ratio.high - ratio.low) / 2)
     verdict = Verdict.NOT_DECIDED if unsettled else claim.verdict(number)
-    told = f"benchmark {name}" + (f", {' and '.join(unsettled)} not settled" if unsettled else "")
-    return {"measured": number.value, "interval": number.interval, "verdict": verdict, "told": told}
+    source = f"benchmark {name}" + (f", {' and '.join(unsettled)} not settled" if unsettled else "")
+    return {
+        "measured": number.value,
+        "interval": number.interval,
+        "verdict": verdict,
+        "told": source,
+    }
 
 
 def _typed(row: Mapping[str, str]) -> dict[str, Any]:

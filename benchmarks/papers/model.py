@@ -319,7 +319,7 @@ class Study:
     """The way to run experiments whose points are not settings of a semi-stream join."""
 
     open: Callable[[float, Paths, Callable[[str], None]], Runner]  # takes the scale
-    told: Callable[[Row], str]  # a line on a point that was measured
+    progress_line: Callable[[Row], str]  # a line on a point that was measured
     page: str  # the report's template
     note: str  # on how it was measured
     answers: str  # a sentence on which answers are equal

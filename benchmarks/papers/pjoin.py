@@ -105,7 +105,7 @@ class PunctuatedStream:
 class PunctuatedRunner(Runner):
     """A runner of points. scale: factor of the number of tuples of the streams."""
 
-    def __init__(self, scale: float, places: Paths, tell: Callable[[str], None]):
+    def __init__(self, scale: float, paths: Paths, tell: Callable[[str], None]):
         self.scale = scale
         self.tuples = max(round(ELEMENTS * scale), 100)
 
@@ -251,7 +251,7 @@ def events(
         yield float(when), counts, None if side == 2 else side
 
 
-def told(row: Row) -> str:
+def progress_line(row: Row) -> str:
     moved = f"  {row['relocated']:,} tuples went to disk" if row["relocated"] else ""
     return (
         f"{row['series']:<44} {row['master_tuples']:>9,} tuples a side  state "
@@ -364,7 +364,7 @@ HASHED = (
 LATE = "later two fifths of the time over the two before"
 STUDY = Study(
     PunctuatedRunner,
-    told,
+    progress_line,
     "punctuated.html",
     f"Poisson arrivals, mean 2 ms, on each stream, and any of {OPEN} open join values; "
     f"{REPEATS} runs with other arrivals. State and punctuations are by the stream's "

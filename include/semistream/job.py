@@ -273,7 +273,7 @@ class Job(Settings):
     ``max_unmatched`` in the place of ``dimensions``; the role then has the dimension's name.
     """
 
-    shipped: ClassVar[tuple[str, ...]] = ("tpch", "nycflights13")
+    shipped: ClassVar[tuple[str, ...]] = ("tpch", "nycflights13", "tpcds")
 
     name: str = Field(description="Name of the job")
     stream: StreamSpec

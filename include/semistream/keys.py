@@ -8,6 +8,7 @@ column has no code.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -50,6 +51,10 @@ class JoinKeys:
     @cached_property
     def exact(self) -> bool:
         return len(self.types) == 1 and is_exact(self.types[0])
+
+    def canonical(self, columns: Iterable[pa.Array]) -> list[pa.Array]:
+        """Return join columns of either side in their canonical types."""
+        return [canonical(c, kind) for c, kind in zip(columns, self.types, strict=True)]
 
     def stream_codes(self, batch: pa.RecordBatch) -> tuple[np.ndarray, np.ndarray]:
         """Return (codes int64[n], valid bool[n]) of a batch of stream tuples. Invalid codes are
@@ -148,6 +153,15 @@ def canonical(column: pa.Array, kind: pa.DataType) -> pa.Array:
     if column.type == kind:
         return column
     return pc.cast(column, kind, safe=not pa.types.is_uint64(column.type))
+
+
+def equal_keys(left: Sequence[pa.Array], right: Sequence[pa.Array]) -> np.ndarray:
+    """Compare keys pairwise. Return whether the two keys of each pair are equal, bool[n]. left,
+    right: an array of length n for each join column, in canonical types, without nulls."""
+    same = np.ones(len(left[0]), bool)
+    for a, b in zip(left, right, strict=True):
+        same &= pc.equal(a, b).to_numpy(zero_copy_only=False)
+    return same
 
 
 def codes(columns: list[pa.Array], kinds: tuple[pa.DataType, ...]) -> tuple[np.ndarray, np.ndarray]:

@@ -31,7 +31,7 @@ from typing import Any
 from rich.console import Console
 
 from semistream.errors import ConfigError, SemistreamError
-from semistream.job import Job, StreamStreamJob
+from semistream.job import StreamStreamJob
 from semistream.paths import Paths
 from semistream.pipeline import drivers
 from semistream.streaming.settings import LoadSettings
@@ -40,6 +40,7 @@ from semistream.streaming.status import request_stop
 ROOT = Path(__file__).resolve().parents[2]
 SEMI_STREAM_DAGS = ("provision_master_data", "semi_stream_load", "verify_completeness")
 STREAM_STREAM_DAGS = ("stream_stream_load", "verify_completeness")
+SMALL = ("tpch", "nycflights13")  # shipped jobs that are loaded in a minute
 START_SECONDS = 300  # time that Airflow may take to become healthy
 # s that an Airflow process waits while another one writes metadata; 5 are too few
 SQLITE_ARGUMENTS = {"timeout": 60}
@@ -520,10 +521,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m semistream.local", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("load", help="run the DAGs of the jobs named").add_argument(
-        "job",
-        nargs="*",
-        default=list(Job.shipped),
-        help=f"shipped job or YAML file [{' '.join(Job.shipped)}]",
+        "job", nargs="*", default=list(SMALL), help=f"shipped job or YAML file [{' '.join(SMALL)}]"
     )
     commands.add_parser("up", help="start Airflow with its UI")
     commands.add_parser("down", help="stop it")

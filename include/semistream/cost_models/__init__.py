@@ -1,5 +1,9 @@
 """The papers' cost models: one module per algorithm, one function per equation. ``MODELS`` lists
-them by the joins' names."""
+them by the joins' names.
+
+Sizes are bytes or tuples, costs and times are seconds, rates are tuples a second. The papers give
+costs in nanoseconds and multiply each c_loop by 10^-9; here that factor does not appear.
+"""
 
 from __future__ import annotations
 
@@ -33,6 +37,8 @@ from semistream.cost_models.sizes import (
 
 @dataclass(frozen=True)
 class Model:
+    """The cost model of an algorithm, and the sizes that the search chooses for it."""
+
     predict: Callable[..., Prediction]  # (workload, memory in bytes, costs, **sizes)
     sizes: Mapping[str, Size]  # the operator's parameters that the search chooses, by name
     chooses: tuple[str, ...] = ()  # parameters that `predict` chooses for given sizes

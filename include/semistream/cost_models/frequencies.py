@@ -248,11 +248,11 @@ class Frequencies:
             return self._drawn_partitions(count)
         heads = min(self.above((1.0 - self.absent) / count)[0], count / 2)
         rest = (1.0 - self.absent - self.top(heads)) / count
-        own = np.minimum(self.keys, np.maximum(heads - self._ends[:-1], 0.0))
-        which = own > 0
+        here = np.minimum(self.keys, np.maximum(heads - self._ends[:-1], 0.0))
+        which = here > 0
         return Frequencies(
             np.append(self.p[which] + rest, rest),
-            np.append(own[which], max(count - heads, 0.0)),
+            np.append(here[which], max(count - heads, 0.0)),
             self.name,
         )
 

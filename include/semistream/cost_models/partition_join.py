@@ -4,7 +4,7 @@ Chakraborty, Singh: *A Partition-based Approach to Support Streaming Updates ove
 an Active Data Warehouse* (2009). The papers at hand give no model. This one is ours, in their
 style, for the reading of ``joins/partition_join.py``:
 
-    M = d v_R + 5 N + places (d (v_R + v_E) + 1) + h_S v_S
+    M = d v_R + 5 N + capacity (d (v_R + v_E) + 1) + h_S v_S
     c_loop = c_IO(d) + d c_H + w_S (c_O + c_E + c_S + c_A + c_R) + w_N (c_R + c_N + c_S) + c_I
 
 An iteration is a partition read. w_N follows from the share of the stream that the partitions in
@@ -53,12 +53,12 @@ def predict(
     share of the memory beside the disk buffer and the counters that holds partitions."""
     sizes = {"disk_tuples": disk_tuples, "cache_share": cache_share}
     cut = work.partitions(disk_tuples)
-    places, parts = cached_blocks(work, m, cut, cache_share)
+    capacity, parts = cached_blocks(work, m, cut, cache_share)
     h_s = (parts["H_S"] - cut.number * PARTITION_BYTES) / work.elevator_tuple_bytes
     if not cut.fits(m) or h_s < 1:
         return infeasible("partition-join", sizes)
     blocks = work.frequencies.partitions(cut.number)
-    hit, h_r = blocks.top(places), places * cut.tuples
+    hit, h_r = blocks.top(capacity), capacity * cut.tuples
     index, s = (work.symbols(costs, h_s, cut.tuples, h_r, phase) for phase in ("index", "elevator"))
     s = s._replace(**{name: getattr(index, name) for name in ("c_io", "c_p", "c_w", "c_x")})
     course = Course(
@@ -74,7 +74,7 @@ def predict(
     misses = present + in_gaps
     if misses < 1e-9:  # all of R is in memory, and the index recognises absent keys
         return in_memory("partition-join", sizes, s, h_r, parts, course)
-    rest = blocks.without(places)
+    rest = blocks.without(capacity)
     waiting = Frequencies((rest.p + in_gaps / cut.number) / misses, rest.keys)
     w = read_at(waiting, h_s, work.tuples * misses)
     w_n, at_once = w * hit / misses, w * at_once / misses

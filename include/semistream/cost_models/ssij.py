@@ -4,7 +4,7 @@ Bornea, Deligiannakis, Kotidis, Vassalos: *Semi-Streamed Index Join for Near-Rea
 ETL Transformations* (2011). The papers at hand note that it has no cost model; this one is ours, in
 their style, for the reading of ``joins/ssij.py``:
 
-    M = d v_R + 5 N + places (d (v_R + v_E) + 1) + h_S v_S
+    M = d v_R + 5 N + capacity (d (v_R + v_E) + 1) + h_S v_S
     c_loop = c_IO(d) + d c_H + w_S (c_O + c_E + c_S + c_A + c_R) + w_N (c_R + c_N + c_S) + c_I +
     plan
 
@@ -32,7 +32,7 @@ from semistream.joins.ssij import FREED
 
 
 def memory(
-    *, m: float, d: float, v_r: float, n: float, places: float, v_h: float, v_e: float
+    *, m: float, d: float, v_r: float, n: float, capacity: float, v_h: float, v_e: float
 ) -> dict[str, float]:
     """Return the terms of M, bytes. H_S gets the rest.
 
@@ -41,7 +41,7 @@ def memory(
     taken = {
         "disk buffer": d * v_r,
         "utility counters": n * BlockCache.BLOCK,
-        "block cache": places * (int(d * (v_h + v_e)) + 1),
+        "block cache": capacity * (int(d * (v_h + v_e)) + 1),
     }
     return taken | {"H_S": m - sum(taken.values())}
 
@@ -84,8 +84,8 @@ def finished(blocks: Frequencies, h_s: float) -> float:
 def cached_blocks(
     work: Workload, m: float, cut: Cut, share: float
 ) -> tuple[float, dict[str, float]]:
-    """Return the places of the block cache and how M is divided, bytes. share: of the memory beside
-    the disk buffer and the counters, what caches blocks."""
+    """Return how many blocks the cache holds, and how M is divided, bytes. share: the share of the
+    memory besides the disk buffer and the counters that caches blocks."""
     layout = {
         "m": m,
         "d": cut.most_tuples,
@@ -94,11 +94,11 @@ def cached_blocks(
         "v_h": work.cached_tuple_bytes,
         "v_e": work.cached_key_bytes + BlockCache.ENTRY,
     }
-    left = memory(places=0, **layout)["H_S"]
-    places = min(share * left / memory(places=1, **layout)["block cache"], cut.number)
+    left = memory(capacity=0, **layout)["H_S"]
+    capacity = min(share * left / memory(capacity=1, **layout)["block cache"], cut.number)
     if work.cut is not None:
-        places = int(places)
-    return places, memory(places=places, **layout)
+        capacity = int(capacity)
+    return capacity, memory(capacity=capacity, **layout)
 
 
 def predict(
@@ -108,12 +108,12 @@ def predict(
     beside the disk buffer and the counters that caches blocks."""
     sizes = {"disk_tuples": disk_tuples, "cache_share": cache_share}
     cut = work.partitions(disk_tuples)
-    places, parts = cached_blocks(work, m, cut, cache_share)
+    capacity, parts = cached_blocks(work, m, cut, cache_share)
     h_s = parts["H_S"] / work.indexed_tuple_bytes
     if not cut.fits(m) or h_s < 1:
         return infeasible("ssij", sizes)
     blocks = work.frequencies.partitions(cut.number)
-    hit, h_r = blocks.top(places), places * cut.tuples
+    hit, h_r = blocks.top(capacity), capacity * cut.tuples
     s = work.symbols(costs, h_s, cut.tuples, h_r, "index")
     course = Course(
         work.tuples,
@@ -125,7 +125,7 @@ def predict(
     present = 1 - work.frequencies.absent - hit
     if present < 1e-9:  # all of R is cached, and the index recognises absent keys
         return in_memory("ssij", sizes, s, h_r, parts, course)
-    rest = blocks.without(places)
+    rest = blocks.without(capacity)
     w = finished(Frequencies(rest.p / max(1 - rest.absent, 1e-9), rest.keys), h_s)
     w_s = w * (1 - hit) / max(present, 1e-9)
     w_n = w_s * hit / (1 - hit)

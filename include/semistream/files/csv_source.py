@@ -73,14 +73,9 @@ class CsvSource(TextSource):
         return names or None
 
     def _infer_schema(self) -> pa.Schema:
-        samples: list[pa.RecordBatch] = []
-        for path, most in self._samples():
-            size = 0
-            for raw in self._read(path, 0):
-                samples.append(raw.rows)
-                size += raw.rows.nbytes
-                if size >= most:
-                    break
+        """Infer each column's type from the cells of a sample, and note for the user which types
+        depend on few cells."""
+        samples = self._first_pieces(lambda path: self._read(path, 0), lambda raw: raw.rows.nbytes)
         if not self.names:
             raise ConfigError(
                 self.side,
@@ -88,7 +83,9 @@ class CsvSource(TextSource):
                 str(self.paths[0]),
                 "The file is empty; was it written completely?",
             )
-        columns = [[pa.array([], pa.binary()), *(b[name] for b in samples)] for name in self.names]
+        columns = [
+            [pa.array([], pa.binary()), *(raw.rows[name] for raw in samples)] for name in self.names
+        ]
         with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
             found = list(threads.map(self._infer_field, self.names, columns))
         self.notes += [note for _, notes in found for note in notes]
@@ -115,6 +112,7 @@ class CsvSource(TextSource):
         return pa.field(name, kind), notes
 
     def _read(self, path: Path, done: int) -> Iterator[Raw]:
+        """Yield the rows of a file, a block at a time, with binary cells."""
         blocks = self._blocks(path, done)
         data, final = next(blocks)
         names = [] if self.reading.header else list(self.names)
@@ -266,6 +264,8 @@ class CsvSource(TextSource):
     def _arrow(
         self, names: list[str], delimiter: str, text: pa.Buffer, rows: int
     ) -> pa.RecordBatch:
+        """Parse clean records with Arrow. text: the records; rows: their number. Raises
+        SemistreamError if Arrow finds another number."""
         schema = pa.schema([(n, pa.binary()) for n in names])
         if not rows:
             return pa.RecordBatch.from_pylist([], schema)
@@ -309,11 +309,11 @@ def _check_header(side: str, path: Path, text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError:
-        shown = text.encode(errors="surrogateescape").decode(errors="backslashreplace")
+        readable = text.encode(errors="surrogateescape").decode(errors="backslashreplace")
         raise ConfigError(
             side,
             "must have a header line in UTF-8",
-            f"{path}: {shown[:200]}",
+            f"{path}: {readable[:200]}",
             "Convert the file, for instance: iconv -f LATIN1 -t UTF-8 IN > OUT.",
         ) from None
 

@@ -56,25 +56,27 @@ def read_times(offsets, data, valid, operations, width, out, fits):
             continue
         at = r * width
         at = _digits(out, at, part[YEAR], 4)
-        out[at] = MINUS
-        at = _digits(out, at + 1, part[MONTH], 2)
-        out[at] = MINUS
-        at = _digits(out, at + 1, part[DAY], 2)
+        at = _after(MINUS, out, at, part[MONTH], 2)
+        at = _after(MINUS, out, at, part[DAY], 2)
         if clock:
-            out[at] = BLANK
-            at = _digits(out, at + 1, part[HOUR], 2)
-            out[at] = COLON
-            at = _digits(out, at + 1, part[MINUTE], 2)
-            out[at] = COLON
-            at = _digits(out, at + 1, part[SECOND], 2)
+            at = _after(BLANK, out, at, part[HOUR], 2)
+            at = _after(COLON, out, at, part[MINUTE], 2)
+            at = _after(COLON, out, at, part[SECOND], 2)
         if fraction:
-            out[at] = POINT
-            at = _digits(out, at + 1, part[FRACTION], 6)
+            at = _after(POINT, out, at, part[FRACTION], 6)
         if zone:
-            out[at] = MINUS if part[ZONE] < 0 else PLUS
-            at = _digits(out, at + 1, abs(part[ZONE]) // 60, 2)
-            out[at] = COLON
-            at = _digits(out, at + 1, abs(part[ZONE]) % 60, 2)
+            at = _after(MINUS if part[ZONE] < 0 else PLUS, out, at, abs(part[ZONE]) // 60, 2)
+            at = _after(COLON, out, at, abs(part[ZONE]) % 60, 2)
+
+
+@njit(inline="always")
+def _after(separator, out, at, value, count):
+    """Write a separator, and a number with `count` digits behind it. Return where it ends.
+
+    out     out uint8[…]
+    """
+    out[at] = separator
+    return _digits(out, at + 1, value, count)
 
 
 @njit(inline="always")

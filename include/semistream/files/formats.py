@@ -79,6 +79,8 @@ def _normal(texts: pa.Array, form: ColumnFormat) -> pa.Array:
 
 
 def _cased(texts: pa.Array, case: str) -> pa.Array:
+    """Change the case of texts. Those that are not ASCII are changed by Python, as Arrow knows no
+    case folding."""
     ascii_ = pc.fill_null(pc.string_is_ascii(texts), True)
     changed = pc.ascii_upper(texts) if case == "upper" else pc.ascii_lower(texts)
     if pc.all(ascii_).as_py() is not False:
@@ -89,6 +91,8 @@ def _cased(texts: pa.Array, case: str) -> pa.Array:
 
 
 def _times(texts: pa.Array, form: ColumnFormat) -> tuple[pa.Array, np.ndarray]:
+    """Convert times in a declared format into ISO 8601. Return (strings, int64 positions of the
+    texts that do not fit, which are null)."""
     operations, width = [], DATE_WIDTH
     for part in re.findall("%.|[^%]+", form.time):
         if part[0] == "%" and part[1] != "%":
@@ -112,6 +116,8 @@ def _times(texts: pa.Array, form: ColumnFormat) -> tuple[pa.Array, np.ndarray]:
 
 
 def _numbers(texts: pa.Array, form: ColumnFormat) -> tuple[pa.Array, np.ndarray]:
+    """Convert numbers in a declared format into plain ones. Return (strings, int64 positions of the
+    texts that do not fit, which are null)."""
     signs = [s.strip().encode() for s in sorted(form.strip, key=len, reverse=True)]
     offsets, data, valid = text_buffers(texts)
     out = np.empty(len(data) + MOST_GROWTH * len(texts), np.uint8)

@@ -20,12 +20,12 @@ from semistream.files.opening import open_source
 from semistream.files.outputs import JoinSummary, Outputs, Unmatched, check_paths
 from semistream.files.settings import JoinStreams
 from semistream.files.source import Chunk, FileSource
+from semistream.job import SIDES
 from semistream.joins.output import UNPARSABLE
 from semistream.progress import Progress, silent
 from semistream.stream_joins import (
     LEFT,
     RIGHT,
-    SIDES,
     Propagated,
     StreamJoinOutput,
     StreamStreamJoin,
@@ -146,6 +146,7 @@ class _Stream:
         return getattr(self.settings, f"{self.name}_{setting}")
 
     def _open(self) -> FileSource:
+        """Open the file, with the types and formats that the settings give for this side."""
         s = self.settings
         return open_source(
             self.name,
@@ -285,6 +286,7 @@ def _assign_types(settings: JoinStreams, streams: list[_Stream]) -> None:
 
 
 def _open(settings: JoinStreams, streams: list[_Stream]) -> StreamStreamJoin:
+    """Open the operator for the columns of both streams."""
     schemas = []
     for stream in streams:
         schema = stream.source.schema

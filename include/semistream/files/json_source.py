@@ -56,17 +56,16 @@ class JsonSource(TextSource):
         self.schema = pa.schema([*self.schema, *more])
 
     def _infer_schema(self) -> pa.Schema:
-        keys, samples = _Keys([]), list[_Objects]()
-        for path, most in self._samples():
-            size = 0
-            for objects, _ in self._objects(path, 0, keys):
-                samples.append(objects)
-                size += len(objects.data)
-                if size >= most:
-                    break
+        keys = _Keys([])
+        found = self._first_pieces(
+            lambda path: self._objects(path, 0, keys), lambda found: len(found[0].data)
+        )
+        samples = [objects for objects, _ in found]
         return pa.schema([(name, self._infer(name, samples)) for name in keys.names])
 
     def _infer(self, name: str, samples: list[_Objects]) -> pa.DataType:
+        """Infer the type of one key from its values in the sampled objects. Values of different
+        kinds are read as strings."""
         columns = [o.column(name) for o in samples if name in o.keys.names]
         kinds = np.concatenate([c.kind[c.present] for c in columns])
         texts = pa.concat_arrays([c.texts.filter(pa.array(c.present)) for c in columns])
@@ -145,6 +144,9 @@ class JsonSource(TextSource):
             data, final = blocks.send(at)
 
     def _raw(self, objects: _Objects, lines: np.ndarray, path: str) -> Raw:
+        """Return objects as rows of texts, in the columns of the schema. Objects that are
+        malformed, or have a string with broken escapes, are rejected. lines: int64[r], the line of
+        each object."""
         bad = objects.malformed()
         columns: list[pa.Array] = []
         kinds: dict[str, np.ndarray] = {}
@@ -269,6 +271,7 @@ class _Keys:
                 )
 
     def _learn(self, spelling: bytes) -> None:
+        """Add a key to the known ones, as it is written in the file."""
         try:
             name = json.loads(b'"' + spelling + b'"')
             name.encode()
@@ -302,15 +305,15 @@ class _Objects(NamedTuple):
         return {i: _why(self.text(i)) for i in np.flatnonzero(~self.good).tolist()}
 
     def has(self, name: str) -> bool:
-        return any((self.kind[:, k] != MISSING)[self.good].any() for k in self._places(name))
+        return any((self.kind[:, k] != MISSING)[self.good].any() for k in self._columns_of(name))
 
     def values_of(self, name: str) -> int:
         return sum(
             int((~np.isin(self.kind[:, k], (MISSING, NOTHING)))[self.good].sum())
-            for k in self._places(name)
+            for k in self._columns_of(name)
         )
 
-    def _places(self, name: str) -> list[int]:
+    def _columns_of(self, name: str) -> list[int]:
         count = self.kind.shape[1]
         return [k for k, n in enumerate(self.keys.spellings.values()) if n == name and k < count]
 
@@ -318,7 +321,7 @@ class _Objects(NamedTuple):
         """Return the values of a key. If a key occurs twice in an object, the last value counts."""
         at, until = np.zeros(self.number, np.int32), np.zeros(self.number, np.int32)
         kind = np.zeros(self.number, np.uint8)
-        for k in self._places(name):
+        for k in self._columns_of(name):
             later = (
                 self.good
                 & (self.kind[:, k] != MISSING)
@@ -350,16 +353,16 @@ def _texts(data: np.ndarray, at: np.ndarray, until: np.ndarray, present: np.ndar
     )
 
 
-def _unescape(cells: list[bytes | None], places: list[int]) -> list[int]:
+def _unescape(cells: list[bytes | None], positions: list[int]) -> list[int]:
     """Replace escape sequences in strings by their meaning. Return the positions of strings with
     invalid ones, which become null."""
     broken = []
     try:
-        meant = json.loads(b'["' + b'","'.join(cells[i] or b"" for i in places) + b'"]')
+        meant = json.loads(b'["' + b'","'.join(cells[i] or b"" for i in positions) + b'"]')
         encoded = [text.encode() for text in meant]
     except ValueError:
         encoded = []
-    for n, i in enumerate(places):
+    for n, i in enumerate(positions):
         try:
             cells[i] = (
                 encoded[n] if encoded else json.loads(b'"' + (cells[i] or b"") + b'"').encode()
@@ -371,6 +374,7 @@ def _unescape(cells: list[bytes | None], places: list[int]) -> list[int]:
 
 
 def _why(text: bytes) -> str:
+    """Return why a text is no JSON object."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as e:

@@ -16,7 +16,6 @@ import pyarrow.compute as pc
 
 from semistream.column_format import ColumnFormat
 from semistream.files.formats import prepared
-from semistream.keys import canonical
 from semistream.master.snapshot import SnapshotRelation
 from semistream.reasons import Reason
 
@@ -67,16 +66,16 @@ class SampledKeys:
         """Draw some of these tuples, and add the keys of the drawn ones that matched no master row.
         unmatched: stream tuples as an operator returns them, with the reason in the last column."""
         before, self._seen = self._seen, self._seen + unmatched.num_rows
-        places = list[int]()
+        positions = list[int]()
         while self._next < self._seen:
-            places.append(self._next - before)
+            positions.append(self._next - before)
             self._next += (
                 int(self._random.integers(1, 2 * self._distance)) if self._distance > 1 else 1
             )
-        if not places:
+        if not positions:
             return
         *keys, reasons = (
-            unmatched.column(i).take(pa.array(places))
+            unmatched.column(i).take(pa.array(positions))
             for i in (*self._columns, unmatched.num_columns - 1)
         )
         drawn = pa.RecordBatch.from_arrays(keys, names=self._names)
@@ -129,10 +128,10 @@ class NearMisses:
             for column, forms in self.forms.items()
         ]
         # the two texts of an example look the same where only their Unicode form differs
-        shown = (
+        written = (
             ascii if any("unicode" in f.setting for of in self.forms.values() for f in of) else repr
         )
-        one, other = (shown(key[0] if len(key) == 1 else key) for key in self.example)
+        one, other = (written(key[0] if len(key) == 1 else key) for key in self.example)
         part = (
             ""
             if self.rows >= self.of
@@ -165,7 +164,7 @@ def near_misses(keys: pa.RecordBatch, relation: SnapshotRelation) -> NearMisses 
     """
     kinds = relation.keys.types
     texts = [i for i, kind in enumerate(kinds) if pa.types.is_string(kind)]
-    columns = [canonical(column, kind) for column, kind in zip(keys.columns, kinds, strict=True)]
+    columns = relation.keys.canonical(keys.columns)
     distinct = _distinct(columns) if comparable(kinds) else []
     count = min(len(distinct), SAMPLE)
     sample = [distinct[i * len(distinct) // count] for i in range(count)]
@@ -253,10 +252,7 @@ def _candidates(
             if time.monotonic() - began > SECONDS or len(found) > CANDIDATES:
                 break
             read = r.read(partition, r.keys.master)
-            columns = [
-                canonical(read.column(name), kind)
-                for name, kind in zip(r.keys.master, wanted.kinds, strict=True)
-            ]
+            columns = r.keys.canonical(read.column(name) for name in r.keys.master)
             near = pc.is_in(
                 _skeletons(columns, lambda i, column: _in_form_if_needed(column, forms[i]), forms),
                 sought,

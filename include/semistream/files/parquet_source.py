@@ -78,18 +78,18 @@ class ParquetSource(FileSource):
 
     def _sampled(self, name: str) -> pa.Array:
         """Return the sample of texts from which a column's type is inferred."""
-        cells = [pa.array([], pa.string())]
-        for path, most in self._samples():
-            size = 0
+
+        def texts(path: Path) -> Iterator[pa.Array]:
             with open_parquet(path) as file:
                 for batch in parquet_batches(file, [name], self.rows, self.size):
-                    cells.append(cast_cells(batch.column(0), pa.string())[0])
-                    size += cells[-1].nbytes
-                    if size >= most:
-                        break
-        return pa.concat_arrays(cells)
+                    yield cast_cells(batch.column(0), pa.string())[0]
+
+        cells = self._first_pieces(texts, lambda cells: cells.nbytes)
+        return pa.concat_arrays([pa.array([], pa.string()), *cells])
 
     def _read(self, path: Path, done: int) -> Iterator[Raw]:
+        """Yield the rows of a file, a part of a row group at a time, with their numbers in the file
+        as lines."""
         size, read = path.stat().st_size, 0
         with self._open(path) as file:
             found = self._schema(path, file)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from semistream.compiled import njit
+from semistream.compiled import filled, njit
 
 LONGEST = 1 << 20  # bytes that a record with line breaks inside quotes may have
 CR, LF = 13, 10
@@ -96,23 +96,22 @@ def _record(data, i, n, delimiter, quote, escape):
         i += 1
 
 
-def line_numbers(data: bytes, places: np.ndarray) -> np.ndarray:
+def line_numbers(data: bytes, positions: np.ndarray) -> np.ndarray:
     """Count the line ends (LF, CR, or CR LF) before each position, int64[k], ascending."""
-    out = np.empty(len(places), np.int64)
-    _line_numbers(np.frombuffer(data, np.uint8), places.astype(np.int64), out)
-    return out
+    arrays = np.frombuffer(data, np.uint8), positions.astype(np.int64)
+    return filled(_line_numbers, len(positions), np.int64, *arrays)
 
 
 @njit(cache=True)
-def _line_numbers(data, places, out):
+def _line_numbers(data, positions, out):
     """Count the line ends before each position.
 
-    in      data uint8[n], places int64[k]
+    in      data uint8[n], positions int64[k]
     out     out int64[k]
     """
     count, i, n = 0, 0, len(data)
-    for k in range(len(places)):
-        while i < places[k]:
+    for k in range(len(positions)):
+        while i < positions[k]:
             count += data[i] == LF or (data[i] == CR and (i + 1 == n or data[i + 1] != LF))
             i += 1
         out[k] = count

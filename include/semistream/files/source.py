@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +26,9 @@ from semistream.files.convert import cast_cells, cast_rows, prepared_cells
 SAMPLE = 16 << 20  # bytes from which types are inferred, of all files together
 SAMPLED_FILES = 1000  # most files from which types are inferred
 LEAST_SAMPLE = 16 << 10  # least bytes of each of these files
+
+
+Piece = TypeVar("Piece")
 
 
 class Rejected(NamedTuple):
@@ -175,6 +178,8 @@ class FileSource(ABC):
         """Yield rows in the file's own types, with the rejected rows."""
 
     def _typed(self, path: Path, raw: Raw) -> Chunk:
+        """Cast the rows to the schema's types. Rows that do not fit are rejected, with the
+        reason."""
         exact, formats = set(self.schema.names) - self.declared, self.reading.formats
         strict = exact.union(n for n, form in formats.items() if form.notation)
         rows, wrong = cast_rows(
@@ -197,12 +202,12 @@ class FileSource(ABC):
         lines = np.delete(raw.lines, list(wrong)) if wrong else raw.lines
         return Chunk(rows, sorted(raw.rejected + rejected, key=lambda r: r.line), lines)
 
-    def _ids(self, raw: Raw, places: list[int]) -> list[str | None]:
+    def _ids(self, raw: Raw, positions: list[int]) -> list[str | None]:
         """Return the ids of the rows at these positions, as ``identify`` writes them; None for a
         row whose id cannot be read."""
         if self.identify is None or not self.id_columns:
-            return [None] * len(places)
-        rows = raw.rows.select(self.id_columns).take(pa.array(places, pa.int64()))
+            return [None] * len(positions)
+        rows = raw.rows.select(self.id_columns).take(pa.array(positions, pa.int64()))
         formats = self.reading.formats
         cells = [
             cast_cells(
@@ -215,6 +220,20 @@ class FileSource(ABC):
         found: list[str | None] = self.identify(
             pa.RecordBatch.from_arrays(cells, list(self.id_columns))
         ).to_pylist()
+        return found
+
+    def _first_pieces(
+        self, pieces: Callable[[Path], Iterable[Piece]], size: Callable[[Piece], int]
+    ) -> list[Piece]:
+        """Return the pieces of all files from which types are inferred. pieces: yields those of a
+        file; size: returns the bytes of one."""
+        found: list[Piece] = []
+        for path, left in self._samples():
+            for piece in pieces(path):
+                found.append(piece)
+                left -= size(piece)
+                if left <= 0:
+                    break
         return found
 
     def _samples(self) -> Iterator[tuple[Path, int]]:

@@ -132,8 +132,8 @@ def _most_mapped() -> int:
             if line.startswith("CommitLimit:")
         )
         most = min(most, int(limit) * 1024)
-    own, _ = resource.getrlimit(resource.RLIMIT_AS)
-    return most if own == resource.RLIM_INFINITY else min(most, own)
+    most_here, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return most if most_here == resource.RLIM_INFINITY else min(most, most_here)
 
 
 def release(array: np.ndarray, first: int) -> None:

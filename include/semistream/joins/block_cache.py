@@ -7,16 +7,32 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from pydantic import Field
 
 from semistream.joins.arena import Arena, mapped
 from semistream.joins.disk_partition import DiskPartition
+from semistream.joins.index_phase import IndexParameters
 from semistream.joins.master_cache import MasterCache, cached_bytes
-from semistream.joins.output import NO_MATCH, JoinOutput, Output
+from semistream.joins.output import JoinOutput, Output
 from semistream.joins.spec import JoinSpec
 from semistream.joins.state_file import Part
-from semistream.joins.stored_types import has_strings
 from semistream.joins.stream_buffer import StreamBuffer, StreamLayout
 from semistream.joins.stream_probing import probe
+
+
+class BlockCacheParameters(IndexParameters):
+    """The parameters of a join with a block cache: SSIJ and the partition-based join."""
+
+    disk_tuples: int = Field(
+        0, ge=0, description="d, master tuples of a block; 0: chosen from M by the cost model"
+    )
+    cache_share: float = Field(
+        0.5,
+        ge=0,
+        le=0.9,
+        description="Share of the memory beside the disk buffer that caches blocks",
+    )
+
 
 FADE = 0.9  # the share of a block's utility that remains when blocks are chosen anew
 
@@ -38,14 +54,19 @@ class BlockCache(Part):
         self.utility, self.cached = np.zeros(n, np.float32), np.zeros(n, bool)
         arena.reserve("utility counters", n * self.BLOCK)
         block_bytes = int(d * (cached_bytes(spec) + MasterCache.ENTRY + self.ENTRY)) + 1
-        self.places = min(int(share * arena.free / block_bytes), n)
-        self.size = self.places * block_bytes
+        self.capacity = min(int(share * arena.free / block_bytes), n)
+        self.size = self.capacity * block_bytes
         arena.reserve("block cache", self.size)
-        tuples, strings = max(self.places, 1) * d, has_strings(spec.fetched_schema)
-        self.cache = MasterCache(spec.fetched_schema, tuples, tuples, self.size if strings else 0)
+        tuples = max(self.capacity, 1) * d
+        self.cache = MasterCache(spec.fetched_schema, tuples, tuples, self.size)
         self.block_of = mapped(tuples, np.int32)  # the block of each entry of the cache
         self._entering: set[int] = set()
         self._staged: list[tuple[int, int]] = []  # blocks, and the keys of each
+
+    @property
+    def tuples(self) -> int:
+        """Master tuples of the cached blocks."""
+        return self.cache.tuples
 
     def online(
         self,
@@ -64,13 +85,10 @@ class BlockCache(Part):
         misses = yield from probe(self.cache, batch, codes, output)
         here = (home[misses] >= 0) & self.cached[home[misses]]
         absent = misses[here]  # a cached block is the only one that could hold the key
-        if len(absent):
-            output.statistics.cache_hits += len(absent)
-            yield from output.unmatched(batch.take(pa.array(absent)).columns, NO_MATCH)
+        output.statistics.cache_hits += len(absent)
+        yield from output.absent(batch, absent)
         buffer = StreamBuffer(layout, batch, codes, misses[~here], arrived)
-        absent = buffer.look_up(self.master)
-        if len(absent):
-            yield from output.unmatched(batch.take(pa.array(absent)).columns, NO_MATCH)
+        yield from output.absent(batch, buffer.look_up(self.master))
         return buffer
 
     def replace(self, plan: np.ndarray) -> None:
@@ -78,7 +96,7 @@ class BlockCache(Part):
         then caches the latter."""
         held = np.flatnonzero(self.cached)
         either = np.concatenate([held, plan[~self.cached[plan]]])
-        best = either[np.argsort(-self.utility[either], kind="stable")[: self.places]]
+        best = either[np.argsort(-self.utility[either], kind="stable")[: self.capacity]]
         self._entering = set(best[~self.cached[best]].tolist())
         stays = np.zeros(len(self.cached), bool)
         stays[best] = True
@@ -96,10 +114,9 @@ class BlockCache(Part):
             return
         self._entering.remove(partition.number)
         keys, owner = np.unique(partition.codes, return_inverse=True)
-        if not (self.master.unique and self.master.keys.exact):
-            spans = self.master.partitions_of(keys)
-            own = spans[:, 1] - spans[:, 0] == 1
-            owner, keys = np.where(own, np.cumsum(own) - 1, -1)[owner], keys[own]
+        here = self.spec.in_one_partition(keys)
+        if not here.all():
+            owner, keys = np.where(here, np.cumsum(here) - 1, -1)[owner], keys[here]
         rows, cache, payload = np.flatnonzero(owner >= 0), self.cache, partition.payload
         entries = cache.entries + len(cache.staged) + len(keys)
         budget = self.size - entries * self.ENTRY

@@ -23,41 +23,27 @@ import numpy as np
 import pyarrow as pa
 
 from semistream.joins.admission import fill
-from semistream.joins.contract import SemiStreamJoin
 from semistream.joins.frequency_detection import FrequencyParameters, FrequentTuples
 from semistream.joins.output import JoinOutput
-from semistream.joins.scan_phase import Scan, Scanning, ScanParameters
+from semistream.joins.scan_phase import Scanning, ScanParameters
 from semistream.joins.spec import JoinSpec
 from semistream.joins.stream_buffer import StreamBuffer
 from semistream.joins.stream_probing import probe, steps
-from semistream.joins.stream_table.by_chunk import ByChunk
 
 
 class CmeshjoinParameters(FrequencyParameters, ScanParameters):
     """The parameters of CMESHJOIN, and of SSJ."""
 
 
-class Cmeshjoin(Scanning, SemiStreamJoin):
+class Cmeshjoin(Scanning):
     """The operator of CMESHJOIN: without an index. M = b v_R + h_R v_R + 8 h_R + w_S N (v_ptr + f
     v_S)."""
 
-    h_s: ByChunk
-
     def __init__(self, spec: JoinSpec, parameters: CmeshjoinParameters):
-        super().__init__(spec.with_disk_buffer(parameters.disk_tuples), parameters)
-        self.arena.reserve("disk buffer", self.master.partition_bytes)
-        self.h_r = FrequentTuples(
-            self.spec, self.arena, parameters.cache_tuples, parameters.threshold
-        )
-        self.scan = Scan(self.spec)
+        super().__init__(spec, parameters)
+        self.h_r = self.held = FrequentTuples(self.spec, self.arena, parameters)
         self.parts = (self.h_r, self.scan)
-        self.h_s = ByChunk(self.layout, self.scan.chunks, self.scan.largest_w)
         self._require(self.h_s.least_bytes, self.arena.free)
-
-    @property
-    def cached(self) -> int:
-        """Master tuples in H_R."""
-        return self.h_r.cache.tuples
 
     def _take(self, batch: pa.RecordBatch, codes: np.ndarray) -> Iterator[JoinOutput]:
         arrived, h_s = time.perf_counter(), self.h_s

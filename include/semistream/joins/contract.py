@@ -6,13 +6,13 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from semistream.errors import ConfigError, StateError
+from semistream.errors import ConfigError
 from semistream.joins.arena import Arena
 from semistream.joins.output import NULL_KEY, JoinOutput, Output
 from semistream.joins.spec import JoinSpec
@@ -32,6 +32,13 @@ class Begun(NamedTuple):
     bytes_read: int
 
 
+class HeldMasterTuples(Protocol):
+    """A part of a join that keeps master tuples in memory from one iteration to the next."""
+
+    @property
+    def tuples(self) -> int: ...
+
+
 class SemiStreamJoin(ABC):
     """A single-threaded join of a stream with R in at most M bytes.
 
@@ -41,6 +48,7 @@ class SemiStreamJoin(ABC):
     """
 
     h_s: StreamTable
+    held: HeldMasterTuples | None = None  # the part that keeps master tuples in memory
     parts: tuple[Part, ...] = ()  # in the order in which they are restored
 
     def __init__(self, spec: JoinSpec, parameters: Settings):
@@ -55,8 +63,8 @@ class SemiStreamJoin(ABC):
 
     @property
     def cached(self) -> int:
-        """Master tuples in H_R."""
-        return 0
+        """Master tuples in H_R, or in what the algorithm has instead."""
+        return self.held.tuples if self.held else 0
 
     @property
     def keeps_all(self) -> bool:
@@ -73,8 +81,8 @@ class SemiStreamJoin(ABC):
         return self.output.unmatched_schema
 
     def begin(self, at: float) -> None:
-        """Note that a micro-batch began, on time.perf_counter: what comes until the next one has
-        waited since then."""
+        """Record the start of a micro-batch, a time on time.perf_counter. Tuples that come before
+        the next call count as waiting since then."""
         if not self._waiting():
             self.stats.micro_batches.clear()
         self.stats.micro_batches.append(at)
@@ -111,6 +119,7 @@ class SemiStreamJoin(ABC):
         self._snapshot(bool(before)).write(path, before)
 
     def _snapshot(self, changes: bool) -> JoinState:
+        """Return a state whose tables may still be readers. changes: see `snapshot`."""
         found = self._changes() if changes else None
         tables, values = found or self._state()
         ages, now = self.h_s.ages(), time.perf_counter()
@@ -128,17 +137,7 @@ class SemiStreamJoin(ABC):
     def restore(self, state: JoinState, *changes: JoinState) -> None:
         """Restore a new operator from snapshots of one that was opened with the same settings: a
         whole snapshot and the changes after it. Raises StateError when the settings differ."""
-        mine, theirs = self.spec.identity(), state.values.get("identity", {})
-        wrong = [
-            f"{k} is {theirs.get(k)!r} there and {v!r} here"
-            for k, v in mine.items()
-            if theirs.get(k) != v
-        ]
-        if wrong:
-            raise StateError(
-                f"the saved state is of another join: {'; '.join(wrong)}. Go on with "
-                "the former settings until the join is drained, then change them."
-            )
+        state.check_identity(self.spec.identity())
         self._restore(state, *changes)
         now, last = time.time(), (state, *changes)[-1].values
         came = last.get("came", (now, now))  # older states lack this
@@ -175,17 +174,18 @@ class SemiStreamJoin(ABC):
     @property
     @abstractmethod
     def passes(self) -> float:
-        """Passes over R so far. A tuple that enters H_S at p passes has left H_S at p + 1."""
+        """The number of passes over R so far. A tuple that enters H_S after p passes has left H_S
+        after p + 1."""
 
     def _is_due(self, passes: float, age: float) -> bool:
-        """Return whether the next iteration must run now because R has been passed over fewer than
-        `passes` times. age: seconds that no tuple may have waited, for a join that knows each
-        tuple's age."""
+        """Return whether the next iteration must run now, because R has been passed over fewer than
+        `passes` times. age: seconds; a join that knows the age of each tuple compares the oldest
+        one with it instead."""
         return self.passes < passes
 
     def _keep_up(self, share: float, age: float) -> Iterator[JoinOutput]:
-        """Advance by a share of a pass over R. Iterations that a full H_S caused since the last
-        call count towards it."""
+        """Read a share of R, from 0 to 1, as far as tuples wait for it. Iterations that a full H_S
+        caused since the last call count towards the share. age: see `_is_due`."""
         if self._overdue:
             share, age, self._overdue = 1.0, 0.0, False
         passes = self._kept_up + min(share, 1.0)
@@ -250,7 +250,8 @@ class SemiStreamJoin(ABC):
         return Begun(self.clock(), self.master.bytes_read)
 
     def _end(self, begun: Begun, w_s: int, disk_tuples: int, r_cycles: int) -> None:
-        """Record an iteration that finished w_s tuples through H_S."""
+        """Record an iteration that finished w_s tuples through H_S. begun: its start; disk_tuples:
+        the master tuples that it read; r_cycles: the passes over R so far."""
         s, read = self.stats, self.master.bytes_read - begun.bytes_read
         s.iteration_count += 1
         s.disk_tuples_read += disk_tuples
@@ -279,6 +280,8 @@ class SemiStreamJoin(ABC):
         yield from self._stream_buffer_empty(self.stats.iteration_count > before)
 
     def _take_in(self, chunk: pa.RecordBatch) -> Iterator[JoinOutput]:
+        """Take in a chunk: count its tuples, output those without a key, and pass the others on to
+        `_take`."""
         batch = as_stored(chunk, self.spec.stream)
         codes, valid = self.spec.keys.stream_codes(batch)
         self.stats.rows_read += batch.num_rows
@@ -292,6 +295,7 @@ class SemiStreamJoin(ABC):
         yield from self._take(batch, codes)
 
     def _account(self, seconds: float = 0.0) -> None:
+        """Update the statistics after a step. seconds: the time that the step took."""
         s, paper = self.stats, self.stats.paper_times
         s.seconds += seconds
         s.paper_waiting_seconds, s.paper_processing_seconds = paper.waited, paper.processed

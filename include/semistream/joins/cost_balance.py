@@ -28,7 +28,8 @@ INDEXED = 64  # join values of H_R that can be indexed anew in the time of one m
 
 
 class Stopwatch:
-    """The seconds of a clock that ``with`` blocks took."""
+    """A stopwatch that runs inside ``with`` blocks. seconds: the time so far, on the given
+    clock."""
 
     def __init__(self, clock: Clock):
         self._clock, self._begun, self.seconds = clock, 0.0, 0.0
@@ -81,10 +82,9 @@ class CostBalance:
     def __init__(
         self, spec: JoinSpec, h_s: ByPartition, h_r: MasterCache, most_cached: int, whole: bool
     ):
-        self.spec, self.master, self.h_s, self.h_r = spec, spec.master, h_s, h_r
+        self.spec, self.h_s, self.h_r = spec, h_s, h_r
         self.most_cached, self.whole = most_cached, whole
         self.v_r, self.strings = cached_bytes(spec), has_strings(spec.fetched_schema)
-        self.one_tuple = spec.master.unique and spec.keys.exact  # a value has a single master tuple
 
     def worth(self, n: np.ndarray, m: np.ndarray | int, phi: float) -> np.ndarray:
         """Return the ratio of the left side of the inequality to its right side. A value is worth
@@ -135,7 +135,7 @@ class CostBalance:
         )
 
     def _values(self, partition: DiskPartition, rows: np.ndarray, counts: np.ndarray) -> Values:
-        if self.one_tuple:
+        if self.spec.one_tuple:
             return Values(
                 rows,
                 np.arange(len(rows)),
@@ -158,10 +158,10 @@ class CostBalance:
         size = m * h_r.slot + h_r.ENTRY
         if len(chosen) and self.strings:
             size = size + np.bincount(group, variable_bytes(partition.payload)[rows], len(keys))
-        places = self.most_cached - h_r.tuples - h_r.staged.tuples
+        most = self.most_cached - h_r.tuples - h_r.staged.tuples
         fit = min(
             np.searchsorted(np.cumsum(size[chosen]), h_r.room(budget), side="right"),
-            np.searchsorted(np.cumsum(m[chosen]), places, side="right"),
+            np.searchsorted(np.cumsum(m[chosen]), most, side="right"),
         )
         full, chosen = bool(fit < len(chosen)), chosen[:fit]
         if len(chosen):
@@ -176,14 +176,11 @@ class CostBalance:
     def _new(self, keys: np.ndarray) -> np.ndarray:
         """Return which of the keys are not in H_R and have all their master tuples in one
         partition."""
-        new = self.h_r.lacks(keys)
-        if not self.one_tuple:
-            spans = self.master.partitions_of(keys)
-            new &= spans[:, 1] - spans[:, 0] <= 1
-        return new
+        return self.h_r.lacks(keys) & self.spec.in_one_partition(keys)
 
 
 def _surely(n: np.ndarray, phi: float) -> np.ndarray:
-    """Return n less one standard deviation, which chance may have added. Otherwise every value that
-    came once would count as one that comes once a sweep. While memory costs nothing, return n."""
+    """Return n minus one standard deviation of a Poisson count, which chance may have added.
+    Without it, each value that came once would count as one that comes once a sweep. While memory
+    costs nothing (phi is 0), return n."""
     return n - np.sqrt(n) if phi else n

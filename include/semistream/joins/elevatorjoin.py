@@ -68,11 +68,10 @@ from semistream.joins.disk_partition import DiskPartition
 from semistream.joins.index_phase import IndexParameters
 from semistream.joins.key_filter import KeyFilter
 from semistream.joins.master_cache import MasterCache, cached_bytes
-from semistream.joins.output import NO_MATCH, JoinOutput
+from semistream.joins.output import JoinOutput
 from semistream.joins.scan_phase import largest_chunk
 from semistream.joins.spec import JoinSpec
 from semistream.joins.state_file import JoinState, State
-from semistream.joins.stored_types import has_strings
 from semistream.joins.stream_buffer import StreamBuffer
 from semistream.joins.stream_probing import PROBE_ROWS, probe, step_rows
 from semistream.joins.stream_table.by_partition import PARTITION_BYTES, ByPartition, Visit
@@ -84,6 +83,8 @@ SLACK_SHARE = 32  # H_R is compacted when at least this part of it is evicted
 
 
 class ElevatorjoinParameters(IndexParameters):
+    """The parameters of ELEVATORJOIN."""
+
     cache_tuples: int = Field(
         0,
         ge=0,
@@ -109,7 +110,8 @@ class ElevatorjoinParameters(IndexParameters):
 
 
 class Stop:
-    """What a stop of the elevator has read and matched."""
+    """The data of one stop of the elevator: the partition in the disk buffer, and how many stream
+    tuples matched its tuples."""
 
     partition: DiskPartition  # in the disk buffer
     counts: np.ndarray  # int32[d], the stream tuples that each tuple of the disk buffer matched
@@ -132,17 +134,10 @@ class Elevatorjoin(SemiStreamJoin):
         self.filter = KeyFilter(self.master, max(parameters.filter_bits, 0))
         self.arena.reserve("filter", self.filter.size)
         self.pool = self.arena.free  # bytes that H_S and H_R share
-        self.v_r, schema = cached_bytes(self.spec), self.spec.fetched_schema
-        most = int(
-            min(self.pool // MasterCache.bytes_per_tuple(schema, 0), self.master.tuple_count)
-        )
+        self.v_r = cached_bytes(self.spec)
+        self.h_r = self.held = MasterCache.within(self.spec, self.pool)
+        most = self.h_r.most_tuples - 1
         self.most_cached = min(parameters.cache_tuples or most, most)
-        self.h_r = MasterCache(
-            schema,
-            most + 1,
-            self.pool // MasterCache.ENTRY + 1,
-            self.pool if has_strings(schema) else 0,
-        )
         all_of_r = self.master.tuple_count * (self.v_r + MasterCache.ENTRY)
         self.whole = (
             all_of_r <= self.h_r.room(self.pool * (1 - LEAST_H_S))
@@ -156,11 +151,6 @@ class Elevatorjoin(SemiStreamJoin):
         self.snapshots = Snapshots(self.h_s)
         self.arena.reserve("H_R", 0)
         self._require(self.h_s.least_bytes, self.pool * (1 - LEAST_H_S))
-
-    @property
-    def cached(self) -> int:
-        """Master tuples in H_R."""
-        return self.h_r.tuples
 
     @property
     def keeps_all(self) -> bool:
@@ -179,7 +169,7 @@ class Elevatorjoin(SemiStreamJoin):
             self._missed = max(len(misses) / len(keys), self._missed / 2, 1 / PROBE_ROWS)
             if len(misses) and self.h_r.tuples == self.master.tuple_count:
                 self.stats.cache_hits += len(misses)  # H_R holds all of R, so R lacks their keys
-                yield from self.output.unmatched(tuples.take(pa.array(misses)).columns, NO_MATCH)
+                yield from self.output.absent(tuples, misses)
             elif len(misses):
                 yield from self._add(tuples, keys, misses, arrived)
             at += number
@@ -187,14 +177,14 @@ class Elevatorjoin(SemiStreamJoin):
     def _add(
         self, batch: pa.RecordBatch, codes: np.ndarray, misses: np.ndarray, arrived: float
     ) -> Iterator[JoinOutput]:
-        """ADD the misses to H_S. Whenever H_S is full, run the elevator's next stop."""
+        """ADD the misses to H_S, and run the next stop of the elevator whenever H_S is full.
+        misses: int64[n], rows of the batch; arrived: the time at which the batch came."""
         with self.costs.misses:
             buffer = StreamBuffer(self.layout, batch, codes, misses, arrived)
             absent, rejected = buffer.look_up(self.master), buffer.reject(self.filter)
             self.stats.cache_hits += len(rejected)
             for rows in (absent, rejected):
-                if len(rows):
-                    yield from self.output.unmatched(batch.take(pa.array(rows)).columns, NO_MATCH)
+                yield from self.output.absent(batch, rows)
             full = yield from fill(self.h_s, buffer, self.output)
         while full:
             yield from self.iterate()
@@ -202,8 +192,8 @@ class Elevatorjoin(SemiStreamJoin):
                 full = yield from fill(self.h_s, buffer, self.output)
 
     def iterate(self) -> Iterator[JoinOutput]:
-        """Run the disk phase: a stop of the elevator, where all tuples leave that wait for its
-        partition."""
+        """Run the disk phase: one stop of the elevator. All tuples that wait for its partition
+        leave."""
         begun, h_s, stop = self._begin(), self.h_s, Stop()
         with self.costs.misses:
             at = self._next_stop()  # GO ON to the next partition of R for which tuples wait
@@ -272,8 +262,8 @@ class Elevatorjoin(SemiStreamJoin):
         return sweeps * self.master.partition_count + at < self._stops(passes)
 
     def _pass_over(self, passes: float) -> None:
-        """Move the elevator past the partitions before the one that is due; no tuples wait for
-        them."""
+        """Move the elevator on to the partition that is due. No tuples wait for the partitions
+        before it. passes: the passes over R that are due."""
         if self.h_s.live and self.passes < passes:
             sweeps, position = divmod(self._stops(passes), self.master.partition_count)
             if sweeps > self.sweeps:
@@ -292,8 +282,8 @@ class Elevatorjoin(SemiStreamJoin):
         )
 
     def _switch(self, visit: Visit, partition: DiskPartition, counts: np.ndarray) -> None:
-        """SWITCH the join values that are worth it into the switching buffer, and MOVE that to H_R
-        if it is time."""
+        """SWITCH the join values that are worth their memory into the switching buffer. MOVE that
+        buffer to H_R if much of what waits has waited for its values, or if it is full."""
         if self.balance.switch(visit, partition, counts, self._price, self.arena.components["H_R"]):
             self._move()
 
@@ -326,6 +316,8 @@ class Elevatorjoin(SemiStreamJoin):
     # waiting tuples save work
 
     def _open(self, strings: float, width: int = 0, shift: int = 0) -> None:
+        """Open H_S, and give it its part of the pool. strings: expected bytes of strings in a
+        stream tuple; width, shift: see `ByPartition.open`."""
         h_s, wanted = self.h_s, self.parameters.waiting_tuples
         size = (
             int(wanted * h_s.bytes_per_tuple(self.layout.held, strings, 1))
@@ -343,6 +335,8 @@ class Elevatorjoin(SemiStreamJoin):
         return int(h_s * self.h_s.tuple_bytes) + PARTITION_BYTES * self.h_s.partitions
 
     def _divide(self) -> None:
+        """Divide the pool between H_R and H_S. H_R gets the bytes that it uses and the switching
+        buffer; H_S gets the others, as far as more waiting tuples save work."""
         used, single = self.h_r.used, self.h_s.least_bytes
         least = max(int(self.pool * LEAST_H_S), single)
         switch = min(self.pool // SWITCH_SHARE, max(self.pool - used - least, 0))
@@ -375,6 +369,8 @@ class Elevatorjoin(SemiStreamJoin):
         } | self.snapshots.values()
 
     def _restore(self, state: JoinState, *changes: JoinState) -> None:
+        """Restore the waiting tuples from a whole snapshot and the changes after it, and fetch the
+        tuples of H_R from R."""
         if "waiting" not in state.tables:
             return
         states = [state, *changes]

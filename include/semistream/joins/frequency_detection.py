@@ -12,8 +12,8 @@ Deviations, and why:
 
 - New tuples gather in a switching buffer, an eighth of H_R, and replace the least frequent ones
   together, with one pass over H_R per buffer and not per tuple. If a partition's new tuples do not
-  fit there, one pass decides between them and the tuples in H_R, and the chosen ones take the
-  places that became free. So a value may have more tuples than the buffer.
+  fit there, one pass decides between them and the tuples in H_R, and the chosen ones enter H_R at
+  once. So a value may have more tuples than the buffer.
 - A new tuple does not replace one that is equally frequent.
 - Frequencies in H_R are halved every period (an R-cycle in a scan). So they are comparable to f,
   the count of one period, and a tuple that was frequent long ago does not stay. When an eighth of
@@ -65,7 +65,7 @@ class FrequencyParameters(Settings):
     """The parameters of a join with a frequency recorder."""
 
     cache_tuples: int = Field(
-        0, ge=0, description="h_R, master tuples that H_R has places for; 0: chosen from M"
+        0, ge=0, description="h_R, the most master tuples that H_R holds; 0: chosen from M"
     )
     threshold: int = Field(
         2,
@@ -78,23 +78,23 @@ NONE = Frequent(*(np.zeros(0, np.int64) for _ in range(3)))
 
 
 class FrequentTuples(Part):
-    """H_R with places for h_R master tuples, and the frequency recorder that decides which tuples
-    it holds.
+    """H_R for h_R master tuples, and the frequency recorder that decides which tuples it holds.
 
+    capacity: h_R, but no more tuples than R has; switch: the most tuples in the switching buffer.
     The join calls ``detect`` with every partition that it has probed and ``end_period`` once a
     period.
     """
 
-    def __init__(self, spec: JoinSpec, arena: Arena, h_r: int, threshold: int):
-        self.spec = spec
+    def __init__(self, spec: JoinSpec, arena: Arena, parameters: FrequencyParameters):
+        self.spec, h_r = spec, parameters.cache_tuples
         v, strings = cached_bytes(spec) + MasterCache.ENTRY, has_strings(spec.fetched_schema)
-        self.places = min(h_r, max(spec.master.tuple_count, 1))
+        self.capacity = min(h_r, max(spec.master.tuple_count, 1))
         if strings:  # with the switching buffer no more than a heap
-            most = int(MOST_HEAP / v * SWITCH_SHARE / (SWITCH_SHARE + 1)) - 1
-            self.places = max(min(self.places, most), 1)
-        self.switch = max(self.places // SWITCH_SHARE, 1)  # places in the switching buffer
-        self.bytes = math.ceil(self.places * v)
-        self.size = math.ceil((self.places + self.switch) * v)
+            heap = int(MOST_HEAP / v * SWITCH_SHARE / (SWITCH_SHARE + 1)) - 1
+            self.capacity = max(min(self.capacity, heap), 1)
+        self.switch = max(self.capacity // SWITCH_SHARE, 1)
+        self.bytes = math.ceil(self.capacity * v)
+        self.size = math.ceil((self.capacity + self.switch) * v)
         if self.size > arena.free:
             raise ConfigError(
                 "cache_tuples",
@@ -103,10 +103,15 @@ class FrequentTuples(Part):
                 "Give more memory, or a smaller cache_tuples.",
             )
         arena.reserve("H_R", self.size)
-        places = self.places + self.switch
-        self.cache = MasterCache(spec.fetched_schema, places, places, self.size if strings else 0)
-        self.threshold, self.evictions = threshold, 0
+        most = self.capacity + self.switch
+        self.cache = MasterCache(spec.fetched_schema, most, most, self.size)
+        self.threshold, self.evictions = parameters.threshold, 0
         self.least = 0.0  # the frequency per tuple that a new value must exceed
+
+    @property
+    def tuples(self) -> int:
+        """Master tuples in H_R, without the switching buffer."""
+        return self.cache.tuples
 
     def detect(self, partition: DiskPartition | Slice, f: np.ndarray) -> None:
         """Switch the frequent tuples of a partition into H_R. f: int32[n], the matches of each
@@ -117,7 +122,7 @@ class FrequentTuples(Part):
         codes = partition.codes[rows]
         keys, first, tuples = np.unique(codes, return_index=True, return_counts=True)
         found = Frequent(keys, f[rows[first]].astype(np.int64), tuples)
-        found = found.of((found.f > self.least * tuples) & (tuples <= self.places))
+        found = found.of((found.f > self.least * tuples) & (tuples <= self.capacity))
         if len(found.keys):
             found = found.of(self._new(found.keys))
         if not len(found.keys):
@@ -149,25 +154,21 @@ class FrequentTuples(Part):
             int(cache.counts[part][cache.frequencies[part] < self.threshold].sum())
             for part in slices(cache.entries)
         )
-        if self.evictions > self.places // SWITCH_SHARE:
+        if self.evictions > self.capacity // SWITCH_SHARE:
             self.threshold += max(self.threshold // 4, 1)
-        elif not self._full or free > self.places // SWITCH_SHARE:
+        elif not self._full or free > self.capacity // SWITCH_SHARE:
             self.threshold = max(self.threshold // 2, 1)
         self.evictions = 0
         cache.frequencies[:] //= 2
         self._measure_least(self._full)
 
     def _new(self, keys: np.ndarray) -> np.ndarray:
-        """Return which of the keys are not in H_R and are allowed there."""
+        """Return which of the keys, int64[n], are not in H_R and may enter it, bool[n]."""
         new = self.cache.lacks(keys)
         # np.isin would make a set of all staged keys, which may be many more than `keys`
         staged = KeyTable(keys).find(self.cache.staged.keys)
         new[staged[staged >= 0]] = False
-        master = self.spec.master
-        if not (master.unique and master.keys.exact):  # equal codes are one value to H_R
-            ranges = master.partitions_of(keys)
-            new &= ranges[:, 1] - ranges[:, 0] == 1
-        return new
+        return new & self.spec.in_one_partition(keys)
 
     def _exchange(self, new: Frequent = NONE, size: np.ndarray = NONE.f) -> np.ndarray:
         """Move the switching buffer into H_R, and evict the least frequent values that no longer
@@ -203,14 +204,17 @@ class FrequentTuples(Part):
     def _full(self) -> bool:
         """Whether H_R has no room for one more value of average size."""
         cache, n = self.cache, self.cache.entries
-        return n > 0 and (cache.tuples >= self.places or cache.used + cache.used / n > self.bytes)
+        return n > 0 and (cache.tuples >= self.capacity or cache.used + cache.used / n > self.bytes)
 
     def _most_frequent(self, new: Frequent, size: np.ndarray) -> np.ndarray:
-        """Choose the most frequent of the entries and of the new values that fit into h_R places
+        """Choose the most frequent of the entries and of the new values that fit into h_R tuples
         and their bytes. Return which are chosen, bool[n], the entries first. Of equally frequent
         values the older one is kept."""
         cache, n = self.cache, self.cache.entries
-        if cache.tuples + new.tuples.sum() <= self.places and cache.used + size.sum() <= self.bytes:
+        if (
+            cache.tuples + new.tuples.sum() <= self.capacity
+            and cache.used + size.sum() <= self.bytes
+        ):
             return np.ones(n + len(new.keys), bool)
 
         def numbers_of(part: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -221,7 +225,7 @@ class FrequentTuples(Part):
             frequencies, tuples, sizes = map(np.append, here, there)
             return frequencies, tuples, sizes
 
-        return most_frequent(n + len(new.keys), numbers_of, self.places, self.bytes)
+        return most_frequent(n + len(new.keys), numbers_of, self.capacity, self.bytes)
 
     def tables(self) -> dict[str, pa.RecordBatchReader]:
         """Return the join values and frequencies of H_R and of the switching buffer. Their tuples
@@ -235,5 +239,5 @@ class FrequentTuples(Part):
         """Fetch the saved join values from R, the most frequent first, as many as fit."""
         recorder = values["frequency recorder"]
         self.threshold, self.evictions = recorder["threshold"], recorder["evictions"]
-        self.cache.take_up(self.spec, tables["cache"], self.size, self.places)
+        self.cache.take_up(self.spec, tables["cache"], self.size, self.capacity)
         self._measure_least(self._full)

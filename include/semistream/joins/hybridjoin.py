@@ -30,35 +30,28 @@ import numpy as np
 import pyarrow as pa
 
 from semistream.joins.admission import fill
-from semistream.joins.contract import SemiStreamJoin
-from semistream.joins.index_phase import Indexed, IndexParameters, IndexReader
-from semistream.joins.output import NO_MATCH, JoinOutput
+from semistream.joins.index_phase import Indexed, IndexParameters
+from semistream.joins.output import JoinOutput
 from semistream.joins.spec import JoinSpec
-from semistream.joins.stream_buffer import StreamBuffer
+from semistream.joins.stream_buffer import StreamBuffer, pieces
 from semistream.joins.stream_table.by_key import APPEND_ROWS, ByKey
 
 
-class Hybridjoin(Indexed, SemiStreamJoin):
+class Hybridjoin(Indexed):
     """The operator of HYBRIDJOIN: many-to-many, with an index. M = d v_R + alpha (M - d v_R) + (1 -
     alpha)(M - d v_R)."""
 
     h_s: ByKey
 
     def __init__(self, spec: JoinSpec, parameters: IndexParameters):
-        super().__init__(spec.with_disk_buffer(parameters.disk_tuples), parameters)
-        self.index = IndexReader(self.spec)
-        self.parts = (self.index,)
+        super().__init__(spec, parameters)
         self.h_s = ByKey(self.layout, self.master.partition_count)
-        self.arena.reserve("disk buffer", self.master.partition_bytes)
         self._require(self.h_s.least_bytes, self.arena.free)
 
     def _take(self, batch: pa.RecordBatch, codes: np.ndarray) -> Iterator[JoinOutput]:
-        for first in range(0, len(codes), APPEND_ROWS):
-            tuples = batch.slice(first, APPEND_ROWS)
-            buffer = StreamBuffer(self.layout, tuples, codes[first : first + APPEND_ROWS])
-            absent = buffer.look_up(self.master)
-            if len(absent):
-                yield from self.output.unmatched(tuples.take(pa.array(absent)).columns, NO_MATCH)
+        for tuples, keys in pieces(batch, codes, APPEND_ROWS):
+            buffer = StreamBuffer(self.layout, tuples, keys)
+            yield from self.output.absent(tuples, buffer.look_up(self.master))
             # READ stream tuples until H_S is full
             while (yield from fill(self.h_s, buffer, self.output)):
                 yield from self.iterate()

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 from pydantic import Field
 
+from semistream.joins.contract import SemiStreamJoin
 from semistream.joins.disk_partition import DiskPartition
 from semistream.joins.spec import JoinSpec
 from semistream.joins.state_file import Part
@@ -28,7 +29,7 @@ class IndexParameters(Settings):
 
 
 class IndexReader(Part):
-    """A reader of R's partitions by their numbers, which the index gives for a key."""
+    """A reader of R by numbers of disk partitions. The index gives the numbers for a key."""
 
     def __init__(self, spec: JoinSpec):
         self.spec, self.master = spec, spec.master
@@ -49,7 +50,7 @@ class IndexReader(Part):
 
     @property
     def cycles(self) -> int:
-        """Full multiples of R's number of partitions that have been read."""
+        """The number of times that as many partitions have been read as R has."""
         return self.partitions // max(self.master.partition_count, 1)
 
     def values(self) -> dict[str, Any]:
@@ -59,12 +60,17 @@ class IndexReader(Part):
         self.partitions = values["disk buffer"]["partitions"]
 
 
-class Indexed:
-    """What all joins with an `IndexReader` have in common. Their H_S knows the age of its oldest
-    tuple."""
+class Indexed(SemiStreamJoin):
+    """A join that reads R through its index. Its H_S knows the age of its oldest tuple. buffer: the
+    name of the disk buffer among the components of M."""
 
-    index: IndexReader
     h_s: ByKey | ByPartition
+
+    def __init__(self, spec: JoinSpec, parameters: IndexParameters, buffer: str = "disk buffer"):
+        super().__init__(spec.with_disk_buffer(parameters.disk_tuples), parameters)
+        self.arena.reserve(buffer, self.master.partition_bytes)
+        self.index = IndexReader(self.spec)
+        self.parts = (self.index,)
 
     @property
     def passes(self) -> float:

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from semistream.compiled import njit
+from semistream.compiled import filled, njit
 from semistream.joins.intrinsics import prefetch
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 GROUP = 64  # look-ups in progress at once
-PLACES = 2  # places of a table per key
-TABLE_BYTES = 8 * PLACES
+SLOTS_PER_KEY = 2  # of a hash table
+TABLE_BYTES = 8 * SLOTS_PER_KEY
 
 
 class KeyTable:
@@ -28,19 +28,17 @@ class KeyTable:
 
     def __init__(self, keys: np.ndarray):
         self.keys = keys
-        self._table = np.empty(places(len(keys)), np.int64)
+        self._table = np.empty(table_size(len(keys)), np.int64)
         build(self._table, keys)
 
     def find(self, codes: np.ndarray) -> np.ndarray:
         """Return the index of each code among the keys, or -1, int32[n]."""
-        out = np.empty(len(codes), np.int32)
-        find(codes, self._table, self.keys, out)
-        return out
+        return filled(find, len(codes), np.int32, codes, self._table, self.keys)
 
 
-def places(keys: int) -> int:
-    """Return the number of slots of a hash table for `keys` keys."""
-    return PLACES * keys + 2
+def table_size(keys: int) -> int:
+    """Return how many slots a hash table for `keys` keys has."""
+    return SLOTS_PER_KEY * keys + 2
 
 
 @njit(inline="always")
@@ -113,12 +111,8 @@ def lookup(code, table, keys):
 
 @njit(inline="always")
 def find_group(codes, first, last, table, keys, out):
-    """Find the index of codes[first:last], at most GROUP codes, among the keys, or -1. The memory
-    next to each key found is in the processor's cache afterwards.
-
-    in      codes int64[k], table int64[m], keys int64[n]
-    out     out int32[k]
-    """
+    """Find the index of codes[first:last], at most GROUP codes, among the keys, or -1. Afterwards
+    the processor's cache holds the memory around each key that was found."""
     for i in range(first, last):
         prefetch(table, bucket(codes[i], len(table)))
     for i in range(first, last):
@@ -157,12 +151,12 @@ def fetch_chains(codes, first, last, head, key, link):
 
 
 @njit(cache=True)
-def count_by(index, counts):
-    """Add 1 to counts[index[i]] for each index that is not negative.
+def count_by(index, counts, by=1):
+    """Add `by` to counts[index[i]] for each index that is not negative.
 
     in      index int32[n] or int64[n]
     in/out  counts, integers[m]
     """
     for i in range(len(index)):
         if index[i] >= 0:
-            counts[index[i]] += 1
+            counts[index[i]] += by

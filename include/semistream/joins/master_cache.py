@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pyarrow as pa
 
+from semistream.compiled import filled
 from semistream.joins import master_cache_kernels as kernels
 from semistream.joins.arena import mapped, release
 from semistream.joins.disk_partition import tuples_of
-from semistream.joins.key_table import TABLE_BYTES, build, count_by, find, places
+from semistream.joins.key_table import TABLE_BYTES, build, count_by, find, table_size
 from semistream.joins.master_cache_kernels import UNKNOWN
-from semistream.joins.output import Pairs, portions
+from semistream.joins.output import Pairs, pairs_of
 from semistream.joins.selection import most_frequent, slices
 from semistream.joins.spec import JoinSpec
 from semistream.joins.stored_types import has_strings, variable_bytes
@@ -39,16 +40,14 @@ def cached_bytes(spec: JoinSpec) -> float:
 
 
 class SwitchingBuffer:
-    """Join values on their way into H_R, whose tuples are stored but cannot be found yet.
-
-    keys int64[n]; frequencies int64[n], the stream tuples that each is thought to have served;
-    counts int32[n], its tuples.
-    """
+    """Join values on their way into H_R. Their tuples are stored, but no probe finds them yet. keys
+    int64[n]; frequencies int64[n], the stream tuples that each value is estimated to have served;
+    counts int32[n], the tuples of each value."""
 
     def __init__(self) -> None:
         self.keys, self.frequencies = np.zeros(0, np.int64), np.zeros(0, np.int64)
         self.counts = np.zeros(0, np.int32)
-        self.owners: list[np.ndarray] = []  # for each tuple, the place of its value
+        self.owners: list[np.ndarray] = []  # for each tuple, the number of its value
         self.tuples = 0
 
     def __len__(self) -> int:
@@ -78,11 +77,19 @@ class MasterCache:
         self._entry = mapped(entries, FIELDS)
         self.ekey, self.efirst = self._entry["key"], self._entry["first"]
         self.ecount, self.efreq = self._entry["count"], self._entry["frequency"]
-        self._table = mapped(places(entries), np.int64)
+        self._table = mapped(table_size(entries), np.int64)
         self.most_tuples = tuples
         self.entries = self.tuples = self.heap_at = 0
         self.staged = SwitchingBuffer()
         self.index()
+
+    @classmethod
+    def within(cls, spec: JoinSpec, size: int) -> MasterCache:
+        """Create a cache for at most `size` bytes of R's tuples. It has slots for one tuple and one
+        value more than fit."""
+        slots = size // cls.bytes_per_tuple(spec.fetched_schema, 0)
+        most = int(min(slots, spec.master.tuple_count))
+        return cls(spec.fetched_schema, most + 1, size // cls.ENTRY + 1, size)
 
     @classmethod
     def bytes_per_tuple(cls, schema: pa.Schema, strings: float) -> float:
@@ -126,14 +133,12 @@ class MasterCache:
 
     def index(self) -> None:
         """Build the hash table of the entries."""
-        self.table = self._table[: places(self.entries)]
+        self.table = self._table[: table_size(self.entries)]
         build(self.table, self.keys)
 
     def lacks(self, keys: np.ndarray) -> np.ndarray:
         """Return which of these join values, int64[n], are not cached, bool[n]."""
-        out = np.empty(len(keys), np.int32)
-        find(keys, self.table, self.ekey, out)
-        return out < 0
+        return filled(find, len(keys), np.int32, keys, self.table, self.ekey) < 0
 
     def probe(self, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
         """Probe key codes, and count them in the frequencies of their entries. Return (firsts,
@@ -150,18 +155,15 @@ class MasterCache:
         return firsts, counts, hits
 
     def pairs(self, firsts: np.ndarray, counts: np.ndarray) -> Pairs:
-        """Yield (rows, tuples of H_R) in portions. Each row has counts[row] tuples, the first of
+        """Return (rows, tuples of H_R) in portions. Each row has counts[row] tuples, the first of
         which is firsts[row]."""
-        for first, last, total in portions(counts):
-            rows, slots = np.empty(total, np.int64), np.empty(total, np.int64)
-            kernels.pairs(first, last, firsts, counts, self.tnext, rows, slots)
-            yield rows, slots
+        return pairs_of(counts, kernels.pairs, firsts, counts, self.tnext)
 
     # The switching buffer
 
     def stage(self, keys: np.ndarray, frequencies: np.ndarray) -> int:
-        """Put join values without their tuples into the switching buffer. Return the place of the
-        first one there."""
+        """Put join values without their tuples into the switching buffer. Return the number of
+        the first one there."""
         first = len(self.staged)
         self.staged.add(keys, frequencies)
         return first
@@ -170,14 +172,14 @@ class MasterCache:
         """Return whether H_R would stay within `budget` bytes with these rows of master tuples
         added."""
         strings = int(variable_bytes(batch)[rows].sum()) if self.store.variable else 0
-        places = self.most_tuples - self.tuples - self.staged.tuples
-        return len(rows) * self.slot + strings <= self.room(budget) and len(rows) <= places
+        most = self.most_tuples - self.tuples - self.staged.tuples
+        return len(rows) * self.slot + strings <= self.room(budget) and len(rows) <= most
 
     def stage_tuples(
         self, batch: pa.RecordBatch, rows: np.ndarray, owners: np.ndarray, budget: float
     ) -> None:
         """Put these rows of master tuples into the switching buffer. owners: int64[rows], the
-        places of their join values.
+        numbers of their join values there.
 
         If they would exceed `budget` bytes, put only those of the values that were staged first, as
         far as they fit.
@@ -185,8 +187,8 @@ class MasterCache:
         if not self.fits(batch, rows, budget):
             best = np.argsort(owners, kind="stable")
             size = np.cumsum(variable_bytes(batch)[rows[best]] + self.slot)
-            places = max(self.most_tuples - self.tuples - self.staged.tuples, 0)
-            best = best[: min(int(np.searchsorted(size, self.room(budget), side="right")), places)]
+            most = max(self.most_tuples - self.tuples - self.staged.tuples, 0)
+            best = best[: min(int(np.searchsorted(size, self.room(budget), side="right")), most)]
             rows, owners = rows[best], owners[best]
         if not len(rows):
             return

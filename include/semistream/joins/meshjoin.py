@@ -29,25 +29,17 @@ import numpy as np
 import pyarrow as pa
 
 from semistream.joins.admission import fill
-from semistream.joins.contract import SemiStreamJoin
 from semistream.joins.output import JoinOutput
-from semistream.joins.scan_phase import Scan, Scanning, ScanParameters
+from semistream.joins.scan_phase import Scanning, ScanParameters
 from semistream.joins.spec import JoinSpec
 from semistream.joins.stream_buffer import StreamBuffer
-from semistream.joins.stream_table.by_chunk import ByChunk
 
 
-class Meshjoin(Scanning, SemiStreamJoin):
+class Meshjoin(Scanning):
     """The operator of MESHJOIN: many-to-many, without an index. M = b v_R + w N (v_ptr + f v_S)."""
 
-    h_s: ByChunk
-
     def __init__(self, spec: JoinSpec, parameters: ScanParameters):
-        super().__init__(spec.with_disk_buffer(parameters.disk_tuples), parameters)
-        self.scan = Scan(self.spec)
-        self.parts = (self.scan,)
-        self.h_s = ByChunk(self.layout, self.scan.chunks, self.scan.largest_w)
-        self.arena.reserve("disk buffer", self.master.partition_bytes)
+        super().__init__(spec, parameters)
         self._require(self.h_s.least_bytes, self.arena.free)
 
     def _take(self, batch: pa.RecordBatch, codes: np.ndarray) -> Iterator[JoinOutput]:

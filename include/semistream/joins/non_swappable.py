@@ -40,21 +40,21 @@ class Resident:
 
 
 class NonSwappablePart(Part):
-    """Master tuples that stay in memory, in ``places`` (d_N) places. Of a key it holds all master
+    """At most ``capacity`` (d_N) master tuples that stay in memory. Of a key it holds all master
     tuples or none.
 
     The tuples are loaded once: ``choose`` the keys, ``gather`` their tuples from each partition
     that may hold them, then ``complete``. Until then each key takes 9 bytes more. With unique keys
     the tuples lie in the order of the partitions, as in H_S. Before the choice, ``note`` collects
-    the keys of stream tuples in these places. tuples: how many can be found.
+    the keys of stream tuples in the memory of the key codes. tuples: how many can be found.
     """
 
     def __init__(self, spec: JoinSpec, arena: Arena, d_n: int):
-        self.spec, self.places = spec, min(d_n, spec.master.tuple_count)
-        self.size = int(self.places * resident_bytes(spec))
+        self.spec, self.capacity = spec, min(d_n, spec.master.tuple_count)
+        self.size = int(self.capacity * resident_bytes(spec))
         arena.reserve("non-swappable part", self.size)
-        self.store = TupleStore(spec.fetched_schema, self.places, min(self.size, MOST_HEAP))
-        self._codes, self._owner = mapped(self.places, np.int64), mapped(self.places, np.int32)
+        self.store = TupleStore(spec.fetched_schema, self.capacity, min(self.size, MOST_HEAP))
+        self._codes, self._owner = mapped(self.capacity, np.int64), mapped(self.capacity, np.int32)
         self.slot = 8 + 4 + self.store.width  # bytes of a tuple, its strings aside
         self.tuples = self._gathered = self._heap_at = self._noted = 0
         self.chosen = False
@@ -73,18 +73,18 @@ class NonSwappablePart(Part):
         return (Resident(self, part) for part in slices(self.tuples))
 
     def note(self, keys: np.ndarray) -> None:
-        """Record the keys of stream tuples, int64[n], in the order of arrival, as many as there are
-        places. Does nothing once keys are chosen."""
+        """Record the keys of stream tuples, int64[n], in the order of arrival, at most ``capacity``
+        in all. Does nothing once keys are chosen."""
         if not self.chosen:
-            end = min(self._noted + len(keys), self.places)
+            end = min(self._noted + len(keys), self.capacity)
             self._codes[self._noted : end] = keys[: end - self._noted]
             self._noted = end
 
     @property
     def noted_enough(self) -> bool:
-        """Whether keys are still to be chosen and as many stream tuples have come as there are
-        places."""
-        return not self.chosen and self._noted == self.places
+        """Whether keys are still to be chosen and at least ``capacity`` stream tuples have
+        come."""
+        return not self.chosen and self._noted == self.capacity
 
     def most_frequent(self) -> np.ndarray:
         """Return the noted keys, the most frequent first, int64[n]."""
@@ -95,8 +95,8 @@ class NonSwappablePart(Part):
 
     def choose(self, keys: np.ndarray) -> list[int]:
         """Choose the keys, int64[n], whose tuples are to be held. Return the numbers of the
-        partitions that may hold them. If keys can have several tuples, the first key's partitions
-        come first, as the tuples may not all fit."""
+        partitions that may hold these tuples: ascending if each key has one tuple, otherwise those
+        of the first key first, as the tuples may not all fit."""
         numbers: dict[int, None] = {}
         for part in slices(len(keys)):
             spans = self.spec.master.partitions_of(keys[part])
@@ -113,8 +113,8 @@ class NonSwappablePart(Part):
         self._add(partition, rows, owners[rows])
 
     def _add(self, partition: DiskPartition, rows: np.ndarray, owners: np.ndarray) -> None:
-        """Copy these rows of a partition, if they fit. owners: int64[rows], the place of each row's
-        key among the chosen keys."""
+        """Copy these rows of a partition, if they fit. owners: int64[rows], for each row the number
+        of its key among the chosen keys."""
         wanted = ~self._dropped[owners]
         rows, owners = rows[wanted], owners[wanted]
         if not len(rows):
@@ -122,7 +122,7 @@ class NonSwappablePart(Part):
         piece, first, last = partition.take(rows), self._gathered, self._gathered + len(rows)
         heap_end = self._heap_at + int(variable_bytes(piece).sum())
         if (
-            last > self.places
+            last > self.capacity
             or heap_end > len(self.store.heap)
             or last * self.slot + heap_end > self.size
         ):
@@ -134,7 +134,7 @@ class NonSwappablePart(Part):
         self._gathered = last
 
     def complete(self) -> None:
-        """Make the gathered tuples findable. Keys whose tuples did not all fit are dropped."""
+        """Let probes find the gathered tuples. Keys whose tuples did not all fit are dropped."""
         left = 0
         for part in slices(self._gathered):
             kept = part.start + np.flatnonzero(~self._dropped[self._owner[part]])

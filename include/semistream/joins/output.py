@@ -4,18 +4,17 @@ place."""
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from semistream.joins.spec import JoinSpec
 from semistream.joins.statistics import JoinStatistics
 from semistream.joins.stored_types import has_strings
 from semistream.joins.tuple_store import TupleStore
-from semistream.keys import canonical
+from semistream.keys import equal_keys
 
 NO_MATCH, NULL_KEY, UNPARSABLE = "no_match", "null_key", "unparsable"  # why a tuple is unmatched
 # the most rows of one batch of output, and about the most bytes
@@ -73,7 +72,8 @@ class Removed(NamedTuple):
 
 
 class RowSize:
-    """The bytes of a row of one schema, from its types and from the strings of the latest rows."""
+    """An estimate of the bytes of a row: from the types of its schema, and from the strings of the
+    latest rows."""
 
     def __init__(self, schema: pa.Schema):
         self._bytes, self._strings = float(TupleStore.slot_bytes(schema)), has_strings(schema)
@@ -100,6 +100,13 @@ class RowSize:
             last = min(first + self.rows, count)
             yield slice(first, last)
             first = last
+
+    def cut_pairs(self, pairs: Iterable[tuple[np.ndarray, np.ndarray]]) -> Pairs:
+        """Split pairs of row numbers, each (int64[n], int64[n]), into portions that give at most
+        ``rows`` rows."""
+        for one, other in pairs:
+            for part in self.cut(len(one)):
+                yield one[part], other[part]
 
 
 class Output:
@@ -137,15 +144,18 @@ class Output:
         return JoinOutput(joined, self._nothing[1])
 
     def cut(self, pairs: Pairs) -> Pairs:
-        """Yield the pairs in portions whose joined rows take at most about OUTPUT_BYTES."""
-        for master, stream in pairs:
-            for part in self._pair.cut(len(stream)):
-                yield master[part], stream[part]
+        """Split pairs into portions whose joined rows take about OUTPUT_BYTES at most."""
+        return self._pair.cut_pairs(pairs)
 
     def unmatched(self, stream: list[pa.Array], reason: str) -> Iterator[JoinOutput]:
         """Yield batches of stream tuples that leave at once, without a match."""
         self._left_at_once(len(stream[0]))
         yield from self._rejected(stream, reason)
+
+    def absent(self, batch: pa.RecordBatch, rows: np.ndarray) -> Iterator[JoinOutput]:
+        """Yield these rows of a batch, int64[n], as unmatched: R is known to lack their keys."""
+        if len(rows):
+            yield from self.unmatched(batch.take(pa.array(rows)).columns, NO_MATCH)
 
     def _rejected(self, stream: list[pa.Array], reason: str) -> Iterator[JoinOutput]:
         """Yield batches of stream tuples that have no match."""
@@ -157,6 +167,8 @@ class Output:
             )
 
     def _unmatched(self, stream: list[pa.Array], reason: str) -> JoinOutput:
+        """Make one batch of unmatched tuples, and of their outer rows in a left join, and count
+        them. stream: the stream columns; reason: why the tuples are unmatched."""
         count, stats = len(stream[0]), self.statistics
         stats.unmatched += count
         stats.rejected[reason] = stats.rejected.get(reason, 0) + count
@@ -183,11 +195,9 @@ class Output:
         keys = self.spec.keys
         if keys.exact:
             return stream, master, tuples
-        same = np.ones(len(stream[0]), bool)
-        for s, m, kind in zip(keys.stream, keys.master, keys.types, strict=True):
-            left = canonical(stream[self.spec.stream.get_field_index(s)], kind)
-            right = canonical(master[self.spec.fetched.index(m)], kind)
-            same &= pc.equal(left, right).to_numpy(zero_copy_only=False)
+        left = (stream[self.spec.stream.get_field_index(c)] for c in keys.stream)
+        right = (master[self.spec.fetched.index(c)] for c in keys.master)
+        same = equal_keys(keys.canonical(left), keys.canonical(right))
         if same.all():
             return stream, master, tuples
         keep = pa.array(same)
@@ -207,8 +217,8 @@ class Output:
                 yield self.joined(stream, master)
 
     def finish(self, h_s: StreamTuples, removed: Removed) -> Iterator[JoinOutput]:
-        """Account for tuples that have left H_S. Those without a match are output as unmatched, as
-        all of R that they could match was read."""
+        """Account for tuples that have left H_S, and output those without a match as unmatched: all
+        of R that could match them has been read."""
         stats = self.statistics
         stats.processed_seconds += removed.seconds
         if removed.timed:
@@ -241,8 +251,8 @@ class Output:
 
 
 def portions(counts: np.ndarray, most: int = OUTPUT_ROWS) -> Iterator[tuple[int, int, int]]:
-    """Yield cuts of counts as (first, last, sum). The sum is at most `most`, unless the cut is a
-    single element."""
+    """Cut an array of counts into portions. Yield (first, last, sum of counts[first:last]) for
+    each. A sum is at most `most`, unless the portion is a single element."""
     ends = np.cumsum(counts, dtype=np.int64)
     first, done = 0, 0
     while first < len(counts) and done < ends[-1]:
@@ -251,3 +261,13 @@ def portions(counts: np.ndarray, most: int = OUTPUT_ROWS) -> Iterator[tuple[int,
         if total:
             yield first, last, total
         first, done = last, int(ends[last - 1])
+
+
+def pairs_of(counts: np.ndarray, fill: Callable[..., None], *arrays: Any) -> Pairs:
+    """Yield the matches of master tuples, a portion at a time. counts: int32[n], the matches of
+    each of n rows; fill: a kernel that gets a portion's first and last row, the arrays, and two
+    arrays int64[matches] that it fills."""
+    for first, last, total in portions(counts):
+        rows, tuples = np.empty(total, np.int64), np.empty(total, np.int64)
+        fill(first, last, *arrays, rows, tuples)
+        yield rows, tuples

@@ -31,8 +31,8 @@ class PagedStore(TupleStore):
         slots: np.ndarray,
         at: np.ndarray,
     ) -> np.ndarray:
-        """Copy values into pages. at: int64[n], the address for each owner's next value, which is
-        advanced."""
+        """Copy values into pages. at: int64[n], the address of each owner's next value, which moves
+        on."""
         kernels.put_paged(
             *values,
             rows,

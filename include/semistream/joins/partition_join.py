@@ -40,57 +40,35 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pydantic import Field
 
 from semistream.joins.admission import fill
-from semistream.joins.block_cache import FADE, BlockCache
-from semistream.joins.contract import SemiStreamJoin
-from semistream.joins.index_phase import Indexed, IndexReader
+from semistream.joins.block_cache import FADE, BlockCache, BlockCacheParameters
+from semistream.joins.index_phase import Indexed
 from semistream.joins.output import JoinOutput
 from semistream.joins.spec import JoinSpec
 from semistream.joins.state_file import JoinState, State
 from semistream.joins.stream_probing import steps
 from semistream.joins.stream_table.by_partition import ByPartition
 from semistream.joins.stream_table.snapshots import Snapshots
-from semistream.settings import Settings
 
 CHOICES = 8  # how often per pass over R the partitions to cache are chosen
 
 
-class PartitionJoinParameters(Settings):
-    disk_tuples: int = Field(
-        0, ge=0, description="d, master tuples of a partition; 0: chosen from M by the cost model"
-    )
-    cache_share: float = Field(
-        0.5,
-        ge=0,
-        le=0.9,
-        description="Share of the memory beside the disk buffer that holds partitions",
-    )
-
-
-class PartitionJoin(Indexed, SemiStreamJoin):
+class PartitionJoin(Indexed):
     """The operator of the partition-based join: many-to-many, with an index. M = disk buffer +
     partitions in memory and their counters + waiting area."""
 
     h_s: ByPartition
 
-    def __init__(self, spec: JoinSpec, parameters: PartitionJoinParameters):
-        super().__init__(spec.with_disk_buffer(parameters.disk_tuples), parameters)
-        self.arena.reserve("disk buffer", self.master.partition_bytes)
-        self.blocks = BlockCache(self.spec, self.arena, parameters.cache_share)
-        self.index = IndexReader(self.spec)
+    def __init__(self, spec: JoinSpec, parameters: BlockCacheParameters):
+        super().__init__(spec, parameters)
+        self.blocks = self.held = BlockCache(self.spec, self.arena, parameters.cache_share)
         self.parts = (self.blocks, self.index)
         self.h_s = ByPartition(self.layout, max(self.master.partition_count, 1))
         self.snapshots = Snapshots(self.h_s)
         self._chosen = 0.0  # passes over R at the last choice of partitions
         self._oldest_first = False
         self._require(self.h_s.least_bytes, self.arena.free)
-
-    @property
-    def cached(self) -> int:
-        """Master tuples of the partitions in memory."""
-        return self.blocks.cache.tuples
 
     def _take(self, batch: pa.RecordBatch, codes: np.ndarray) -> Iterator[JoinOutput]:
         arrived = time.perf_counter()
@@ -118,7 +96,8 @@ class PartitionJoin(Indexed, SemiStreamJoin):
             self._choose()
 
     def _next(self) -> tuple[int, int]:
-        """Return the partition to read, and the one that will probably be read after it."""
+        """Return the numbers of the partition to read, and of the one that will probably be read
+        next."""
         waiting = self.h_s.waiting
         second, first = np.argpartition(waiting, -2)[-2:] if len(waiting) > 1 else (0, 0)
         if self._oldest_first:
@@ -153,6 +132,8 @@ class PartitionJoin(Indexed, SemiStreamJoin):
         return self.index.values() | self.snapshots.values()
 
     def _restore(self, state: JoinState, *changes: JoinState) -> None:
+        """Restore the partitions in memory, and the waiting tuples from a whole snapshot and the
+        changes after it."""
         states = [state, *changes]
         tables, values = states[-1].tables, states[-1].values
         for part in self.parts:

@@ -28,15 +28,15 @@ import pyarrow as pa
 from pydantic import Field
 
 from semistream.joins.admission import fill
-from semistream.joins.contract import SemiStreamJoin
 from semistream.joins.output import JoinOutput
-from semistream.joins.scan_phase import Scan, Scanning, ScanParameters
+from semistream.joins.scan_phase import Scanning, ScanParameters
 from semistream.joins.spec import JoinSpec
 from semistream.joins.stream_buffer import StreamBuffer
-from semistream.joins.stream_table.by_chunk import ByChunk
 
 
 class RMeshjoinParameters(ScanParameters):
+    """The parameters of R-MESHJOIN."""
+
     slices: int = Field(
         4,
         ge=1,
@@ -45,18 +45,12 @@ class RMeshjoinParameters(ScanParameters):
     )
 
 
-class RMeshjoin(Scanning, SemiStreamJoin):
+class RMeshjoin(Scanning):
     """The operator of R-MESHJOIN: many-to-many, without an index. M = b v_R + w N q (v_ptr + f
     v_S)."""
 
-    h_s: ByChunk
-
     def __init__(self, spec: JoinSpec, parameters: RMeshjoinParameters):
-        super().__init__(spec.with_disk_buffer(parameters.disk_tuples), parameters)
-        self.scan = Scan(self.spec, parameters.slices)
-        self.parts = (self.scan,)
-        self.h_s = ByChunk(self.layout, self.scan.chunks, self.scan.largest_w)
-        self.arena.reserve("disk buffer", self.master.partition_bytes)
+        super().__init__(spec, parameters, parameters.slices)
         self._require(self.h_s.least_bytes, self.arena.free)
 
     def _take(self, batch: pa.RecordBatch, codes: np.ndarray) -> Iterator[JoinOutput]:

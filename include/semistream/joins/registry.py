@@ -42,7 +42,7 @@ class Algorithm(Entry):
 
     package = "semistream.joins"
     needs_index: bool = False  # reads the partition of a given key
-    own: bool = False  # ours, from no paper
+    published: bool = True  # False: ours, from no paper
     # reaches its rate after one pass over R, and again when the keys drift; other caches need many
     # passes to fill
     warms_up_fast: bool = False
@@ -129,7 +129,7 @@ REGISTRY: dict[str, Algorithm] = {
             "ssij",
             "SSIJ",
             "ssij.Ssij",
-            "ssij.SsijParameters",
+            "block_cache.BlockCacheParameters",
             "Bornea, Deligiannakis, Kotidis, Vassalos: Semi-Streamed Index "
             "Join for Near-Real Time Execution of ETL Transformations (2011)",
             needs_index=True,
@@ -138,7 +138,7 @@ REGISTRY: dict[str, Algorithm] = {
             "partition-join",
             "Partition-based join",
             "partition_join.PartitionJoin",
-            "partition_join.PartitionJoinParameters",
+            "block_cache.BlockCacheParameters",
             "Chakraborty, Singh: A Partition-based Approach to Support Streaming Updates over "
             "Persistent Data in an Active Data Warehouse (2009)",
             needs_index=True,
@@ -150,7 +150,7 @@ REGISTRY: dict[str, Algorithm] = {
             "elevatorjoin.ElevatorjoinParameters",
             "our own",
             needs_index=True,
-            own=True,
+            published=False,
             warms_up_fast=True,
         ),
     )

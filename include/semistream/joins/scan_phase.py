@@ -9,9 +9,11 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
+from semistream.joins.contract import SemiStreamJoin
 from semistream.joins.disk_partition import DiskPartition
 from semistream.joins.spec import JoinSpec
 from semistream.joins.state_file import Part
+from semistream.joins.stream_table.by_chunk import ByChunk
 from semistream.settings import Settings
 
 # Orders of magnitude, in seconds: the fixed cost of an iteration; the cost of a disk tuple; that of
@@ -113,10 +115,17 @@ class Scan(Part):
         self.position, self.cycles = (values["disk buffer"][n] for n in ("position", "cycles"))
 
 
-class Scanning:
-    """What all joins with a `Scan` have in common."""
+class Scanning(SemiStreamJoin):
+    """A join that scans R. It holds its waiting tuples by chunk. slices: q, see `Scan`."""
 
-    scan: Scan
+    h_s: ByChunk
+
+    def __init__(self, spec: JoinSpec, parameters: ScanParameters, slices: int = 1):
+        super().__init__(spec.with_disk_buffer(parameters.disk_tuples), parameters)
+        self.arena.reserve("disk buffer", self.master.partition_bytes)
+        self.scan = Scan(self.spec, slices)
+        self.parts = (self.scan,)
+        self.h_s = ByChunk(self.layout, self.scan.chunks, self.scan.largest_w)
 
     @property
     def passes(self) -> float:

@@ -21,15 +21,16 @@ def slices(n: int) -> Iterator[slice]:
 
 
 def per_tuple(frequencies: np.ndarray, tuples: np.ndarray) -> np.ndarray:
-    """Return the frequencies per tuple, float64[n]. A join value without tuples counts as one with
+    """Return the frequencies per tuple, float64[n]. A join value without tuples counts as having
     one."""
     return frequencies / np.maximum(tuples, 1)
 
 
 def most_frequent(n: int, numbers_of: Numbers, tuples: int, size: float) -> np.ndarray:
-    """Return which of n join values have the highest frequencies per tuple, bool[n], as many as fit
-    into so many tuples and bytes. Of equals the first are chosen. numbers_of: a function that
-    returns the numbers of a portion; it is called at most three times per portion."""
+    """Return which of n join values are chosen, bool[n]: those with the highest frequencies per
+    tuple, as many as fit into `tuples` tuples and `size` bytes. Of equally frequent values the
+    first ones are chosen. numbers_of: a function that returns the numbers of a portion; it is
+    called at most three times for each portion."""
     room, cut = np.array([[tuples], [size]], float), 0  # cut: the rank of the first without room
     if n <= FEW:
         rank, needs = _ranked(*numbers_of(slice(0, n)))
@@ -65,8 +66,8 @@ def most_frequent(n: int, numbers_of: Numbers, tuples: int, size: float) -> np.n
 def _ranked(
     frequencies: np.ndarray, tuples: np.ndarray, size: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return (ranks, needs). ranks: int64[n], of 32 bits, in the order of the frequencies per
-    tuple; needs: int64[2, n], tuples and bytes."""
+    """Return (ranks, needs). ranks: int64[n], 32-bit numbers in the order of the frequencies per
+    tuple; needs: int64[2, n], the tuples and the bytes of each value."""
     return (
         per_tuple(frequencies, tuples).astype(np.float32).view(np.uint32).astype(np.int64),
         np.array([tuples, size], np.int64),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from semistream.errors import ConfigError
@@ -40,6 +41,19 @@ class JoinSpec:
     @cached_property
     def fetched_schema(self) -> pa.Schema:
         return stored_schema(pa.schema([self.master.schema.field(c) for c in self.fetched]))
+
+    @property
+    def one_tuple(self) -> bool:
+        """Whether each key code has one master tuple at most."""
+        return self.master.unique and self.keys.exact
+
+    def in_one_partition(self, codes: np.ndarray) -> np.ndarray:
+        """Return which key codes, int64[n], have all their master tuples in one disk partition,
+        bool[n]."""
+        if self.one_tuple:
+            return np.ones(len(codes), bool)
+        spans = self.master.partitions_of(codes)
+        return spans[:, 1] - spans[:, 0] <= 1
 
     def identity(self) -> dict[str, Any]:
         """Return the settings in which a saved state and the operator that restores it must

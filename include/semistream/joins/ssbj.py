@@ -46,32 +46,25 @@ import pyarrow as pa
 from pydantic import Field
 
 from semistream.joins.admission import enter, join_long
-from semistream.joins.contract import SemiStreamJoin
 from semistream.joins.key_table import KeyTable, count_by
 from semistream.joins.master_cache import MasterCache, cached_bytes
 from semistream.joins.output import JoinOutput
-from semistream.joins.scan_phase import Scan, Scanning, Slice
+from semistream.joins.scan_phase import Scanning, ScanParameters, Slice
 from semistream.joins.spec import JoinSpec
 from semistream.joins.state_file import JoinState, State
-from semistream.joins.stored_types import has_strings
 from semistream.joins.stream_buffer import StreamBuffer
 from semistream.joins.stream_probing import probe, steps
-from semistream.joins.stream_table.by_chunk import ByChunk
-from semistream.settings import Settings
 
 INCREMENTING, SWITCHING, PHASE_OUT = 1, 2, 0  # rc mod 3
 EVICTION_CYCLES = 10
-CANDIDATE_BYTES = 8 + 4 + 4 + 4 + 6  # key, s_count, |H_S|, staged tuples, 1.5 places in the table
+CANDIDATE_BYTES = 8 + 4 + 4 + 4 + 6  # key, s_count, |H_S|, staged tuples, 1.5 slots of the table
 CANDIDATE_SHARE, LEAST_CANDIDATES = 50, 64  # candidates take a fiftieth of M; there are at least 64
 LEAST_H_S = 0.05  # least share of H_S in the memory that H_S and H_R share
 
 
-class SsbjParameters(Settings):
-    disk_tuples: int = Field(
-        0,
-        ge=0,
-        description="b, master tuples read per iteration; 0: chosen from M by the cost model",
-    )
+class SsbjParameters(ScanParameters):
+    """The parameters of SSBJ."""
+
     switching_factor: float = Field(
         1.0, gt=0, description="sf, hysteresis of the cache inequality; 1 is the paper's optimum"
     )
@@ -106,7 +99,7 @@ class Candidates:
         return cls(np.zeros(0, np.int64))
 
 
-class Ssbj(Scanning, SemiStreamJoin):
+class Ssbj(Scanning):
     """The operator of SSBJ: many-to-many, without an index. M = (b + h_R f) v_R + w_S (R_t / b)(v_P
     + f v_S), Eq. 1.
 
@@ -114,41 +107,22 @@ class Ssbj(Scanning, SemiStreamJoin):
     the cache inequality gives it, H_S the rest.
     """
 
-    h_s: ByChunk
     parameters: SsbjParameters
 
     def __init__(self, spec: JoinSpec, parameters: SsbjParameters):
-        super().__init__(spec.with_disk_buffer(parameters.disk_tuples), parameters)
-        self.scan = Scan(self.spec)
-        self.parts = (self.scan,)
-        self.h_s = ByChunk(self.layout, self.scan.chunks, self.scan.largest_w)
+        super().__init__(spec, parameters)
         self.rc = 2
         self.candidates = Candidates.none()
         self.planned = 0  # bytes that H_R will get when the switching cycle begins
         # a restored switching buffer is complete before its cycle ends
         self.staged_all = False
-        self.arena.reserve("disk buffer", self.master.partition_bytes)
         self.most_candidates = most_candidates(self.arena.budget)
         self.arena.reserve("candidates", self.most_candidates * CANDIDATE_BYTES)
         self.pool = self.arena.free  # bytes that H_S and H_R share
         self._require(2 * self.h_s.least_bytes, self.pool)
-        self.v_r, schema = cached_bytes(self.spec), self.spec.fetched_schema
-        most = (
-            int(min(self.pool // MasterCache.bytes_per_tuple(schema, 0), self.master.tuple_count))
-            + 1
-        )
-        self.h_r = MasterCache(
-            schema,
-            most,
-            self.pool // MasterCache.ENTRY + 1,
-            self.pool if has_strings(schema) else 0,
-        )
+        self.v_r = cached_bytes(self.spec)
+        self.h_r = self.held = MasterCache.within(self.spec, self.pool)
         self.arena.reserve("H_R", 0)
-
-    @property
-    def cached(self) -> int:
-        """Master tuples in H_R."""
-        return self.h_r.tuples
 
     # The outer loop
 
@@ -161,7 +135,7 @@ class Ssbj(Scanning, SemiStreamJoin):
             yield from self.iterate()
 
     def _add(self, buffer: StreamBuffer) -> Iterator[JoinOutput]:
-        """ADD the misses to H_S and Q. Run an iteration whenever w_S have entered."""
+        """ADD the misses to H_S and Q, and run an iteration whenever w_S tuples have entered."""
         h_s = self.h_s
         while len(buffer):
             wanted = self.w_s - h_s.open_count
@@ -281,8 +255,8 @@ class Ssbj(Scanning, SemiStreamJoin):
 
     @property
     def w_s(self) -> int:
-        """Stream tuples per iteration that enter H_S: as many as fill it in one R-cycle, without
-        the memory that H_R will take from it."""
+        """The number of stream tuples per iteration that enter H_S: as many as fill it in one
+        R-cycle, without the memory that H_R will take from it."""
         return self.h_s.w(int(self._h_s_limit / self.h_s.tuple_bytes))
 
     @property
@@ -311,8 +285,8 @@ class Ssbj(Scanning, SemiStreamJoin):
         return max(self.pool - self.h_r.used - self._least_h_s, 0)
 
     def _limit_h_s(self, size: int) -> bool:
-        """Shrink H_S to this size. Return whether it shrank so far; it does not while its tuples
-        need more."""
+        """Shrink H_S to at most this size, in bytes. Return whether it is so small now; it is not
+        while its tuples need more."""
         return self.h_s.size <= size or self._resize(size) <= size
 
     def _grow(self) -> bool:
@@ -349,6 +323,8 @@ class Ssbj(Scanning, SemiStreamJoin):
         }, {**values, "rc": self.rc, "planned": self.planned, "sizes": sizes}
 
     def _restore(self, state: JoinState, *changes: JoinState) -> None:
+        """Restore the waiting tuples. Fetch the tuples of H_R from R and, in a switching cycle, all
+        tuples of the chosen candidates, so that these need not be collected again."""
         if "waiting" not in state.tables:
             return
         values, tables = state.values, state.tables

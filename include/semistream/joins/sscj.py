@@ -34,10 +34,9 @@ import numpy as np
 import pyarrow as pa
 
 from semistream.joins.admission import fill
-from semistream.joins.contract import SemiStreamJoin
 from semistream.joins.frequency_detection import FrequencyParameters, FrequentTuples
-from semistream.joins.index_phase import Indexed, IndexParameters, IndexReader
-from semistream.joins.output import NO_MATCH, JoinOutput
+from semistream.joins.index_phase import Indexed, IndexParameters
+from semistream.joins.output import JoinOutput
 from semistream.joins.spec import JoinSpec
 from semistream.joins.stream_buffer import StreamBuffer
 from semistream.joins.stream_probing import probe, steps
@@ -48,36 +47,25 @@ class SscjParameters(FrequencyParameters, IndexParameters):
     """The parameters of SSCJ."""
 
 
-class Sscj(Indexed, SemiStreamJoin):
+class Sscj(Indexed):
     """The operator of SSCJ: many-to-many, with an index. M = d v_R + h_R v_R + 8 h_R + alpha [..] +
     (1 - alpha) [..], where [..] is the rest, Eq. 1."""
 
     h_s: ByKey
 
     def __init__(self, spec: JoinSpec, parameters: SscjParameters):
-        super().__init__(spec.with_disk_buffer(parameters.disk_tuples), parameters)
-        self.arena.reserve("disk buffer", self.master.partition_bytes)
-        self.h_r = FrequentTuples(
-            self.spec, self.arena, parameters.cache_tuples, parameters.threshold
-        )
-        self.index = IndexReader(self.spec)
+        super().__init__(spec, parameters)
+        self.h_r = self.held = FrequentTuples(self.spec, self.arena, parameters)
         self.parts = (self.h_r, self.index)
         self.h_s = ByKey(self.layout, self.master.partition_count)
         self._require(self.h_s.least_bytes, self.arena.free)
-
-    @property
-    def cached(self) -> int:
-        """Master tuples in H_R."""
-        return self.h_r.cache.tuples
 
     def _take(self, batch: pa.RecordBatch, codes: np.ndarray) -> Iterator[JoinOutput]:
         arrived, h_s = time.perf_counter(), self.h_s
         for tuples, keys in steps(batch, codes, h_s.capacity):  # the stream-probing phase
             misses = yield from probe(self.h_r.cache, tuples, keys, self.output)
             buffer = StreamBuffer(self.layout, tuples, keys, misses, arrived)
-            absent = buffer.look_up(self.master)
-            if len(absent):
-                yield from self.output.unmatched(tuples.take(pa.array(absent)).columns, NO_MATCH)
+            yield from self.output.absent(tuples, buffer.look_up(self.master))
             # ADD them to H_S and Q, until H_S is full
             while (yield from fill(h_s, buffer, self.output)):
                 yield from self.iterate()

@@ -40,52 +40,30 @@ from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
-from pydantic import Field
 
 from semistream.joins.admission import fill
-from semistream.joins.block_cache import FADE, BlockCache
-from semistream.joins.contract import SemiStreamJoin
-from semistream.joins.index_phase import Indexed, IndexReader
+from semistream.joins.block_cache import FADE, BlockCache, BlockCacheParameters
+from semistream.joins.index_phase import Indexed
 from semistream.joins.output import JoinOutput
 from semistream.joins.spec import JoinSpec
 from semistream.joins.stream_probing import steps
 from semistream.joins.stream_table.by_key import ByKey, Span
-from semistream.settings import Settings
 
 FREED = 1 / 8  # share of the stream buffer that one plan frees
 
 
-class SsijParameters(Settings):
-    disk_tuples: int = Field(
-        0, ge=0, description="d, master tuples of a block; 0: chosen from M by the cost model"
-    )
-    cache_share: float = Field(
-        0.5,
-        ge=0,
-        le=0.9,
-        description="Share of the memory beside the disk buffer that caches blocks",
-    )
-
-
-class Ssij(Indexed, SemiStreamJoin):
+class Ssij(Indexed):
     """The operator of SSIJ: many-to-many, with an index. M = disk buffer + block cache and counters
     + stream buffer."""
 
     h_s: ByKey
 
-    def __init__(self, spec: JoinSpec, parameters: SsijParameters):
-        super().__init__(spec.with_disk_buffer(parameters.disk_tuples), parameters)
-        self.arena.reserve("disk buffer", self.master.partition_bytes)
-        self.blocks = BlockCache(self.spec, self.arena, parameters.cache_share)
-        self.index = IndexReader(self.spec)
+    def __init__(self, spec: JoinSpec, parameters: BlockCacheParameters):
+        super().__init__(spec, parameters)
+        self.blocks = self.held = BlockCache(self.spec, self.arena, parameters.cache_share)
         self.parts = (self.blocks, self.index)
         self.h_s = ByKey(self.layout, self.master.partition_count)
         self._require(self.h_s.least_bytes, self.arena.free)
-
-    @property
-    def cached(self) -> int:
-        """Master tuples in the block cache."""
-        return self.blocks.cache.tuples
 
     def _take(self, batch: pa.RecordBatch, codes: np.ndarray) -> Iterator[JoinOutput]:
         arrived = time.perf_counter()

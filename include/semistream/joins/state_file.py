@@ -61,6 +61,21 @@ class JoinState:
     whole: bool = True
     linked: dict[str, Path] = field(default_factory=dict)
 
+    def check_identity(self, identity: dict[str, Any]) -> None:
+        """Check that an operator with this identity may continue from the state. Raises StateError
+        when the settings differ."""
+        saved = self.values.get("identity", {})
+        wrong = [
+            f"{k} is {saved.get(k)!r} there and {v!r} here"
+            for k, v in identity.items()
+            if saved.get(k) != v
+        ]
+        if wrong:
+            raise StateError(
+                f"the saved state is of another join: {'; '.join(wrong)}. Go on with "
+                "the former settings until the join is drained, then change them."
+            )
+
     def held(self) -> JoinState:
         """Return a copy in which readers are replaced by tables."""
         return replace(
@@ -123,6 +138,8 @@ class JoinState:
 
     @classmethod
     def _read(cls, path: Path, last: bool = True) -> JoinState:
+        """Read one state file. last: whether its linked files are needed. Raises StateError if the
+        file, or a linked one, is damaged or missing."""
         foot, data = _foot(path)
         at, tables = len(HEADER), {}
         for name, length, check in foot["tables"]:
@@ -145,8 +162,8 @@ class JoinState:
 
 
 def link(file: Path, to: Path) -> None:
-    """Create another name for an immutable file, or a copy if the file system cannot link. The file
-    is on disk completely afterwards. Does nothing if the name exists."""
+    """Link an immutable file under another name, or copy it if the file system cannot link. The
+    file is flushed to disk. Does nothing if the name exists."""
     if to.exists():
         return
     temporary = to.with_name(f".{to.name}.{uuid.uuid4().hex}")
@@ -160,7 +177,8 @@ def link(file: Path, to: Path) -> None:
 
 
 def _foot(path: str | Path) -> tuple[dict[str, Any], pa.Buffer]:
-    """Return the description at the end of a state's file, and the file's content."""
+    """Return (the description at the end of a state's file, the content of the file). Raises
+    StateError for a file that is damaged, or of another format."""
     try:
         with pa.memory_map(str(path)) as file:
             data = file.read_buffer()

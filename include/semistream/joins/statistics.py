@@ -90,7 +90,8 @@ class PaperTimes:
         self._unmatched -= tuples
 
     def resume(self, unmatched: int) -> None:
-        """Start with the tuples of a restored state that have no match so far."""
+        """Start with the tuples of a restored state that have had no match so far. unmatched: their
+        number."""
         self._unmatched = unmatched
 
     @property

@@ -10,6 +10,7 @@ from semistream.errors import ConfigError
 
 
 def is_variable(kind: pa.DataType) -> bool:
+    """Return whether values of this type have no fixed width: strings and binaries."""
     return kind in (pa.string(), pa.binary())
 
 
@@ -37,6 +38,8 @@ def stored_type(name: str, kind: pa.DataType) -> pa.DataType:
 
 
 def stored_schema(schema: pa.Schema) -> pa.Schema:
+    """Return the schema with each column in the type in which it is held. Raises ConfigError for
+    nested and null columns."""
     return pa.schema([pa.field(f.name, stored_type(f.name, f.type)) for f in schema])
 
 
@@ -54,6 +57,7 @@ def as_stored(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def offsets_and_data(column: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    """Return (offsets int32[n + 1], data uint8[bytes]) of a string or binary array of length n."""
     if not len(column):
         return np.zeros(1, np.int32), np.zeros(1, np.uint8)
     _, offsets, data = column.buffers()

@@ -4,6 +4,7 @@ which H_S holds a tuple."""
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -59,6 +60,15 @@ class StreamLayout:
         if not self.has_strings or not sample.num_rows:
             return 0.0
         return float(variable_bytes(self.batch(sample)).mean()) + 1
+
+
+def pieces(
+    batch: pa.RecordBatch, codes: np.ndarray, rows: int
+) -> Iterator[tuple[pa.RecordBatch, np.ndarray]]:
+    """Split a batch into pieces of at most `rows` rows, and yield (tuples, key codes int64[n]) for
+    each."""
+    for first in range(0, len(codes), rows):
+        yield batch.slice(first, rows), codes[first : first + rows]
 
 
 class StreamBuffer:

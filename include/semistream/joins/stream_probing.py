@@ -10,7 +10,8 @@ import pyarrow as pa
 
 from semistream.joins.master_cache import MasterCache
 from semistream.joins.master_cache_kernels import UNKNOWN
-from semistream.joins.output import NO_MATCH, JoinOutput, Output
+from semistream.joins.output import JoinOutput, Output
+from semistream.joins.stream_buffer import pieces
 
 PROBE_ROWS, LEAST_PROBED = 65_536, 1024  # stream tuples per step, at most and at least
 
@@ -18,10 +19,9 @@ PROBE_ROWS, LEAST_PROBED = 65_536, 1024  # stream tuples per step, at most and a
 def steps(
     batch: pa.RecordBatch, codes: np.ndarray, h_s: float
 ) -> Iterator[tuple[pa.RecordBatch, np.ndarray]]:
-    """Split a batch into steps, and yield (tuples, key codes int64[n]) for each step."""
-    step = step_rows(h_s)
-    for first in range(0, len(codes), step):
-        yield batch.slice(first, step), codes[first : first + step]
+    """Split a batch into steps, and yield (tuples, key codes int64[n]) for each step. h_s: tuples
+    that H_S holds."""
+    return pieces(batch, codes, step_rows(h_s))
 
 
 def step_rows(h_s: float) -> int:
@@ -53,6 +53,5 @@ def probe(
     output.statistics.paper_times.answer(hits)
     output.matched_at_once(int(matched.sum()))
     absent = np.flatnonzero((firsts != UNKNOWN) & ~matched)
-    if len(absent):
-        yield from output.unmatched(batch.take(pa.array(absent)).columns, NO_MATCH)
+    yield from output.absent(batch, absent)
     return np.flatnonzero(firsts == UNKNOWN)

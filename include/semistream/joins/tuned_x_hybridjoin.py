@@ -20,6 +20,8 @@ from semistream.joins.x_hybridjoin import XHybridjoin, XHybridjoinParameters
 
 
 class TunedXHybridjoinParameters(XHybridjoinParameters):
+    """The parameters of Tuned X-HYBRIDJOIN."""
+
     disk_tuples: int = Field(
         0,
         ge=0,

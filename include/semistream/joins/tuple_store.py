@@ -71,8 +71,8 @@ def rows_in(schema: pa.Schema, size: int, strings: float = 0.0) -> int:
 
 
 class Incoming:
-    """A record batch whose rows are put into a store a few at a time. Its columns are prepared
-    once."""
+    """A record batch whose rows are put into a store, a few at a time. Its columns are prepared
+    once for all of them."""
 
     def __init__(self, batch: pa.RecordBatch):
         self._batch = batch
@@ -213,9 +213,11 @@ class TupleStore:
 
     def close_gaps(self, slots: Sequence[np.ndarray], at: int) -> int:
         """Move the variable-length values of these slots down to heap[at:], in the order of their
-        addresses. Return the new end. slots: integers[n], an array for each such column.
+        addresses, so that no gaps are left between them. Return the new end of the heap. slots:
+        integers[n], an array for each column of variable length.
 
-        The heap is closed one part after the other, as that takes little memory.
+        The gaps of one part of the heap are closed after those of another, as that takes little
+        memory.
         """
         columns = list(zip(self.variable, slots, strict=True))
         end = max(kernels.last(x.starts, s) for x, s in columns) + 1
@@ -227,14 +229,14 @@ class TupleStore:
             ends = np.cumsum(counts)
             slot, start, length = np.empty((3, ends[-1]), np.uint32)
             parts = [slice(b - n, b) for n, b in zip(counts, ends, strict=True)]
-            for (x, s), own in zip(columns, parts, strict=True):
+            for (x, s), part in zip(columns, parts, strict=True):
                 kernels.within(
-                    x.starts, x.lengths, s, low, low + step, slot[own], start[own], length[own]
+                    x.starts, x.lengths, s, low, low + step, slot[part], start[part], length[part]
                 )
             order = kernels.by_address(start, low, step)
-            at = kernels.close(start, length, order, self.heap, at)
-            for (x, _), own in zip(columns, parts, strict=True):
-                x.starts[slot[own]] = start[own]
+            at = kernels.slide(start, length, self.heap, order, at)
+            for (x, _), part in zip(columns, parts, strict=True):
+                x.starts[slot[part]] = start[part]
         return at
 
     @property

@@ -167,7 +167,7 @@ def readdress(starts, lengths, slots, moved, shift):
 def slide(starts, lengths, heap, slots, at):
     """Move the values of slots, whose addresses ascend, down to heap[at:]. Return the end.
 
-    in      lengths uint32[slots], slots int64[n]
+    in      lengths uint32[slots], slots integers[n]
     in/out  starts uint32[slots], heap uint8[capacity]
     """
     for i in range(len(slots)):
@@ -246,23 +246,6 @@ def by_address(start, low, step):
             j -= 1
         order[j] = moved
     return order
-
-
-@njit(cache=True)
-def close(start, length, order, heap, at):
-    """Move values down to heap[at:] in the given order, in which their addresses ascend. Return the
-    end.
-
-    in      length uint32[n], order uint32[n]
-    in/out  start uint32[n], their addresses; heap uint8[capacity]
-    """
-    for i in order:
-        a = start[i]
-        start[i] = at
-        for j in range(a, a + length[i]):
-            heap[at] = heap[j]
-            at += 1
-    return at
 
 
 @njit(cache=True)

@@ -43,21 +43,24 @@ class Waits(Counter[int]):
 
 
 class MicroBatches(list[float]):
-    """When the micro-batches began that may have brought what waits, on time.perf_counter, in
-    order. Empty where nobody tells: then a tuple waits from its entry into H_S."""
+    """The start times of the micro-batches that may have brought the waiting tuples, on
+    time.perf_counter, in ascending order. The list is empty if the caller reports no micro-batches;
+    the wait of a tuple then begins with its entry into H_S."""
 
     def of(self, entered: float) -> float:
-        """Return when the micro-batch began in which a tuple entered H_S."""
+        """Return the start of the micro-batch in which a tuple entered H_S. entered: the time of
+        its entry."""
         number = self._number(entered)
         return min(self[number - 1], entered) if number else entered
 
     def forget(self, oldest: float) -> None:
-        """Drop the micro-batches before the one that brought the oldest waiting tuple. oldest: when
-        that tuple entered."""
+        """Drop the micro-batches before the one that brought the oldest waiting tuple. oldest: the
+        time at which that tuple entered H_S."""
         del self[: max(self._number(oldest) - 1, 0)]
 
     def _number(self, entered: float) -> int:
-        """Count those that had begun; an entry is known to LEAST."""
+        """Return how many micro-batches had begun when a tuple entered H_S. The time of its entry
+        is known to LEAST seconds."""
         return bisect_right(self, entered + LEAST)
 
 

@@ -32,7 +32,7 @@ from xxhash import xxh3_64_intdigest
 from semistream.durable import replacing
 from semistream.errors import ConfigError
 from semistream.joins.disk_partition import expand
-from semistream.joins.key_table import TABLE_BYTES, build, find, places
+from semistream.joins.key_table import TABLE_BYTES, build, find, table_size
 from semistream.joins.output import Pairs, portions
 from semistream.joins.spec import JoinSpec
 from semistream.joins.stored_types import as_stored, is_variable, stored_type
@@ -242,7 +242,7 @@ class _Codes:
 
 
 def _table(keys: np.ndarray) -> np.ndarray:
-    table = np.empty(places(len(keys)), np.int64)
+    table = np.empty(table_size(len(keys)), np.int64)
     build(table, keys)
     return table
 

@@ -21,9 +21,8 @@ Deviations, and why:
   The iterations that follow read the partitions of the most frequent keys, and keep these keys'
   tuples for good.
 - Under a bound on waiting H_S may never fill. So the keys are also chosen when the bound makes the
-  join read R, once as many stream tuples have come as the non-swappable part has places. The sample
-  is then the waiting tuples, or, if these are fewer, the first d_N tuples that came; their keys
-  were noted in the places.
+  join read R, once d_N stream tuples have come. The sample is then the waiting tuples, or, if these
+  are fewer, the first d_N tuples that came; their keys were noted in the non-swappable part.
 - So d_N = l v_P / v_R counts tuples, not whole pages, and the non-swappable part holds all master
   tuples of a key or none (many-to-many; the paper assumes unique master keys).
 - The paper's section 3 takes the oldest key out of Q before both parts are probed; its section 5.2
@@ -43,17 +42,17 @@ import pyarrow as pa
 from pydantic import Field
 
 from semistream.joins.admission import fill
-from semistream.joins.contract import SemiStreamJoin
-from semistream.joins.index_phase import Indexed, IndexReader
+from semistream.joins.index_phase import Indexed, IndexParameters
 from semistream.joins.non_swappable import NonSwappablePart
-from semistream.joins.output import NO_MATCH, JoinOutput
+from semistream.joins.output import JoinOutput
 from semistream.joins.spec import JoinSpec
-from semistream.joins.stream_buffer import StreamBuffer
+from semistream.joins.stream_buffer import StreamBuffer, pieces
 from semistream.joins.stream_table.by_key import APPEND_ROWS, EVERYWHERE, ByKey, Span
-from semistream.settings import Settings
 
 
-class XHybridjoinParameters(Settings):
+class XHybridjoinParameters(IndexParameters):
+    """The parameters of X-HYBRIDJOIN."""
+
     disk_tuples: int = Field(
         0,
         ge=0,
@@ -61,7 +60,7 @@ class XHybridjoinParameters(Settings):
     )
 
 
-class XHybridjoin(Indexed, SemiStreamJoin):
+class XHybridjoin(Indexed):
     """The operator of X-HYBRIDJOIN: many-to-many, with an index; l = k. M = 2 k v_P + alpha [M - 2
     k v_P] + (1 - alpha)[M - 2 k v_P], Eq. 1."""
 
@@ -69,35 +68,25 @@ class XHybridjoin(Indexed, SemiStreamJoin):
 
     def __init__(self, spec: JoinSpec, parameters: XHybridjoinParameters, d_n: int | None = None):
         """Open the join. d_n: d_N, if it differs from d_S (Tuned X-HYBRIDJOIN)."""
-        super().__init__(spec.with_disk_buffer(parameters.disk_tuples), parameters)
-        self.index = IndexReader(self.spec)
+        super().__init__(spec, parameters, "swappable part")
         self.h_s = ByKey(self.layout, self.master.partition_count)
-        self.arena.reserve("swappable part", self.master.partition_bytes)
-        self.non_swappable = NonSwappablePart(
+        self.non_swappable = self.held = NonSwappablePart(
             self.spec, self.arena, self.master.partition_tuples if d_n is None else d_n
         )
         self.parts = (self.index, self.non_swappable)
         self._require(self.h_s.least_bytes, self.arena.free)
 
-    @property
-    def cached(self) -> int:
-        """Master tuples in the non-swappable part."""
-        return self.non_swappable.tuples
-
     def _take(self, batch: pa.RecordBatch, codes: np.ndarray) -> Iterator[JoinOutput]:
-        for first in range(0, len(codes), APPEND_ROWS):
-            tuples = batch.slice(first, APPEND_ROWS)
-            buffer = StreamBuffer(self.layout, tuples, codes[first : first + APPEND_ROWS])
-            absent = buffer.look_up(self.master)
-            if len(absent):
-                yield from self.output.unmatched(tuples.take(pa.array(absent)).columns, NO_MATCH)
+        for tuples, keys in pieces(batch, codes, APPEND_ROWS):
+            buffer = StreamBuffer(self.layout, tuples, keys)
+            yield from self.output.absent(tuples, buffer.look_up(self.master))
             self.non_swappable.note(buffer.codes[buffer.rows])
             # READ stream tuples until H_S is full
             while (yield from fill(self.h_s, buffer, self.output)):
                 if self.non_swappable.chosen:
                     yield from self.iterate()
                 else:
-                    yield from self._load(self.h_s.most_frequent(self.non_swappable.places))
+                    yield from self._load(self.h_s.most_frequent(self.non_swappable.capacity))
 
     def _load(self, keys: np.ndarray) -> Iterator[JoinOutput]:
         """LOAD the tuples of these keys, the most frequent first, into the non-swappable part. Each
@@ -129,8 +118,10 @@ class XHybridjoin(Indexed, SemiStreamJoin):
     def _swap(
         self, span: Span, following: Span, load: bool = False
     ) -> Generator[JoinOutput, None, tuple[int, int]]:
-        """READ the span into the swappable part and join it. load: also LOAD from it into the
-        non-swappable part. Return (stream tuples finished, disk tuples read)."""
+        """READ the partitions of the span into the swappable part, join them, and remove the tuples
+        that waited for them. following: the partitions to read ahead; load: also LOAD tuples from
+        these partitions into the non-swappable part. Return (stream tuples finished, disk tuples
+        read)."""
         h_s, read = self.h_s, 0
         for partition in self.index.read(span, following):
             found = h_s.find(partition.codes, partition.firsts(span), span)
@@ -147,5 +138,5 @@ class XHybridjoin(Indexed, SemiStreamJoin):
         if not part.noted_enough:
             return self.iterate()
         return self._load(
-            h_s.most_frequent(part.places) if h_s.live >= part.places else part.most_frequent()
+            h_s.most_frequent(part.capacity) if h_s.live >= part.capacity else part.most_frequent()
         )

@@ -109,6 +109,7 @@ class BucketWriter:
             return self._close()
 
     def _close(self) -> BucketInfo:
+        """Write the remaining rows and the zone map, and give both files their names."""
         if self._held_rows:
             self._write_pages(1)
         self._payload.close()

@@ -51,6 +51,8 @@ class BucketInfo:
 
 @dataclass(frozen=True)
 class Manifest:
+    """The description of one version of a snapshot."""
+
     name: str
     version: str
     schema: pa.Schema

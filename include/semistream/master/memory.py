@@ -42,6 +42,7 @@ class MemoryRelation(MasterRelation):
         self._cut(partition_tuples)
 
     def _cut(self, tuples: int) -> None:
+        """Cut R into partitions of this many tuples."""
         self.partition_tuples = max(1, tuples)
         self.partition_count = -(-self.tuple_count // self.partition_tuples)
         self.partition_bytes = (
@@ -54,11 +55,11 @@ class MemoryRelation(MasterRelation):
             )
             + 8 * self.partition_tuples
         )
-        places = (self._order // self.partition_tuples).astype(np.int32)
+        numbers = (self._order // self.partition_tuples).astype(np.int32)
         self._ranges = np.zeros((len(self._distinct), 2), np.int32)
         if self.tuple_count:
-            self._ranges[:, 0] = np.minimum.reduceat(places, self._firsts)
-            self._ranges[:, 1] = np.maximum.reduceat(places, self._firsts) + 1
+            self._ranges[:, 0] = np.minimum.reduceat(numbers, self._firsts)
+            self._ranges[:, 1] = np.maximum.reduceat(numbers, self._firsts) + 1
 
     def with_partition(self, tuples: int) -> MemoryRelation:
         other = copy.copy(self)

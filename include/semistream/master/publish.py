@@ -140,6 +140,7 @@ class Publication:
         }
 
     def _forget_old_versions(self) -> None:
+        """Delete all but the newest versions, except those that an app still holds."""
         versions = sorted(p for p in self.root.glob("v[0-9]*") if p.is_dir())
         pinned = self._pinned()
         for old in versions[: -self.keep]:

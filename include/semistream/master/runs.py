@@ -112,6 +112,7 @@ class Runs(AbstractContextManager["Runs"]):
                     self._write({bucket: part})
 
     def _write(self, parts: dict[int, pa.RecordBatch]) -> None:
+        """Append rows, by bucket, to the files of their buckets."""
         with naming(self._directory.parent):
             for bucket, part in parts.items():
                 if bucket not in self._files:

@@ -164,6 +164,8 @@ class SnapshotRelation(MasterRelation):
     def _some_columns(
         self, bucket: int, first: int, last: int, columns: list[str]
     ) -> list[pa.RecordBatch]:
+        """Read columns of neighbouring pages one by one, and compare each with its checksum. Raises
+        StateError if one is damaged."""
         reader, sums = self._reader(bucket, tuple(columns))
         try:
             pages = [reader.get_batch(i).select(columns) for i in range(first, last)]
@@ -218,6 +220,8 @@ class SnapshotRelation(MasterRelation):
     # ---- pages and partitions
 
     def _read_zones(self, owned: list[BucketInfo]) -> None:
+        """Read the zone maps of these buckets, and compute where each page lies. Raises StateError
+        if one is damaged or missing."""
         p = self.manifest.page_tuples
         zones, rows, pages = [], [], [0]
         for b in owned:
@@ -325,6 +329,8 @@ class SnapshotRelation(MasterRelation):
         return ahead.result() if ahead else self._read(bucket, suffix, length, offset)
 
     def _read(self, bucket: int, suffix: str, length: int, offset: int) -> pa.Buffer:
+        """Read bytes of a bucket's file, past the page cache if reads are direct. suffix: codes or
+        arrow. Raises StateError if the file lacks them."""
         if (bucket, suffix) not in self._files:
             path = bucket_file(self.directory, bucket, suffix)
             try:

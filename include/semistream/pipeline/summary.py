@@ -204,8 +204,9 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
                     f"{summary['reasons'][reason]:,}",
                 )
             for name, of in summary["inputs"].items():
-                unmatched_now = of_run.get(name, {}).get("unmatched", 0)
-                table.add_row(f"  {name}", f"{unmatched_now:,}", f"{of['unmatched']:,}")
+                if of["unmatched"]:
+                    unmatched_now = of_run.get(name, {}).get("unmatched", 0)
+                    table.add_row(f"  {name}", f"{unmatched_now:,}", f"{of['unmatched']:,}")
     for column, count in sorted(run.get("nulled", {}).items()):
         table.add_row(f"  NULL, not a number: {column}", f"{count:,}", "")
     if summary["rejected_master"]:

@@ -47,7 +47,7 @@ class PublishSettings(Publishing):
     """The settings of the publishing app."""
 
     job: str = Field(
-        description="Job whose dimensions are published (tpch, nycflights13 or the "
+        description="Job whose dimensions are published (tpch, nycflights13, tpcds or the "
         "path of a YAML file), or a dimension, by its name or its file's "
         "path"
     )

@@ -30,6 +30,8 @@ COSTS_FILE = "costs.yaml"  # under SEMISTREAM_HOME
 
 @dataclass(frozen=True)
 class Choice:
+    """The algorithm and the sizes that the cost models have chosen."""
+
     algorithm: str
     parameters: dict[str, Any]
     reason: str  # for the ledger: one line
@@ -142,13 +144,13 @@ def _reason(
     not its rate."""
     others, bounded = [p for p in ranking if p is not best][:3], math.isfinite(tuples)
     rates = bounded and bool(costs.measured)
-    told = (
+    summary = (
         f"about {_about(best.rate)} tuples/s inside the join"
         if rates
         else f"{what or 'the fastest'} by the cost models"
     )
     if bounded:
-        told += (
+        summary += (
             f", {best.cache_share:.0%} through the cache, over this run of about "
             f"{tuples:,.0f} tuples, expected"
         )
@@ -161,7 +163,7 @@ def _reason(
         for p in others
     )
     return (
-        f"{best.algorithm}: {told} with M = {memory:,} bytes over {master.tuple_count:,} "
+        f"{best.algorithm}: {summary} with M = {memory:,} bytes over {master.tuple_count:,} "
         f"master tuples; keys {frequencies.name}"
         + (f"; next {behind}" if behind else "")
         + f"; costs of {costs.machine}"

@@ -78,9 +78,9 @@ class AgmsSketch(Sketch):
 
     def _update(self, codes: np.ndarray, weights: np.ndarray) -> None:
         # updates cost more than sorting
-        codes, places = np.unique(codes, return_inverse=True)
+        codes, which = np.unique(codes, return_inverse=True)
         totals = np.zeros(len(codes), np.int64)
-        np.add.at(totals, places, weights)
+        np.add.at(totals, which, weights)
         _add(self._points(codes), totals, self._signs, self.counters)
 
 

@@ -4,14 +4,13 @@ from semistream.stream_joins.base import Propagated, StreamJoinOutput, StreamStr
 from semistream.stream_joins.events import Component, Event, Monitor, Registry
 from semistream.stream_joins.pjoin import PJoin
 from semistream.stream_joins.registry import REGISTRY, open_stream_join
-from semistream.stream_joins.spec import LEFT, RIGHT, SIDES, Within, stream_join_spec
+from semistream.stream_joins.spec import LEFT, RIGHT, Within, stream_join_spec
 from semistream.stream_joins.xjoin import XJoin
 
 __all__ = [
     "LEFT",
     "REGISTRY",
     "RIGHT",
-    "SIDES",
     "Component",
     "Event",
     "Monitor",

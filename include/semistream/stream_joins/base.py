@@ -13,16 +13,19 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from semistream.errors import ConfigError, StateError
-from semistream.joins.output import OUTPUT_ROWS, RowSize
+from semistream.errors import ConfigError
+from semistream.job import SIDES
+from semistream.joins.output import RowSize
 from semistream.joins.state_file import JoinState
 from semistream.joins.statistics import timed
 from semistream.joins.stored_types import as_stored, variable_bytes
+from semistream.keys import equal_keys
 from semistream.stream_joins import kernels
+from semistream.stream_joins.disk import RunBlock
 from semistream.stream_joins.disk_join import Leftover
 from semistream.stream_joins.events import Event, Monitor, Registry
 from semistream.stream_joins.kernels import MATCHED
-from semistream.stream_joins.spec import JOIN_TYPES, SIDES, StreamJoinSpec, equal_keys
+from semistream.stream_joins.spec import JOIN_TYPES, StreamJoinSpec
 from semistream.stream_joins.state import State
 
 # why a tuple is unmatched
@@ -186,17 +189,7 @@ class StreamStreamJoin(ABC):
         """Restore the state of an operator into this new one, which must have been opened with the
         same settings. states: a whole snapshot, then the changes after it, in order. Raises
         StateError if the settings differ."""
-        mine, theirs = self.spec.identity(), states[0].values.get("identity", {})
-        wrong = [
-            f"{k} is {theirs.get(k)!r} there and {v!r} here"
-            for k, v in mine.items()
-            if theirs.get(k) != v
-        ]
-        if wrong:
-            raise StateError(
-                f"the saved state is of another join: {'; '.join(wrong)}. Go on with "
-                "the former settings."
-            )
+        states[0].check_identity(self.spec.identity())
         self._restore(states)
         self.state.restore(*states)
         self._restored()
@@ -239,6 +232,8 @@ class StreamStreamJoin(ABC):
     # Edges
 
     def _process(self, side: int, chunk: pa.RecordBatch) -> Iterator[StreamJoinOutput]:
+        """Join a chunk of a side: output tuples without a key, then take in the others piece by
+        piece."""
         batch = as_stored(chunk, self.spec.schemas[side])
         codes, valid = self.spec.codes(side, batch)
         self.stats.sides[side].rows_read += batch.num_rows
@@ -264,6 +259,7 @@ class StreamStreamJoin(ABC):
             yield from getattr(self, component.value)()
 
     def _account(self, seconds: float = 0.0) -> None:
+        """Update the statistics after a step. seconds: the time that the step took."""
         state, s = self.state, self.stats
         s.seconds += seconds
         state.account()
@@ -308,25 +304,27 @@ class StreamStreamJoin(ABC):
     def _join_piece(
         self, side: int, batch: pa.RecordBatch, codes: np.ndarray, keep: np.ndarray
     ) -> Iterator[StreamJoinOutput]:
+        """Join a piece of new tuples that fits into memory with the other stream's memory portion,
+        store the tuples with keep[i], bool[n], and drop the others. codes: int64[n]."""
         state, n = self.state, len(codes)
-        own, other = state.memory[side], state.memory[1 - side]
+        log, other = state.memory[side], state.memory[1 - side]
         state.directory.grow(n)
-        found, ats, slot = np.empty(n, np.int32), state.tick(n) + np.arange(n), own.end
+        found, ats, slot = np.empty(n, np.int32), state.tick(n) + np.arange(n), log.end
         state.directory.used += kernels.join_and_insert(
             codes,
             keep.view(np.uint8),
             side,
             state.directory.t64,
             state.directory.t32,
-            own.code,
-            own.same,
+            log.code,
+            log.same,
             slot,
             found,
         )
         kept = np.flatnonzero(keep)
-        own.store_rows(batch, kept, ats[kept])
+        log.store_rows(batch, kept, ats[kept])
         matched = np.zeros(n, np.uint8)
-        for rows, slots in self._cut(other.pairs(found)):
+        for rows, slots in self._pair.cut_pairs(other.pairs(found)):
             mine = [c.take(pa.array(rows)) for c in batch.columns]
             theirs = other.columns(slots)
             pair = (mine, theirs) if side == 0 else (theirs, mine)
@@ -336,7 +334,7 @@ class StreamStreamJoin(ABC):
             matched[rows] = MATCHED
             other.match(slots)
             yield self._joined(pair)
-        own.flags[slot : own.end] |= matched[kept]
+        log.flags[slot : log.end] |= matched[kept]
         if len(kept) < n:
             yield from self._drop(side, batch, codes, ats, matched, np.flatnonzero(~keep))
 
@@ -403,32 +401,26 @@ class StreamStreamJoin(ABC):
             yield from self._leftover(left)
 
     def _leftover(self, left: Leftover) -> Iterator[StreamJoinOutput]:
-        for part in self._cut([left.rows]):
+        """Join the pairs that a disk join found, and mark both tuples of each as matched."""
+        for part in self._pair.cut_pairs([left.rows]):
             columns = tuple(b.columns(r) for b, r in zip(left.blocks, part, strict=True))
             pair, equal = self._equal(columns)  # type: ignore[arg-type]
             for blocks, rows in zip(left.blocks, part, strict=True):
                 blocks.match(rows if equal is None else rows[equal])
             yield self._joined(pair)
 
-    def _cut(
-        self, pairs: Iterable[tuple[np.ndarray, np.ndarray]]
-    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Split pairs of row numbers into portions, each of which gives one batch of joined rows.
-        pairs: (int64[n], int64[n])."""
-        for one, other in pairs:
-            for part in self._pair.cut(len(one)):
-                yield one[part], other[part]
-
     # The end of the streams
 
     def _drain(self) -> Iterator[StreamJoinOutput]:
+        """Finish all tuples: move what is in memory to disk if that is needed, join each hash
+        bucket, and output the tuples that had no partner."""
         while self.state.end():
             yield from self.state_relocation()
         on_disk = self.state.disk[0].tuples + self.state.disk[1].tuples
         for bucket in map(int, np.flatnonzero(on_disk)):
             yield from self.finish_bucket(bucket)
             for side, disk in enumerate(self.state.disk):
-                yield from self._leave_disk(side, bucket, lambda block: block.live)
+                yield from self._leave_disk(side, bucket, lambda _block, live: live)
                 disk.clear(bucket)
         for side, log in enumerate(self.state.memory):
             yield from self._leave(side, log.slots())
@@ -443,23 +435,20 @@ class StreamStreamJoin(ABC):
         self._left(side, log.pid[slots])
         lone = slots[log.flags[slots] & MATCHED == 0]
         self.stats.sides[side].matched += len(slots) - len(lone)
-        first = 0
-        while first < len(lone):
-            last = first + min(OUTPUT_ROWS, self._lost[side].rows)
-            yield from self._unmatched(side, log.columns(lone[first:last]), NO_PARTNER)
-            first = last
+        for part in self._lost[side].cut(len(lone)):
+            yield from self._unmatched(side, log.columns(lone[part]), NO_PARTNER)
         log.remove(slots)
 
     def _leave_disk(
-        self, side: int, bucket: int, which: Callable[[Any], np.ndarray]
+        self, side: int, bucket: int, which: Callable[[RunBlock, np.ndarray], np.ndarray]
     ) -> Iterator[StreamJoinOutput]:
         """Remove tuples from the disk portion of a hash bucket, and output those that had no
-        partner as unmatched. which: returns the live rows of a block to remove, int64[k]. If all of
-        them had a partner, only the marks are read."""
+        partner as unmatched. which: returns those of a block's live rows, int64[n], that leave. If
+        all of them had a partner, only the marks are read."""
         disk, lone, count = self.state.disk[side], self.state.empty_blocks(), 0
         numbers = list[np.ndarray]()
         for block in disk.blocks(bucket):
-            rows = which(block)
+            rows = which(block, block.live)
             alone = rows[block.flags[rows] & MATCHED == 0]
             self._left(side, block.pid[rows])
             self.stats.sides[side].matched += len(rows) - len(alone)
@@ -469,7 +458,7 @@ class StreamStreamJoin(ABC):
                 disk.read += block.bytes
                 numbers.append(alone + lone.add(block))
                 count += len(alone)
-            if count >= min(OUTPUT_ROWS, self._lost[side].rows):
+            if count >= self._lost[side].rows:
                 yield from self._unmatched(side, lone.columns(np.concatenate(numbers)), NO_PARTNER)
                 lone, numbers, count = self.state.empty_blocks(), [], 0
         if count:
@@ -505,6 +494,8 @@ class StreamStreamJoin(ABC):
     def _unmatched(
         self, side: int, columns: Sequence[pa.Array], reason: str
     ) -> Iterator[StreamJoinOutput]:
+        """Yield batches of unmatched tuples, with their outer rows in an outer join, and count
+        them. columns: the side's columns; reason: why the tuples are unmatched."""
         counts = self.stats.sides[side].unmatched
         for part in self._lost[side].cut(len(columns[0])):
             count, joined = part.stop - part.start, None

@@ -74,6 +74,9 @@ class RunBlock:
         at = pa.array(rows)
         return [c.take(at) for c in self.batch.columns[:-2]]
 
+    def column(self, name: str, rows: np.ndarray) -> pa.Array:
+        return self.batch.column(name).take(pa.array(rows))
+
     def match(self, rows: np.ndarray) -> None:
         self.flags[rows] |= MATCHED
         self._run.changed = True

@@ -74,6 +74,8 @@ class Blocks:
 
     @staticmethod
     def _columns(blocks: Sequence[Block], rows: np.ndarray) -> list[pa.Array]:
+        """Return the columns of rows of neighbouring blocks, given by their numbers among these
+        blocks, int64[n]."""
         batches = [block.batch for block in blocks if isinstance(block, RunBlock)]
         if len(batches) < 2:
             return blocks[0].columns(rows)
@@ -169,6 +171,7 @@ class HeldTuples:
         return self.h32[which, 6].astype(np.int64)
 
     def columns(self, which: np.ndarray) -> list[pa.Array]:
+        """Return the columns of held tuples, given by their numbers, int64[n]."""
         return self._blocks.columns(self._numbers(which))
 
     def match(self, which: np.ndarray) -> None:
@@ -183,8 +186,9 @@ class Leftover(NamedTuple):
 
     @classmethod
     def of(cls, side: int, held: HeldTuples, blocks: Blocks, pairs: np.ndarray) -> Leftover:
-        """Return pairs in the order (left, right). held: tuples of this side; pairs: int64[2, n],
-        row numbers of held tuples and of the other side's."""
+        """Return the pairs in the order (left, right). held: tuples of the side `side`; blocks:
+        those of the other side; pairs: int64[2, n], the numbers of held tuples and of rows of the
+        blocks."""
         if side == LEFT:
             return cls((held, blocks), (pairs[0], pairs[1]))
         return cls((blocks, held), (pairs[1], pairs[0]))

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 
 class Event(enum.Enum):
+    """The events of section 3.6, by the paper's names."""
+
     STREAM_EMPTY = "StreamEmpty"  # both streams have run out of tuples
     PURGE_THRESHOLD_REACH = "PurgeThresholdReach"  # enough punctuations since the last purge
     STATE_FULL = "StateFull"  # the memory portion has reached M
@@ -69,6 +71,7 @@ Condition = Callable[[Monitor], bool]
 
 
 def always(_monitor: Monitor) -> bool:
+    """Return True: the condition of a component that runs at every event."""
     return True
 
 
@@ -76,7 +79,7 @@ class Registry:
     """A table from events to conditions and ordered components. Entries may be set at run time."""
 
     def __init__(self, entries: Mapping[Event, Sequence[Component]] | None = None) -> None:
-        """Set the components of events, which run whatever the monitor shows."""
+        """Set the components of events. They run without a further condition."""
         self._entries: dict[Event, tuple[Sequence[Component], Condition]] = {
             event: (components, always) for event, components in (entries or {}).items()
         }

@@ -305,18 +305,6 @@ def match(flags, slots):
 
 
 @njit(cache=True)
-def add_at(counts, index, by):
-    """Add `by` to counts[index[i]] for each index that is not negative.
-
-    in      index integers[n]
-    in/out  counts int64[m]
-    """
-    for i in range(len(index)):
-        if index[i] >= 0:
-            counts[index[i]] += by
-
-
-@njit(cache=True)
 def hold(code, ats, flags, dts, i, number, h64, h32, n):
     """Add a block's live rows, from row i on, to the n tuples that a disk join holds, as far as
     they fit. Return (tuples, row) to continue from. number: number of row 0.

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
+from semistream.compiled import filled
 from semistream.joins.arena import mapped, release
 from semistream.joins.output import OUTPUT_ROWS
 from semistream.joins.stored_types import as_stored
@@ -51,7 +52,7 @@ class Directory:
         return self.used + count <= LOAD * self.size
 
     def growth(self, count: int, live: int) -> int:
-        """Return the bytes that are needed temporarily to make room for `count` codes more than the
+        """Return the bytes that are needed temporarily to make room for `count` codes besides the
         live ones."""
         return 0 if self.fits(count) else self._wanted(count, live) * self.POSITION
 
@@ -75,8 +76,8 @@ class Directory:
 
     def clear(self, buckets: np.ndarray) -> bool:
         """Remove the tuples of the hash buckets with buckets[side, bucket], uint8[2, BUCKETS], and
-        codes without tuples. Return whether the table has been replaced by a smaller one, as few
-        codes are left."""
+        the codes that have no tuples then. Return whether few codes were left, so that a smaller
+        table has replaced this one."""
         self.used = kernels.directory_clear(self.t64, self.t32, buckets)
         size = self._wanted(0, self.used)
         few = size < (self.size // 2 if self.used else self.size)
@@ -132,9 +133,8 @@ class TupleLog:
 
     def find(self, codes: np.ndarray) -> np.ndarray:
         """Return the newest slot of each code, or -1, int32[n]."""
-        found = np.empty(len(codes), np.int32)
-        kernels.find(codes, self.side, self.directory.t64, self.directory.t32, found)
-        return found
+        tables = self.directory.t64, self.directory.t32
+        return filled(kernels.find, len(codes), np.int32, codes, self.side, *tables)
 
     def pairs(self, found: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield (rows int64[k], slots int64[k]) in portions: each row i with each slot of the list
@@ -153,18 +153,15 @@ class TupleLog:
     def bucket_counts(self) -> np.ndarray:
         """Return the live tuples of each hash bucket, including the purge buffer,
         int64[BUCKETS]."""
-        counts = np.empty(BUCKETS, np.int64)
-        kernels.bucket_counts(self.code, self.flags, self.end, counts)
-        return counts
+        return filled(kernels.bucket_counts, BUCKETS, np.int64, self.code, self.flags, self.end)
 
     def of_buckets(self, buckets: np.ndarray, counts: np.ndarray) -> np.ndarray:
         """Return the slots of these hash buckets' live tuples, one bucket after the other,
         int32[n]. counts: number of live tuples of each bucket."""
         at = np.full(BUCKETS, -1)
         at[buckets] = np.cumsum(counts) - counts
-        out = np.empty(counts.sum(), np.int32)
-        kernels.bucket_slots(self.code, self.flags, self.end, at, out)
-        return out
+        tuples = self.code, self.flags, self.end
+        return filled(kernels.bucket_slots, counts.sum(), np.int32, *tuples, at)
 
     def columns(self, slots: np.ndarray) -> list[pa.Array]:
         return self.store.get(slots)

@@ -17,6 +17,7 @@ from pydantic import Field, model_validator
 from semistream.errors import ConfigError, NotEnoughMemory
 from semistream.joins.output import OUTPUT_ROWS
 from semistream.joins.state_file import JoinState
+from semistream.keys import equal_keys
 from semistream.stream_joins.base import (
     AGAINST_PUNCTUATION,
     Propagated,
@@ -26,13 +27,15 @@ from semistream.stream_joins.base import (
 from semistream.stream_joins.disk import RunBlock
 from semistream.stream_joins.events import Component, Event, Monitor, Registry
 from semistream.stream_joins.kernels import BUCKETS, BUFFERED, CHANGED, DEAD
+from semistream.stream_joins.memory import TupleLog
 from semistream.stream_joins.punctuation_set import Closed, PunctuationSet, forget_closed_by_both
 from semistream.stream_joins.punctuation_tables import NONE
 from semistream.stream_joins.punctuations import MOST, Keys, Punctuation, parse, values_of
-from semistream.stream_joins.spec import StreamJoinSpec, equal_keys
+from semistream.stream_joins.spec import StreamJoinSpec
 from semistream.stream_joins.state import FREED_SHARE
 from semistream.stream_joins.xjoin import XJoinParameters
 
+Tuples = TupleLog | RunBlock  # tuples of one stream, in memory or on disk
 NO_WATERMARK = int(np.iinfo(np.int64).min)
 PUNCTUATION_SHARE = 2  # part of M that punctuations may take
 # bytes of M per constant that is taken in at a time; least constants at a time
@@ -40,6 +43,9 @@ PIECE_SHARE, LEAST_PIECE = 2048, 64
 
 
 class PJoinParameters(XJoinParameters):
+    """The parameters of PJoin: those of XJoin, and the thresholds of purging, indexing and
+    propagation."""
+
     purge_threshold: int = Field(
         1, ge=0, description="Punctuations between two purges of the state; 1: eager purge"
     )
@@ -164,28 +170,25 @@ class PJoin(StreamStreamJoin):
     def _punctuate(
         self, side: int, punctuations: pa.RecordBatch | Iterable[Mapping[str, Any]]
     ) -> Iterator[StreamJoinOutput]:
-        own = self.punctuations[side]
         constants, others, times = parse(self.spec, side, punctuations)
         watermark = self._advanced(side, times)
-        constants, others = own.new(constants, others)
+        constants, others = self.punctuations[side].new(constants, others)
         advanced = watermark > self.watermarks[side]
         self.watermarks[side] = watermark
         most = max(self.spec.memory // PIECE_SHARE, LEAST_PIECE)
-        yield from self._take_in(
-            side, constants.take(np.arange(min(most, len(constants.codes)))), others, advanced
-        )
-        for first in range(most, len(constants.codes), most):
+        for first in range(0, max(len(constants.codes), 1), most):
             piece = constants.take(np.arange(first, min(first + most, len(constants.codes))))
-            yield from self._take_in(side, piece, [], False)
+            yield from self._take_in(side, piece, others, advanced)
+            others, advanced = [], False
 
     def _take_in(
         self, side: int, constants: Keys, others: list[Punctuation], advanced: bool
     ) -> Iterator[StreamJoinOutput]:
         """Add new punctuations to the set of a side, and raise the events that are due then.
         advanced: whether the watermark of the side has advanced too."""
-        own = self.punctuations[side]
-        yield from self._make_room(lambda: own.growth(constants, others))
-        own.add(constants, others)
+        mine = self.punctuations[side]
+        yield from self._make_room(lambda: mine.growth(constants, others))
+        mine.add(constants, others)
         self._account_punctuations()
         news = len(constants.codes) + len(others) + advanced
         self.stats.sides[side].punctuations += news
@@ -230,8 +233,8 @@ class PJoin(StreamStreamJoin):
             for component in (self.state_purge, self.index_build, self.propagation):
                 yield from component()
         while (before := least()) > self.spec.memory:
-            for side, own in enumerate(self.punctuations):
-                yield from self._free_up(own.forgetting)
+            for side, punctuations in enumerate(self.punctuations):
+                yield from self._free_up(punctuations.forgetting)
                 self._forget(side)
                 self._account_punctuations()
             if least() >= before:
@@ -248,10 +251,12 @@ class PJoin(StreamStreamJoin):
                 yield from self.state_relocation()
 
     def _forget(self, side: int) -> None:
-        own = self.punctuations[side]
-        now = np.arange(len(own.index["state"]) + 1, dtype=np.int32)
+        """Forget half of a side's constants. Each tuple that was counted for one of them gets the
+        pid of another punctuation that matches it, or none."""
+        punctuations = self.punctuations[side]
+        now = np.arange(len(punctuations.index["state"]) + 1, dtype=np.int32)
         now[-1] = NONE
-        pids, heirs = own.forget_half()
+        pids, heirs = punctuations.forget_half()
         now[pids] = heirs
         self.stats.sides[side].forgotten += len(pids)
         for run in chain(*self.state.disk[side].runs):
@@ -281,9 +286,10 @@ class PJoin(StreamStreamJoin):
     # State purge
 
     def state_purge(self) -> Iterator[StreamJoinOutput]:
-        """Remove tuples that match a punctuation of the opposite stream. Tuples on disk are removed
-        after a disk join. That runs once as many tuples have come since the last one as the bucket
-        has on disk, so that disk I/O is linear in the input."""
+        """Remove tuples that match a punctuation of the opposite stream. Those of a hash bucket on
+        disk are removed after a disk join of the bucket. That is run once as many tuples have come
+        since the last one as the bucket has on disk, so that the disk I/O is linear in the
+        input."""
         for side in (0, 1):
             opposite = self.punctuations[1 - side]
             slots = (
@@ -307,6 +313,8 @@ class PJoin(StreamStreamJoin):
         self.state.tidy()
 
     def _purge(self, side: int, slots: np.ndarray) -> Iterator[StreamJoinOutput]:
+        """Remove tuples in these slots, int64[n], of a side's memory portion. Tuples that may still
+        have partners on disk go to the purge buffer."""
         log = self.state.memory[side]
         wait = self.state.waits(side, log.code[slots], log.ats[slots])
         if wait.any():
@@ -316,17 +324,13 @@ class PJoin(StreamStreamJoin):
 
     def _every_finished(self, side: int) -> np.ndarray:
         """Return the slots of a memory portion, outside of the purge buffer, that no later tuple
-        can join. This takes a pass over the state, as propagated punctuations are known by their
-        values only."""
+        can join. This examines all tuples, and not only those of new punctuations: a punctuation
+        that was propagated before the purge can no longer be listed."""
         log = self.state.memory[side]
-        every, found = log.slots(DEAD | BUFFERED), [np.empty(0, np.int64)]
-        for first in range(0, len(every), OUTPUT_ROWS):
-            slots = every[first : first + OUTPUT_ROWS]
-            times = None
-            if within := self.spec.within:
-                times = within.times(log.column(within.columns[side], slots))
-            found.append(slots[self._finished(side, self._keys(side, slots), times)])
-        return np.concatenate(found)
+        every = log.slots(DEAD | BUFFERED)
+        parts = (every[first : first + OUTPUT_ROWS] for first in range(0, len(every), OUTPUT_ROWS))
+        found = [self._finished_rows(side, log, slots) for slots in parts]
+        return np.concatenate([every[:0], *found])
 
     def _matching(
         self, side: int, constants: Keys, others: list[Punctuation], times: bool = False
@@ -340,9 +344,8 @@ class PJoin(StreamStreamJoin):
         if len(constants.codes) and log.live:
             for rows, slots in log.pairs(log.find(constants.codes)):
                 if constants.values:
-                    slots = slots[
-                        equal_keys(self._keys(side, slots).values, constants.take(rows).values)
-                    ]
+                    keys = self._keys(side, log, slots)
+                    slots = slots[equal_keys(keys.values, constants.take(rows).values)]
                 found.append(slots)
         horizon = self._horizon(side) if times else NO_WATERMARK
         aged = horizon > self._purged_until[side]
@@ -354,7 +357,7 @@ class PJoin(StreamStreamJoin):
         for first in range(0, len(every), OUTPUT_ROWS):
             slots = every[first : first + OUTPUT_ROWS]
             if others:
-                keys = self._keys(side, slots)
+                keys = self._keys(side, log, slots)
                 values = keys.values or [values_of(keys.codes, self.spec.keys.types[0])]
                 for p in others:
                     wanted[slots[p.matches(values)]] = True
@@ -363,12 +366,12 @@ class PJoin(StreamStreamJoin):
                 wanted[slots[self.spec.within.times(column) <= horizon]] = True
         return np.flatnonzero(wanted)
 
-    def _keys(self, side: int, slots: np.ndarray) -> Keys:
-        log = self.state.memory[side]
+    def _keys(self, side: int, tuples: Tuples, rows: np.ndarray) -> Keys:
+        """Return the keys of a side's tuples in memory or on disk. rows: int64[n]."""
         if self.spec.keys.exact:
-            return Keys(log.code[slots], [])
-        columns = [log.column(c, slots) for c in self.spec.key_columns(side)]
-        return Keys(log.code[slots], self.spec.canonical(columns))
+            return Keys(tuples.code[rows], [])
+        columns = (tuples.column(c, rows) for c in self.spec.key_columns(side))
+        return Keys(tuples.code[rows], self.spec.keys.canonical(columns))
 
     def disk_join(self) -> Iterator[StreamJoinOutput]:
         yield from super().disk_join()
@@ -397,54 +400,48 @@ class PJoin(StreamStreamJoin):
                 self.stats.sides[side].purged += len(slots)
                 yield from self._leave(side, slots)
 
-    def _finished_rows(self, side: int, block: RunBlock) -> np.ndarray:
-        rows = block.live
-        return rows[self._finished(side, *self._keys_and_times(side, block, rows))]
-
-    def _keys_and_times(
-        self, side: int, block: RunBlock, rows: np.ndarray
-    ) -> tuple[Keys, np.ndarray | None]:
-        if self.spec.keys.exact and not self.spec.within:
-            return Keys(block.code[rows], []), None
-        columns = block.columns(rows)
-        keys = Keys(
-            block.code[rows], [] if self.spec.keys.exact else self.spec.key_values(side, columns)
-        )
-        return keys, self.spec.times(side, columns) if self.spec.within else None
+    def _finished_rows(self, side: int, tuples: Tuples, rows: np.ndarray) -> np.ndarray:
+        """Return which of these rows, int64[n], of a side's tuples no later tuple of the other
+        stream can join."""
+        within, times = self.spec.within, None
+        if within:
+            times = within.times(tuples.column(within.columns[side], rows))
+        return rows[self._finished(side, self._keys(side, tuples, rows), times)]
 
     # Punctuation index (section 3.5, Fig. 3)
 
     def index_build(self) -> Iterator[StreamJoinOutput]:
         """Build the punctuation index: assign to each tuple in memory the pid of the first new
         punctuation of its own stream that matches it, and count it there."""
-        for side, own in enumerate(self.punctuations):
-            if own.indexed == own.sequence:
+        for side, punctuations in enumerate(self.punctuations):
+            if punctuations.indexed == punctuations.sequence:
                 continue
             log = self.state.memory[side]
-            slots = self._matching(side, *own.since(own.indexed))
+            slots = self._matching(side, *punctuations.since(punctuations.indexed))
             buffered = (
                 np.flatnonzero(log.flags[: log.end] & (DEAD | BUFFERED) == BUFFERED)
                 if log.buffered
                 else slots[:0]
             )
-            slots = np.concatenate([slots, buffered])
-            slots = slots[log.pid[slots] == NONE]
-            pids = own.match(self._keys(side, slots))
-            log.assign(slots, pids)
-            own.count(pids, 1)
-            own.indexed = own.sequence
+            self._index(side, log, np.concatenate([slots, buffered]))
+            punctuations.indexed = punctuations.sequence
         yield from ()
 
     def _index_disk(self, side: int, bucket: int) -> None:
-        own, disk = self.punctuations[side], self.state.disk[side]
-        if disk.tuples[bucket] and self._levels[side][bucket] < own.sequence:
+        """Index a side's tuples of a hash bucket on disk by the punctuations that have come since
+        they were indexed last."""
+        disk, sequence = self.state.disk[side], self.punctuations[side].sequence
+        if disk.tuples[bucket] and self._levels[side][bucket] < sequence:
             for block in disk.blocks(bucket):
-                rows = block.live
-                rows = rows[block.pid[rows] == NONE]
-                pids = own.match(self._keys_and_times(side, block, rows)[0])
-                block.assign(rows, pids)
-                own.count(pids, 1)
-        self._levels[side][bucket] = own.sequence
+                self._index(side, block, block.live)
+        self._levels[side][bucket] = sequence
+
+    def _index(self, side: int, tuples: Tuples, rows: np.ndarray) -> None:
+        """Index the tuples in these rows, int64[n], that have no pid yet."""
+        rows = rows[tuples.pid[rows] == NONE]
+        pids = self.punctuations[side].match(self._keys(side, tuples, rows))
+        tuples.assign(rows, pids)
+        self.punctuations[side].count(pids, 1)
 
     def _left(self, side: int, pids: np.ndarray) -> None:
         self.punctuations[side].count(pids, -1)
@@ -460,18 +457,19 @@ class PJoin(StreamStreamJoin):
 
     def propagation(self) -> Iterator[StreamJoinOutput]:
         """Output and close each punctuation that no tuple of its own state matches (Theorem 1)."""
-        for side, own in enumerate(self.punctuations):
+        for side, mine in enumerate(self.punctuations):
             level = np.where(self.state.disk[side].tuples == 0, MOST, self._levels[side])
-            pids = own.propagable(level)
+            pids = mine.propagable(level)
             if len(pids):
-                yield from self._free_up(partial(own.closing, len(pids)))
-                closed = own.close(pids)
-                forget_closed_by_both(own, self.punctuations[1 - side], closed)
+                yield from self._free_up(partial(mine.closing, len(pids)))
+                closed = mine.close(pids)
+                forget_closed_by_both(mine, self.punctuations[1 - side], closed)
                 yield from self._propagate(side, closed)
         self.monitor.since_propagation, self.monitor.propagated_at = 0, self.clock()
         self._account_punctuations()
 
     def _propagate(self, side: int, closed: Closed) -> Iterator[StreamJoinOutput]:
+        """Output the punctuations of a side that have just been closed."""
         columns = self.spec.key_columns(side)
         count = len(closed.constants.codes) + len(closed.others)
         self.stats.sides[side].propagated += count
@@ -506,8 +504,8 @@ class PJoin(StreamStreamJoin):
 
     def _restore(self, states: Sequence[JoinState]) -> None:
         saved = states[-1].values["pjoin"]
-        for own, values in zip(self.punctuations, saved["punctuations"], strict=True):
-            own.restore([s.tables for s in states], values)
+        for punctuations, values in zip(self.punctuations, saved["punctuations"], strict=True):
+            punctuations.restore([s.tables for s in states], values)
         self.watermarks, self._purged_until = list(saved["watermarks"]), list(saved["purged_until"])
         self._levels = [np.array(one, np.int64) for one in saved["levels"]]
         self._news, self._joined_at = saved["news"], np.array(saved["joined_at"], np.int64)
@@ -515,9 +513,9 @@ class PJoin(StreamStreamJoin):
         self._account_punctuations()
 
     def _restored(self) -> None:
-        for side, own in enumerate(self.punctuations):
+        for side, punctuations in enumerate(self.punctuations):
             for pid, flags in self.state.marks(side):
-                own.count(pid[flags & DEAD == 0], 1)
+                punctuations.count(pid[flags & DEAD == 0], 1)
 
 
 def registry() -> Registry:

@@ -18,6 +18,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from semistream.compiled import filled
+from semistream.job import SIDES
+from semistream.joins.key_table import count_by
 from semistream.stream_joins import kernels
 from semistream.stream_joins.punctuation_tables import (
     CLOSED,
@@ -37,7 +40,7 @@ from semistream.stream_joins.punctuations import (
     exact_columns,
     values_of,
 )
-from semistream.stream_joins.spec import SIDES, StreamJoinSpec
+from semistream.stream_joins.spec import StreamJoinSpec
 
 ANY_BUCKET = -1
 # states of a pid; a hashed constant keeps its pid when it is closed
@@ -126,8 +129,8 @@ class PunctuationSet:
         )
 
     def closing(self, count: int) -> int:
-        """Return the most bytes that closing `count` punctuations takes: an interval and two
-        records of each pid."""
+        """Return the most bytes that closing `count` punctuations takes: an interval, and two
+        entries in lists of changes, for each."""
         return ((Intervals.ROW if self.exact else 0) + 8) * count
 
     @property
@@ -189,6 +192,8 @@ class PunctuationSet:
         return self._new_constants(constants), new
 
     def _new_constants(self, constants: Keys) -> Keys:
+        """Filter out the constants that match an earlier punctuation, and all but one of equal
+        ones."""
         if not len(constants.codes):
             return constants
         rows = np.flatnonzero(self.match(constants) == NONE)
@@ -255,8 +260,7 @@ class PunctuationSet:
         index = self.index
         index["count"][pids], index["arrived"][pids] = 0, arrived
         index["code"][pids], index["constant"][pids], index["state"][pids] = codes, constant, state
-        bucket = np.empty(len(pids), np.int32)
-        kernels.buckets(index["code"][pids], bucket)
+        bucket = filled(kernels.buckets, len(pids), np.int32, index["code"][pids])
         index["bucket"][pids] = np.where(constant, bucket, ANY_BUCKET)
 
     def _home(self, p: Punctuation) -> int | None:
@@ -265,6 +269,7 @@ class PunctuationSet:
         return columns[0] if len(columns) == 1 and columns[0] in self.intervals else None
 
     def _allocate(self, count: int) -> np.ndarray:
+        """Return `count` free pids, int32[count]. The index grows if it has too few."""
         short = count - len(self._free)
         if short > 0:
             old = len(self.index["state"])
@@ -281,13 +286,13 @@ class PunctuationSet:
             self.index[name][: min(size, len(column))] = column[:size]
 
     def _release(self, pids: np.ndarray) -> None:
-        """Free pids, which can then be given to other punctuations."""
+        """Free pids. They can be given to other punctuations afterwards."""
         self._note(self._gone, pids)
         self.index["state"][pids], self.index["count"][pids] = FREE, 0
         self._free = np.concatenate([self._free, pids.astype(np.int32)])
 
     def _note(self, what: list[np.ndarray], pids: np.ndarray) -> None:
-        """Append those pids that the last snapshot has to a list of changes."""
+        """Append to a list of changes those pids that the last snapshot has."""
         saved = pids[self.index["arrived"][pids] < self._saved_until]
         if len(saved):
             what.append(saved.astype(np.int32))
@@ -316,7 +321,7 @@ class PunctuationSet:
     def count(self, pids: np.ndarray, by: int) -> None:
         """Add `by` to the counts of punctuations. pids: int32[n], of tuples that entered the index
         or left the state; negative ones are ignored."""
-        kernels.add_at(self.index["count"], pids, by)
+        count_by(pids, self.index["count"], by)
 
     # Propagation
 
@@ -398,8 +403,8 @@ class PunctuationSet:
         self._release(pids)
 
     def forgetting(self) -> int:
-        """Return the most bytes that forgetting half of the constants takes: two records of each
-        pid."""
+        """Return the most bytes that forgetting half of the constants takes: two entries in lists
+        of changes for each pid."""
         return 4 * len(self.index["state"]) + 8
 
     def forget_half(self) -> tuple[np.ndarray, np.ndarray]:

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
+from semistream.keys import equal_keys
 from semistream.stream_joins import kernels
 from semistream.stream_joins.punctuations import Keys
-from semistream.stream_joins.spec import equal_keys
 
 NONE, CLOSED = -1, -2  # in the place of a pid
 
@@ -91,8 +91,8 @@ class Intervals:
         self.insert(*left, np.full(len(left[0]), CLOSED))
 
     def saved(self, changes: bool) -> tuple[np.ndarray, pa.Table]:
-        """Return (`low` of intervals that have gone since the last snapshot, new intervals).
-        Without `changes`, all intervals are new."""
+        """Return (`low` of the intervals that have gone since the last snapshot, a table of the new
+        intervals). Without `changes`, all intervals are new."""
         old, new = self._saved, (self.low, self.high, self.pid)
         self._saved = new
         came = _others(new, old) if changes else np.arange(len(self.low))
@@ -201,6 +201,7 @@ class HashedConstants:
         return self.keys.take(rows), self.pid[rows]
 
     def insert(self, keys: Keys, pid: np.ndarray) -> None:
+        """Add constants with these pids, int32[n]."""
         code = np.concatenate([self.keys.codes, keys.codes])
         order = np.argsort(code, kind="stable")
         both = [

@@ -17,9 +17,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semistream.errors import ConfigError
+from semistream.job import SIDES
 from semistream.joins.stored_types import as_stored
 from semistream.keys import canonical, codes, is_exact
-from semistream.stream_joins.spec import SIDES, StreamJoinSpec
+from semistream.stream_joins.spec import StreamJoinSpec
 
 LEAST, MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max  # codes
 Interval = tuple[Any, Any]
@@ -79,6 +80,7 @@ class Pattern:
         )
 
     def plain(self) -> Any:
+        """Return the pattern in plain form."""
         if self.is_constant:
             return self.intervals[0][0]
         if self.is_wildcard or not self.intervals:
@@ -178,6 +180,7 @@ class Punctuation:
         return all(a.contains(b) for a, b in zip(self.patterns, other.patterns, strict=True))
 
     def plain(self, columns: Sequence[str]) -> dict[str, Any]:
+        """Return the punctuation in plain form. columns: the names of the join columns."""
         return {
             c: p.plain() for c, p in zip(columns, self.patterns, strict=True) if not p.is_wildcard
         }
@@ -245,6 +248,8 @@ def parse(
 
 
 def _constants(spec: StreamJoinSpec, side: int, batch: pa.RecordBatch) -> Keys:
+    """Return the constants of a batch, without those with a null. Raises ConfigError if a join
+    column is missing."""
     columns = spec.key_columns(side)
     if missing := [c for c in columns if c not in batch.schema.names]:
         raise ConfigError(
@@ -252,7 +257,7 @@ def _constants(spec: StreamJoinSpec, side: int, batch: pa.RecordBatch) -> Keys:
         )
     schema = pa.schema([spec.schemas[side].field(c) for c in columns])
     stored = as_stored(batch.select(list(columns)), schema)
-    arrays = [canonical(a, k) for a, k in zip(stored.columns, spec.keys.types, strict=True)]
+    arrays = spec.keys.canonical(stored.columns)
     code, valid = codes(arrays, spec.keys.types)
     if valid.all():
         return Keys(code, arrays)

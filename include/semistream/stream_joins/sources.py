@@ -56,8 +56,8 @@ class PunctuationRows(PunctuationSource):
     column of strings has the pattern, as JSON of the plain form (``punctuations``); null or empty:
     the row is a tuple.
 
-    It promises what the source declares. A tuple that violates a promise in a later chunk is
-    quarantined.
+    The marked rows promise what they declare. A tuple that violates such a promise in a later chunk
+    is quarantined.
     """
 
     def __init__(self, column: str, on: Sequence[str]):
@@ -92,6 +92,8 @@ class PunctuationRows(PunctuationSource):
 
 
 def _parse(text: str) -> dict[str, Any]:
+    """Parse a punctuation in plain form from JSON. Raises ConfigError if the text is no JSON
+    object."""
     try:
         found = json.loads(text)
     except ValueError:
@@ -110,8 +112,8 @@ class UniqueKey(PunctuationSource):
     """Punctuations from a unique key: the join columns are a key of the stream, and a constant
     follows each tuple.
 
-    It promises that no key comes twice. A second tuple of a key is quarantined, in the same chunk
-    too.
+    The stream promises that no key comes twice. A second tuple of a key is quarantined, in the same
+    chunk too.
     """
 
     def __init__(self, on: Sequence[str]):
@@ -137,9 +139,9 @@ class Watermark(PunctuationSource):
     """Punctuations from advancing event time: a range over a column of times follows each chunk
     with a newer time.
 
-    It promises that no tuple is older than the newest so far by more than the delay. A tuple that
-    nevertheless comes later, in a later chunk, is quarantined. The column is a join column or one
-    of ``Within``. delay: an integer for integer columns.
+    The stream promises that no tuple is older than the newest so far by more than the delay. A
+    tuple that nevertheless comes later, in a later chunk, is quarantined. The column is a join
+    column or one of ``Within``. delay: an integer for integer columns.
     """
 
     def __init__(self, column: str, delay: timedelta | int):
@@ -187,8 +189,8 @@ class Watermark(PunctuationSource):
 class Clustered(PunctuationSource):
     """Punctuations from clustered keys: a constant follows each change of the key.
 
-    It promises that a key does not return after another one. If it does, in a later chunk, its
-    tuples are quarantined. The state has the key of the last tuple, which is open.
+    The stream promises that a key does not return after another one. If one does, in a later chunk,
+    its tuples are quarantined. The state has the key of the last tuple, which is open.
     """
 
     def __init__(self, on: Sequence[str]):

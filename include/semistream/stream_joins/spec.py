@@ -12,11 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from semistream.errors import ConfigError, check_name
+from semistream.job import SIDES
 from semistream.joins.stored_types import stored_schema
-from semistream.keys import JoinKeys, canonical, resolve_keys
+from semistream.keys import JoinKeys, resolve_keys
 
 LEFT, RIGHT = 0, 1  # the streams A and B of the paper
-SIDES = ("left", "right")
 # sides whose outer rows are output
 JOIN_TYPES = {
     "inner": (False, False),
@@ -92,11 +92,8 @@ class StreamJoinSpec:
         """Return the join columns of one side, in canonical types. columns: all columns of the
         side, in the order of its schema."""
         schema = self.schemas[side]
-        return self.canonical([columns[schema.get_field_index(c)] for c in self.key_columns(side)])
-
-    def canonical(self, columns: Sequence[pa.Array]) -> list[pa.Array]:
-        """Return join columns in their canonical types."""
-        return [canonical(c, k) for c, k in zip(columns, self.keys.types, strict=True)]
+        join_columns = [columns[schema.get_field_index(c)] for c in self.key_columns(side)]
+        return self.keys.canonical(join_columns)
 
     @property
     def output_schema(self) -> pa.Schema:
@@ -150,6 +147,8 @@ def stream_join_spec(
 
 
 def _band(within: Within, schemas: tuple[pa.Schema, pa.Schema]) -> Band:
+    """Resolve the types of the columns of `within`, and the distance. Raises ConfigError for
+    columns that have no times, and for types that do not suit each other."""
     kinds: list[pa.DataType] = []
     for side, name, schema in zip(SIDES, within[:2], schemas, strict=True):
         check_name("within", f"must name a column of the {side}", name, schema.names)
@@ -184,12 +183,3 @@ def _band(within: Within, schemas: tuple[pa.Schema, pa.Schema]) -> Band:
             "Give seconds with timestamps and dates, and a number with integers.",
         )
     return Band(within[:2], kinds[0], distance)
-
-
-def equal_keys(left: Sequence[pa.Array], right: Sequence[pa.Array]) -> np.ndarray:
-    """Compare keys pairwise. Return whether the two keys of each pair are equal, bool[n]. left,
-    right: an array of length n for each join column, in canonical types, without nulls."""
-    same = np.ones(len(left[0]), bool)
-    for a, b in zip(left, right, strict=True):
-        same &= pc.equal(a, b).to_numpy(zero_copy_only=False)
-    return same

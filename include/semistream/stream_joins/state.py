@@ -14,7 +14,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from semistream.compiled import filled
 from semistream.errors import NotEnoughMemory
+from semistream.job import SIDES
 from semistream.joins.arena import Arena
 from semistream.joins.output import OUTPUT_BYTES, OUTPUT_ROWS
 from semistream.joins.state_file import JoinState
@@ -26,7 +28,7 @@ from semistream.stream_joins.disk import ATS, CODE, MARKS, Block, DiskPortion, M
 from semistream.stream_joins.disk_join import Blocks, HeldTuples, Leftover
 from semistream.stream_joins.kernels import BUCKETS, CHANGED, DEAD, NEVER
 from semistream.stream_joins.memory import Directory, TupleLog
-from semistream.stream_joins.spec import LEFT, RIGHT, SIDES, StreamJoinSpec
+from semistream.stream_joins.spec import LEFT, RIGHT, StreamJoinSpec
 
 # parts of M: held by a disk join; freed by a relocation; garbage that is left alone
 DISK_SHARE, FREED_SHARE, GARBAGE_SHARE = 16, 4, 16
@@ -79,12 +81,7 @@ class State:
     def account(self) -> None:
         """Update the arena's components. Raises NotEnoughMemory when M is exceeded."""
         a = self.arena
-        a.components = {
-            "disk join": self._held.bytes,
-            "directory": self.directory.bytes,
-            "punctuations": self.punctuation_bytes,
-            **{side: log.bytes for side, log in zip(SIDES, self.memory, strict=True)},
-        }
+        a.components = self._components()
         if a.used > a.budget:
             raise NotEnoughMemory(2 * a.used, a.budget, f"{self.spec.algorithm}: {a.components}")
         a.peak = max(a.peak, a.used)
@@ -123,17 +120,19 @@ class State:
             count //= 2
         return 0
 
-    def _used(self) -> int:
-        return (
-            self._held.bytes
-            + self.directory.bytes
-            + self.punctuation_bytes
-            + sum(m.bytes for m in self.memory)
-        )
+    def _components(self) -> dict[str, int]:
+        """Return the bytes that each component takes now."""
+        return {
+            "disk join": self._held.bytes,
+            "directory": self.directory.bytes,
+            "punctuations": self.punctuation_bytes,
+            **{side: log.bytes for side, log in zip(SIDES, self.memory, strict=True)},
+        }
 
     @property
     def free(self) -> int:
-        return self.arena.budget - self._used()
+        """Bytes of M that no component takes."""
+        return self.arena.budget - sum(self._components().values())
 
     # Garbage of tuples that have left
 
@@ -239,8 +238,8 @@ class State:
         self.disk_joins += 1
 
     def waits(self, side: int, codes: np.ndarray, ats: np.ndarray) -> np.ndarray:
-        """Return which tuples of the memory portion may still match tuples of the other stream's
-        disk portion, bool[n]. These came after some of the latter had left memory, and after the
+        """Return which tuples of a memory portion may still match tuples of the other stream's disk
+        portion, bool[n]. A tuple may if it came after one of these had left memory, and after the
         last disk join with all of them."""
         disk = self.disk[1 - side]
         if not disk.total:
@@ -254,8 +253,7 @@ class State:
                     *(at for last, at in disk.history[bucket] if last >= disk.runs[bucket][-1].dts),
                 ]
             )
-        of = np.empty(len(codes), np.int32)
-        kernels.buckets(codes, of)
+        of = filled(kernels.buckets, len(codes), np.int32, codes)
         return (ats > left[of]) & (ats >= met[of])
 
     def compact_disk(self, bucket: int) -> None:
@@ -285,7 +283,8 @@ class State:
         self, bucket: int, side: int, blocks: Iterable[Block], others: Callable[[], Iterable[Block]]
     ) -> Iterator[Leftover]:
         """Run a block nested loop: hold as many tuples of one side as fit into memory, join them
-        with all blocks of the other side, and repeat with the next tuples."""
+        with all blocks of the other side, and repeat with the next tuples. side: that of `blocks`;
+        others: returns the blocks of the other side, once for each round."""
         histories = self.disk[side].probes(bucket), self.disk[1 - side].probes(bucket)
         done, held = int(self.done[bucket]), self._held
         for _ in held.fill(blocks, self._together):
@@ -437,6 +436,8 @@ class State:
         self.account()
 
     def _take_up(self, side: int, batch: pa.RecordBatch) -> None:
+        """Put the tuples of a snapshot back into a side's memory portion. What does not fit goes to
+        disk."""
         log = self.memory[side]
         rows = pa.RecordBatch.from_arrays(batch.columns[:-4], schema=log.schema)
         sizes, first = variable_bytes(rows), 0
@@ -454,7 +455,7 @@ class State:
 
 
 class _Since:
-    """The changes that later snapshots have of a side's tuples in earlier ones."""
+    """The changes of one stream's tuples that snapshots after a given one have recorded."""
 
     def __init__(self, side: int, states: Sequence[JoinState]):
         gone = [s.tables[f"{SIDES[side]} gone"][ATS].to_numpy() for s in states]

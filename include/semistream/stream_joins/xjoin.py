@@ -16,6 +16,8 @@ from semistream.stream_joins.spec import StreamJoinSpec
 
 
 class XJoinParameters(Settings):
+    """The parameters of XJoin."""
+
     activation_threshold: int = Field(
         1, ge=0, description="Least tuples of a hash bucket on disk for which a disk join is run"
     )

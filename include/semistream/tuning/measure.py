@@ -145,6 +145,8 @@ def measure(case: SizingInput, point: Point) -> Point:
 
 
 def _measure(case: SizingInput, point: Point) -> Point:
+    """Run an operator on the sample, first to warm up and then to measure. Return the point with
+    the measured rate."""
     join = open_join(
         point.algorithm,
         memory=point.memory // point.partitions,

@@ -127,6 +127,7 @@ def _plots(points: Sequence[Point], case: SizingInput, costs: Costs) -> Iterator
 
 
 def _beside(points: Sequence[Point], colour: Mapping[str, str]) -> str:
+    """Plot the predicted rate of each point over its measured rate."""
     figure, axes = figure_of(5.2, 4.4)
     known = [p for p in points if settled(p) and p.predicted_rate]
     for algorithm in dict.fromkeys(p.algorithm for p in known):
@@ -165,6 +166,7 @@ def _beside(points: Sequence[Point], colour: Mapping[str, str]) -> str:
 def _over_memory(
     points: Sequence[Point], case: SizingInput, costs: Costs, colour: Mapping[str, str]
 ) -> str:
+    """Plot the predicted and the measured rates over M."""
     figure, axes = figure_of(7, 4)
     budgets = sorted({p.memory for p in points})
     over = np.unique(np.concatenate([[b * s for s in SCALES] for b in budgets]))
@@ -193,6 +195,7 @@ def _over_memory(
 
 
 def _over_workload(case: SizingInput, costs: Costs, memory: int, colour: Mapping[str, str]) -> str:
+    """Plot the predicted rates over |R|, and over the Zipf exponent of the keys."""
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
     work, each = case.workload.smooth(), memory / case.partitions
@@ -244,6 +247,7 @@ def _curve(
     axes: Sequence[np.ndarray],
     rate: Callable[..., float],
 ) -> str:
+    """Plot the predicted rate over one size, with the measured points."""
     figure, plot = figure_of(6, 3.4)
     known = [(x, y) for x in axes[0] if (y := rate(x)) > 0]
     plot.plot(*_columns(known), color=COLOURS[0], label="predicted")
@@ -261,6 +265,7 @@ def _surface(
     axes: Sequence[np.ndarray],
     rate: Callable[..., float],
 ) -> str:
+    """Plot the predicted rate over two sizes, with the measured points."""
     figure = Figure(figsize=(7, 4.8))
     figure.subplots_adjust(left=0.02, right=0.9, bottom=0.08, top=1)
     plot: Any = figure.add_subplot(projection="3d", computed_zorder=False)
@@ -284,12 +289,14 @@ def _surface(
 
 
 def _dots(plot: Any, points: Sequence[Point], at: Callable[[Point], tuple[float, ...]]) -> None:
+    """Draw the measured points, and a ring around the one that the model takes for the best. at:
+    returns the sizes of a point, as they are drawn."""
     measured = [p for p in points if p.rate]
     dot = {"s": 30, "color": "#cc3311", "label": "measured", "zorder": 4}
     ring = {"s": 110, "facecolors": "none", "edgecolors": "#222", "label": "the model's best"}
-    for shown, style in ((measured, dot), ([p for p in measured if p.best], ring | {"zorder": 5})):
-        if shown:
-            plot.scatter(*_columns([(*at(p), p.rate or 0.0) for p in shown]), **style)
+    for some, style in ((measured, dot), ([p for p in measured if p.best], ring | {"zorder": 5})):
+        if some:
+            plot.scatter(*_columns([(*at(p), p.rate or 0.0) for p in some]), **style)
 
 
 def _rate(algorithm: str, work: Workload, memory: float, costs: Costs, case: SizingInput) -> float:

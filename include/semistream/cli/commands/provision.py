@@ -14,7 +14,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "job",
         metavar="DIMENSION|JOB",
-        help="tpch, nycflights13, or the YAML file of a job, whose dimensions are "
+        help="tpch, nycflights13, tpcds, or the YAML file of a job, whose dimensions are "
         "provisioned, or of a dimension; or a dimension's name",
     )
     parser.add_argument("--url", help="database of the dimensions' tables [the warehouse]")

@@ -11,17 +11,18 @@ import pyarrow as pa
 
 from semistream.joins import tuple_store_kernels as heap_kernels
 from semistream.joins.arena import mapped, release
-from semistream.joins.output import Pairs, Removed, portions
+from semistream.joins.output import Pairs, Removed, pairs_of
 from semistream.joins.spec import JoinSpec
 from semistream.joins.stream_buffer import StreamBuffer, StreamLayout
 from semistream.joins.stream_table import by_chunk_kernels as kernels
-from semistream.joins.stream_table.flags import MATCHED, mark
 from semistream.joins.stream_table.interface import NO_LIMIT, SAVED_ROWS, Ages, Found, StreamTable
+from semistream.joins.stream_table.shared_kernels import MATCHED, mark
 from semistream.joins.tuple_store import MOST_HEAP, TupleStore
 
 
 class Chunk:
-    """A node of Q: the tuples that arrived in one iteration."""
+    """A node of Q: the tuples that arrived in one iteration. heap_start: the address of its strings
+    in the heap; heap_bytes: their bytes, gaps included; count: its tuples."""
 
     __slots__ = ("arrived", "closed", "count", "heap_bytes", "heap_start")
 
@@ -107,6 +108,8 @@ class ByChunk(StreamTable):
         return count
 
     def _fitting(self, sizes: np.ndarray, most: int) -> int:
+        """Return how many of the next tuples fit with the present division of the bytes, at most
+        `most`. sizes: int64[n], bytes of each tuple's strings."""
         count = min(len(sizes), most, self.capacity - self.live)
         if count <= 0 or not self.store.variable:
             return max(count, 0)
@@ -126,8 +129,8 @@ class ByChunk(StreamTable):
         )
 
     def _divide_anew(self, sizes: np.ndarray) -> bool:
-        """Divide the bytes anew between slots and strings, if strings are longer than assumed.
-        Return whether anything changed."""
+        """Divide the bytes between slots and strings again, if strings are longer than assumed.
+        Return whether the division has changed."""
         before = self.strings
         if not self.most_heap or self.live >= self.capacity:
             return False
@@ -181,12 +184,9 @@ class ByChunk(StreamTable):
     # Probing
 
     def slots(self, first: int, count: int) -> np.ndarray:
-        """Return the slots of `count` tuples in the order of arrival, from the first-th oldest one,
-        int64[count]."""
+        """Return the slots of `count` tuples in the order of arrival, int64[count]. first: how many
+        tuples in H_S are older than these."""
         return (self.oldest + first + np.arange(count, dtype=np.int64)) % max(self.capacity, 1)
-
-    def get(self, tuples: np.ndarray) -> list[pa.Array]:
-        return self.layout.columns(self.key[tuples], self.store.get(tuples))
 
     def mark(self, tuples: np.ndarray) -> int:
         return mark(self.flags, tuples, MATCHED)
@@ -209,15 +209,9 @@ class ByChunk(StreamTable):
         return Found(found, counts, total)
 
     def pairs(self, found: Found) -> Pairs:
-        """Yield the matches as (master rows, slots)."""
-        if not found.total:
-            return
-        for first, last, total in portions(found.counts):
-            rows, slots = np.empty(total, np.int64), np.empty(total, np.int64)
-            kernels.pairs(
-                first, last, found.first, self.same, self.oldest, self.capacity, rows, slots
-            )
-            yield rows, slots
+        """Return the matches as (master rows, slots), in portions."""
+        ring = self.same, self.oldest, self.capacity
+        return pairs_of(found.counts, kernels.pairs, found.first, *ring)
 
     def frequent(self, present: int, absent: int, most: int) -> tuple[np.ndarray, np.ndarray, int]:
         """Find join values with at least `present` waiting tuples, and values with at least
@@ -297,6 +291,8 @@ class ByChunk(StreamTable):
         return self.size
 
     def _resized(self, size: int) -> bool:
+        """Divide `size` bytes between slots and strings, and move the ring. Return whether that was
+        possible."""
         capacity = int(size // self.tuple_bytes)
         heap = int(size - capacity * (self.tuple_bytes - self.strings)) if self.most_heap else 0
         done = self._move(min(capacity, self.most), min(heap, self.most_heap))
@@ -305,8 +301,8 @@ class ByChunk(StreamTable):
         return done
 
     def _move(self, capacity: int, heap_capacity: int) -> bool:
-        """Move the ring to another size. Return False, with nothing done, while too many tuples
-        wait or their strings lie too high."""
+        """Move the ring to another size, in tuples and in bytes of strings. Return False and change
+        nothing while too many tuples wait, or while their strings lie too high."""
         if capacity == self.capacity and heap_capacity == self.heap_capacity:
             return True
         shift = self.queue[0].heap_start if self.heap_live else 0

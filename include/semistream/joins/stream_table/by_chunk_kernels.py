@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from semistream.compiled import njit
 from semistream.joins.key_table import GROUP, bucket, fetch_chains
-from semistream.joins.stream_table.flags import MATCHED
+from semistream.joins.stream_table.shared_kernels import MATCHED
 
 SUPERSEDED = 2
 

@@ -17,13 +17,13 @@ import pyarrow as pa
 
 from semistream.joins import tuple_store_kernels as heap_kernels
 from semistream.joins.arena import mapped, release
-from semistream.joins.output import Pairs, Removed, portions
+from semistream.joins.output import Pairs, Removed, pairs_of
 from semistream.joins.spec import JoinSpec
 from semistream.joins.stream_buffer import StreamBuffer, StreamLayout
 from semistream.joins.stream_table import by_key_kernels as kernels
 from semistream.joins.stream_table.by_key_kernels import FREE, HIGH, LIVE, NEWEST, OLDEST
-from semistream.joins.stream_table.flags import MATCHED, mark
 from semistream.joins.stream_table.interface import NO_LIMIT, Ages, StreamTable
+from semistream.joins.stream_table.shared_kernels import MATCHED, mark, pairs
 from semistream.joins.tuple_store import MOST_HEAP, TupleStore
 
 APPEND_ROWS = 65_536  # the most tuples of one `append`
@@ -151,9 +151,6 @@ class ByKey(StreamTable):
 
     # Probing
 
-    def get(self, tuples: np.ndarray) -> list[pa.Array]:
-        return self.layout.columns(self.key[tuples], self.store.get(tuples))
-
     def mark(self, tuples: np.ndarray) -> int:
         return mark(self.flags, tuples, MATCHED)
 
@@ -162,8 +159,8 @@ class ByKey(StreamTable):
         return int(self.link[slot, kernels.FIRST]), int(self.link[slot, kernels.LAST])
 
     def following(self, span: Span) -> Span:
-        """Return the partitions that may hold the oldest key that is not only in these partitions;
-        an empty range if no such tuple waits."""
+        """Return the partitions that may hold the oldest key that is not in this span alone; an
+        empty range if no such tuple waits."""
         slot = kernels.outside(self.oldest, *span, self.link)
         return self.span(slot) if slot >= 0 else (0, 0)
 
@@ -187,11 +184,8 @@ class ByKey(StreamTable):
         return FoundKeys(found, counts, met[:n])
 
     def pairs(self, found: FoundKeys) -> Pairs:
-        """Yield the matches as (master rows, slots)."""
-        for first, last, total in portions(found.counts):
-            rows, slots = np.empty(total, np.int64), np.empty(total, np.int64)
-            kernels.pairs(first, last, found.first, self.link, rows, slots)
-            yield rows, slots
+        """Return the matches as (master rows, slots), in portions."""
+        return pairs_of(found.counts, pairs, found.first, self.link[:, kernels.SAME])
 
     # Leaving
 
@@ -208,7 +202,7 @@ class ByKey(StreamTable):
         """Remove all tuples of these leaders' keys, int32[n]."""
         if not len(leaders):
             return Removed.none()
-        slots = np.empty(kernels.count(leaders, self.link), np.int64)
+        slots = np.empty(int(self.link[leaders, kernels.COUNT].sum()), np.int64)
         kernels.remove(leaders, self._share, self.head, self.key, self.link, self.q, slots)
         if self.layout.has_strings:
             self.heap_live -= sum(
@@ -228,8 +222,8 @@ class ByKey(StreamTable):
         return Ages.of(longest * TICK, total * TICK, self.live)
 
     def age_by(self, ages: Ages) -> None:
-        """Shift the arrival of the waiting tuples back. The oldest tuple came in a batch of its
-        own."""
+        """Set the arrival times of the waiting tuples back by these ages. The oldest tuple was put
+        in as a batch by itself."""
         if self.live:
             oldest, others = (min(age, MOST_AGE) for age in ages)
             self._opened_at -= others
@@ -285,7 +279,8 @@ class ByKey(StreamTable):
         self.heap_at = at
 
     def _divide_anew(self, strings: float) -> None:
-        """Give the bytes of never-used slots to the heap, if strings are longer than expected."""
+        """Give the bytes of slots that were never used to the heap, if strings are longer than
+        expected."""
         if not self.live:
             self.q[[FREE, HIGH]], self.q[[OLDEST, NEWEST]] = (-1, 0), -1
             self.heap_at = 0

@@ -137,22 +137,6 @@ def find(codes, firsts, first, last, share, head, key, link, flags, found, count
 
 
 @njit(cache=True)
-def pairs(first, last, found, link, out_row, out_slot):
-    """Write the (master row, slot) pairs of master rows first..last-1, as found by `find`.
-
-    in      found int32[n], link int32[slots, 8]
-    out     out_row int64[pairs], out_slot int64[pairs]
-    """
-    k = 0
-    for i in range(first, last):
-        s = found[i]
-        while s >= 0:
-            out_row[k], out_slot[k] = i, s
-            k += 1
-            s = link[s, SAME]
-
-
-@njit(cache=True)
 def within(first, last, share, head, link, out):
     """Find the leaders whose partitions all lie in [first, last). Return their number.
 
@@ -171,18 +155,6 @@ def within(first, last, share, head, link, out):
                 n += 1
             s = link[s, CHAIN]
     return n
-
-
-@njit(cache=True)
-def count(leaders, link):
-    """Return the number of tuples of these leaders' keys.
-
-    in      leaders int32[n], link int32[slots, 8]
-    """
-    total = 0
-    for i in range(len(leaders)):
-        total += link[leaders[i], COUNT]
-    return total
 
 
 @njit(cache=True)

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from semistream.compiled import filled
 from semistream.joins.arena import mapped, release
-from semistream.joins.output import OUTPUT_BYTES, OUTPUT_ROWS, Pairs, Removed, portions
+from semistream.joins.output import OUTPUT_BYTES, OUTPUT_ROWS, Pairs, Removed, pairs_of
 from semistream.joins.paged_store import PagedStore
 from semistream.joins.spec import JoinSpec
 from semistream.joins.stream_buffer import StreamBuffer, StreamLayout
@@ -20,6 +21,7 @@ from semistream.joins.stream_probing import PROBE_ROWS
 from semistream.joins.stream_table import by_partition_kernels as kernels
 from semistream.joins.stream_table.by_partition_kernels import HIGH, LIVE, MOST, USED
 from semistream.joins.stream_table.interface import NO_LIMIT, SAVED_ROWS, Ages, Found, StreamTable
+from semistream.joins.stream_table.shared_kernels import pairs
 from semistream.joins.tuple_store import rows_in
 
 # possible tuples per block; half a block of each partition is empty on average
@@ -64,11 +66,8 @@ class Visit:
         return int(np.count_nonzero(self.matched) - before)
 
     def pairs(self, found: Found) -> Pairs:
-        """Yield the matches as (master rows, tuples of the visit)."""
-        for first, last, total in portions(found.counts):
-            rows, tuples = np.empty(total, np.int64), np.empty(total, np.int64)
-            kernels.pairs(first, last, found.first, self.same, rows, tuples)
-            yield rows, tuples
+        """Return the matches as (master rows, tuples of the visit), in portions."""
+        return pairs_of(found.counts, pairs, found.first, self.same)
 
 
 class ByPartition(StreamTable):
@@ -183,8 +182,8 @@ class ByPartition(StreamTable):
         return count
 
     def _divide_anew(self, sizes: np.ndarray) -> bool:
-        """Divide the bytes anew between tuples and strings, if strings are longer than assumed.
-        Return whether anything changed."""
+        """Divide the bytes between tuples and strings again, if strings are longer than assumed.
+        Return whether the division has changed."""
         used = int(self.pages[USED]) << self.store.shift
         mean = max(float(sizes.mean()), used / HALF_PAGES / max(self.live, 1))
         if mean <= 1.1 * self.strings and self.live:
@@ -221,9 +220,6 @@ class ByPartition(StreamTable):
         return n
 
     # Probing
-
-    def get(self, tuples: np.ndarray) -> list[pa.Array]:
-        return self.layout.columns(self.key[tuples], self.store.get(tuples))
 
     def next(self, position: int) -> int:
         """Return the first partition from `position` on for which tuples wait, or -1."""
@@ -267,8 +263,8 @@ class ByPartition(StreamTable):
     # Leaving
 
     def remove(self, p: int) -> Removed:
-        """Remove partition p's tuples. Return how long they waited; the tuples themselves are in
-        its visits."""
+        """Remove partition p's tuples. Return how long they waited; `visits` has yielded the tuples
+        themselves."""
         now, n = time.perf_counter(), int(self.waiting[p])
         removed = Removed.none()._replace(
             seconds=float(n * now - self.arrived[p]),
@@ -328,8 +324,8 @@ class ByPartition(StreamTable):
         )
 
     def age_by(self, ages: Ages) -> None:
-        """Shift the arrival of the waiting tuples back. The oldest age is given to a tuple of the
-        first partition."""
+        """Set the arrival times of the waiting tuples back by these ages. A tuple of the first
+        partition gets the oldest age."""
         somewhere = np.flatnonzero(self.waiting)
         if len(somewhere):
             came = time.perf_counter() - ages.others
@@ -342,12 +338,11 @@ class ByPartition(StreamTable):
     def slots(self, first: int, number: np.ndarray) -> np.ndarray:
         """Return the slots of the newest number[i] tuples of each partition first + i, int64[sum of
         number]."""
-        out = np.empty(int(number.sum()), np.int64)
-        kernels.slots_of(first, number, self.width, self.head, self.block, out)
-        return out
+        blocks = self.width, self.head, self.block
+        return filled(kernels.slots_of, int(number.sum()), np.int64, first, number, *blocks)
 
     def newest(self, number: np.ndarray) -> pa.RecordBatchReader:
-        """Return the tuples that came last, number[i] of each partition i, as a reader for a
+        """Return the newest waiting tuples, number[i] of each partition i, as a reader for a
         state."""
         ends = np.cumsum(number, dtype=np.int64)
         cuts = np.unique(
@@ -357,7 +352,7 @@ class ByPartition(StreamTable):
 
     @property
     def not_snapped(self) -> np.ndarray:
-        """Tuples of each partition that the last snapshot lacks, int32[partitions]."""
+        """How many tuples of each partition the last snapshot lacks, int32[partitions]."""
         return self.waiting - np.maximum(self.snapped, 0)
 
     def snap(self) -> None:

@@ -312,20 +312,3 @@ def find(codes, keys, table, number, met, found, counts):
             met[leader] = True
             total += number[leader]
     return total
-
-
-@njit(cache=True)
-def pairs(first, last, found, same, out_row, out_tuple):
-    """Write the (master row, tuple of the visit) pairs of master rows first..last-1, as found by
-    `find`.
-
-    in      found int32[m], same int32[n]
-    out     out_row int64[pairs], out_tuple int64[pairs]
-    """
-    k = 0
-    for i in range(first, last):
-        j = found[i]
-        while j >= 0:
-            out_row[k], out_tuple[k] = i, j
-            k += 1
-            j = same[j]

@@ -13,7 +13,7 @@ from semistream.errors import ConfigError
 from semistream.joins.output import OUTPUT_BYTES
 from semistream.joins.spec import JoinSpec
 from semistream.joins.stream_buffer import StreamBuffer, StreamLayout
-from semistream.joins.tuple_store import rows_in
+from semistream.joins.tuple_store import TupleStore, rows_in
 
 NO_LIMIT = 2**62
 SAVED_ROWS = 65_536  # tuples copied for a state at a time
@@ -29,8 +29,7 @@ class Found(NamedTuple):
 
 
 class Ages(NamedTuple):
-    """Seconds since the arrival of waiting tuples: of the oldest one, and the mean of the
-    others."""
+    """The seconds that waiting tuples have waited: the oldest one, and the others on average."""
 
     oldest: float = 0.0
     others: float = 0.0
@@ -50,6 +49,8 @@ class StreamTable(ABC):
     `output.Removed`. Their arguments differ by layout.
     """
 
+    key: np.ndarray  # int64[slots], the key code of each waiting tuple
+    store: TupleStore  # their held columns, by slot
     opened = False
     strings = 0.0  # expected bytes of strings in a tuple
     size = 0  # bytes of the table
@@ -88,12 +89,12 @@ class StreamTable(ABC):
 
     @abstractmethod
     def age_by(self, ages: Ages) -> None:
-        """Set the arrival times of waiting tuples back: they were restored from a state and had
-        already waited for these times."""
+        """Set the arrival times of waiting tuples back by these ages: the tuples were restored from
+        a state, and had waited so long before."""
 
-    @abstractmethod
     def get(self, tuples: np.ndarray) -> list[pa.Array]:
         """Return all stream columns of the tuples in these slots, int64[n]."""
+        return self.layout.columns(self.key[tuples], self.store.get(tuples))
 
     @abstractmethod
     def tables(self) -> dict[str, pa.RecordBatchReader]:
@@ -109,7 +110,7 @@ class StreamTable(ABC):
         fit."""
 
     def drained(self) -> None:  # noqa: B027 - most layouts have nothing left
-        """Note that the join is drained: no tuple waits any more."""
+        """Record that the join is drained: no tuple waits any more."""
 
     def admit(self, buffer: StreamBuffer, most: int = NO_LIMIT) -> int:
         """Move the first tuples of the buffer in, as many as fit and at most `most`. Return their

@@ -16,7 +16,8 @@ MOST_CHANGES = 100  # snapshots of changes between two whole ones
 
 
 class Snapshots:
-    """The snapshots of one H_S, which can be restored into a new one."""
+    """A maker of snapshots of one H_S: now and then a whole one, and otherwise the changes since
+    the last one. It restores them into a new H_S."""
 
     def __init__(self, h_s: ByPartition):
         self.h_s = h_s

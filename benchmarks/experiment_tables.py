@@ -1,0 +1,175 @@
+"""The tables of the papers' experiments and of their claims, in the form of Markdown."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks.changes import changes_since, measured_at, to_measure_again
+from benchmarks.papers import EXPERIMENTS, Experiment
+from benchmarks.papers.contradictions import contradictions
+from benchmarks.papers.findings import ONE_SLICE
+from benchmarks.papers.kept import KEPT, RESULTS
+from benchmarks.papers.model import Claim
+from benchmarks.papers.report import shown
+from benchmarks.verdicts import Verdict
+
+SETTING = ("data", "master_tuples", "memory_percent", "skew", "rate")  # of an experiment's points
+EQUATIONS = ("-cost", "-phases", "-eq6")  # experiments on single equations
+UNMEASURED = {"measured": None, "verdict": Verdict.NOT_MEASURED, "brief": ""}
+
+
+def claims_of(name: str) -> str:
+    """Return an experiment's claims, from its text file."""
+    machine, _, command, _, *lines = (RESULTS / f"{name}.txt").read_text().splitlines()
+    found = _points(RESULTS / f"{name}.csv")
+    at, changed = _commit(RESULTS / f"{name}.txt")
+    flaws = changes_since(at, changed, {r["algorithm"] for r in found}, [])
+    text = "\n".join(["```", *(line for line in lines if line), "```", ""])
+    return f"{text}\n{measured_at(command.removeprefix('$ '), at, machine, flaws)}\n"
+
+
+def of_paper(prefix: str) -> str:
+    """Return a paper's experiments, one row each: the first claim, and how many others have
+    which verdict."""
+    lines = [
+        "",
+        "| experiment, figure | claim | measured | verdict | reason | other claims |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    found = _kept_claims(prefix)
+    for experiment, claims in found:
+        (claim, kept), *others = claims
+        verdicts = Counter(k["verdict"] for _, k in others)
+        counts = ", ".join(f"{n} {v}" for v, n in verdicts.items())
+        lines.append(
+            _escaped(f"| {_titled(experiment)} | {claim.text} | {_claim(kept)} | {counts} |")
+        )
+    return "\n".join([*lines, *_again(found), ""])
+
+
+def claims_of_paper(prefix: str) -> str:
+    """Return the claims of a paper, one row each."""
+    lines = [
+        "",
+        "| experiment, figure | claim | measured | verdict | reason |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    found = _kept_claims(prefix)
+    lines += [
+        _escaped(f"| {_titled(e)} | {claim.text} | {_claim(kept)} |")
+        for e, claims in found
+        for claim, kept in claims
+    ]
+    return "\n".join([*lines, *_again(found), ""])
+
+
+def _kept_claims(prefix: str) -> list[tuple[Experiment, list[tuple[Claim, dict[str, Any]]]]]:
+    """Return the claims of a paper's experiments and what is kept of each, without our own aims,
+    claims about single equations, and results that cannot distinguish R-MESHJOIN from MESHJOIN:
+    those are only in the experiments' files."""
+    found = []
+    for e in (e for e in EXPERIMENTS.values() if e.name.startswith(f"{prefix}-")):
+        path = KEPT / f"{e.name}.json"
+        known = json.loads(path.read_text())["claims"] if path.exists() else []
+        by_text = {c["claim"]: c for c in known}
+        if not e.name.endswith(EQUATIONS):
+            claims = [(c, by_text.get(c.text, UNMEASURED)) for c in e.claims if not c.aim]
+            found.append((e, [(c, k) for c, k in claims if ONE_SLICE not in k["brief"]]))
+    return found
+
+
+def _again(experiments: Iterable[tuple[Experiment, object]]) -> list[str]:
+    """Return the mark below a table of several experiments' results, if there is any."""
+    changed, dirty = set[str](), False
+    for path in (KEPT / f"{e.name}.txt" for e, _ in experiments):
+        if path.exists():
+            at, was_dirty = _commit(path)
+            changed |= {
+                a
+                for a in {r["algorithm"] for r in _points(path.with_suffix(".csv"))}
+                if changes_since(at, False, [a], [])
+            }
+            dirty |= was_dirty
+    return to_measure_again(changed, dirty)
+
+
+def _titled(experiment: Experiment) -> str:
+    return f"{experiment.name}, {experiment.figure.removeprefix('Fig. ')}"
+
+
+def _escaped(line: str) -> str:
+    return line.replace("|R|", r"\|R\|")
+
+
+def _claim(claim: Mapping[str, Any]) -> str:
+    """Return a claim's measured number, verdict and reason as text."""
+    if claim["measured"] is None:
+        return "– | not measured yet | "
+    measured = shown(claim["measured"], claim["unit"], claim["interval"] or 0)
+    if full := claim.get("full"):
+        there = shown(full["measured"], claim["unit"], full["interval"])
+        verdict = "not settled" if "not settled" in full["told"] else full["verdict"]
+        measured += f"; paper's size: {there}, {verdict}"
+    return f"{measured} | {claim['verdict']} | {claim['brief']}"
+
+
+def contradicted(_: str = "") -> str:
+    lines = ["", "| paper | setting | ratio of | stated |", "| --- | --- | --- | --- |"]
+    for c in contradictions():
+        stated = "; ".join(map(str, c.stated))
+        lines.append(_escaped(f"| {c.paper} | {c.at} | {c.about} | {stated} |"))
+    return "\n".join([*lines, ""])
+
+
+def behind(ours: str) -> str:
+    """Return the points of experiments at which another algorithm is faster, by the means over all
+    repetitions. The interval of the ratio is that of two independent means."""
+    lines = [
+        "",
+        "| experiment | data | M, % of R | skew | fastest | of its rate |",
+        "| --- | --- | --: | --: | --- | --- |",
+    ]
+    changed = set[str]()
+    for path in sorted(KEPT.glob("*.csv")):
+        points: dict[tuple[str, ...], dict[str, Mapping[str, str]]] = {}
+        for r in _points(path):
+            if r.get("mu") and not any(k.startswith("at_") and r[k] for k in r):
+                at = tuple(r[k] for k in SETTING)
+                points.setdefault(at, {})[r["algorithm"]] = r
+        for (data, _, memory, skew, rate), rows in sorted(
+            points.items(), key=lambda p: (p[0][0], *map(float, p[0][1:]))
+        ):
+            best = max(rows, key=lambda a: float(rows[a]["mu"]))
+            if ours in rows and best != ours and float(rate) == 0:
+                ratio = float(rows[ours]["mu"]) / float(rows[best]["mu"])
+                changed |= {
+                    a
+                    for a in (ours, best)
+                    if changes_since(*_commit(path.with_suffix(".txt")), (a,), [])
+                }
+                half = ratio * math.hypot(
+                    *(float(rows[a]["mu_interval"]) / float(rows[a]["mu"]) for a in (ours, best))
+                )
+                undecided = ", not decided" if ratio + half >= 1 else ""
+                lines.append(
+                    f"| {path.stem} | {data} | {float(memory):g} | {float(skew):g} | "
+                    f"{best} | {ratio:.2f} ± {half:.2f}{undecided} |"
+                )
+    return "\n".join([*lines, *to_measure_again(changed), ""])
+
+
+def _commit(path: Path) -> tuple[str, bool]:
+    """Return the commit at which an experiment was measured, and whether files had changed."""
+    at = path.read_text().splitlines()[1].removeprefix("commit ").split(",")[0]
+    return at.split()[0].split("-")[0], "change" in at
+
+
+def _points(path: Path) -> list[dict[str, str]]:
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))

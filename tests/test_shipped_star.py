@@ -1,0 +1,55 @@
+"""The shipped flights as a star: what their dimensions lack is known, and is found by a load."""
+
+import pytest
+
+from loads import AnyLoad
+from semistream import quality
+from semistream.paths import Paths
+from semistream.pipeline import steps
+from semistream.streaming.settings import LoadSettings
+from semistream.workloads import load_job, prepare
+
+FLIGHTS = 336_776
+MISSED = {"plane": 52_606, "carrier": 0, "origin": 0, "dest": 7_602, "weather": 1_556}
+
+
+class FlightsLoad(AnyLoad):
+    def __init__(self, home, warehouse_url):
+        self.places = Paths(home=home, warehouse_url=warehouse_url)
+        self.job = load_job("nycflights13", self.places)
+        prepare(self.job, self.places)
+        for name in steps.dimensions("nycflights13", self.places):
+            steps.provision("nycflights13", name, self.places)
+            assert steps.publish("nycflights13", name, "64MB", self.places)
+
+    def settings(self, **values):
+        return LoadSettings.load({"job": "nycflights13", "memory": "16MB", **values})
+
+
+@pytest.mark.slow
+def test_every_flight_is_loaded_with_what_is_known_of_its_dimensions(spark, tmp_path):
+    load = FlightsLoad(tmp_path, f"sqlite:///{tmp_path / 'warehouse.db'}")
+    summary = load.run(spark)
+    assert summary["rows_read"] == summary["output_rows"] == FLIGHTS
+    assert summary["waiting"] == summary["unmatched"] == 0
+    missed = "SELECT role, sum(missed), sum(unmatched) FROM load_inputs GROUP BY role"
+    assert {role: (m, u) for role, m, u in load.query(missed)} == {
+        role: (count, 0) for role, count in MISSED.items()
+    }
+    for role, count in MISSED.items():
+        rows = load.query(f"SELECT count(*), count({role}_sk) FROM fact_flights")
+        assert rows == [(FLIGHTS, FLIGHTS - count)], role
+    ends = load.query(
+        "SELECT count(*) FROM fact_flights f JOIN dim_airport o ON o.airport_sk = f.origin_sk "
+        "JOIN dim_airport d ON d.airport_sk = f.dest_sk WHERE o.faa = f.origin AND d.faa = f.dest "
+        "AND o.name = f.origin_name AND d.name = f.dest_name"
+    )
+    assert ends == [(FLIGHTS - MISSED["dest"],)]
+    result = quality.verify(
+        load.places.warehouse_url,
+        "nycflights13",
+        job=load.job,
+        reports_dir=tmp_path / "reports",
+        snapshots=load.places.snapshots,
+    )
+    assert result.success, str(result)
