@@ -47,6 +47,7 @@ from semistream.streaming.position import RESTORE
 from semistream.streaming.progress import Progress
 from semistream.streaming.query import SESSION, Query, starting_workers
 from semistream.streaming.semi_stream_planning import SemiStreamPlanner
+from semistream.streaming.session import is_local
 from semistream.streaming.settings import (
     AVAILABLE_NOW,
     AppSettings,
@@ -115,6 +116,7 @@ class App:
         """Run until the source is empty (availableNow), or until a stop request, SIGTERM or SIGINT;
         then drain. Return the summary."""
         self.partitions = self.planner.partitions(spark.sparkContext.defaultParallelism)
+        self.planner.one_machine = is_local(spark.sparkContext.master)
         self.signals.take_jvm(spark.sparkContext)
         query = Query(spark, self.app, self.checkpoint, self.settings.trigger)
         self.spark = query.spark
