@@ -1,5 +1,5 @@
-"""The proof of tuples that were joined again: each is a fact, open in ``unmatched``, or waiting, and
-what says otherwise is named."""
+"""The proof of tuples that were joined again: each is a fact, open in ``unmatched``, or waiting,
+and what says otherwise is named."""
 
 import json
 import time
@@ -49,8 +49,7 @@ class Resolver(Loader):
         with self.engine.begin() as connection:
             bulk_insert(connection, self.dimension, pa.Table.from_pylist(late, MASTER))
             products = {
-                row["sku"]: row
-                for row in connection.execute(sa.select(self.dimension)).mappings()
+                row["sku"]: row for row in connection.execute(sa.select(self.dimension)).mappings()
             }
             u = unmatched.c
             rows = connection.execute(
@@ -72,7 +71,15 @@ class Resolver(Loader):
             for p in range(PARTITIONS)
         ]
         commit = Commit(
-            "sales", *at, "fact_sales", "sql", PARTITIONS, 0, self.job.to_ledger(), "{}", time.time()
+            "sales",
+            *at,
+            "fact_sales",
+            "sql",
+            PARTITIONS,
+            0,
+            self.job.to_ledger(),
+            "{}",
+            time.time(),
         )
         self.sink.commit(commit, loads)
 

@@ -44,11 +44,7 @@ def _marked(scope: Scope) -> ColumnElement[bool]:
     return and_(
         scope.kept(),
         scope.until(unmatched),
-        or_(
-            u.resolved_by.between(*scope.loads),
-            u.resolved_by < first,
-            u.resolved_by > last,
-        ),
+        or_(u.resolved_by.between(*scope.loads), u.resolved_by < first, u.resolved_by > last),
     )
 
 

@@ -58,6 +58,7 @@ from semistream.settings import Settings
 from semistream.streaming.sinks.registry import open_sink, sink_kind
 from semistream.streaming.sinks.warehouse import Warehouse
 from semistream.warehouse.bulk import say_nulled
+from semistream.warehouse.lateness import lateness
 from semistream.warehouse.proof import read_proof
 from semistream.warehouse.records import unaccounted
 from semistream.warehouse.schema import (
@@ -386,6 +387,10 @@ def _run(
         )
     if lost:
         staging.notes.append(f"Of the facts verified: {say_nulled(lost, engine)}.")
+    with engine.connect() as connection:
+        late = lateness(connection, scope.app)
+    if f"{late or ''}":
+        staging.notes.append(f"Of all that {scope.app} has loaded: {late}.")
     app, name = scope.app, scope.fact_name
     since = "all-batches" if scope.first is None else f"batches-after-{_position(scope.first)}"
     summary = {
@@ -454,9 +459,11 @@ def _figures(
         label: sum(x[n] for x in batches)
         for label, n in (
             ("rows read", "rows_read"),
+            ("resolved", "resolved"),
             ("matched", "matched"),
             ("unmatched", "unmatched"),
         )
+        if n != "resolved" or any(x[n] for x in batches)
     }
     reasons = connection.execute(
         select(r.reason, func.sum(r.tuples))

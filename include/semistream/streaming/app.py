@@ -31,7 +31,7 @@ from semistream.durable import read_checked, write_checked, write_json
 from semistream.errors import ConfigError, SemistreamError, StateError, TooManyRows
 from semistream.job import AnyJob, Job, StreamStreamJob
 from semistream.master.manifest import decode_schema, encode_schema
-from semistream.master.published import ANEW
+from semistream.master.published import ANEW, pin
 from semistream.paths import Paths
 from semistream.positions import KINDS, START, Kind, Position, named, next_resolve
 from semistream.sizing import known_costs
@@ -183,8 +183,11 @@ class App:
             if staging.rows:
                 plan = plan_again(wanted, staging.sample(SAMPLED), self.planner.costs)
                 self._prepare(*self.planner.columns(plan, self.schemas))
-                # of another version, tuples may have been kept that later ones are not compared to
-                self.commits.looked_up = {}
+                if [j.snapshot for j in plan.joins] != [
+                    j.snapshot for j in self.planner.plan.joins
+                ]:
+                    # tuples may be kept whose keys the load's own version has
+                    self.commits.looked_up = {}
                 self._join_again(at, staging, plan)
                 self.commits.wait_for_commit()
                 loads = self.commits.loads
@@ -472,6 +475,7 @@ class App:
     def _join_again(self, at: Position, staging: Staging, plan: Plan[Any]) -> None:
         """Begin and finish a resolving load of the staged tuples, joined with a plan."""
         again = Again(staging.file, plan)
+        self._pin(plan)
         self.commits.begin(Progress(*at, self.planner.plan, self.commits.states, again=again))
         self._finish(None)
         log.info(
@@ -479,6 +483,14 @@ class App:
             staging.rows,
             sum(load.resolved for load in self.commits.loads),
         )
+
+    def _pin(self, plan: Plan[Any], *, keep: bool = True) -> None:
+        """Keep the versions that a resolving load is joined with until it is finished, or release
+        them."""
+        for join in plan.joins:
+            # no app has a name with a blank
+            root, version = Path(join.snapshot).parent, join.version if keep else None
+            pin(root, f"{self.app} again", version)
 
     def _check_output(self, batch: MicroBatch) -> None:
         """Estimate how many rows the batch will write if several master rows can match a tuple. The
@@ -551,6 +563,8 @@ class App:
             else [work.join_partition(p, iter(())) for p in range(work.plan.partitions)]
         )
         self.commits.finish(loads, self._listed(at))
+        if at.again is not None:
+            self._pin(at.again.plan, keep=False)
         self._committed(loads)
 
     def _committed(self, loads: list[LoadRecord]) -> None:
