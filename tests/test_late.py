@@ -134,13 +134,13 @@ def test_only_what_a_version_has_brought_is_looked_at(spark, late, monkeypatch):
     late.publish_first(400)
     late.add_file(2000)
     late.load(spark)
-    lost, staged = len(list(late.open().elements())), []
-    original = app.Staging.add
-    monkeypatch.setattr(
-        app.Staging,
-        "add",
-        lambda self, rows, *a: staged.append(len(rows)) or original(self, rows, *a),
-    )
+    lost, staged, add = late.open().total(), [], app.Staging.add
+
+    def noted(self, rows, *others):
+        staged.append(len(rows))
+        add(self, rows, *others)
+
+    monkeypatch.setattr(app.Staging, "add", noted)
     late.publish_first(600)
     resolved = late.load(spark)["resolved"]
     assert sum(staged) == resolved and 0 < resolved < lost / 2
