@@ -378,12 +378,22 @@ def test_a_file_that_is_not_what_was_kept_is_refused(spark, late, tmp_path):
         ({"id": 999_999}, "the ids that they had, id"),
         ({"load_row": 999_999}, "must have rows of unmatched that the app has"),
         ({"amount": "much"}, "must have values of the stream's types"),
-        ({"load_row": ""}, "must have each row of unmatched once"),
+        ({"load_row": ""}, "must name a row of unmatched in each of its rows"),
     ]
+    some = next(iter(late.open()))[0]
     for change, said in refused:
-        file = exported(late, tmp_path / "wrong.csv", lambda row, c=change: row | c)
+        file = exported(
+            late,
+            tmp_path / "wrong.csv",
+            lambda row, c=change: row | c if row["id"] == some else row,
+        )
         with pytest.raises(ConfigError, match=said):
             late.replay(file)
+    file = exported(late, tmp_path / "twice.csv")
+    lines = file.read_text().splitlines(keepends=True)
+    file.write_text("".join([*lines, lines[1]]))
+    with pytest.raises(ConfigError, match="must have each row of unmatched once"):
+        late.replay(file)
     (tmp_path / "none.csv").write_text("a,b\n1,2\n")
     with pytest.raises(ConfigError, match="lacks load_id, load_row"):
         late.replay(tmp_path / "none.csv")
@@ -455,7 +465,7 @@ def test_late_is_reject_or_resolve():
 def test_a_left_join_has_nothing_to_resolve(spark, late):
     late.publish_first(400)
     late.add_file(10)
-    with pytest.raises(ConfigError, match="late must be reject where the join is a left one"):
+    with pytest.raises(ConfigError, match="late' must be reject where the join is a left one"):
         late.load(spark, join_type="left")
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from sqlalchemy import ColumnElement, Connection, Row, false, or_
@@ -126,8 +127,9 @@ def stage_file(
 ) -> Taken:
     """Stage the tuples of a file. Raises ConfigError for a row that names no row of ``unmatched``
     of the app, that cannot be joined again, or whose id is another one."""
-    taken = Taken()
+    taken, seen = Taken(), [np.empty((0, 2), np.int64)]
     for keys, tuples, texts in _read(file, staging.stream):
+        seen.append(np.array(keys, np.int64))
         known = by_key(connection, number, keys)
         if absent := [key for key in keys if key not in known]:
             raise _refusal(file, "must have rows of unmatched that the app has", absent)
@@ -157,6 +159,9 @@ def stage_file(
             taken,
             file,
         )
+    different, times = np.unique(np.concatenate(seen), axis=0, return_counts=True)
+    if len(twice := different[times > 1]):
+        raise _refusal(file, "must have each row of unmatched once", [*map(tuple, twice.tolist())])
     return taken
 
 
@@ -290,8 +295,8 @@ def _read(
             keys = list(
                 zip(*(part.column(n).to_pylist() for n in (load_id, load_row)), strict=True)
             )
-            if len({*keys}) < len(keys) or any(None in key for key in keys):
-                raise _refusal(file, "must have each row of unmatched once", keys)
+            if nameless := [key for key in keys if None in key]:
+                raise _refusal(file, "must name a row of unmatched in each of its rows", nameless)
             texts = part.column(text).to_pylist() if has_text else [None] * part.num_rows
             yield keys, part.select(stream.names).cast(stream), texts
 

@@ -88,8 +88,8 @@ class SemiStreamPlanner:
     def outdated(self) -> bool:
         """Return whether a dimension has a newer version than the plan's."""
         return any(
-            join.snapshot != str(self._current(role))
-            for role, join in zip(self.job.roles, self.plan.joins, strict=True)
+            join.snapshot != str(self._current(self.job.role(join.role)))
+            for join in self.plan.joins
         )
 
     def partitions(self, cores: int) -> int:
