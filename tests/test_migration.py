@@ -17,6 +17,11 @@ from semistream.warehouse.ledger import Ledger
 from semistream.warehouse.records import unaccounted, waiting_by_role
 from semistream.warehouse.schema import load_batches, load_inputs, load_rejections, unmatched
 
+UNMATCHED = """CREATE TABLE unmatched (
+    load_id BIGINT NOT NULL, load_row INTEGER NOT NULL, fact_table VARCHAR(190) NOT NULL,
+    reason VARCHAR(40) NOT NULL, side VARCHAR(5), stream_id VARCHAR(190), tuple TEXT NOT NULL,
+    PRIMARY KEY (load_id, load_row))"""
+KEPT = "INSERT INTO unmatched VALUES (100000000000000, 0, 'f', 'no_match', NULL, '7', '{}')"
 CHANGES = ("CREATE", "INSERT", "UPDATE", "DELETE", "DROP", "ALTER")
 
 
@@ -30,6 +35,8 @@ def former(warehouse_url):
         for statement in script.read_text().split(";\n"):
             if statement.strip():
                 connection.exec_driver_sql(statement.replace("%", "%%"))
+        for statement in (UNMATCHED, KEPT):
+            connection.exec_driver_sql(statement)
         found = connection.execute(sa.text("SELECT * FROM load_batches")).all()
     engine.dispose()
     return warehouse_url, {row.load_id: row for row in found}
