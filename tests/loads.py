@@ -8,7 +8,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -106,6 +106,8 @@ class SmallLoad(AnyLoad):
     hot keys are hot."""
 
     script = "semi_stream_join.py"
+    columns = ["id", "sku", "amount", "part_sk", *COLUMNS]  # of the fact table
+    versioned: tuple[str, ...] = ("name",)  # those that differ from version to version
 
     def __init__(self, home: Path, warehouse_url: str, parts: int = 3000, seed: int = 1):
         self.places = Paths(home=home, warehouse_url=warehouse_url)
@@ -177,8 +179,15 @@ class SmallLoad(AnyLoad):
     def expected(self, join_type: str = "inner") -> tuple[Counter, Counter]:
         return oracle.join(self.stream, self.master, ON, ("part_sk", *COLUMNS), join_type)
 
-    def facts(self) -> Counter:
-        return Counter(self.query("SELECT id, sku, amount, part_sk, name, price FROM fact_sales"))
+    def facts(self, sink: str = "sql") -> Counter:
+        if sink != "sql":
+            return delta_facts(sink, self.columns)
+        return Counter(self.query(f"SELECT {', '.join(self.columns)} FROM fact_sales"))
+
+    def lasting(self, facts: Counter) -> Counter:
+        """The facts without the columns that differ from version to version."""
+        kept = [i for i, name in enumerate(self.columns) if name not in self.versioned]
+        return Counter(tuple(row[i] for i in kept) for row in facts.elements())
 
     def unmatched(self) -> Counter:
         """Tuples by reason, as the oracle gives them."""
@@ -334,15 +343,11 @@ class Running:
             raise self.error
 
 
-def delta_facts(uri: str | Path) -> Counter:
+def delta_facts(uri: str | Path, columns: Sequence[str] = SmallLoad.columns) -> Counter:
     """``SmallLoad.facts`` where they are in a Delta table."""
     from deltalake import DeltaTable
 
-    rows = (
-        DeltaTable(uri)
-        .to_pyarrow_table()
-        .select(["id", "sku", "amount", "part_sk", "name", "price"])
-    )
+    rows = DeltaTable(uri).to_pyarrow_table().select([*columns])
     return Counter(tuple(r.values()) for r in rows.to_pylist())
 
 

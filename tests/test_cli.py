@@ -784,7 +784,12 @@ def test_status_and_stop(run, tmp_path):
     }
     (checkpoint / "status.json").write_text(json.dumps(status))
     with checkpoint_lock(checkpoint):
-        assert "sales: running" in run("status")[1]
+        assert "sales: running" in run("status", "sales")[1]
+        heads, line = map(str.split, run("status")[1].splitlines())
+        assert heads[:4] == ["app", "state", "batch", "read"]
+        assert line[:4] == ["sales", "running", "–", "12,345"]
+        (entry,) = json.loads(run("status", "--json")[1])
+        assert (entry["app"], entry["state"], entry["longest_wait"]) == ("sales", "running", 3.25)
         told = run("status", "sales")[1]
         assert "last sign of life 2026-01-01 00:00:00 UTC, from pid 1234 on h" in told
         assert "12,345 rows read" in told and "started again" not in told

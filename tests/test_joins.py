@@ -16,6 +16,7 @@ import strategies
 from semistream import keys as keys_module
 from semistream.errors import ConfigError, StateError
 from semistream.joins import REGISTRY, JoinState, selection
+from semistream.joins.registry import HASH_JOIN, find_algorithm
 from semistream.joins.stream_table import by_partition
 from semistream.joins.stream_table.by_chunk import ByChunk
 from semistream.joins.tuple_store import TupleStore
@@ -25,6 +26,7 @@ from semistream.sizing import open_join
 
 MEMORY = 200_000
 ALGORITHMS = sorted(REGISTRY)
+EVERY = [*ALGORITHMS, HASH_JOIN.name]  # also the one that needs all of R in memory
 FORMS = [
     pytest.param(a.name, p, id=f"{a.name}{''.join(f' {v}' for v in p.values())}")
     for a in REGISTRY.values()
@@ -65,7 +67,7 @@ def start(
     kept=20,
 ):
     """kept: master tuples that have a place in memory, where the algorithm keeps some."""
-    fields = REGISTRY[algorithm].parameters.model_fields
+    fields = find_algorithm(algorithm).parameters.model_fields
     sizes = {"disk_tuples": partition_tuples, "cache_tuples": kept, "resident_tuples": kept}
     given = {name: size for name, size in sizes.items() if name in fields}
     return open_join(
@@ -122,7 +124,9 @@ def run(join, stream, chunk=100):
     return out + list(join.drain())
 
 
-@pytest.mark.parametrize(("algorithm", "parameters"), FORMS)
+@pytest.mark.parametrize(
+    ("algorithm", "parameters"), [*FORMS, pytest.param(HASH_JOIN.name, {}, id=HASH_JOIN.name)]
+)
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     data=st.data(),
@@ -231,7 +235,7 @@ def test_more_memory_than_a_heap_of_strings_can_address_is_no_risk(
     check(outputs, [join.stats], stream, master, on)
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", EVERY)
 def test_hash_collisions_cost_time_and_no_row(algorithm, monkeypatch):
     real = keys_module.codes
     monkeypatch.setattr(
@@ -248,7 +252,7 @@ def test_hash_collisions_cost_time_and_no_row(algorithm, monkeypatch):
 # The field's habitual bugs, one test each
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", EVERY)
 def test_a_key_in_a_gap_of_r_ends_unmatched_and_does_not_loop(algorithm):
     master = pa.table({"k": pa.array([1, 2, 1000, 1001], pa.int64()), "v": list("abcd")})
     stream = sales([500] * 300)
@@ -258,7 +262,7 @@ def test_a_key_in_a_gap_of_r_ends_unmatched_and_does_not_loop(algorithm):
     assert {r["reason"] for o in out for r in o.unmatched.to_pylist()} == {"no_match"}
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", EVERY)
 @pytest.mark.parametrize("key", [-(2**63), -1, 100, 2**63 - 1])
 def test_a_key_outside_the_range_of_r_is_unmatched_and_not_dropped(algorithm, key):
     stream = sales([key, 5, key])
@@ -273,7 +277,7 @@ def test_a_full_hash_table_makes_the_source_wait_and_does_not_raise(algorithm):
     check(run(join, stream, chunk=20_000), [join.stats], stream, integers(500), [("k", "k")])
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", EVERY)
 def test_tuples_that_wait_at_the_end_of_the_stream_are_finished(algorithm):
     stream = sales([7])
     join = start(algorithm, stream, integers(100), [("k", "k")])
@@ -285,7 +289,7 @@ def test_tuples_that_wait_at_the_end_of_the_stream_are_finished(algorithm):
     assert list(join.drain()) == []
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", EVERY)
 def test_stream_tuples_of_one_key_do_not_overwrite_one_another(algorithm):
     stream = sales([3] * 777)
     join = start(algorithm, stream, integers(10), [("k", "k")])
@@ -294,7 +298,7 @@ def test_stream_tuples_of_one_key_do_not_overwrite_one_another(algorithm):
     )
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", EVERY)
 def test_null_keys_leave_at_once(algorithm):
     stream = sales([None, 1, None])
     join = start(algorithm, stream, integers(10), [("k", "k")])
@@ -303,7 +307,7 @@ def test_null_keys_leave_at_once(algorithm):
     assert join.stats.rejected == {"null_key": 2}
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", EVERY)
 def test_an_empty_master_leaves_all_unmatched(algorithm):
     stream = sales([1, 2, 3])
     join = start(algorithm, stream, integers(0), [("k", "k")])
@@ -313,7 +317,7 @@ def test_an_empty_master_leaves_all_unmatched(algorithm):
 # Many-to-many, edges, settings
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", EVERY)
 def test_many_to_many_is_exact(algorithm):
     master = pa.concat_tables([integers(50), integers(50), integers(20)])
     stream = sales([i * i % 60 for i in range(5000)])
@@ -321,14 +325,14 @@ def test_many_to_many_is_exact(algorithm):
     check(run(join, stream), [join.stats], stream, master, [("k", "k")])
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", EVERY)
 def test_a_master_column_with_a_name_of_the_stream_gets_the_masters_name(algorithm):
     stream = sales([1]).append_column("v", pa.array([9]))
     join = start(algorithm, stream, integers(10), [("k", "k")])
     assert join.output_schema.names == ["id", "k", "v", "r_v"]
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", EVERY)
 def test_a_stream_of_nothing_but_the_key(algorithm):
     stream = pa.table({"k": pa.array([1, 1, 99, None], pa.int32())})
     join = start(algorithm, stream, integers(10), [("k", "k")])
@@ -467,7 +471,7 @@ def told(number):
     return LEAST * 2 ** (number / PER_OCTAVE)
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", EVERY)
 def test_a_state_of_another_join_is_refused(algorithm):
     stream, master, on = sales([1, 2, 3]), integers(100), [("k", "k")]
     join = start(algorithm, stream, master, on)
@@ -476,7 +480,7 @@ def test_a_state_of_another_join_is_refused(algorithm):
         start(algorithm, stream, master, on, join_type="left").restore(join.snapshot())
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("algorithm", EVERY)
 def test_a_damaged_state_is_refused_wherever_the_damage_is(algorithm, tmp_path):
     join = start(algorithm, sales([1, 2, 3]), integers(100), [("k", "k")])
     list(join.process(sales([1, 2, 3]).to_batches()[0]))

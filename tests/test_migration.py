@@ -141,3 +141,26 @@ def test_a_migration_that_is_killed_anywhere_loses_and_doubles_nothing(former):
         assert number < 60
     assert number > 8
     check(url, rows)
+
+
+def test_columns_that_came_with_several_roles_are_added(warehouse_url):
+    """What was loaded before has let each matched tuple pass, and none without a row."""
+    engine = connect(warehouse_url)
+    try:
+        create_all(engine)
+        counts = {c.name: 7 for c in load_inputs.c if isinstance(c.type, sa.BigInteger)}
+        texts = {c.name: "x" for c in load_inputs.c if c.name not in {*counts, "number"}}
+        with engine.begin() as connection:
+            for name in ("missed", "passed"):
+                connection.exec_driver_sql(f"ALTER TABLE load_inputs DROP COLUMN {name}")
+            known = {n: v for n, v in counts.items() if n not in ("missed", "passed")}
+            former = sa.table("load_inputs", *(sa.column(n) for n in (*known, *texts, "number")))
+            connection.execute(former.insert().values(known | texts | {"number": 0}))
+        for _ in range(2):
+            create_all(engine)
+            migrate(engine)
+        with engine.connect() as connection:
+            row = connection.execute(sa.select(load_inputs)).one()
+        assert (row.missed, row.passed, row.matched) == (0, None, 7)
+    finally:
+        engine.dispose()

@@ -9,6 +9,7 @@ import pytest
 import oracle
 from semistream.joins import REGISTRY
 from semistream.joins.arena import Region
+from semistream.joins.star import RoleJoin, Star
 from semistream.master.publish import publish_snapshot
 from semistream.master.snapshot import open_snapshot
 from semistream.sizing import open_join
@@ -41,15 +42,10 @@ def chunks(first, count):
 
 
 def operator(root, name):
-    return SemiStreamOperator(
-        open_join(
-            name,
-            memory=400_000,
-            stream=STREAM,
-            master=open_snapshot(root, partition_tuples=256),
-            on=ON,
-        )
+    join = open_join(
+        name, memory=400_000, stream=STREAM, master=open_snapshot(root, partition_tuples=256), on=ON
     )
+    return SemiStreamOperator(Star([RoleJoin("r", join)]))
 
 
 def work(root, name, queue, first, key_before, key_after):
@@ -57,14 +53,15 @@ def work(root, name, queue, first, key_before, key_after):
     operators.use_memory_files()
     cache = operators.OperatorCache()
     join = cache.take(key_before) if key_before else operator(root, name)
-    queue.put([o.joined for c in chunks(first, 4) for o in join.process(0, c)] if join else None)
+    outputs = [o for c in chunks(first, 4) for o in join.process(0, c)] if join else None
+    queue.put(None if outputs is None else [o.joined for o in outputs if o.joined is not None])
     if key_after:
         cache.put(key_after, join)
         del join
         queue.put("cached")
         multiprocessing.Event().wait()
     elif join:
-        queue.put([o.joined for o in join.drain()])
+        queue.put([o.joined for o in join.drain() if o.joined is not None])
 
 
 @pytest.mark.slow
@@ -105,11 +102,11 @@ def test_nothing_is_copied_and_who_dies_gives_nothing(root):
     queue.get(timeout=60)
     assert queue.get(timeout=60) == "cached"
     join = operators.fetch(key)
-    own = join.join
+    own = join.star.joins[0].join
     assert all(Region.of(a) is not None for a in (own.h_r.ekey, own.h_s.key, own.h_s.store.heap))
     worker.kill()
     worker.join()
-    assert sum(o.joined.num_rows for o in join.drain()) > 0
+    assert sum(o.joined.num_rows for o in join.drain() if o.joined is not None) > 0
     done = own.stats
     assert done.waiting == 0 and done.matched + done.unmatched == done.rows_read
     assert operators.fetch(key) is None

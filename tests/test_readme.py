@@ -7,6 +7,7 @@ from pathlib import Path
 from semistream.job import Job, StreamStreamJob
 from semistream.joins.registry import REGISTRY
 from semistream.streaming.settings import LoadSettings, StreamStreamSettings
+from semistream.workloads import load_job
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()
@@ -70,6 +71,20 @@ def test_the_job_of_two_streams_is_one(tmp_path):
     (tmp_path / "orders.yaml").write_text(re.search(r"```yaml\n(.*?)```", page, re.S)[1])
     job = StreamStreamJob.from_yaml(tmp_path / "orders.yaml")
     assert job.left.unique and job.right.clustered and job.on == {"order_id": "order_id"}
+
+
+def test_the_job_of_several_roles_is_one(tmp_path, monkeypatch):
+    monkeypatch.setenv("SEMISTREAM_HOME", str(tmp_path))
+    page = (ROOT / "docs/loading.md").read_text()
+    dimension, _, several = re.findall(r"```yaml\n(.*?)```", page, re.S)[:3]
+    (tmp_path / "dimensions").mkdir()
+    (tmp_path / "dimensions" / "airport.yaml").write_text(dimension)
+    (tmp_path / "flights.yaml").write_text(several)
+    job = load_job(tmp_path / "flights.yaml")
+    assert len(job.roles) == 5 and {role.join_type for role in job.roles} == {"left", None}
+    assert job.role("plane").dimension.unknown_member and job.role("crew").many
+    assert job.role("origin").dimension == job.role("destination").dimension
+    assert job.role("weather").key == ("origin", "time_hour")
 
 
 def test_every_make_target_named_exists():

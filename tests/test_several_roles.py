@@ -124,7 +124,10 @@ class Load:
         for role, rows in lacking.items():
             counts = Counter(reasons[role])
             passed = read - len(rows)
-            inputs.append(InputCounts(role, 0, read, passed, counts, 0, "", role, "v000001"))
+            missed = sum(s["store"] not in stores for s in facts) if role == "store" else 0
+            inputs.append(
+                InputCounts(role, 0, read, passed, counts, 0, "", role, "v000001", missed=missed)
+            )
             read = passed
         record = LoadRecord("sales", 0, 0, 0, "ssbj", tuple(inputs), len(SALES), read, read)
         joined = [(*s.values(), *products[s["sku"]], *stores.get(s["store"], NONE)) for s in facts]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -151,6 +152,9 @@ class WithinSpec(Settings):
     )
 
 
+UNKNOWN = 0  # surrogate key of a dimension's unknown member
+
+
 def surrogate_key(name: str) -> str:
     """Return the name of the surrogate key of a dimension, or of a role of one."""
     return f"{name}_sk"
@@ -195,6 +199,11 @@ class Dimension(Settings):
         description="Whether its source may have no row that can be taken; "
         "otherwise nothing is provisioned then",
     )
+    unknown_member: bool = Field(
+        False,
+        description="Whether its table has a row with surrogate key 0, which the facts "
+        "name that a left join finds no row for; otherwise they name none (null)",
+    )
 
     @property
     def surrogate_key(self) -> str:
@@ -232,6 +241,11 @@ class Role(Settings):
         "is called NAME_COLUMN",
     )
     join_type: JoinType | None = Field(None, description="inner or left; default: the load's")
+    many: bool = Field(
+        False,
+        description="Whether a tuple may have several rows of the dimension, and becomes a fact "
+        "with each; of a job with one role it may always",
+    )
     max_unmatched: float = Field(
         0.5,
         ge=0,
@@ -355,6 +369,27 @@ class Job(Settings):
         return self.model_copy(update={"stream": self.stream.shown()}).model_dump_json()
 
 
+def added_columns(
+    roles: Sequence[Role], dimensions: Sequence[Sequence[str]]
+) -> list[dict[str, str] | None]:
+    """Return the columns that each role adds, as ``RolePlan.columns``. One that several roles add
+    is called ROLE_column. dimensions: the columns of each role's dimension."""
+    if len(roles) == 1:
+        return [roles[0].columns or None]
+    wanted = [
+        role.columns or {c: c for c in columns if c not in role.key}
+        for role, columns in zip(roles, dimensions, strict=True)
+    ]
+    times = Counter(name for columns in wanted for name in columns.values())
+    return [
+        {
+            c: f"{role.name}_{c}" if c == name and times[name] > 1 else name
+            for c, name in columns.items()
+        }
+        for role, columns in zip(roles, wanted, strict=True)
+    ]
+
+
 # the settings of a job's only role, at the job's top
 SHORT_FORM = ("master", "on", "columns", "max_unmatched", "late", "max_open_hours")
 
@@ -408,6 +443,8 @@ def _role(name: str, given: Any) -> Any:
         return given
     role = dict(given)
     place = {of: role.pop(of) for of in ("path", "table") if of in role}
+    if place and "unknown_member" in role:
+        place["unknown_member"] = role.pop("unknown_member")
     if place and "dimension" in role:
         raise ConfigError(
             f"dimensions.{name}",

@@ -63,10 +63,11 @@ class Settings(BaseModel):
 
     @classmethod
     def add_arguments(cls, parser: argparse.ArgumentParser, *, exclude: Sequence[str] = ()) -> None:
-        """Add one ``--flag`` per field to a parser. The help is the field's description and
-        default."""
+        """Add one ``--flag`` per field to a parser, but none for nested settings. The help is the
+        field's description and default."""
+        nested = cls.nested()
         for name, field in cls.model_fields.items():
-            if name in exclude:
+            if name in exclude or name in nested:
                 continue
             kind, many = _argument_kind(field.annotation)
             default = (
@@ -93,6 +94,15 @@ class Settings(BaseModel):
                     options["choices"] = choices
                     del options["metavar"]
             parser.add_argument("--" + name.replace("_", "-"), **options)
+
+    @classmethod
+    def nested(cls) -> dict[str, FieldInfo]:
+        """Return the fields whose values are settings, or mappings of settings."""
+        return {
+            name: field
+            for name, field in cls.model_fields.items()
+            if _settings_in(field.annotation)
+        }
 
     @classmethod
     def from_arguments(cls, arguments: argparse.Namespace) -> Self:
@@ -155,7 +165,8 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
             str(path),
             "See the README for an example.",
         )
-    return values
+    # what a program of YAML 1.1 makes of ``on:``
+    return {"on" if name is True else name: value for name, value in values.items()}
 
 
 def read_secrets(parameter: str, path: str | Path) -> dict[str, str]:
@@ -299,16 +310,20 @@ def _innermost(
         if found is None:
             break
         field, kind = found, found.annotation
-        inside = [
-            one
-            for one in (kind, *typing.get_args(kind))
-            if isinstance(one, type) and issubclass(one, Settings)
-        ]
-        if inside:
+        if inside := _settings_in(kind):
             if typing.get_origin(kind) is dict:
                 next(keys, None)
             cls = inside[0]
     return cls, field
+
+
+def _settings_in(annotation: Any) -> list[type[Settings]]:
+    """Return the settings classes that a field's annotation names."""
+    return [
+        one
+        for one in (annotation, *typing.get_args(annotation))
+        if isinstance(one, type) and issubclass(one, Settings)
+    ]
 
 
 def pairs(value: Any) -> Any:

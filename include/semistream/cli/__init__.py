@@ -7,6 +7,7 @@ Each part is imported when it is needed: the list of commands needs none of them
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -27,9 +28,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         interrupts.end_at_once()
         # Pydantic searches all installed packages for plugins
         os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
-    from semistream.cli.parser import parse
+    from semistream.cli.parser import NEXT_STEPS, parse
 
-    command, arguments = parse(sys.argv[1:] if argv is None else argv)
+    words = sys.argv[1:] if argv is None else argv
+    if not words:
+        print(NEXT_STEPS)
+        return 0
+    command, arguments = parse(words)
     if own_process and command.without_pandas:
         from semistream.resident import spare_pandas
 
@@ -51,7 +56,12 @@ def _run(command: Command, arguments: Namespace) -> int:
     try:
         if command.settings:
             arguments.settings = read_settings(command, arguments)
-        return command.run(arguments)
+        code = command.run(arguments)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # whoever reads the output has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
     except (Exception, KeyboardInterrupt) as e:
         # an interrupt may be inside code that wraps every error, as NumPy's import does
         if interrupts.came or isinstance(e, KeyboardInterrupt):

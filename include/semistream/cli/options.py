@@ -48,10 +48,14 @@ def _add_settings(parser: argparse.ArgumentParser, command: Command) -> None:
         if action.required:
             action.required = False
             action.help = f"{action.help} (required)"
+    nested = "".join(
+        f"; {name}, only there: {field.description}" for name, field in settings.nested().items()
+    )
     parser.add_argument(
         "--config",
         metavar="YAML",
-        help="file with these settings by name; flags take precedence over it",
+        help="file with these settings by name; flags take precedence over it"
+        + nested.replace("%", "%%"),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import re
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
@@ -13,6 +14,7 @@ from semistream.cli.commands import (
     estimate_join_size,
     join,
     join_streams,
+    load,
     provision,
     replay,
     reset,
@@ -20,6 +22,7 @@ from semistream.cli.commands import (
     status,
     stop,
     tune,
+    unmatched,
     verify,
 )
 from semistream.cli.options import add_arguments
@@ -29,9 +32,11 @@ COMMANDS = {
     for command in (
         join.COMMAND,
         join_streams.COMMAND,
+        load.COMMAND,
         snapshot.COMMAND,
         provision.COMMAND,
         verify.COMMAND,
+        unmatched.COMMAND,
         replay.COMMAND,
         tune.COMMAND,
         estimate_join_size.COMMAND,
@@ -45,6 +50,17 @@ COMMANDS = {
 ENVIRONMENT = (
     "Environment: SEMISTREAM_HOME [var], WAREHOUSE_URL [sqlite:///$SEMISTREAM_HOME/warehouse.db]."
 )
+NEXT_STEPS = """\
+Join a stream with master data larger than memory, exactly and completely.
+
+  semistream join --stream sales.csv --master products.csv --on sku --out joined.parquet
+      joins two files; --help explains every option
+  semistream load nycflights13
+      loads a shipped job into a warehouse, and proves that all of it arrived
+  semistream load JOB.yaml
+      does the same with files of your own; the README has a job to begin with
+
+semistream --help lists the other commands."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -55,7 +71,10 @@ class Parser(argparse.ArgumentParser):
         super().__init__(**options, allow_abbrev=False)
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message}\nSee {self.prog} --help.\n")
+        given = re.search(r"invalid choice: '([^']+)'", message)
+        near = difflib.get_close_matches(given[1], COMMANDS, 1, 0.5) if given else []
+        said = f"{message}. Did you mean {near[0]}?" if near else message
+        self.exit(2, f"{self.prog}: {said}\nSee {self.prog} --help.\n")
 
     def refuse(self, unknown: Sequence[str]) -> NoReturn:
         first = unknown[0].split("=")[0]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -86,28 +88,31 @@ class CsvSource(TextSource):
                 str(self.paths[0]),
                 "The file is empty; was it written completely?",
             )
-        fields = []
-        for i, name in enumerate(self.names):
-            columns = [pa.array([], pa.binary()), *(b.column(i) for b in samples)]
-            cells = cast_cells(pa.concat_arrays(columns), pa.string())[0]
-            form = self.reading.formats.get(name)
-            if form is not None and form.notation:
-                fields.append(pa.field(name, infer_formatted_type(cells, form)))
-                continue
-            cells = prepared_cells(name, cells, form)[0]
-            # a key that is padded with zeros is a string, whatever the sample shows
-            kind = pa.string() if form and isinstance(form.zeros, int) else infer_type(cells)
-            fields.append(pa.field(name, kind))
-            if name in self.declared:
-                continue
+        columns = [[pa.array([], pa.binary()), *(b[name] for b in samples)] for name in self.names]
+        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
+            found = list(threads.map(self._infer_field, self.names, columns))
+        self.notes += [note for _, notes in found for note in notes]
+        return pa.schema([field for field, _ in found])
+
+    def _infer_field(self, name: str, sample: list[pa.Array]) -> tuple[pa.Field, list[str]]:
+        """Infer a column's type from its cells, in one array a block. Return it with remarks for
+        the user."""
+        cells = cast_cells(pa.concat_arrays(sample), pa.string())[0]
+        form, notes = self.reading.formats.get(name), list[str]()
+        if form is not None and form.notation:
+            return pa.field(name, infer_formatted_type(cells, form)), notes
+        cells = prepared_cells(name, cells, form)[0]
+        # a key that is padded with zeros is a string, whatever the sample shows
+        kind = pa.string() if form and isinstance(form.zeros, int) else infer_type(cells)
+        if name not in self.declared:
             if why := deciding_cells(cells, kind):
-                self.notes.append(f"{self.side} column {name} is read as {kind}, for {why}")
+                notes.append(f"{self.side} column {name} is read as {kind}, for {why}")
             if has_exponents(cells, kind):
-                self.notes.append(
+                notes.append(
                     f"{self.side} column {name} is read as {kind}; numbers with an "
                     f"exponent are integers there, too"
                 )
-        return pa.schema(fields)
+        return pa.field(name, kind), notes
 
     def _read(self, path: Path, done: int) -> Iterator[Raw]:
         blocks = self._blocks(path, done)

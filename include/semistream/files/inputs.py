@@ -3,18 +3,24 @@ the join columns of any two inputs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
 from shlex import quote
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from semistream.column_format import formats, paired
+from semistream.column_format import ColumnFormat, formats, paired
+from semistream.ddl import parse_ddl
 from semistream.errors import ConfigError
 from semistream.files.master_file import no_rows, publish_file
 from semistream.files.opening import open_source
+from semistream.files.settings import FileRole, JoinFiles
 from semistream.files.source import FileSource
+from semistream.job import added_columns
+from semistream.joins.spec import output_names
 from semistream.keys import resolve_keys
 from semistream.master.publish import MEMORY, current_manifest
 from semistream.master.snapshot import SnapshotRelation, open_snapshot
@@ -32,6 +38,69 @@ class Inputs(NamedTuple):
     notes: list[str]
 
 
+class RoleInput(NamedTuple):
+    """A dimension in one of its roles, and how the stream is joined with it.
+
+    rejected: rows of its file left out, by reason; columns: dimension columns to add, with their
+    names in the output; max_unmatched: share of the tuples that may have no row, None: any;
+    from_file: whether its rows were read now, and not published before.
+    """
+
+    name: str
+    master: SnapshotRelation
+    rejected: dict[str, int]
+    on: list[tuple[str, str]]
+    columns: dict[str, str]
+    join_type: str
+    many: bool
+    max_unmatched: float | None
+    from_file: bool
+
+
+class StarInputs(NamedTuple):
+    """The stream, and its dimensions in the order of the settings. notes: as in ``Inputs``."""
+
+    stream: FileSource
+    roles: list[RoleInput]
+    notes: list[str]
+
+    def role(self, name: str) -> RoleInput:
+        return next(role for role in self.roles if role.name == name)
+
+
+@dataclass(frozen=True)
+class _Master:
+    """Where master data are, how they are read, and how they are joined. place: prefix of their
+    settings in errors, if they are one dimension of several."""
+
+    on: Mapping[str, str]
+    path: Path | None
+    snapshot: Path | None
+    types: Mapping[str, str | pa.DataType]
+    kind: str
+    formats: Mapping[str, ColumnFormat]
+    allow_empty: bool
+    max_rejected: float = 1.0
+    place: str = ""
+
+    @property
+    def pairs(self) -> list[tuple[str, str]]:
+        return list(self.on.items())
+
+    def identity(self) -> tuple[object, ...]:
+        """Return what two roles have in common that can use one snapshot."""
+        assert self.path is not None
+        formats = {k: f.model_dump_json() for k, f in self.formats.items()}
+        return (
+            self.path.resolve(),
+            self.snapshot,
+            self.kind,
+            frozenset(self.on.values()),
+            str(sorted(self.types.items())),
+            str(sorted(formats.items())),
+        )
+
+
 def open_inputs(
     settings: Any,
     stack: ExitStack,
@@ -39,77 +108,249 @@ def open_inputs(
     memory: int = MEMORY,
     allow_empty: bool = True,
 ) -> Inputs:
-    """Open both inputs by settings like ``JoinFiles``. Columns of unknown type get one.
+    """Open both inputs by settings like ``JoinFiles`` with one dimension. Columns of unknown type
+    get one.
 
     The master data's snapshot is one published before, or a new one of the file, made in ``memory``
     bytes; ``stack`` closes it. Raises ConfigError for settings that cannot work, and for master
     data without a row unless ``allow_empty``.
     """
-    if settings.master is None and settings.snapshot is None:
-        raise ConfigError(
-            "master",
-            "must be given, or --snapshot with a directory published before",
-            None,
-            "Give --master FILE.",
+    stream, ((master, rejected),), notes = _open(
+        settings, [_only(settings, allow_empty)], stack, progress, memory
+    )
+    return Inputs(stream, master, rejected, notes)
+
+
+def open_star(settings: JoinFiles, stack: ExitStack, progress: Progress, memory: int) -> StarInputs:
+    """Open the stream and all its dimensions, as ``open_inputs`` does. A file that is a dimension
+    in several roles is published once for each join key."""
+    roles = list(settings.dimensions.values())
+    masters = [_of_role(role) for role in roles] or [_only(settings, settings.allow_empty)]
+    stream, opened, notes = _open(settings, masters, stack, progress, memory)
+    if not roles:
+        ((master, rejected),) = opened
+        added = settings.columns or [
+            c for c in master.schema.names if c not in masters[0].on.values()
+        ]
+        only = RoleInput(
+            master.name,
+            master,
+            rejected,
+            masters[0].pairs,
+            output_names(stream.schema, master.name, added),
+            settings.join_type,
+            True,
+            settings.max_unmatched,
+            settings.master is not None,
         )
-    if not settings.on:
-        raise ConfigError(
-            "on", "must name at least one pair of columns", None, "For instance --on product=sku."
-        )
-    pairs, known = list(settings.on.items()), settings.master_formats
-    if settings.master is None and (manifest := current_manifest(settings.snapshot)) is not None:
-        if known:
-            raise ConfigError(
-                "master_formats",
-                "must not be given with a snapshot published before",
-                list(known),
-                "Leave them out: its rows have been read.",
+        return StarInputs(stream, [only], notes)
+    columns = added_columns(roles, [master.schema.names for master, _ in opened])
+    found = []
+    for role, (master, rejected), given in zip(roles, opened, columns, strict=True):
+        wanted = given or {c: c for c in master.schema.names if c not in role.key}
+        unnamed = [c for c, name in wanted.items() if c == name]
+        found.append(
+            RoleInput(
+                role.name,
+                master,
+                rejected,
+                list(role.on.items()),
+                wanted | output_names(stream.schema, role.name, unnamed),
+                role.join_type or settings.join_type,
+                role.many,
+                role.max_unmatched if "max_unmatched" in role.model_fields_set else None,
+                role.dimension.path is not None,
             )
-        known = formats(manifest.formats)
-    stream_formats, master_formats = paired(pairs, settings.formats, known)
+        )
+    return StarInputs(stream, found, notes)
+
+
+def _only(settings: Any, allow_empty: bool) -> _Master:
+    return _Master(
+        settings.on,
+        settings.master,
+        settings.snapshot,
+        settings.master_types,
+        settings.master_format or "",
+        settings.master_formats,
+        allow_empty,
+    )
+
+
+def _of_role(role: FileRole) -> _Master:
+    dimension, place = role.dimension, f"dimensions.{role.name}"
+    declared = (
+        parse_ddl(dimension.columns, f"{place}.dimension.columns") if dimension.columns else ()
+    )
+    return _Master(
+        role.on,
+        Path(dimension.path) if dimension.path else None,
+        role.snapshot,
+        {field.name: field.type for field in declared} | role.types,
+        role.format or "",
+        dimension.formats,
+        dimension.allow_empty,
+        dimension.max_rejected if "max_rejected" in dimension.model_fields_set else 1.0,
+        place,
+    )
+
+
+def _open(
+    settings: Any, masters: Sequence[_Master], stack: ExitStack, progress: Progress, memory: int
+) -> tuple[FileSource, list[tuple[SnapshotRelation, dict[str, int]]], list[str]]:
+    """Open the stream and its master data, as ``open_inputs`` does. Return the stream, the
+    relations with their rows left out by reason, and the remarks."""
     csv = {"null_values": settings.null_values, "delimiter": settings.delimiter}
+    of_stream, of_masters = settings.formats, list[Mapping[str, ColumnFormat]]()
+    for master in masters:
+        with _placed(master.place):
+            _check(master)
+            of_masters.append(_known_formats(master))
+    for _ in range(2):  # the second time, each gets the forms that a later one declares
+        for number, master in enumerate(masters):
+            with _placed(master.place):
+                of_stream, of_masters[number] = paired(master.pairs, of_stream, of_masters[number])
     stream = open_source(
         "stream",
         settings.stream,
         kind=settings.stream_format or "",
         types=settings.types,
-        formats=stream_formats,
+        formats=of_stream,
         **csv,
     )
-    keys, partners = [s for s, _ in pairs], [m for _, m in pairs]
-    root, rejected, notes = settings.snapshot, dict[str, int](), list[str]()
-    if settings.master is None:
-        master = stack.enter_context(closing(open_snapshot(root or "")))
-        if not master.tuple_count and not allow_empty:
-            raise no_rows("snapshot", str(root))
-        assign_types(stream, keys, master.schema, partners)
-        check_key_types(stream.schema, master.schema, pairs)
-    else:
-        source = open_source(
-            "master",
-            settings.master,
-            kind=settings.master_format or "",
-            types=settings.master_types,
-            formats=master_formats,
-            **csv,
+    opened, notes = [], list[str]()
+    published: dict[tuple[object, ...], tuple[Path, dict[str, int]]] = {}
+    for given, theirs in zip(masters, of_masters, strict=True):
+        master = replace(given, formats=theirs)
+        with _placed(master.place):
+            source = _source(master, stream, csv)
+            if source is None:
+                root, rejected = master.snapshot or Path(), dict[str, int]()
+            elif (former := published.get(master.identity())) is not None:
+                root, rejected = former
+            else:
+                root = master.snapshot or scratch_directory()
+                if root in (other for other, _ in published.values()):
+                    raise ConfigError(
+                        "snapshot",
+                        "must be a directory of its own for each file and join key",
+                        str(root),
+                        "Choose another one.",
+                    )
+                rejected = _publish(master, source, root, progress, memory)
+                published[master.identity()] = root, rejected
+                notes += source.notes
+            relation = stack.enter_context(closing(open_snapshot(root)))
+            if not relation.tuple_count and not master.allow_empty:
+                raise no_rows("snapshot", str(root))
+            opened.append((relation, rejected))
+    return stream, opened, notes + stream.notes
+
+
+def _check(master: _Master) -> None:
+    if master.path is None and master.snapshot is None:
+        one = not master.place
+        raise ConfigError(
+            "master" if one else "path",
+            f"must be given, or {'--' if one else ''}snapshot with a directory published before",
+            None,
+            "Give --master FILE." if one else "Give the file of the dimension.",
         )
-        assign_types(stream, keys, source.schema, partners)
-        assign_types(source, partners, stream.schema, keys)
-        check_key_types(stream.schema, source.schema, pairs)
-        root = root or scratch_directory()
-        _, rejected = publish_file(
-            settings.master,
-            partners,
-            root,
-            source,
-            progress,
-            memory=memory,
-            flush=settings.snapshot is not None,
-            allow_empty=allow_empty,
+    if not master.on:
+        raise ConfigError(
+            "on", "must name at least one pair of columns", None, "For instance --on product=sku."
         )
-        master = stack.enter_context(closing(open_snapshot(root)))
-        notes += source.notes
-    return Inputs(stream, master, rejected, notes + stream.notes)
+
+
+def _known_formats(master: _Master) -> Mapping[str, ColumnFormat]:
+    """Return the formats of the master's columns: those given, or those of the snapshot."""
+    if master.path is None and (manifest := current_manifest(master.snapshot or "")) is not None:
+        if master.formats:
+            raise ConfigError(
+                "master_formats",
+                "must not be given with a snapshot published before",
+                list(master.formats),
+                "Leave them out: its rows have been read.",
+            )
+        return formats(manifest.formats)
+    return master.formats
+
+
+def _source(master: _Master, stream: FileSource, csv: dict[str, Any]) -> FileSource | None:
+    """Open the master's file, None if there is only a snapshot, and give types to the stream's
+    columns and its own that have none. Raises ConfigError if the join columns cannot be compared.
+    """
+    keys, partners = list(master.on), list(master.on.values())
+    flags = ("--types", f"{master.place}.types:" if master.place else "--master-types")
+    if master.path is None:
+        with closing(open_snapshot(master.snapshot or "")) as published:
+            assign_types(stream, keys, published.schema, partners)
+            check_key_types(stream.schema, published.schema, master.pairs, flags=flags)
+        return None
+    source = open_source(
+        "master", master.path, kind=master.kind, types=master.types, formats=master.formats, **csv
+    )
+    assign_types(stream, keys, source.schema, partners)
+    assign_types(source, partners, stream.schema, keys)
+    check_key_types(stream.schema, source.schema, master.pairs, flags=flags)
+    return source
+
+
+def _publish(
+    master: _Master, source: FileSource, root: Path, progress: Progress, memory: int
+) -> dict[str, int]:
+    """Publish the master's file under ``root``. Return its rows left out by reason. Raises
+    ConfigError if these are more than allowed."""
+    assert master.path is not None
+    of = master.place.removeprefix("dimensions.")
+
+    def tell(what: str, done: int, total: int | None) -> None:
+        progress(f"{what}: {of}" if of else what, done, total)
+
+    manifest, rejected = publish_file(
+        master.path,
+        list(master.on.values()),
+        root,
+        source,
+        tell,
+        memory=memory,
+        flush=master.snapshot is not None,
+        allow_empty=master.allow_empty,
+    )
+    lost = sum(rejected.values())
+    if lost > master.max_rejected * (manifest.tuple_count + lost):
+        raise ConfigError(
+            "dimension.max_rejected",
+            f"must allow that {lost:,} rows are left out: {rejected}",
+            master.max_rejected,
+            "Correct the file, or allow more.",
+        )
+    return rejected
+
+
+# settings of the only master data, and those of a role that mean the same
+NAMES = {
+    "master": "path",
+    "master_format": "format",
+    "master_formats": "dimension.formats",
+    "--master-format": "format:",
+    "--allow-empty": "dimension: {allow_empty: true}",
+}
+
+
+@contextmanager
+def _placed(place: str) -> Iterator[None]:
+    """Name the settings of a role in errors about it. place: of the role, "" for the only one."""
+    try:
+        yield
+    except ConfigError as e:
+        if not place:
+            raise
+        remedy = e.remedy
+        for flag in ("--master-format", "--allow-empty"):
+            remedy = remedy.replace(flag, NAMES[flag])
+        named = f"{place}.{NAMES.get(e.parameter, e.parameter)}"
+        raise ConfigError(named, e.constraint, e.value, remedy) from None
 
 
 def assign_types(

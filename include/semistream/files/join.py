@@ -1,65 +1,37 @@
-"""The join of a stream's file with a master file on one machine, without Airflow or Spark."""
+"""The join of a stream's file with master files on one machine, without Airflow or Spark."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
+from pathlib import Path
 
 import pyarrow as pa
 
 from semistream.ahead import ahead
-from semistream.errors import SemistreamError
-from semistream.files.inputs import Inputs, open_inputs
-from semistream.files.near_misses import SampledKeys, is_suspicious, near_misses
-from semistream.files.outputs import JoinSummary, Outputs, Unmatched, check_paths
+from semistream.cost_models import Costs
+from semistream.errors import NotEnoughMemory
+from semistream.files.inputs import StarInputs, open_star
+from semistream.files.join_summary import Summary, judge, total
+from semistream.files.near_misses import SampledKeys
+from semistream.files.outputs import Outputs, Unmatched, check_paths
 from semistream.files.settings import JoinFiles
 from semistream.files.source import Chunk, FileSource
 from semistream.joins.contract import SemiStreamJoin
-from semistream.joins.output import NO_MATCH, NULL_KEY, UNPARSABLE, JoinOutput
-from semistream.joins.registry import find_algorithm
+from semistream.joins.registry import HASH_JOIN, find_algorithm
+from semistream.joins.star import RoleJoin, Star, StarOutput
 from semistream.master.publish import LEAST_MEMORY
-from semistream.master.snapshot import SnapshotRelation
 from semistream.paths import Paths
 from semistream.progress import Progress, silent
 from semistream.resident import ResidentPeak
 from semistream.sizing import choose, known_costs, open_join
+from semistream.sizing.star import RoleShare, StarRole, StarSizes, size_star, widened
 
-UNMATCHED = 0.5  # share of rows without master data of which the summary warns
 SMALL = 4_000_000  # bytes of an R that is read in some milliseconds
-
-
-@dataclass
-class Summary(JoinSummary):
-    """The results of a join of a stream's file with a master file. Reads in bytes."""
-
-    reason: str = ""  # why this algorithm
-    rows_read: int = 0
-    matched: int = 0
-    unmatched: dict[str, int] = field(default_factory=dict)  # by reason
-    waiting: int = 0
-    cache_share: float = 0.0  # share of the stream tuples through H_R
-    resident_peak: int = 0  # peak of the process's anonymous memory
-    r_cycles: int = 0
-    bytes_read: int = 0  # bytes read of R
-    master_rows: int = 0
-    master_rejected: dict[str, int] = field(default_factory=dict)  # by reason
-    master_version: str = ""
-    warnings: list[str] = field(default_factory=list)  # of many unmatched rows, and why they are
-
-
-class TooManyUnmatched(SemistreamError):
-    """More rows have no master row than the settings allow. why: sentences on near misses."""
-
-    def __init__(self, unmatched: int, read: int, limit: float, why: list[str]):
-        super().__init__(
-            f"{unmatched:,} of {read:,} rows have no master row, and no more than {limit:.4g} of "
-            "them may have none (max_unmatched). No output was written. "
-            + " ".join(f"{said[0].upper()}{said[1:]}." for said in why)
-        )
 
 
 def join_files(settings: JoinFiles, progress: Progress = silent) -> Summary:
@@ -68,123 +40,159 @@ def join_files(settings: JoinFiles, progress: Progress = silent) -> Summary:
     start = time.perf_counter()
     if not settings.auto:
         find_algorithm(settings.algorithm)
-    check_paths(settings, ("stream", "master"), ("out", "unmatched"))
+    roles = [role.dimension.path for role in settings.dimensions.values()]
+    paths = [Path(path) for path in roles if path is not None]
+    check_paths(settings, ("stream", "master"), ("out", "unmatched"), paths)
     summary = Summary(settings.algorithm, int(settings.memory))
     with ExitStack() as stack:
         resident = ResidentPeak()
         stack.callback(resident.stop)
         memory = max(int(settings.memory), LEAST_MEMORY)
-        inputs = open_inputs(settings, stack, progress, memory, settings.allow_empty)
-        stream = inputs.stream
+        inputs = open_star(settings, stack, progress, memory)
+        stream, several = inputs.stream, len(inputs.roles) > 1
         chunks = stack.enter_context(closing(ahead(stream.chunks())))
         first = next(chunks, Chunk(pa.RecordBatch.from_pylist([], stream.schema), []))
-        operator = _open(settings, first.rows, inputs, summary, _tuples(stream, first))
-        outputs = stack.enter_context(Outputs(settings, operator.output_schema))
+
+        def note(role: str, rows: pa.RecordBatch) -> None:
+            samples[role].add(rows)
+            unmatched.write(rows, role)
+
+        star = _open(settings, first.rows, inputs, summary, _tuples(stream, first), note)
+        samples = {each.role: _sample(each.join, stream.schema) for each in star.joins}
+        outputs = stack.enter_context(Outputs(settings, star.output_schema))
         unmatched = Unmatched(
-            outputs, "unmatched", operator.unmatched_schema, summary.unmatched, summary
+            outputs, "unmatched", star.unmatched_schema, summary.unmatched, summary, several
         )
 
-        keys = operator.spec.keys.stream
-        sample = SampledKeys(keys, [stream.schema.get_field_index(key) for key in keys])
-
-        def write(steps: Iterator[JoinOutput]) -> None:
+        def write(steps: Iterator[StarOutput]) -> None:
             for step in steps:
-                outputs.joined.write(step.joined)
-                unmatched.write(step.unmatched)
-                sample.add(step.unmatched)
+                if step.joined is not None:
+                    outputs.joined.write(step.joined)
                 progress("joining", stream.bytes_done, stream.bytes_total)
 
         for chunk in chain([first], chunks):
             unmatched.reject(chunk.rejected)
-            write(operator.process(chunk.rows))
+            write(star.process(chunk.rows))
             progress("joining", stream.bytes_done, stream.bytes_total)
-        write(operator.drain())
+        write(star.drain())
         outputs.finish()
-        _total(summary, operator, inputs, time.perf_counter() - start)
-        _judge(summary, settings, sample, inputs.master)
+        total(summary, star, inputs, time.perf_counter() - start)
+        judge(summary, samples, inputs)
         summary.resident_peak = resident.read()
         outputs.publish(summary)
     return summary
 
 
+def _sample(join: SemiStreamJoin, stream: pa.Schema) -> SampledKeys:
+    keys = join.spec.keys.stream
+    return SampledKeys(keys, [stream.get_field_index(key) for key in keys])
+
+
 def _open(
-    settings: JoinFiles, sample: pa.RecordBatch, inputs: Inputs, summary: Summary, tuples: float
-) -> SemiStreamJoin:
-    """Open the operator. If the algorithm or its sizes are open, the cost models choose them by a
-    sample of the stream and its number of tuples. The summary gets the algorithm's name and the
-    reason."""
-    memory, on, columns = int(settings.memory), list(settings.on.items()), settings.columns or None
-    costs, parameters = known_costs(Paths.from_environment().home), settings.parameters
-    master = inputs.master
+    settings: JoinFiles,
+    sample: pa.RecordBatch,
+    inputs: StarInputs,
+    summary: Summary,
+    tuples: float,
+    note: Callable[[str, pa.RecordBatch], None],
+) -> Star:
+    """Open the joins. What the settings leave open is chosen by the cost models: how M is split and
+    which roles are held whole, then each role's algorithm and its sizes. The summary gets the
+    roles, and the reason. note: gets the tuples without a match in a role."""
+    roles = {
+        role.name: StarRole(
+            role.name, role.master, tuple(role.on), role.columns, role.join_type, role.many
+        )
+        for role in inputs.roles
+    }
+    costs = known_costs(Paths.from_environment().home)
+    waiting: list[str] = []  # roles that were found not to fit their share
+    while True:
+        sizes = _sizes(settings, sample, list(roles.values()), costs, tuples, waiting)
+        joins, reasons, carried = list[RoleJoin](), [sizes.reason], sample
+        try:
+            for share in sizes.shares:
+                role = roles[share.role]
+                join, reason = _open_role(settings, role, share, carried, costs, tuples)
+                joins.append(RoleJoin(role.name, join, role.many, partial(note, role.name)))
+                if len(roles) > 1:
+                    carried = widened(carried, role.master, role.columns)
+                    reason = reason and f"{role.name}: {reason}"
+                reasons.append(reason)
+        except NotEnoughMemory as e:
+            if share.whole:
+                waiting.append(share.role)
+                continue
+            if len(roles) == 1:
+                raise
+            raise NotEnoughMemory(e.least, share.memory, f"the share of {share.role}") from None
+        break
+    summary.algorithm = ", ".join(dict.fromkeys(each.join.spec.algorithm for each in joins))
+    summary.reason = "; ".join(filter(None, reasons))
+    return Star(joins, list(roles))
+
+
+def _sizes(
+    settings: JoinFiles,
+    sample: pa.RecordBatch,
+    roles: list[StarRole],
+    costs: Costs,
+    tuples: float,
+    waiting: list[str],
+) -> StarSizes:
+    memory = int(settings.memory)
+    if len(roles) == 1:
+        return StarSizes((RoleShare(roles[0].name, memory),))
+    return size_star(
+        roles,
+        sample,
+        memory,
+        costs,
+        algorithm=settings.algorithm.lower(),
+        tuples=tuples,
+        waiting=waiting,
+    )
+
+
+def _open_role(
+    settings: JoinFiles,
+    role: StarRole,
+    share: RoleShare,
+    sample: pa.RecordBatch,
+    costs: Costs,
+    tuples: float,
+) -> tuple[SemiStreamJoin, str]:
+    """Open the join with a role. Return it, and the reason of the choices that the settings left
+    open."""
+    memory, on, master = share.memory, list(role.on), role.master
+    algorithm, parameters, reason = settings.algorithm, settings.parameters, ""
     size = master.tuple_count * master.tuple_bytes
-    if settings.auto and size <= min(SMALL, memory // 16):  # choosing would take longer
-        summary.algorithm = "elevatorjoin"
-        summary.reason = f"elevatorjoin: all of R, {size:,.0f} bytes, is read at once and kept in M"
+    if share.whole:
+        algorithm = HASH_JOIN.name
+    elif settings.auto and size <= min(SMALL, memory // 16):  # choosing would take longer
+        algorithm = "elevatorjoin"
+        reason = f"elevatorjoin: all of R, {size:,.0f} bytes, is read at once and kept in M"
         parameters = {"disk_tuples": max(master.tuple_count, 1), "filter_bits": -1}
     elif settings.auto:
-        choice = choose(sample, master, memory, on, columns, costs=costs, tuples=tuples)
-        summary.algorithm, summary.reason = choice.algorithm, choice.reason
-        parameters = choice.parameters
-    return open_join(
-        summary.algorithm,
+        choice = choose(sample, master, memory, on, role.columns, costs=costs, tuples=tuples)
+        algorithm, reason, parameters = choice.algorithm, choice.reason, choice.parameters
+    join = open_join(
+        algorithm,
         memory=memory,
         stream=sample.schema,
         master=master,
         on=on,
-        columns=columns,
-        join_type=settings.join_type,
+        columns=role.columns,
+        join_type=role.join_type,
         parameters=parameters,
         costs=costs,
         sample=sample,
         tuples=tuples,
     )
+    return join, reason
 
 
 def _tuples(stream: FileSource, first: Chunk) -> float:
     """Estimate the number of the stream's tuples from the bytes of its first chunk."""
     read = stream.bytes_done / max(stream.bytes_total, 1)
     return max(first.rows.num_rows / read, 1.0) if read else math.inf
-
-
-def _total(summary: Summary, operator: SemiStreamJoin, inputs: Inputs, seconds: float) -> None:
-    """Fill in the summary from the operator's statistics. Raises SemistreamError when a row is
-    missing, which would be a defect of this program."""
-    stats = operator.stats
-    if stats.matched + stats.unmatched != stats.rows_read or stats.waiting:
-        raise SemistreamError(
-            f"Of {stats.rows_read} rows {stats.matched} matched and "
-            f"{stats.unmatched} unmatched ones came out."
-        )
-    summary.rows_read = stats.rows_read + summary.unmatched.get(UNPARSABLE, 0)
-    summary.set_totals(stats, stats.rows_read, summary.rows_read, seconds)
-    summary.matched, summary.waiting = stats.matched, stats.waiting
-    summary.unmatched |= stats.rejected
-    summary.cache_share = stats.cache_hits / stats.rows_read if stats.rows_read else 0.0
-    summary.r_cycles, summary.bytes_read = stats.r_cycles, stats.bytes_read
-    summary.master_rows, summary.master_version = inputs.master.tuple_count, inputs.master.version
-    summary.master_rejected = inputs.master_rejected
-    summary.notes, summary.ignored_fields = inputs.notes, dict(inputs.stream.ignored)
-
-
-def _judge(
-    summary: Summary, settings: JoinFiles, sample: SampledKeys, master: SnapshotRelation
-) -> None:
-    """Add warnings to the summary if many rows have no master row, with the likely reason. Raises
-    TooManyUnmatched if more have none than the settings allow."""
-    no_match = summary.unmatched.get(NO_MATCH, 0)
-    keys = sample.keys()
-    if keys is not None and is_suspicious(summary.matched, no_match):
-        found = near_misses(keys, master)
-        if found is not None:
-            where = (
-                "" if settings.master else " for the snapshot's own column, when it is published"
-            )
-            summary.warnings.append(f"{found}: {found.flags}{where}")
-    without, limit = no_match + summary.unmatched.get(NULL_KEY, 0), settings.max_unmatched
-    if limit is not None and without > limit * summary.rows_read:
-        raise TooManyUnmatched(without, summary.rows_read, limit, summary.warnings)
-    if without > UNMATCHED * summary.rows_read:
-        share = without / summary.rows_read
-        summary.warnings.insert(
-            0, f"{share:.1%} of the rows have no master row; --max-unmatched makes that an error"
-        )

@@ -31,7 +31,7 @@ def open_source(
     path: Path,
     *,
     kind: str = "",
-    types: Mapping[str, str] | None = None,
+    types: Mapping[str, str | pa.DataType] | None = None,
     null_values: Sequence[str] = (),
     delimiter: str = "",
     formats: Mapping[str, ColumnFormat] | None = None,
@@ -39,7 +39,7 @@ def open_source(
     """Open a data file or directory, and find its schema.
 
     side: the input's name in errors; kind: csv, json or parquet, if empty by the file's name;
-    types: names of types by column, in the place of inferred ones; formats: by column.
+    types: by column, or names of types, in the place of inferred ones; formats: by column.
     Raises ConfigError for a file that cannot be read in this way.
     """
     paths = [path]
@@ -68,7 +68,7 @@ def open_source(
             "Name them .csv, .tsv, .jsonl or .parquet, or tell it where "
             f"it can be told: --{side}-format csv.",
         )
-    declared = {c: parse_type(c, t) for c, t in (types or {}).items()}
+    declared = {c: parse_type(c, t) if isinstance(t, str) else t for c, t in (types or {}).items()}
     source = SOURCES[kinds.pop()](
         side, paths, declared, Reading(tuple(null_values), delimiter, formats=formats or {})
     )

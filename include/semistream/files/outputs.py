@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -16,9 +17,10 @@ from semistream.files.source import Rejected
 from semistream.joins.output import UNPARSABLE
 
 EXAMPLES = 3  # unparsable rows that the summary shows
-# columns of a file of unmatched rows: why the row is unmatched, why it could not be parsed, and the
-# row as it was read
+# columns of a file of unmatched rows: why the row is unmatched, why it could not be parsed, the row
+# as it was read, and the role of the dimension that has no row for it, where there are several
 REASON_COLUMNS = ("reason", "detail", "text")
+ROLE_COLUMN = "role"
 
 
 @dataclass
@@ -93,7 +95,7 @@ class Unmatched:
     some of them.
 
     schema: of the operator's unmatched tuples, whose last column is the reason; counts: rows by
-    reason."""
+    reason; roles: whether the file says in which role a row is unmatched."""
 
     def __init__(
         self,
@@ -102,23 +104,30 @@ class Unmatched:
         schema: pa.Schema,
         counts: dict[str, int],
         summary: JoinSummary,
+        roles: bool = False,
     ):
         self._counts, self._examples = counts, summary.examples
         schema = schema.remove(len(schema) - 1)
-        for column in REASON_COLUMNS:
+        self._added = REASON_COLUMNS + ((ROLE_COLUMN,) if roles else ())
+        for column in self._added:
             while column in schema.names:
                 column = "_" + column
             schema = schema.append(pa.field(column, pa.string()))
         self._file = outputs.open(name, schema)
 
-    def write(self, rows: pa.RecordBatch) -> None:
-        """Write tuples that the operator returned as unmatched. The operator's statistics count
-        them."""
+    def write(self, rows: pa.RecordBatch, role: str | None = None) -> None:
+        """Write tuples that the operator returned as unmatched, in a role. The operator's
+        statistics count them."""
         if self._file is not None and rows.num_rows:
             none = pa.nulls(rows.num_rows, pa.string())
-            self._file.write(
-                pa.RecordBatch.from_arrays([*rows.columns, none, none], schema=self._file.schema)
-            )
+            self._file.write(self._batch([*rows.columns, none, none], role))
+
+    def _batch(self, columns: list[pa.Array], role: str | None) -> pa.RecordBatch:
+        assert self._file is not None
+        if ROLE_COLUMN in self._added:
+            count = len(columns[0])
+            columns = [*columns, pa.repeat(pa.scalar(role, pa.string()), count)]
+        return pa.RecordBatch.from_arrays(columns, schema=self._file.schema)
 
     def reject(self, rejected: Sequence[Rejected]) -> None:
         """Count and write rows that could not be parsed."""
@@ -132,18 +141,21 @@ class Unmatched:
         ]
         if self._file is not None:
             schema = self._file.schema
-            empty = [pa.nulls(count, f.type) for f in list(schema)[: -len(REASON_COLUMNS)]]
+            empty = [pa.nulls(count, f.type) for f in list(schema)[: -len(self._added)]]
             reasons = [
                 pa.repeat(UNPARSABLE, count),
                 pa.array([f"{r.place}: {r.detail}" for r in rejected], pa.string()),
                 pa.array([r.text for r in rejected], pa.string()),
             ]
-            self._file.write(pa.RecordBatch.from_arrays([*empty, *reasons], schema=schema))
+            self._file.write(self._batch([*empty, *reasons], None))
 
 
-def check_paths(settings: Any, inputs: Sequence[str], outputs: Sequence[str]) -> None:
+def check_paths(
+    settings: Any, inputs: Sequence[str], outputs: Sequence[str], dimensions: Iterable[Path] = ()
+) -> None:
     """Check that the output files can be written, and that each is a file of its own. Raises
-    ConfigError otherwise. inputs, outputs: the names of the settings that give the paths."""
+    ConfigError otherwise. inputs, outputs: the names of the settings that give the paths;
+    dimensions: further inputs."""
     stats = settings.stats
     for name in outputs:
         if (path := getattr(settings, name)) is not None:
@@ -153,6 +165,7 @@ def check_paths(settings: Any, inputs: Sequence[str], outputs: Sequence[str]) ->
             "stats", "must be in a directory that exists", str(stats), "Make the directory first."
         )
     read = {p.resolve() for n in inputs if (p := getattr(settings, n)) is not None}
+    read |= {p.resolve() for p in dimensions}
     written = [p.resolve() for n in (*outputs, "stats") if (p := getattr(settings, n)) is not None]
     if len(read.union(written)) < len(read) + len(written):
         raise ConfigError(

@@ -7,9 +7,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, ByteSize, Field
+from pydantic import BeforeValidator, ByteSize, Field, model_validator
 
 from semistream.column_format import Formats
+from semistream.errors import ConfigError
+from semistream.job import Role, with_roles
 from semistream.settings import Bytes, JoinSettings, Names, Pairs, Publishing, Settings, Types
 
 Format = Literal["csv", "json", "parquet"]
@@ -21,8 +23,27 @@ FORMATS = (
 ALLOW_EMPTY = "Whether the master data may have no row; otherwise they are refused"
 
 
+# settings of the only dimension, which each role of several has itself
+OF_ONE = ("snapshot", "master_types", "master_format", "master_formats", "allow_empty")
+
+
+class FileRole(Role):
+    """A role of a dimension in a join of files: as in a job, and how its file is read."""
+
+    snapshot: Path | None = Field(
+        None,
+        description="Directory where the dimension's snapshot is kept for a next time, or without "
+        "a path was published before",
+    )
+    types: Types = Field({}, description="Types of the dimension's columns, over those found")
+    format: Format | None = Field(
+        None, description="Format of the dimension's file, where its name does not tell"
+    )
+
+
 class JoinFiles(JoinSettings):
-    """The settings of a join of files."""
+    """The settings of a join of files. Several dimensions are given in the place of ``master``,
+    ``on``, ``columns`` and the other settings of one."""
 
     stream: Path = Field(
         description="The stream's tuples: a CSV, JSON lines or Parquet file "
@@ -33,11 +54,18 @@ class JoinFiles(JoinSettings):
         None, description="The master data, likewise; not needed with a --snapshot published before"
     )
     on: Pairs = Field(
-        description="Join columns: a name, or STREAM=MASTER; repeat it for a composite key"
+        {}, description="Join columns: a name, or STREAM=MASTER; repeat it for a composite key"
     )
     columns: Names = Field(
         (),
         description="Master columns to add, separated by commas; default: all but the join columns",
+    )
+    dimensions: dict[str, FileRole] = Field(
+        {},
+        description="Several dimensions by role, in the place of master, on and columns. Each has "
+        "a path, or a snapshot published before, and as in a job: on, a name, a list of names or "
+        "{STREAM: DIMENSION}; columns, a list or {DIMENSION: OUTPUT}; join_type; max_unmatched; "
+        "also types, format and many",
     )
     out: Path = Field(description="File for the joined rows: .parquet, .csv, .tsv or .jsonl")
     unmatched: Path | None = Field(
@@ -85,6 +113,54 @@ class JoinFiles(JoinSettings):
         "the command fails and writes no output; default: any, of which the summary warns",
     )
     allow_empty: bool = Field(False, description=ALLOW_EMPTY)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_roles(cls, values: Any) -> Any:
+        """Check the form of ``dimensions``, and give each role its name and its dimension."""
+        if not isinstance(values, dict) or not values.get("dimensions"):
+            return values
+        if given := [name for name in OF_ONE if name in values]:
+            raise ConfigError(
+                given[0],
+                "must not be given with dimensions",
+                values[given[0]],
+                "Each role has its own: path, snapshot, types, format, or "
+                "dimension: {path: …, formats: …, allow_empty: true}.",
+            )
+        roles = values["dimensions"]
+        if isinstance(roles, dict):
+            roles = {name: _read_here(role) for name, role in roles.items()}
+        found = with_roles({**values, "dimensions": roles})
+        for name, role in found["dimensions"].items():
+            if isinstance(role, dict) and not isinstance(role["dimension"], dict):
+                raise ConfigError(
+                    f"dimensions.{name}",
+                    "must have a path, or a snapshot published before",
+                    None,
+                    f"For instance {name}: {{path: {name}.csv, on: …}}. Dimensions that are "
+                    "declared elsewhere are those of jobs.",
+                )
+        return found
+
+    @model_validator(mode="after")
+    def _from_files(self) -> JoinFiles:
+        for name, role in self.dimensions.items():
+            if role.dimension.table is not None:
+                raise ConfigError(
+                    f"dimensions.{name}.table",
+                    "must not be given: this command reads files",
+                    role.dimension.table,
+                    "Give a path; a job reads tables.",
+                )
+        return self
+
+
+def _read_here(role: Any) -> Any:
+    """Return a role with a dimension of its own if it names a snapshot, and no other place."""
+    if isinstance(role, dict) and "snapshot" in role and not {"path", "dimension"} & role.keys():
+        return {**role, "dimension": {}}
+    return role
 
 
 class MasterFile(Publishing):

@@ -13,6 +13,8 @@ Each algorithm has a file of its own, which holds its loop. The shared parts are
 - ``cost_balance``: ELEVATORJOIN's choice of the join values that H_R holds.
 - ``scan_phase``, ``index_phase``: how a disk-probing phase reads R; ``disk_partition``: the unit
   that it reads.
+- ``star``: several of them in one pass; ``hash_join``: the join with an R that fits into memory;
+  ``whole_master``: that R, mapped by all processes of a machine.
 - ``arena``, ``tuple_store``, ``key_table``, ``stored_types``: memory, and the data in it.
 
 Importing the registry is cheap; the other modules, with Numba, are imported on first use.

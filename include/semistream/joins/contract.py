@@ -59,6 +59,12 @@ class SemiStreamJoin(ABC):
         return 0
 
     @property
+    def keeps_all(self) -> bool:
+        """Whether H_R has room for all of R and reads each part of it once, so that nothing is
+        gained when tuples wait."""
+        return False
+
+    @property
     def output_schema(self) -> pa.Schema:
         return self.output.schema
 

@@ -162,6 +162,11 @@ class Elevatorjoin(SemiStreamJoin):
         """Master tuples in H_R."""
         return self.h_r.tuples
 
+    @property
+    def keeps_all(self) -> bool:
+        # twice: strings may be longer than assumed, and values in several partitions stay on disk
+        return self.whole and self.stats.disk_tuples_read <= 2 * self.master.tuple_count
+
     # The outer loop
 
     def _take(self, batch: pa.RecordBatch, codes: np.ndarray) -> Iterator[JoinOutput]:

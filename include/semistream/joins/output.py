@@ -77,13 +77,13 @@ class RowSize:
 
     def __init__(self, schema: pa.Schema):
         self._bytes, self._strings = float(TupleStore.slot_bytes(schema)), has_strings(schema)
-        self._known = not self._strings
+        self._known, self.most_bytes = not self._strings, OUTPUT_BYTES
 
     @property
     def rows(self) -> int:
-        """The most rows of a batch that takes about OUTPUT_BYTES."""
+        """The most rows of a batch that takes about ``most_bytes``."""
         most = OUTPUT_ROWS if self._known else FIRST_ROWS
-        return min(max(int(OUTPUT_BYTES / self._bytes), 1), most)
+        return min(max(int(self.most_bytes / self._bytes), 1), most)
 
     def learn(self, batch: pa.RecordBatch) -> None:
         """Update the expected bytes of a row from this batch, if it is large enough to be
@@ -122,6 +122,10 @@ class Output:
             pa.RecordBatch.from_pylist([], self.schema),
             pa.RecordBatch.from_pylist([], self.unmatched_schema),
         )
+
+    def limit(self, size: int) -> None:
+        """Let batches take at most about this many bytes, instead of OUTPUT_BYTES."""
+        self._pair.most_bytes = self._lost.most_bytes = size
 
     def joined(self, stream: list[pa.Array], master: list[pa.Array]) -> JoinOutput:
         """Make a batch of joined tuples. stream: stream columns; master: columns of R as in

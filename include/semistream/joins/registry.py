@@ -156,13 +156,24 @@ REGISTRY: dict[str, Algorithm] = {
     )
 }
 
+# R whole in memory: no semi-stream join, and no choice where R is larger than M. In a star it is
+# the join with a role whose R fits its share.
+HASH_JOIN = Algorithm(
+    "hash-join",
+    "Hash join",
+    "hash_join.HashJoin",
+    "hash_join.HashJoinParameters",
+    "Shapiro: Join Processing in Database Systems with Large Main Memories (1986)",
+)
+
 
 E = TypeVar("E", bound=Entry)
 
 
 def find_algorithm(name: str) -> Algorithm:
-    """Return the semi-stream join with this name. Raises ConfigError for an unknown name."""
-    return find_entry(REGISTRY, name)
+    """Return the semi-stream join with this name, or the hash join. Raises ConfigError for an
+    unknown name."""
+    return HASH_JOIN if name.lower() == HASH_JOIN.name else find_entry(REGISTRY, name)
 
 
 def find_entry(registry: Mapping[str, E], name: str) -> E:

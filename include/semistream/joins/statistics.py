@@ -93,6 +93,11 @@ class PaperTimes:
         """Start with the tuples of a restored state that have no match so far."""
         self._unmatched = unmatched
 
+    @property
+    def without_match(self) -> int:
+        """The tuples in H_S that have no match so far."""
+        return self.entered + self._unmatched
+
     def _go_on(self) -> float:
         """Add the time since the last event for all tuples without a match. Return the present
         time."""

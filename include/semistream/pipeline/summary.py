@@ -141,19 +141,22 @@ def final_summary(app: str, places: Paths) -> dict[str, Any]:
             .order_by(func.count().desc())
         )
         inputs = (
-            select(i.role, func.sum(i.unmatched))
+            select(i.role, func.sum(i.unmatched), func.sum(i.missed))
             .where(i.load_id.between(first, last))
             .group_by(i.number, i.role)
             .order_by(i.number)
         )
-        by_input = {role: int(count) for role, count in connection.execute(inputs)}
+        by_input = {
+            role: {"unmatched": int(count), "missed": int(missed)}
+            for role, count, missed in connection.execute(inputs)
+        }
         marked = (
             select(u.role, func.count())
             .where(u.load_id.between(first, last), u.resolved_by.is_not(None))
             .group_by(u.role)
         )
-        for role, count in connection.execute(marked):
-            by_input[role or next(iter(by_input))] -= count  # without a role: it met none
+        for role, count in connection.execute(marked):  # without a role: it met none
+            by_input[role or next(iter(by_input))]["unmatched"] -= count
         by_reason: dict[str, int] = dict(connection.execute(reasons).all())
         total = ledger(read_totals(connection, app).values())
         dimensions = select(load_inputs.c.dimension).where(
@@ -203,9 +206,15 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
         ("output rows", "output_rows"),
     ):
         # in all, those are unmatched that no later load has resolved
-        of_run, in_all = run.get(key, 0), total.get("open" if key == "unmatched" else key) or 0
-        if of_run or in_all or key != "resolved":
-            table.add_row(label, f"{of_run:,}", f"{in_all:,}")
+        now, in_all = run.get(key, 0), total.get("open" if key == "unmatched" else key) or 0
+        if now or in_all or key != "resolved":
+            table.add_row(label, f"{now:,}", f"{in_all:,}")
+        of_run = run.get("inputs", {})
+        if key == "matched":
+            for name, of in summary["inputs"].items():
+                if of["missed"]:
+                    missed = of_run.get(name, {}).get("missed", 0)
+                    table.add_row(f"  without {name}", f"{missed:,}", f"{of['missed']:,}")
         if key == "unmatched":
             for reason in summary["reasons"]:
                 table.add_row(
@@ -213,9 +222,9 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
                     f"{run['rejected'].get(reason, 0):,}",
                     f"{summary['reasons'][reason]:,}",
                 )
-            for name, count in summary["inputs"].items():
-                mine = run.get("inputs", {}).get(name, {})
-                table.add_row(f"  {name}", f"{mine.get('unmatched', 0):,}", f"{count:,}")
+            for name, of in summary["inputs"].items():
+                unmatched_now = of_run.get(name, {}).get("unmatched", 0)
+                table.add_row(f"  {name}", f"{unmatched_now:,}", f"{of['unmatched']:,}")
     for column, count in sorted(run.get("nulled", {}).items()):
         table.add_row(f"  NULL, not a number: {column}", f"{count:,}", "")
     if summary["rejected_master"]:

@@ -33,7 +33,7 @@ from sqlalchemy import (
 from semistream.column_format import key_forms
 from semistream.ddl import parse_ddl
 from semistream.errors import ConfigError, SemistreamError
-from semistream.job import Dimension, check_same, surrogate_key
+from semistream.job import UNKNOWN, Dimension, check_same, surrogate_key
 from semistream.master.manifest import decode_schema, encode_schema
 from semistream.progress import Progress, silent
 from semistream.provisioning.master_rows import (
@@ -106,7 +106,14 @@ def provision(
     for role in joined.roles:
         check_columns(dimension, "columns", role.columns, rows.schema)
     is_new = not inspect(engine).has_table(dimension_name(name))
-    table = ensure(engine, dimension_table(name, rows.schema, keys, joined.keys))
+    table = ensure(
+        engine,
+        dimension_table(
+            name, rows.schema, keys, joined.keys, unknown_member=dimension.unknown_member
+        ),
+    )
+    if dimension.unknown_member:
+        _check_unknown(engine, table, keys)
     try:
         return _provision(joined, keyed, forms, engine, rows, table, known is None, progress)
     except BaseException:
@@ -159,6 +166,8 @@ def _provision(
             reasons["duplicate_key"] = duplicates
         progress(f"upserting {dimension.name}", 0, count)
         updated, inserted = _upsert(connection, staging, dimension, keys)
+        if of.unknown_member and insert_unknown(connection, dimension, keys):
+            is_new = True
         progress(f"upserting {dimension.name}", count, count)
         kept = {FORMS: json.dumps(forms), DECLARED: str(joined.declared_in or "")}
         _record(
@@ -300,6 +309,32 @@ def _upsert(
     # of an INSERT, only a few drivers keep the count unasked
     inserted = insert(dimension).from_select(names, new).execution_options(preserve_rowcount=True)
     return updated, connection.execute(inserted).rowcount
+
+
+def _check_unknown(engine: Engine, table: Table, keys: Sequence[str]) -> None:
+    """Raise ConfigError if the table was made when no row could be without a business key."""
+    found = {c["name"]: c["nullable"] for c in inspect(engine).get_columns(table.name)}
+    if strict := [key for key in keys if not found.get(key, True)]:
+        raise ConfigError(
+            "unknown_member",
+            f"needs a table {table.name} whose business key may be null",
+            f"{', '.join(strict)} NOT NULL",
+            "Let the database drop NOT NULL from these columns, or, where no facts mean its rows "
+            "yet, drop the table and provision it anew.",
+        )
+
+
+def insert_unknown(connection: Connection, dimension: Table, keys: Sequence[str]) -> bool:
+    """Insert the unknown member, whose columns are null until somebody describes it. Return whether
+    it was lacking."""
+    (sk,) = dimension.primary_key
+    if connection.execute(select(sk).where(sk == UNKNOWN)).first() is not None:
+        return False
+    # MySQL takes an inserted 0 for the next number
+    connection.execute(insert(dimension).values(dict.fromkeys(keys)))
+    unnamed = and_(*(dimension.c[key].is_(None) for key in keys))
+    connection.execute(update(dimension).values({sk: UNKNOWN}).where(unnamed))
+    return True
 
 
 def _staging_table(

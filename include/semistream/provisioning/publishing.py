@@ -12,6 +12,7 @@ import pyarrow as pa
 from sqlalchemy import Connection, Engine, Row, Table, select
 
 from semistream.errors import ConfigError, StateError
+from semistream.job import UNKNOWN, surrogate_key
 from semistream.master.manifest import Manifest, decode_schema
 from semistream.master.publish import MEMORY, current_manifest, publish_snapshot
 from semistream.master.published import snapshot_root
@@ -19,8 +20,9 @@ from semistream.progress import Progress, silent
 from semistream.warehouse import create_all
 from semistream.warehouse.bulk import fetch
 from semistream.warehouse.identity import snapshot_source
+from semistream.warehouse.ledger import retrying
 from semistream.warehouse.schema import masters
-from semistream.warehouse.tables import existing_table
+from semistream.warehouse.tables import dimension_name, existing_table
 
 FORMS = b"semistream.formats"  # key of its keys' forms in the metadata of a dimension's schema
 SMALL = 20_000_000  # values that one process publishes sooner than Spark starts
@@ -79,12 +81,31 @@ def open_dimension(engine: Engine, name: str) -> DimensionTable:
 def read_dimension(
     connection: Connection, dimension: DimensionTable, keys: range | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Return a dimension's rows, or those with these surrogate keys."""
+    """Return a dimension's rows, or those with these surrogate keys. The unknown member is not
+    among them: it has no key."""
     columns = [dimension.table.c[n] for n in dimension.schema.names]
-    query = select(*columns)
+    query = select(*columns).where(columns[0] != UNKNOWN)
     if keys is not None:
         query = query.where(columns[0] >= keys.start, columns[0] < keys.stop)
     return fetch(connection, query, dimension.schema)
+
+
+def check_unknown_member(engine: Engine, dimension: str, retry: float) -> None:
+    """Raise ConfigError if a dimension's table has no unknown member."""
+
+    def found() -> bool:
+        with engine.connect() as connection:
+            table = existing_table(connection, dimension_name(dimension))
+            sk = table.c[surrogate_key(dimension)]
+            return connection.execute(select(sk).where(sk == UNKNOWN)).first() is not None
+
+    if not retrying(found, retry):
+        raise ConfigError(
+            f"dimension {dimension}",
+            f"must have a row with surrogate key {UNKNOWN}, as unknown_member is set",
+            dimension_name(dimension),
+            "Run `semistream provision JOB`, or the DAG provision_master_data.",
+        )
 
 
 def needs_publishing(engine: Engine, dimension: DimensionTable, root: Path) -> bool:

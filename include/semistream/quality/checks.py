@@ -259,12 +259,13 @@ def input_arithmetic(scope: Scope) -> Check:
         .where(scope.holds(load_batches), differs)
     )
     before = load_inputs.alias("before").c
+    passed_on = func.coalesce(before.passed, before.matched)
     between = (
-        select(*load_of(load_inputs), i.role, *(i[n] for n in names), i.rows_read - before.matched)
+        select(*load_of(load_inputs), i.role, *(i[n] for n in names), i.rows_read - passed_on)
         .join(
             before.load_id.table, and_(before.load_id == i.load_id, before.number == i.number - 1)
         )
-        .where(scope.holds(load_inputs), i.dimension != "", i.rows_read != before.matched)
+        .where(scope.holds(load_inputs), i.dimension != "", i.rows_read != passed_on)
     )
     return Check(
         "input_arithmetic",
@@ -295,7 +296,9 @@ def unmatched_rows(scope: Scope) -> Check:
     b, r, u = load_batches.c, load_rejections.c, unmatched.c
     key: dict[str, ColumnElement] = {"reason": u.reason}
     if len(scope.roles) > 1:  # what was not joined is counted where the first role reads it
-        key["role"] = func.coalesce(u.role, scope.roles[0].name)
+        i = load_inputs.c
+        first = select(i.role).where(i.load_id == u.load_id, i.number == 0)
+        key["role"] = func.coalesce(u.role, first.correlate(unmatched).scalar_subquery())
     columns = [r.load_id, *(r[name] for name in key)]
     ledger = (
         select(*columns, func.sum(r.tuples).label("rows_in_ledger"))

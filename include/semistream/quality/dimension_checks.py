@@ -74,9 +74,11 @@ def surrogate_keys(scope: Scope, role: Role) -> Check:
     if role.left:
         there = select(1).where(*(d.c[m] == f.c[s] for s, m in role.on.items())).correlate(f)
         absent = or_(
-            and_(fk.is_not(None), pk.is_(None)),
-            and_(fk.is_(None), role.is_current(f), sa.exists(there)),
+            and_(role.has_row(f), pk.is_(None)),
+            and_(role.lacks_row(f), role.is_current(f), sa.exists(there)),
         )
+        if role.unknown is not None:
+            absent = or_(absent, pk.is_(None))
     pairs = [(s, m) for s, m in role.on.items() if m in role.business_key and s in f.c]
     other = or_(*(f.c[s] != d.c[m] for s, m in pairs)) if pairs else sa.false()
     shown = [d.c[m].label(f"{d.name}_{m}") for _, m in pairs]
@@ -165,7 +167,7 @@ def sample_joined(scope: Scope, role: Role, sample: Sample, size: int) -> Check:
             *_first_that_differs(scope, role, m, "joined_again", "(no such master row)"),
         )
         .select_from(f.join(s, drawn_facts(scope, sample)).outerjoin(m, same_row))
-        .where(f.c[role.surrogate].is_not(None) if role.left else sa.true(), role.differ(f, m))
+        .where(role.has_row(f) if role.left else sa.true(), role.differ(f, m))
         .distinct()
     )
     return Check(
@@ -275,6 +277,9 @@ def _counts(scope: Scope, role: Role) -> sa.Subquery:
     missing = select(func.coalesce(func.sum(r.tuples), 0)).where(
         r.load_id.between(*loads), r.role == role.name, r.reason.in_(MISSING)
     )
+    missed = select(func.coalesce(func.sum(i.missed), 0)).where(
+        i.load_id.between(*loads), i.role == role.name
+    )
     u = unmatched.c
     resolved = (
         select(func.count())
@@ -282,15 +287,15 @@ def _counts(scope: Scope, role: Role) -> sa.Subquery:
         .where(
             u.load_id.between(*loads),
             scope.kept(),
-            role.lacks_row(unmatched),
+            role.keeps(unmatched),
             ~scope.is_open(unmatched),
         )
         .scalar_subquery()
     )
-    return select(
-        read.scalar_subquery().label("rows_read"),
-        (missing.scalar_subquery() - resolved).label("unmatched"),
-    ).subquery("counts")
+    lacking = missing.scalar_subquery() + missed.scalar_subquery() - resolved
+    return select(read.scalar_subquery().label("rows_read"), lacking.label("unmatched")).subquery(
+        "counts"
+    )
 
 
 def unmatched_share(scope: Scope, role: Role, why: str) -> Check:
@@ -299,7 +304,8 @@ def unmatched_share(scope: Scope, role: Role, why: str) -> Check:
     return Check(
         role.named("unmatched_share"),
         f"No more than {role.max_unmatched:.4g} of the tuples have no row of {role.name}",
-        f"A tuple without a row of {role.dimension.name}, or without a key, is kept in unmatched. "
+        f"A tuple without a row of {role.dimension.name}, or without a key, is kept in unmatched; "
+        "in a left join of several roles it is a fact without its columns. "
         "Where most are, the master data are seldom those that are meant, or the keys are written "
         "otherwise. The limit is max_unmatched of the job's role. Counted is what was read since "
         "the last time that no tuple waited, without those that a later load has resolved.",

@@ -6,11 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import sqlalchemy as sa
-from sqlalchemy import BigInteger, Column, and_, literal, null, select
+from sqlalchemy import BigInteger, Column, and_, func, literal, null, select
 
 from semistream.quality.findings import Load
 from semistream.quality.recount import read_tuples, with_stream_id
@@ -198,11 +199,13 @@ def _expected(
         Column("quality_batch", BigInteger),
         *(Column(quoted(c.name), c.type) for c in columns),
     )
-    of = dict[str, sa.Column]()
+    of = dict[str, sa.ColumnElement[Any]]()
     together: sa.FromClause = tuples
     for role in scope.roles:
         m = masters[role.name]
-        of |= {role.surrogate: m.c[role.surrogate], **{a: m.c[b] for a, b in role.added.items()}}
+        key = m.c[role.surrogate]
+        of[role.surrogate] = key if role.unknown is None else func.coalesce(key, role.unknown)
+        of |= {a: m.c[b] for a, b in role.added.items()}
         together = together.join(m, joined(role, tuples, m), isouter=role.left)
     rows = (
         select(t.quality_batch, *(of[c.name] if c.name in of else t[c.name] for c in columns))

@@ -139,11 +139,6 @@ def _stage_facts(
                 d, same
             )
         )
-        .where(
-            scope.holds(f),
-            i.version.in_(versions),
-            f.c[role.surrogate].is_not(None),
-            role.differ(f, d),
-        )
+        .where(scope.holds(f), i.version.in_(versions), role.has_row(f), role.differ(f, d))
     )
     staging.fill(facts, query)

@@ -49,7 +49,7 @@ def stage_sources(
     which are its id. Return None, with a note, if the source cannot be recounted."""
     try:
         parts = [
-            (c.batch, _recounts(staging.engine, c, stream.side, stream.spec))
+            (c.batch, recounts(staging.engine, c, stream.side, stream.spec))
             for c in commits
             if c.drain == Kind.BATCH
         ]
@@ -78,7 +78,7 @@ def read_tuples(
     names = tuple(columns)
     for c in commits:
         if c.drain == Kind.BATCH:
-            for part in _recounts(engine, c, side, stream):
+            for part in recounts(engine, c, side, stream):
                 yield from ((c.batch, found) for _, found in part.read(names))
 
 
@@ -132,7 +132,7 @@ def _stage(
     return Sources(counts, tuples, places)
 
 
-def _recounts(
+def recounts(
     engine: sa.Engine, commit: sa.Row, side: int | None, stream: StreamSpec
 ) -> list[Recount]:
     """Return the splits of the source that a batch read, to be read again. Raises

@@ -200,14 +200,15 @@ def _copies(scope: Scope, stream: Stream, *where: ColumnElement[bool]) -> Subque
         *where,
         ~resolving(f.load_id),
         *(c.is_not(None) for c in ids),
-        *(f[p].is_not(None) for p in stream.partner),
+        *stream.has_partner(scope.fact),
     ]
     if stream.single:
         return select(*ids, f.load_id).where(*has).subquery("copies")
     key = [*ids, *(f[n] for n in stream.keys.values() if n not in stream.ids.values())]
+    rows = dict.fromkeys((*stream.partner, *scope.surrogates))
     number = (
         func.row_number()
-        .over(partition_by=[*key, *(f[p] for p in stream.partner)], order_by=f.load_id)
+        .over(partition_by=[*key, *(f[name] for name in rows)], order_by=f.load_id)
         .label("quality_copy")
     )
     each = select(*key, f.load_id, number).where(*has).subquery("each_fact")

@@ -6,12 +6,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy import ColumnElement, FromClause, and_, func, or_, select
+from sqlalchemy import BigInteger, ColumnElement, FromClause, and_, func, or_, select
 
 from semistream.errors import ConfigError
-from semistream.job import SIDES, AnyJob, Job, SideSpec, StreamSpec
+from semistream.job import SIDES, UNKNOWN, AnyJob, Job, SideSpec, StreamSpec
 from semistream.job import Role as JobRole
 from semistream.master.published import snapshot_root
 from semistream.positions import KINDS, START, Position
@@ -111,6 +112,13 @@ class Stream:
     partner: tuple[str, ...]
     single: bool
     waiting: int
+    unknown: int | None = None  # a value of partner that means no master row, as null does
+
+    def has_partner(self, facts: FromClause) -> list[ColumnElement[bool]]:
+        """Return the conditions for facts whose tuple is not in ``unmatched``, too."""
+        partner = [facts.c[name] for name in self.partner]
+        known = [] if self.unknown is None else [column != self.unknown for column in partner]
+        return [*(column.is_not(None) for column in partner), *known]
 
     @property
     def side(self) -> int | None:
@@ -146,6 +154,7 @@ class Role:
     number: int = 0
     max_open_hours: float | None = None
     alone: bool = True  # the job has no other role
+    unknown: int | None = None  # the surrogate key of facts without a master row; None: null
 
     def named(self, what: str) -> str:
         """Return the name of a check that is this role's own."""
@@ -171,7 +180,7 @@ class Role:
         no_match = unmatched.c.reason == Reason.NO_MATCH
         return no_match if self.alone else and_(no_match, unmatched.c.role == self.name)
 
-    def lacks_row(self, unmatched: FromClause) -> ColumnElement[bool]:
+    def keeps(self, unmatched: FromClause) -> ColumnElement[bool]:
         """Return the condition for rows of ``unmatched`` that have no match in this role, or no
         key."""
         missing = unmatched.c.reason.in_((Reason.NO_MATCH, Reason.NULL_KEY))
@@ -190,11 +199,28 @@ class Role:
         others = select(i.load_id).where(i.role == self.name, i.version != self.version)
         return table.c.load_id.not_in(others) if len({*self.versions.values()}) > 1 else sa.true()
 
+    def has_row(self, facts: FromClause) -> ColumnElement[bool]:
+        """Return the condition for facts that name a master row, and not the unknown member."""
+        key = facts.c[self.surrogate]
+        # no parameter: in SQLite's IS, SQLAlchemy renders one although literals are wanted
+        unknown = sa.literal_column(f"{self.unknown}", BigInteger)
+        return key.is_not(None) if self.unknown is None else key != unknown
+
+    def lacks_row(self, facts: FromClause) -> ColumnElement[bool]:
+        """Return the condition for facts of tuples for which a left join found no master row."""
+        key = facts.c[self.surrogate]
+        return key.is_(None) if self.unknown is None else key == self.unknown
+
     def differ(self, facts: FromClause, master: FromClause) -> ColumnElement[bool]:
-        """Return the condition for facts that have no master row, or other values than it."""
+        """Return the condition for facts that have no master row, or other values than it. The
+        unknown member's values are not copied."""
+
+        def wanted(column: ColumnElement[Any]) -> ColumnElement[Any]:
+            return column if self.unknown is None else sa.case((self.has_row(facts), column))
+
         return or_(
             master.c[self.surrogate].is_(None),
-            *(facts.c[a].is_distinct_from(master.c[m]) for a, m in self.added.items()),
+            *(facts.c[a].is_distinct_from(wanted(master.c[m])) for a, m in self.added.items()),
         )
 
     def loads(self) -> FromClause:
@@ -388,6 +414,7 @@ def make_scope(
                 tuple(r.surrogate for r in roles if r.alone),
                 all(r.unique for r in roles),
                 _waiting(connection, of),
+                roles[0].unknown,
             ),
         )
     else:
@@ -454,17 +481,23 @@ def _role(
             .distinct()
         )
     }
-    sums = [func.coalesce(func.sum(n), 0) for n in (b.output_rows, b.matched, b.unmatched)]
-    output, matched, kept = connection.execute(select(*sums).where(b.app == of.app)).one()
-    # An inner join with unique keys writes as many facts as matched tuples; then, with one role,
-    # there is no need to look at the facts.
-    without = (
-        select(1)
-        .select_from(fact)
-        .where(fact.c.load_id.between(*app_loads(of.number)), fact.c[surrogate].is_(None))
-    )
-    possible = not alone or (output > matched and kept > 0)
-    left = possible and connection.execute(without.limit(1)).first() is not None
+    unknown = UNKNOWN if role.dimension.unknown_member else None
+    left = _has_missed(connection, of, name)
+    if alone:
+        sums = [func.coalesce(func.sum(n), 0) for n in (b.output_rows, b.matched, b.unmatched)]
+        output, matched, kept = connection.execute(select(*sums).where(b.app == of.app)).one()
+        # An inner join with unique keys writes as many facts as matched tuples; then there is no
+        # need to look at the facts.
+        without = (
+            select(1)
+            .select_from(fact)
+            .where(
+                fact.c.load_id.between(*app_loads(of.number)),
+                fact.c[surrogate].is_not_distinct_from(unknown),
+            )
+        )
+        possible = output > matched and kept > 0
+        left = possible and connection.execute(without.limit(1)).first() is not None
     return Role(
         name,
         dimension,
@@ -481,4 +514,12 @@ def _role(
         number,
         role.max_open_hours,
         alone,
+        unknown if left else None,
     )
+
+
+def _has_missed(connection: sa.Connection, of: Range, role: str) -> bool:
+    """Return whether a left join has let tuples pass without a row of a role's dimension."""
+    i = load_inputs.c
+    some = select(1).where(i.load_id.between(*app_loads(of.number)), i.role == role, i.missed > 0)
+    return connection.execute(some.limit(1)).first() is not None

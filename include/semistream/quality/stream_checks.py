@@ -201,7 +201,7 @@ def unmatched_once(scope: Scope, stream: Stream, source: sa.Table) -> Check:
     matched = and_(
         *(f.c[of] == s[i] for i, of in stream.ids.items()),
         scope.recounted(f),
-        *(f.c[of].is_not(None) for of in stream.partner),
+        *stream.has_partner(f),
     )
     loaded = case(
         (select(1).select_from(source.join(f, matched)).where(same).correlate(kept).exists(), 1),

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy import and_, literal, or_, select
+from sqlalchemy import and_, or_, select
 
 from semistream.quality import findings
 from semistream.quality.findings import (
@@ -29,14 +29,15 @@ from semistream.quality.scope import Role, Scope
 from semistream.quality.staging import Staging, typed
 from semistream.reasons import Reason
 from semistream.warehouse.load_ids import resolving
-from semistream.warehouse.schema import unmatched
+from semistream.warehouse.schema import load_inputs, unmatched
 
 AT_ONCE = 500  # rows looked up at a time
 
 
 @dataclass(frozen=True)
 class Unmatched:
-    """A tuple that must be in unmatched, and the first role in which it has no master row."""
+    """A tuple that must be in unmatched, and the role in which it has no master row: of several
+    such roles the first one in the order in which they were joined."""
 
     role: Role
     values: dict[str, Any]
@@ -59,7 +60,15 @@ def compare_unmatched(
     mine = and_(
         scope.kept(), u.reason.in_((Reason.NO_MATCH, Reason.NULL_KEY)), u.stream_id.is_not(None)
     )
-    wanted, names = _expected(scope, again), stream_columns(scope)
+    wanted, names, orders = _expected(scope, again), stream_columns(scope), _orders(staging, chosen)
+    rejecting = [role for role in scope.roles if role.rejects]
+
+    def lacks(load_id: int, flags_and_values: Sequence[Any]) -> Unmatched:
+        flags, values = (flags_and_values[: len(rejecting)], flags_and_values[len(rejecting) :])
+        lacking = {role.name: role for role, lacks in zip(rejecting, flags, strict=True) if lacks}
+        first = next(name for name in orders[load_id] if name in lacking)
+        return Unmatched(lacking[first], dict(zip(names, values, strict=True)))
+
     with staging.engine.connect() as connection:
         for load in chosen:
             of_load = select(u.stream_id, u.role, u.reason, u.tuple).where(
@@ -69,9 +78,8 @@ def compare_unmatched(
             for rows in result.partitions(AT_ONCE):
                 ids, was = [row.stream_id for row in rows], dict[str, list[Unmatched]]()
                 these = wanted.where(t.quality_id.in_(ids))
-                for stream_id, _, role, *values in staging.all(these):
-                    lacks = Unmatched(scope.roles[role], dict(zip(names, values, strict=True)))
-                    was.setdefault(stream_id, []).append(lacks)
+                for stream_id, _, *values in staging.all(these):
+                    was.setdefault(stream_id, []).append(lacks(load.load_id, values))
                 known = _known(staging, again, ids)
                 for row in rows:
                     named += _changes(scope, load.load_id, *row, was.get(row.stream_id, []), known)
@@ -80,8 +88,8 @@ def compare_unmatched(
     kept = and_(mine, u.stream_id == t.quality_id, scope.recounted(unmatched))
     lost = wanted.outerjoin(unmatched, kept).where(u.load_id.is_(None)).limit(findings.NAMED)
     # if tuples wait, nobody knows which ones
-    for stream_id, batch, role, *values in () if scope.waiting else staging.all(lost):
-        was_it = Unmatched(scope.roles[role], dict(zip(names, values, strict=True)))
+    for stream_id, batch, *values in () if scope.waiting else staging.all(lost):
+        was_it = lacks(chosen[0].load_id, values)
         named.append(
             Finding(
                 chosen[0].load_id if len(chosen) == 1 else None,
@@ -97,28 +105,39 @@ def compare_unmatched(
     found.findings += named[: findings.NAMED]
 
 
+def _orders(staging: Staging, loads: Sequence[Load]) -> dict[int, list[str]]:
+    """Return the roles of each load in the order in which they were joined."""
+    i, orders = load_inputs.c, dict[int, list[str]]()
+    mine = i.load_id.in_([load.load_id for load in loads])
+    for load_id, role in staging.all(
+        select(i.load_id, i.role).where(mine).order_by(i.load_id, i.number)
+    ):
+        orders.setdefault(load_id, []).append(role)
+    return orders
+
+
 def _expected(scope: Scope, again: Again) -> sa.Select:
-    """Select stream_id, batch, the number of the first role without a master row, and stream
-    columns of the tuples that lack one and are not in unmatched for another reason."""
+    """Select stream_id, batch, of each role that rejects tuples whether the tuple has no master
+    row, and stream columns, of the tuples that lack one and are not in unmatched for another
+    reason."""
     t, tuples = again.tuples.c, again.tuples
     together: sa.FromClause = tuples
-    absent: list[tuple[sa.ColumnElement[bool], int]] = []
+    absent: list[sa.ColumnElement[bool]] = []
     for role in scope.roles:
         if role.rejects:
             m = again.masters[role.name]
             together = together.outerjoin(m, joined(role, tuples, m))
-            absent.append((m.c[role.surrogate].is_(None), role.number))
-    number = sa.case(*absent) if absent else literal(0)
+            absent.append(m.c[role.surrogate].is_(None))
     return (
         select(
             t.quality_id,
             t.quality_batch,
-            number.label("quality_role"),
+            *(sa.case((of, 1), else_=0).label(f"quality_{n}") for n, of in enumerate(absent)),
             *(t[n] for n in stream_columns(scope)),
         )
         .select_from(together)
         .where(
-            or_(sa.false(), *(is_absent for is_absent, _ in absent)),
+            or_(sa.false(), *absent),
             t.quality_id.is_not(None),
             ~scope.refused(scope.streams[0], tuples),
         )

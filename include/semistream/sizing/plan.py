@@ -47,6 +47,11 @@ class JoinPlan:
         return ""
 
     @property
+    def places(self) -> bool:
+        """Whether a tuple's key in this join says which partition gets the tuple."""
+        return True
+
+    @property
     def open_questions(self) -> bool:
         """Whether a sample of the stream is needed to choose what the user left open."""
         return False
@@ -98,8 +103,7 @@ class Plan(Generic[J]):
     """The settings that all partitions of a micro-batch share. A micro-batch that was begun with a
     plan is finished with it.
 
-    joins: one a role of the job, in their order; or the one of two streams. The first one says
-    which partition gets a tuple.
+    joins: one a role of the job, in the order of execution; or the one of two streams.
     """
 
     joins: tuple[J, ...]
@@ -160,16 +164,19 @@ class Plan(Generic[J]):
     ) -> Plan[J]:
         """Return the plan with each join as ``JoinPlan.choose`` gives it. A join's stream is what
         the join before it has let pass."""
-        before: Sequence[J | None] = [None] * len(self.joins)
-        if former is not None and len(former.joins) == len(self.joins):
-            before = former.joins
+        before = {join.label: join for join in former.joins} if former is not None else {}
         chosen: list[J] = []
-        for join, was in zip(self.joins, before, strict=True):
+        for join in self.joins:
             if chosen:
                 sample = chosen[-1].joined(sample)
-            chosen.append(join.choose(sample, costs, was, history, demand))
+            chosen.append(join.choose(sample, costs, before.get(join.label), history, demand))
         return Plan(tuple(chosen))
+
+    @property
+    def placing(self) -> int:
+        """The number of the join that says which partition gets a tuple."""
+        return next(i for i, join in enumerate(self.joins) if join.places)
 
     def placement(self, streams: Sequence[pa.Schema], side: int = 0) -> Placement:
         """Return the placement of a stream's tuples on the partitions."""
-        return self.joins[0].placement(streams, side)
+        return self.joins[self.placing].placement(streams, side)

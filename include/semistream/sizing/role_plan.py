@@ -20,6 +20,7 @@ from semistream.job import surrogate_key
 from semistream.joins import SemiStreamJoin
 from semistream.joins.registry import Algorithm, find_algorithm
 from semistream.joins.spec import output_names
+from semistream.joins.star import RoleJoin, RoleKind, Star
 from semistream.keys import buckets, resolve_keys
 from semistream.master.manifest import Manifest
 from semistream.master.snapshot import SnapshotRelation
@@ -53,6 +54,10 @@ class RolePlan(JoinPlan):
     # the partition of each bucket of R, or DEALT; none: the bucket's number modulo P
     owners: tuple[int, ...] = ()
     chosen: tuple[str, ...] = ()  # the parameters that the cost models chose
+    many: bool = False  # a tuple may have several rows of the dimension
+    number: int = 0  # of the role in the job, in whose order the output has the columns
+    # the surrogate key that a left join gives to tuples without a row; None: null
+    unknown: int | None = None
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Self:
@@ -75,6 +80,19 @@ class RolePlan(JoinPlan):
     @property
     def version(self) -> str:
         return Path(self.snapshot).name
+
+    @property
+    def fact_key(self) -> str:
+        """The output's column with the surrogate key."""
+        return surrogate_key(self.role)
+
+    @property
+    def places(self) -> bool:
+        return not self.everywhere
+
+    @property
+    def kind(self) -> RoleKind:
+        return RoleKind(self.role, self.join_type == "inner", self.many)
 
     def relation(self, partition: int) -> SnapshotRelation:
         """Return the buckets of R that the operator of this partition joins with."""
@@ -315,6 +333,19 @@ class RolePlan(JoinPlan):
             if self.owners
             else np.arange(manifest.bucket_count) % self.partitions
         )
+
+
+def open_star(
+    joins: Sequence[RolePlan], stream: pa.Schema, partition: int, costs: Costs = TYPICAL
+) -> Star:
+    """Open the operators of one partition, each with the output of the one before as its stream.
+    joins: in the order of execution. Raises ConfigError if they cannot be opened."""
+    opened: list[RoleJoin] = []
+    for plan in joins:
+        join = plan.open(opened[-1].join.output_schema if opened else stream, partition, costs)
+        opened.append(RoleJoin(plan.role or join.master.name, join, plan.many))
+    order = sorted(range(len(joins)), key=lambda i: joins[i].number)
+    return Star(opened, [opened[i].role for i in order])
 
 
 def _expected(history: SkimmedSketch, placement: Placement) -> np.ndarray:

@@ -30,7 +30,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from semistream.durable import read_checked, write_checked, write_json
 from semistream.errors import ConfigError, SemistreamError, StateError, TooManyRows
 from semistream.job import AnyJob, Job, StreamStreamJob
-from semistream.master.manifest import decode_schema, encode_schema
+from semistream.master.manifest import encode_schema
 from semistream.master.published import ANEW, pin
 from semistream.paths import Paths
 from semistream.positions import KINDS, START, Kind, Position, named, next_resolve
@@ -43,7 +43,7 @@ from semistream.streaming.idle import plan_of_idle_load
 from semistream.streaming.micro_batch import POLL, MicroBatch, Stopped, run_tasks
 from semistream.streaming.output_size import CONFIDENCE, estimate_output, many_to_many
 from semistream.streaming.planning import Planner
-from semistream.streaming.position import PROGRESS, RESTORE
+from semistream.streaming.position import RESTORE
 from semistream.streaming.progress import Progress
 from semistream.streaming.query import SESSION, Query, starting_workers
 from semistream.streaming.replaying import Replayed, stage_file, stage_open
@@ -60,6 +60,7 @@ from semistream.streaming.sinks.warehouse import Warehouse
 from semistream.streaming.sources.base import Source
 from semistream.streaming.sources.registry import find_source
 from semistream.streaming.status import StatusFile, clear_stop, stop_requested
+from semistream.streaming.stream_schemas import SCHEMAS, former_schema
 from semistream.streaming.stream_stream_planning import StreamStreamPlanner
 from semistream.streaming.summary import Totals
 from semistream.streaming.task import Work
@@ -68,9 +69,8 @@ from semistream.streaming.waiting import SAMPLED
 from semistream.warehouse.ledger import parts_of, retrying
 from semistream.warehouse.records import LoadRecord
 
-__all__ = ["SESSION", "App", "former_schema", "make_planner"]
+__all__ = ["SESSION", "App", "make_planner"]
 log = logging.getLogger(__name__)
-SCHEMAS = "streams.json"  # file of a checkpoint: the columns of each stream, as Arrow schemas
 FIRST_LOOK = 1000  # finished tuples
 HISTORY = 200  # partition commits whose sketches tell which keys are frequent
 
@@ -243,7 +243,8 @@ class App:
             "warnings": self._look_into_misses(),
             "waiting": self.commits.waiting,
             "inputs": {
-                name: {"unmatched": self.totals.inputs[name]["unmatched"], "waiting": waiting}
+                name: {"waiting": waiting}
+                | {of: self.totals.inputs[name][of] for of in ("unmatched", "missed")}
                 for name, waiting in self.commits.waiting_by_input.items()
             },
             "memory_budget": int(self.planner.settings.memory),
@@ -601,12 +602,12 @@ class App:
         said = list[str]()
         # the load is not to fail by what explains it
         with suppress(SQLAlchemyError), self.commits.warehouse.engine.connect() as connection:
-            for role, plan in zip(self.job.roles, self.planner.plan.joins, strict=True):
+            for plan in self.planner.plan.joins:
                 assert isinstance(plan, RolePlan)
                 said += look_into_misses(
                     connection,
                     self.app,
-                    role,
+                    self.job.role(plan.role),
                     Path(plan.snapshot),
                     (self._before or START, number),
                     self.totals,
@@ -637,15 +638,6 @@ class App:
         if not self.commits.waiting or self.commits.pending is not None:
             return False
         return self.planner.bound.idle(time.monotonic() - self.commits.committed_at)
-
-
-def former_schema(checkpoint: Path, side: int) -> pa.Schema | None:
-    """Return the schema that a stream had when the app's first batch began, None before that. A
-    source that infers types keeps them, because later files might suggest others."""
-    if not (checkpoint / PROGRESS).exists():
-        return None
-    known = read_checked(checkpoint / SCHEMAS, RESTORE)
-    return None if known is None else decode_schema(known["streams"][side])
 
 
 def make_planner(settings: AppSettings, job: AnyJob, app: str, places: Paths) -> Planner:

@@ -1,24 +1,27 @@
-"""The operator that a task runs on its partition: the join of a stream with R, or of two streams.
+"""The operator that a task runs on its partition: the join of a stream with dimensions, or of two
+streams.
 
 Both take a side's tuples, give what they have finished, and are kept, or saved and restored, from
-one micro-batch to the next. A stream that is joined with R is side 0.
+one micro-batch to the next. A stream that is joined with dimensions is side 0.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from semistream.job import SIDES
-from semistream.joins import JoinState, SemiStreamJoin
-from semistream.joins.output import JoinOutput
+from semistream.joins import JoinState
+from semistream.joins.star import RoleJoin, Star, StarOutput
+from semistream.joins.waits import Waits
 from semistream.reasons import Reason
 from semistream.warehouse.closing import Final
 from semistream.warehouse.records import InputCounts, LoadRecord
@@ -102,25 +105,25 @@ class JoinOperator(Protocol):
 
 
 class SemiStreamOperator:
-    """The operator that joins a stream with R."""
+    """The operator that joins a stream with dimensions, in one role or in several."""
 
     portable = True
     sketched: ClassVar[bool] = True
 
-    def __init__(self, join: SemiStreamJoin, role: str = ""):
-        """Take the operator. role: that the master data play; default: their name."""
-        self.join, self.output_schema = join, join.output_schema
-        self.role = role or join.master.name
-        self.first = len(join.spec.stream)
+    def __init__(self, star: Star, placing: int = 0, unknown: Mapping[str, int] | None = None):
+        """Take the star. placing: the number of the join whose keys are sketched; unknown: by
+        column of the output, the value in the place of null."""
+        self.star, self.output_schema, self.first = star, star.output_schema, star.first
+        self.placing, self.unknown = placing, unknown or {}
 
     def begin(self, at: float) -> None:
-        self.join.begin(at)
+        self.star.begin(at)
 
     def process(self, side: int, tuples: pa.RecordBatch) -> Iterator[Finished]:
-        return self._finished(self.join.process(tuples))
+        return self._finished(self.star.process(tuples))
 
     def sketch(self, sketch: SampledSketch, tuples: pa.RecordBatch) -> None:
-        keys = self.join.spec.keys
+        keys = self.star.joins[self.placing].join.spec.keys
         drawn = tuples.select(list(dict.fromkeys(keys.stream))).take(
             pa.array(sketch.draw(tuples.num_rows))
         )
@@ -128,89 +131,130 @@ class SemiStreamOperator:
         sketch.add(codes[valid])
 
     def end_batch(self, pace: Pace | None) -> Iterator[Finished]:
-        return self._finished(self.join.keep_up(*pace) if pace else iter(()))
+        return self._finished(self.star.keep_up(*pace) if pace else iter(()))
 
     def drain(self) -> Iterator[Finished]:
-        return self._finished(self.join.drain())
+        return self._finished(self.star.drain())
 
-    def _finished(self, outputs: Iterator[JoinOutput]) -> Iterator[Finished]:
-        for joined, unmatched in outputs:
-            codes = None
-            if unmatched is not None and unmatched.num_rows:
-                # by position: the stream may also have a column named reason
-                tuples = pa.RecordBatch.from_arrays(
-                    unmatched.columns[:-1], unmatched.schema.names[:-1]
-                )
-                keys, valid = self.join.spec.keys.stream_codes(tuples)
-                codes = pa.array(keys, mask=~valid)
-            yield Finished(joined, unmatched, codes=codes)
+    def _finished(self, outputs: Iterator[StarOutput]) -> Iterator[Finished]:
+        several = len(self.star.joins) > 1
+        for joined, unmatched, role in outputs:
+            if joined is not None:
+                for name, value in self.unknown.items():
+                    at = self.output_schema.get_field_index(name)
+                    filled = pc.fill_null(joined.column(at), value)
+                    joined = joined.set_column(at, self.output_schema.field(at), filled)
+            codes = None if unmatched is None or role is None else self._codes(unmatched, role)
+            yield Finished(joined, unmatched, role=role if several else None, codes=codes)
+
+    def _codes(self, unmatched: pa.RecordBatch, role: str) -> pa.Array:
+        """Return the codes of the keys that unmatched tuples have in a role, null for no key."""
+        # by position: the stream may also have a column named reason
+        tuples = pa.RecordBatch.from_arrays(unmatched.columns[:-1], unmatched.schema.names[:-1])
+        keys = next(each for each in self.star.joins if each.role == role).join.spec.keys
+        codes, valid = keys.stream_codes(tuples)
+        return pa.array(codes, mask=~valid)
 
     @property
     def waiting(self) -> int:
-        return self.join.stats.waiting
+        return self.star.waiting
 
-    def count(self) -> dict[str, Any]:
-        return deepcopy(self.join.stats.as_dict())
+    def count(self) -> list[dict[str, Any]]:
+        return [deepcopy(self._totals(each)) for each in self.star.joins]
+
+    def _totals(self, each: RoleJoin) -> dict[str, Any]:
+        return each.join.stats.as_dict() | {"waiting": self.star.waiting_in(each)}
 
     def counted(
-        self, load: LoadRecord, before: dict[str, Any], refused: Refused, states: Sequence[str]
+        self,
+        load: LoadRecord,
+        before: list[dict[str, Any]],
+        refused: Refused,
+        states: Sequence[str],
     ) -> LoadRecord:
-        now, master = self.join.stats.as_dict(), self.join.master
-        done = {
-            name: now[name] - before[name]
-            for name in (
-                "rows_read",
-                "matched",
-                "unmatched",
-                "output_rows",
-                "cache_hits",
-                "disk_tuples_read",
-                "bytes_read",
-                "seconds",
-            )
-        }
-        waits, finished = now["waits"].since(before["waits"]), done["matched"] + done["unmatched"]
-        counts = InputCounts(
-            self.role,
-            before["waiting"],
-            done["rows_read"] + refused.total(),
-            done["matched"],
-            _rejected(0, now["rejected"], before["rejected"], refused),
-            now["waiting"],
-            states[0],
-            master.name,
-            master.version,
-            cache_hits=done["cache_hits"],
-            bytes_read=done["bytes_read"],
+        joins, nothing = self.star.joins, Refused()
+        work = [_Work(self._totals(each), was) for each, was in zip(joins, before, strict=True)]
+        inputs = tuple(
+            self._input(each, of, nothing if number else refused, state)
+            for number, (each, of, state) in enumerate(zip(joins, work, states, strict=True))
         )
+        waited = [of for of in work if of.finished]
+        disk_tuples = sum(of.done("disk_tuples_read") for of in work)
+        master_tuples = sum(each.join.master.tuple_count for each in joins)
         return replace(
             load,
-            inputs=(counts,),
-            rows_read=counts.rows_read,
-            matched=counts.matched,
-            output_rows=done["output_rows"],
-            cache_hits=done["cache_hits"],
-            disk_tuples_read=done["disk_tuples_read"],
-            bytes_read=done["bytes_read"],
-            r_cycles=done["disk_tuples_read"] / max(master.tuple_count, 1),
-            seconds=done["seconds"],
-            wait_median=waits.median(finished) if finished else None,
-            wait_longest=waits.longest if finished else None,
-            memory_peak=now["memory_peak"],
-            memory=now["memory"],
+            inputs=inputs,
+            rows_read=inputs[0].rows_read,
+            # a further role's tuples were matched by the role before it
+            matched=sum(i.matched for i in inputs) - sum(i.rows_read for i in inputs[1:]),
+            output_rows=work[-1].done("output_rows"),
+            # the mean of several roles, so that it remains a share of the tuples
+            cache_hits=sum(of.done("cache_hits") for of in work) // len(work),
+            disk_tuples_read=disk_tuples,
+            bytes_read=sum(of.done("bytes_read") for of in work),
+            r_cycles=disk_tuples / max(master_tuples, 1),
+            seconds=sum(of.done("seconds") for of in work),
+            # of several roles at most: a tuple may have waited less in one where it waits longest
+            # in another
+            wait_median=sum(of.waits.median(of.finished) for of in waited) if waited else None,
+            wait_longest=sum(of.waits.longest for of in waited) if waited else None,
+            memory_peak=self.star.memory_peak,
+            memory=self.star.memory,
+        )
+
+    def _input(self, each: RoleJoin, work: _Work, refused: Refused, state: str) -> InputCounts:
+        """Return the counts of a role. refused: what its stream's tuples were rejected for."""
+        now, rejects, several = work.now, self.star.rejects(each), len(self.star.joins) > 1
+        missed = 0 if rejects else work.done("unmatched")
+        # of several roles without ``many`` a tuple has matched as soon as it goes on
+        matched = (
+            work.done("output_rows") if several and not each.many else work.done("matched") + missed
+        )
+        return InputCounts(
+            each.role,
+            work.before["waiting"],
+            work.done("rows_read") + refused.total(),
+            matched,
+            _rejected(0, now["rejected"] if rejects else {}, work.before["rejected"], refused),
+            now["waiting"],
+            state,
+            each.join.master.name,
+            each.join.master.version,
+            cache_hits=work.done("cache_hits"),
+            bytes_read=work.done("bytes_read"),
+            missed=missed,
+            passed=work.done("output_rows") if several else None,
         )
 
     def save(self, paths: Sequence[Path], before: Sequence[str]) -> None:
-        (path,) = paths
-        self.join.save(path, *before)
+        self.star.save(paths, before)
 
     def restore(self, paths: Sequence[Path]) -> None:
-        (path,) = paths
-        self.join.restore(*JoinState.read(path))
+        self.star.restore([JoinState.read(path) for path in paths])
 
     def close(self) -> None:
-        self.join.master.close()
-        vars(self.join).clear()
+        self.star.close()
+        for each in self.star.joins:
+            vars(each.join).clear()
+
+
+class _Work(NamedTuple):
+    """What a join has done in a load. now, before: its statistics after it and before it."""
+
+    now: dict[str, Any]
+    before: dict[str, Any]
+
+    def done(self, name: str) -> Any:
+        return self.now[name] - self.before[name]
+
+    @property
+    def finished(self) -> int:
+        return int(self.done("matched") + self.done("unmatched"))
+
+    @property
+    def waits(self) -> Waits:
+        waits: Waits = self.now["waits"]
+        return waits.since(self.before["waits"])
 
 
 class StreamStreamOperator:

@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,9 +33,9 @@ from semistream.master.manifest import Manifest, bucket_file
 from semistream.master.snapshot import SnapshotRelation
 from semistream.reasons import Reason
 from semistream.sizing.plan import Plan
-from semistream.streaming.join_operator import Finished, Refused
+from semistream.streaming.join_operator import Finished, Refused, SemiStreamOperator
 from semistream.streaming.spool import Spool
-from semistream.warehouse.records import LoadRecord
+from semistream.warehouse.records import InputCounts, LoadRecord
 from semistream.warehouse.resolution import ORIGINS, all_open, with_keys
 from semistream.warehouse.schema import unmatched
 
@@ -175,6 +176,11 @@ def resolve_partition(work: Work, operator_of: Any, partition: int) -> LoadRecor
             operator.first - 1,
         ) as spool:
             results = _Results(staged, spool, at)
+            if isinstance(operator, SemiStreamOperator):
+                operator.star.joins = tuple(
+                    replace(each, missed=partial(results.miss, each.role))
+                    for each in operator.star.joins
+                )
             for batch in staged.batches():
                 tuples = batch.select(work.streams[0].names)
                 of = placement.partitions(tuples, batch.column(NUMBER).to_numpy())
@@ -187,19 +193,26 @@ def resolve_partition(work: Work, operator_of: Any, partition: int) -> LoadRecor
             spool.resolve(results.origins())
             states = work.states.get(partition) or ("",) * len(work.plan.joins)
             record = operator.counted(work.load(partition), before, Refused(), states)
-            return work.sink.write(work.checked(_counted(record, results.same)), spool)
+            return work.sink.write(work.checked(_counted(record, results)), spool)
     finally:
         operator.close()
 
 
 class _Results:
     """The results of a partition's tuples. same: how many have the result that they had, by role
-    and reason."""
+    and reason; same_missed: how many of these have no row in a role before theirs, by that role."""
 
     def __init__(self, staged: Staged, spool: Spool, at: int):
         self.keys, self.spool, self.at = staged.keys(), spool, at
         self.other = np.zeros(staged.rows, bool)  # tuples with another result
         self.same: Counter[tuple[str | None, str]] = Counter()
+        self.same_missed: Counter[str] = Counter()
+        self._missed: dict[str, np.ndarray] = {}  # by role, the tuples without a row of it
+
+    def miss(self, role: str, tuples: pa.RecordBatch) -> None:
+        """Note tuples that have no row in a role, and may go on to the next one."""
+        missed = self._missed.setdefault(role, np.zeros(len(self.other), bool))
+        missed[tuples.column(self.at).to_numpy()] = True
 
     def write(self, output: Finished) -> None:
         """Write what has another result than before."""
@@ -215,8 +228,12 @@ class _Results:
             pc.and_not(pc.equal(was["reason"], lost.column(lost.num_columns - 1)), was["edited"]),
             pc.equal(pc.fill_null(was["role"], ""), output.role or ""),
         ).combine_chunks()
-        if stay := lost.filter(same).column(lost.num_columns - 1).to_pylist():
-            self.same.update((output.role, reason) for reason in stay)
+        stay = lost.filter(same)
+        if stay.num_rows:
+            reasons = stay.column(lost.num_columns - 1).to_pylist()
+            self.same.update((output.role, reason) for reason in reasons)
+            at = stay.column(self.at).to_numpy()
+            self.same_missed.update({r: int(of[at].sum()) for r, of in self._missed.items()})
         other = pc.invert(same)
         moved = lost.filter(other)
         if moved.num_rows:
@@ -231,10 +248,11 @@ class _Results:
         return batches[0] if batches else pa.RecordBatch.from_pylist([], ORIGINS)
 
 
-def _counted(record: LoadRecord, same: Counter[tuple[str | None, str]]) -> LoadRecord:
+def _counted(record: LoadRecord, results: _Results) -> LoadRecord:
     """Return the record of a load that resolves what it reads, without the tuples that stay where
-    they were. These have matched in the roles before theirs."""
-    inputs, rest = [], same.total()
+    they were. These have passed the roles before theirs."""
+    same, inputs = results.same, list[InputCounts]()
+    rest = same.total()
     for number, i in enumerate(record.inputs):
         mine = {
             reason: same[i.role, reason] + (same[None, reason] if number == 0 else 0)
@@ -247,6 +265,9 @@ def _counted(record: LoadRecord, same: Counter[tuple[str | None, str]]) -> LoadR
                 rows_read=read if number else 0,
                 resolved=0 if number else read,
                 matched=i.matched - later,
+                # where a left join lets tuples pass; its own are never unmatched
+                missed=i.missed - results.same_missed[i.role] if i.missed else 0,
+                passed=None if i.passed is None else i.passed - later,
                 rejected={reason: n - mine[reason] for reason, n in i.rejected.items()},
             )
         )

@@ -1,4 +1,7 @@
-"""The common part of the scripts in ``spark_apps``."""
+"""The common part of the scripts in ``spark_apps``.
+
+``python -m semistream.streaming.script --job JOB`` runs the one that fits the job, on this machine.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,10 @@ from collections.abc import Callable, Sequence
 
 from semistream import interrupts
 from semistream.errors import ConfigError, SemistreamError
-from semistream.job import AnyJob
+from semistream.job import AnyJob, StreamStreamJob
 from semistream.paths import Paths
 from semistream.streaming.session import silence, start_session
-from semistream.streaming.settings import AppSettings
+from semistream.streaming.settings import AppSettings, LoadSettings, StreamStreamSettings
 from semistream.streaming.status import StatusFile, checkpoint_lock, forget_former_stop
 
 
@@ -61,6 +64,21 @@ def run_app(
         return 2 if isinstance(e, ConfigError) else 1
 
 
+def settings_kind(job: AnyJob) -> type[AppSettings]:
+    """Return the class of the settings with which a job is loaded."""
+    return StreamStreamSettings if isinstance(job, StreamStreamJob) else LoadSettings
+
+
+def main() -> int:
+    interrupts.end_at_once()
+    from semistream.workloads import load_any_job
+
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--job", required=True)
+    job = load_any_job(parser.parse_known_args()[0].job)
+    return run_app("semistream load", __doc__ or "", settings_kind(job), load_any_job, None)
+
+
 def _log_to_stderr() -> None:
     """Log the app's messages with the time to standard error."""
     handler = logging.StreamHandler()
@@ -70,3 +88,7 @@ def _log_to_stderr() -> None:
     logger = logging.getLogger("semistream")
     logger.handlers = [handler]
     logger.setLevel(logging.INFO)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

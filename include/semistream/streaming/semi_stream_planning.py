@@ -6,8 +6,7 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,12 +16,14 @@ from sqlalchemy import Engine
 from semistream.column_format import key_forms
 from semistream.cost_models.costs import Costs
 from semistream.errors import ConfigError
-from semistream.job import Job, Role
+from semistream.job import UNKNOWN, Job, Role, added_columns
 from semistream.joins.registry import find_algorithm
+from semistream.joins.star import check_unique, execution_order
 from semistream.master.manifest import Manifest
 from semistream.master.published import current_version, pin, snapshot_root
+from semistream.provisioning.publishing import check_unknown_member
 from semistream.sizing.plan import Plan
-from semistream.sizing.role_plan import RolePlan
+from semistream.sizing.role_plan import RolePlan, open_star
 from semistream.sketches import SkimmedSketch
 from semistream.streaming.planning import split
 from semistream.streaming.settings import LoadSettings
@@ -52,19 +53,13 @@ class SemiStreamPlanner:
             role.name: snapshot_root(snapshots, role.dimension.name, role.key) for role in job.roles
         }
         self._of_warehouse = set[str]()  # directories that are known to be of this warehouse
+        self._with_unknown = set[str]()  # dimensions whose unknown member was found
         self._cores = 1
         self.bound = WaitingBound(settings.max_wait, settings.interval)
         self.chosen = False
         self.plan: Plan[RolePlan]
 
     def check(self, streams: tuple[pa.Schema, ...] | None) -> None:
-        if len(self.job.roles) > 1:
-            raise ConfigError(
-                "dimensions",
-                "must have one role: a load does not join a stream with several dimensions yet",
-                [role.name for role in self.job.roles],
-                "Load a fact table for each of them.",
-            )
         if not self.settings.auto:
             find_algorithm(self.settings.algorithm)
         for role in self.job.roles:
@@ -94,10 +89,7 @@ class SemiStreamPlanner:
 
     def partitions(self, cores: int) -> int:
         self._cores = cores
-        placing = self.job.roles[0]
-        return self.settings.partitions or min(
-            cores, Manifest.read(self._current(placing)).bucket_count
-        )
+        return self.settings.partitions or min(cores, self._placing(1)[1].bucket_count)
 
     def ends(self, exhausted: bool) -> bool:
         return True  # all of R is known
@@ -106,23 +98,30 @@ class SemiStreamPlanner:
         """Do nothing: a load can continue after a drain."""
 
     def wanted(self, partitions: int) -> Plan[RolePlan]:
-        roles = self.job.roles
+        roles, placing = self.job.roles, self._placing(partitions)[0]
         columns = added_columns(
             roles, [Manifest.read(self._current(role)).schema.names for role in roles]
         )
-        return Plan(
-            tuple(
-                self._join(role, partitions, of, everywhere=number > 0)
-                for number, (role, of) in enumerate(zip(roles, columns, strict=True))
-            )
-        )
+        joins = [
+            self._join(number, partitions, of, everywhere=role is not placing)
+            for number, (role, of) in enumerate(zip(roles, columns, strict=True))
+        ]
+        joins.sort(key=_carried)
+        return Plan(tuple(joins[i] for i in execution_order([join.kind for join in joins])))
+
+    def _placing(self, partitions: int) -> tuple[Role, Manifest]:
+        """Return the role that places the tuples, the one with the largest R of those that can be
+        cut into so many partitions, and its manifest."""
+        sizes = [(role, Manifest.read(self._current(role))) for role in self.job.roles]
+        return max(sizes, key=lambda of: (of[1].bucket_count >= partitions, _bytes(of[1])))
 
     def _join(
-        self, role: Role, partitions: int, columns: dict[str, str] | None, *, everywhere: bool
+        self, number: int, partitions: int, columns: dict[str, str] | None, *, everywhere: bool
     ) -> RolePlan:
-        """Return the plan of the join with a role, as the settings and the dimension's current
-        version ask for it. columns: see ``RolePlan``; everywhere: another join places the tuples.
-        Raises ConfigError."""
+        """Return the plan of the join with a role, given by its number, as the settings and the
+        dimension's current version ask for it. columns: see ``RolePlan``; everywhere: another join
+        places the tuples. Raises ConfigError."""
+        role = self.job.roles[number]
         directory = self._current(role)
         manifest = Manifest.read(directory)
         if not everywhere and partitions > (buckets := manifest.bucket_count):
@@ -134,7 +133,7 @@ class SemiStreamPlanner:
             )
         self._check_forms(role, manifest)
         s = self.settings
-        return RolePlan(
+        plan = RolePlan(
             s.algorithm.lower(),
             int(s.memory) // (partitions * len(self.job.roles)),
             role.join_type or s.join_type,
@@ -148,7 +147,13 @@ class SemiStreamPlanner:
             reason=s.reason,
             share=len(self.job.roles),
             auto=s.auto,
+            many=role.many,
+            number=number,
+            unknown=self._unknown(role),
         )
+        if plan.share > 1:
+            check_unique(plan.kind, manifest.unique, role.key)
+        return plan
 
     def _current(self, role: Role) -> Path:
         """Return the directory of the current version of a role's dimension. Raises ConfigError if
@@ -167,6 +172,18 @@ class SemiStreamPlanner:
             )
             self._of_warehouse.add(str(directory))
         return directory
+
+    def _unknown(self, role: Role) -> int | None:
+        """Return the surrogate key of tuples for which a left join finds no row, see ``RolePlan``.
+        Raises ConfigError if the dimension was to have such a row, and has none."""
+        left = (role.join_type or self.settings.join_type) == "left"
+        if not (left and role.dimension.unknown_member):
+            return None
+        name = role.dimension.name
+        if name not in self._with_unknown:
+            check_unknown_member(self.warehouse, name, self.settings.retry)
+            self._with_unknown.add(name)
+        return UNKNOWN
 
     def _check_forms(self, role: Role, manifest: Manifest) -> None:
         """Raise ConfigError if the stream's key texts are normalised differently than the
@@ -230,12 +247,14 @@ class SemiStreamPlanner:
     ) -> tuple[float, tuple[pa.Schema, pa.Schema]]:
         """Open the joins of a plan. Return the seconds of a pass over R, and the joined rows'
         columns. Raises ConfigError if the plan does not fit."""
-        joined, seconds = streams[0], 0.0
-        for each in plan.joins:
-            join = each.open(joined, 0)
-            joined, seconds = join.output_schema, seconds + pass_seconds(join, self.costs)
-            join.master.close()
-        return seconds, split(joined, len(streams[0]))
+        star = open_star(plan.joins, streams[0], 0)
+        seconds = sum(
+            pass_seconds(each.join, self.costs) / part
+            for each, part in zip(star.joins, star.bound_parts(), strict=True)
+            if part
+        )
+        star.close()
+        return seconds, split(star.output_schema, star.first)
 
     def columns(
         self, plan: Plan[RolePlan], streams: tuple[pa.Schema, ...]
@@ -244,25 +263,15 @@ class SemiStreamPlanner:
         return self._opened(plan, streams)[1]
 
 
-def added_columns(
-    roles: Sequence[Role], dimensions: Sequence[Sequence[str]]
-) -> list[dict[str, str] | None]:
-    """Return the columns that each role adds, as ``RolePlan.columns``. One that several roles add
-    is called ROLE_column. dimensions: the columns of each role's dimension."""
-    if len(roles) == 1:
-        return [roles[0].columns or None]
-    wanted = [
-        role.columns or {c: c for c in columns if c not in role.key}
-        for role, columns in zip(roles, dimensions, strict=True)
-    ]
-    times = Counter(name for columns in wanted for name in columns.values())
-    return [
-        {
-            c: f"{role.name}_{c}" if c == name and times[name] > 1 else name
-            for c, name in columns.items()
-        }
-        for role, columns in zip(roles, wanted, strict=True)
-    ]
+def _carried(join: RolePlan) -> tuple[bool, float]:
+    """Return by what joins are sorted, those first in which tuples wait, the one of them that adds
+    the fewest bytes to a tuple first: little is then carried through the waits."""
+    manifest = Manifest.read(Path(join.snapshot))
+    return _bytes(manifest) <= join.memory / 2, _bytes(manifest) / max(manifest.tuple_count, 1)
+
+
+def _bytes(manifest: Manifest) -> float:
+    return manifest.tuple_count * manifest.tuple_bytes
 
 
 def _unexplained(plan: Plan[RolePlan]) -> Plan[RolePlan]:

@@ -149,8 +149,11 @@ RAISED = re.compile(
 
 def _why(error: BaseException) -> str:
     """Describe an error by its type and message. For an error in a Python worker, Spark's message
-    is the traceback, from which the worker's error is taken."""
+    is the traceback, from which the worker's error is taken; of an error of the JVM, the frames are
+    left out."""
     raised = RAISED.findall(str(error))
+    if not raised and (in_jvm := getattr(error, "java_exception", None)) is not None:
+        return str(in_jvm)
     return raised[-1] if raised else f"{type(error).__name__}: {error}"
 
 

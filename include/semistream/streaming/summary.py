@@ -36,7 +36,7 @@ class Totals:
     longest_wait: float = 0.0  # s
     latest_wait: float = 0.0  # s, the longest of the newest commit
     rejected: Counter[str] = field(default_factory=Counter)
-    # by role or side: "matched", "unmatched", and the unmatched by reason
+    # by role or side: "matched", "unmatched", "missed", and the unmatched by reason
     inputs: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     nulled: Counter[str] = field(default_factory=Counter)  # by column, see load_batches
 
@@ -54,7 +54,9 @@ class Totals:
             self.waits.note(load.wait_median or 0.0, load.matched + load.unmatched)
             self.rejected.update(load.rejected)
             for i in load.inputs:
-                self.inputs[i.role].update(matched=i.matched, unmatched=i.unmatched)
+                self.inputs[i.role].update(
+                    matched=i.matched, unmatched=i.unmatched, missed=i.missed
+                )
                 self.inputs[i.role].update(i.rejected)
             self.nulled.update(load.nulled)
 
@@ -116,6 +118,11 @@ def describe(summary: dict[str, Any]) -> str:
     lines = [
         ("rows read", f"{s['rows_read']:,}"),
         ("matched", f"{s['matched']:,}"),
+        *(
+            (f"  without {name}", f"{of['missed']:,}")
+            for name, of in s["inputs"].items()
+            if of.get("missed")
+        ),
         ("unmatched", f"{s['unmatched']:,}"),
         *((f"  {reason}", f"{count:,}") for reason, count in sorted(s["rejected"].items())),
         *((f"  {name}", f"{of['unmatched']:,}") for name, of in s["inputs"].items()),

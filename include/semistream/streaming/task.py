@@ -23,6 +23,7 @@ from semistream.keys import buckets
 from semistream.reasons import Reason
 from semistream.resident import process_peak
 from semistream.sizing.plan import Plan
+from semistream.sizing.role_plan import open_star
 from semistream.sizing.stream_stream_plan import StreamStreamPlan
 from semistream.sketches import SampledSketch
 from semistream.streaming.exchange import Input, Side, TaskFailed, read_messages
@@ -281,16 +282,18 @@ def records_of(summaries: Iterable[str]) -> list[LoadRecord]:
 
 def open_operator(plan: Plan[Any], streams: tuple[pa.Schema, ...], partition: int) -> JoinOperator:
     """Return a new operator of a partition. Raises ConfigError for a plan that cannot work."""
-    (join,) = plan.joins
-    if isinstance(join, StreamStreamPlan):
-        # imported only here: one stream does not need it
-        from semistream.streaming.punctuating import punctuation_sources
+    first = plan.joins[0]
+    if not isinstance(first, StreamStreamPlan):
+        unknown = {j.fact_key: j.unknown for j in plan.joins if j.unknown is not None}
+        star = open_star(plan.joins, streams[0], partition)
+        return SemiStreamOperator(star, plan.placing, unknown)
+    # imported only here: one stream does not need it
+    from semistream.streaming.punctuating import punctuation_sources
 
-        sources = tuple(
-            punctuation_sources(join, side, streams, partition) for side in range(len(streams))
-        )
-        return StreamStreamOperator(join.open(streams), sources, join.partitions == 1)
-    return SemiStreamOperator(join.open(streams[0], partition), join.role)
+    sources = tuple(
+        punctuation_sources(first, side, streams, partition) for side in range(len(streams))
+    )
+    return StreamStreamOperator(first.open(streams), sources, first.partitions == 1)
 
 
 @cache

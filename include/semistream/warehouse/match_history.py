@@ -87,7 +87,7 @@ def _loads(connection: Connection, app: str, role: str, until: Position) -> list
     loads = (first_load(number, begin), last_load(number, until))
     at = batch_of(i.load_id), drain_of(i.load_id)
     counted = connection.execute(
-        select(*at, func.sum(i.rows_read), func.sum(i.waiting))
+        select(*at, func.sum(i.rows_read), func.sum(i.waiting), func.sum(i.missed))
         .where(i.load_id.between(*loads), i.role == role)
         .group_by(*at)
         .order_by(*at)
@@ -107,9 +107,9 @@ def _loads(connection: Connection, app: str, role: str, until: Position) -> list
                 position := (int(batch), int(drain)),
                 int(read),
                 int(waiting),
-                missing.get(position, 0),
+                missing.get(position, 0) + int(missed),
             )
-            for batch, drain, read, waiting in counted
+            for batch, drain, read, waiting, missed in counted
         ],
         begins_anew=begin == START,
     )

@@ -40,6 +40,10 @@ class InputCounts:
     unmatched tuples by reason; on_disk: a part of ``waiting``; state_file: the join state after the
     load, one file for both of two streams. Cache hits and bytes read are 0 for a stream: what two
     streams read from disk is known in all only.
+
+    Of several roles: missed: those of the matched tuples that a left join has let pass without a
+    row of the dimension; passed: the rows that the next role reads, None: one for each matched
+    tuple.
     """
 
     role: str
@@ -55,6 +59,8 @@ class InputCounts:
     cache_hits: int = 0
     bytes_read: int = 0
     resolved: int = 0
+    missed: int = 0
+    passed: int | None = None
 
     @property
     def unmatched(self) -> int:
@@ -71,6 +77,8 @@ class InputCounts:
             rejected={},
             cache_hits=0,
             bytes_read=0,
+            missed=0,
+            passed=None if self.passed is None else 0,
         )
 
 
@@ -79,9 +87,9 @@ class LoadRecord:
     """The record of a load, which is a partition of a batch or of what follows it.
 
     rows_read, resolved, matched, output_rows: of the whole load, as a second dimension reads what
-    the first has let pass; see ``schema.load_batches`` for the other fields. closed: the number of
-    keys whose totals the load has written, None if the job has no totals; prepared: what the sink's
-    ``commit`` needs to know, which is not stored.
+    the first has let pass; cache_hits: of several dimensions the mean; see ``schema.load_batches``
+    for the other fields. closed: the number of keys whose totals the load has written, None if the
+    job has no totals; prepared: what the sink's ``commit`` needs to know, which is not stored.
     """
 
     app: str

@@ -130,6 +130,10 @@ load_inputs = Table(
     Column("cache_hits", BigInteger, nullable=False),
     Column("bytes_read", BigInteger, nullable=False),
     Column("state_file", Text, nullable=False),  # the join state after the load
+    # of several roles: those of matched that a left join has let pass without a row of the
+    # dimension, and the rows that the next role reads (null: one for each matched tuple)
+    Column("missed", BigInteger, nullable=False, server_default="0"),
+    Column("passed", BigInteger),
 )
 
 # the unmatched tuples of load_inputs by reason; a reason without tuples has no row

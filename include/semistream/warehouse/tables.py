@@ -50,9 +50,11 @@ def dimension_table(
     business_key: Sequence[str],
     join_keys: Collection[Sequence[str]] = (),
     metadata: MetaData | None = None,
+    *,
+    unknown_member: bool = False,
 ) -> Table:
     """Return ``dim_<name>``: a surrogate key, then the columns of ``schema``; unique on the
-    business key, indexed on each join key.
+    business key, indexed on each join key. unknown_member: a row may be without a business key.
 
     Raises ConfigError for a missing key column, or a column named like the surrogate key.
     """
@@ -65,7 +67,11 @@ def dimension_table(
         metadata or MetaData(),
         Column(surrogate_key(name), big_integer(), primary_key=True, autoincrement=True),
         *[
-            Column(quoted(f.name), sql_type(f, f.name in keys), nullable=f.name not in business_key)
+            Column(
+                quoted(f.name),
+                sql_type(f, f.name in keys),
+                nullable=unknown_member or f.name not in business_key,
+            )
             for f in stored
         ],
         **table_options(numbered=True),

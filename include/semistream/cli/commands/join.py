@@ -9,7 +9,9 @@ from semistream.cli import console
 from semistream.cli.command import Command
 
 if TYPE_CHECKING:
-    from semistream.files.join import Summary
+    from rich.table import Table
+
+    from semistream.files.join_summary import Summary
     from semistream.files.settings import JoinFiles
 
 
@@ -25,9 +27,19 @@ def run(arguments: Namespace) -> int:
 
 def _print_summary(summary: Summary, settings: JoinFiles) -> None:
     table = console.key_value_table()
+    several = len(summary.roles) > 1
+    of_one = (
+        (
+            "through the cache",
+            f"{summary.cache_share:.1%}",
+            "of the rows, without waiting for the disk",
+        ),
+        ("R-cycles", f"{summary.r_cycles:,}", f"passes over {summary.master_rows:,} master rows"),
+        ("bytes read", f"{summary.bytes_read:,}", "of the master data"),
+    )
     for row in (
         ("rows read", f"{summary.rows_read:,}", ""),
-        ("matched", f"{summary.matched:,}", ""),
+        ("matched", f"{summary.matched:,}", "with all inner dimensions" if several else ""),
         *(
             (f"unmatched: {reason}", f"{n:,}", "")
             for reason, n in sorted(summary.unmatched.items())
@@ -35,18 +47,14 @@ def _print_summary(summary: Summary, settings: JoinFiles) -> None:
         ("output rows", f"{summary.output_rows:,}", str(settings.out)),
         ("service rate", f"{summary.service_rate:,.0f}", "tuples/s inside the join"),
         ("end to end", f"{summary.rate:,.0f}", "tuples/s with reading and writing"),
-        (
-            "through the cache",
-            f"{summary.cache_share:.1%}",
-            "of the rows, without waiting for the disk",
-        ),
+        *(of_one[:1] if not several else ()),
         ("peak memory", f"{summary.memory_peak:,}", f"bytes, of {summary.memory_budget:,} allowed"),
         ("peak resident", f"{summary.resident_peak:,}", "bytes of the process, all in all"),
-        ("R-cycles", f"{summary.r_cycles:,}", f"passes over {summary.master_rows:,} master rows"),
-        ("bytes read", f"{summary.bytes_read:,}", "of the master data"),
+        *(of_one[1:] if not several else ()),
         *(
-            (f"master rows left out: {reason}", f"{n:,}", "")
-            for reason, n in sorted(summary.master_rejected.items())
+            (f"master rows left out: {reason}", f"{n:,}", role.role if several else "")
+            for role in summary.roles
+            for reason, n in sorted(role.master_rejected.items())
         ),
         *(
             (f"field ignored: {name}", f"{n:,}", "values; the first rows lack it")
@@ -57,6 +65,8 @@ def _print_summary(summary: Summary, settings: JoinFiles) -> None:
         table.add_row(*row)
     screen = console.text_console()
     console.print_table(screen, table)
+    if several:
+        console.print_table(console.wide_console(150), _role_table(summary))
     console.print_remarks(
         screen,
         auto=filter(None, [summary.reason]),
@@ -68,9 +78,45 @@ def _print_summary(summary: Summary, settings: JoinFiles) -> None:
         screen.print("A column's type can be set: --types COLUMN=TYPE, for instance string.")
 
 
+def _role_table(summary: Summary) -> Table:
+    """Return a table with a line for each role, in the order of execution."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for name in (
+        "role",
+        "rows read",
+        "matched",
+        "no_match",
+        "null_key",
+        "through the cache",
+        "bytes of R read",
+        "master rows",
+        "memory",
+        "of its share",
+    ):
+        table.add_column(name, justify="left" if name == "role" else "right")
+    table.add_column("algorithm")
+    for role in summary.roles:
+        table.add_row(
+            role.role,
+            f"{role.rows_read:,}",
+            f"{role.matched:,}",
+            f"{role.unmatched.get('no_match', 0):,}",
+            f"{role.unmatched.get('null_key', 0):,}",
+            f"{role.cache_share:.1%}",
+            f"{role.bytes_read:,}",
+            f"{role.master_rows:,}",
+            f"{role.memory_peak:,}",
+            f"{role.memory_budget:,}",
+            role.algorithm,
+        )
+    return table
+
+
 COMMAND = Command(
     "join",
-    "join a stream's file with a master file",
+    "join a stream's file with a master file, or with several dimensions",
     run,
     settings="semistream.files.settings.JoinFiles",
     progress=True,

@@ -22,42 +22,16 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(arguments: Namespace) -> int:
-    from semistream import workloads
-    from semistream.master.published import snapshot_root
     from semistream.paths import Paths
-    from semistream.provisioning.dimensions import provision
-    from semistream.provisioning.publishing import publish
+    from semistream.pipeline.load import provision
     from semistream.settings import Publishing
-    from semistream.warehouse import open_warehouse
 
-    places, memory = Paths.from_environment(), Publishing.from_arguments(arguments).memory
-    wanted = workloads.load_dimensions(arguments.job, places)
-    report: list[str] = []  # printed behind the progress bars, which take over standard output
-    with (
-        open_warehouse(places.warehouse_url) as engine,
-        console.progress(arguments.progress) as tell,
-    ):
-        workloads.prepare_target(arguments.job, places, tell)
-        for joined in wanted:
-            name = joined.dimension.name
-            result = provision(joined, engine, tell, url=arguments.url)
-            reasons = ", ".join(f"{reason} {n:,}" for reason, n in result.reasons.items())
-            report.append(
-                f"dim_{name}: read {result.read:,}, inserted {result.inserted:,}, updated "
-                f"{result.updated:,}, unchanged {result.unchanged:,}, rejected "
-                f"{result.rejected:,}{f' ({reasons})' if reasons else ''}"
-            )
-            for key in joined.keys:
-                manifest, changed = publish(
-                    name, key, engine, places.snapshots, tell, memory=int(memory)
-                )
-                report.append(
-                    f"snapshot {manifest.version}{'' if changed else ', as before'}: "
-                    f"{manifest.tuple_count:,} rows, in "
-                    f"{snapshot_root(places.snapshots, name, key)}"
-                )
-            if not joined.keys:
-                report.append(f"No job joins {name} yet: semistream provision JOB publishes it.")
+    memory = int(Publishing.from_arguments(arguments).memory)
+    with console.progress(arguments.progress) as tell:
+        # printed behind the progress bars, which take over standard output
+        report = provision(
+            arguments.job, Paths.from_environment(), tell, memory=memory, url=arguments.url
+        )
     print("\n".join(report))
     return 0
 

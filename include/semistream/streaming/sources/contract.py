@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
+import numpy as np
 import pyarrow as pa
 
 if TYPE_CHECKING:
@@ -151,7 +152,10 @@ class CannotRecount(Exception):
 @dataclass(frozen=True)
 class Recount:
     """A split that the proof reads again. read(columns): yields (rows, these columns of the rows
-    in which they can be read). Raises CannotRecount."""
+    in which they can be read); located(columns): the same for a source of files, in the place of
+    the number of rows with the line of each, int64[n], as in ``files.source.Rejected``. Both raise
+    CannotRecount."""
 
     label: str
     read: Callable[[tuple[str, ...]], Iterator[tuple[int, pa.RecordBatch]]]
+    located: Callable[[tuple[str, ...]], Iterator[tuple[np.ndarray, pa.RecordBatch]]] | None = None

@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from sqlalchemy import Engine
@@ -167,17 +168,29 @@ class FileStream(PathSource):
         columns cannot be read, is only counted. The columns of text files are texts."""
         file = _local(split.path)
 
-        def read(columns: tuple[str, ...]) -> Iterator[tuple[int, pa.RecordBatch]]:
-            try:
-                yield from self._read_again(file, columns)
-            except (pa.ArrowException, OSError, SemistreamError) as e:
-                raise CannotRecount(f"{file} cannot be read ({e})") from None
+        def located(columns: tuple[str, ...]) -> Iterator[tuple[np.ndarray, pa.RecordBatch]]:
+            for _, lines, rows in self._read_again(file, columns):
+                yield lines, rows
 
-        return Recount(split.path, read)
+        def read(columns: tuple[str, ...]) -> Iterator[tuple[int, pa.RecordBatch]]:
+            for count, _, rows in self._read_again(file, columns):
+                yield count, rows
+
+        return Recount(split.path, read, located)
 
     def _read_again(
         self, file: Path, columns: tuple[str, ...]
-    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+    ) -> Iterator[tuple[int, np.ndarray, pa.RecordBatch]]:
+        """Yield (rows, the line of each that is a row, these columns of them). Raises
+        CannotRecount."""
+        try:
+            yield from self._rows_of(file, columns)
+        except (pa.ArrowException, OSError, SemistreamError) as e:
+            raise CannotRecount(f"{file} cannot be read ({e})") from None
+
+    def _rows_of(
+        self, file: Path, columns: tuple[str, ...]
+    ) -> Iterator[tuple[int, np.ndarray, pa.RecordBatch]]:
         from semistream.files.opening import read_files
 
         kind, mark, declared = self.spec.format, self.spec.mark, self.spec.declared
@@ -201,13 +214,14 @@ class FileStream(PathSource):
         )
         source.only(there or found[:1])  # without a column the rows could not be counted
         for chunk in source.read(file):
-            rows = chunk.rows
+            rows, lines = chunk.rows, chunk.lines
             if mark is not None:
-                rows = rows.filter(_is_tuple(rows.column(mark)))
+                tuples = _is_tuple(rows.column(mark))
+                rows, lines = rows.filter(tuples), lines[np.asarray(tuples)]
             rows = rows.select([n for n in there if n in columns])
             if kind != "parquet" and declared is None:
                 rows = rows.replace_schema_metadata(INFERRED)
-            yield rows.num_rows + len(chunk.rejected), rows
+            yield rows.num_rows + len(chunk.rejected), lines, rows
 
 
 class SparkFileStream(PathSource):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from difflib import get_close_matches
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -70,6 +71,7 @@ def read_streams(
 
 
 def _read_stream(spark: SparkSession, source: Source, max_files: int, max_rows: int) -> DataFrame:
+    from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
     source.register(spark)
@@ -83,3 +85,17 @@ def _read_stream(spark: SparkSession, source: Source, max_files: int, max_rows: 
         return source.columns(reader.load(path) if path else reader.load())
     except PySparkException as e:
         raise source.refusal(spark, e) from None
+    except Py4JJavaError as e:
+        if "DATA_SOURCE_NOT_FOUND" not in str(e.java_exception):
+            raise
+        raise _unknown_format(source.spec.format) from None
+
+
+def _unknown_format(name: str) -> ConfigError:
+    near = get_close_matches(name.lower(), SOURCES, 1)
+    return ConfigError(
+        "stream.format",
+        "must be a format that Semistream reads, or a streaming source of Spark's",
+        name,
+        f"{f'Did you mean {near[0]}? ' if near else ''}Semistream reads {', '.join(SOURCES)}.",
+    )

@@ -47,6 +47,7 @@ from semistream.warehouse.dialects.rows import (
     chunks,
     from_text,
     hex_texts,
+    json_path,
     parts,
     plain,
     python_values,
@@ -243,6 +244,9 @@ class Mysql:
 
     def random(self) -> Any:
         return func.rand()
+
+    def json_value(self, document: Any, name: str) -> Any:
+        return func.json_extract(document, json_path(name), type_=types.Text())
 
     def analyze(self, connection: Connection, table: Table) -> None:
         """Do nothing: MySQL keeps its row statistics by itself."""

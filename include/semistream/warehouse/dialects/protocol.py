@@ -102,6 +102,10 @@ class System(Protocol):
     def random(self) -> Any:
         """Return an SQL expression that is a random number for each row, to order by."""
 
+    def json_value(self, document: Any, name: str) -> Any:
+        """Return an SQL expression that is the JSON text of a field of a JSON object; null where
+        the object lacks it."""
+
     def analyze(self, connection: Connection, table: Table) -> None:
         """Update the database's statistics of a table where it does not do so by itself."""
 

@@ -46,6 +46,7 @@ from semistream.warehouse.dialects.rows import (
     batch,
     chunks,
     from_text,
+    json_path,
     parts,
     plain,
     python_values,
@@ -210,6 +211,9 @@ class Sqlite:
 
     def random(self) -> Any:
         return func.random()
+
+    def json_value(self, document: Any, name: str) -> Any:
+        return document.op("->", return_type=Text())(json_path(name))
 
     def analyze(self, connection: Connection, table: Table) -> None:
         connection.exec_driver_sql(f"ANALYZE {table.name}")

@@ -1,0 +1,36 @@
+"""``semistream load``."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+
+from semistream.cli import console
+from semistream.cli.command import Command
+
+
+def run(arguments: Namespace) -> int:
+    from semistream import workloads
+    from semistream.paths import Paths
+    from semistream.pipeline.load import load
+    from semistream.pipeline.summary import final_summary, summary_table
+    from semistream.streaming.script import settings_kind
+
+    given, places = arguments.settings, Paths.from_environment()
+    kind = settings_kind(workloads.load_any_job(given.job, places))
+    settings = kind.load({name: getattr(given, name) for name in given.model_fields_set})
+    with console.progress(arguments.progress) as tell:
+        load(settings, places, tell, lambda line: print(line, file=sys.stderr))
+    console.text_console().print(summary_table(final_summary(settings.name(), places)))
+    return 0
+
+
+COMMAND = Command(
+    "load",
+    "provision a job's dimensions, load its stream, and prove that all of it arrived",
+    run,
+    settings="semistream.streaming.settings.LoadSettings",
+    positional=(("job", "JOB"),),
+    progress=True,
+    example="semistream load nycflights13.",
+)

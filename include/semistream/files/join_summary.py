@@ -1,0 +1,178 @@
+"""The summary of a join of files: what came of its rows, in each role and in all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from semistream.errors import SemistreamError
+from semistream.files.inputs import RoleInput, StarInputs
+from semistream.files.near_misses import SampledKeys, is_suspicious, near_misses
+from semistream.files.outputs import JoinSummary
+from semistream.joins.output import NO_MATCH, NULL_KEY, UNPARSABLE
+from semistream.joins.star import Star
+
+UNMATCHED = 0.5  # share of rows without master data of which the summary warns
+
+
+@dataclass
+class RoleSummary:
+    """The results in one role. Reads in bytes; memory in bytes, of which ``memory_budget`` is the
+    role's share."""
+
+    role: str
+    algorithm: str
+    memory_budget: int
+    memory_peak: int = 0
+    rows_read: int = 0
+    matched: int = 0
+    unmatched: dict[str, int] = field(default_factory=dict)  # by reason; they go on in a left join
+    cache_share: float = 0.0  # share of the stream tuples that did not wait for the disk
+    service_rate: float = 0.0  # tuples/s inside this role's join
+    r_cycles: int = 0
+    bytes_read: int = 0  # bytes read of R
+    master_rows: int = 0
+    master_rejected: dict[str, int] = field(default_factory=dict)  # by reason
+    master_version: str = ""
+    near_misses: str = ""  # what would make more keys match
+    statistics: dict[str, Any] = field(default_factory=dict)  # the operator's statistics
+
+
+@dataclass
+class Summary(JoinSummary):
+    """The results of a join of a stream's file with master data. Reads in bytes. Where there are
+    several roles, numbers are those of all together; ``statistics`` are those of the only one."""
+
+    reason: str = ""  # why these algorithms
+    rows_read: int = 0
+    matched: int = 0  # tuples that became output rows
+    unmatched: dict[str, int] = field(
+        default_factory=dict
+    )  # by reason, in several roles the others
+    waiting: int = 0
+    cache_share: float = 0.0  # share of the stream tuples that did not wait for the disk
+    resident_peak: int = 0  # peak of the process's anonymous memory
+    r_cycles: int = 0
+    bytes_read: int = 0  # bytes read of R
+    master_rows: int = 0
+    master_rejected: dict[str, int] = field(default_factory=dict)  # by reason
+    master_version: str = ""
+    warnings: list[str] = field(default_factory=list)  # of many unmatched rows, and why they are
+    roles: list[RoleSummary] = field(default_factory=list)  # in the order of execution
+
+    def as_dict(self) -> dict[str, Any]:
+        return super().as_dict() | {"roles": [dict(vars(role)) for role in self.roles]}
+
+
+class TooManyUnmatched(SemistreamError):
+    """More rows have no master row than the settings allow. why: sentences on near misses; role: in
+    which they have none, "" for the only one."""
+
+    def __init__(self, unmatched: int, read: int, limit: float, why: list[str], role: str = ""):
+        super().__init__(
+            f"{unmatched:,} of {read:,} rows have no {f'row of {role}' if role else 'master row'}, "
+            f"and no more than {limit:.4g} of them may have none "
+            f"({f'dimensions.{role}.' if role else ''}max_unmatched). No output was written. "
+            + " ".join(f"{said[0].upper()}{said[1:]}." for said in why)
+        )
+
+
+def total(summary: Summary, star: Star, inputs: StarInputs, seconds: float) -> None:
+    """Fill in the summary from the operators' statistics. Raises SemistreamError when a row is
+    missing, which would be a defect of this program."""
+    came = star.joins[0].join.stats.rows_read
+    left = 0  # tuples that were unmatched in an inner role
+    for each in star.joins:
+        stats, role = each.join.stats, inputs.role(each.role)
+        if (
+            stats.matched + stats.unmatched != stats.rows_read
+            or stats.waiting
+            or (stats.rows_read != came)
+        ):
+            raise SemistreamError(
+                f"Of {came} rows {stats.matched} matched and {stats.unmatched} unmatched ones came "
+                f"out of {each.role}, which read {stats.rows_read}."
+            )
+        came = stats.output_rows
+        summary.roles.append(
+            RoleSummary(
+                each.role,
+                each.join.spec.algorithm,
+                each.join.spec.memory,
+                stats.memory_peak,
+                stats.rows_read,
+                stats.matched,
+                dict(stats.rejected),
+                stats.cache_hits / stats.rows_read if stats.rows_read else 0.0,
+                stats.rows_read / stats.seconds if stats.seconds else 0.0,
+                stats.r_cycles,
+                stats.bytes_read,
+                role.master.tuple_count,
+                role.rejected,
+                role.master.version,
+                statistics=stats.as_dict(),
+            )
+        )
+        if each.kind.inner or len(star.joins) == 1:
+            left += stats.unmatched
+            for reason, count in stats.rejected.items():
+                summary.unmatched[reason] = summary.unmatched.get(reason, 0) + count
+    roles, all_stats = summary.roles, [each.join.stats for each in star.joins]
+    first = roles[0].rows_read
+    summary.rows_read = first + summary.unmatched.get(UNPARSABLE, 0)
+    summary.matched = first - left
+    summary.output_rows = came
+    summary.memory_peak = sum(role.memory_peak for role in roles)
+    inside = sum(stats.seconds for stats in all_stats)
+    summary.service_rate = first / inside if inside else 0.0
+    summary.seconds, summary.rate = seconds, summary.rows_read / seconds if seconds else 0.0
+    looked_up = sum(role.rows_read for role in roles)
+    hits = sum(stats.cache_hits for stats in all_stats)
+    summary.cache_share = hits / looked_up if looked_up else 0.0
+    summary.r_cycles = max(role.r_cycles for role in roles)
+    summary.bytes_read = sum(role.bytes_read for role in roles)
+    summary.master_rows = sum(role.master_rows for role in roles)
+    summary.master_version = ", ".join(dict.fromkeys(role.master_version for role in roles))
+    for of_role in roles:
+        for reason, count in of_role.master_rejected.items():
+            summary.master_rejected[reason] = summary.master_rejected.get(reason, 0) + count
+    summary.statistics = roles[0].statistics if len(roles) == 1 else {}
+    summary.notes, summary.ignored_fields = inputs.notes, dict(inputs.stream.ignored)
+
+
+def judge(summary: Summary, samples: dict[str, SampledKeys], inputs: StarInputs) -> None:
+    """Add warnings to the summary if many rows have no row in a role, with the likely reason.
+    Raises TooManyUnmatched if more have none than the settings allow. samples: unmatched keys, by
+    role."""
+    several = len(inputs.roles) > 1
+    unparsable = 0 if several else summary.unmatched.get(UNPARSABLE, 0)
+    for found in summary.roles:
+        role = inputs.role(found.role)
+        name, prefix = (role.name, f"{role.name}: ") if several else ("", "")
+        read = found.rows_read + unparsable
+        without = found.unmatched.get(NO_MATCH, 0) + found.unmatched.get(NULL_KEY, 0)
+        found.near_misses = _near_misses(found, role, samples[found.role])
+        why = [found.near_misses] if found.near_misses else []
+        if role.max_unmatched is not None and without > role.max_unmatched * read:
+            raise TooManyUnmatched(without, read, role.max_unmatched, why, name)
+        if without > UNMATCHED * read:
+            what, setting = (
+                (f"row of {name}", f"dimensions.{name}.max_unmatched")
+                if several
+                else ("master row", "--max-unmatched")
+            )
+            share = f"{without / read:.1%} of the rows have no {what}"
+            summary.warnings.append(f"{prefix}{share}; {setting} makes that an error")
+        summary.warnings += [prefix + said for said in why]
+
+
+def _near_misses(found: RoleSummary, role: RoleInput, sample: SampledKeys) -> str:
+    """Return what would make many unmatched keys of a role match; "" if nothing is found."""
+    keys = sample.keys()
+    if keys is None or not is_suspicious(found.matched, found.unmatched.get(NO_MATCH, 0)):
+        return ""
+    near = near_misses(keys, role.master)
+    if near is None:
+        return ""
+    where = "" if role.from_file else " for the snapshot's own column, when it is published"
+    return f"{near}: {near.flags}{where}"

@@ -1,0 +1,148 @@
+"""The keys of R that are nearest to given ones, by their edit distance."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from semistream.files.near_misses import READ_BYTES, READ_ROWS, SEPARATOR
+from semistream.keys import canonical
+from semistream.master.snapshot import SnapshotRelation
+
+ROWS, SECONDS = 2_000_000, 3.0  # the most rows of R that are read, and the longest time
+EDITS = 2  # the most signs by which a key is near
+SIGNS = 3  # of a key for each of these: of a short one every other is near
+KEPT = 3  # keys of R for each
+# the bit of each byte in a signature; all bytes of signs beyond ASCII have one
+BITS = np.array([1 << (b % 64 if b < 128 else 63) for b in range(256)], np.uint64)
+
+Key = tuple[Any, ...]
+
+
+class NearestKeys(NamedTuple):
+    """The nearest keys of R to each of some keys, nearest first. rows, of: the rows of R that were
+    read, and all of them."""
+
+    found: list[list[Key]]
+    rows: int
+    of: int
+
+
+class _Texts(NamedTuple):
+    """Keys as texts. lengths: in signs, int64[n]; signatures: uint64[n], a bit for each sign that
+    occurs; an edit changes at most two bits."""
+
+    texts: pa.Array
+    lengths: np.ndarray
+    signatures: np.ndarray
+
+
+def nearest_keys(keys: pa.RecordBatch, relation: SnapshotRelation) -> NearestKeys:
+    """Find the keys of R that differ from each key in at most ``EDITS`` signs, and in fewer for
+    short keys.
+
+    keys: join columns in the order of R's. Blanks at the ends, case, leading zeros, and ".0" behind
+    an integer make no difference. Of an R of more than ``ROWS`` rows, or one that is slow to read,
+    a part is read, evenly strided.
+    """
+    kinds = relation.keys.types
+    wanted = _texts([canonical(c, kind) for c, kind in zip(keys.columns, kinds, strict=True)])
+    points = [_points([text])[0] for text in wanted.texts.to_pylist()]
+    near: list[list[tuple[int, int, str, Key]]] = [[] for _ in points]
+    rows, began = 0, time.monotonic()
+    width = max(int(relation.tuple_bytes), 1)
+    with closing(relation.with_partition(min(READ_ROWS, max(READ_BYTES // width, 1)))) as r:
+        for partition in range(0, r.partition_count, -(-r.tuple_count // ROWS) or 1):
+            if time.monotonic() - began > SECONDS:
+                break
+            read = r.read(partition, r.keys.master)
+            columns = [
+                canonical(read.column(name), kind)
+                for name, kind in zip(r.keys.master, kinds, strict=True)
+            ]
+            there = _texts(columns)
+            for n, text in enumerate(points):
+                near[n] = _nearest(text, wanted, n, there, columns, near[n])
+            rows += read.num_rows
+    return NearestKeys([[key for *_, key in each] for each in near], rows, relation.tuple_count)
+
+
+def _nearest(
+    text: np.ndarray,
+    wanted: _Texts,
+    n: int,
+    there: _Texts,
+    columns: Sequence[pa.Array],
+    known: list[tuple[int, int, str, Key]],
+) -> list[tuple[int, int, str, Key]]:
+    """Return the nearest of known keys and of further ones, each (edits, difference in length,
+    text, key). text: the code points of the wanted key n, uint32[m]."""
+    most = min(EDITS, len(text) // SIGNS)
+    longer = np.abs(there.lengths - len(text))
+    unlike = np.bitwise_count(there.signatures ^ wanted.signatures[n])
+    candidates = np.flatnonzero((longer <= most) & (unlike <= 2 * most))
+    if not len(candidates):
+        return known
+    texts = there.texts.take(pa.array(candidates)).to_pylist()
+    edits = distances(text, _points(texts), there.lengths[candidates])
+    found = dict.fromkeys(known)
+    for i in np.flatnonzero(edits <= most).tolist():
+        row = int(candidates[i])
+        key = tuple(column[row].as_py() for column in columns)
+        found[int(edits[i]), int(longer[row]), texts[i], key] = None
+    return sorted(found, key=lambda of: of[:3])[:KEPT]
+
+
+def distances(text: np.ndarray, others: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Return the edit distances (Levenshtein) of a text from others, int64[n].
+
+    text: code points, uint32[m]; others: uint32[n, width], of which ``lengths``, int64[n], count.
+    """
+    count, width = others.shape
+    places = np.arange(width + 1)
+    row = np.broadcast_to(places, (count, width + 1))
+    for i, sign in enumerate(text):
+        best = np.full((count, width + 1), i + 1)
+        np.minimum(row[:, :-1] + (others != sign), row[:, 1:] + 1, out=best[:, 1:])
+        # a further sign of the other text costs one: the least over all places before
+        row = np.minimum.accumulate(best - places, axis=1) + places
+    return row[np.arange(count), lengths]
+
+
+def _texts(columns: Sequence[pa.Array]) -> _Texts:
+    plain = [_plain(c) if pa.types.is_string(c.type) else _shown(c) for c in columns]
+    texts = plain[0] if len(plain) == 1 else pc.binary_join_element_wise(*plain, SEPARATOR)
+    texts = pc.fill_null(texts, "")
+    ends = np.cumsum(np.asarray(pc.binary_length(texts)), dtype=np.int64)
+    signatures = np.zeros(len(texts), np.uint64)
+    filled = np.flatnonzero(np.diff(ends, prepend=0))
+    if len(filled):
+        data = np.frombuffer(b"".join(texts.cast(pa.binary()).to_pylist()), np.uint8)
+        starts = np.concatenate([[0], ends[:-1]])[filled]
+        signatures[filled] = np.bitwise_or.reduceat(BITS[data], starts)
+    lengths = np.asarray(pc.utf8_length(texts)).astype(np.int64)
+    return _Texts(texts, lengths, signatures)
+
+
+def _plain(texts: pa.Array) -> pa.Array:
+    texts = pc.utf8_lower(pc.utf8_trim_whitespace(texts))
+    texts = pc.replace_substring_regex(texts, r"^(-?[0-9]+)\.0+$", r"\1")
+    return pc.replace_substring_regex(texts, r"^0+([0-9])", r"\1")
+
+
+def _shown(column: pa.Array) -> pa.Array:
+    if pa.types.is_binary(column.type):
+        return pa.array([None if v is None else v.hex() for v in column.to_pylist()], pa.string())
+    return column.cast(pa.string())
+
+
+def _points(texts: Sequence[str]) -> np.ndarray:
+    """Return the code points of texts, uint32[n, longest], with zeros behind the shorter ones."""
+    together = np.array(texts, dtype=np.str_)
+    return together.view(np.uint32).reshape(len(texts), together.itemsize // 4)

@@ -1,0 +1,128 @@
+"""A load from end to end on one machine, without Airflow: dimensions, the app, the proof."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from semistream import interrupts, workloads
+from semistream.errors import ConfigError, SemistreamError
+from semistream.job import Job
+from semistream.paths import Paths
+from semistream.pipeline import drivers, steps
+from semistream.progress import Progress
+from semistream.settings import Publishing
+from semistream.streaming.settings import AppSettings, LoadSettings
+from semistream.streaming.status import read_status, request_stop
+
+POLL = 0.2  # s between looks at a driver
+REFUSED = "failed: ConfigError: "  # how the end of a driver begins whose settings cannot work
+APP = (sys.executable, "-m", "semistream.streaming.script")
+
+
+def load(
+    settings: AppSettings, places: Paths, progress: Progress, say: Callable[[str], None]
+) -> dict[str, Any]:
+    """Provision a job's dimensions, load its stream, and prove what is loaded. Return what
+    ``steps.verify`` returns.
+
+    An interrupt lets the load drain and stop; what it has loaded is then proven as well. say: is
+    given the lines that report a step. Raises ConfigError for settings that cannot work,
+    SemistreamError for a load that failed, and VerificationFailed.
+    """
+    job = workloads.load_any_job(settings.job, places)
+    if isinstance(job, Job):
+        memory = int(Publishing.load({}).memory)
+        for line in provision(settings.job, places, progress, memory=memory):
+            say(line)
+    else:
+        workloads.prepare_target(settings.job, places, progress)
+    if isinstance(settings, LoadSettings) and steps.load_without_spark(settings, places):
+        say(f"{settings.name()}: nothing new to load")
+    else:
+        _run(settings, places, progress, say)
+    progress("proof", 0, None)
+    return steps.verify(settings.name(), places, since_last=True, sample=1000)
+
+
+def _run(
+    settings: AppSettings, places: Paths, progress: Progress, say: Callable[[str], None]
+) -> None:
+    """Run the app until it ends, or until an interrupt. Raises SemistreamError if it fails."""
+    checkpoint = settings.directory(places)
+    if drivers.is_alive(checkpoint):
+        raise ConfigError(
+            "app",
+            "must not be running already",
+            settings.name(),
+            f"See `semistream status {settings.name()}`, or stop it: "
+            f"semistream stop {settings.name()}.",
+        )
+    owner = f"semistream load, {time.time_ns()}"
+    drivers.launch([*APP, *settings.to_arguments()], checkpoint, owner, {})
+    try:
+        _follow(settings, places, progress)
+    except KeyboardInterrupt:
+        interrupts.raise_from_now_on()
+        say(f"Stopping {settings.name()}: what waits is finished, and what is loaded is proven.")
+        request_stop(checkpoint)
+        _follow(settings, places, progress)
+    state, why = drivers.ending(checkpoint) or ("stopped", "")
+    if state != "stopped":
+        if why.startswith(REFUSED):
+            raise SemistreamError(why.removeprefix(REFUSED))
+        first, *_ = why.splitlines()  # Spark's stack traces follow
+        raise SemistreamError(
+            f"{settings.name()} {first}\nStarted again, it goes on where it was. Log: "
+            f"{checkpoint / 'driver.log'}"
+        )
+
+
+def _follow(settings: AppSettings, places: Paths, progress: Progress) -> None:
+    """Report the progress of a launched driver until it has ended."""
+    checkpoint = settings.directory(places)
+    while drivers.ending(checkpoint) is None:
+        status = read_status(checkpoint)
+        progress(f"{settings.name()}: rows read", status.rows_read if status else 0, None)
+        time.sleep(POLL)
+
+
+def provision(
+    target: str, places: Paths, progress: Progress, *, memory: int, url: str | None = None
+) -> list[str]:
+    """Bring the dimensions of a job, or the one that is named, into their tables, and publish their
+    snapshots. Return lines that report it.
+
+    memory: bytes that publishing may use; url: database of the dimensions' tables; None: the
+    warehouse.
+    """
+    from semistream.master.published import snapshot_root
+    from semistream.provisioning import dimensions, publishing
+    from semistream.warehouse import open_warehouse
+
+    wanted, report = workloads.load_dimensions(target, places), list[str]()
+    with open_warehouse(places.warehouse_url) as engine:
+        workloads.prepare_target(target, places, progress)
+        for joined in wanted:
+            name = joined.dimension.name
+            result = dimensions.provision(joined, engine, progress, url=url)
+            reasons = ", ".join(f"{reason} {n:,}" for reason, n in result.reasons.items())
+            report.append(
+                f"dim_{name}: read {result.read:,}, inserted {result.inserted:,}, updated "
+                f"{result.updated:,}, unchanged {result.unchanged:,}, rejected "
+                f"{result.rejected:,}{f' ({reasons})' if reasons else ''}"
+            )
+            for key in joined.keys:
+                manifest, changed = publishing.publish(
+                    name, key, engine, places.snapshots, progress, memory=memory
+                )
+                report.append(
+                    f"snapshot {manifest.version}{'' if changed else ', as before'}: "
+                    f"{manifest.tuple_count:,} rows, in "
+                    f"{snapshot_root(places.snapshots, name, key)}"
+                )
+            if not joined.keys:
+                report.append(f"No job joins {name} yet: semistream provision JOB publishes it.")
+    return report

@@ -1,0 +1,197 @@
+"""The files and lines of tuples that are in the warehouse: where in the source they came from.
+
+A tuple that waited came with an earlier batch than its row was written with, but with none before
+the last moment at which nothing waited. The files of these batches are read again, and searched for
+the tuple's id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import sqlalchemy as sa
+from sqlalchemy import func, select
+
+from semistream.data_files import DataFile
+from semistream.job import AnyJob, StreamSpec
+from semistream.positions import START, Kind, Position
+from semistream.quality.recount import recounts, with_stream_id
+from semistream.streaming.sources.contract import CannotRecount, Recount
+from semistream.warehouse.ledger import app_number
+from semistream.warehouse.load_ids import last_load
+from semistream.warehouse.schema import load_batches, load_commits, load_files
+from semistream.warehouse.types import stored_schema
+
+LINE = "quality_line"
+
+
+class Places(NamedTuple):
+    """Where tuples came from. files: paths; which: int64[n], the number of the file of each tuple,
+    -1 where it is not known; lines: int64[n], from 1, of a Parquet file the row's number; 0 where
+    it is not known."""
+
+    files: list[str]
+    which: np.ndarray
+    lines: np.ndarray
+
+    def file(self, tuple_: int) -> str | None:
+        return None if self.which[tuple_] < 0 else self.files[self.which[tuple_]]
+
+    def line(self, tuple_: int) -> int | None:
+        return int(self.lines[tuple_]) or None
+
+
+class Stretch(NamedTuple):
+    """The batches between two moments at which nothing waited. first: the position before them, at
+    which nothing waited; last: their last one, after which nothing waits, unless the load has not
+    been drained since."""
+
+    first: Position
+    last: Position
+
+
+def stretches(connection: sa.Connection, app: str) -> list[Stretch]:
+    """Return the stretches of an app's loads, in order."""
+    b = load_batches.c
+    waiting = connection.execute(
+        select(b.batch, b.drain, func.sum(b.waiting))
+        .where(b.app == app)
+        .group_by(b.batch, b.drain)
+        .order_by(b.batch, b.drain)
+    ).all()
+    ends = [(batch, drain) for batch, drain, tuples in waiting if not tuples]
+    if waiting and (last := (waiting[-1][0], waiting[-1][1])) not in ends[-1:]:
+        ends.append(last)
+    return [Stretch(*of) for of in pairwise([START, *ends])]
+
+
+class TuplePlaces:
+    """A search for the places of tuples of an app. schemas: of each stream's tuples, as they were
+    loaded; most_bytes: of files that are read for a stretch; without it any number."""
+
+    def __init__(
+        self,
+        engine: sa.Engine,
+        app: str,
+        job: AnyJob,
+        schemas: Sequence[pa.Schema],
+        most_bytes: int | None = None,
+    ):
+        self._engine, self._app, self._job = engine, app, job
+        self._schemas, self._most_bytes = schemas, most_bytes
+        with engine.connect() as connection:
+            self._stretches = stretches(connection, app)
+            number = app_number(connection, app) or 0
+        self._ends = np.array([last_load(number, of.last) for of in self._stretches], np.int64)
+
+    def find(self, loads: np.ndarray, ids: pa.Array, side: int = 0) -> Places:
+        """Return the places of tuples. Memory grows with the tuples, not with the source.
+
+        loads: the load_id of each, int64[n]; ids: its ``stream_id``; side: the number of their
+        stream. Of an id that comes more than once, the first place is returned; of a tuple without
+        an id, the file if there is one only.
+        """
+        found = Places([], np.full(len(loads), -1), np.zeros(len(loads), np.int64))
+        stretch_of = np.searchsorted(self._ends, loads)
+        for n in np.unique(stretch_of[stretch_of < len(self._stretches)]).tolist():
+            rows = np.flatnonzero(stretch_of == n)
+            self._find_in(self._stretches[n], side, rows, ids.take(pa.array(rows)), found)
+        return found
+
+    def _find_in(
+        self, of: Stretch, side: int, rows: np.ndarray, ids: pa.Array, found: Places
+    ) -> None:
+        """Find the places of these rows, whose ids are given, in a stretch's files."""
+        spec, first = self._job.streams[side], len(found.files)
+        files = self._files(of, spec, side)
+        found.files.extend(file.label for file in files)
+        if len(files) == 1:
+            found.which[rows] = first
+        wanted = ids.drop_null().unique()
+        if not spec.id or not len(wanted) or not self._are_few(files):
+            return
+        file_of, line_of = np.full(len(wanted), -1), np.zeros(len(wanted), np.int64)
+        for number, file in enumerate(files, first):
+            for lines, which in self._lines(file, spec, side, wanted):
+                new, at = np.unique(which, return_index=True)
+                at, new = at[file_of[new] < 0], new[file_of[new] < 0]
+                file_of[new], line_of[new] = number, lines[at]
+            if (file_of >= 0).all():
+                break
+        which = pc.fill_null(pc.index_in(ids, value_set=wanted), -1).to_numpy()
+        known = np.flatnonzero(which >= 0)
+        known = known[file_of[which[known]] >= 0]
+        found.which[rows[known]] = file_of[which[known]]
+        found.lines[rows[known]] = line_of[which[known]]
+
+    def _files(self, of: Stretch, spec: StreamSpec, side: int) -> list[Recount]:
+        """Return the files of a stretch, to be read again; none if some are not known any more, as
+        a tuple may have come from those."""
+        c = load_commits.c
+        with self._engine.connect() as connection:
+            commits = connection.execute(
+                select(load_commits)
+                .where(
+                    c.app == self._app,
+                    c.drain == Kind.BATCH,
+                    c.batch > of.first[0],
+                    c.batch <= of.last[0],
+                )
+                .order_by(c.batch)
+            ).all()
+        two = len(self._job.streams) > 1
+        try:
+            files = [
+                file
+                for commit in commits
+                for file in recounts(self._engine, commit, side if two else None, spec)
+            ]
+        except CannotRecount:
+            return []
+        return files if all(file.located is not None for file in files) else []
+
+    def _are_few(self, files: Sequence[Recount]) -> bool:
+        now = (DataFile(file.label).now() for file in files)
+        size = sum(file.size for file in now if file is not None)
+        return self._most_bytes is None or size <= self._most_bytes
+
+    def _lines(
+        self, file: Recount, spec: StreamSpec, side: int, wanted: pa.Array
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Yield, for the tuples of a file whose ids are wanted, their lines and the positions of
+        their ids in ``wanted``, int64[k] both. Nothing is found in a file that was written since it
+        was loaded, or that cannot be read."""
+        assert file.located is not None
+        stored, ids = stored_schema(self._schemas[side]), list(spec.id)
+        kept = pa.schema(
+            [*(stored.field(name) for name in ids), (LINE, pa.int64()), ("quality_id", pa.string())]
+        )
+        try:
+            if self._is_changed(file.label):
+                return
+            for lines, rows in file.located(tuple(ids)):
+                if not {*ids} <= {*rows.schema.names}:
+                    return
+                numbered = rows.select(ids).append_column(LINE, pa.array(lines, pa.int64()))
+                these = with_stream_id(0, numbered, len(ids), kept).combine_chunks()
+                which = pc.index_in(these["quality_id"], value_set=wanted)
+                there = np.flatnonzero(np.asarray(which.is_valid()))
+                if len(there):
+                    yield (
+                        these[LINE].to_numpy()[there],
+                        pc.fill_null(which, -1).to_numpy()[there].astype(np.int64),
+                    )
+        except (CannotRecount, OSError):
+            return
+
+    def _is_changed(self, path: str) -> bool:
+        f = load_files.c
+        noted = select(f.path, f.size, f.modified).where(f.app == self._app, f.path == path)
+        with self._engine.connect() as connection:
+            files = [DataFile(*row) for row in connection.execute(noted)]
+        return any(file.known and file.now() != file for file in files)

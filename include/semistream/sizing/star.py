@@ -1,0 +1,368 @@
+"""The sizes of a star: which roles hold R whole, the order of execution, and the split of M.
+
+Roles whose R is held whole come last, as no tuple waits there. Of the others, those that add the
+narrowest columns come first, so that little is carried while tuples wait. For a split of M, the
+cost of the chain is the sum over the roles of
+
+    (tuples that reach the role, of each stream tuple) / (service rate of its join with its share)
+
+and its rate is the reciprocal. The split of least cost is found by dynamic programming over
+multiples of M / PARTS, for each choice of the roles held whole; the service rates are those of the
+cost models (`sizing/search.py`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+
+from semistream.cost_models import TYPICAL, Costs, Workload
+from semistream.errors import ConfigError
+from semistream.joins.spec import JoinSpec, join_spec
+from semistream.joins.whole_master import column_bytes, whole_bytes
+from semistream.master.relation import MasterRelation
+from semistream.settings import AUTO
+from semistream.sizing.search import EVEN, tune
+from semistream.sizing.workload import describe
+
+PARTS = 32  # shares are multiples of M / PARTS
+LEVELS = 7  # sizes of memory for which a role's rate is predicted; between them it is interpolated
+LEAST_SHARE = 1 / 256  # of M, the smallest of these
+GAIN = 0.1  # a running load keeps its split unless the chain gets this much faster
+MOST_SUBSETS = 64  # choices of whole roles that are compared
+# the actual bytes of an R held whole, over the estimate; and bytes of each of its arrays' heads
+WHOLE_SLACK, HEAD = 1.02, 1024
+# the join by whose model a split is found if the algorithms are open: of those that adapt to any M
+# the one that the models most often find fastest
+TYPICAL_JOIN = "elevatorjoin"
+SAMPLED = 20_000  # stream tuples that are looked at
+
+
+@dataclass(frozen=True)
+class StarRole:
+    """A role of a star. columns: dimension columns to add, with their names in the output; many:
+    whether a tuple may have several rows of the dimension."""
+
+    name: str
+    master: MasterRelation
+    on: tuple[tuple[str, str], ...]
+    columns: Mapping[str, str]
+    join_type: str = "inner"
+    many: bool = False
+
+
+@dataclass(frozen=True)
+class RoleShare:
+    """A role's part of M, in bytes. whole: R is held whole, by the hash join."""
+
+    role: str
+    memory: int
+    whole: bool = False
+
+
+@dataclass(frozen=True)
+class StarSizes:
+    """The sizes of a star. shares: in the order of execution; reason: one line."""
+
+    shares: tuple[RoleShare, ...]
+    reason: str = ""
+
+
+def size_star(
+    roles: Sequence[StarRole],
+    sample: pa.RecordBatch,
+    memory: int,
+    costs: Costs = TYPICAL,
+    *,
+    algorithm: str = AUTO,
+    tuples: float = math.inf,
+    sharers: int = 1,
+    waiting: Collection[str] = (),
+    former: Sequence[RoleShare] = (),
+) -> StarSizes:
+    """Return the sizes of a star in `memory` bytes.
+
+    sample: stream tuples; tuples: of the stream in this run, if known; algorithm: of roles that are
+    not held whole; only with ``auto`` a role may be held whole; sharers: operators of this machine,
+    each with so much memory, that share an R held whole; waiting: roles that are not to be held
+    whole; former: the shares in use, kept unless others make the chain faster by GAIN.
+    """
+    chain = _Chain(roles, sample.slice(0, SAMPLED), memory, costs, algorithm, tuples, sharers)
+    if algorithm != AUTO:
+        waiting = list(chain.members)
+    if not waiting and (shares := chain.all_whole()) is not None:
+        together = sum(member.whole for member in chain.members.values())
+        return StarSizes(
+            shares,
+            f"all dimensions are held whole, in about {together:,} of M = {memory:,} bytes, in the "
+            f"order {', '.join(share.role for share in shares)}",
+        )
+    even = chain.even()
+    splits = [even, *filter(None, map(chain.split, chain.choices(waiting)))]
+    seconds = [chain.seconds(shares) for shares in splits]
+    least = min(seconds)
+    if math.isinf(least):
+        return StarSizes(even, chain.reason(even) + ", an even split, as M is too little to choose")
+    # of about equal ones, one in which no tuple waits where it need not
+    best, least = max(
+        ((split, s) for split, s in zip(splits, seconds, strict=True) if s <= (1 + EVEN) * least),
+        key=lambda found: (sum(share.whole for share in found[0]), -found[1]),
+    )
+    if former and chain.fits(former) and not {s.role for s in former if s.whole} & set(waiting):
+        gain = chain.seconds(former) / least - 1
+        if gain <= GAIN:
+            return StarSizes(
+                tuple(former),
+                f"{chain.reason(former)}, kept, as another split would gain {max(gain, 0):.0%}",
+            )
+    gain = chain.seconds(even) / least
+    return StarSizes(
+        best,
+        chain.reason(best)
+        + ", the fastest by the cost models"
+        + (f", {gain:.1f} times the rate of an even split" if math.isfinite(gain) else ""),
+    )
+
+
+def widened(
+    sample: pa.RecordBatch, master: MasterRelation, columns: Mapping[str, str]
+) -> pa.RecordBatch:
+    """Return stream tuples with the columns that a join adds, of some tuples of R: a sample of the
+    next join's stream."""
+    fields = [master.schema.field(c).with_name(name) for c, name in columns.items()]
+    schema = pa.schema([*sample.schema, *fields])
+    rows = master.read(0, list(columns)) if columns and master.tuple_count else None
+    added = (
+        rows.take(pa.array(np.arange(sample.num_rows) % rows.num_rows)).columns
+        if rows is not None
+        else [pa.nulls(sample.num_rows, field.type) for field in fields]
+    )
+    return pa.RecordBatch.from_arrays([*sample.columns, *added], schema=schema)
+
+
+class _Member:
+    """A role in the chain. carried: a sample of its join's stream, tuples like the stream's with
+    the columns of the roles before it."""
+
+    def __init__(self, role: StarRole, carried: pa.RecordBatch, chain: _Chain):
+        self.role, self.carried, self.chain = role, carried, chain
+        self.spec = _spec(role, carried)
+
+    @cached_property
+    def whole(self) -> int:
+        """The bytes of each operator for an R held whole."""
+        arrays = len(self.spec.fetched) + 3
+        return math.ceil(
+            (WHOLE_SLACK * whole_bytes(self.spec) + arrays * HEAD) / self.chain.sharers
+        )
+
+    @cached_property
+    def work(self) -> Workload:
+        return describe(self.spec, self.carried, stream_tuples=self.chain.tuples)
+
+    @cached_property
+    def passed(self) -> float:
+        """The tuples that go on to the next join, of each tuple that comes."""
+        if self.role.join_type == "left" and not self.role.many:
+            return 1.0
+        keys = [self.carried.column(c) for c in self.spec.keys.stream]
+        known = np.ones(self.carried.num_rows, bool)
+        for key in keys:
+            known &= key.is_valid().to_numpy(zero_copy_only=False)
+        present = float(known.mean() if len(known) else 1.0) * (1 - self.work.frequencies.absent)
+        rows = present * (self.work.fan_out if self.role.many else 1.0)
+        return rows + (1 - present if self.role.join_type == "left" else 0.0)
+
+    @cached_property
+    def in_memory(self) -> float:
+        """Seconds of a tuple in the hash join: of one that an H_R with all of R answers."""
+        s = self.work.symbols(self.chain.costs, 1, 1, self.work.master_tuples)
+        return s.c_r + s.c_n + s.c_s
+
+    @cached_property
+    def _levels(self) -> tuple[np.ndarray, np.ndarray]:
+        """Logarithms of sizes of memory, and of the seconds of a tuple with each of them."""
+        memory = np.geomspace(LEAST_SHARE, 1.0, LEVELS) * self.chain.memory
+        return np.log(memory), np.log([self._tuned(m) for m in memory])
+
+    def _tuned(self, memory: float) -> float:
+        algorithm = self.chain.algorithm
+        name = TYPICAL_JOIN if algorithm == AUTO else algorithm
+        try:
+            rate = tune(name, self.work, memory, self.chain.costs).rate
+        except ConfigError:  # it does not fit
+            return math.inf
+        return 1 / rate if rate > 0 else math.inf
+
+    def seconds(self, memory: np.ndarray) -> np.ndarray:
+        """Return the predicted seconds of a tuple in a join with so many bytes, float64[n]."""
+        levels, seconds = self._levels
+        fits = np.isfinite(seconds)
+        if not fits.any():
+            return np.full(len(memory), math.inf)
+        found = np.exp(np.interp(np.log(memory), levels[fits], seconds[fits]))
+        return np.where(np.log(memory) < levels[fits][0] - 1e-9, math.inf, found)
+
+
+def _spec(role: StarRole, stream: pa.RecordBatch) -> JoinSpec:
+    """Return the specification of a role's join. Raises ConfigError, with the role's name, for
+    settings that cannot work."""
+    try:
+        return join_spec(
+            "", 0, stream.schema, role.master, list(role.on), dict(role.columns), role.join_type
+        )
+    except ConfigError as e:
+        place = f"dimensions.{role.name}.{e.parameter}"
+        raise ConfigError(place, e.constraint, e.value, e.remedy) from None
+
+
+class _Chain:
+    """The roles of a star, and what is known of its cost. members: by name, in the order of the
+    payload's width."""
+
+    def __init__(
+        self,
+        roles: Sequence[StarRole],
+        sample: pa.RecordBatch,
+        memory: int,
+        costs: Costs,
+        algorithm: str,
+        tuples: float,
+        sharers: int,
+    ):
+        self.memory, self.costs, self.algorithm = memory, costs, algorithm
+        self.tuples, self.sharers = tuples, sharers
+        self.members: dict[str, _Member] = {}
+        for role in sorted(roles, key=lambda role: _payload(role, sample)):
+            self.members[role.name] = _Member(role, sample, self)
+            sample = widened(sample, role.master, role.columns)
+
+    def order(self, whole: Collection[str] = ()) -> list[str]:
+        """Return the names of the roles in the order of execution: those that let tuples wait,
+        then those held whole, an inner one before others so that tuples leave early. Roles with
+        many are last, as ``joins.star`` needs it."""
+
+        def place(name: str) -> tuple[bool, bool, bool, bool]:
+            role = self.members[name].role
+            left = role.join_type == "left"
+            return role.many, role.many and left, name in whole, name in whole and left
+
+        return sorted(self.members, key=place)
+
+    def choices(self, waiting: Collection[str]) -> Iterator[frozenset[str]]:
+        """Yield the sets of roles that can be held whole within M, none included. If there are too
+        many, those with the smallest R."""
+        names = [
+            name
+            for name, member in self.members.items()
+            if name not in waiting and member.whole <= self.memory
+        ]
+        names.sort(key=lambda name: self.members[name].whole)
+        sets: Iterator[Sequence[str]]
+        if 2 ** len(names) <= MOST_SUBSETS:
+            sets = itertools.chain.from_iterable(
+                itertools.combinations(names, count) for count in range(len(names) + 1)
+            )
+        else:
+            sets = (names[:count] for count in range(len(names) + 1))
+        for some in sets:
+            if sum(self.members[name].whole for name in some) <= self.memory:
+                yield frozenset(some)
+
+    def even(self) -> tuple[RoleShare, ...]:
+        """Return the shares of an even split in which nothing is held whole."""
+        each = self.memory // len(self.members)
+        return tuple(RoleShare(name, each) for name in self.order())
+
+    def all_whole(self) -> tuple[RoleShare, ...] | None:
+        """Return the shares if every role is held whole; None if M is too small."""
+        sizes = {name: self.members[name].whole for name in self.order(self.members)}
+        free = (self.memory - sum(sizes.values())) // len(sizes)
+        return (
+            tuple(RoleShare(name, size + free, True) for name, size in sizes.items())
+            if free >= 0
+            else None
+        )
+
+    def split(self, whole: Collection[str]) -> tuple[RoleShare, ...] | None:
+        """Return the shares of least cost with these roles held whole, and others not; None if M is
+        too small for them."""
+        order = self.order(whole)
+        free = self.memory - sum(self.members[name].whole for name in whole)
+        waits = [name for name in order if name not in whole]
+        units = np.arange(1, PARTS + 1)
+        if free < PARTS or not 0 < len(waits) <= PARTS:
+            return None
+        reached = self._reached(order)
+        least = np.full(PARTS + 1, math.inf)  # cost of the roles so far with so many parts
+        least[0], taken = 0.0, []
+        for name in waits:
+            cost = reached[name] * self.members[name].seconds(units * free / PARTS)
+            # [parts in all, parts of this role]
+            before = np.full((PARTS + 1, PARTS), math.inf)
+            for parts in units:
+                before[parts:, parts - 1] = least[: PARTS + 1 - parts] + cost[parts - 1]
+            taken.append(before.argmin(axis=1) + 1)
+            least = before.min(axis=1)
+        if math.isinf(least[PARTS]):
+            return None
+        left, parts_of = PARTS, dict[str, int]()
+        for name, parts in zip(reversed(waits), reversed(taken), strict=True):
+            parts_of[name] = int(parts[left])
+            left -= parts_of[name]
+        return tuple(
+            RoleShare(name, self.members[name].whole, True)
+            if name in whole
+            else RoleShare(name, free * parts_of[name] // PARTS)
+            for name in order
+        )
+
+    def seconds(self, shares: Sequence[RoleShare]) -> float:
+        """Return the predicted seconds of a stream tuple in all joins."""
+        reached = self._reached([share.role for share in shares])
+        total = 0.0
+        for share in shares:
+            member = self.members[share.role]
+            each = (
+                member.in_memory
+                if share.whole
+                else float(member.seconds(np.array([max(share.memory, 1)]))[0])
+            )
+            total += reached[share.role] * each
+        return total
+
+    def _reached(self, order: Sequence[str]) -> dict[str, float]:
+        """Return the tuples that reach each role, of each stream tuple."""
+        reached, now = {}, 1.0
+        for name in order:
+            reached[name] = now
+            now *= self.members[name].passed
+        return reached
+
+    def fits(self, shares: Sequence[RoleShare]) -> bool:
+        """Return whether shares are of these roles, and within M."""
+        return (
+            {share.role for share in shares} == set(self.members)
+            and sum(share.memory for share in shares) <= self.memory
+            and all(
+                self.members[share.role].whole <= share.memory for share in shares if share.whole
+            )
+        )
+
+    def reason(self, shares: Sequence[RoleShare]) -> str:
+        """Return a clause that says how M is split."""
+        return f"of M = {self.memory:,} bytes " + ", then ".join(
+            f"{share.role} {'held whole in' if share.whole else 'with'} {share.memory:,} bytes"
+            for share in shares
+        )
+
+
+def _payload(role: StarRole, sample: pa.RecordBatch) -> float:
+    """Return the bytes that a role adds to a tuple."""
+    return column_bytes(_spec(role, sample), role.columns)

@@ -1,0 +1,154 @@
+"""The unmatched tuples of an app, grouped by reason, role and key: SQL only."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from sqlalchemy import ColumnElement, Connection, and_, func, or_, select
+
+from semistream.job import SIDES
+from semistream.positions import START
+from semistream.reasons import QUARANTINED
+from semistream.warehouse.dialects import system_of
+from semistream.warehouse.ledger import app_number
+from semistream.warehouse.load_ids import first_load, last_load
+from semistream.warehouse.schema import load_commits, load_rejections, unmatched
+
+ROWS = 10_000  # fetched at a time
+
+
+class Kind(NamedTuple):
+    """Unmatched tuples of one reason. role: in which they have no row of a dimension, or "left" or
+    "right" of two streams; empty where they met none."""
+
+    reason: str
+    role: str = ""
+
+
+class Group(NamedTuple):
+    """Unmatched tuples of a kind with one key. key: its values, in the order of the columns;
+    newest: the load_id of the newest ones."""
+
+    key: tuple[Any, ...]
+    tuples: int
+    newest: int
+
+
+class Row(NamedTuple):
+    """A row of ``unmatched``, its tuple as a dict."""
+
+    load_id: int
+    load_row: int
+    stream_id: str | None
+    values: dict[str, Any]
+
+
+def kinds_of(connection: Connection, app: str) -> list[Kind]:
+    """Return the reasons and roles of an app's unmatched tuples, as the ledger has them."""
+    r = load_rejections.c
+    found = connection.execute(
+        select(r.reason, r.role).where(r.load_id.between(*_committed(connection, app))).distinct()
+    )
+    return sorted(
+        {
+            Kind(reason, "" if reason in QUARANTINED and role not in SIDES else role)
+            for reason, role in found
+        }
+    )
+
+
+def is_of(connection: Connection, app: str, kind: Kind | None = None) -> ColumnElement[bool]:
+    """Return the condition for an app's open rows of ``unmatched``, of all kinds or of one, without
+    those of a batch that is not committed yet."""
+    u = unmatched.c
+    mine = and_(u.load_id.between(*_committed(connection, app)), u.resolved_by.is_(None))
+    if kind is None:
+        return mine
+    # a job of one role names none
+    role = or_(u.role == kind.role, u.side == kind.role, and_(u.role.is_(None), u.side.is_(None)))
+    return and_(mine, u.reason == kind.reason, *([role] if kind.role else []))
+
+
+def groups_of(
+    connection: Connection, app: str, kind: Kind, columns: Sequence[str], most: int | None
+) -> Iterator[Group]:
+    """Yield the keys of a kind's tuples, the most frequent first: at most so many, None: all.
+
+    columns: of the tuples, which make the key; without any, all tuples have one key. The database
+    groups, so that memory grows neither with the tuples nor with their keys.
+    """
+    u, value = unmatched.c, system_of(connection).json_value
+    texts = [value(u.tuple, name).label(f"key_{n}") for n, name in enumerate(columns)]
+    tuples = func.count().label("tuples")
+    query = (
+        select(*texts, tuples, func.max(u.load_id))
+        .where(is_of(connection, app, kind))
+        .group_by(*texts)
+        .order_by(tuples.desc(), *texts)
+        .limit(most)
+    )
+    for *key, count, newest in connection.execution_options(yield_per=ROWS).execute(query):
+        if newest is not None:
+            yield Group(tuple(map(_value, key)), int(count), int(newest))
+
+
+def count_of(
+    connection: Connection, app: str, kind: Kind, columns: Sequence[str]
+) -> tuple[int, int]:
+    """Return the numbers of a kind's tuples, and of their distinct keys."""
+    u, value = unmatched.c, system_of(connection).json_value
+    texts = [value(u.tuple, name).label(f"key_{n}") for n, name in enumerate(columns)]
+    each = (
+        select(func.count().label("tuples"))
+        .where(is_of(connection, app, kind))
+        .group_by(*texts)
+        .subquery("keys_of_kind")
+    )
+    tuples, keys = connection.execute(
+        select(func.coalesce(func.sum(each.c.tuples), 0), func.count()).select_from(each)
+    ).one()
+    return int(tuples), int(keys)
+
+
+def examples_of(
+    connection: Connection, app: str, kind: Kind, columns: Sequence[str], groups: Iterable[Group]
+) -> dict[tuple[Any, ...], Row]:
+    """Return a tuple of each group, of its newest load, by its key."""
+    wanted: dict[int, set[tuple[Any, ...]]] = {}
+    for group in groups:
+        wanted.setdefault(group.newest, set()).add(group.key)
+    u, found = unmatched.c, dict[tuple[Any, ...], Row]()
+    for load, keys in wanted.items():
+        query = (
+            select(u.load_id, u.load_row, u.stream_id, u.tuple)
+            .where(is_of(connection, app, kind), u.load_id == load)
+            .order_by(u.load_row)
+        )
+        with connection.execution_options(yield_per=ROWS).execute(query) as rows:
+            for load_id, load_row, stream_id, text in rows:
+                values = json.loads(text)
+                if (key := tuple(values.get(name) for name in columns)) in keys:
+                    found[key] = Row(load_id, load_row, stream_id, values)
+                    keys.remove(key)
+                    if not keys:
+                        break
+    return found
+
+
+def _committed(connection: Connection, app: str) -> tuple[int, int]:
+    """Return the least and the greatest load_id that an app's committed loads can have."""
+    c, number = load_commits.c, app_number(connection, app) or 0
+    newest = connection.execute(
+        select(c.batch, c.drain)
+        .where(c.app == app)
+        .order_by(c.batch.desc(), c.drain.desc())
+        .limit(1)
+    ).first()
+    end = START if newest is None else (newest.batch, newest.drain)
+    return first_load(number, START), last_load(number, end)
+
+
+def _value(text: str | None) -> Any:
+    return None if text is None else json.loads(text)

@@ -1,0 +1,132 @@
+"""`semistream load`: a job from end to end without Airflow, its second run, errors, and a stop."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from loads import until
+from semistream.pipeline import drivers
+from semistream.settings import read_yaml
+
+JOB = """
+name: sales
+stream: {format: csv, path: sales, id: [id]}
+master: {name: product, path: products.csv}
+on: sku
+fact_table: fact_sales
+"""
+
+
+@pytest.fixture
+def sales(run, tmp_path) -> Path:
+    """A job's file in the directory in which ``run`` runs commands; 900 of 1,000 tuples match."""
+    (tmp_path / "products.csv").write_text(
+        "sku,name\n" + "".join(f"p{i},Product {i}\n" for i in range(90))
+    )
+    (tmp_path / "sales").mkdir()
+    add_sales(tmp_path, "a", 0, 1000)
+    (tmp_path / "sales.yaml").write_text(JOB)
+    return tmp_path
+
+
+def add_sales(directory: Path, name: str, first: int, count: int) -> None:
+    lines = [f"{i},p{i % 100},{i % 7}" for i in range(first, first + count)]
+    (directory / f"{name}.new").write_text("\n".join(["id,sku,quantity", *lines]))
+    (directory / f"{name}.new").rename(directory / "sales" / f"{name}.csv")
+
+
+@pytest.mark.slow
+def test_it_provisions_loads_and_proves(run, sales):
+    code, out, err = run("load", "sales.yaml")
+    assert code == 0, err
+    table = [line.split() for line in out.replace("│", " ").splitlines()]
+    assert ["rows", "read", "1,000", "1,000"] in table
+    assert ["no_match", "100", "100"] in table
+    assert ["complete", "yes"] in table
+    assert "dim_product: read 90, inserted 90" in err
+    assert "INFO" not in out + err
+
+    log = sales / "var" / "checkpoints" / "sales" / "driver.log"
+    before = log.stat().st_size
+    code, out, err = run("load", "sales.yaml")
+    assert (code, log.stat().st_size) == (0, before)  # Spark was not started
+    assert "sales: nothing new to load" in err
+
+    (sales / "sales.yaml").write_text(JOB.replace("on: sku", "on: {article: sku}"))
+    add_sales(sales, "b", 1000, 10)
+    code, out, err = run("load", "sales.yaml")
+    assert code == 1
+    assert "'on' must name a column of the stream. Got 'article' instead." in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.slow
+def test_an_unknown_format_is_one_sentence_that_names_the_likely_one(run, sales):
+    (sales / "sales.yaml").write_text(JOB.replace("format: csv", "format: cvs"))
+    code, _, err = run("load", "sales.yaml")
+    assert code == 1
+    assert err.splitlines()[-1].startswith("Failed: 'stream.format' must be")
+    assert "Got 'cvs' instead. Did you mean csv?" in err
+
+
+@pytest.mark.slow
+def test_an_interrupt_drains_and_proves(sales):
+    process = subprocess.Popen(
+        [sys.executable, "-m", "semistream.cli", "load", "sales.yaml", "--trigger", "1 second"],
+        cwd=sales,
+        env=os.environ | {"SEMISTREAM_HOME": str(sales / "var")},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    checkpoint = sales / "var" / "checkpoints" / "sales"
+    try:
+        until(lambda: "1,000 rows read" in drivers.progress(checkpoint), timeout=120)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    assert process.returncode == 0, err
+    assert "Stopping sales" in err
+    assert "complete" in out
+    assert drivers.ending(checkpoint) == ("stopped", "")
+
+
+def test_yaml_that_has_true_for_on_is_understood(tmp_path):
+    (tmp_path / "job.yaml").write_text("true: {a: b}\nname: x\n")
+    assert read_yaml(tmp_path / "job.yaml") == {"on": {"a": "b"}, "name": "x"}
+
+
+def test_without_a_command_the_next_steps_are_named(run):
+    code, out, _ = run()
+    assert code == 0
+    assert "semistream load nycflights13" in out
+    code, _, err = run("lod", "sales.yaml")
+    assert code == 2
+    assert "Did you mean load?" in err
+
+
+def test_a_reader_that_has_read_enough_is_no_error(sales):
+    words = f"{sys.executable} -m semistream.cli algorithms"
+    shell = subprocess.run(
+        ["bash", "-c", f"{words} | true; echo ${{PIPESTATUS[0]}}"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert (shell.stdout.strip(), shell.stderr) in (("141", ""), ("0", ""))
+
+
+def test_a_running_load_is_not_started_again(run, sales):
+    from semistream.streaming.status import checkpoint_lock
+
+    with checkpoint_lock(sales / "var" / "checkpoints" / "sales"):
+        code, _, err = run("load", "sales.yaml")
+    assert code == 2
+    assert "'app' must not be running already" in err

@@ -1,0 +1,310 @@
+"""Loads of several roles in one pass: what the warehouse then has, restarts, new versions, the
+proof."""
+
+import csv
+import sqlite3
+from collections import Counter
+from contextlib import closing
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from sqlalchemy import text
+
+import faults
+from loads import same, transaction, until
+from semistream import quality, workloads
+from semistream.cli import main
+from semistream.errors import ConfigError
+from semistream.job import Job
+from semistream.master.published import current_version, snapshot_root
+from semistream.paths import Paths
+from semistream.provisioning.dimensions import provision
+from semistream.streaming.app import App, make_planner
+from semistream.streaming.settings import LoadSettings
+from semistream.streaming.status import StatusFile, checkpoint_lock, read_status, request_stop
+from semistream.warehouse import connect
+from star_loads import ROLES, STREAM, star_load
+
+THREE = ("part", "buyer", "seller")
+
+
+@pytest.fixture
+def star(tmp_path, warehouse_url):
+    """A load of all roles, into each kind of warehouse."""
+    return star_load(tmp_path, warehouse_url)
+
+
+@pytest.fixture
+def sqlite_star(tmp_path):
+    return star_load(tmp_path, f"sqlite:///{tmp_path / 'warehouse.db'}", THREE)
+
+
+def verify(load, **options):
+    load.provision_beside()
+    return quality.verify(
+        load.places.warehouse_url,
+        "sales",
+        job=load.job,
+        reports_dir=load.places.home / "reports",
+        snapshots=load.places.snapshots,
+        seed=1,
+        **options,
+    )
+
+
+def test_a_load_of_four_roles_is_the_oracles_and_is_proven(spark, star):
+    """Left and inner, many-to-many, the same dimension twice, a key of two columns."""
+    for rows in (1500, 0, 1800):
+        star.add_file(rows)
+    summary = star.run(spark)
+    star.check()
+    joined, unmatched = star.expected()
+    assert summary["rows_read"] == 3300 and summary["waiting"] == 0
+    assert summary["output_rows"] == joined.total() and summary["unmatched"] == unmatched.total()
+    assert summary["memory_peak"] <= summary["memory_budget"] == 700_000
+    by_role = Counter(role for *_, role in unmatched.elements())
+    found = {role: of["unmatched"] for role, of in summary["inputs"].items()}
+    assert found == {role: by_role[role] for role in ROLES}
+    waited = star.query("SELECT role, max(waiting) FROM load_inputs GROUP BY role")
+    assert sum(most > 0 for _, most in waited) >= 2
+    assert {0, None} < {row[star.columns.index("seller_sk")] for row in joined} | {None}
+    star.add_file(700)
+    assert star.run(spark)["rows_read"] == 700
+    star.check()
+    result = verify(star)
+    assert result.success, str(result)
+    names = {r.name for r in result.results}
+    each = ("surrogate_keys", "enriched_columns", "sample_joined", "unmatched_share")
+    assert {f"{role}_{check}" for role in ROLES for check in each} <= names
+
+
+@pytest.mark.parametrize("algorithm", ["ssbj", "hybridjoin", "auto"])
+def test_every_algorithm_joins_several_roles(spark, sqlite_star, algorithm):
+    """In SSBJ tuples with a match stay in H_S for a pass over R; they wait no more."""
+    for rows in (900, 900):
+        sqlite_star.add_file(rows)
+    sqlite_star.run(spark, algorithm=algorithm, parameters={})
+    sqlite_star.check()
+    assert sqlite_star.query("SELECT count(*) FROM load_batches WHERE matched < 0") == [(0,)]
+
+
+@pytest.mark.parametrize("sink", ["sql", "delta"])
+def test_tuples_carried_over_a_crash_and_a_new_version_of_one_dimension(
+    spark, star, tmp_path, monkeypatch, sink
+):
+    """What waited is joined with the persons of its version, and what comes later with the new
+    ones. The parts stay."""
+    target = "sql" if sink == "sql" else str(tmp_path / "delta")
+    star.add_file(1200)
+    star.add_file(800)
+    with monkeypatch.context() as patch:
+        faults.crash_at(patch, "semistream.streaming.app.App._finish", "after", 2)
+        with pytest.raises(OSError, match="crash"):
+            star.run(spark, sink=target, algorithm="ssbj")
+    waiting = star.query(
+        "SELECT i.role, sum(i.waiting) FROM load_inputs i JOIN load_batches b USING (load_id) "
+        "WHERE b.batch = 1 GROUP BY i.role"
+    )
+    assert sum(n > 0 for _, n in waiting) >= 2
+    old, first = star.expected()[0], len(star.stream)
+    star.publish("new", ("person",))
+    star.add_file(900)
+    star.run(spark, sink=target, algorithm="ssbj")
+    new = star.expected()[0]
+    wanted = Counter({row: n for row, n in old.items() if row[0] < first})
+    wanted += Counter({row: n for row, n in new.items() if row[0] >= first})
+    same(star.facts(target), wanted)
+    same(star.unmatched(), star.expected()[1])
+    star.check_ledger()
+    versions = star.query("SELECT DISTINCT role, version FROM load_inputs")
+    assert Counter(role for role, _ in versions) == Counter(
+        {"part": 1, "offer": 1, "buyer": 2, "seller": 2}
+    )
+    result = verify(star)
+    assert result.success, str(result)
+
+
+def test_an_interval_with_a_bound_takes_up_new_versions_and_stops_by_request(spark, sqlite_star):
+    load = sqlite_star
+    load.add_file(1000)
+    checkpoint = load.places.checkpoints / "sales"
+    app = load.start(spark, trigger="100 milliseconds", max_wait=2)
+    until(
+        lambda: (s := read_status(checkpoint)) and s.rows_read == 1000 and s.waiting == 0,
+        what="idle drain",
+        watch=app.check,
+    )
+    assert read_status(checkpoint).inputs == dict.fromkeys(load.order(), 0)
+    load.check()
+    load.publish("new", ("person",))
+    load.add_file(1000)
+    until(lambda: read_status(checkpoint).rows_read == 2000, what="batch 2", watch=app.check)
+    request_stop(checkpoint)
+    summary = app.join()
+    assert summary["waiting"] == 0 and "v000002" in summary["master_version"]
+    names = load.query("SELECT id, buyer_name FROM fact_sales")
+    assert {name.split()[0] for i, name in names if i < 1000} == {"part"}
+    assert {name.split()[0] for i, name in names if i >= 1000} == {"new"}
+    load.check_ledger()
+
+
+DAMAGES = {
+    "another row of the second role": (
+        "UPDATE fact_sales SET buyer_sk = buyer_sk + 1 WHERE id = {id}",
+        {"buyer_surrogate_keys", "buyer_enriched_columns", "same_rows"},
+    ),
+    "a row in the place of the unknown member": (
+        "UPDATE fact_sales SET seller_sk = 7 WHERE id = {unknown}",
+        {"seller_enriched_columns", "same_rows"},
+    ),
+    "the unknown member in the place of a row": (
+        "UPDATE fact_sales SET seller_sk = 0, seller_name = NULL WHERE id = {id}",
+        {"seller_surrogate_keys", "same_rows"},
+    ),
+    "null in the place of the unknown member": (
+        "UPDATE fact_sales SET seller_sk = NULL WHERE id = {unknown}",
+        {"seller_surrogate_keys", "same_rows"},
+    ),
+    "one of many facts": (
+        "DELETE FROM fact_sales WHERE id = {many} AND offer_sk = (SELECT * FROM "
+        "(SELECT max(offer_sk) FROM fact_sales WHERE id = {many}) AS newest)",
+        {"fact_rows", "same_rows"},
+    ),
+    "a miss in the ledger": (
+        "UPDATE load_inputs SET passed = passed + 1 WHERE role = 'part' AND passed > 0",
+        {"input_arithmetic"},
+    ),
+}
+
+
+def test_damage_to_one_role_is_found(spark, tmp_path):
+    load = star_load(tmp_path, f"sqlite:///{tmp_path / 'warehouse.db'}")
+    load.add_file(1500)
+    load.run(spark)
+    at = {
+        "id": "SELECT min(id) FROM fact_sales WHERE seller_sk > 0",
+        "unknown": "SELECT min(id) FROM fact_sales WHERE seller_sk = 0",
+        "many": "SELECT min(id) FROM fact_sales WHERE offer_sk IN "
+        "(SELECT max(offer_sk) FROM dim_offer GROUP BY region, day HAVING count(*) > 1)",
+    }
+    ids = {name: load.query(query)[0][0] for name, query in at.items()}
+    assert verify(load).success
+    sound = sqlite3.connect(tmp_path / "warehouse.db")
+    for number, (damage, (statement, checks)) in enumerate(DAMAGES.items()):
+        with closing(sqlite3.connect(tmp_path / f"{number}.db")) as damaged:
+            sound.backup(damaged)
+            with damaged:
+                assert damaged.execute(statement.format(**ids)).rowcount > 0
+        url = f"sqlite:///{tmp_path / f'{number}.db'}"
+        load.places = Paths(home=load.places.home, warehouse_url=url)
+        result = verify(load, sample=0)
+        assert {r.name for r in result.failed} == checks, f"{damage}: {result}"
+    sound.close()
+
+
+def test_the_rows_of_several_roles_are_estimated_before_a_batch(spark, sqlite_star):
+    """Roles without many do not count."""
+    sqlite_star.add_file(300)
+    sqlite_star.run(spark, max_output_rows=1)
+
+
+def test_roles_that_cannot_be_joined_in_one_pass_are_named(tmp_path):
+    load = star_load(tmp_path, f"sqlite:///{tmp_path / 'warehouse.db'}")
+    job = load.job.model_dump()
+
+    def refused(message, **changes):
+        roles = job["dimensions"] | {r: job["dimensions"][r] | of for r, of in changes.items()}
+        settings = load.settings()
+        planner = make_planner(
+            settings, Job.load(job | {"dimensions": roles}), "sales", load.places
+        )
+        with pytest.raises(ConfigError, match=message):
+            planner.check((STREAM,))
+
+    refused(r"'dimensions.offer.many' must be true .*same region, day", offer={"many": False})
+    both = {"many": True, "join_type": "inner"}
+    refused(r"'dimensions.(part|offer).many' must not be true of two roles", offer=both, part=both)
+    load.execute("DELETE FROM dim_person WHERE person_sk = 0")
+    refused(r"'dimension person' must have a row with surrogate key 0")
+
+
+def test_an_unknown_member_from_provisioning_to_the_proof(
+    spark, tmp_path, warehouse_url, monkeypatch
+):
+    """In the short form of one role, whose misses are in ``unmatched``, too."""
+    monkeypatch.setenv("SEMISTREAM_HOME", str(tmp_path))
+    monkeypatch.setenv("WAREHOUSE_URL", warehouse_url)
+    places, file = Paths.from_environment(), tmp_path / "sales.yaml"
+    stores = [(i, f"store {i}") for i in range(10)]
+
+    def write(rows):
+        with open(tmp_path / "store.csv", "w") as to:
+            csv.writer(to).writerows([("number", "name"), *rows])
+
+    write(stores)
+    (tmp_path / "stream").mkdir()
+    sales = pa.table({"id": range(60), "store": [i % 12 if i % 7 else None for i in range(60)]})
+    pq.write_table(sales, tmp_path / "stream" / "part.parquet")
+    file.write_text(
+        yaml.safe_dump(
+            {
+                "name": "sales",
+                "stream": {"path": str(tmp_path / "stream"), "id": ["id"]},
+                "dimensions": {
+                    "store": {
+                        "path": str(tmp_path / "store.csv"),
+                        "on": {"store": "number"},
+                        "join_type": "left",
+                        "unknown_member": True,
+                    }
+                },
+                "fact_table": "fact_sales",
+            }
+        )
+    )
+    root = snapshot_root(places.snapshots, "store", ["number"])
+    for version in ("v000001", "v000001", "v000002"):
+        if version == "v000002":
+            write([*stores, (10, "store 10")])
+        assert main(["provision", str(file), "--no-progress"]) == 0
+        assert current_version(root) == version
+    with transaction(warehouse_url) as connection:
+        unknown = "SELECT number, name FROM dim_store WHERE store_sk = 0"
+        assert connection.execute(text(unknown)).all() == [(None, None)]
+    settings = LoadSettings.load(
+        {"job": str(file), "app": "sales", "memory": "1MB", "partitions": 1, "algorithm": "ssbj"}
+    )
+    directory = settings.directory(places)
+    with checkpoint_lock(directory), StatusFile(directory, "sales") as status:
+        load = App(settings, workloads.load_job(str(file), places), places, status)
+        load.check()
+        load.run(spark)
+    with transaction(warehouse_url) as connection:
+        found = Counter(connection.execute(text("SELECT id, store_sk, name FROM fact_sales")).all())
+        keys = connection.execute(text("SELECT number, store_sk FROM dim_store")).all()
+    wanted = [
+        (row["id"], dict(keys)[row["store"]], f"store {row['store']}")
+        if row["store"] is not None and row["store"] < 11
+        else (row["id"], 0, None)
+        for row in sales.to_pylist()
+    ]
+    same(found, Counter(wanted))
+    result = quality.verify(warehouse_url, "sales")
+    assert result.success, str(result)
+
+
+def test_an_unknown_member_needs_a_table_that_can_have_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("SEMISTREAM_HOME", str(tmp_path))
+    monkeypatch.setenv("WAREHOUSE_URL", f"sqlite:///{tmp_path / 'warehouse.db'}")
+    (tmp_path / "store.csv").write_text("number,name\n1,one\n")
+    (tmp_path / "dimensions").mkdir()
+    dimension = {"name": "store", "path": str(tmp_path / "store.csv"), "business_key": "number"}
+    file = tmp_path / "dimensions" / "store.yaml"
+    file.write_text(yaml.safe_dump(dimension))
+    assert main(["provision", "store", "--no-progress"]) == 0
+    file.write_text(yaml.safe_dump(dimension | {"unknown_member": True}))
+    (joined,) = workloads.load_dimensions("store")
+    with pytest.raises(ConfigError, match="'unknown_member' needs a table dim_store .*number NOT"):
+        provision(joined, connect(Paths.from_environment().warehouse_url))

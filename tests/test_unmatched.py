@@ -1,0 +1,256 @@
+"""`semistream unmatched`: what is listed and written is what plain loops over the stream say, with
+file and line, on both kinds of warehouse."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections import Counter
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as arrow_csv
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import sink_loads
+from semistream import cli
+from semistream.durable import write_checked
+from semistream.errors import ConfigError
+from semistream.files import nearest_keys as module
+from semistream.files.nearest_keys import distances, nearest_keys
+from semistream.files.source import Rejected
+from semistream.master.manifest import encode_schema
+from semistream.master.publish import publish_snapshot
+from semistream.master.snapshot import open_snapshot
+from semistream.paths import Paths
+from semistream.pipeline import unmatched
+from semistream.pipeline.unmatched import export_unmatched, list_unmatched
+from sink_loads import BATCHES, ON_SQLITE, PER_BATCH, STREAM, orders
+
+EVERY = [row for batch in range(BATCHES) for row in orders(batch)]
+KNOWN = {product["sku"] for product in sink_loads.products()}
+
+
+def reason_of(row: dict) -> str | None:
+    return "null_key" if row["sku"] is None else None if row["sku"] in KNOWN else "no_match"
+
+
+@pytest.fixture
+def places(loader, tmp_path) -> Paths:
+    """A load whose batches are CSV files of their own, the first without a drain behind it."""
+    places = Paths(home=tmp_path / "home", warehouse_url=loader.url)
+    loader.load(range(2))
+    loader.load(range(2, BATCHES))
+    for batch in range(BATCHES):
+        file = loader.directory / f"orders-{batch}.csv"
+        arrow_csv.write_csv(pa.Table.from_pylist(orders(batch), STREAM), file)
+        loader.read_from(batch, file, "csv")
+    sink_loads.publish(loader, places.snapshots)
+    checkpoint = places.checkpoints / "sales"
+    checkpoint.mkdir(parents=True)
+    write_checked(checkpoint / "progress.json", {"batch": BATCHES - 1, "drain": 1})
+    write_checked(checkpoint / "streams.json", {"streams": [encode_schema(STREAM)]})
+    return places
+
+
+def test_by_reason_role_and_key(loader, places):
+    listed = {(of.reason, of.role): of for of in list_unmatched("sales", places, limit=5)}
+    assert set(listed) == {("no_match", "sales"), ("null_key", "sales")}
+    for (reason, _), of in listed.items():
+        wanted = Counter(row["sku"] for row in EVERY if reason_of(row) == reason)
+        assert (of.tuples, of.keys) == (wanted.total(), len(wanted))
+        ordered = sorted(wanted, key=lambda sku: (-wanted[sku], json.dumps(sku)))[:5]
+        assert [(key.key, key.tuples) for key in of.top] == [
+            ({"sku": sku}, wanted[sku]) for sku in ordered
+        ]
+        for key in of.top:
+            e = key.example
+            row = EVERY[int(e.id)]
+            assert e.values == {**row, "day": str(row["day"])} and e.values["sku"] == key.key["sku"]
+            batch, place = divmod(row["order_id"], PER_BATCH)
+            assert (Path(e.file).name, e.line) == (f"orders-{batch}.csv", place + 2)
+
+
+@ON_SQLITE
+def test_the_nearest_keys_and_one_that_has_come_since(loader, places, run, monkeypatch):
+    monkeypatch.setenv("SEMISTREAM_HOME", str(places.home))
+    monkeypatch.setenv("WAREHOUSE_URL", places.warehouse_url)
+    with loader.engine.begin() as connection:
+        connection.execute(
+            loader.dimension.insert(), [{"sku": sku, "name": "new"} for sku in ("x9", "X019 ")]
+        )
+    sink_loads.publish(loader, places.snapshots)
+    code, out, _ = run("unmatched", "sales", "--reason", "no_match", "--limit", "20")
+    lines = {line.split()[0]: line for line in out.splitlines() if line.startswith("  x")}
+    assert code == 0 and "no_match in sales: 12 tuples of 12 keys" in out
+    assert lines["x9"].endswith("is there now")
+    assert lines["x19"].endswith("p19, 'X019 ', x9") and "X019" not in lines["x139"]
+    code, out, _ = run("unmatched", "sales", "--json", "--limit", "100")
+    (of, _) = json.loads(out)
+    near = {key["key"]["sku"]: key["nearest"] for key in of["top"]}
+    assert near["x9"][0] == {"sku": "x9"} and near["x19"][1] == {"sku": "X019 "}
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_all_of_them_as_a_file(loader, places, ending, tmp_path, monkeypatch):
+    monkeypatch.setattr(unmatched, "PLACED", 7)  # some at a time
+    monkeypatch.setattr(unmatched, "WRITTEN", 3)
+    out = tmp_path / f"unmatched.{ending}"
+    wanted = [row for row in EVERY if reason_of(row)]
+    assert export_unmatched("sales", places, out) == len(wanted)
+    table = pq.read_table(out) if ending == "parquet" else arrow_csv.read_csv(out)
+    assert table.column_names == [*unmatched.OWN, *STREAM.names, "text"]
+    if ending == "parquet":
+        assert table.select(STREAM.names).schema == STREAM
+    found = table.to_pylist()
+    assert [(r["load_id"], r["load_row"]) for r in found] == sorted(
+        loader_rows(loader), key=lambda row: row
+    )
+    for row in found:
+        order = EVERY[row["order_id"]]
+        batch, place = divmod(row["order_id"], PER_BATCH)
+        assert row["reason"] == reason_of(order) and row["role"] == "sales" and not row["text"]
+        assert (Path(row["file"]).name, row["line"]) == (f"orders-{batch}.csv", place + 2)
+        assert {n: row[n] or None for n in STREAM.names if n != "quantity"} == {
+            n: order[n] for n in STREAM.names if n != "quantity"
+        }
+        assert row["quantity"] == order["quantity"]
+
+
+def loader_rows(loader) -> list[tuple[int, int]]:
+    with loader.engine.connect() as connection:
+        return [
+            tuple(row)
+            for row in connection.exec_driver_sql("SELECT load_id, load_row FROM unmatched")
+        ]
+
+
+def test_unparsable_tuples_by_what_is_wrong(loader, places, tmp_path):
+    file, kinds = str(tmp_path / "late.csv"), ("much", "ma'ny", "a lot")
+    rejected = [
+        Rejected(f"{i},p1,{word}", f"quantity: {word!r} is not int32", file, i + 2)
+        for i, word in enumerate(kinds * 2)
+    ]
+    loader.commit(BATCHES, 0, [], [], [*rejected, Rejected("x", "fields: 1 in place of 4")])
+    (of,) = list_unmatched("sales", places, reason="unparsable")
+    assert (of.role, of.tuples, of.keys) == ("", 7, 2)
+    assert [(key.key["why"], key.tuples) for key in of.top] == [
+        ("quantity: … is not int32", 6),
+        ("fields: 1 in place of 4", 1),
+    ]
+    assert of.top[0].example.file == file and of.top[0].example.line in range(2, 8)
+    out = tmp_path / "unparsable.csv"
+    assert export_unmatched("sales", places, out, reason="unparsable") == 7
+    rows = list(csv.DictReader(out.open()))
+    assert {(r["file"], r["line"], r["text"], r["role"], r["sku"]) for r in rows} == {
+        *((file, str(r.line), r.text, "", "") for r in rejected),
+        ("", "", "x", "", ""),
+    }
+
+
+@ON_SQLITE
+def test_a_place_that_is_not_known_is_left_out(loader, places, tmp_path):
+    """A file that was written since has other lines; where one of two is gone, either may have been
+    the tuple's."""
+    changed = loader.directory / "orders-2.csv"
+    with loader.engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE load_files SET size = 1, modified = 1 WHERE batch = 2")
+        connection.exec_driver_sql("DELETE FROM load_files WHERE batch = 1")
+    out = tmp_path / "unmatched.parquet"
+    export_unmatched("sales", places, out)
+    for row in pq.read_table(out).to_pylist():
+        assert (row["file"], row["line"]) == (
+            (str(changed), None) if row["order_id"] >= 2 * PER_BATCH else (None, None)
+        )
+
+
+def test_a_tuple_s_column_keeps_its_name():
+    schema = unmatched._file_schema(pa.schema([("reason", pa.int64()), ("text", pa.string())]))
+    assert schema.names == [
+        *("load_id", "load_row", "_reason", "role", "file", "line"),
+        *("reason", "text", "_text"),
+    ]
+
+
+@ON_SQLITE
+def test_names_that_there_are_not(loader, places, run, monkeypatch, tmp_path):
+    monkeypatch.setenv("SEMISTREAM_HOME", str(places.home))
+    monkeypatch.setenv("WAREHOUSE_URL", places.warehouse_url)
+    for arguments, words in (
+        (["sale"], "Did you mean sales?"),
+        (["sales", "--reason", "nomatch"], "They are: no_match"),
+        (["sales", "--role", "product"], "It has: sales"),
+        (["sales", "--limit", "0"], "must be at least 1"),
+        (["sales", "--out", "unmatched.xlsx"], "must end in"),
+    ):
+        code, _, error = run("unmatched", *arguments)
+        assert code == 2 and words in error, error
+    code, out, _ = run("unmatched", "sales", "--reason", "long_id", "--out", tmp_path / "none.csv")
+    assert code == 0 and "no such unmatched tuple" in out and not (tmp_path / "none.csv").exists()
+    (places.checkpoints / "sales" / "streams.json").unlink()
+    with pytest.raises(ConfigError, match="must be here"):
+        export_unmatched("sales", places, tmp_path / "all.csv")
+    assert cli.main(["unmatched", "sales"]) == 0  # without files and lines
+
+
+# ---- the nearest keys
+
+
+def edits(one: str, other: str) -> int:
+    row = list(range(len(other) + 1))
+    for i, a in enumerate(one):
+        new = [i + 1]
+        for j, b in enumerate(other):
+            new.append(min(row[j] + (a != b), row[j + 1] + 1, new[j] + 1))
+        row = new
+    return row[-1]
+
+
+TEXTS = st.text("ab1é-", max_size=8)
+
+
+@given(TEXTS, st.lists(TEXTS, min_size=1, max_size=8))
+def test_edit_distances_are_those_of_plain_loops(text, others):
+    lengths = np.array([len(other) for other in others])
+    points = module._points([text])[0][: len(text)]
+    found = distances(points, module._points(others), lengths)
+    assert found.tolist() == [edits(text, other) for other in others]
+
+
+def test_the_nearest_keys_are_those_of_plain_loops(tmp_path):
+    random = np.random.default_rng(7)
+    letters = np.array([*"abcé012"])
+    master = sorted({"".join(random.choice(letters, random.integers(3, 9))) for _ in range(500)})
+    keys = ["".join(random.choice(letters, random.integers(1, 9))) for _ in range(25)]
+    rows = pa.table({"code": master})
+    publish_snapshot(rows.to_batches(), rows.schema, tmp_path, "m", ["code"])
+
+    with closing(open_snapshot(tmp_path)) as relation:
+        found = nearest_keys(pa.record_batch({"k": keys}), relation)
+    assert (found.rows, found.of) == (len(master), len(master))
+    for key, near in zip(keys, found.found, strict=True):
+        most = min(2, len(module._plain(pa.array([key]))[0].as_py()) // 3)
+        forms = {m: module._plain(pa.array([m]))[0].as_py() for m in master}
+        form = module._plain(pa.array([key]))[0].as_py()
+        wanted = sorted((edits(form, of), abs(len(of) - len(form)), of) for m, of in forms.items())
+        wanted = [each for each in wanted if each[0] <= most][:3]
+        assert [
+            (edits(form, forms[m]), abs(len(forms[m]) - len(form)), forms[m]) for (m,) in near
+        ] == wanted
+
+
+def test_composite_keys_and_numbers(tmp_path):
+    rows = pa.table({"year": [2024, 2025, 2026], "code": ["A-100", "A-100", "B-200"]})
+    publish_snapshot(rows.to_batches(), rows.schema, tmp_path, "m", ["year", "code"])
+    with closing(open_snapshot(tmp_path)) as relation:
+        names = relation.keys.master
+        keys = pa.table({"year": [2036, 2026], "code": ["B-200", "a-1OO "]}).select(names)
+        near = nearest_keys(keys.combine_chunks().to_batches()[0], relation).found
+    found = [[dict(zip(names, key, strict=True)) for key in each] for each in near]
+    assert found[0] == [{"year": 2026, "code": "B-200"}]
+    assert found[1] == []  # three signs differ
