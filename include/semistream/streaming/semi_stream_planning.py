@@ -65,9 +65,29 @@ class SemiStreamPlanner:
         if not self.settings.auto:
             find_algorithm(self.settings.algorithm)
         for role in self.job.roles:
+            self._check_late(role)
             self._current(role)
         if streams is not None:
             self.without_sample(streams, max(self.settings.partitions, 1))
+
+    def _check_late(self, role: Role) -> None:
+        """Raise ConfigError if the facts have the tuples that are to be resolved."""
+        if role.late == "resolve" and (role.join_type or self.settings.join_type) == "left":
+            raise ConfigError(
+                f"dimensions.{role.name}.late",
+                "must be reject where the join is a left one, as a tuple without a match is in the "
+                "fact table already",
+                role.late,
+                "Make the join an inner one, or leave late out.",
+            )
+
+    @property
+    def outdated(self) -> bool:
+        """Return whether a dimension has a newer version than the plan's."""
+        return any(
+            join.snapshot != str(self._current(self.job.role(join.role)))
+            for join in self.plan.joins
+        )
 
     def partitions(self, cores: int) -> int:
         self._cores = cores
@@ -227,6 +247,19 @@ class SemiStreamPlanner:
         self, plan: Plan[RolePlan], streams: tuple[pa.Schema, ...]
     ) -> tuple[pa.Schema, pa.Schema]:
         """Start using a plan, and pin its dimensions' versions."""
+        seconds, columns = self._opened(plan, streams)
+        plan.placement(streams)
+        self.bound.choose(math.ceil(plan.partitions / self._cores) * seconds)
+        for each in plan.joins:
+            pin(Path(each.snapshot).parent, self.app, each.version)
+        self.plan = plan
+        return columns
+
+    def _opened(
+        self, plan: Plan[RolePlan], streams: tuple[pa.Schema, ...]
+    ) -> tuple[float, tuple[pa.Schema, pa.Schema]]:
+        """Open the joins of a plan. Return the seconds of a pass over R, and the joined rows'
+        columns. Raises ConfigError if the plan does not fit."""
         star = open_star(plan.joins, streams[0], 0)
         seconds = sum(
             pass_seconds(each.join, self.costs) / part
@@ -234,12 +267,13 @@ class SemiStreamPlanner:
             if part
         )
         star.close()
-        plan.placement(streams)
-        self.bound.choose(math.ceil(plan.partitions / self._cores) * seconds)
-        for each in plan.joins:
-            pin(Path(each.snapshot).parent, self.app, each.version)
-        self.plan = plan
-        return split(star.output_schema, star.first)
+        return seconds, split(star.output_schema, star.first)
+
+    def columns(
+        self, plan: Plan[RolePlan], streams: tuple[pa.Schema, ...]
+    ) -> tuple[pa.Schema, pa.Schema]:
+        """Return the columns of a plan's joined rows as ``open`` does, without using the plan."""
+        return self._opened(plan, streams)[1]
 
 
 def _bytes(manifest: Manifest) -> float:
