@@ -8,23 +8,23 @@ the tuple's id.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import sqlalchemy as sa
-from sqlalchemy import func, select
+from sqlalchemy import select
 
 from semistream.data_files import DataFile
 from semistream.job import AnyJob, StreamSpec
-from semistream.positions import START, Kind, Position
+from semistream.positions import Kind
 from semistream.quality.recount import recounts, with_stream_id
 from semistream.streaming.sources.contract import CannotRecount, Recount
 from semistream.warehouse.ledger import app_number
 from semistream.warehouse.load_ids import last_load
-from semistream.warehouse.schema import load_batches, load_commits, load_files
+from semistream.warehouse.schema import load_commits, load_files
+from semistream.warehouse.taking_out import Stretch, stretches
 from semistream.warehouse.types import stored_schema
 
 LINE = "quality_line"
@@ -44,30 +44,6 @@ class Places(NamedTuple):
 
     def line(self, tuple_: int) -> int | None:
         return int(self.lines[tuple_]) or None
-
-
-class Stretch(NamedTuple):
-    """The batches between two moments at which nothing waited. first: the position before them, at
-    which nothing waited; last: their last one, after which nothing waits, unless the load has not
-    been drained since."""
-
-    first: Position
-    last: Position
-
-
-def stretches(connection: sa.Connection, app: str) -> list[Stretch]:
-    """Return the stretches of an app's loads, in order."""
-    b = load_batches.c
-    waiting = connection.execute(
-        select(b.batch, b.drain, func.sum(b.waiting))
-        .where(b.app == app)
-        .group_by(b.batch, b.drain)
-        .order_by(b.batch, b.drain)
-    ).all()
-    ends = [(batch, drain) for batch, drain, tuples in waiting if not tuples]
-    if waiting and (last := (waiting[-1][0], waiting[-1][1])) not in ends[-1:]:
-        ends.append(last)
-    return [Stretch(*of) for of in pairwise([START, *ends])]
 
 
 class TuplePlaces:
