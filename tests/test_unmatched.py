@@ -30,6 +30,9 @@ from semistream.master.snapshot import open_snapshot
 from semistream.paths import Paths
 from semistream.pipeline import unmatched
 from semistream.pipeline.unmatched import export_unmatched, list_unmatched
+from semistream.warehouse import schema
+from semistream.warehouse import unmatched_groups as groups
+from semistream.warehouse.load_ids import load_id
 from sink_loads import BATCHES, ON_SQLITE, PER_BATCH, STREAM, orders
 
 EVERY = [row for batch in range(BATCHES) for row in orders(batch)]
@@ -170,8 +173,8 @@ def test_a_place_that_is_not_known_is_left_out(loader, places, tmp_path):
 
 
 def test_a_tuple_s_column_keeps_its_name():
-    schema = unmatched._file_schema(pa.schema([("reason", pa.int64()), ("text", pa.string())]))
-    assert schema.names == [
+    names = unmatched._file_schema(pa.schema([("reason", pa.int64()), ("text", pa.string())]))
+    assert names.names == [
         *("load_id", "load_row", "_reason", "role", "file", "line"),
         *("reason", "text", "_text"),
     ]
@@ -196,6 +199,47 @@ def test_names_that_there_are_not(loader, places, run, monkeypatch, tmp_path):
     with pytest.raises(ConfigError, match="must be here"):
         export_unmatched("sales", places, tmp_path / "all.csv")
     assert cli.main(["unmatched", "sales"]) == 0  # without files and lines
+
+
+NAMES = ("größe", 'in "quotes"', "a.b", "plain")
+VALUES = [
+    ("Straße", True, 1, None),
+    ("Straße", True, 1, None),
+    ("strasse", False, -(2**40), "x"),
+    ("", True, 2.5, "null"),
+    ("'\\n\"", None, 1, "true"),
+]
+
+
+@pytest.mark.parametrize("columns", [NAMES, NAMES[1:2], NAMES[3:], ()], ids=len)
+def test_keys_of_any_names_and_types(warehouse, columns):
+    """The database groups them as JSON says; a column that a former schema lacked is null."""
+    rows = [dict(zip(NAMES, values, strict=True)) for values in VALUES] + [{"größe": "a"}]
+    with warehouse.begin() as connection:
+        connection.execute(schema.load_apps.insert().values(number=1, app="sales"))
+        commit = {c.name: 0 for c in schema.load_commits.c if not c.nullable}
+        connection.execute(
+            schema.load_commits.insert().values(
+                commit | {"app": "sales", "committed_at": sink_loads.now()}
+            )
+        )
+        connection.execute(
+            schema.unmatched.insert(),
+            [
+                {"load_id": load_id(1, 0, 0, 0), "load_row": n, "fact_table": "f"}
+                | {"reason": "no_match", "tuple": json.dumps(row)}
+                for n, row in enumerate(rows)
+            ],
+        )
+    wanted = Counter(tuple(row.get(name) for name in columns) for row in rows)
+    with warehouse.connect() as connection:
+        kind = groups.Kind("no_match", "product")
+        found = list(groups.groups_of(connection, "sales", kind, columns, None))
+        assert groups.count_of(connection, "sales", kind, columns) == (len(rows), len(wanted))
+        examples = groups.examples_of(connection, "sales", kind, columns, found)
+    assert Counter({of.key: of.tuples for of in found}) == wanted
+    assert [of.tuples for of in found] == sorted(wanted.values(), reverse=True)
+    assert set(examples) == set(wanted)
 
 
 # ---- the nearest keys
