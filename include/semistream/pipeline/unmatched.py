@@ -53,6 +53,7 @@ EXAMPLE_BYTES = 256_000_000  # of files that are searched for the examples of a 
 COMPARED = 100  # keys whose nearest ones are looked for
 MEANINGS = 10_000  # different reasons of unparsable tuples that are told apart
 PLACED = 500_000  # tuples whose places are looked for at a time
+SHOWN = 100  # characters of a tuple without an id and a place
 WRITTEN = 10_000  # tuples converted at a time
 PLACED_KEYS = pa.schema(
     [("load_id", pa.int64()), ("load_row", pa.int32()), ("stream_id", pa.string())]
@@ -72,6 +73,15 @@ class Example:
     file: str | None = None
     line: int | None = None
 
+    def __str__(self) -> str:
+        """Return its id and its place, or what is in it where neither is known."""
+        line = "" if self.line is None else f", line {self.line:,}"
+        known = (
+            "" if self.id is None else f"id {self.id}",
+            "" if self.file is None else f"{self.file}{line}",
+        )
+        return " in ".join(filter(None, known)) or str(self.values)[:SHOWN]
+
 
 @dataclass(frozen=True)
 class Key:
@@ -82,6 +92,16 @@ class Key:
     tuples: int
     example: Example | None = None
     nearest: tuple[dict[str, Any], ...] = ()
+
+    def __str__(self) -> str:
+        return _text(self.key)
+
+    @property
+    def near(self) -> str:
+        """The nearest keys as a text for people."""
+        if self.nearest and self.nearest[0] == self.key:
+            return "is there now"
+        return ", ".join(map(_text, self.nearest))
 
 
 @dataclass(frozen=True)
@@ -95,6 +115,15 @@ class Listed:
     keys: int
     top: tuple[Key, ...]
     remarks: tuple[str, ...] = ()
+
+    @property
+    def title(self) -> str:
+        what = f"{self.reason} in {self.role}" if self.role else self.reason
+        tuples = f"{self.tuples:,} {'tuple' if self.tuples == 1 else 'tuples'}"
+        if self.reason == Reason.UNPARSABLE:
+            reasons = f"{self.keys:,} {'reason' if self.keys == 1 else 'reasons'}"
+            return f"{what}: {tuples}, for {reasons}"
+        return f"{what}: {tuples}" + (f" of {self.keys:,} keys" if self.keys > 1 else "")
 
 
 class _Loaded(NamedTuple):
@@ -501,6 +530,20 @@ def typed_column(name: str, values: Sequence[Any], kind: pa.DataType) -> pa.Arra
             f"{kind}, as the stream has it now"
         )
     return cells
+
+
+def _text(key: dict[str, Any]) -> str:
+    """Return a key as people read it: its only value, or the values of its columns."""
+    if len(key) == 1:
+        (value,) = key.values()
+        return "(none)" if value is None else _shown(value)
+    return ", ".join(f"{name}={_shown(value)}" for name, value in key.items()) or "(any)"
+
+
+def _shown(value: Any) -> str:
+    """Return a value as it is, in quotes where blanks would not be seen."""
+    text = str(value)
+    return repr(text) if text != text.strip() or not text else text
 
 
 def as_dicts(listed: Sequence[Listed]) -> list[dict[str, Any]]:
