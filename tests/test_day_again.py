@@ -195,7 +195,8 @@ def test_a_day_is_that_of_the_files_last_change(spark, three, tmp_path):
     file.unlink()  # it is not to be loaded at all
     three.run(spark)
     assert "checks hold" in three.verify()
-    assert rows(three, "load_commits", "rows_read").total() == 8  # four batches, each drained
+    of_batches = rows(three, "load_commits WHERE drain = 0", "batch", "rows_read")
+    assert of_batches == Counter([(0, 100), (1, 100), (2, 100), (3, 0)])
 
 
 STEPS = {
@@ -226,7 +227,7 @@ def test_a_reset_that_was_cut_short_is_finished_by_the_same_command(
         run("reset", "sales", "--file", wrong, "--yes")
     three.add("tuesday.csv", *map(sale, range(100, 200)))
     for _ in range(2):
-        with pytest.raises(StateError, match=f"Finish it: semistream reset sales --file '{wrong}'"):
+        with pytest.raises(StateError, match=f"Finish it: semistream reset sales --file {wrong}"):
             three.run(spark)
     assert "ledger_is_newest" in three.failures()
     code, out, error = run("reset", "sales", "--file", wrong, "--yes")
@@ -254,7 +255,7 @@ def test_what_cannot_be_taken_out_is_refused(spark, three, run, monkeypatch):
         code, _, error = run("reset", "sales", "--file", wrong, "--yes")
         assert code == 2 and "is in use by another app" in error
     code, _, error = run("reset", "sale", "--file", wrong, "--yes")
-    assert code == 2 and "must have loaded into this warehouse" in error
+    assert code == 2 and "Did you mean sales?" in error
     plan = day_again.plan("sales", three.places, checkpoint(three), files=[wrong])
     three.add("thursday.csv", *map(sale, range(300, 310)))
     three.run(spark)
@@ -268,7 +269,7 @@ def test_what_cannot_be_taken_out_is_refused(spark, three, run, monkeypatch):
 
 def run_meshjoin(load, spark, **settings):
     """With MESHJOIN most tuples wait for later batches, or for the drain."""
-    return load.run(spark, algorithm="meshjoin", parameters={}, **settings)
+    return load.run(spark, algorithm="meshjoin", **settings)
 
 
 def of_file(load, number: int) -> str:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import difflib
 import json
 import os
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -24,8 +25,9 @@ from sqlalchemy import Connection, and_, or_, select
 from semistream.data_files import DataFile, is_remote
 from semistream.durable import read_checked, sync, write_checked
 from semistream.errors import ConfigError, StateError
-from semistream.job import FILE_FORMATS, Job, job_of
+from semistream.job import FILE_FORMATS, AnyJob, Job
 from semistream.paths import Paths
+from semistream.pipeline.loaded import loaded_job
 from semistream.positions import Kind, Position
 from semistream.streaming.position import RESET, RESTORE, position, prepared
 from semistream.streaming.settings import LoadSettings
@@ -90,7 +92,7 @@ def plan(
     LoadSettings.load({"job": app, "app": app})
     with open_warehouse(places.warehouse_url) as engine:
         ledger = Ledger(engine, app, RETRY)
-        _check_kind(ledger, app)
+        _check_kind(loaded_job(engine, app), app)
         last = _check_checkpoint(ledger, app, checkpoint)
         with engine.connect() as connection:
             named = _named(connection, app, day, files)
@@ -105,7 +107,7 @@ def plan(
     logs, every = _files_of(app, checkpoint, held.commits)
     others = [path for path in every if path not in set(wanted)]
     _check_there(app, others)
-    asked = f"--day {day}" if day else " ".join(f"--file {file!r}" for file in files)
+    asked = f"--day {day}" if day else " ".join(f"--file {shlex.quote(file)}" for file in files)
     return DayAgain(
         app,
         tuple(chosen),
@@ -177,16 +179,7 @@ def _values(of: DayAgain) -> dict[str, Any]:
 # ---- what can be taken out
 
 
-def _check_kind(ledger: Ledger, app: str) -> None:
-    newest = ledger.newest_job()
-    if newest is None:
-        raise ConfigError(
-            "app",
-            "must have loaded into this warehouse",
-            app,
-            "`semistream status` names the apps that have run.",
-        )
-    job = job_of(json.loads(newest[1]))
+def _check_kind(job: AnyJob, app: str) -> None:
     if not isinstance(job, Job):
         raise ConfigError(
             "app",

@@ -3,7 +3,6 @@ keys may have meant, and all of them as a file that can be mended."""
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections import Counter
@@ -21,11 +20,12 @@ from semistream.errors import ConfigError, SemistreamError
 from semistream.files.convert import cast_cells
 from semistream.files.nearest_keys import nearest_keys
 from semistream.files.sink import OutputFile, check_output
-from semistream.job import SIDES, AnyJob, Job, StreamStreamJob, job_of
+from semistream.job import SIDES, AnyJob, Job, StreamStreamJob
 from semistream.job import Role as JobRole
 from semistream.master.published import current_version, snapshot_root
 from semistream.master.snapshot import SnapshotRelation
 from semistream.paths import Paths
+from semistream.pipeline.loaded import loaded_job
 from semistream.progress import Progress, silent
 from semistream.quality.tuple_places import Places, TuplePlaces
 from semistream.reasons import QUARANTINED, Reason
@@ -34,9 +34,8 @@ from semistream.streaming.stream_schemas import former_schema
 from semistream.streaming.unmatched_keys import find_near_misses
 from semistream.warehouse import open_warehouse
 from semistream.warehouse.bulk import fetch
-from semistream.warehouse.ledger import Ledger
 from semistream.warehouse.load_ids import app_loads
-from semistream.warehouse.schema import load_apps, load_commits, unmatched
+from semistream.warehouse.schema import load_apps, unmatched
 from semistream.warehouse.unmatched_groups import (
     Group,
     Kind,
@@ -184,22 +183,10 @@ def export_unmatched(
 
 
 def _loaded(engine: Engine, app: str, places: Paths) -> _Loaded:
-    newest = Ledger(engine, app).newest_job()
+    job, a = loaded_job(engine, app), load_apps.c
     with engine.connect() as connection:
-        if newest is None:
-            c = load_commits.c
-            known = list(connection.scalars(select(c.app).distinct().order_by(c.app)))
-            near = difflib.get_close_matches(app, known, 1, 0.5)
-            raise ConfigError(
-                "app",
-                "must have loaded into this warehouse",
-                app,
-                (f"Did you mean {near[0]}? " if near else "")
-                + f"Those that have: {', '.join(known) or 'none; load something first'}.",
-            )
-        noted = connection.scalar(select(load_apps.c.checkpoint).where(load_apps.c.app == app))
-    checkpoint = Path(noted) if noted else places.checkpoints / app
-    return _Loaded(app, job_of(json.loads(newest[1])), checkpoint)
+        noted = connection.scalar(select(a.checkpoint).where(a.app == app))
+    return _Loaded(app, job, Path(noted) if noted else places.checkpoints / app)
 
 
 def _kinds(engine: Engine, loaded: _Loaded, reason: str, role: str) -> list[Kind]:
