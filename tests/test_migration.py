@@ -15,7 +15,7 @@ from semistream.reasons import Reason
 from semistream.warehouse import connect, create_all, migrate
 from semistream.warehouse.ledger import Ledger
 from semistream.warehouse.records import unaccounted, waiting_by_role
-from semistream.warehouse.schema import load_batches, load_inputs, load_rejections
+from semistream.warehouse.schema import load_batches, load_inputs, load_rejections, unmatched
 
 CHANGES = ("CREATE", "INSERT", "UPDATE", "DELETE", "DROP", "ALTER")
 
@@ -40,7 +40,12 @@ def check(url, rows):
     try:
         columns = {c["name"] for c in sa.inspect(engine).get_columns("load_batches")}
         assert columns == set(load_batches.c.keys())
+        indexes = {index["name"] for index in sa.inspect(engine).get_indexes("unmatched")}
+        assert indexes == {index.name for index in unmatched.indexes}
         with engine.connect() as connection:
+            u = unmatched.c
+            kept = sa.select(u.key_code, u.resolved_by).distinct()
+            assert connection.execute(kept).all() == [(None, None)]
             keys = connection.scalars(sa.select(load_batches.c.load_id)).all()
         assert sorted(keys) == sorted(rows)
         for row in rows.values():
@@ -52,6 +57,7 @@ def check(url, rows):
                 row.unmatched,
             )
             assert load.rejected == json.loads(row.rejected)
+            assert load.resolved == 0 and not any(of.resolved for of in load.inputs)
             assert {of.state_file for of in load.inputs} == {row.state_file}
             assert (sum(of.rows_read for of in load.inputs), load.algorithm, load.output_rows) == (
                 row.rows_read,

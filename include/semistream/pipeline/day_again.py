@@ -37,7 +37,7 @@ from semistream.streaming.status import checkpoint_lock
 from semistream.warehouse import open_warehouse
 from semistream.warehouse.ledger import Ledger, retrying
 from semistream.warehouse.schema import load_apps, load_commits, load_files
-from semistream.warehouse.taking_out import Stretch, content, stretches, take_out
+from semistream.warehouse.taking_out import Stretch, content, stretches, take_out, with_resolving
 
 RETRY = 60.0  # s for which a locked or lost database is tried again
 NAMED = 5  # files that an error names
@@ -97,11 +97,12 @@ def plan(
         with engine.connect() as connection:
             named = _named(connection, app, day, files)
             batches = {batch for batch, _ in named}
-            chosen = [
+            read = [
                 of
                 for of in stretches(connection, app)
                 if any(of.holds((batch, Kind.BATCH)) for batch in batches)
             ]
+            chosen = with_resolving(connection, app, read)
             held = content(connection, app, chosen)
     wanted = [path for _, path in named]
     logs, every = _files_of(app, checkpoint, held.commits)
@@ -280,13 +281,6 @@ def _files_of(
                 "must have loaded these batches into the warehouse's tables",
                 f"{app}, which has loaded batch {commit.batch} into {commit.sink}",
                 "Delete that table, and load everything anew: semistream reset " + app,
-            )
-        if commit.drain not in (Kind.BATCH, Kind.DRAIN):
-            raise ConfigError(
-                "app",
-                "must not have loaded tuples of other batches between these",
-                f"{app}, after batch {commit.batch}",
-                ALL.format(app=app),
             )
         offsets = json.loads(commit.source_offsets)
         if not offsets.get("files"):

@@ -175,7 +175,8 @@ def export_unmatched(
                 file.write(batch)
                 tell("unmatched tuples", file.rows, None)
             file.finish()
-            file.publish()
+            if file.rows:
+                file.publish()
             return file.rows
 
 

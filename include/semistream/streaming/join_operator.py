@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from semistream.job import SIDES
 from semistream.joins import JoinState, SemiStreamJoin
+from semistream.joins.output import JoinOutput
 from semistream.reasons import Reason
 from semistream.warehouse.closing import Final
 from semistream.warehouse.records import InputCounts, LoadRecord
@@ -36,7 +37,7 @@ class Finished(NamedTuple):
     and ``reason``; propagated: JSON texts {column: pattern}, each of which says that no later row
     has such values in the side's join columns; final: those of this partition's keys, as the left
     stream's columns, that are final because of it; role: in which the tuples are unmatched, if
-    there are several."""
+    there are several; codes: of the keys that these have, int64 with null for no key."""
 
     joined: pa.RecordBatch | None
     unmatched: pa.RecordBatch | None
@@ -44,6 +45,7 @@ class Finished(NamedTuple):
     propagated: list[str] | None = None
     final: Final | None = None
     role: str | None = None
+    codes: pa.Array | None = None
 
 
 class JoinOperator(Protocol):
@@ -115,7 +117,7 @@ class SemiStreamOperator:
         self.join.begin(at)
 
     def process(self, side: int, tuples: pa.RecordBatch) -> Iterator[Finished]:
-        return (Finished(*output) for output in self.join.process(tuples))
+        return self._finished(self.join.process(tuples))
 
     def sketch(self, sketch: SampledSketch, tuples: pa.RecordBatch) -> None:
         keys = self.join.spec.keys
@@ -126,10 +128,22 @@ class SemiStreamOperator:
         sketch.add(codes[valid])
 
     def end_batch(self, pace: Pace | None) -> Iterator[Finished]:
-        return (Finished(*output) for output in (self.join.keep_up(*pace) if pace else ()))
+        return self._finished(self.join.keep_up(*pace) if pace else iter(()))
 
     def drain(self) -> Iterator[Finished]:
-        return (Finished(*output) for output in self.join.drain())
+        return self._finished(self.join.drain())
+
+    def _finished(self, outputs: Iterator[JoinOutput]) -> Iterator[Finished]:
+        for joined, unmatched in outputs:
+            codes = None
+            if unmatched is not None and unmatched.num_rows:
+                # by position: the stream may also have a column named reason
+                tuples = pa.RecordBatch.from_arrays(
+                    unmatched.columns[:-1], unmatched.schema.names[:-1]
+                )
+                keys, valid = self.join.spec.keys.stream_codes(tuples)
+                codes = pa.array(keys, mask=~valid)
+            yield Finished(joined, unmatched, codes=codes)
 
     @property
     def waiting(self) -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from semistream.durable import read_checked
 from semistream.errors import StateError
-from semistream.positions import START, Kind, Position
+from semistream.positions import START, Kind, Position, next_resolve
 
 PROGRESS, INTENT = "progress.json", "intent.json"
 RESET = "reset.json"  # what is being taken out of the load, see pipeline/day_again.py
@@ -15,8 +15,8 @@ RESTORE = "Restore it, or load the source anew after: semistream reset APP."
 
 
 def position(checkpoint: Path) -> Position | None:
-    """Return the batch, or drain, that is being processed or was last; None if there is none.
-    Raises StateError if the record is damaged."""
+    """Return the batch, or what follows it, that is being processed or was last; None if there is
+    none. Raises StateError if the record is damaged."""
     values = read_checked(checkpoint / PROGRESS, RESTORE)
     return None if values is None else (values["batch"], values["drain"])
 
@@ -40,9 +40,10 @@ def check_no_reset(checkpoint: Path) -> None:
 
 def follows(at: Position, last: Position | None) -> bool:
     """Return whether an app can be at ``at`` if the newest commit is ``last``: at the same
-    position, at its drain, or at the next batch."""
-    batch, kind = last if last is not None else START
-    return at in ((batch, kind), (batch, Kind.DRAIN), (batch + 1, Kind.BATCH)) and at[0] >= 0
+    position, at what follows it under the same number, or at the next batch."""
+    last = last if last is not None else START
+    drain = (last[0], int(Kind.DRAIN)) if last[1] == Kind.BATCH else last
+    return at in (last, drain, next_resolve(last), (last[0] + 1, Kind.BATCH)) and at[0] >= 0
 
 
 def done_by_spark(checkpoint: Path) -> int:

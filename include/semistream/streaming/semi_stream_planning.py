@@ -68,9 +68,29 @@ class SemiStreamPlanner:
         if not self.settings.auto:
             find_algorithm(self.settings.algorithm)
         for role in self.job.roles:
+            self._check_late(role)
             self._current(role)
         if streams is not None:
             self.without_sample(streams, max(self.settings.partitions, 1))
+
+    def _check_late(self, role: Role) -> None:
+        """Raise ConfigError if the facts have the tuples that are to be resolved."""
+        if role.late == "resolve" and (role.join_type or self.settings.join_type) == "left":
+            raise ConfigError(
+                f"dimensions.{role.name}.late",
+                "must be reject where the join is a left one, as a tuple without a match is in the "
+                "fact table already",
+                role.late,
+                "Make the join an inner one, or leave late out.",
+            )
+
+    @property
+    def outdated(self) -> bool:
+        """Return whether a dimension has a newer version than the plan's."""
+        return any(
+            join.snapshot != str(self._current(role))
+            for role, join in zip(self.job.roles, self.plan.joins, strict=True)
+        )
 
     def partitions(self, cores: int) -> int:
         self._cores = cores
@@ -197,17 +217,31 @@ class SemiStreamPlanner:
         self, plan: Plan[RolePlan], streams: tuple[pa.Schema, ...]
     ) -> tuple[pa.Schema, pa.Schema]:
         """Start using a plan, and pin its dimensions' versions."""
-        joined, seconds = streams[0], 0.0
-        for each in plan.joins:
-            join = each.open(joined, 0)
-            joined, seconds = join.output_schema, seconds + pass_seconds(join, self.costs)
-            join.master.close()
+        seconds, columns = self._opened(plan, streams)
         plan.placement(streams)
         self.bound.choose(math.ceil(plan.partitions / self._cores) * seconds)
         for each in plan.joins:
             pin(Path(each.snapshot).parent, self.app, each.version)
         self.plan = plan
-        return split(joined, len(streams[0]))
+        return columns
+
+    def _opened(
+        self, plan: Plan[RolePlan], streams: tuple[pa.Schema, ...]
+    ) -> tuple[float, tuple[pa.Schema, pa.Schema]]:
+        """Open the joins of a plan. Return the seconds of a pass over R, and the joined rows'
+        columns. Raises ConfigError if the plan does not fit."""
+        joined, seconds = streams[0], 0.0
+        for each in plan.joins:
+            join = each.open(joined, 0)
+            joined, seconds = join.output_schema, seconds + pass_seconds(join, self.costs)
+            join.master.close()
+        return seconds, split(joined, len(streams[0]))
+
+    def columns(
+        self, plan: Plan[RolePlan], streams: tuple[pa.Schema, ...]
+    ) -> tuple[pa.Schema, pa.Schema]:
+        """Return the columns of a plan's joined rows as ``open`` does, without using the plan."""
+        return self._opened(plan, streams)[1]
 
 
 def added_columns(

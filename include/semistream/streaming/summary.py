@@ -11,7 +11,15 @@ from semistream.joins.waits import Waits, in_seconds
 from semistream.sizing.plan import Plan
 from semistream.warehouse.records import LoadRecord
 
-SUMMED = ("rows_read", "matched", "unmatched", "output_rows", "cache_hits", "bytes_read")
+SUMMED = (
+    "rows_read",
+    "resolved",
+    "matched",
+    "unmatched",
+    "output_rows",
+    "cache_hits",
+    "bytes_read",
+)
 
 
 @dataclass
@@ -111,6 +119,7 @@ def describe(summary: dict[str, Any]) -> str:
         ("unmatched", f"{s['unmatched']:,}"),
         *((f"  {reason}", f"{count:,}") for reason, count in sorted(s["rejected"].items())),
         *((f"  {name}", f"{of['unmatched']:,}") for name, of in s["inputs"].items()),
+        *((("resolved, late", f"{s['resolved']:,}"),) if s.get("resolved") else ()),
         ("waiting", f"{s['waiting']:,}"),
         *((f"  {name}", f"{of['waiting']:,}") for name, of in s["inputs"].items()),
         ("output rows", f"{s['output_rows']:,}"),

@@ -4,21 +4,23 @@ have read nothing.
 A tuple that waited has become a fact, or an unmatched tuple, in a later load than the one that read
 it. So what is taken out is a *stretch*: all commits between two moments at which nothing waited.
 All rows of its loads are of tuples that it has read, and all tuples that it has read are in its
-loads. The batches keep their numbers, by which Spark and the checkpoint know them.
+loads, or in resolving loads that have joined them again: these go with it. The batches keep their
+numbers, by which Spark and the checkpoint know them.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, Row, and_, delete, func, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Row, and_, delete, func, not_, or_, select, update
 
-from semistream.positions import START, Kind, Position
+from semistream.errors import ConfigError
+from semistream.positions import START, Kind, Position, named, resolves
 from semistream.warehouse.ledger import app_number, utc_now
-from semistream.warehouse.load_ids import first_load, last_load
+from semistream.warehouse.load_ids import app_loads, batch_of, drain_of, first_load, last_load
 from semistream.warehouse.schema import (
     load_apps,
     load_batches,
@@ -33,13 +35,14 @@ from semistream.warehouse.tables import existing_table
 
 # columns of a load that has read nothing
 NOTHING = (
-    *("waiting_before", "rows_read", "matched", "unmatched", "waiting", "output_rows"),
+    *("waiting_before", "rows_read", "resolved", "matched", "unmatched", "waiting"),
+    "output_rows",
     *("cache_hits", "disk_tuples_read", "bytes_read", "r_cycles", "service_rate", "seconds"),
     *("facts_checksum", "unmatched_checksum"),
 )
 UNKNOWN = ("wait_median", "wait_longest", "nulled", "key_sketch")
 NOTHING_OF_INPUT = (
-    *("waiting_before", "rows_read", "matched", "unmatched", "waiting", "on_disk"),
+    *("waiting_before", "rows_read", "resolved", "matched", "unmatched", "waiting", "on_disk"),
     *("cache_hits", "bytes_read"),
 )
 
@@ -50,6 +53,11 @@ class Stretch(NamedTuple):
 
     first: Position
     last: Position
+
+    @classmethod
+    def only(cls, at: Position) -> Stretch:
+        """Return the part of a stretch that is one commit."""
+        return cls((at[0], at[1] - 1), at)
 
     def holds(self, at: Position) -> bool:
         return self.first < at <= self.last
@@ -81,6 +89,47 @@ def stretches(connection: Connection, app: str) -> list[Stretch]:
     ends = [(int(batch), int(drain)) for batch, drain, waiting in counted if not waiting]
     newest = [(int(batch), int(drain)) for batch, drain, _ in counted[-1:]]
     return [Stretch(*of) for of in pairwise([START, *ends, *(p for p in newest if p not in ends)])]
+
+
+def with_resolving(connection: Connection, app: str, of: Sequence[Stretch]) -> list[Stretch]:
+    """Return stretches of an app with those of the loads that have joined their tuples again, in
+    order. Raises ConfigError if such a load has joined tuples of other stretches, too: these would
+    be in no load."""
+    number, u, every = app_number(connection, app) or 0, unmatched.c, stretches(connection, app)
+    chosen = set(of)
+    while True:
+        mine = or_(*(u.load_id.between(*stretch.loads(number)) for stretch in chosen))
+        resolving = connection.scalars(select(u.resolved_by).where(mine).distinct()).all()
+        at = [(int(batch_of(load)), int(drain_of(load))) for load in resolving if load is not None]
+        more = {stretch for stretch in every if any(map(stretch.holds, at))} - chosen
+        if not more:
+            break
+        chosen |= more
+    if resolving := _resolving(connection, app, chosen):
+        by = or_(*(u.resolved_by.between(*Stretch.only(p).loads(number)) for p in resolving))
+        others = connection.scalar(
+            select(func.count()).where(u.load_id.between(*app_loads(number)), by, not_(mine))
+        )
+        if others:
+            raise ConfigError(
+                "app",
+                "must not have joined tuples of these batches again together with those of others",
+                f"{app}, in {' and '.join(map(named, resolving))}, with {others:,} others",
+                f"Mend single tuples: semistream replay {app} FILE. Or take out everything: "
+                f"semistream reset {app}, and load the source anew.",
+            )
+    return [stretch for stretch in every if stretch in chosen]
+
+
+def _resolving(connection: Connection, app: str, of: Iterable[Stretch]) -> list[Position]:
+    """Return the positions of the resolving loads in stretches."""
+    c = load_commits.c
+    found = connection.execute(
+        select(c.batch, c.drain)
+        .where(c.app == app, resolves(c.drain), or_(*(_within(stretch, c) for stretch in of)))
+        .order_by(c.batch, c.drain)
+    )
+    return [(int(batch), int(kind)) for batch, kind in found]
 
 
 def content(connection: Connection, app: str, of: Sequence[Stretch]) -> Content:

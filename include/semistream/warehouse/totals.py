@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Row, and_, case, func, or_, select, true
 from semistream.positions import Kind
 from semistream.warehouse.schema import load_apps, load_batches, load_commits, load_inputs
 
-SUMS = ("rows_read", "matched", "unmatched", "output_rows", "cache_hits")  # over all batches
+SUMS = ("rows_read", "resolved", "matched", "unmatched", "output_rows", "cache_hits")
 MOST = ("memory_peak", "memory_budget")  # the greatest of a batch, summed over its partitions
 RESIDENT = "resident_peak"  # the greatest of a worker
 WAIT = "wait_longest"  # s, the longest of a tuple
@@ -22,7 +22,7 @@ WAIT = "wait_longest"  # s, the longest of a tuple
 @dataclass(frozen=True)
 class Totals:
     """The totals of all that an app has committed, up to its newest commit (batch, drain). Memory
-    in bytes; committed_at in UTC."""
+    in bytes; committed_at in UTC. unmatched: also those that were resolved since."""
 
     app: str
     batch: int = -1
@@ -33,6 +33,7 @@ class Totals:
     master_version: str = ""
     batches: int = 0
     rows_read: int = 0
+    resolved: int = 0
     matched: int = 0
     unmatched: int = 0
     waiting: int = 0
@@ -43,6 +44,12 @@ class Totals:
     resident_peak: int = 0
     wait_longest: float = 0.0  # s
     resets: int = 0  # how often batches were taken out
+
+    @property
+    def open(self) -> int:
+        """The tuples that are unmatched still. With those that are facts, and those that wait, they
+        are all that were read."""
+        return self.unmatched - self.resolved
 
 
 def read_totals(
@@ -64,7 +71,7 @@ def read_totals(
         .outerjoin(load_apps, load_apps.c.app == c.app)
         .order_by(c.app, c.drain)
     )
-    # a drain comes after its batch
+    # what follows a batch comes after it
     last = {commit.app: commit for commit in connection.execute(commits)}
     return {
         name: _up_to(connection, commit, known.get(name, Totals(name)))

@@ -1,4 +1,4 @@
-"""The unmatched tuples of an app, grouped by reason, role and key: SQL only."""
+"""The open unmatched tuples of an app, grouped by reason, role and key: SQL only."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ def kinds_of(connection: Connection, app: str) -> list[Kind]:
 
 
 def is_of(connection: Connection, app: str, kind: Kind | None = None) -> ColumnElement[bool]:
-    """Return the condition for an app's rows of ``unmatched``, of all kinds or of one, without
+    """Return the condition for an app's open rows of ``unmatched``, of all kinds or of one, without
     those of a batch that is not committed yet."""
     u = unmatched.c
-    mine = u.load_id.between(*_committed(connection, app))
+    mine = and_(u.load_id.between(*_committed(connection, app)), u.resolved_by.is_(None))
     if kind is None:
         return mine
     # a job of one role names none
