@@ -21,7 +21,7 @@ from semistream.pipeline.overview import Overview
 from semistream.streaming.status import request_stop
 from semistream_operators import places
 
-LOAD = "semi_stream_load"
+LOAD, REPLAY = "semi_stream_load", "replay_unmatched"
 KEYS = 20  # that are shown of each reason and role
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 OWN = (
@@ -103,8 +103,9 @@ def show_unmatched(name: str, request: Request) -> str:
         listed = list_unmatched(name, places(), limit=KEYS)
     except ConfigError as e:
         raise HTTPException(404, str(e)) from None
+    root = _root(request)
     return templates.get_template("unmatched.html").render(
-        name=name, listed=listed, root=_root(request)
+        name=name, listed=listed, root=root, airflow=root.removesuffix("/semistream"), replay=REPLAY
     )
 
 

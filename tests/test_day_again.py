@@ -13,12 +13,14 @@ import sqlalchemy as sa
 
 import sink_loads
 from loads import same, verify
+from provisioned import provision, publish
 from semistream.errors import ConfigError, StateError
-from semistream.pipeline import day_again
+from semistream.pipeline import day_again, steps
 from semistream.positions import START
 from semistream.streaming.app import App
 from semistream.streaming.sources.log import SourceLog
 from semistream.streaming.status import checkpoint_lock
+from semistream.warehouse import open_warehouse
 from semistream.warehouse.proof import read_proof
 from semistream.warehouse.schema import load_files
 from semistream.warehouse.taking_out import Stretch, stretches, take_out
@@ -262,6 +264,46 @@ def test_what_cannot_be_taken_out_is_refused(spark, three, run, monkeypatch):
     with pytest.raises(ConfigError, match="must have loaded nothing since"):
         day_again.carry_out(plan, three.places, checkpoint(three))
     assert all(not a - b for a, b in zip(before, loaded(three), strict=True))
+
+
+# ---- tuples that were joined again
+
+
+def new_products(load: CsvLoad, *skus: str) -> None:
+    """A version of the master data that has these, too."""
+    with open(load.home / "products.csv", "a") as file:
+        file.writelines(f"{sku},late\n" for sku in skus)
+    with open_warehouse(load.places.warehouse_url) as engine:
+        provision(load.job, engine)
+        publish(load.job, engine, load.places.snapshots)
+
+
+def test_what_was_joined_again_goes_with_its_file(spark, three, tmp_path):
+    new_products(three, *(f"q{i}" for i in range(20)))
+    assert steps.replay("sales", three.places).startswith("sales: ")
+    assert len(rows(three, "fact_sales WHERE category = 'late'", "id")) > 50
+    assert "checks hold" in three.verify()
+    wrong = str(three.files / "tuesday.csv")
+    plan = day_again.plan("sales", three.places, checkpoint(three), files=[wrong])
+    assert plan.batches == (1,) and len(plan.stretches) == 2
+    day_again.carry_out(plan, three.places, checkpoint(three))
+    assert not rows(three, "fact_sales WHERE category = 'late'", "id")
+    assert "checks hold" in three.verify()
+    three.add("tuesday.csv", *map(sale, range(100, 200)))
+    three.run(spark)
+    assert loaded(three) == oracle(spark, tmp_path / "oracle")
+    assert "checks hold" in three.verify()
+
+
+def test_a_file_whose_tuples_were_joined_again_with_those_of_others_stays(spark, three):
+    new_products(three, "q1", "x28")  # a key of tuesday's, and one of monday's
+    steps.replay("sales", three.places)
+    before = loaded(three)
+    for name in ("monday", "tuesday"):
+        with pytest.raises(ConfigError, match="resolving load 1 behind batch 2, with"):
+            file = str(three.files / f"{name}.csv")
+            day_again.plan("sales", three.places, checkpoint(three), files=[file])
+    assert loaded(three) == before and "checks hold" in three.verify()
 
 
 # ---- tuples that wait from one batch to the next

@@ -272,7 +272,7 @@ def test_the_unmatched_tuples_of_an_app_have_a_page(make_page, loader):
     loader.load(range(1))
     loader.commit(1, 0, [{**sink_loads.orders(1)[0], "sku": "<b>p00"}])
     page = make_page(loader.url)
-    assert 'href="/unmatched/sales" title="By reason, role and key">' in page.get().text
+    assert '<a href="/unmatched/sales">5</a>' in page.get().text
     shown = page.get("/unmatched/sales").text
     assert "no_match in sales: 5 tuples of 5 keys" in shown and "&lt;b&gt;p00" in shown
     assert (
@@ -280,6 +280,7 @@ def test_the_unmatched_tuples_of_an_app_have_a_page(make_page, loader):
         and "<b>" not in shown
         and "The nearest keys of sales are not known" in shown
     )
+    assert 'href="/dags/replay_unmatched"' in shown
     missing = page.get("/unmatched/sale")
     assert missing.status_code == 404 and "Did you mean sales?" in missing.text
 

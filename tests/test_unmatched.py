@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections import Counter
 from contextlib import closing
 from pathlib import Path
@@ -28,12 +29,14 @@ from semistream.master.manifest import encode_schema
 from semistream.master.publish import publish_snapshot
 from semistream.master.snapshot import open_snapshot
 from semistream.paths import Paths
-from semistream.pipeline import unmatched
+from semistream.pipeline import steps, unmatched
 from semistream.pipeline.unmatched import export_unmatched, list_unmatched
 from semistream.warehouse import schema
 from semistream.warehouse import unmatched_groups as groups
 from semistream.warehouse.load_ids import load_id
 from sink_loads import BATCHES, ON_SQLITE, PER_BATCH, STREAM, orders
+from test_day_again import loaded
+from test_proof_of_files import CsvLoad, sale
 
 EVERY = [row for batch in range(BATCHES) for row in orders(batch)]
 KNOWN = {product["sku"] for product in sink_loads.products()}
@@ -181,6 +184,16 @@ def test_a_tuple_s_column_keeps_its_name():
 
 
 @ON_SQLITE
+def test_what_was_resolved_is_not_listed(loader, places, tmp_path):
+    with loader.engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE unmatched SET resolved_by = 1 WHERE reason = 'no_match'")
+    assert [of.reason for of in list_unmatched("sales", places)] == ["null_key"]
+    out = tmp_path / "open.csv"
+    assert not export_unmatched("sales", places, out, reason="no_match") and not out.exists()
+    assert export_unmatched("sales", places, out) == 12
+
+
+@ON_SQLITE
 def test_names_that_there_are_not(loader, places, run, monkeypatch, tmp_path):
     monkeypatch.setenv("SEMISTREAM_HOME", str(places.home))
     monkeypatch.setenv("WAREHOUSE_URL", places.warehouse_url)
@@ -240,6 +253,43 @@ def test_keys_of_any_names_and_types(warehouse, columns):
     assert Counter({of.key: of.tuples for of in found}) == wanted
     assert [of.tuples for of in found] == sorted(wanted.values(), reverse=True)
     assert set(examples) == set(wanted)
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet", "jsonl"])
+def test_what_is_mended_in_the_file_becomes_facts(spark, tmp_path, ending):
+    """Wrong keys, and texts that could not be parsed; every type comes back as it was."""
+    load = CsvLoad(tmp_path)
+    right = [sale(i) for i in range(60) if i % 31 != 30 and i % 29 != 28]
+    wrong = [line.replace(",p", ",q") if n % 3 else line for n, line in enumerate(right)]
+    wrong[0] = right[0].replace(",0.00,", ",nought,")
+    load.add("a.csv", *wrong)
+    load.run(spark)
+    out = tmp_path / f"unmatched.{ending}"
+    count = export_unmatched("sales", load.places, out)
+    assert count == sum(one != other for one, other in zip(right, wrong, strict=True))
+    if ending == "parquet":
+        table = pq.read_table(out)
+        names = ("sku", "text")
+        mended = [mend(table[name].to_pylist()) for name in names]
+        for name, values in zip(names, mended, strict=True):
+            place = table.schema.get_field_index(name)
+            table = table.set_column(place, name, pa.array(values, pa.string()))
+        pq.write_table(table, out)
+    else:
+        (text,) = mend([out.read_text()])
+        out.write_text(text)
+    assert steps.replay("sales", load.places, out).startswith(f"sales: {count} unmatched tuples")
+    assert not list_unmatched("sales", load.places) and "checks hold" in load.verify()
+    facts = loaded(load)[0]
+    (tmp_path / "right").mkdir()
+    other = CsvLoad(tmp_path / "right")
+    other.add("a.csv", *right)
+    other.run(spark)
+    assert facts == loaded(other)[0] and len(facts) == len(right)
+
+
+def mend(texts: list[str | None]) -> list[str | None]:
+    return [t and re.sub(r"\bq([0-9]+)", r"p\1", t).replace("nought", "0.00") for t in texts]
 
 
 # ---- the nearest keys
