@@ -46,12 +46,12 @@ from semistream_operators import FACTS, attempt, places
 )
 def replay_unmatched() -> None:
     @task(outlets=[FACTS])
-    def replay(params: dict[str, Any], *, outlet_events: dict[str, Any]) -> str:
+    def replay(params: dict[str, Any], *, outlet_events: dict[str, Any]) -> dict[str, str]:
         """Return what became of the tuples."""
         file = Path(params["file"]) if params["file"] else None
         said = attempt(steps.replay, params["app"], places(), file, job=params["job"] or "")
         outlet_events[FACTS].extra = {"app": params["app"]}
-        return said
+        return {"app": params["app"], "text": said}
 
     replay()
 

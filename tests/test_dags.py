@@ -285,7 +285,9 @@ def test_what_is_replayed(dags, monkeypatch):
     from semistream.pipeline import steps
 
     asked = []
-    monkeypatch.setattr(steps, "replay", lambda app, _, file, job: asked.append((app, file, job)))
+    monkeypatch.setattr(
+        steps, "replay", lambda app, _, file, job: asked.append((app, file, job)) or ""
+    )
     task, events = dags["replay_unmatched"].get_task("replay"), defaultdict(SimpleNamespace)
     empty = dags["replay_unmatched"].params.dump()
     for form in ({"app": "sales"}, {"app": "sales", "file": "/in/a.csv", "job": "/in/job.yaml"}):
@@ -388,7 +390,7 @@ def test_provision_load_verify_end_to_end(airflow, made, told, monkeypatch):
     assert made.submitted == 3
     assert counts(url, app) == made.job.expected
     run(airflow, "replay_unmatched", app=app)
-    assert f"{app}: 0 unmatched tuples became facts" in xcom("replay_unmatched", "replay")
+    assert f"{app}: 0 unmatched tuples became facts" in xcom("replay_unmatched", "replay")["text"]
     engine = create_engine(url)
     with engine.begin() as connection:  # a row is lost, of what was proven already
         connection.execute(
