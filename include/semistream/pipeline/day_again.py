@@ -210,9 +210,9 @@ def _check_checkpoint(ledger: Ledger, app: str, checkpoint: Path) -> Position:
     if last is None or at != last or soon is not None:
         raise ConfigError(
             "app",
-            "must have finished the batch that it began",
-            app,
-            "Start the load, which finishes it, and then reset.",
+            "must have finished what it began, by its checkpoint and by the ledger",
+            f"{app}, on {checkpoint}",
+            "Start the load, which finishes it or says what is wrong, and then reset.",
         )
     return last
 
