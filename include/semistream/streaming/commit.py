@@ -34,7 +34,14 @@ from semistream.joins import JoinState
 from semistream.positions import Position
 from semistream.sizing.role_plan import RolePlan
 from semistream.sizing.stream_stream_plan import StreamStreamPlan
-from semistream.streaming.position import INTENT, RESTORE, done_by_spark, follows, position
+from semistream.streaming.position import (
+    INTENT,
+    RESTORE,
+    check_no_reset,
+    done_by_spark,
+    follows,
+    position,
+)
 from semistream.streaming.progress import Progress
 from semistream.streaming.resolving import DIRECTORY
 from semistream.streaming.sinks.base import Sink
@@ -227,6 +234,7 @@ class Commits(AbstractContextManager["Commits"]):
         Raises ConfigError if checkpoint and warehouse do not belong together, StateError if one of
         them is damaged.
         """
+        check_no_reset(self.checkpoint)
         (self.checkpoint / "state").mkdir(exist_ok=True)
         _sweep(self.checkpoint)
         retrying(lambda: create_all(self.warehouse.engine), self.warehouse.retry)

@@ -6,9 +6,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from semistream.durable import read_checked
+from semistream.errors import StateError
 from semistream.positions import START, Kind, Position, next_resolve
 
 PROGRESS, INTENT = "progress.json", "intent.json"
+RESET = "reset.json"  # what is being taken out of the load, see pipeline/day_again.py
 RESTORE = "Restore it, or load the source anew after: semistream reset APP."
 
 
@@ -24,6 +26,16 @@ def prepared(checkpoint: Path) -> Position | None:
     is none. Raises StateError if the record is damaged."""
     values = read_checked(checkpoint / INTENT, RESTORE)
     return None if values is None else (values["commit"]["batch"], values["commit"]["drain"])
+
+
+def check_no_reset(checkpoint: Path) -> None:
+    """Raise StateError if a reset of some files was cut short: ledger and checkpoint may tell
+    different things of them."""
+    if (values := read_checked(checkpoint / RESET, RESTORE)) is not None:
+        raise StateError(
+            f"{checkpoint / RESET}: a reset of {len(values['files']):,} files was cut short. "
+            f"Finish it: {values['command']}."
+        )
 
 
 def follows(at: Position, last: Position | None) -> bool:

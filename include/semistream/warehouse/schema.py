@@ -61,6 +61,7 @@ load_apps = Table(
     Column("number", big_integer(), primary_key=True, autoincrement=True),
     Column("app", NAME, nullable=False, unique=True),
     Column("checkpoint", Text),  # its directory; null until its first load has begun
+    Column("resets", Integer),  # how often batches were taken out, see taking_out.py; null: never
     **table_options(numbered=True),
 )
 
