@@ -1,5 +1,5 @@
-"""The page "Semistream": running loads, their ledger, the proofs of completeness, the tuning sweeps
-with their reports, and a button that stops a load by draining."""
+"""The page "Semistream": running loads, their ledger, their unmatched tuples, the proofs of
+completeness, the tuning sweeps with their reports, and a button that stops a load by draining."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ from fastapi.staticfiles import StaticFiles
 from jinja2 import Environment, FileSystemLoader
 from starlette.middleware.base import RequestResponseEndpoint
 
+from semistream.errors import ConfigError
 from semistream.pipeline import drivers
 from semistream.pipeline.overview import Overview
 from semistream.streaming.status import request_stop
 from semistream_operators import places
 
-LOAD = "semi_stream_load"
+LOAD, REPLAY = "semi_stream_load", "replay_unmatched"
+KEYS = 20  # that are shown of each reason and role
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 OWN = (
     "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; frame-src "
@@ -89,6 +91,22 @@ def stop(name: str, request: Request) -> RedirectResponse:
         raise HTTPException(404, f"There is no app {name!r}")
     request_stop(checkpoints / name)
     return RedirectResponse(_root(request) + "/", status_code=303)
+
+
+@app.get("/unmatched/{name}", dependencies=[may_read], response_class=HTMLResponse)
+def show_unmatched(name: str, request: Request) -> str:
+    """Return a page with an app's unmatched tuples by reason, role and key."""
+    # imported only here: it reads files and master data, which the page itself does not
+    from semistream.pipeline.unmatched import list_unmatched
+
+    try:
+        listed = list_unmatched(name, places(), limit=KEYS)
+    except ConfigError as e:
+        raise HTTPException(404, str(e)) from None
+    root = _root(request)
+    return templates.get_template("unmatched.html").render(
+        name=name, listed=listed, root=root, airflow=root.removesuffix("/semistream"), replay=REPLAY
+    )
 
 
 @app.get("/report/{path:path}", dependencies=[may_read], response_class=HTMLResponse)

@@ -229,8 +229,8 @@ class SmallLoad(AnyLoad):
         )
         assert commits == [(b, d, n, int(r)) for b, d, n, r in batches]
         last = self.query(
-            "SELECT sum(waiting) FROM load_batches WHERE 2 * batch + drain = (SELECT "
-            "max(2 * batch + drain) FROM load_batches)"
+            "SELECT sum(waiting) FROM load_batches WHERE 10 * batch + drain = (SELECT "
+            "max(10 * batch + drain) FROM load_batches)"
         )
         assert int(last[0][0]) == 0
 

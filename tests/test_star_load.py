@@ -90,6 +90,20 @@ def test_every_algorithm_joins_several_roles(spark, sqlite_star, algorithm):
     assert sqlite_star.query("SELECT count(*) FROM load_batches WHERE matched < 0") == [(0,)]
 
 
+def test_eight_roles(spark, tmp_path, monkeypatch):
+    """The dimension of persons in six of them."""
+    for n in range(4):
+        on, join_type = {("buyer", "seller")[n % 2]: "no"}, ("left", "inner")[n // 2]
+        monkeypatch.setitem(ROLES, f"r{n}", ("person", on, {"name": f"n{n}"}, join_type, False))
+    load = star_load(tmp_path, f"sqlite:///{tmp_path / 'warehouse.db'}", tuple(ROLES))
+    load.add_file(500)
+    load.run(spark, memory="1400KB")
+    load.check()
+    result = verify(load)
+    assert result.success, str(result)
+    assert len({r.name for r in result.results if r.name.endswith("surrogate_keys")}) == 8
+
+
 @pytest.mark.parametrize("sink", ["sql", "delta"])
 def test_tuples_carried_over_a_crash_and_a_new_version_of_one_dimension(
     spark, star, tmp_path, monkeypatch, sink

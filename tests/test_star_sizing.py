@@ -173,8 +173,8 @@ def test_operators_that_share_an_r_count_a_part_of_it():
 
 def test_too_little_memory_is_split_evenly():
     roles = [role("a", 20_000), role("b", 20_000)]
-    sizes = size_star(roles, sample(a=20_000, b=20_000), 2_000)
-    assert {share.memory for share in sizes.shares} == {1_000}
+    sizes = size_star(roles, sample(a=20_000, b=20_000), 100)
+    assert {share.memory for share in sizes.shares} == {50}
     assert "too little" in sizes.reason
 
 

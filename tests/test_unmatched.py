@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections import Counter
 from contextlib import closing
 from pathlib import Path
@@ -28,9 +29,14 @@ from semistream.master.manifest import encode_schema
 from semistream.master.publish import publish_snapshot
 from semistream.master.snapshot import open_snapshot
 from semistream.paths import Paths
-from semistream.pipeline import unmatched
+from semistream.pipeline import steps, unmatched
 from semistream.pipeline.unmatched import export_unmatched, list_unmatched
+from semistream.warehouse import schema
+from semistream.warehouse import unmatched_groups as groups
+from semistream.warehouse.load_ids import load_id
 from sink_loads import BATCHES, ON_SQLITE, PER_BATCH, STREAM, orders
+from test_day_again import loaded
+from test_proof_of_files import CsvLoad, sale
 
 EVERY = [row for batch in range(BATCHES) for row in orders(batch)]
 KNOWN = {product["sku"] for product in sink_loads.products()}
@@ -170,11 +176,21 @@ def test_a_place_that_is_not_known_is_left_out(loader, places, tmp_path):
 
 
 def test_a_tuple_s_column_keeps_its_name():
-    schema = unmatched._file_schema(pa.schema([("reason", pa.int64()), ("text", pa.string())]))
-    assert schema.names == [
+    names = unmatched._file_schema(pa.schema([("reason", pa.int64()), ("text", pa.string())]))
+    assert names.names == [
         *("load_id", "load_row", "_reason", "role", "file", "line"),
         *("reason", "text", "_text"),
     ]
+
+
+@ON_SQLITE
+def test_what_was_resolved_is_not_listed(loader, places, tmp_path):
+    with loader.engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE unmatched SET resolved_by = 1 WHERE reason = 'no_match'")
+    assert [of.reason for of in list_unmatched("sales", places)] == ["null_key"]
+    out = tmp_path / "open.csv"
+    assert not export_unmatched("sales", places, out, reason="no_match") and not out.exists()
+    assert export_unmatched("sales", places, out) == 12
 
 
 @ON_SQLITE
@@ -196,6 +212,84 @@ def test_names_that_there_are_not(loader, places, run, monkeypatch, tmp_path):
     with pytest.raises(ConfigError, match="must be here"):
         export_unmatched("sales", places, tmp_path / "all.csv")
     assert cli.main(["unmatched", "sales"]) == 0  # without files and lines
+
+
+NAMES = ("größe", 'in "quotes"', "a.b", "plain")
+VALUES = [
+    ("Straße", True, 1, None),
+    ("Straße", True, 1, None),
+    ("strasse", False, -(2**40), "x"),
+    ("", True, 2.5, "null"),
+    ("'\\n\"", None, 1, "true"),
+]
+
+
+@pytest.mark.parametrize("columns", [NAMES, NAMES[1:2], NAMES[3:], ()], ids=len)
+def test_keys_of_any_names_and_types(warehouse, columns):
+    """The database groups them as JSON says; a column that a former schema lacked is null."""
+    rows = [dict(zip(NAMES, values, strict=True)) for values in VALUES] + [{"größe": "a"}]
+    with warehouse.begin() as connection:
+        connection.execute(schema.load_apps.insert().values(number=1, app="sales"))
+        commit = {c.name: 0 for c in schema.load_commits.c if not c.nullable}
+        connection.execute(
+            schema.load_commits.insert().values(
+                commit | {"app": "sales", "committed_at": sink_loads.now()}
+            )
+        )
+        connection.execute(
+            schema.unmatched.insert(),
+            [
+                {"load_id": load_id(1, 0, 0, 0), "load_row": n, "fact_table": "f"}
+                | {"reason": "no_match", "tuple": json.dumps(row)}
+                for n, row in enumerate(rows)
+            ],
+        )
+    wanted = Counter(tuple(row.get(name) for name in columns) for row in rows)
+    with warehouse.connect() as connection:
+        kind = groups.Kind("no_match", "product")
+        found = list(groups.groups_of(connection, "sales", kind, columns, None))
+        assert groups.count_of(connection, "sales", kind, columns) == (len(rows), len(wanted))
+        examples = groups.examples_of(connection, "sales", kind, columns, found)
+    assert Counter({of.key: of.tuples for of in found}) == wanted
+    assert [of.tuples for of in found] == sorted(wanted.values(), reverse=True)
+    assert set(examples) == set(wanted)
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet", "jsonl"])
+def test_what_is_mended_in_the_file_becomes_facts(spark, tmp_path, ending):
+    """Wrong keys, and texts that could not be parsed; every type comes back as it was."""
+    load = CsvLoad(tmp_path)
+    right = [sale(i) for i in range(60) if i % 31 != 30 and i % 29 != 28]
+    wrong = [line.replace(",p", ",q") if n % 3 else line for n, line in enumerate(right)]
+    wrong[0] = right[0].replace(",0.00,", ",nought,")
+    load.add("a.csv", *wrong)
+    load.run(spark)
+    out = tmp_path / f"unmatched.{ending}"
+    count = export_unmatched("sales", load.places, out)
+    assert count == sum(one != other for one, other in zip(right, wrong, strict=True))
+    if ending == "parquet":
+        table = pq.read_table(out)
+        names = ("sku", "text")
+        mended = [mend(table[name].to_pylist()) for name in names]
+        for name, values in zip(names, mended, strict=True):
+            place = table.schema.get_field_index(name)
+            table = table.set_column(place, name, pa.array(values, pa.string()))
+        pq.write_table(table, out)
+    else:
+        (text,) = mend([out.read_text()])
+        out.write_text(text)
+    assert steps.replay("sales", load.places, out).startswith(f"sales: {count} unmatched tuples")
+    assert not list_unmatched("sales", load.places) and "checks hold" in load.verify()
+    facts = loaded(load)[0]
+    (tmp_path / "right").mkdir()
+    other = CsvLoad(tmp_path / "right")
+    other.add("a.csv", *right)
+    other.run(spark)
+    assert facts == loaded(other)[0] and len(facts) == len(right)
+
+
+def mend(texts: list[str | None]) -> list[str | None]:
+    return [t and re.sub(r"\bq([0-9]+)", r"p\1", t).replace("nought", "0.00") for t in texts]
 
 
 # ---- the nearest keys

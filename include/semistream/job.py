@@ -253,6 +253,18 @@ class Role(Settings):
         description="Share of the tuples that may have no row of the dimension, or no key; the "
         "proof of completeness fails when more have none",
     )
+    late: Literal["reject", "resolve"] = Field(
+        "reject",
+        description="What becomes of a tuple without a row of the dimension when a later version "
+        "of it has one. reject: it stays in unmatched; resolve: it is joined again, and "
+        "becomes a fact",
+    )
+    max_open_hours: float | None = Field(
+        None,
+        gt=0,
+        description="Hours that a tuple may be in unmatched without a row of the dimension; the "
+        "proof of completeness fails when one is there for longer; default: any time",
+    )
 
     @property
     def surrogate_key(self) -> str:
@@ -269,8 +281,9 @@ class Job(Settings):
     """A load of one stream: the stream, the dimensions that it is joined with, and the table for
     the result.
 
-    A job with one role may give ``master`` (the dimension), ``on``, ``columns`` and
-    ``max_unmatched`` in the place of ``dimensions``; the role then has the dimension's name.
+    A job with one role may give ``master`` (the dimension), ``on``, ``columns``,
+    ``max_unmatched``, ``late`` and ``max_open_hours`` in the place of ``dimensions``; the role then
+    has the dimension's name.
     """
 
     shipped: ClassVar[tuple[str, ...]] = ("tpch", "nycflights13", "tpcds")
@@ -378,7 +391,7 @@ def added_columns(
 
 
 # the settings of a job's only role, at the job's top
-SHORT_FORM = ("master", "on", "columns", "max_unmatched")
+SHORT_FORM = ("master", "on", "columns", "max_unmatched", "late", "max_open_hours")
 
 
 def with_roles(values: dict[str, Any]) -> dict[str, Any]:

@@ -9,11 +9,11 @@ from contextlib import ExitStack, closing
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from semistream.ahead import ahead
-from semistream.cost_models import Costs
 from semistream.errors import NotEnoughMemory
 from semistream.files.inputs import StarInputs, open_star
 from semistream.files.join_summary import Summary, judge, total
@@ -30,6 +30,9 @@ from semistream.progress import Progress, silent
 from semistream.resident import ResidentPeak
 from semistream.sizing import choose, known_costs, open_join
 from semistream.sizing.star import RoleShare, StarRole, StarSizes, size_star, widened
+
+if TYPE_CHECKING:
+    from semistream.cost_models import Costs
 
 SMALL = 4_000_000  # bytes of an R that is read in some milliseconds
 

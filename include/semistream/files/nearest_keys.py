@@ -57,14 +57,14 @@ def nearest_keys(keys: pa.RecordBatch, relation: SnapshotRelation) -> NearestKey
     width = max(int(relation.tuple_bytes), 1)
     with closing(relation.with_partition(min(READ_ROWS, max(READ_BYTES // width, 1)))) as r:
         for partition in range(0, r.partition_count, -(-r.tuple_count // ROWS) or 1):
-            if time.monotonic() - began > SECONDS:
-                break
             read = r.read(partition, r.keys.master)
             columns = r.keys.canonical(read.column(name) for name in r.keys.master)
             there = _texts(columns)
             for n, text in enumerate(points):
                 near[n] = _nearest(text, wanted, n, there, columns, near[n])
             rows += read.num_rows
+            if time.monotonic() - began > SECONDS:
+                break
     return NearestKeys([[key for *_, key in each] for each in near], rows, relation.tuple_count)
 
 

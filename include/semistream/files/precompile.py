@@ -45,9 +45,39 @@ def precompile(names: Sequence[str]) -> None:
             if "filter_bits" in REGISTRY[name].parameters.model_fields:
                 _join(directory, given | {"parameters": {"filter_bits": 8}})
         _join(directory, cases[0])  # with the algorithm that the cost models choose
+        _join_star(directory, cases)
         _join(directory, _declared_formats(directory))
         for case in cases:
             _join_both(directory, case)
+
+
+def _join_star(directory: Path, cases: Sequence[dict[str, Any]]) -> None:
+    """Join a stream with two dimensions, one of which has several rows of a key; held whole, and
+    not."""
+    integers, texts = cases[1], cases[3]
+    stream = _write(
+        directory / "star.parquet",
+        {"k": [_key(i) for i in range(STREAM)], "t": [f"key {_key(i)}" for i in range(STREAM)]},
+    )
+    for memory in ("64MB", "400KB"):
+        join_files(
+            JoinFiles.load(
+                {
+                    "stream": stream,
+                    "out": directory / "out.parquet",
+                    "memory": memory,
+                    "dimensions": {
+                        "one": {"path": str(integers["master"]), "on": "k", "columns": "price"},
+                        "many": {
+                            "path": str(texts["master"]),
+                            "on": {"t": "k"},
+                            "columns": "name",
+                            "many": True,
+                        },
+                    },
+                }
+            )
+        )
 
 
 def _join_both(directory: Path, case: dict[str, Any]) -> None:

@@ -122,9 +122,9 @@ class Star:
     # What a SemiStreamJoin does, through all joins
 
     def begin(self, at: float) -> None:
-        """Note that a micro-batch began, on time.perf_counter."""
-        for each in self.joins:
-            each.join.begin(at)
+        """Note that a micro-batch began, on time.perf_counter. A tuple waits in the first join
+        since then, and in each other one since it came there."""
+        self.joins[0].join.begin(at)
 
     def process(self, tuples: pa.RecordBatch) -> Iterator[StarOutput]:
         """Join stream tuples. Yield the finished ones in batches of bounded size. The caller must

@@ -56,11 +56,20 @@ def column_bytes(spec: JoinSpec, columns: Collection[str]) -> float:
     R's are among them, else with as much each as R's texts have in the mean."""
     schema = spec.master.schema
     texts = [f.name for f in schema if is_variable(stored_type(f.name, f.type))]
-    # v_R on disk, without key codes, numbers and the offsets of strings
-    length = max(spec.master.tuple_bytes - 8 - sum(map(_width, schema.types)), 0.0)
+    # v_R on disk, without key codes, numbers, the offsets of strings, and the heads of pages
+    fixed = 8 + sum(map(_width, schema.types)) + _head_bytes(spec.master)
+    length = max(spec.master.tuple_bytes - fixed, 0.0)
     return sum(
         _width(schema.field(c).type) + (length / len(texts) if c in texts else 0.0) for c in columns
     )
+
+
+def _head_bytes(master: MasterRelation) -> float:
+    """Return the bytes of pages' heads on disk, for each tuple."""
+    if not isinstance(master, SnapshotRelation) or not master.tuple_count:
+        return 0.0
+    head = pa.RecordBatch.from_pylist([], master.schema).serialize().size
+    return master.with_partition(1).partition_count * head / master.tuple_count
 
 
 def _fixed_bytes(spec: JoinSpec) -> float:

@@ -16,6 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
 from semistream.errors import SemistreamError
@@ -25,6 +26,7 @@ from semistream.pipeline import drivers, summary
 from semistream.streaming.status import read_status, stop_requested
 from semistream.warehouse import connect, create_all
 from semistream.warehouse.dialects import system_of
+from semistream.warehouse.lateness import Lateness, lateness
 from semistream.warehouse.proof import Proof, read_proof
 from semistream.warehouse.totals import Totals, read_totals
 
@@ -42,6 +44,7 @@ class Reading:
     at: float = 0.0
     totals: Mapping[str, Totals] = field(default_factory=dict)
     proofs: Mapping[str, Proof | None] = field(default_factory=dict)
+    late: Mapping[str, Lateness | None] = field(default_factory=dict)
     quality: tuple[dict[str, Any], ...] = ()
     tuning: tuple[dict[str, Any], ...] = ()
 
@@ -66,7 +69,7 @@ class Overview:
             "error": error,
             "read": bool(read.at),
             "age": round(time.monotonic() - read.at),
-            "ledger": summary.ledger(read.totals.values(), read.proofs),
+            "ledger": summary.ledger(read.totals.values(), read.proofs, read.late),
             "quality": read.quality,
             "tuning": read.tuning,
         }
@@ -111,14 +114,29 @@ class Overview:
             self._ready = ""  # set again below if reading succeeds
             with engine.connect() as connection:
                 totals = read_totals(connection, known=before.totals if before.url == url else None)
+                late = _lateness(connection, totals, before)
                 proofs = {app: read_proof(connection, app) for app in totals}
                 quality = summary.quality(connection, places)
                 tuning = summary.sweeps(connection, places)
             self._ready = url
         finally:
             engine.dispose()
-        self._read = Reading(url, time.monotonic(), totals, proofs, tuple(quality), tuple(tuning))
+        self._read = Reading(
+            url, time.monotonic(), totals, proofs, late, tuple(quality), tuple(tuning)
+        )
         return self._read
+
+
+def _lateness(
+    connection: Connection, totals: Mapping[str, Totals], before: Reading
+) -> dict[str, Lateness | None]:
+    """Return how late the master data of each app came. It is read anew only after a commit."""
+    return {
+        app: before.late[app]
+        if before.totals.get(app) == of and app in before.late
+        else lateness(connection, app)
+        for app, of in totals.items()
+    }
 
 
 def _app(checkpoint: Path) -> dict[str, Any]:

@@ -13,17 +13,19 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import func, select
 
-from semistream.durable import write_json
+from semistream.durable import read_checked, write_json
 from semistream.errors import ConfigError, SemistreamError
+from semistream.job import StreamStreamJob, job_of
 from semistream.master.published import pin, read_manifest, snapshot_root, snapshot_roots
 from semistream.paths import Paths
 from semistream.pipeline.settings import JoinSizeSettings
 from semistream.settings import Publishing, Settings
+from semistream.streaming.position import PROGRESS, RESTORE
 from semistream.streaming.settings import LoadSettings, StreamStreamSettings
 from semistream.streaming.status import StatusFile, checkpoint_lock
 from semistream.tuning.settings import TuneSettings
 from semistream.warehouse import open_warehouse, removal
-from semistream.warehouse.ledger import app_number
+from semistream.warehouse.ledger import Ledger, app_number
 from semistream.warehouse.load_ids import app_loads
 from semistream.warehouse.schema import load_commits
 from semistream.warehouse.schema import propagated as warehouse_propagated
@@ -259,6 +261,59 @@ def verify(
         "report": str(result.report or ""),
         "text": result.describe(),
     }
+
+
+def replay(
+    app: str,
+    places: Paths,
+    file: Path | None = None,
+    *,
+    job: str = "",
+    checkpoint: Path | None = None,
+) -> str:
+    """Join open tuples of an app's ``unmatched`` again, with the dimensions' current versions, and
+    return what became of them, as text.
+
+    file: the tuples, which may have been mended; default: all open ones, as they are; job: the
+    job's file, after something was changed in it that reads them; default: the ledger's record.
+    Raises ConfigError while the app runs.
+    """
+    from semistream import workloads
+    from semistream.streaming.app import App
+
+    checkpoint = (checkpoint or places.checkpoints / app).absolute()
+    with open_warehouse(places.warehouse_url) as engine:
+        ledger = Ledger(engine, app)
+        newest, sink = ledger.newest_job(), ledger.newest_sink()
+    progress = read_checked(checkpoint / PROGRESS, RESTORE)
+    if newest is None or sink is None or progress is None:
+        raise ConfigError(
+            "app",
+            f"must have loaded into this warehouse, on {checkpoint}",
+            app,
+            "Run the load first, or name its --checkpoint.",
+        )
+    loaded = workloads.load_any_job(job, places) if job else job_of(json.loads(newest[1]))
+    joins = progress["plan"].get("joins", [progress["plan"]])
+    values = {
+        "job": job or app,
+        "app": app,
+        "checkpoint": checkpoint,
+        "sink": sink,
+        "partitions": joins[0]["partitions"],
+        "memory": sum(join["memory"] for join in joins) * joins[0]["partitions"],
+        "join_type": joins[0].get("join_type", "inner"),
+    }
+    if isinstance(loaded, StreamStreamJob):
+        raise ConfigError(
+            "app",
+            "must join one stream with dimensions: tuples of two streams are not replayed",
+            app,
+            "Mend the source, semistream reset APP, and load it anew.",
+        )
+    with checkpoint_lock(checkpoint):
+        status = StatusFile(checkpoint, app)
+        return str(App(LoadSettings.load(values), loaded, places, status).replay(file))
 
 
 def loaded_apps(places: Paths) -> list[str]:

@@ -18,6 +18,7 @@ from semistream.paths import Paths
 from semistream.pipeline.steps import run_summary
 from semistream.streaming.summary import end_to_end
 from semistream.warehouse import open_warehouse
+from semistream.warehouse.lateness import Lateness, lateness
 from semistream.warehouse.ledger import app_number
 from semistream.warehouse.load_ids import app_loads
 from semistream.warehouse.proof import Proof, as_run, read_proof
@@ -34,12 +35,17 @@ SWEEPS = 5  # the number of tuning sweeps that are shown, the latest ones
 
 
 def ledger(
-    totals: Iterable[Totals], proofs: Mapping[str, Proof | None] | None = None
+    totals: Iterable[Totals],
+    proofs: Mapping[str, Proof | None] | None = None,
+    late: Mapping[str, Lateness | None] | None = None,
 ) -> list[dict[str, Any]]:
-    """Return one entry per app: the totals of all that it has committed, and what is proven."""
+    """Return one entry per app: the totals of all that it has committed, what is proven, and how
+    late master data came."""
     return [
         {
             **asdict(t),
+            "open": t.open,
+            "late": str((late or {}).get(t.app) or ""),
             "complete": str(proof or ""),
             "proven": proof is not None and proof.complete,
             "committed_at": minute(t.committed_at),
@@ -130,7 +136,7 @@ def final_summary(app: str, places: Paths) -> dict[str, Any]:
         first, last = app_loads(app_number(connection, app) or 0)
         reasons = (
             select(u.reason, func.count())
-            .where(u.load_id.between(first, last))
+            .where(u.load_id.between(first, last), u.resolved_by.is_(None))
             .group_by(u.reason)
             .order_by(func.count().desc())
         )
@@ -144,6 +150,13 @@ def final_summary(app: str, places: Paths) -> dict[str, Any]:
             role: {"unmatched": int(count), "missed": int(missed)}
             for role, count, missed in connection.execute(inputs)
         }
+        marked = (
+            select(u.role, func.count())
+            .where(u.load_id.between(first, last), u.resolved_by.is_not(None))
+            .group_by(u.role)
+        )
+        for role, count in connection.execute(marked):  # without a role: it met none
+            by_input[role or next(iter(by_input))]["unmatched"] -= count
         by_reason: dict[str, int] = dict(connection.execute(reasons).all())
         total = ledger(read_totals(connection, app).values())
         dimensions = select(load_inputs.c.dimension).where(
@@ -157,6 +170,7 @@ def final_summary(app: str, places: Paths) -> dict[str, Any]:
             )
             or 0
         )
+        late = lateness(connection, app)
         latest, proof = quality(connection, places, app, limit=1), read_proof(connection, app)
     return {
         "app": app,
@@ -164,6 +178,7 @@ def final_summary(app: str, places: Paths) -> dict[str, Any]:
         "reasons": by_reason,
         "inputs": by_input if len(by_input) > 1 else {},
         "rejected_master": rejected,
+        "late": str(late or ""),
         "run": run_summary(places.checkpoints / app),
         "complete": str(proof or "NO: nothing was committed"),
         "report": latest[0]["path"] if latest else "",
@@ -186,10 +201,14 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
         ("rows read", "rows_read"),
         ("matched", "matched"),
         ("unmatched", "unmatched"),
+        ("resolved, late", "resolved"),
         ("waiting", "waiting"),
         ("output rows", "output_rows"),
     ):
-        table.add_row(label, f"{run[key]:,}", f"{total.get(key) or 0:,}")
+        # in all, those are unmatched that no later load has resolved
+        now, in_all = run.get(key, 0), total.get("open" if key == "unmatched" else key) or 0
+        if now or in_all or key != "resolved":
+            table.add_row(label, f"{now:,}", f"{in_all:,}")
         of_run = run.get("inputs", {})
         if key == "matched":
             for name, of in summary["inputs"].items():
@@ -229,7 +248,8 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
     said, _, why = summary["complete"].partition(": ")
     table.add_row("complete", "", said)
     warnings = "".join(f"Warning: {sentence}\n" for sentence in run.get("warnings", ()))
-    table.caption = f"{warnings}Complete: {why}\nReport: {summary['report']}"
+    late = f"Late: {summary['late']}\n" if summary.get("late") else ""
+    table.caption = f"{warnings}{late}Complete: {why}\nReport: {summary['report']}"
     table.caption_justify = "left"
     return table
 

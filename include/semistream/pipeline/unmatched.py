@@ -3,7 +3,6 @@ keys may have meant, and all of them as a file that can be mended."""
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections import Counter
@@ -21,11 +20,12 @@ from semistream.errors import ConfigError, SemistreamError
 from semistream.files.convert import cast_cells
 from semistream.files.nearest_keys import nearest_keys
 from semistream.files.sink import OutputFile, check_output
-from semistream.job import SIDES, AnyJob, Job, StreamStreamJob, job_of
+from semistream.job import SIDES, AnyJob, Job, StreamStreamJob
 from semistream.job import Role as JobRole
 from semistream.master.published import current_version, snapshot_root
 from semistream.master.snapshot import SnapshotRelation
 from semistream.paths import Paths
+from semistream.pipeline.loaded import loaded_job
 from semistream.progress import Progress, silent
 from semistream.quality.tuple_places import Places, TuplePlaces
 from semistream.reasons import QUARANTINED, Reason
@@ -34,9 +34,8 @@ from semistream.streaming.stream_schemas import former_schema
 from semistream.streaming.unmatched_keys import find_near_misses
 from semistream.warehouse import open_warehouse
 from semistream.warehouse.bulk import fetch
-from semistream.warehouse.ledger import Ledger
 from semistream.warehouse.load_ids import app_loads
-from semistream.warehouse.schema import load_apps, load_commits, unmatched
+from semistream.warehouse.schema import load_apps, unmatched
 from semistream.warehouse.unmatched_groups import (
     Group,
     Kind,
@@ -53,6 +52,7 @@ EXAMPLE_BYTES = 256_000_000  # of files that are searched for the examples of a 
 COMPARED = 100  # keys whose nearest ones are looked for
 MEANINGS = 10_000  # different reasons of unparsable tuples that are told apart
 PLACED = 500_000  # tuples whose places are looked for at a time
+SHOWN = 100  # characters of a tuple without an id and a place
 WRITTEN = 10_000  # tuples converted at a time
 PLACED_KEYS = pa.schema(
     [("load_id", pa.int64()), ("load_row", pa.int32()), ("stream_id", pa.string())]
@@ -72,6 +72,15 @@ class Example:
     file: str | None = None
     line: int | None = None
 
+    def __str__(self) -> str:
+        """Return its id and its place, or what is in it where neither is known."""
+        line = "" if self.line is None else f", line {self.line:,}"
+        known = (
+            "" if self.id is None else f"id {self.id}",
+            "" if self.file is None else f"{self.file}{line}",
+        )
+        return " in ".join(filter(None, known)) or str(self.values)[:SHOWN]
+
 
 @dataclass(frozen=True)
 class Key:
@@ -82,6 +91,16 @@ class Key:
     tuples: int
     example: Example | None = None
     nearest: tuple[dict[str, Any], ...] = ()
+
+    def __str__(self) -> str:
+        return _text(self.key)
+
+    @property
+    def near(self) -> str:
+        """The nearest keys as a text for people."""
+        if self.nearest and self.nearest[0] == self.key:
+            return "is there now"
+        return ", ".join(map(_text, self.nearest))
 
 
 @dataclass(frozen=True)
@@ -95,6 +114,15 @@ class Listed:
     keys: int
     top: tuple[Key, ...]
     remarks: tuple[str, ...] = ()
+
+    @property
+    def title(self) -> str:
+        what = f"{self.reason} in {self.role}" if self.role else self.reason
+        tuples = f"{self.tuples:,} {'tuple' if self.tuples == 1 else 'tuples'}"
+        if self.reason == Reason.UNPARSABLE:
+            reasons = f"{self.keys:,} {'reason' if self.keys == 1 else 'reasons'}"
+            return f"{what}: {tuples}, for {reasons}"
+        return f"{what}: {tuples}" + (f" of {self.keys:,} keys" if self.keys > 1 else "")
 
 
 class _Loaded(NamedTuple):
@@ -147,7 +175,8 @@ def export_unmatched(
                 file.write(batch)
                 tell("unmatched tuples", file.rows, None)
             file.finish()
-            file.publish()
+            if file.rows:
+                file.publish()
             return file.rows
 
 
@@ -155,22 +184,10 @@ def export_unmatched(
 
 
 def _loaded(engine: Engine, app: str, places: Paths) -> _Loaded:
-    newest = Ledger(engine, app).newest_job()
+    job, a = loaded_job(engine, app), load_apps.c
     with engine.connect() as connection:
-        if newest is None:
-            c = load_commits.c
-            known = list(connection.scalars(select(c.app).distinct().order_by(c.app)))
-            near = difflib.get_close_matches(app, known, 1, 0.5)
-            raise ConfigError(
-                "app",
-                "must have loaded into this warehouse",
-                app,
-                (f"Did you mean {near[0]}? " if near else "")
-                + f"Those that have: {', '.join(known) or 'none; load something first'}.",
-            )
-        noted = connection.scalar(select(load_apps.c.checkpoint).where(load_apps.c.app == app))
-    checkpoint = Path(noted) if noted else places.checkpoints / app
-    return _Loaded(app, job_of(json.loads(newest[1])), checkpoint)
+        noted = connection.scalar(select(a.checkpoint).where(a.app == app))
+    return _Loaded(app, job, Path(noted) if noted else places.checkpoints / app)
 
 
 def _kinds(engine: Engine, loaded: _Loaded, reason: str, role: str) -> list[Kind]:
@@ -501,6 +518,20 @@ def typed_column(name: str, values: Sequence[Any], kind: pa.DataType) -> pa.Arra
             f"{kind}, as the stream has it now"
         )
     return cells
+
+
+def _text(key: dict[str, Any]) -> str:
+    """Return a key as people read it: its only value, or the values of its columns."""
+    if len(key) == 1:
+        (value,) = key.values()
+        return "(none)" if value is None else _shown(value)
+    return ", ".join(f"{name}={_shown(value)}" for name, value in key.items()) or "(any)"
+
+
+def _shown(value: Any) -> str:
+    """Return a value as it is, in quotes where blanks would not be seen."""
+    text = str(value)
+    return repr(text) if text != text.strip() or not text else text
 
 
 def as_dicts(listed: Sequence[Listed]) -> list[dict[str, Any]]:

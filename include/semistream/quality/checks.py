@@ -42,6 +42,7 @@ from semistream.warehouse.schema import (
 )
 
 ROWS_SHOWN = 50
+PARTS = {"batch": batch_of, "drain": drain_of, "partition": partition_of}  # of a load_id
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,8 @@ REMEDIES = {
             "drained",
             "total_arithmetic",
             "input_arithmetic",
+            "resolved_rows",
+            "resolved_once",
         ),
         LEDGER,
     ),
@@ -109,8 +112,9 @@ REMEDIES = {
     "source_files": "A file that is in no batch: give it a new name, or touch it, and load. One "
     "that was written since: put back what was loaded, and what is new under "
     "another name. Or {again}",
-    "unparsable": "The column why of unmatched's tuples tells what is wrong with each: mend the "
-    "source or the job's columns, and {again} Where so many are right, raise "
+    "unparsable": "The column why of unmatched's tuples tells what is wrong with each: mend them, "
+    "and `semistream replay {app} FILE`; or mend the job's columns, and `semistream replay {app} "
+    "--job FILE`; or mend the source, and {again} Where so many are right, raise "
     "stream.max_unparsable in the job, and `semistream verify {app} --job FILE`.",
 }
 
@@ -161,13 +165,15 @@ def ledger_checks(scope: Scope) -> Iterator[Check]:
     )
     yield Check(
         "batch_arithmetic",
-        "In every batch: waiting before + read = matched + unmatched + waiting",
+        "In every batch: waiting before + read + resolved = matched + unmatched + waiting",
         "Each stream tuple is matched, unmatched or still waiting in the join's memory; none may "
-        "vanish and none may be counted twice. The difference is what is not accounted for.",
+        "vanish and none may be counted twice. A load that joins unmatched tuples again counts "
+        "them as resolved. The difference is what is not accounted for.",
         select(
             *load_of(load_batches),
             b.waiting_before,
             b.rows_read,
+            b.resolved,
             b.matched,
             b.unmatched,
             b.waiting,
@@ -212,6 +218,7 @@ def total_arithmetic(scope: Scope) -> Check:
     total = (
         select(
             func.sum(b.rows_read).label("rows_read"),
+            func.sum(b.resolved).label("resolved"),
             func.sum(b.matched).label("matched"),
             func.sum(b.unmatched).label("unmatched"),
             func.sum(case((at_end, b.waiting), else_=0)).label("waiting"),
@@ -219,19 +226,21 @@ def total_arithmetic(scope: Scope) -> Check:
         .where(scope.until(load_batches))
         .subquery("total")
     )
-    difference = total.c.rows_read - total.c.matched - total.c.unmatched - total.c.waiting
+    t = total.c
+    difference = t.rows_read + t.resolved - t.matched - t.unmatched - t.waiting
     return Check(
         "total_arithmetic",
-        "In total: read = matched + unmatched + waiting",
+        "In total: read + resolved = matched + unmatched + waiting",
         "The same over everything that this app ever loaded, from its first batch to the "
-        "last one verified here.",
+        "last one verified here. Less those resolved, the unmatched are the open ones: each tuple "
+        "read is a fact, open in unmatched, or waiting.",
         select(total, difference.label("difference")).where(difference != 0),
     )
 
 
 def input_arithmetic(scope: Scope) -> Check:
     b, i = load_batches.c, load_inputs.c
-    names = ("waiting_before", "rows_read", "matched", "unmatched", "waiting")
+    names = ("waiting_before", "rows_read", "resolved", "matched", "unmatched", "waiting")
     own = select(
         *load_of(load_inputs), i.role, *(i[n] for n in names), unaccounted(i).label("difference")
     ).where(scope.holds(load_inputs), unaccounted(i) != 0)
@@ -260,7 +269,7 @@ def input_arithmetic(scope: Scope) -> Check:
     )
     return Check(
         "input_arithmetic",
-        "Of each input: waiting before + read = matched + unmatched + waiting",
+        "Of each input: waiting before + read + resolved = matched + unmatched + waiting",
         "Each tuple of a stream is joined, finished without a match, or still held by the join, in "
         "memory or on disk; all inputs together are what the ledger says of the load (role "
         "(all)); and a role reads what the role before it has let pass. The difference is what is "
@@ -325,17 +334,31 @@ def unparsable(scope: Scope) -> Check:
         .where(scope.holds(load_batches))
         .scalar_subquery()
     )
-    broken = select(func.coalesce(func.sum(r.tuples), 0)).where(
-        scope.holds(load_rejections), r.reason == Reason.UNPARSABLE
+    broken = (
+        select(func.coalesce(func.sum(r.tuples), 0))
+        .where(scope.holds(load_rejections), r.reason == Reason.UNPARSABLE)
+        .scalar_subquery()
     )
-    counted = select(
-        broken.scalar_subquery().label("unparsable"), read.label("rows_read")
-    ).subquery("counted")
+    mended = (
+        select(func.count())
+        .select_from(unmatched)
+        .where(
+            scope.kept(),
+            scope.holds(unmatched),
+            unmatched.c.reason == Reason.UNPARSABLE,
+            ~scope.is_open(unmatched),
+        )
+        .scalar_subquery()
+    )
+    counted = select((broken - mended).label("unparsable"), read.label("rows_read")).subquery(
+        "counted"
+    )
     return Check(
         "unparsable",
         f"No more than {limit:.4g} of the tuples could not be parsed",
-        "A tuple that cannot be parsed has arrived, in unmatched, but its values have not. The "
-        "limit is the job's stream.max_unparsable.",
+        "A tuple that cannot be parsed has arrived, in unmatched, but its values have not. One "
+        "that was mended and joined again does not count. The limit is the job's "
+        "stream.max_unparsable.",
         select(counted).where(counted.c.unparsable > limit * counted.c.rows_read),
     )
 
@@ -443,10 +466,9 @@ def _both_ways(
 
 def load_of(table: FromClause) -> list[ColumnElement]:
     """Return the batch, drain and partition of a row's load_id, for people."""
-    parts = {"batch": batch_of, "drain": drain_of, "partition": partition_of}
     return [
         table.c[name] if name in table.c else part(table.c.load_id).label(name)
-        for name, part in parts.items()
+        for name, part in PARTS.items()
     ]
 
 

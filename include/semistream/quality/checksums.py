@@ -19,7 +19,14 @@ from semistream.warehouse.schema import unmatched
 from semistream.warehouse.tables import ROW_KEY, arrow_schema
 
 Sums = dict[int, int]  # by load_id, not yet modulo 2**64
-KEPT = ("reason", "side", "role", "stream_id", "tuple")  # columns of unmatched that a task writes
+KEPT = (
+    "reason",
+    "side",
+    "role",
+    "stream_id",
+    "tuple",
+    "key_code",
+)  # columns of unmatched that a task writes
 
 
 def stage_checksums(staging: Staging, scope: Scope, facts: Sums | None) -> sa.Table:

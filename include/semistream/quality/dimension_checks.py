@@ -26,13 +26,14 @@ from semistream.files.near_misses import is_suspicious
 from semistream.quality.checks import Check, listed, load_of
 from semistream.quality.join_size import stage_join_sizes
 from semistream.quality.older_versions import stage_older
+from semistream.quality.resolved import open_age
 from semistream.quality.scope import Role, Scope
 from semistream.quality.staging import Older, Sample, Staging, drawn_facts, stage_sample
 from semistream.reasons import Reason
 from semistream.streaming.unmatched_keys import find_near_misses
 from semistream.warehouse.load_ids import last_load
 from semistream.warehouse.match_history import MISSING, newest_rise
-from semistream.warehouse.schema import load_inputs, load_rejections
+from semistream.warehouse.schema import load_inputs, load_rejections, unmatched
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +44,8 @@ def dimension_checks(
     """Yield the checks of a role that are possible. size: how many facts, and how many unmatched
     tuples, are joined again; seed: by which they are drawn."""
     yield unmatched_share(scope, role, look_into_misses(staging, scope, role))
+    if role.max_open_hours is not None:
+        yield open_age(scope, role, role.max_open_hours)
     # a load's sketch is of the keys of its only role
     sizes = stage_join_sizes(staging, scope, role) if role.alone else None
     older = stage_older(staging, scope, role)
@@ -277,10 +280,22 @@ def _counts(scope: Scope, role: Role) -> sa.Subquery:
     missed = select(func.coalesce(func.sum(i.missed), 0)).where(
         i.load_id.between(*loads), i.role == role.name
     )
-    return select(
-        read.scalar_subquery().label("rows_read"),
-        (missing.scalar_subquery() + missed.scalar_subquery()).label("unmatched"),
-    ).subquery("counts")
+    u = unmatched.c
+    resolved = (
+        select(func.count())
+        .select_from(unmatched)
+        .where(
+            u.load_id.between(*loads),
+            scope.kept(),
+            role.keeps(unmatched),
+            ~scope.is_open(unmatched),
+        )
+        .scalar_subquery()
+    )
+    lacking = missing.scalar_subquery() + missed.scalar_subquery() - resolved
+    return select(read.scalar_subquery().label("rows_read"), lacking.label("unmatched")).subquery(
+        "counts"
+    )
 
 
 def unmatched_share(scope: Scope, role: Role, why: str) -> Check:
@@ -293,7 +308,7 @@ def unmatched_share(scope: Scope, role: Role, why: str) -> Check:
         "in a left join of several roles it is a fact without its columns. "
         "Where most are, the master data are seldom those that are meant, or the keys are written "
         "otherwise. The limit is max_unmatched of the job's role. Counted is what was read since "
-        "the last time that no tuple waited.",
+        "the last time that no tuple waited, without those that a later load has resolved.",
         select(counts).where(counts.c.unmatched > role.max_unmatched * counts.c.rows_read),
         f"{why} Where the master data are not those that are meant, provision them, "
         f"`semistream reset {scope.app}`, and load again. Where so many tuples rightly have none, "

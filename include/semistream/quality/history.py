@@ -17,11 +17,11 @@ import sqlalchemy as sa
 from sqlalchemy import BigInteger, Column, and_, func, or_, select
 
 from semistream.errors import StateError
-from semistream.positions import START, Position
+from semistream.positions import START, Position, named
 from semistream.quality.checks import Check
 from semistream.quality.scope import Scope
 from semistream.quality.staging import Staging
-from semistream.streaming.position import done_by_spark, follows, position, prepared
+from semistream.streaming.position import check_no_reset, done_by_spark, follows, position, prepared
 from semistream.streaming.sinks.base import StoredRows
 from semistream.warehouse.ledger import Ledger
 from semistream.warehouse.load_ids import app_loads, last_load
@@ -130,12 +130,13 @@ def lost_batches(engine: sa.Engine, app: str, default: Path) -> Ahead:
             else "",
         )
     try:
+        check_no_reset(checkpoint)
         done, at, soon = done_by_spark(checkpoint), position(checkpoint), prepared(checkpoint)
     except StateError as e:
         return Ahead([(str(checkpoint), str(e))])
     ledger = Ledger(engine, app)
     last = ledger.last()
-    ends = f"and the ledger ends with {_named(last)}" if last else "and the ledger has no batch"
+    ends = f"and the ledger ends with {named(last)}" if last else "and the ledger has no batch"
     if soon is not None:
         last = max(last or soon, soon)
     findings = []
@@ -143,7 +144,7 @@ def lost_batches(engine: sa.Engine, app: str, default: Path) -> Ahead:
         findings.append((str(checkpoint / "query"), f"Spark takes batch {done} for done, {ends}"))
     if at is not None and not follows(at, last) and at > (last or START):
         findings.append(
-            (str(checkpoint / "progress.json"), f"the load works on {_named(at)}, {ends}")
+            (str(checkpoint / "progress.json"), f"the load works on {named(at)}, {ends}")
         )
     return Ahead(findings + _lost_states(ledger, checkpoint, last))
 
@@ -154,16 +155,12 @@ def _lost_states(ledger: Ledger, checkpoint: Path, last: Position | None) -> lis
     if last is None:
         return []
     lost = [
-        (str(state), f"the tuples that wait after {_named(last)} are gone")
+        (str(state), f"the tuples that wait after {named(last)} are gone")
         for load in ledger.partitions(*last)
         for file in dict.fromkeys(i.state_file for i in load.inputs if i.waiting)
         if file and not (state := checkpoint / "state" / file).exists()
     ]
     return lost if lost and ledger.last() == last else []
-
-
-def _named(at: Position) -> str:
-    return f"{'the drain behind ' if at[1] else ''}batch {at[0]}"
 
 
 # ---- the rows

@@ -14,6 +14,7 @@ from semistream.quality.scope import Role, Scope
 from semistream.quality.staging import Staging
 from semistream.sketches import SampledSketch, SkimmedSketch
 from semistream.sketches.sampled import add_load, join_size
+from semistream.warehouse.load_ids import resolving
 from semistream.warehouse.schema import NAME
 
 FAILURE = 1e-6  # probability that a bound does not hold
@@ -122,5 +123,5 @@ def _loaded(staging: Staging, scope: Scope, role: Role, version: str) -> int:
 def _since(scope: Scope, table: sa.FromClause) -> sa.ColumnElement[bool]:
     """Return the condition for loads after the last moment, before the first verified batch, at
     which no tuple waited. Every tuple read since then is in the output of these loads, or waits at
-    the end."""
-    return sa.and_(scope.until(table), table.c.load_id > scope.settled)
+    the end. Loads that join tuples again have no sketch of their keys."""
+    return sa.and_(scope.until(table), table.c.load_id > scope.settled, ~resolving(table.c.load_id))

@@ -21,7 +21,7 @@ from semistream.quality.stream_checks import Recounted, missing
 from semistream.streaming.sources.contract import CannotRecount
 from semistream.warehouse.bulk import fetch
 from semistream.warehouse.ids import stream_ids
-from semistream.warehouse.load_ids import batch_of
+from semistream.warehouse.load_ids import batch_of, resolving
 from semistream.warehouse.schema import NAME, unmatched
 from semistream.warehouse.tables import ROW_KEY, arrow_schema, quoted
 from semistream.warehouse.types import KeyString, big_integer
@@ -83,7 +83,11 @@ def join_again(
             source_ids = absent = None
             with staging.engine.begin() as connection:
                 connection.execute(tuples.delete())
-    _fill_gaps(staging, scope, tuples, loads, source_ids if absent is not None else None)
+    # what was joined again may be of any batch, and another tuple than its source has
+    once = [load for load in loads if not resolving(load.load_id)]
+    _fill_gaps(staging, scope, tuples, once, source_ids if absent is not None else None)
+    again = [load for load in loads if resolving(load.load_id)]
+    _fill_gaps(staging, scope, tuples, again, None)
     masters = {role.name: _masters(staging, role, tuples) for role in scope.roles}
     expected = _expected(staging, scope, tuples, masters, loads)
     return Again(tuples, masters, expected, source_ids, absent)

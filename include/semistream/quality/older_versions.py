@@ -13,6 +13,7 @@ import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy import BigInteger, Column, Integer, and_, func, or_, select
 
+from semistream.positions import KINDS
 from semistream.quality.scope import Role, Scope
 from semistream.quality.staging import Older, Staging, master_table, stage_version
 from semistream.warehouse.proof import as_run
@@ -69,8 +70,8 @@ def stage_older(staging: Staging, scope: Scope, role: Role) -> Older | None:
 
 @dataclass(frozen=True)
 class Loads:
-    """The loads under one version of the master data. positions: batch times two, plus one for a
-    drain."""
+    """The loads under one version of the master data. positions: batch times KINDS,
+    plus the kind."""
 
     version: str
     positions: tuple[int, ...]
@@ -81,7 +82,7 @@ class Loads:
 def _loads(staging: Staging, scope: Scope, role: Role) -> list[Loads]:
     of_role, found = role.loads(), dict[str, list[sa.Row]]()
     b = of_role.c
-    at = (b.batch * 2 + b.drain).label("at")
+    at = (b.batch * KINDS + b.drain).label("at")
     for row in staging.all(
         select(
             b.version,
@@ -118,7 +119,7 @@ def _seen_before(staging: Staging, scope: Scope, loads: Loads) -> bool:
         )
     )
     looked = [
-        (2 * run.first[0] + run.first[1], 2 * run.last[0] + run.last[1])
+        (KINDS * run.first[0] + run.first[1], KINDS * run.last[0] + run.last[1])
         for run in map(as_run, runs)
         if not any(f"version {loads.version} " in what for what in run.unseen)
     ]

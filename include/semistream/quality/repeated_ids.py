@@ -3,7 +3,8 @@
 Tuples of the recounted batches are counted in the source. Tuples of earlier batches, or of a source
 that cannot be read again, are counted in the warehouse: as facts, by the rows they were joined
 with, and in ``unmatched``. So the verdict is the same whether all batches are verified or only the
-newest, and whether the copies came in one load or in two.
+newest, and whether the copies came in one load or in two. A tuple that was joined again is counted
+where it was first kept, in ``unmatched``, whatever has become of it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from semistream.quality.recount import PLACES, with_stream_id
 from semistream.quality.scope import Scope, Stream
 from semistream.quality.staging import Sources, Staging, typed
 from semistream.warehouse.bulk import fetch
-from semistream.warehouse.load_ids import batch_of
+from semistream.warehouse.load_ids import batch_of, resolving
 from semistream.warehouse.schema import load_files, unmatched
 from semistream.warehouse.tables import arrow_schema, quoted
 from semistream.warehouse.types import KeyString, LongString
@@ -182,6 +183,7 @@ def _kept_before(scope: Scope, stream: Stream, recent: sa.Table) -> Subquery:
         .where(
             scope.kept(stream),
             scope.before(unmatched),
+            ~resolving(u.load_id),
             u.stream_id.in_(select(recent.c.quality_id)),
         )
         .group_by(u.stream_id)
@@ -194,7 +196,12 @@ def _copies(scope: Scope, stream: Stream, *where: ColumnElement[bool]) -> Subque
     columns are of different tuples only if they were joined with the same row."""
     f = scope.fact.c
     ids = [f[of] for of in stream.ids.values()]
-    has = [*where, *(c.is_not(None) for c in ids), *stream.has_partner(scope.fact)]
+    has = [
+        *where,
+        ~resolving(f.load_id),
+        *(c.is_not(None) for c in ids),
+        *stream.has_partner(scope.fact),
+    ]
     if stream.single:
         return select(*ids, f.load_id).where(*has).subquery("copies")
     key = [*ids, *(f[n] for n in stream.keys.values() if n not in stream.ids.values())]
@@ -246,7 +253,10 @@ def _loaded_tuples(
                 pa.array(places, pa.int64()),
             )
     kept = select(u.load_id, u.stream_id, u.tuple).where(
-        scope.kept(stream), u.stream_id.is_not(None), scope.recounted(unmatched)
+        scope.kept(stream),
+        u.stream_id.is_not(None),
+        scope.recounted(unmatched),
+        ~resolving(u.load_id),
     )
     with staging.engine.connect() as connection:
         result = connection.execution_options(yield_per=ROWS).execute(kept)

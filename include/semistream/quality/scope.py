@@ -15,7 +15,7 @@ from semistream.errors import ConfigError
 from semistream.job import SIDES, UNKNOWN, AnyJob, Job, SideSpec, StreamSpec
 from semistream.job import Role as JobRole
 from semistream.master.published import snapshot_root
-from semistream.positions import START, Position
+from semistream.positions import KINDS, START, Position
 from semistream.reasons import QUARANTINED, Reason
 from semistream.warehouse.ledger import app_number
 from semistream.warehouse.load_ids import app_loads, first_load, last_load
@@ -41,15 +41,27 @@ class Range:
         """Return the condition for rows of this app after `first` up to `last`. The table has
         load_id, or app, batch and drain."""
         if "load_id" in table.c:
-            return table.c.load_id.between(
-                last_load(self.number, first) + 1, last_load(self.number, self.last)
-            )
+            return table.c.load_id.between(*self._loads(first))
         return and_(
             table.c.app == self.app,
             table.c.batch.between(first[0], self.last[0]),
             _at(table) > _number(first),
             _at(table) <= _number(self.last),
         )
+
+    def _loads(self, first: Position) -> tuple[int, int]:
+        return last_load(self.number, first) + 1, last_load(self.number, self.last)
+
+    @property
+    def loads(self) -> tuple[int, int]:
+        """The least and the greatest load_id of the verified batches."""
+        return self._loads(self.first or START)
+
+    def is_open(self, unmatched: FromClause) -> ColumnElement[bool]:
+        """Return the condition for rows of ``unmatched`` that no load up to `last` has
+        resolved."""
+        resolved = unmatched.c.resolved_by
+        return or_(resolved.is_(None), resolved > self.loads[1])
 
     def until(self, table: FromClause) -> ColumnElement[bool]:
         """Return the condition for rows of this app up to `last`."""
@@ -140,6 +152,7 @@ class Role:
     snapshots: Path  # the directory of the master data's versions
     versions: dict[Position, str] = field(default_factory=dict)
     number: int = 0
+    max_open_hours: float | None = None
     alone: bool = True  # the job has no other role
     unknown: int | None = None  # the surrogate key of facts without a master row; None: null
 
@@ -166,6 +179,12 @@ class Role:
         """Return the condition for rows of ``unmatched`` that have no match in this role."""
         no_match = unmatched.c.reason == Reason.NO_MATCH
         return no_match if self.alone else and_(no_match, unmatched.c.role == self.name)
+
+    def keeps(self, unmatched: FromClause) -> ColumnElement[bool]:
+        """Return the condition for rows of ``unmatched`` that have no match in this role, or no
+        key."""
+        missing = unmatched.c.reason.in_((Reason.NO_MATCH, Reason.NULL_KEY))
+        return missing if self.alone else and_(missing, unmatched.c.role == self.name)
 
     @property
     def comparable(self) -> bool:
@@ -256,11 +275,11 @@ class Scope(Range):
 
 
 def _at(table: FromClause) -> ColumnElement[int]:
-    return table.c.batch * 2 + table.c.drain
+    return table.c.batch * KINDS + table.c.drain
 
 
 def _number(position: Position) -> int:
-    return position[0] * 2 + position[1]
+    return position[0] * KINDS + position[1]
 
 
 def committed(connection: sa.Connection, app: str) -> list[sa.Row]:
@@ -347,7 +366,7 @@ def range_of(
     b = load_batches.c
     drained = connection.execute(
         select(b.batch, b.drain)
-        .where(b.app == app, b.batch * 2 + b.drain <= _number(first or START))
+        .where(b.app == app, b.batch * KINDS + b.drain <= _number(first or START))
         .group_by(b.batch, b.drain)
         .having(func.sum(b.waiting) == 0)
         .order_by(b.batch.desc(), b.drain.desc())
@@ -493,6 +512,7 @@ def _role(
         snapshot_root(snapshots, role.dimension.name, role.key),
         versions,
         number,
+        role.max_open_hours,
         alone,
         unknown if left else None,
     )

@@ -17,7 +17,7 @@ from semistream.quality.scope import Scope, Stream
 from semistream.quality.staging import Sources, Staging, Unparsable
 from semistream.quality.unparsable_ids import stage_unparsable, with_lost
 from semistream.reasons import Reason
-from semistream.warehouse.load_ids import batch_of
+from semistream.warehouse.load_ids import batch_of, resolving
 from semistream.warehouse.schema import load_batches, load_commits, load_inputs, unmatched
 
 
@@ -103,7 +103,12 @@ def missing(scope: Scope, stream: Stream, source: sa.Table, unparsable: sa.Table
     tuples that could not be parsed."""
     s, f, u, n = source.c, scope.by_id, unmatched.c, unparsable.c
     loaded = and_(*(f.c[of] == s[i] for i, of in stream.ids.items()), scope.recounted(f))
-    kept = and_(scope.kept(stream), u.stream_id == s.quality_id, scope.recounted(unmatched))
+    kept = and_(
+        scope.kept(stream),
+        u.stream_id == s.quality_id,
+        scope.recounted(unmatched),
+        scope.is_open(unmatched),
+    )
     # Outer joins: for NOT EXISTS, MariaDB would copy everything that was loaded to a table on disk
     # instead of using the indexes.
     return (
@@ -161,7 +166,12 @@ def none_invented(scope: Scope, stream: Stream, source: sa.Table) -> Check:
         "not have was changed, or put there by another.",
         select(*ids, *load_of(f))
         .select_from(f.outerjoin(source, and_(*(s[i] == f.c[of] for i, of in stream.ids.items()))))
-        .where(scope.holds(f), *(c.is_not(None) for c in ids), s.quality_batch.is_(None)),
+        .where(
+            scope.holds(f),
+            ~resolving(f.c.load_id),  # which may have tuples of earlier batches, see resolved_once
+            *(c.is_not(None) for c in ids),
+            s.quality_batch.is_(None),
+        ),
     )
 
 
@@ -172,6 +182,8 @@ def unmatched_once(scope: Scope, stream: Stream, source: sa.Table) -> Check:
         u.stream_id.is_not(None),
         u.reason != Reason.UNPARSABLE,
         scope.holds(unmatched),
+        scope.is_open(unmatched),
+        ~resolving(u.load_id),
     )
     kept = (
         select(

@@ -8,23 +8,24 @@ the tuple's id.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import sqlalchemy as sa
-from sqlalchemy import func, select
+from sqlalchemy import select
 
 from semistream.data_files import DataFile
 from semistream.job import AnyJob, StreamSpec
-from semistream.positions import START, Kind, Position
+from semistream.keys import codes
+from semistream.positions import Kind
 from semistream.quality.recount import recounts, with_stream_id
 from semistream.streaming.sources.contract import CannotRecount, Recount
 from semistream.warehouse.ledger import app_number
 from semistream.warehouse.load_ids import last_load
-from semistream.warehouse.schema import load_batches, load_commits, load_files
+from semistream.warehouse.schema import load_commits, load_files
+from semistream.warehouse.taking_out import Stretch, stretches
 from semistream.warehouse.types import stored_schema
 
 LINE = "quality_line"
@@ -46,28 +47,30 @@ class Places(NamedTuple):
         return int(self.lines[tuple_]) or None
 
 
-class Stretch(NamedTuple):
-    """The batches between two moments at which nothing waited. first: the position before them, at
-    which nothing waited; last: their last one, after which nothing waits, unless the load has not
-    been drained since."""
+class _Wanted(NamedTuple):
+    """Ids that are looked for. codes: of the ids, int64[n], in order; places: int64[n], the
+    position of each among the ids."""
 
-    first: Position
-    last: Position
+    ids: pa.Array
+    codes: np.ndarray
+    places: np.ndarray
 
+    @classmethod
+    def of(cls, ids: pa.Array) -> _Wanted:
+        found, _ = codes([ids], (pa.string(),))
+        places = np.argsort(found, kind="stable")
+        return cls(ids, found[places], places)
 
-def stretches(connection: sa.Connection, app: str) -> list[Stretch]:
-    """Return the stretches of an app's loads, in order."""
-    b = load_batches.c
-    waiting = connection.execute(
-        select(b.batch, b.drain, func.sum(b.waiting))
-        .where(b.app == app)
-        .group_by(b.batch, b.drain)
-        .order_by(b.batch, b.drain)
-    ).all()
-    ends = [(batch, drain) for batch, drain, tuples in waiting if not tuples]
-    if waiting and (last := (waiting[-1][0], waiting[-1][1])) not in ends[-1:]:
-        ends.append(last)
-    return [Stretch(*of) for of in pairwise([START, *ends])]
+    def among(self, texts: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
+        """Return which of the texts are wanted ids, and the positions of these, int64[k] both."""
+        texts = texts.combine_chunks()
+        found, _ = codes([texts], (pa.string(),))
+        at = np.minimum(np.searchsorted(self.codes, found), len(self.codes) - 1)
+        there = np.flatnonzero(self.codes[at] == found)
+        which = self.places[at[there]]
+        same = pc.equal(texts.take(pa.array(there)), self.ids.take(pa.array(which)))
+        is_same = np.asarray(same).astype(bool)
+        return there[is_same], which[is_same]
 
 
 class TuplePlaces:
@@ -116,12 +119,16 @@ class TuplePlaces:
         if not spec.id or not len(wanted) or not self._are_few(files):
             return
         file_of, line_of = np.full(len(wanted), -1), np.zeros(len(wanted), np.int64)
+        ids_wanted, left = _Wanted.of(wanted), len(wanted)
         for number, file in enumerate(files, first):
-            for lines, which in self._lines(file, spec, side, wanted):
+            for lines, which in self._lines(file, spec, side, ids_wanted):
                 new, at = np.unique(which, return_index=True)
                 at, new = at[file_of[new] < 0], new[file_of[new] < 0]
                 file_of[new], line_of[new] = number, lines[at]
-            if (file_of >= 0).all():
+                left -= len(new)
+                if not left:
+                    break
+            if not left:
                 break
         which = pc.fill_null(pc.index_in(ids, value_set=wanted), -1).to_numpy()
         known = np.flatnonzero(which >= 0)
@@ -161,7 +168,7 @@ class TuplePlaces:
         return self._most_bytes is None or size <= self._most_bytes
 
     def _lines(
-        self, file: Recount, spec: StreamSpec, side: int, wanted: pa.Array
+        self, file: Recount, spec: StreamSpec, side: int, wanted: _Wanted
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield, for the tuples of a file whose ids are wanted, their lines and the positions of
         their ids in ``wanted``, int64[k] both. Nothing is found in a file that was written since it
@@ -179,13 +186,9 @@ class TuplePlaces:
                     return
                 numbered = rows.select(ids).append_column(LINE, pa.array(lines, pa.int64()))
                 these = with_stream_id(0, numbered, len(ids), kept).combine_chunks()
-                which = pc.index_in(these["quality_id"], value_set=wanted)
-                there = np.flatnonzero(np.asarray(which.is_valid()))
+                there, which = wanted.among(these["quality_id"])
                 if len(there):
-                    yield (
-                        these[LINE].to_numpy()[there],
-                        pc.fill_null(which, -1).to_numpy()[there].astype(np.int64),
-                    )
+                    yield these[LINE].to_numpy()[there], which
         except (CannotRecount, OSError):
             return
 

@@ -3,10 +3,9 @@ ids too: they distinguish an unparsable tuple from a missing one."""
 
 from __future__ import annotations
 
-import gzip
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from semistream.quality.recount import ids_of_file, with_stream_id
 from semistream.quality.scope import Scope, Stream
 from semistream.quality.staging import Sources, Staging, Unparsable
 from semistream.reasons import Reason
+from semistream.streaming.replaying import header_of
 from semistream.streaming.sources.contract import CannotRecount
 from semistream.streaming.spool import TEXT
 from semistream.warehouse.schema import unmatched
@@ -40,6 +40,7 @@ def stage_unparsable(
         u.reason == Reason.UNPARSABLE,
         u.stream_id.is_(None),
         scope.recounted(unmatched),
+        scope.is_open(unmatched),
     )
     with (
         TemporaryDirectory(prefix="semistream-") as directory,
@@ -105,7 +106,7 @@ def _unread(
         copy.write_bytes(
             b"\n".join(
                 [
-                    _header(Path(file), stream.format, options),
+                    header_of(Path(file), stream.format, options),
                     *(t.encode(encoding, "replace") for t in texts),
                     b"",
                 ]
@@ -118,11 +119,3 @@ def _unread(
             found += rows.num_rows
     whole = rows_read == len(texts) and not texts[0].count('"') % 2
     return 0 if whole else len(texts) - min(found, len(texts))
-
-
-def _header(file: Path, format_: str, options: Mapping[str, str]) -> bytes:
-    """Return the first line of a CSV file if it names the columns, else nothing."""
-    if format_ != "csv" or options.get("header", "true").lower() != "true":
-        return b""
-    with gzip.open(file) if file.suffix == ".gz" else open(file, "rb") as lines:
-        return lines.readline().rstrip(b"\r\n")

@@ -22,7 +22,7 @@ from semistream.job import SIDES, AnyJob, Job, Role, StreamStreamJob, job_of
 from semistream.joins.waits import in_seconds
 from semistream.master.published import read_manifest, snapshot_root
 from semistream.paths import Paths
-from semistream.positions import START, Position
+from semistream.positions import START, Kind, Position, resolves
 from semistream.quality import history, stored_rows
 from semistream.quality.checkpoint import CheckResult, discard, run_checkpoint
 from semistream.quality.checks import (
@@ -42,6 +42,7 @@ from semistream.quality.findings import WrongRows
 from semistream.quality.history import Ahead, lost_batches
 from semistream.quality.pair_checks import closed_table, pair_checks
 from semistream.quality.recount import recounted_columns, stage_sources
+from semistream.quality.resolved import resolved_checks
 from semistream.quality.scope import (
     UNPUBLISHED,
     Scope,
@@ -57,6 +58,7 @@ from semistream.settings import Settings
 from semistream.streaming.sinks.registry import open_sink, sink_kind
 from semistream.streaming.sinks.warehouse import Warehouse
 from semistream.warehouse.bulk import say_nulled
+from semistream.warehouse.lateness import lateness
 from semistream.warehouse.proof import read_proof
 from semistream.warehouse.records import unaccounted
 from semistream.warehouse.schema import (
@@ -72,11 +74,19 @@ S = TypeVar("S", bound=Settings)
 BATCHES_SHOWN = 100
 ROWS_TOLD = 5  # of a failed check, in a log or an error message
 JUDGED = ("max_unparsable", "unique_ids")  # settings of a stream that only the verdict uses
-JUDGED_OF_ROLE = ("max_unmatched",)  # likewise of a role
+JUDGED_OF_ROLE = ("max_unmatched", "max_open_hours")  # likewise of a role
 SAMPLE = 1000  # how many facts, and how many unmatched tuples, are joined again
 # the columns of a batch in the report
 LONGEST = "longest wait"  # that a tuple waited for its master data
-NUMBERS = ["waiting_before", "rows_read", "matched", "unmatched", "waiting", "output_rows"]
+NUMBERS = [
+    "waiting_before",
+    "rows_read",
+    "resolved",
+    "matched",
+    "unmatched",
+    "waiting",
+    "output_rows",
+]
 
 
 @dataclass(frozen=True)
@@ -337,6 +347,7 @@ def _checks(
     yield fact_rows(scope)
     yield unmatched_rows(scope)
     yield unparsable(scope)
+    yield from resolved_checks(staging, scope)
     wrong = (
         find_wrong_rows(staging, scope, recent, checksums, found[0]) if scope.roles else WrongRows()
     )
@@ -376,6 +387,10 @@ def _run(
         )
     if lost:
         staging.notes.append(f"Of the facts verified: {say_nulled(lost, engine)}.")
+    with engine.connect() as connection:
+        late = lateness(connection, scope.app)
+    if f"{late or ''}":
+        staging.notes.append(f"Of all that {scope.app} has loaded: {late}.")
     app, name = scope.app, scope.fact_name
     since = "all-batches" if scope.first is None else f"batches-after-{_position(scope.first)}"
     summary = {
@@ -407,7 +422,11 @@ def _run(
 
 
 def _position(position: Position) -> str:
-    return f"{position[0]}{'-drained' if position[1] else ''}"
+    """Return a position as a word, which may be in the name of a directory."""
+    what = "-drained" if position[1] else ""
+    if resolves(position[1]):
+        what = f"-resolved-{position[1] - Kind.RESOLVE + 1}"
+    return f"{position[0]}{what}"
 
 
 def _figures(
@@ -440,9 +459,11 @@ def _figures(
         label: sum(x[n] for x in batches)
         for label, n in (
             ("rows read", "rows_read"),
+            ("resolved", "resolved"),
             ("matched", "matched"),
             ("unmatched", "unmatched"),
         )
+        if n != "resolved" or any(x[n] for x in batches)
     }
     reasons = connection.execute(
         select(r.reason, func.sum(r.tuples))

@@ -28,6 +28,7 @@ from semistream.quality.joined_again import Again, joined, stream_columns
 from semistream.quality.scope import Role, Scope
 from semistream.quality.staging import Staging, typed
 from semistream.reasons import Reason
+from semistream.warehouse.load_ids import resolving
 from semistream.warehouse.schema import load_inputs, unmatched
 
 AT_ONCE = 500  # rows looked up at a time
@@ -51,7 +52,7 @@ def compare_unmatched(
     staging: Staging, scope: Scope, again: Again, loads: Sequence[Load], found: WrongRows
 ) -> None:
     """Find the wrong rows of those loads whose rows in unmatched have another checksum."""
-    chosen = [load for load in loads if load.kept is not None]
+    chosen = [load for load in loads if load.kept is not None and not resolving(load.load_id)]
     if not chosen:
         return
     staging.index(again.tuples, "quality_id")

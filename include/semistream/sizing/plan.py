@@ -29,6 +29,9 @@ class JoinPlan:
     partitions: int  # P
     reason: str = field(default="", kw_only=True)  # why this algorithm
     share: int = field(default=1, kw_only=True)  # M is divided among so many joins
+    number: int = field(default=0, kw_only=True)  # of the role in the job
+    # bytes of an even split of M, where the cost models have split it; else 0
+    even: int = field(default=0, kw_only=True)
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Self:
@@ -45,6 +48,11 @@ class JoinPlan:
     def version(self) -> str:
         """The dimension's version; "" for two streams."""
         return ""
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why the plan is as it is; some may be empty."""
+        return (self.reason,)
 
     @property
     def places(self) -> bool:
@@ -87,11 +95,13 @@ class JoinPlan:
         each = f"{self.algorithm}, {error.least:,} for each of {self.partitions} partitions"
         if self.share > 1:
             each += f" and {self.share} dimensions"
-        operators = self.partitions * self.share
+        # the other dimensions of a partition keep what they have
+        whole = self.share * (self.even or self.memory)
+        needed = whole - self.memory + error.least if self.even else self.share * error.least
         return NotEnoughMemory(
-            operators * error.least,
-            operators * self.memory,
-            each if operators > 1 else self.algorithm,
+            self.partitions * needed,
+            self.partitions * whole,
+            each if self.partitions * self.share > 1 else self.algorithm,
         )
 
 
@@ -103,7 +113,8 @@ class Plan(Generic[J]):
     """The settings that all partitions of a micro-batch share. A micro-batch that was begun with a
     plan is finished with it.
 
-    joins: one a role of the job, in the order of execution; or the one of two streams.
+    joins: one a role of the job, in the order of execution, before that is chosen in the order of
+    the job; or the one of two streams.
     """
 
     joins: tuple[J, ...]
@@ -139,7 +150,8 @@ class Plan(Generic[J]):
 
     @property
     def reason(self) -> str:
-        return "; ".join(filter(None, (join.reason for join in self.joins)))
+        reasons = (reason for join in self.joins for reason in join.reasons)
+        return "; ".join(filter(None, reasons))
 
     @property
     def version(self) -> str:
@@ -152,7 +164,8 @@ class Plan(Generic[J]):
 
     def asked(self) -> Plan[J]:
         """Return the plan as the user gave it, without the choices made from a sample."""
-        return Plan(tuple(join.asked() for join in self.joins))
+        asked = (join.asked() for join in self.joins)
+        return Plan(tuple(sorted(asked, key=lambda join: join.number)))
 
     def choose(
         self,

@@ -18,7 +18,7 @@ from semistream.cost_models.bound import Demand
 from semistream.errors import NotEnoughMemory
 from semistream.job import surrogate_key
 from semistream.joins import SemiStreamJoin
-from semistream.joins.registry import Algorithm, find_algorithm
+from semistream.joins.registry import HASH_JOIN, Algorithm, find_algorithm
 from semistream.joins.spec import output_names
 from semistream.joins.star import RoleJoin, RoleKind, Star
 from semistream.keys import buckets, resolve_keys
@@ -55,9 +55,9 @@ class RolePlan(JoinPlan):
     owners: tuple[int, ...] = ()
     chosen: tuple[str, ...] = ()  # the parameters that the cost models chose
     many: bool = False  # a tuple may have several rows of the dimension
-    number: int = 0  # of the role in the job, in whose order the output has the columns
     # the surrogate key that a left join gives to tuples without a row; None: null
     unknown: int | None = None
+    sizes_reason: str = ""  # why M is split so, in the first join of a star
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Self:
@@ -87,8 +87,17 @@ class RolePlan(JoinPlan):
         return surrogate_key(self.role)
 
     @property
+    def reasons(self) -> tuple[str, ...]:
+        return (self.sizes_reason, self.reason)
+
+    @property
     def places(self) -> bool:
         return not self.everywhere
+
+    @property
+    def whole(self) -> bool:
+        """Whether the cost models have chosen to hold R whole."""
+        return self.algorithm == HASH_JOIN.name and self.auto
 
     @property
     def kind(self) -> RoleKind:
@@ -160,6 +169,7 @@ class RolePlan(JoinPlan):
         are chosen anew in each run."""
         return (
             self.auto
+            or self.share > 1  # how M is split
             or bool(self.chosen or self._left_open(open_sizes))
             or (self.partitions > 1 and not self.everywhere and not self.owners)
         )
@@ -174,7 +184,15 @@ class RolePlan(JoinPlan):
     def asked(self) -> Self:
         """Return the plan as the user gave it, without the choices made from a sample."""
         given = {name: value for name, value in self.parameters.items() if name not in self.chosen}
-        asked = replace(self, owners=(), parameters=given, chosen=())
+        asked = replace(
+            self,
+            owners=(),
+            parameters=given,
+            chosen=(),
+            memory=self.even or self.memory,
+            even=0,
+            sizes_reason="",
+        )
         return replace(asked, algorithm=AUTO, parameters={}, reason="") if self.auto else asked
 
     def choose(
@@ -195,7 +213,7 @@ class RolePlan(JoinPlan):
         """
         balanced = self.balance(sample, former, history)
         plans = [balanced, replace(balanced, owners=self.owners)]
-        if self.auto:
+        if self.auto and not self.whole:
             small = replace(
                 self,
                 algorithm=SMALLEST,

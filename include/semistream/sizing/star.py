@@ -16,6 +16,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -24,10 +25,12 @@ import pyarrow as pa
 
 from semistream.cost_models import TYPICAL, Costs, Workload
 from semistream.errors import ConfigError
+from semistream.joins.registry import HASH_JOIN
 from semistream.joins.spec import JoinSpec, join_spec
 from semistream.joins.whole_master import column_bytes, whole_bytes
 from semistream.master.relation import MasterRelation
 from semistream.settings import AUTO
+from semistream.sizing.choice import SMALLEST
 from semistream.sizing.search import EVEN, tune
 from semistream.sizing.workload import describe
 
@@ -38,8 +41,8 @@ GAIN = 0.1  # a running load keeps its split unless the chain gets this much fas
 MOST_SUBSETS = 64  # choices of whole roles that are compared
 # the actual bytes of an R held whole, over the estimate; and bytes of each of its arrays' heads
 WHOLE_SLACK, HEAD = 1.02, 1024
-# the join by whose model a split is found if the algorithms are open: of those that adapt to any M
-# the one that the models most often find fastest
+# the join by whose model a split is found if the algorithms are open: the one that the models most
+# often find fastest; where it does not fit, the one that needs the least memory
 TYPICAL_JOIN = "elevatorjoin"
 SAMPLED = 20_000  # stream tuples that are looked at
 
@@ -89,12 +92,12 @@ def size_star(
     """Return the sizes of a star in `memory` bytes.
 
     sample: stream tuples; tuples: of the stream in this run, if known; algorithm: of roles that are
-    not held whole; only with ``auto`` a role may be held whole; sharers: operators of this machine,
-    each with so much memory, that share an R held whole; waiting: roles that are not to be held
-    whole; former: the shares in use, kept unless others make the chain faster by GAIN.
+    not held whole; if it is named, none is, but by the hash join; sharers: operators of this
+    machine, each with so much memory, that share an R held whole; waiting: roles that are not to be
+    held whole; former: the shares in use, kept unless others make the chain faster by GAIN.
     """
     chain = _Chain(roles, sample.slice(0, SAMPLED), memory, costs, algorithm, tuples, sharers)
-    if algorithm != AUTO:
+    if algorithm not in (AUTO, HASH_JOIN.name):
         waiting = list(chain.members)
     if not waiting and (shares := chain.all_whole()) is not None:
         together = sum(member.whole for member in chain.members.values())
@@ -104,6 +107,8 @@ def size_star(
             f"order {', '.join(share.role for share in shares)}",
         )
     even = chain.even()
+    if algorithm == HASH_JOIN.name:
+        return StarSizes(even, chain.reason(even) + ", an even split")
     splits = [even, *filter(None, map(chain.split, chain.choices(waiting)))]
     seconds = [chain.seconds(shares) for shares in splits]
     least = min(seconds)
@@ -193,12 +198,12 @@ class _Member:
 
     def _tuned(self, memory: float) -> float:
         algorithm = self.chain.algorithm
-        name = TYPICAL_JOIN if algorithm == AUTO else algorithm
-        try:
-            rate = tune(name, self.work, memory, self.chain.costs).rate
-        except ConfigError:  # it does not fit
-            return math.inf
-        return 1 / rate if rate > 0 else math.inf
+        for name in (TYPICAL_JOIN, SMALLEST) if algorithm == AUTO else (algorithm,):
+            with suppress(ConfigError):  # it does not fit
+                rate = tune(name, self.work, memory, self.chain.costs).rate
+                if rate > 0:
+                    return 1 / rate
+        return math.inf
 
     def seconds(self, memory: np.ndarray) -> np.ndarray:
         """Return the predicted seconds of a tuple in a join with so many bytes, float64[n]."""

@@ -28,12 +28,12 @@ from pyspark.sql import DataFrame, SparkSession
 from sqlalchemy.exc import SQLAlchemyError
 
 from semistream.durable import read_checked, write_checked, write_json
-from semistream.errors import SemistreamError, StateError, TooManyRows
+from semistream.errors import ConfigError, SemistreamError, StateError, TooManyRows
 from semistream.job import AnyJob, Job, StreamStreamJob
 from semistream.master.manifest import encode_schema
-from semistream.master.published import ANEW
+from semistream.master.published import ANEW, pin
 from semistream.paths import Paths
-from semistream.positions import START, Kind, Position
+from semistream.positions import KINDS, START, Kind, Position, named, next_resolve
 from semistream.sizing import known_costs
 from semistream.sizing.plan import Plan
 from semistream.sizing.role_plan import RolePlan
@@ -46,7 +46,10 @@ from semistream.streaming.planning import Planner
 from semistream.streaming.position import RESTORE
 from semistream.streaming.progress import Progress
 from semistream.streaming.query import SESSION, Query, starting_workers
+from semistream.streaming.replaying import Replayed, stage_file, stage_open
+from semistream.streaming.resolving import Again, Staging, plan_again, stage_late
 from semistream.streaming.semi_stream_planning import SemiStreamPlanner
+from semistream.streaming.session import is_local
 from semistream.streaming.settings import (
     AVAILABLE_NOW,
     AppSettings,
@@ -92,6 +95,7 @@ class App:
         self._called = time.time()  # when Spark last gave a batch; it lists the source after that
         self._before: Position | None = None  # the newest commit of former runs
         self._look_at: float = FIRST_LOOK  # finished tuples at the next look into those unmatched
+        self.spark: SparkSession | None = None  # without one, loads are joined in this process
 
     def check(self) -> None:
         """Check everything that can be checked without Spark. Raises ConfigError."""
@@ -115,6 +119,7 @@ class App:
         """Run until the source is empty (availableNow), or until a stop request, SIGTERM or SIGINT;
         then drain. Return the summary."""
         self.partitions = self.planner.partitions(spark.sparkContext.defaultParallelism)
+        self.planner.one_machine = is_local(spark.sparkContext.master)
         self.signals.take_jvm(spark.sparkContext)
         query = Query(spark, self.app, self.checkpoint, self.settings.trigger)
         self.spark = query.spark
@@ -141,6 +146,8 @@ class App:
         with self._border:
             if self.planner.ends(self.settings.trigger == AVAILABLE_NOW and not self._stopping):
                 self._drain()
+            if self.settings.trigger == AVAILABLE_NOW and not self._stopping:
+                self._take_up_versions()
             self.commits.wait_for_commit()
         return self._ended(listed)
 
@@ -154,6 +161,73 @@ class App:
                 return None
             self.planner.plan = plan
             return self._ended(listed)
+
+    def replay(self, file: Path | None) -> Replayed:
+        """Join open tuples of ``unmatched`` again in this process, with the dimensions' current
+        versions: all of them, or those of a file, as they were mended there. Raises ConfigError
+        while something is left to be finished, and for a file that cannot be taken."""
+        assert isinstance(self.planner, SemiStreamPlanner)
+        with self.commits:
+            at = self._before_replay()
+            wanted = self.planner.wanted(self.commits.progress.plan.partitions)
+            left = len(wanted.joins) == 1 and wanted.joins[0].join_type == "left"
+            with (
+                Staging(self.checkpoint, self.schemas[0]) as staging,
+                self.commits.warehouse.engine.connect() as connection,
+            ):
+                number, spec = self.commits.ledger.number(), self.planner.job.stream
+                taken = (
+                    stage_open(connection, number, spec, staging, left=left)
+                    if file is None
+                    else stage_file(connection, number, spec, file, staging, left=left)
+                )
+            loads = list[LoadRecord]()
+            if staging.rows:
+                plan = plan_again(wanted, staging.sample(SAMPLED), self.planner.costs)
+                self._prepare(*self.planner.columns(plan, self.schemas))
+                if [j.snapshot for j in plan.joins] != [
+                    j.snapshot for j in self.planner.plan.joins
+                ]:
+                    # tuples may be kept whose keys the load's own version has
+                    self.commits.looked_up = {}
+                self._join_again(at, staging, plan)
+                self.commits.wait_for_commit()
+                loads = self.commits.loads
+        self.status.update(state="stopped")
+        return Replayed.of(self.app, taken, loads)
+
+    def _before_replay(self) -> Position:
+        """Take up the checkpoint, and finish a resolving load that a crash interrupted. Return the
+        position of the next one. Raises ConfigError if the load itself has something to finish."""
+        progress, schema = self.commits.take_up(), former_schema(self.checkpoint, 0)
+        if progress is None or schema is None or self.commits.last is None:
+            raise ConfigError(
+                "app",
+                "must have loaded something, with this version of Semistream",
+                self.app,
+                "Run the load first.",
+            )
+        self.planner.plan, self.schemas = progress.plan, (schema,)
+        pending = self.commits.pending
+        assert isinstance(self.planner, SemiStreamPlanner)
+        if pending is not None and progress.again is not None:
+            self._prepare(*self.planner.columns(progress.again.plan, self.schemas))
+            self._finish(None)
+        elif pending is not None or self.commits.waiting:
+            raise ConfigError(
+                "app",
+                "must have finished what it has begun",
+                named(pending) if pending else f"{self.commits.waiting:,} tuples wait",
+                "Run the load: it goes on where it was, and ends with nothing that waits.",
+            )
+        if (at := next_resolve(self.commits.last)) is None:
+            raise ConfigError(
+                "app",
+                f"must have loaded a batch since its last {KINDS - Kind.RESOLVE} resolving loads",
+                self.app,
+                "No number is left for another one: load something new first.",
+            )
+        return at
 
     def _ended(self, listed: float) -> dict[str, Any]:
         """Record the end of a run and return its summary. listed: when the source was listed, s
@@ -301,6 +375,7 @@ class App:
             self.planner.check_open(commits.last)
             source = batch.part_of_source(self.settings.min_age, self._stop_requested)
             self._change_plan(batch)
+            self._resolve()
             self._check_output(batch)
             commits.begin(
                 Progress(batch.number, Kind.BATCH, self.planner.plan, commits.states, **source)
@@ -323,11 +398,15 @@ class App:
             )
         self._finish(batch)
 
-    def _change_plan(self, batch: MicroBatch) -> None:
+    def _change_plan(self, batch: MicroBatch | None) -> None:
         """Start using a new master version, or changed settings, after draining what waits under
-        the old plan."""
+        the old plan. batch: the one that begins, None if none does."""
         plan = self.planner.change(
-            lambda: batch.sample(SAMPLED),
+            lambda: (
+                pa.RecordBatch.from_pylist([], self.schemas[0])
+                if batch is None
+                else batch.sample(SAMPLED)
+            ),
             lambda: merged(self.commits.ledger.key_sketches(HISTORY)),
             self.partitions,
         )
@@ -343,6 +422,78 @@ class App:
             plan.partitions,
         )
         self.status.update(master_version=plan.version)
+
+    def _take_up_versions(self) -> None:
+        """Take up newer versions of dimensions, although no micro-batch begins, if their keys
+        resolve tuples."""
+        if not isinstance(self.planner, SemiStreamPlanner):
+            return
+        if self.planner.outdated and any(role.late == "resolve" for role in self.job.roles):
+            self._change_plan(None)
+        self._resolve()
+
+    def _resolve(self) -> None:
+        """Join the open tuples of ``unmatched`` again whose keys the plan's versions of dimensions
+        have brought, if these are to be resolved."""
+        if not isinstance(self.planner, SemiStreamPlanner):
+            return
+        commits, plan = self.commits, self.planner.plan
+        current = {join.role: join.snapshot for join in plan.joins}
+        due = {
+            role.name: current[role.name]
+            for role in self.job.roles
+            if role.late == "resolve" and commits.looked_up.get(role.name) != current[role.name]
+        }
+        former = {role: commits.looked_up.get(role) for role in due}
+        # what is not looked up now, all versions later, would be looked up by too few keys
+        commits.looked_up = {
+            role: known for role, known in commits.looked_up.items() if current.get(role) == known
+        }
+        if commits.last is None:  # there is no tuple yet
+            commits.looked_up |= due
+        if not due or commits.last is None or commits.waiting:
+            return
+        if (at := next_resolve(commits.last)) is None:
+            log.warning(
+                "batch %d was followed by %d resolving loads, which is the most: late tuples are "
+                "resolved with the next batch",
+                commits.last[0],
+                KINDS - Kind.RESOLVE,
+            )
+            return
+        commits.wait_for_commit()
+        roles = [(role, former[role], snapshot) for role, snapshot in due.items()]
+        with (
+            Staging(self.checkpoint, self.schemas[0]) as staging,
+            commits.warehouse.engine.connect() as connection,
+        ):
+            alone, number = len(self.job.roles) == 1, commits.ledger.number()
+            stage_late(connection, number, roles, staging, alone=alone)
+        commits.looked_up |= due
+        if staging.rows:
+            self._join_again(
+                at, staging, plan_again(plan, staging.sample(SAMPLED), self.planner.costs)
+            )
+
+    def _join_again(self, at: Position, staging: Staging, plan: Plan[Any]) -> None:
+        """Begin and finish a resolving load of the staged tuples, joined with a plan."""
+        again = Again(staging.file, plan)
+        self._pin(plan)
+        self.commits.begin(Progress(*at, self.planner.plan, self.commits.states, again=again))
+        self._finish(None)
+        log.info(
+            "%d tuples of unmatched were joined again, %d have another result than before",
+            staging.rows,
+            sum(load.resolved for load in self.commits.loads),
+        )
+
+    def _pin(self, plan: Plan[Any], *, keep: bool = True) -> None:
+        """Keep the versions that a resolving load is joined with until it is finished, or release
+        them."""
+        for join in plan.joins:
+            # no app has a name with a blank
+            root, version = Path(join.snapshot).parent, join.version if keep else None
+            pin(root, f"{self.app} again", version)
 
     def _check_output(self, batch: MicroBatch) -> None:
         """Estimate how many rows the batch will write if several master rows can match a tuple. The
@@ -391,13 +542,14 @@ class App:
         self._finish(None)
 
     def _finish(self, batch: MicroBatch | None) -> None:
-        """Join, load and commit what was begun. A drain (batch None) has no input."""
+        """Join, load and commit what was begun. What follows a batch (batch None) reads no
+        source."""
         at = self.commits.progress
         work = Work(
             self.app,
             at.batch,
             at.drain,
-            at.plan,
+            at.plan if at.again is None else at.again.plan,
             at.states,
             str(self.checkpoint),
             self.schemas,
@@ -406,9 +558,16 @@ class App:
             sources=at.sources,
             sketched=(isinstance(self.settings, LoadSettings) and self.settings.key_sketch),
             pace=None if batch is None else self.planner.bound.pace(),
+            again=None if at.again is None else at.again.file,
         )
-        loads = run_tasks(self.spark, work, batch)
+        loads = (
+            run_tasks(self.spark, work, batch)
+            if self.spark is not None
+            else [work.join_partition(p, iter(())) for p in range(work.plan.partitions)]
+        )
         self.commits.finish(loads, self._listed(at))
+        if at.again is not None:
+            self._pin(at.again.plan, keep=False)
         self._committed(loads)
 
     def _committed(self, loads: list[LoadRecord]) -> None:

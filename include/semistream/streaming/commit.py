@@ -1,6 +1,6 @@
 """The commit protocol of one app on one checkpoint, and its recovery. It knows nothing of Spark.
 
-A micro-batch, or a drain, passes these steps::
+A micro-batch, or what follows it, passes these steps::
 
     begin     progress.json is written: which batch, with which plan, from which join states
     (tasks)   join their partitions, write their states and hand their rows to the sink
@@ -34,8 +34,16 @@ from semistream.joins import JoinState
 from semistream.positions import Position
 from semistream.sizing.role_plan import RolePlan
 from semistream.sizing.stream_stream_plan import StreamStreamPlan
-from semistream.streaming.position import INTENT, RESTORE, done_by_spark, follows, position
+from semistream.streaming.position import (
+    INTENT,
+    RESTORE,
+    check_no_reset,
+    done_by_spark,
+    follows,
+    position,
+)
 from semistream.streaming.progress import Progress
+from semistream.streaming.resolving import DIRECTORY
 from semistream.streaming.sinks.base import Sink
 from semistream.streaming.sinks.registry import open_sink
 from semistream.streaming.sinks.warehouse import Warehouse
@@ -49,7 +57,7 @@ log = logging.getLogger(__name__)
 class Commits(AbstractContextManager["Commits"]):
     """The commits of an app. last: the newest commit; loads: its records, empty under a new plan;
     pending: what was begun and is not committed; committed_at: the time of the newest commit,
-    by ``time.monotonic``."""
+    by ``time.monotonic``; looked_up: see ``Progress``, for what is begun from now on."""
 
     def __init__(self, app: str, job: AnyJob, checkpoint: Path, sink: str, warehouse: Warehouse):
         """Open the sink. sink: the setting, see ``sinks.registry``."""
@@ -60,6 +68,7 @@ class Commits(AbstractContextManager["Commits"]):
         self.last: Position | None = None
         self.pending: Position | None = None
         self.loads: list[LoadRecord] = []
+        self.looked_up: dict[str, str] = {}
         self.committed_at = time.monotonic()
         self._executor = ThreadPoolExecutor(1, "commit")
         self._newest: Future[None] | None = None
@@ -94,6 +103,7 @@ class Commits(AbstractContextManager["Commits"]):
         """Record what is processed from now on. Raises the error of the previous commit if it
         failed."""
         self.wait_for_commit()
+        progress = replace(progress, looked_up=self.looked_up)
         progress.write(self.checkpoint)
         self.progress, self.pending = progress, (progress.batch, progress.drain)
 
@@ -211,6 +221,7 @@ class Commits(AbstractContextManager["Commits"]):
             for name in JoinState.files(states / state)
         }
         old = [file for file in states.iterdir() if file.name not in used]
+        old += (self.checkpoint / DIRECTORY).glob("*")
         # in a thread, because deleting large files takes time
         threading.Thread(target=_remove, args=(old,)).start()
 
@@ -223,6 +234,7 @@ class Commits(AbstractContextManager["Commits"]):
         Raises ConfigError if checkpoint and warehouse do not belong together, StateError if one of
         them is damaged.
         """
+        check_no_reset(self.checkpoint)
         (self.checkpoint / "state").mkdir(exist_ok=True)
         _sweep(self.checkpoint)
         retrying(lambda: create_all(self.warehouse.engine), self.warehouse.retry)
@@ -268,7 +280,7 @@ class Commits(AbstractContextManager["Commits"]):
                 raise
             log.info("nothing waits, so that the load goes on without this: %s", e)
             self.loads, progress = [], replace(progress, states={})
-        self.progress = progress
+        self.progress, self.looked_up = progress, dict(progress.looked_up)
         if self.last == at:
             self._committed(self.loads, at)
         else:

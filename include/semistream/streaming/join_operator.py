@@ -40,7 +40,7 @@ class Finished(NamedTuple):
     and ``reason``; propagated: JSON texts {column: pattern}, each of which says that no later row
     has such values in the side's join columns; final: those of this partition's keys, as the left
     stream's columns, that are final because of it; role: in which the tuples are unmatched, if
-    there are several."""
+    there are several; codes: of the keys that these have, int64 with null for no key."""
 
     joined: pa.RecordBatch | None
     unmatched: pa.RecordBatch | None
@@ -48,6 +48,7 @@ class Finished(NamedTuple):
     propagated: list[str] | None = None
     final: Final | None = None
     role: str | None = None
+    codes: pa.Array | None = None
 
 
 class JoinOperator(Protocol):
@@ -143,7 +144,16 @@ class SemiStreamOperator:
                     at = self.output_schema.get_field_index(name)
                     filled = pc.fill_null(joined.column(at), value)
                     joined = joined.set_column(at, self.output_schema.field(at), filled)
-            yield Finished(joined, unmatched, role=role if several else None)
+            codes = None if unmatched is None or role is None else self._codes(unmatched, role)
+            yield Finished(joined, unmatched, role=role if several else None, codes=codes)
+
+    def _codes(self, unmatched: pa.RecordBatch, role: str) -> pa.Array:
+        """Return the codes of the keys that unmatched tuples have in a role, null for no key."""
+        # by position: the stream may also have a column named reason
+        tuples = pa.RecordBatch.from_arrays(unmatched.columns[:-1], unmatched.schema.names[:-1])
+        keys = next(each for each in self.star.joins if each.role == role).join.spec.keys
+        codes, valid = keys.stream_codes(tuples)
+        return pa.array(codes, mask=~valid)
 
     @property
     def waiting(self) -> int:

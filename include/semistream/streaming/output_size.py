@@ -26,12 +26,14 @@ def many_to_many(plan: RolePlan) -> bool:
 def estimate_output(
     plans: Iterable[RolePlan], sample: pa.RecordBatch, tuples: int
 ) -> tuple[int, int]:
-    """Estimate the output of the inner joins of a batch of so many tuples, one after the other, as
-    if a tuple's matches in one dimension told nothing of those in another. Return (rows, the
+    """Estimate the output of the joins of a batch of so many tuples, one after the other, as if a
+    tuple's matches in one dimension told nothing of those in another. Return (rows, the
     greatest error of that with probability CONFIDENCE, if the whole batch is like its sample)."""
     rows, bound = tuples, 0
     for plan in plans:
         before, (rows, error) = rows, _estimate(plan, sample, rows)
+        if plan.join_type == "left":  # a tuple without a match has a row, too
+            rows = max(rows, before)
         bound = error + round(bound * rows / max(before, 1))
     return rows, bound
 

@@ -16,13 +16,15 @@ from semistream.streaming.waiting import WaitingBound
 class Planner(Protocol):
     """The planner of an app.
 
-    plan: the one in use; chosen: a sample of the stream has decided what the settings leave open,
-    in this run or in the run that left tuples waiting.
+    one_machine: whether all tasks run on the driver's machine; plan: the one in use; chosen: a
+    sample of the stream has decided what the settings leave open, in this run or in the run that
+    left tuples waiting.
     """
 
     settings: Any  # AppSettings
     job: Any  # AnyJob
     bound: WaitingBound
+    one_machine: bool
     plan: Plan[Any]
     chosen: bool
 

@@ -6,15 +6,17 @@ from __future__ import annotations
 from pathlib import Path
 
 from semistream.durable import read_checked
-from semistream.positions import START, Kind, Position
+from semistream.errors import StateError
+from semistream.positions import START, Kind, Position, next_resolve
 
 PROGRESS, INTENT = "progress.json", "intent.json"
+RESET = "reset.json"  # what is being taken out of the load, see pipeline/day_again.py
 RESTORE = "Restore it, or load the source anew after: semistream reset APP."
 
 
 def position(checkpoint: Path) -> Position | None:
-    """Return the batch, or drain, that is being processed or was last; None if there is none.
-    Raises StateError if the record is damaged."""
+    """Return the batch, or what follows it, that is being processed or was last; None if there is
+    none. Raises StateError if the record is damaged."""
     values = read_checked(checkpoint / PROGRESS, RESTORE)
     return None if values is None else (values["batch"], values["drain"])
 
@@ -26,11 +28,22 @@ def prepared(checkpoint: Path) -> Position | None:
     return None if values is None else (values["commit"]["batch"], values["commit"]["drain"])
 
 
+def check_no_reset(checkpoint: Path) -> None:
+    """Raise StateError if a reset of some files was cut short: ledger and checkpoint may tell
+    different things of them."""
+    if (values := read_checked(checkpoint / RESET, RESTORE)) is not None:
+        raise StateError(
+            f"{checkpoint / RESET}: a reset of {len(values['files']):,} files was cut short. "
+            f"Finish it: {values['command']}."
+        )
+
+
 def follows(at: Position, last: Position | None) -> bool:
     """Return whether an app can be at ``at`` if the newest commit is ``last``: at the same
-    position, at its drain, or at the next batch."""
-    batch, kind = last if last is not None else START
-    return at in ((batch, kind), (batch, Kind.DRAIN), (batch + 1, Kind.BATCH)) and at[0] >= 0
+    position, at what follows it under the same number, or at the next batch."""
+    last = last if last is not None else START
+    drain = (last[0], int(Kind.DRAIN)) if last[1] == Kind.BATCH else last
+    return at in (last, drain, next_resolve(last), (last[0] + 1, Kind.BATCH)) and at[0] >= 0
 
 
 def done_by_spark(checkpoint: Path) -> int:

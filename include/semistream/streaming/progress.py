@@ -11,18 +11,22 @@ from semistream.durable import read_checked, write_checked
 from semistream.errors import StateError
 from semistream.sizing.plan import JoinPlan, Plan
 from semistream.streaming.position import PROGRESS, RESTORE
+from semistream.streaming.resolving import Again
 
 
 @dataclass(frozen=True)
 class Progress:
-    """``<checkpoint>/progress.json``: the batch, or drain, that is being processed or was last.
+    """``<checkpoint>/progress.json``: the batch, or what follows it, that is being processed or was
+    last.
 
     It is written before any task starts. What is recorded here is finished, with this plan and from
     these states, before anything else begins. So a task that outlives its driver does the same work
     as its successor, and the ledger keeps one of both. states: the join state files after the batch
     before, one a join, by partition; empty if nothing is taken over. source: the micro-batch's part
     of the source, as in ``load_commits.source_offsets``; sources: its files as they were when it
-    began, those of a left stream before those of the right one.
+    began, those of a left stream before those of the right one. again: the input of a resolving
+    load; looked_up: by role, the directory of a version none of whose keys an open tuple of
+    ``unmatched`` has, as far as that role is concerned.
     """
 
     batch: int
@@ -31,6 +35,8 @@ class Progress:
     states: dict[int, tuple[str, ...]] = field(default_factory=dict)
     source: dict[str, Any] = field(default_factory=dict)
     sources: tuple[DataFile, ...] = ()
+    again: Again | None = None
+    looked_up: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def read(cls, checkpoint: Path, kind: type[JoinPlan]) -> Progress | None:
@@ -41,6 +47,7 @@ class Progress:
         if values is None:
             return None
         try:
+            again = values.get("again")
             return cls(
                 values["batch"],
                 values["drain"],
@@ -52,6 +59,8 @@ class Progress:
                 },
                 values["source"],
                 tuple(DataFile(*s) for s in values["sources"]),
+                again and Again(again["file"], Plan.from_json(again["plan"], kind)),
+                dict(values.get("looked_up", {})),
             )
         except (ValueError, KeyError, TypeError) as e:
             raise StateError(f"{path} is of another version: {e!r}. {RESTORE}") from None

@@ -14,6 +14,7 @@ import pyarrow as pa
 from sqlalchemy import Engine
 
 from semistream.column_format import key_forms
+from semistream.cost_models.bound import Demand
 from semistream.cost_models.costs import Costs
 from semistream.errors import ConfigError
 from semistream.job import UNKNOWN, Job, Role, added_columns
@@ -24,6 +25,7 @@ from semistream.master.published import current_version, pin, snapshot_root
 from semistream.provisioning.publishing import check_unknown_member
 from semistream.sizing.plan import Plan
 from semistream.sizing.role_plan import RolePlan, open_star
+from semistream.sizing.star_plan import size_plan
 from semistream.sketches import SkimmedSketch
 from semistream.streaming.planning import split
 from semistream.streaming.settings import LoadSettings
@@ -54,7 +56,7 @@ class SemiStreamPlanner:
         }
         self._of_warehouse = set[str]()  # directories that are known to be of this warehouse
         self._with_unknown = set[str]()  # dimensions whose unknown member was found
-        self._cores = 1
+        self._cores, self.one_machine = 1, False
         self.bound = WaitingBound(settings.max_wait, settings.interval)
         self.chosen = False
         self.plan: Plan[RolePlan]
@@ -63,9 +65,29 @@ class SemiStreamPlanner:
         if not self.settings.auto:
             find_algorithm(self.settings.algorithm)
         for role in self.job.roles:
+            self._check_late(role)
             self._current(role)
         if streams is not None:
             self.without_sample(streams, max(self.settings.partitions, 1))
+
+    def _check_late(self, role: Role) -> None:
+        """Raise ConfigError if the facts have the tuples that are to be resolved."""
+        if role.late == "resolve" and (role.join_type or self.settings.join_type) == "left":
+            raise ConfigError(
+                f"dimensions.{role.name}.late",
+                "must be reject where the join is a left one, as a tuple without a match is in the "
+                "fact table already",
+                role.late,
+                "Make the join an inner one, or leave late out.",
+            )
+
+    @property
+    def outdated(self) -> bool:
+        """Return whether a dimension has a newer version than the plan's."""
+        return any(
+            join.snapshot != str(self._current(self.job.role(join.role)))
+            for join in self.plan.joins
+        )
 
     def partitions(self, cores: int) -> int:
         self._cores = cores
@@ -82,12 +104,12 @@ class SemiStreamPlanner:
         columns = added_columns(
             roles, [Manifest.read(self._current(role)).schema.names for role in roles]
         )
-        joins = [
+        joins = tuple(
             self._join(number, partitions, of, everywhere=role is not placing)
             for number, (role, of) in enumerate(zip(roles, columns, strict=True))
-        ]
-        joins.sort(key=_carried)
-        return Plan(tuple(joins[i] for i in execution_order([join.kind for join in joins])))
+        )
+        execution_order([join.kind for join in joins])  # there must be one
+        return Plan(joins)
 
     def _placing(self, partitions: int) -> tuple[Role, Manifest]:
         """Return the role that places the tuples, the one with the largest R of those that can be
@@ -182,7 +204,19 @@ class SemiStreamPlanner:
 
     def without_sample(self, streams: tuple[pa.Schema, ...], partitions: int) -> Plan[RolePlan]:
         nothing = pa.RecordBatch.from_pylist([], streams[0])
-        return self.wanted(partitions).choose(nothing, self.costs)
+        return self._choose(self.wanted(partitions), nothing)
+
+    def _choose(
+        self,
+        wanted: Plan[RolePlan],
+        sample: pa.RecordBatch,
+        former: Plan[RolePlan] | None = None,
+        history: SkimmedSketch | None = None,
+        demand: Demand | None = None,
+    ) -> Plan[RolePlan]:
+        """Return the plan with what the user left open: how M is split, then for each role."""
+        sized = size_plan(wanted, sample, self.costs, former, history, one_machine=self.one_machine)
+        return sized.choose(sample, self.costs, former, history, demand)
 
     def change(
         self,
@@ -198,13 +232,12 @@ class SemiStreamPlanner:
         if wanted.open_questions:
             tuples = sample()
             known = history() if partitions > 1 and tuples.num_rows else None
-            wanted = wanted.choose(
-                tuples, self.costs, self.plan, known, self.bound.demand(tuples.num_rows)
-            )
+            demand = self.bound.demand(tuples.num_rows)
+            wanted = self._choose(wanted, tuples, self.plan, known, demand)
             self.chosen = tuples.num_rows > 0
             for join in wanted.joins:
                 if join.auto:
-                    log.info("%s", join.reason)
+                    log.info("%s", "; ".join(filter(None, join.reasons)))
         if _unexplained(wanted) == _unexplained(self.plan):
             self.plan = wanted
             return None
@@ -214,6 +247,19 @@ class SemiStreamPlanner:
         self, plan: Plan[RolePlan], streams: tuple[pa.Schema, ...]
     ) -> tuple[pa.Schema, pa.Schema]:
         """Start using a plan, and pin its dimensions' versions."""
+        seconds, columns = self._opened(plan, streams)
+        plan.placement(streams)
+        self.bound.choose(math.ceil(plan.partitions / self._cores) * seconds)
+        for each in plan.joins:
+            pin(Path(each.snapshot).parent, self.app, each.version)
+        self.plan = plan
+        return columns
+
+    def _opened(
+        self, plan: Plan[RolePlan], streams: tuple[pa.Schema, ...]
+    ) -> tuple[float, tuple[pa.Schema, pa.Schema]]:
+        """Open the joins of a plan. Return the seconds of a pass over R, and the joined rows'
+        columns. Raises ConfigError if the plan does not fit."""
         star = open_star(plan.joins, streams[0], 0)
         seconds = sum(
             pass_seconds(each.join, self.costs) / part
@@ -221,19 +267,13 @@ class SemiStreamPlanner:
             if part
         )
         star.close()
-        plan.placement(streams)
-        self.bound.choose(math.ceil(plan.partitions / self._cores) * seconds)
-        for each in plan.joins:
-            pin(Path(each.snapshot).parent, self.app, each.version)
-        self.plan = plan
-        return split(star.output_schema, star.first)
+        return seconds, split(star.output_schema, star.first)
 
-
-def _carried(join: RolePlan) -> tuple[bool, float]:
-    """Return by what joins are sorted, those first in which tuples wait, the one of them that adds
-    the fewest bytes to a tuple first: little is then carried through the waits."""
-    manifest = Manifest.read(Path(join.snapshot))
-    return _bytes(manifest) <= join.memory / 2, _bytes(manifest) / max(manifest.tuple_count, 1)
+    def columns(
+        self, plan: Plan[RolePlan], streams: tuple[pa.Schema, ...]
+    ) -> tuple[pa.Schema, pa.Schema]:
+        """Return the columns of a plan's joined rows as ``open`` does, without using the plan."""
+        return self._opened(plan, streams)[1]
 
 
 def _bytes(manifest: Manifest) -> float:
@@ -241,4 +281,4 @@ def _bytes(manifest: Manifest) -> float:
 
 
 def _unexplained(plan: Plan[RolePlan]) -> Plan[RolePlan]:
-    return Plan(tuple(replace(join, reason="") for join in plan.joins))
+    return Plan(tuple(replace(join, reason="", sizes_reason="") for join in plan.joins))

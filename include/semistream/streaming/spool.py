@@ -19,6 +19,7 @@ from semistream.reasons import Reason
 from semistream.scratch import task_directory
 from semistream.warehouse.closing import Final
 from semistream.warehouse.ids import stream_ids
+from semistream.warehouse.resolution import ORIGINS
 from semistream.warehouse.types import python_rows
 
 # unmatched tuples and propagated patterns
@@ -29,6 +30,7 @@ UNMATCHED = pa.schema(
         ("role", pa.string()),
         ("stream_id", pa.string()),
         ("tuple", pa.string()),
+        ("key_code", pa.int64()),
     ]
 )
 PROPAGATED = pa.schema([("side", pa.string()), ("pattern", pa.string())])
@@ -71,7 +73,12 @@ class Spool(AbstractContextManager["Spool"]):
         self.output_schema, self.streams, self.ids, self.writer = joined, streams, ids, writer
         self._first = len(streams[0]) if first is None else first
         self._directory = tempfile.TemporaryDirectory(prefix="semistream-", dir=task_directory())
-        self._schemas = {"joined": joined, "unmatched": UNMATCHED, "propagated": PROPAGATED}
+        self._schemas = {
+            "joined": joined,
+            "unmatched": UNMATCHED,
+            "propagated": PROPAGATED,
+            "resolved": ORIGINS,
+        }
         self._gathered = {name: Gathered(schema) for name, schema in self._schemas.items()}
         self._writers: dict[str, pa.RecordBatchStreamWriter] = {}
         self._closes, self._patterns = closes, list[dict[str, Any]]()
@@ -101,10 +108,12 @@ class Spool(AbstractContextManager["Spool"]):
         propagated: list[str] | None = None,
         final: Final | None = None,
         role: str | None = None,
+        codes: pa.Array | None = None,
     ) -> None:
         """Write what an operator has finished. unmatched: tuples of the side, and the reason;
         propagated: patterns over the side's join columns; final: keys of the left stream that no
-        later row has; role: in which the tuples are unmatched, if there are several."""
+        later row has; role: in which the tuples are unmatched, if there are several; codes: of the
+        keys that they have in that role, int64 with null for no key."""
         if final is not None and self._closes:
             self._patterns += final.patterns
             for constants in final.constants.to_batches():
@@ -125,17 +134,29 @@ class Spool(AbstractContextManager["Spool"]):
             tuples = pa.RecordBatch.from_arrays(
                 columns, schema=pa.schema(list(unmatched.schema)[:-1])
             )
-            self.keep(tuples, reasons, side, role)
+            self.keep(tuples, reasons, side, role, codes)
 
     def keep(
-        self, tuples: pa.RecordBatch, reasons: pa.Array, side: int = 0, role: str | None = None
+        self,
+        tuples: pa.RecordBatch,
+        reasons: pa.Array,
+        side: int = 0,
+        role: str | None = None,
+        codes: pa.Array | None = None,
     ) -> None:
         """Write tuples that are not loaded."""
         rows = max(VALUES // tuples.num_columns, 1)
         for first in range(0, tuples.num_rows, rows):
             part, why = tuples.slice(first, rows), reasons.slice(first, rows)
-            rows = unmatched_rows(part, why, self.ids[side], self._side(side), role)
-            self._append("unmatched", rows)
+            some = None if codes is None else codes.slice(first, part.num_rows)
+            self._append(
+                "unmatched", unmatched_rows(part, why, self.ids[side], self._side(side), role, some)
+            )
+
+    def resolve(self, origins: pa.RecordBatch) -> None:
+        """Write the keys of rows of ``unmatched``, a batch of ``ORIGINS``, whose tuples this load
+        has from now on."""
+        self._append("resolved", origins)
 
     def _side(self, side: int) -> str | None:
         return SIDES[side] if len(self.streams) > 1 else None
@@ -156,6 +177,7 @@ class Spool(AbstractContextManager["Spool"]):
                     for r in rejected
                 ]
             ),
+            pa.nulls(len(rejected), pa.int64()),
         ]
         self._append("unmatched", pa.record_batch(columns, schema=UNMATCHED))
 
@@ -163,8 +185,12 @@ class Spool(AbstractContextManager["Spool"]):
         return self._read("joined")
 
     def unmatched(self) -> pa.Table:
-        """Return the unmatched tuples, with columns reason, side, role, stream_id, tuple."""
+        """Return the unmatched tuples, with the columns of ``UNMATCHED``."""
         return self._read("unmatched")
+
+    def resolved(self) -> pa.Table:
+        """Return the keys of the rows of ``unmatched`` whose tuples this load has."""
+        return self._read("resolved")
 
     def propagated(self) -> pa.Table:
         """Return the propagated patterns, with columns side, pattern."""
@@ -204,12 +230,20 @@ def unmatched_rows(
     id_columns: tuple[str, ...],
     side: str | None = None,
     role: str | None = None,
+    codes: pa.Array | None = None,
 ) -> pa.RecordBatch:
-    """Return tuples as rows of the table ``unmatched``."""
+    """Return tuples as rows of the table ``unmatched``. codes: of their keys, see
+    ``Spool.write``."""
     texts = [json.dumps(row, default=_plain) for row in python_rows(tuples)]
     where = [pa.array([name] * len(texts), pa.string()) for name in (side, role)]
     return pa.record_batch(
-        [reasons, *where, stream_ids(tuples, id_columns), pa.array(texts, pa.string())],
+        [
+            reasons,
+            *where,
+            stream_ids(tuples, id_columns),
+            pa.array(texts, pa.string()),
+            pa.nulls(len(texts), pa.int64()) if codes is None else codes,
+        ],
         schema=UNMATCHED,
     )
 

@@ -27,6 +27,7 @@ class StreamStreamPlanner:
 
     def __init__(self, settings: StreamStreamSettings, job: StreamStreamJob):
         self.settings, self.job, self.chosen = settings, job, True
+        self.one_machine = False
         # no bound: however long nothing comes, a partner may still come
         self.bound = WaitingBound(0, None)
         self.plan: Plan[StreamStreamPlan]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +11,15 @@ from semistream.joins.waits import Waits, in_seconds
 from semistream.sizing.plan import Plan
 from semistream.warehouse.records import LoadRecord
 
-SUMMED = ("rows_read", "matched", "unmatched", "output_rows", "cache_hits", "bytes_read")
+SUMMED = (
+    "rows_read",
+    "resolved",
+    "matched",
+    "unmatched",
+    "output_rows",
+    "cache_hits",
+    "bytes_read",
+)
 
 
 @dataclass
@@ -104,22 +112,28 @@ def end_to_end(summary: Mapping[str, Any]) -> float:
     return summary["rows_read"] / summary["seconds"] if summary.get("seconds") else 0.0
 
 
+def _by_input(
+    inputs: Mapping[str, Mapping[str, int]], count: str, head: str = ""
+) -> Iterator[tuple[str, str]]:
+    """Yield a line for each input of which a count is not 0."""
+    for name, of in inputs.items():
+        if of.get(count):
+            yield f"  {head}{name}", f"{of[count]:,}"
+
+
 def describe(summary: dict[str, Any]) -> str:
     """Return the summary as text for people."""
     s = summary
     lines = [
         ("rows read", f"{s['rows_read']:,}"),
         ("matched", f"{s['matched']:,}"),
-        *(
-            (f"  without {name}", f"{of['missed']:,}")
-            for name, of in s["inputs"].items()
-            if of.get("missed")
-        ),
+        *_by_input(s["inputs"], "missed", "without "),
         ("unmatched", f"{s['unmatched']:,}"),
         *((f"  {reason}", f"{count:,}") for reason, count in sorted(s["rejected"].items())),
-        *((f"  {name}", f"{of['unmatched']:,}") for name, of in s["inputs"].items()),
+        *_by_input(s["inputs"], "unmatched"),
+        *((("resolved, late", f"{s['resolved']:,}"),) if s.get("resolved") else ()),
         ("waiting", f"{s['waiting']:,}"),
-        *((f"  {name}", f"{of['waiting']:,}") for name, of in s["inputs"].items()),
+        *_by_input(s["inputs"], "waiting"),
         ("output rows", f"{s['output_rows']:,}"),
         *(
             (f"  NULL, not a number: {column}", f"{count:,}")

@@ -34,6 +34,7 @@ from semistream.streaming.join_operator import (
     SemiStreamOperator,
     StreamStreamOperator,
 )
+from semistream.streaming.resolving import resolve_partition
 from semistream.streaming.sinks.base import Sink
 from semistream.streaming.sources.contract import Decoder, Splits
 from semistream.streaming.spool import Spool
@@ -52,7 +53,7 @@ operators = OperatorCache()
 
 @dataclass(frozen=True)
 class Work:
-    """The input of all tasks of a micro-batch, or of the drain after it.
+    """The input of all tasks of a micro-batch, or of what follows it.
 
     states: names of the state files, one a join, by partition; checkpoint: directory of the join
     states, shared by all workers; streams: schemas of the tuples; ids: each stream's id columns;
@@ -73,6 +74,7 @@ class Work:
     sources: tuple[DataFile, ...] = ()
     sketched: bool = True  # whether the ledger keeps a sketch of the load's keys
     pace: Pace | None = None  # see ``JoinOperator.end_batch``
+    again: str | None = None  # of a resolving load: its file of staged tuples
 
     def side(self, number: int) -> Side:
         return Side(number, self.plan.placement(self.streams, number))
@@ -134,6 +136,9 @@ class Work:
             for _ in batches:  # Spark does not reuse a worker that leaves input unread
                 pass
             return done
+        if self.again is not None:
+            operators.clear()  # frees their memory before others are allocated
+            return resolve_partition(self, open_operator, partition)
         operator = self._operator(partition)
         operator.begin(began)
         before = operator.count()
@@ -153,7 +158,7 @@ class Work:
             refused, changed = self._run(operator, self._tuples(partition, batches), spool, sketch)
             former = self.states.get(partition, ())
             names = self._state_files(partition, changed)
-            record = self._checked(operator.counted(self._load(partition), before, refused, names))
+            record = self.checked(operator.counted(self.load(partition), before, refused, names))
             if sketch is not None and record.rows_read:
                 record = replace(record, key_sketch=sketch.sketch.to_bytes())
             if names != former:
@@ -223,7 +228,7 @@ class Work:
             spool.write(*output)
         return refused, continues or bool(self.drain)
 
-    def _load(self, partition: int) -> LoadRecord:
+    def load(self, partition: int) -> LoadRecord:
         """Return the partition's record, without counts."""
         return LoadRecord(
             self.app,
@@ -240,7 +245,7 @@ class Work:
             reason=self.plan.reason or None,
         )
 
-    def _checked(self, record: LoadRecord) -> LoadRecord:
+    def checked(self, record: LoadRecord) -> LoadRecord:
         """Return the record with its service rate. Raises StateError if its tuples do not add up;
         then nothing is loaded."""
         if any(map(unaccounted, (record, *record.inputs))):

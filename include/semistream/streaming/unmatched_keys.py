@@ -108,6 +108,7 @@ def _sample(
                 u.load_id == load.load_id,
                 u.load_row.in_(drawn.tolist()),
                 u.reason == Reason.NO_MATCH,
+                u.resolved_by.is_(None),
                 or_(u.role.is_(None), u.role == role),  # null: the job has one role
             )
         )

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from sqlalchemy import Column, Engine, Table, inspect
+from sqlalchemy import Column, DefaultClause, Engine, Table, inspect
 from sqlalchemy.exc import DBAPIError
 
 from semistream.warehouse.dialects import connect
@@ -54,8 +54,11 @@ def _lacking(engine: Engine) -> list[tuple[Table, Column]]:
 
 
 def _add(engine: Engine, table: Table, column: Column) -> None:
-    """Add a column, which is null in the existing rows."""
+    """Add a column, which has its default in the existing rows, or else is null there."""
     quote, kind = engine.dialect.identifier_preparer.quote, column.type.compile(engine.dialect)
+    default = column.server_default
+    if isinstance(default, DefaultClause):
+        kind += f" NOT NULL DEFAULT {default.arg}"
     with engine.begin() as connection:
         connection.exec_driver_sql(
             f"ALTER TABLE {quote(table.name)} ADD COLUMN {quote(column.name)} {kind}"

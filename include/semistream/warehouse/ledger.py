@@ -5,7 +5,8 @@ that partition's rows, under the same ``load_id``, which is computed from these 
 ``load_ids``). Whoever commits it first has loaded the partition; every later attempt finds the row
 and writes nothing. ``load_commits``: one row per (app, batch, drain) once all its partitions are
 loaded. A drain (drain = 1) finishes the tuples that waited after that batch, reads no source, and
-exists only where tuples waited.
+exists only where tuples waited. A resolving load (drain = 2 and more) joins tuples of ``unmatched``
+again, and marks each of their rows with ``resolved_by``, its load_id.
 
 ``load_commits.source_offsets`` is JSON. It says which part of the source a batch is, for an
 independent count of its tuples::
@@ -20,28 +21,29 @@ independent count of its tuples::
     {"format": "kafka", "offsets": [{"topic": {"0": 42}}], "start": [{"topic": {"0": 17}}]}
 
 ``start`` is where the batch before ended (null: the source's beginning), as in Spark's offset log.
-A drain has ``{}``. A batch of two streams has ``{"left": …, "right": …}``, each of them as above.
-``files`` is the number of files. ``load_files`` names the files, with size and time as they were
-when the batch began. The names of files that are gone from the source are deleted there by and by.
+What follows a batch has ``{}``. A batch of two streams has ``{"left": …, "right": …}``, each of
+them as above. ``files`` is the number of files. ``load_files`` names the files, with size and time
+as they were when the batch began. The names of files that are gone from the source are deleted
+there by and by.
 
-Every committed partition satisfies waiting_before + rows_read = matched + unmatched + waiting, in
-all and for each of its inputs (``load_inputs``), see ``records.unaccounted``. Tuples that could not
-be parsed (reason ``unparsable``), or whose id is too long for an index (``long_id``), are part of
-rows_read and of unmatched. Rows written for a partition: output_rows into the fact table (for a
-left join that includes unmatched tuples, except those two kinds), ``unmatched`` into the table of
-that name.
+Every committed partition satisfies waiting_before + rows_read + resolved = matched + unmatched +
+waiting, in all and for each of its inputs (``load_inputs``), see ``records.unaccounted``.
+``resolved`` counts the rows of ``unmatched`` that name the load as ``resolved_by``. Tuples that
+could not be parsed (reason ``unparsable``), or whose id is too long for an index (``long_id``), are
+part of rows_read and of unmatched. Rows written for a partition: output_rows into the fact table
+(for a left join that includes unmatched tuples, except those two kinds), ``unmatched`` into the
+table of that name.
 """
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-import pyarrow as pa
 from sqlalchemy import (
     ColumnElement,
     Connection,
@@ -65,7 +67,6 @@ from tenacity import Retrying, retry_if_exception, stop_before_delay, wait_rando
 from semistream.data_files import DataFile
 from semistream.positions import Kind, Position
 from semistream.reasons import Reason
-from semistream.warehouse.bulk import bulk_insert
 from semistream.warehouse.dialects import SYSTEMS
 from semistream.warehouse.load_ids import first_load, last_load, load_id
 from semistream.warehouse.records import Commit, InputCounts, LoadRecord
@@ -185,7 +186,7 @@ class Ledger:
         """Return the position of the newest commit through a sink that needed tasks; a batch
         without tuples needs none."""
         c = load_commits.c
-        row = self._newest(c.sink == sink, or_(c.drain == Kind.DRAIN, c.rows_read > 0))
+        row = self._newest(c.sink == sink, or_(c.drain != Kind.BATCH, c.rows_read > 0))
         return (row.batch, row.drain) if row else None
 
     def newest_output(self, sink: str) -> tuple[int, int] | None:
@@ -293,12 +294,12 @@ class Ledger:
         self,
         commit: Commit,
         loads: Sequence[LoadRecord] = (),
-        rows: Callable[[], Iterable[tuple[Table, pa.Table]]] = tuple,
+        write: Callable[[Connection], object] = lambda _: None,
     ) -> None:
         """Record that all partitions of a batch are loaded. A repeated call is harmless.
 
-        For a sink outside the warehouse also loads: records that no task has written, and rows: a
-        function that gives parts of rows for tables of the warehouse; each attempt calls it anew.
+        For a sink outside the warehouse also loads: records that no task has written, and write: a
+        function that writes their rows of the warehouse's tables; each attempt calls it anew.
         """
         files = [
             {"app": self.app, "batch": commit.batch, "number": n, **file._asdict()}
@@ -313,8 +314,7 @@ class Ledger:
                 connection.execute(load_files.insert(), files)
             if records:
                 _insert(connection, records)
-            for table, part in rows():
-                bulk_insert(connection, table, part)
+            write(connection)
 
         try:
             self.run(work)

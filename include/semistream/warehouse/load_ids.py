@@ -1,6 +1,6 @@
 """The key of a load, ``load_id``: one integer that names app, batch, drain and partition.
 
-A load is what one partition of one micro-batch, or of the drain after it, writes. Its key is not
+A load is what one partition of one micro-batch, or of what follows it, writes. Its key is not
 drawn from a sequence but computed, in decimal digits, from the number that ``load_apps`` gives the
 app::
 
@@ -17,11 +17,10 @@ from __future__ import annotations
 from typing import Any
 
 from semistream.errors import StateError
-from semistream.positions import Kind, Position
+from semistream.positions import KINDS, Kind, Position, resolves
 
 # upper bounds (exclusive) of each number; a key is less than 2**63
 APPS, BATCHES, PARTITIONS = 92_000, 10**9, 10**4
-_DRAINS = 10  # a digit
 
 
 def load_id(number: int, batch: int, drain: int, partition: int) -> int:
@@ -30,7 +29,7 @@ def load_id(number: int, batch: int, drain: int, partition: int) -> int:
     if not (
         0 < number < APPS
         and 0 <= batch < BATCHES
-        and drain in {*Kind}
+        and 0 <= drain < KINDS
         and 0 <= partition < PARTITIONS
     ):
         raise StateError(
@@ -62,17 +61,22 @@ def app_loads(number: int) -> tuple[int, int]:
 
 def key_of(number: Any, batch: Any, drain: Any, partition: Any) -> Any:
     """Return the ``load_id`` without checking the numbers."""
-    return ((number * BATCHES + batch) * _DRAINS + drain) * PARTITIONS + partition
+    return ((number * BATCHES + batch) * KINDS + drain) * PARTITIONS + partition
 
 
 def batch_of(key: Any) -> Any:
     """Return the batch of a ``load_id``."""
-    return _quotient(key, _DRAINS * PARTITIONS) % BATCHES
+    return _quotient(key, KINDS * PARTITIONS) % BATCHES
 
 
 def drain_of(key: Any) -> Any:
     """Return the Kind of a ``load_id``."""
-    return _quotient(key, PARTITIONS) % _DRAINS
+    return _quotient(key, PARTITIONS) % KINDS
+
+
+def resolving(key: Any) -> Any:
+    """Return whether a ``load_id`` is that of a resolving load."""
+    return resolves(drain_of(key))
 
 
 def partition_of(key: Any) -> Any:

@@ -1,7 +1,9 @@
-"""The migration of a ledger whose loads have no ``load_inputs``, the former form.
+"""The migration of a warehouse of a former form: its ledger, and the indexes of its own tables.
+``create_all`` has added the columns that a table lacks.
 
-Formerly ``load_batches`` had the counts of a load's inputs in columns of its own: master,
-master_version and state_file, and as JSON texts rejected (by reason) and sides (of two streams).
+A ledger may be of a form in which loads have no ``load_inputs``: formerly ``load_batches`` had the
+counts of a load's inputs in columns of its own: master, master_version and state_file, and as JSON
+texts rejected (by reason) and sides (of two streams).
 
 SQLite does all in one transaction. In MySQL each statement about tables is a transaction of its
 own. Hence a column is renamed first, so that loads of the former version, which must be stopped,
@@ -9,8 +11,8 @@ fail from then on; then ``load_inputs`` and ``load_rejections`` are filled, in o
 the former columns are dropped, the renamed one last. The existing columns show which steps are
 done, so that after a crash at any point the next call goes on.
 
-A ``load_inputs`` of a version that joined a stream with one dimension gets the columns that came
-with several.
+An index is made last, as that of ``unmatched`` by key code, which is new. Rows of before have no
+code: they are found by a load that looks at all open rows.
 """
 
 from __future__ import annotations
@@ -18,37 +20,29 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator
-from typing import Any
 
-from sqlalchemy import Column, Connection, Engine, MetaData, Row, Table, inspect, select
-from sqlalchemy.schema import CreateColumn
+from sqlalchemy import Connection, Engine, Index, MetaData, Row, Table, inspect, select
 
 from semistream.reasons import Reason
 from semistream.warehouse.dialects import system_of
 from semistream.warehouse.ledger import insert_inputs
 from semistream.warehouse.records import InputCounts
-from semistream.warehouse.schema import load_batches, load_inputs, load_rejections
+from semistream.warehouse.schema import load_batches, load_inputs, load_rejections, unmatched
 
 log = logging.getLogger(__name__)
 RENAMED = "former_rejected"
 FORMER = ("sides", "master", "master_version", "state_file", RENAMED)  # as they are dropped
-ADDED = ("missed", "passed")  # to load_inputs
 LOADS = 1_000  # read at a time
 LOCK = "semistream_migration"
 
 
 def migrate(engine: Engine) -> None:
-    """Bring a ledger of the former form into the present one; return at once if it has it."""
+    """Bring a warehouse of a former form into the present one; return at once if it has it."""
     with engine.connect() as connection:
-        former, lacking = _former_columns(connection), _lacking(connection)
-    if lacking:
-        with system_of(engine).alone(engine, LOCK) as connection:
-            for name in _lacking(connection):
-                _add(connection, load_inputs.c[name])
-    if not former:
-        return
+        if not _former_columns(connection) and not _lacking_indexes(connection):
+            return
     log.warning(
-        "%s is of a former version: its ledger is written anew, which may take a while",
+        "%s is of a former version: it gets the form of this one, which may take a while",
         engine.url.render_as_string(),
     )
     with system_of(engine).alone(engine, LOCK) as connection:
@@ -61,7 +55,9 @@ def migrate(engine: Engine) -> None:
         for name in FORMER:
             if name in found:
                 _alter(connection, f"DROP COLUMN {name}")
-    log.warning("%s has the ledger of this version now", engine.url.render_as_string())
+        for index in _lacking_indexes(connection):
+            index.create(connection)
+    log.warning("%s has the form of this version now", engine.url.render_as_string())
 
 
 def _former_columns(connection: Connection) -> set[str]:
@@ -71,18 +67,13 @@ def _former_columns(connection: Connection) -> set[str]:
     return {c["name"] for c in found.get_columns(load_batches.name)} & {*FORMER, "rejected"}
 
 
-def _lacking(connection: Connection) -> list[str]:
-    """Return the columns of load_inputs that an existing table does not have."""
+def _lacking_indexes(connection: Connection) -> list[Index]:
+    """Return the indexes of ``unmatched`` that the existing table does not have."""
     found = inspect(connection)
-    if not found.has_table(load_inputs.name):
+    if not found.has_table(unmatched.name):
         return []
-    names = {c["name"] for c in found.get_columns(load_inputs.name)}
-    return [name for name in ADDED if name not in names]
-
-
-def _add(connection: Connection, column: Column[Any]) -> None:
-    made = CreateColumn(column).compile(dialect=connection.dialect)
-    connection.exec_driver_sql(f"ALTER TABLE {load_inputs.name} ADD COLUMN {made}")
+    known = {index["name"] for index in found.get_indexes(unmatched.name)}
+    return [i for i in sorted(unmatched.indexes, key=lambda i: str(i.name)) if i.name not in known]
 
 
 def _alter(connection: Connection, change: str) -> None:

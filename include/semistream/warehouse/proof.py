@@ -37,7 +37,7 @@ class Run:
 
     @property
     def batches(self) -> str:
-        return f"{self.first[0] + self.first[1]} to {self.last[0]}"
+        return f"{self.first[0] + (self.first[1] > 0)} to {self.last[0]}"
 
 
 @dataclass(frozen=True)

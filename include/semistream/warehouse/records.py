@@ -24,6 +24,7 @@ def unaccounted(counts: Any) -> Any:
     return (
         counts.waiting_before
         + counts.rows_read
+        + counts.resolved
         - counts.matched
         - counts.unmatched
         - counts.waiting
@@ -35,9 +36,10 @@ class InputCounts:
     """The counts of one input of a load: of a role of a dimension, or of one of two streams.
 
     role: of the dimension, or "left" or "right"; dimension, version: the master data, empty for a
-    stream; rejected: the unmatched tuples by reason; on_disk: a part of ``waiting``; state_file:
-    the join state after the load, one file for both of two streams. Cache hits and bytes read are
-    0 for a stream: what two streams read from disk is known in all only.
+    stream; resolved: tuples that a resolving load has taken from ``unmatched``; rejected: the
+    unmatched tuples by reason; on_disk: a part of ``waiting``; state_file: the join state after the
+    load, one file for both of two streams. Cache hits and bytes read are 0 for a stream: what two
+    streams read from disk is known in all only.
 
     Of several roles: missed: those of the matched tuples that a left join has let pass without a
     row of the dimension; passed: the rows that the next role reads, None: one for each matched
@@ -56,6 +58,7 @@ class InputCounts:
     on_disk: int = 0
     cache_hits: int = 0
     bytes_read: int = 0
+    resolved: int = 0
     missed: int = 0
     passed: int | None = None
 
@@ -69,6 +72,7 @@ class InputCounts:
             self,
             waiting_before=self.waiting,
             rows_read=0,
+            resolved=0,
             matched=0,
             rejected={},
             cache_hits=0,
@@ -80,12 +84,12 @@ class InputCounts:
 
 @dataclass(frozen=True)
 class LoadRecord:
-    """The record of a load, which is a partition of a batch or of a drain.
+    """The record of a load, which is a partition of a batch or of what follows it.
 
-    rows_read, matched, output_rows: of the whole load, as a second dimension reads what the first
-    has let pass; cache_hits: of several dimensions the mean; see ``schema.load_batches`` for the
-    other fields. closed: the number of keys whose totals the load has written, None if the job has
-    no totals; prepared: what the sink's ``commit`` needs to know, which is not stored.
+    rows_read, resolved, matched, output_rows: of the whole load, as a second dimension reads what
+    the first has let pass; cache_hits: of several dimensions the mean; see ``schema.load_batches``
+    for the other fields. closed: the number of keys whose totals the load has written, None if the
+    job has no totals; prepared: what the sink's ``commit`` needs to know, which is not stored.
     """
 
     app: str
@@ -116,6 +120,7 @@ class LoadRecord:
     closed: int | None = None
     key_sketch: bytes | None = None
     prepared: dict[str, Any] = field(default_factory=dict)
+    resolved: int = 0
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(
         ser_json_bytes="base64", val_json_bytes="base64"
@@ -173,8 +178,8 @@ class LoadRecord:
 
 @dataclass(frozen=True)
 class Commit:
-    """The record of a batch or drain all of whose partitions are loaded: a row of ``load_commits``,
-    whose columns these are, and the batch's files."""
+    """The record of a batch, or of what follows it, all of whose partitions are loaded: a row of
+    ``load_commits``, whose columns these are, and the batch's files."""
 
     app: str
     batch: int

@@ -41,6 +41,11 @@ def row_key() -> list[Column]:
     ]
 
 
+def _resolved() -> Column:
+    """Return the column of the tuples that a load has taken from ``unmatched``."""
+    return Column("resolved", BigInteger, nullable=False, server_default="0")
+
+
 # one row, which identifies this warehouse, see identity.py
 identity = Table(
     "warehouse_identity",
@@ -56,6 +61,7 @@ load_apps = Table(
     Column("number", big_integer(), primary_key=True, autoincrement=True),
     Column("app", NAME, nullable=False, unique=True),
     Column("checkpoint", Text),  # its directory; null until its first load has begun
+    Column("resets", Integer),  # how often batches were taken out, see taking_out.py; null: never
     **table_options(numbered=True),
 )
 
@@ -65,13 +71,15 @@ load_batches = Table(
     Column("load_id", big_integer(), primary_key=True, autoincrement=False),
     Column("app", NAME, nullable=False),
     Column("batch", BigInteger, nullable=False),
-    # 1: the rows that were finished by draining after that micro-batch
+    # 1: the rows that were finished by draining after that micro-batch; from 2 on: those of
+    # resolving loads, see positions.Kind
     Column("drain", Integer, nullable=False),
     Column("partition", Integer, nullable=False),
     Column("algorithm", NAME, nullable=False),
     Column("reason", Text),  # why `auto` chose that algorithm
     Column("waiting_before", BigInteger, nullable=False),
     Column("rows_read", BigInteger, nullable=False),
+    _resolved(),
     Column("matched", BigInteger, nullable=False),
     Column("unmatched", BigInteger, nullable=False),
     Column("waiting", BigInteger, nullable=False),
@@ -115,6 +123,7 @@ load_inputs = Table(
     Column("version", NAME, nullable=False),  # of the dimension's master data; empty: a stream
     Column("waiting_before", BigInteger, nullable=False),
     Column("rows_read", BigInteger, nullable=False),
+    _resolved(),
     Column("matched", BigInteger, nullable=False),
     Column("unmatched", BigInteger, nullable=False),
     Column("waiting", BigInteger, nullable=False),
@@ -178,8 +187,15 @@ unmatched = Table(
     # whose dimension has no row for the tuple; null: the job has one role, or the tuple met none
     Column("role", NAME),
     Column("stream_id", KeyString()),  # see ids.py
+    # code of the key that the role's dimension has no row for, see keys.py; null: it has no key, or
+    # was kept by a release that did not note codes
+    Column("key_code", BigInteger),
+    # the load in which the tuple was joined again, and which has it now, as facts or in this table;
+    # null: it is open
+    Column("resolved_by", BigInteger),
     Column("tuple", LongString(), nullable=False),  # the whole stream tuple as JSON
     Index("ix_unmatched_stream", "fact_table", "stream_id"),
+    Index("ix_unmatched_key", "key_code"),
     **table_options(clustered=True),
 )
 
@@ -255,9 +271,10 @@ quality_runs = Table(
     Column("seconds", Float, nullable=False),
     # the verified batches begin after this one; null: they begin with the first
     Column("from_batch", BigInteger),
-    Column("from_drain", Integer),  # if 1, they begin after its drain
+    # if not 0, they begin after its drain, or after that resolving load
+    Column("from_drain", Integer),
     Column("to_batch", BigInteger),
-    # whether the drain of to_batch was verified too
+    # whether the drain of to_batch was verified too, and up to which resolving load
     Column("to_drain", Integer),
     Column("success", Integer, nullable=False, server_default="0"),
     Column("expectations", Integer, nullable=False),

@@ -1,5 +1,5 @@
-"""The totals of each app over the whole load ledger. A commit never changes, so that only commits
-newer than the last look are read."""
+"""The totals of each app over the whole load ledger. A commit changes only when it is taken out, so
+that only commits newer than the last look are read."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from decimal import Decimal
 from sqlalchemy import Connection, Row, and_, case, func, or_, select, true
 
 from semistream.positions import Kind
-from semistream.warehouse.schema import load_batches, load_commits, load_inputs
+from semistream.warehouse.schema import load_apps, load_batches, load_commits, load_inputs
 
-SUMS = ("rows_read", "matched", "unmatched", "output_rows", "cache_hits")  # over all batches
+SUMS = ("rows_read", "resolved", "matched", "unmatched", "output_rows", "cache_hits")
 MOST = ("memory_peak", "memory_budget")  # the greatest of a batch, summed over its partitions
 RESIDENT = "resident_peak"  # the greatest of a worker
 WAIT = "wait_longest"  # s, the longest of a tuple
@@ -22,7 +22,7 @@ WAIT = "wait_longest"  # s, the longest of a tuple
 @dataclass(frozen=True)
 class Totals:
     """The totals of all that an app has committed, up to its newest commit (batch, drain). Memory
-    in bytes; committed_at in UTC."""
+    in bytes; committed_at in UTC. unmatched: also those that were resolved since."""
 
     app: str
     batch: int = -1
@@ -33,6 +33,7 @@ class Totals:
     master_version: str = ""
     batches: int = 0
     rows_read: int = 0
+    resolved: int = 0
     matched: int = 0
     unmatched: int = 0
     waiting: int = 0
@@ -42,6 +43,13 @@ class Totals:
     memory_budget: int = 0
     resident_peak: int = 0
     wait_longest: float = 0.0  # s
+    resets: int = 0  # how often batches were taken out
+
+    @property
+    def open(self) -> int:
+        """The tuples that are unmatched still. With those that are facts, and those that wait, they
+        are all that were read."""
+        return self.unmatched - self.resolved
 
 
 def read_totals(
@@ -50,6 +58,7 @@ def read_totals(
     """Return the totals of one app, or of all, by app. known: an earlier result, which is brought
     up to date."""
     c, known = load_commits.c, known or {}
+    resets = func.coalesce(load_apps.c.resets, 0).label("resets")
     newest = (
         select(c.app, func.max(c.batch).label("batch"))
         .where(c.app == app if app else true())
@@ -57,11 +66,12 @@ def read_totals(
         .subquery()
     )
     commits = (
-        select(c.app, c.batch, c.drain, c.committed_at, c.fact_table)
+        select(c.app, c.batch, c.drain, c.committed_at, c.fact_table, resets)
         .join(newest, and_(c.app == newest.c.app, c.batch == newest.c.batch))
+        .outerjoin(load_apps, load_apps.c.app == c.app)
         .order_by(c.app, c.drain)
     )
-    # a drain comes after its batch
+    # what follows a batch comes after it
     last = {commit.app: commit for commit in connection.execute(commits)}
     return {
         name: _up_to(connection, commit, known.get(name, Totals(name)))
@@ -72,6 +82,8 @@ def read_totals(
 def _up_to(connection: Connection, last: Row, known: Totals) -> Totals:
     """Return the totals up to a commit."""
     position = ("batch", "drain", "committed_at")
+    if known.resets != last.resets:
+        known = Totals(last.app)
     if all(getattr(known, n) == getattr(last, n) for n in position):
         return known
     c, b, i = load_commits.c, load_batches.c, load_inputs.c
@@ -127,6 +139,7 @@ def _up_to(connection: Connection, last: Row, known: Totals) -> Totals:
         algorithm=state[1] or "",
         master_version=", ".join(versions),
         wait_longest=max(known.wait_longest, more[WAIT] or 0.0),
+        resets=last.resets,
         **added,
         **most,
     )

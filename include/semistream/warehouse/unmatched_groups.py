@@ -1,4 +1,4 @@
-"""The unmatched tuples of an app, grouped by reason, role and key: SQL only."""
+"""The open unmatched tuples of an app, grouped by reason, role and key: SQL only."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ def kinds_of(connection: Connection, app: str) -> list[Kind]:
 
 
 def is_of(connection: Connection, app: str, kind: Kind | None = None) -> ColumnElement[bool]:
-    """Return the condition for an app's rows of ``unmatched``, of all kinds or of one, without
+    """Return the condition for an app's open rows of ``unmatched``, of all kinds or of one, without
     those of a batch that is not committed yet."""
     u = unmatched.c
-    mine = u.load_id.between(*_committed(connection, app))
+    mine = and_(u.load_id.between(*_committed(connection, app)), u.resolved_by.is_(None))
     if kind is None:
         return mine
     # a job of one role names none
@@ -79,8 +79,7 @@ def groups_of(
     columns: of the tuples, which make the key; without any, all tuples have one key. The database
     groups, so that memory grows neither with the tuples nor with their keys.
     """
-    u, value = unmatched.c, system_of(connection).json_value
-    texts = [value(u.tuple, name).label(f"key_{n}") for n, name in enumerate(columns)]
+    u, texts = unmatched.c, _texts(connection, columns)
     tuples = func.count().label("tuples")
     query = (
         select(*texts, tuples, func.max(u.load_id))
@@ -91,15 +90,14 @@ def groups_of(
     )
     for *key, count, newest in connection.execution_options(yield_per=ROWS).execute(query):
         if newest is not None:
-            yield Group(tuple(map(_value, key)), int(count), int(newest))
+            yield Group(tuple(map(json.loads, key)), int(count), int(newest))
 
 
 def count_of(
     connection: Connection, app: str, kind: Kind, columns: Sequence[str]
 ) -> tuple[int, int]:
     """Return the numbers of a kind's tuples, and of their distinct keys."""
-    u, value = unmatched.c, system_of(connection).json_value
-    texts = [value(u.tuple, name).label(f"key_{n}") for n, name in enumerate(columns)]
+    texts = _texts(connection, columns)
     each = (
         select(func.count().label("tuples"))
         .where(is_of(connection, app, kind))
@@ -150,5 +148,11 @@ def _committed(connection: Connection, app: str) -> tuple[int, int]:
     return first_load(number, START), last_load(number, end)
 
 
-def _value(text: str | None) -> Any:
-    return None if text is None else json.loads(text)
+def _texts(connection: Connection, columns: Sequence[str]) -> list[Any]:
+    """Return these columns of the tuples as JSON texts, labelled. A column that a tuple of a former
+    schema lacks is null."""
+    value = system_of(connection).json_value
+    return [
+        func.coalesce(value(unmatched.c.tuple, name), "null").label(f"key_{n}")
+        for n, name in enumerate(columns)
+    ]

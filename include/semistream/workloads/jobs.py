@@ -388,10 +388,22 @@ def _make_tpcds(directory: Path, progress: Progress) -> None:
     for table in TPCDS:
         made = master / f"{table}.parquet"
         pq.write_table(plain_strings(pq.read_table(made)), made)
-    _generate("tpcds", ["store_sales"], TPCDS_SCALE, directory, "--parts", str(STREAM_FILES))
-    for number, made in enumerate(sorted((directory / "store_sales").iterdir())):
-        made.rename(stream / f"part-{number:05d}.parquet")
-    (directory / "store_sales").rmdir()
+    _generate("tpcds", ["store_sales"], TPCDS_SCALE, directory)
+    sales = directory / "store_sales.parquet"
+    _split(sales, stream, progress, "sales")
+    sales.unlink()
+
+
+def _split(file: Path, directory: Path, progress: Progress, what: str) -> None:
+    """Write the rows of a Parquet file as at most STREAM_FILES files of whole row groups."""
+    with pq.ParquetFile(file) as rows:
+        groups, done = rows.num_row_groups, 0
+        each = -(-groups // STREAM_FILES)
+        for number, first in enumerate(range(0, groups, each)):
+            part = rows.read_row_groups(range(first, min(first + each, groups)))
+            pq.write_table(part, directory / f"part-{number:05d}.parquet")
+            done += part.num_rows
+            progress(f"writing {what}", done, rows.metadata.num_rows)
 
 
 def tpch_table(table: str, scale: float, directory: Path) -> None:
@@ -400,9 +412,7 @@ def tpch_table(table: str, scale: float, directory: Path) -> None:
     _generate("tpch", [table], scale, directory)
 
 
-def _generate(
-    benchmark: str, tables: Iterable[str], scale: float, directory: Path, *more: str
-) -> None:
+def _generate(benchmark: str, tables: Iterable[str], scale: float, directory: Path) -> None:
     """Write tables of tpch or tpcds as Parquet files. Raises SemistreamError if the generator
     fails."""
     program = Path(sysconfig.get_path("scripts")) / "tpcgen-cli"
@@ -418,7 +428,6 @@ def _generate(
             ",".join(tables),
             "--output-dir",
             directory,
-            *more,
         ],
         capture_output=True,
         text=True,

@@ -1,9 +1,11 @@
-"""``semistream reset``, and ``semistream remove``, which also deletes the app's reports."""
+"""``semistream reset``, of an app or of some of its files, and ``semistream remove``, which also
+deletes the app's reports."""
 
 from __future__ import annotations
 
 import sys
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from datetime import date
 from functools import partial
 
 from semistream.cli.command import Command
@@ -14,6 +16,65 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_app(parser)
     parser.add_argument("--checkpoint", help="its checkpoint [$SEMISTREAM_HOME/checkpoints/APP]")
     parser.add_argument("--yes", action="store_true", help="do not ask")
+
+
+def add_reset_arguments(parser: ArgumentParser) -> None:
+    add_arguments(parser)
+    some = parser.add_mutually_exclusive_group()
+    some.add_argument(
+        "--day",
+        type=_day,
+        metavar="YYYY-MM-DD",
+        help="only the files that were last modified on this day (UTC), and the other files of "
+        "their batches: they are loaded again",
+    )
+    some.add_argument(
+        "--file",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="PATH",
+        help="only these files, and the other files of their batches: they are loaded again",
+    )
+
+
+def _day(text: str) -> date:
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        raise ArgumentTypeError(f"must be a date such as 2026-11-23: {text!r}") from None
+
+
+def run_reset(arguments: Namespace) -> int:
+    if arguments.day is None and not arguments.file:
+        return run(arguments, reports=False)
+    from pathlib import Path
+
+    from semistream.paths import Paths
+    from semistream.pipeline import day_again
+
+    places, app = Paths.from_environment(), arguments.app
+    checkpoint = Path(arguments.checkpoint or places.checkpoints / app).absolute()
+    if (cut_short := day_again.under_way(checkpoint)) is not None:
+        day_again.carry_out(cut_short, places, checkpoint)
+        print(f"{app}: finished what was cut short, {cut_short.command}.")
+        return 0
+    plan = day_again.plan(app, places, checkpoint, day=arguments.day, files=arguments.file)
+    print(plan)
+    if not arguments.yes and not _agreed(app):
+        return 1
+    day_again.carry_out(plan, places, checkpoint)
+    print(f"{app}: taken out. Correct the files; the next load takes them in.")
+    return 0
+
+
+def _agreed(app: str) -> bool:
+    """Ask whether to go on."""
+    asked = sys.stdin.isatty()
+    if asked and input(f"Type {app} to go on: ") == app:
+        return True
+    print("Nothing was deleted." + ("" if asked else " Give --yes where nobody can be asked."))
+    return False
 
 
 def run(arguments: Namespace, reports: bool) -> int:
@@ -30,11 +91,7 @@ def run(arguments: Namespace, reports: bool) -> int:
     rows = ", ".join(f"{n:,} of {table}" for table, n in counts.items()) or "no rows"
     if not arguments.yes:
         print(f"This deletes what {app} has loaded ({rows}), and {checkpoint}.")
-        if not sys.stdin.isatty() or input(f"Type {app} to go on: ") != app:
-            print(
-                "Nothing was deleted."
-                + ("" if sys.stdin.isatty() else " Give --yes where nobody can be asked.")
-            )
+        if not _agreed(app):
             return 1
     steps.reset(app, places, checkpoint, reports=reports)
     print(f"{app}: deleted {rows}.")
@@ -43,10 +100,15 @@ def run(arguments: Namespace, reports: bool) -> int:
 
 RESET = Command(
     "reset",
-    "take away an app's rows, ledger and checkpoint, so that it loads its source anew",
-    partial(run, reports=False),
-    add_arguments,
+    "take away an app's rows, ledger and checkpoint, so that it loads its source anew; or only "
+    "those of some files",
+    run_reset,
+    add_reset_arguments,
+    example="semistream reset sales --day 2026-11-23.",
 )
 REMOVE = Command(
-    "remove", "the same, with the app's reports", partial(run, reports=True), add_arguments
+    "remove",
+    "take away an app's rows, ledger, checkpoint and reports",
+    partial(run, reports=True),
+    add_arguments,
 )

@@ -37,25 +37,30 @@ def run(arguments: Namespace) -> int:
     from semistream.sizing import known_costs, scale_out
     from semistream.tuning import advice
     from semistream.tuning.case import open_case
+    from semistream.tuning.star import splits
 
     settings, places = arguments.settings, Paths.from_environment()
     with console.progress(arguments.progress) as tell, open_case(settings, places, tell) as case:
         found = advice.advise(case, settings, places, arguments.measure, tell)
+        costs = known_costs(places.home)
         plans = scale_out.scale_out(
-            case,
-            settings.memory,
-            arguments.scale_out,
-            settings.algorithms,
-            known_costs(places.home),
+            case, settings.memory, arguments.scale_out, settings.algorithms, costs
         )
+        shares = splits(case, places, map(int, settings.memory), costs)
     if arguments.json:
         console.print_json(
-            found.as_dict() | ({"scale_out": [asdict(p) for p in plans]} if plans else {})
+            found.as_dict()
+            | ({"scale_out": [asdict(p) for p in plans]} if plans else {})
+            | ({"roles": shares} if shares else {})
         )
         return 0
     screen = console.wide_console(150)
     for table in (*found.tables(), *scale_out.tables(plans)):
         console.print_table(screen, table)
+    console.print_remarks(
+        console.text_console(),
+        roles=[f"a load of all roles splits M so: {said}" for said in shares.values()],
+    )
     return 0
 
 

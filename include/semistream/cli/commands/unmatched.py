@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from semistream.cli import console
 from semistream.cli.command import Command
@@ -12,7 +12,7 @@ from semistream.cli.options import add_app
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from semistream.pipeline.unmatched import Key, Listed
+    from semistream.pipeline.unmatched import Listed
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -65,13 +65,8 @@ def run(arguments: Namespace) -> int:
 
 
 def _print(of: Listed) -> None:
-    keys = "" if of.keys <= 1 else f" of {of.keys:,} keys"
-    if of.reason == "unparsable":
-        keys = f", for {of.keys:,} {'reason' if of.keys == 1 else 'reasons'}"
-    title = f"{of.reason} in {of.role}" if of.role else of.reason
-    screen = console.wide_console(160)
-    print(f"{title}: {of.tuples:,} {'tuple' if of.tuples == 1 else 'tuples'}{keys}")
-    console.print_table(screen, _table(of))
+    print(of.title)
+    console.print_table(console.wide_console(160), _table(of))
     for remark in of.remarks:
         console.text_console().print(f"  {remark}")
     print()
@@ -89,40 +84,9 @@ def _table(of: Listed) -> Table:
     if near:
         table.add_column(f"nearest in {of.role}", overflow="fold")
     for key in of.top:
-        cells = [f"  {_text(key.key)}", f"{key.tuples:,}", _example(key)]
-        cells += [_nearest(key)] if near else []
-        table.add_row(*map(Text, cells))
+        cells = [f"  {key}", f"{key.tuples:,}", f"{key.example or ''}"]
+        table.add_row(*map(Text, [*cells, key.near] if near else cells))
     return table
-
-
-def _example(key: Key) -> str:
-    e = key.example
-    if e is None:
-        return ""
-    id_ = "" if e.id is None else f"id {e.id}"
-    where = "" if e.file is None else e.file + ("" if e.line is None else f", line {e.line:,}")
-    return " in ".join(filter(None, (id_, where))) or str(e.values)[:100]
-
-
-def _nearest(key: Key) -> str:
-    if key.nearest and key.nearest[0] == key.key:
-        return "is there now"
-    return ", ".join(map(_text, key.nearest))
-
-
-def _text(key: dict[str, Any]) -> str:
-    if not key:
-        return "(any)"
-    if len(key) == 1:
-        (value,) = key.values()
-        return "(none)" if value is None else _shown(value)
-    return ", ".join(f"{name}={_shown(value)}" for name, value in key.items())
-
-
-def _shown(value: Any) -> str:
-    """Return a value as it is, in quotes where blanks would not be seen."""
-    text = str(value)
-    return repr(text) if text != text.strip() or not text else text
 
 
 COMMAND = Command(

@@ -26,8 +26,8 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--job",
         default="",
         metavar="FILE",
-        help="the job's YAML file, after max_unparsable, unique_ids or max_unmatched was "
-        "changed in it [the job as it was loaded]",
+        help="the job's YAML file, after max_unparsable, unique_ids, max_unmatched or "
+        "max_open_hours was changed in it [the job as it was loaded]",
     )
 
 

@@ -85,9 +85,11 @@ class Sink(Protocol):
         return None
 
     def write(self, record: LoadRecord, spool: Spool) -> LoadRecord:
-        """Write a partition, or prepare it for ``commit``. Return the record that is valid: its
-        fields facts_checksum and unmatched_checksum are set, and ``prepared`` has as JSON values
-        what ``commit`` needs to know.
+        """Write a partition, or prepare it for ``commit``: joined rows, unmatched tuples,
+        propagated patterns, and the marks of the resolved ones (``mark_resolved``), whose keys
+        ``Spool.resolved`` has. Return the record that is valid: its fields facts_checksum and
+        unmatched_checksum are set, and ``prepared`` has as JSON values what ``commit`` needs to
+        know.
 
         Several attempts of a partition may run at the same time, also one of a driver that was
         killed: name files by ``attempt_name``.
@@ -101,7 +103,7 @@ class Sink(Protocol):
     def commit(self, commit: Commit, loads: Sequence[LoadRecord]) -> None:
         """Commit a batch, all of whose partitions are written. A repeated call is harmless.
         Its last step is ``Ledger.commit``, which a sink outside the warehouse also gives the loads,
-        and the rows of ``unmatched`` and ``propagated``.
+        and a function that writes the rows of ``unmatched`` and ``propagated``, and the marks.
 
         loads: the result of ``write`` for each partition.
         """

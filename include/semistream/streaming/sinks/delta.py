@@ -16,12 +16,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs
 import pyarrow.parquet as pq
+from sqlalchemy import Connection
 
 from semistream.durable import DirectFile, naming, sync
 from semistream.errors import ConfigError, StateError
 from semistream.gathering import Gathered
 from semistream.parquet_decoding import open_parquet, parquet_batches
 from semistream.parquet_encoding import encoding
+from semistream.positions import KINDS, START, Kind, Position, named, resolves
 from semistream.streaming.sinks.base import (
     INSERT_ROWS,
     Rows,
@@ -33,23 +35,25 @@ from semistream.streaming.sinks.base import (
 )
 from semistream.streaming.sinks.warehouse import Warehouse
 from semistream.streaming.spool import Spool
+from semistream.warehouse.bulk import bulk_insert
 from semistream.warehouse.checksum import checksum, signed
 from semistream.warehouse.identity import warehouse_identity
 from semistream.warehouse.load_ids import app_loads
 from semistream.warehouse.records import Commit, LoadRecord
+from semistream.warehouse.resolution import mark_resolved
 from semistream.warehouse.schema import metadata, propagated, unmatched
 from semistream.warehouse.tables import fact_table
 
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
     from deltalake import DeltaTable
-    from sqlalchemy import Table
 
 WAREHOUSE = "semistream.warehouse"  # property of the table: the identity of its warehouse
 RESTORE = (
     "Restore it from a backup of the same time as the ledger; or delete the table, and load "
     "the source anew: semistream reset APP."
 )
+RESOLVED = "resolved"  # staged rows that are no rows of a table: keys of rows of ``unmatched``
 CLAIMS = 10  # attempts to claim a table that others write to at the same time
 READ_ROWS, READ_VALUES = 100_000, 2_000_000  # read at a time for the proof
 # approximate size of a data file's row group, which is in memory until it is written
@@ -69,13 +73,31 @@ def _delta_table(uri: str) -> DeltaTable:
         raise StateError(f"The Delta table {uri} cannot be opened: {e}. {RESTORE}") from None
 
 
+def _transaction(app: str, at: Position) -> tuple[str, int]:
+    """Return the application id and the version of the transaction of a commit. Resolving loads
+    have an id of their own, so that the versions of batches and drains are what they were before
+    there were such loads."""
+    if resolves(at[1]):
+        return f"{app}/resolve", KINDS * at[0] + at[1]
+    return app, 2 * at[0] + at[1]
+
+
+def _newest(table: DeltaTable, app: str) -> Position | None:
+    """Return the position of the newest commit of an app in a table's log; None if there is
+    none."""
+    name, _ = _transaction(app, (0, Kind.RESOLVE))
+    found = [(table.transaction_version(app), 2), (table.transaction_version(name), KINDS)]
+    return max((divmod(v, base) for v, base in found if v is not None), default=None)
+
+
 @dataclass(frozen=True)
 class DeltaSink(Sink):
     """The sink of a Delta table.
 
     Tasks write Parquet files that nothing refers to. The driver first records the commit. Then it
-    commits the files as one Delta transaction under the app's transaction version 2 batch + drain,
-    and writes unmatched tuples and ledger rows in one transaction of the warehouse. After a crash
+    commits the files as one Delta transaction under the app's transaction version (see
+    ``_version``), writes unmatched tuples and ledger rows, and marks resolved ones, in one
+    transaction of the warehouse. After a crash
     both steps are repeated, which is harmless. Nothing of a batch that is not committed has to be
     taken back, and the driver starts no task for a committed one.
 
@@ -116,10 +138,14 @@ class DeltaSink(Sink):
         name, files = f"{attempt_name(record)}.parquet", spool.writer.close()
         rejected, staged = spool.unmatched(), {}
         unmatched_checksum = stored_checksum(rejected, self.warehouse.engine)
-        for table, rows in ((unmatched, rejected), (propagated, spool.propagated())):
+        for what, rows in (
+            (unmatched.name, rejected),
+            (propagated.name, spool.propagated()),
+            (RESOLVED, spool.resolved()),
+        ):
             if rows.num_rows:
-                staged[table.name] = f"{table.name}-{name}"
-                self._stage(staged[table.name], rows)
+                staged[what] = f"{what}-{name}"
+                self._stage(staged[what], rows)
         return replace(
             record,
             prepared={"files": files, "staged": staged},
@@ -198,16 +224,17 @@ class DeltaSink(Sink):
         from deltalake import CommitProperties, Transaction
         from deltalake.transaction import AddAction, RemoveAction
 
-        table, version = _delta_table(self.uri), 2 * commit.batch + commit.drain
+        table = _delta_table(self.uri)
+        name, version = _transaction(commit.app, (commit.batch, commit.drain))
         table.update_incremental()
-        newest = table.transaction_version(commit.app)
+        newest = table.transaction_version(name)
         if newest is None or newest < version:
             files = [file for load in loads for file in load.prepared["files"]]
             actions: list[AddAction | RemoveAction] = [
                 AddAction(f["path"], f["size"], {}, 0, True, json.dumps({"numRecords": f["rows"]}))
                 for f in files
             ]
-            once = CommitProperties(app_transactions=[Transaction(commit.app, version)])
+            once = CommitProperties(app_transactions=[Transaction(name, version)])
             table.create_write_transaction(
                 actions, "append", table.schema(), commit_properties=once
             )
@@ -215,21 +242,23 @@ class DeltaSink(Sink):
         staging = Path(self.checkpoint) / "staging"
         ledger = self.warehouse.ledger(commit.app)
 
-        def kept() -> Iterator[tuple[Table, pa.Table]]:
+        def write(connection: Connection) -> None:
             for load in loads:
-                for table, name in load.prepared["staged"].items():
-                    key, first = ledger.load_id(load.batch, load.drain, load.partition), 0
+                key = ledger.load_id(load.batch, load.drain, load.partition)
+                for what, name in load.prepared["staged"].items():
                     with open_parquet(staging / name) as file:
-                        columns = file.schema_arrow.names
-                        for part in parquet_batches(file, columns, INSERT_ROWS, GROUP_BYTES):
-                            rows_of = pa.Table.from_batches([part])
-                            yield (
-                                metadata.tables[table],
-                                rejected_rows(rows_of, key, self.warehouse.fact, first),
-                            )
+                        columns, first = file.schema_arrow.names, 0
+                        parts = parquet_batches(file, columns, INSERT_ROWS, GROUP_BYTES)
+                        if what == RESOLVED:
+                            mark_resolved(connection, key, parts)
+                            continue
+                        for part in parts:
+                            rows = pa.Table.from_batches([part])
+                            keyed = rejected_rows(rows, key, self.warehouse.fact, first)
+                            bulk_insert(connection, metadata.tables[what], keyed)
                             first += part.num_rows
 
-        ledger.commit(commit, loads, kept)
+        ledger.commit(commit, loads, write)
 
     def clean_up(self) -> None:
         for left_over in (Path(self.checkpoint) / "staging").glob("*.parquet"):
@@ -241,20 +270,15 @@ class DeltaSink(Sink):
             return None
         if (table := self._table()) is None:
             return f"The Delta table {self.uri} is gone"
-        version, (batch, drain) = table.transaction_version(app), newest
-        if version is None or divmod(version, 2) < newest:
-            return (
-                f"The log of the Delta table {self.uri} has no "
-                f"{'drain behind ' if drain else ''}batch {batch}"
-            )
+        if (_newest(table, app) or START) < newest:
+            return f"The log of the Delta table {self.uri} does not have {named(newest)}"
         if ledger.newest_output(self.uri) is not None and not table.file_uris():
             return f"The Delta table {self.uri} has no rows"
         return None
 
     def newest(self, app: str) -> tuple[int, int] | None:
         table = self._table()
-        version = None if table is None else table.transaction_version(app)
-        return None if version is None else divmod(version, 2)
+        return None if table is None else _newest(table, app)
 
     def _table(self) -> DeltaTable | None:
         """Return the table as it is now, or None if there is none. Raises StateError if its log

@@ -20,6 +20,7 @@ from semistream.warehouse.closing import Closing, closed_name
 from semistream.warehouse.dialects import said, system_of
 from semistream.warehouse.load_ids import app_loads
 from semistream.warehouse.records import Commit, LoadRecord
+from semistream.warehouse.resolution import AT_ONCE, mark_resolved
 from semistream.warehouse.schema import load_commits, propagated, unmatched
 from semistream.warehouse.tables import ensure, existing_table, fact_table
 from semistream.warehouse.types import outside_years
@@ -67,6 +68,7 @@ class SqlSink(Sink):
         fact, ledger = self.warehouse.fact, self.warehouse.ledger(record.app)
         key = ledger.load_id(record.batch, record.drain, record.partition)
         joined, rejected, closed = spool.joined(), spool.unmatched(), spool.propagated()
+        resolved = spool.resolved()
         final, lost = spool.final(), Counter[str]()
         for _, part in parts(joined):
             check_years(part, fact)
@@ -85,6 +87,7 @@ class SqlSink(Sink):
             for kept, rows in ((unmatched, rejected), (propagated, closed)):
                 for first, part in parts(rows):
                     bulk_insert(connection, kept, rejected_rows(part, key, fact, first))
+            mark_resolved(connection, key, resolved.to_reader(AT_ONCE))
             return (
                 self.closing.close(connection, table, key, app_loads(ledger.number()), final)
                 if self.closing is not None

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlparse
 
-from semistream.durable import sync
+from semistream.durable import sync, write_text
 from semistream.job import FILE_FORMATS
 
 
@@ -42,6 +42,37 @@ class SourceLog:
                 if after < entry["batchId"] <= last:
                     entries[plain_path(entry["path"])] = None
         return list(entries)
+
+    def entries(self, after: int, last: int) -> list[str]:
+        """Return the paths of the files that the source's log has under the numbers above ``after``
+        up to ``last``."""
+        paths: dict[str, None] = {}
+        for log in self._logs():
+            for line in log.read_text().splitlines()[1:]:
+                entry = json.loads(line)
+                if after < entry["batchId"] <= last:
+                    paths[plain_path(entry["path"])] = None
+        return list(paths)
+
+    def forget(self, after: int, last: int) -> None:
+        """Delete these files from the source's log, so that Spark gives them again, in a batch to
+        come. No query may run. To repeat it is harmless."""
+        for log in self._logs():
+            version, *lines = log.read_text().splitlines()
+            kept = [line for line in lines if not after < json.loads(line)["batchId"] <= last]
+            if kept != lines:
+                # Hadoop's checksum of the file; one without is read as it is
+                log.with_name(f".{log.name}.crc").unlink(missing_ok=True)
+                write_text(log, "\n".join([version, *kept]))
+
+    def _logs(self) -> list[Path]:
+        """Return the files of the source's log, in order. Some have the entries of others."""
+        numbered = (
+            (int(path.stem), path)
+            for path in self._own.glob("[0-9]*")
+            if path.suffix in ("", ".compact")
+        )
+        return [path for _, path in sorted(numbered)]
 
     def flush(self, batch: int) -> None:
         """Flush Spark's logs of a batch to disk, which Spark does not do: the ledger will say that

@@ -5,6 +5,7 @@ Rows are written with LOAD DATA LOCAL INFILE, or with multi-row INSERTs where th
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Collection, Iterator, Sequence
@@ -47,7 +48,6 @@ from semistream.warehouse.dialects.rows import (
     chunks,
     from_text,
     hex_texts,
-    json_path,
     parts,
     plain,
     python_values,
@@ -246,7 +246,7 @@ class Mysql:
         return func.rand()
 
     def json_value(self, document: Any, name: str) -> Any:
-        return func.json_extract(document, json_path(name), type_=types.Text())
+        return func.json_extract(document, f"$.{json.dumps(name)}", type_=types.Text())
 
     def analyze(self, connection: Connection, table: Table) -> None:
         """Do nothing: MySQL keeps its row statistics by itself."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -68,11 +67,6 @@ def from_text(column: pa.Array, kind: pa.DataType) -> pa.Array:
 def hex_texts(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     """Return bytes as hexadecimal texts."""
     return pa.array([None if v is None else v.hex() for v in column.to_pylist()], pa.string())
-
-
-def json_path(name: str) -> str:
-    """Return the path of a field of a JSON object that Python's ``json`` has written."""
-    return f"$.{json.dumps(name)}"
 
 
 def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -29,6 +29,7 @@ from sqlalchemy import (
     String,
     Table,
     Text,
+    case,
     create_engine,
     event,
     func,
@@ -46,7 +47,6 @@ from semistream.warehouse.dialects.rows import (
     batch,
     chunks,
     from_text,
-    json_path,
     parts,
     plain,
     python_values,
@@ -213,7 +213,19 @@ class Sqlite:
         return func.random()
 
     def json_value(self, document: Any, name: str) -> Any:
-        return document.op("->", return_type=Text())(json_path(name))
+        # by a row of each field: a path cannot name every field, and makes numbers of booleans
+        field = func.json_each(document).table_valued("key", "value", "type")
+        truth = case(
+            (field.c.type.in_(("true", "false")), field.c.type),
+            else_=func.json_quote(field.c.value),
+        )
+        return (
+            select(type_coerce(truth, Text()))
+            .select_from(field)
+            .where(field.c.key == name)
+            .correlate(document.table)
+            .scalar_subquery()
+        )
 
     def analyze(self, connection: Connection, table: Table) -> None:
         connection.exec_driver_sql(f"ANALYZE {table.name}")

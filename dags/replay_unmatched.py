@@ -1,0 +1,59 @@
+"""Join the unmatched tuples of a load again, in this task: all that are open, with the master data
+as they are now, or those of a file, as they were mended there.
+
+The file is what ``semistream unmatched APP --out FILE`` has written. The load must not run
+meanwhile. Each tuple becomes a fact once, however often this is run; the DAG verify_completeness
+proves what has come.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from airflow.sdk import Param, dag, task
+
+from semistream.pipeline import steps
+from semistream_operators import FACTS, attempt, places
+
+
+@dag(
+    schedule=None,
+    catchup=False,
+    tags=["semistream"],
+    doc_md=__doc__,
+    params={
+        "app": Param(
+            "",
+            type="string",
+            section="What",
+            description="The load whose tuples are joined again",
+            examples=["tpch", "nycflights13"],
+        ),
+        "file": Param(
+            None,
+            type=["null", "string"],
+            section="What",
+            description="CSV, JSON lines or Parquet file of tuples that were mended, on a disk of "
+            "Airflow's workers; empty: all that are open, as they are",
+        ),
+        "job": Param(
+            None,
+            type=["null", "string"],
+            section="What",
+            description="The job's YAML file, after columns or formats were changed in it by which "
+            "texts are parsed; empty: the job as it was loaded",
+        ),
+    },
+)
+def replay_unmatched() -> None:
+    @task(outlets=[FACTS])
+    def replay(params: dict[str, Any], *, outlet_events: dict[str, Any]) -> dict[str, str]:
+        """Return what became of the tuples."""
+        file = Path(params["file"]) if params["file"] else None
+        said = attempt(steps.replay, params["app"], places(), file, job=params["job"] or "")
+        outlet_events[FACTS].extra = {"app": params["app"]}
+        return {"app": params["app"], "text": said}
+
+    replay()
+
+
+replay_unmatched()

@@ -1,0 +1,331 @@
+"""A day again: some files are taken out of a load, so that they are loaded anew, corrected, without
+the rest.
+
+A batch cannot be divided, and a tuple may have waited from one batch to the next. What is taken out
+are therefore whole stretches of batches, between moments at which nothing waited (see
+``warehouse.taking_out``), and all of their files are loaded again. Ledger and tables change in one
+transaction, then Spark's list of the files that it has seen. ``reset.json`` in the checkpoint says
+what is under way: while it is there the load refuses to start, and the same command finishes it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, and_, or_, select
+
+from semistream.data_files import DataFile, is_remote
+from semistream.durable import read_checked, sync, write_checked
+from semistream.errors import ConfigError, StateError
+from semistream.job import FILE_FORMATS, AnyJob, Job
+from semistream.paths import Paths
+from semistream.pipeline.loaded import loaded_job
+from semistream.positions import Kind, Position
+from semistream.streaming.position import RESET, RESTORE, position, prepared
+from semistream.streaming.settings import LoadSettings
+from semistream.streaming.sinks.registry import sink_kind
+from semistream.streaming.sources.log import SourceLog
+from semistream.streaming.status import checkpoint_lock
+from semistream.warehouse import open_warehouse
+from semistream.warehouse.ledger import Ledger, retrying
+from semistream.warehouse.schema import load_apps, load_commits, load_files
+from semistream.warehouse.taking_out import Stretch, content, stretches, take_out, with_resolving
+
+RETRY = 60.0  # s for which a locked or lost database is tried again
+NAMED = 5  # files that an error names
+ALL = "Or take out everything: semistream reset {app}, and load the source anew."
+
+
+@dataclass(frozen=True)
+class DayAgain:
+    """What is taken out of a load. files: those that were asked for; others: the further files of
+    the same batches; batches: their numbers; logs: (first - 1, last) numbers of the batches in
+    Spark's list of files; listed: see ``take_out``; last: the newest commit when this was planned;
+    command: that which finishes it."""
+
+    app: str
+    stretches: tuple[Stretch, ...]
+    files: tuple[str, ...]
+    others: tuple[str, ...]
+    batches: tuple[int, ...]
+    logs: tuple[tuple[int, int], ...]
+    listed: float | None
+    facts: int
+    unmatched: int
+    rows_read: int
+    last: Position
+    command: str
+
+    def __str__(self) -> str:
+        numbers = ", ".join(map(str, self.batches))
+        said = (
+            f"This takes {'batch' if len(self.batches) == 1 else 'batches'} {numbers} out of "
+            f"{self.app}: {self.rows_read:,} tuples, which are {self.facts:,} facts and "
+            f"{self.unmatched:,} unmatched ones. The next load reads "
+            f"{len(self.files) + len(self.others):,} files again:"
+        )
+        asked = [
+            f"\n  {file}" + ("" if DataFile(file).now() else " (which is gone)")
+            for file in self.files
+        ]
+        also = [f"\n  {file} (of the same batches)" for file in self.others]
+        return said + "".join(asked + also)
+
+
+def plan(
+    app: str, places: Paths, checkpoint: Path, *, day: date | None = None, files: Sequence[str] = ()
+) -> DayAgain:
+    """Return what is to be taken out so that these files, or those of a day, are loaded again.
+
+    A file is of the day (UTC) on which it was last modified when it was loaded; one of a file
+    system that does not tell, of the day on which its batch was committed. Raises ConfigError for
+    what cannot be taken out, or not be loaded again, and where there is nothing.
+    """
+    LoadSettings.load({"job": app, "app": app})
+    with open_warehouse(places.warehouse_url) as engine:
+        ledger = Ledger(engine, app, RETRY)
+        _check_kind(loaded_job(engine, app), app)
+        last = _check_checkpoint(ledger, app, checkpoint)
+        with engine.connect() as connection:
+            named = _named(connection, app, day, files)
+            batches = {batch for batch, _ in named}
+            read = [
+                of
+                for of in stretches(connection, app)
+                if any(of.holds((batch, Kind.BATCH)) for batch in batches)
+            ]
+            chosen = with_resolving(connection, app, read)
+            held = content(connection, app, chosen)
+    wanted = [path for _, path in named]
+    logs, every = _files_of(app, checkpoint, held.commits)
+    others = [path for path in every if path not in set(wanted)]
+    _check_there(app, others)
+    asked = f"--day {day}" if day else " ".join(f"--file {shlex.quote(file)}" for file in files)
+    return DayAgain(
+        app,
+        tuple(chosen),
+        tuple(wanted),
+        tuple(others),
+        tuple(sorted(c.batch for c in held.commits if json.loads(c.source_offsets).get("files"))),
+        tuple(logs),
+        _first_seen(every),
+        held.facts,
+        held.unmatched,
+        held.rows_read,
+        last,
+        f"semistream reset {app} {asked}",
+    )
+
+
+def under_way(checkpoint: Path) -> DayAgain | None:
+    """Return what was being taken out when a reset was cut short; None if none was."""
+    values = read_checked(checkpoint / RESET, RESTORE)
+    if values is None:
+        return None
+    return DayAgain(
+        **values
+        | {
+            "stretches": tuple(
+                Stretch(tuple(first), tuple(last)) for first, last in values["stretches"]
+            ),
+            **{name: tuple(values[name]) for name in ("files", "others", "batches")},
+            "logs": tuple((after, last) for after, last in values["logs"]),
+            "last": tuple(values["last"]),
+        }
+    )
+
+
+def carry_out(of: DayAgain, places: Paths, checkpoint: Path) -> None:
+    """Take files out of a load. A crash at any step leaves a load that refuses to start until this
+    is called again, with what ``under_way`` returns. Raises ConfigError while the app runs, and
+    where it has loaded more since this was planned."""
+    with checkpoint_lock(checkpoint):
+        with open_warehouse(places.warehouse_url) as engine:
+            if not (checkpoint / RESET).exists():
+                if _check_checkpoint(Ledger(engine, of.app, RETRY), of.app, checkpoint) != of.last:
+                    raise ConfigError(
+                        "app",
+                        "must have loaded nothing since it was looked at",
+                        of.app,
+                        f"Do it again: {of.command}.",
+                    )
+                write_checked(checkpoint / RESET, _values(of))
+
+            def work() -> None:
+                with engine.begin() as connection:
+                    take_out(connection, of.app, of.stretches, of.listed)
+
+            retrying(work, RETRY)
+        log = SourceLog(checkpoint / "query", "parquet")
+        for after, last in of.logs:
+            log.forget(after, last)
+        (checkpoint / RESET).unlink()
+        sync(checkpoint)
+
+
+def _values(of: DayAgain) -> dict[str, Any]:
+    """Return JSON values, the same as are read again."""
+    found: dict[str, Any] = json.loads(json.dumps(vars(of)))
+    return found
+
+
+# ---- what can be taken out
+
+
+def _check_kind(job: AnyJob, app: str) -> None:
+    if not isinstance(job, Job):
+        raise ConfigError(
+            "app",
+            "must be a load of one stream, as of two a file's tuples wait for others to come",
+            app,
+            ALL.format(app=app),
+        )
+    if job.stream.format not in FILE_FORMATS:
+        raise ConfigError(
+            "app",
+            f"must be a load of files, which {job.stream.format} has not",
+            app,
+            ALL.format(app=app),
+        )
+
+
+def _check_checkpoint(ledger: Ledger, app: str, checkpoint: Path) -> Position:
+    """Check that ledger and checkpoint are of the same time, and nothing is begun. Return the
+    position of the newest commit."""
+    a = load_apps.c
+    noted = ledger.run(lambda c: c.scalar(select(a.checkpoint).where(a.app == app)))
+    if noted and Path(noted) != checkpoint:
+        raise ConfigError(
+            "checkpoint", f"must be {noted}, which {app} goes on with", str(checkpoint), "Give it."
+        )
+    at, last, soon = position(checkpoint), ledger.last(), prepared(checkpoint)
+    if last is None or at != last or soon is not None:
+        raise ConfigError(
+            "app",
+            "must have finished what it began, by its checkpoint and by the ledger",
+            f"{app}, on {checkpoint}",
+            "Start the load, which finishes it or says what is wrong, and then reset.",
+        )
+    return last
+
+
+def _named(
+    connection: Connection, app: str, day: date | None, files: Sequence[str]
+) -> list[tuple[int, str]]:
+    """Return (batch, path) of the files that are asked for. Raises ConfigError for one that was not
+    loaded, or a day without files."""
+    f, c = load_files.c, load_commits.c
+    found = (
+        select(f.batch, f.path)
+        .join(load_commits, and_(c.app == f.app, c.batch == f.batch, c.drain == Kind.BATCH))
+        .where(f.app == app)
+        .order_by(f.batch, f.number)
+    )
+    if day is not None:
+        start = datetime(day.year, day.month, day.day, tzinfo=UTC)
+        end = start + timedelta(days=1)
+        first, last = (int(at.timestamp()) * 10**9 for at in (start, end))
+        plain = start.replace(tzinfo=None)
+        of_day = or_(
+            and_(f.modified >= first, f.modified < last),
+            and_(
+                f.modified < 0, c.committed_at >= plain, c.committed_at < plain + timedelta(days=1)
+            ),
+        )
+        named = [(int(batch), path) for batch, path in connection.execute(found.where(of_day))]
+        if not named:
+            raise ConfigError(
+                "day",
+                f"must be one on which files that {app} has loaded were last modified (UTC)",
+                str(day),
+                "Name the files: --file.",
+            )
+        return named
+    named = []
+    for file in files:
+        path = file if is_remote(file) else os.path.abspath(file)
+        rows = connection.execute(found.where(f.path == path)).all()
+        if not rows:
+            every = connection.scalars(select(f.path).where(f.app == app).limit(100_000)).all()
+            near = difflib.get_close_matches(path, every, 1, 0.8)
+            raise ConfigError(
+                "file",
+                f"must be one that {app} has loaded, and whose name it still knows",
+                file,
+                (f"Did you mean {near[0]}? " if near else "")
+                + "The names of files that are gone are forgotten when the load starts.",
+            )
+        named += [(int(batch), path) for batch, path in rows]
+    return named
+
+
+def _files_of(
+    app: str, checkpoint: Path, commits: Sequence[Any]
+) -> tuple[list[tuple[int, int]], list[str]]:
+    """Return the numbers of batches in Spark's list of files, and the files there. Raises
+    ConfigError for what was not loaded into the warehouse, and StateError where the list lacks
+    files."""
+    logs, files = [], list[str]()
+    for commit in commits:
+        if not sink_kind(commit.sink).in_warehouse:
+            raise ConfigError(
+                "app",
+                "must have loaded these batches into the warehouse's tables",
+                f"{app}, which has loaded batch {commit.batch} into {commit.sink}",
+                "Delete that table, and load everything anew: semistream reset " + app,
+            )
+        offsets = json.loads(commit.source_offsets)
+        if not offsets.get("files"):
+            continue
+        after, last = (
+            -1 if not known or known[0] is None else known[0]["logOffset"]
+            for known in (offsets.get("start"), offsets.get("offsets"))
+        )
+        found = SourceLog(checkpoint / "query", offsets["format"]).entries(after, last)
+        if len(found) != offsets["files"]:
+            raise StateError(
+                f"{checkpoint / 'query'} has {len(found):,} files of batch {commit.batch}, and the "
+                f"ledger has {offsets['files']:,}. {RESTORE}"
+            )
+        logs.append((after, last))
+        files += found
+    return logs, files
+
+
+def _check_there(app: str, others: Sequence[str]) -> None:
+    """Check that the files which are loaded again only because they are of the same batches are
+    still there."""
+    gone = [path for path in others if DataFile(path).now() is None]
+    if gone:
+        more = f" and {len(gone) - NAMED:,} more" if len(gone) > NAMED else ""
+        raise ConfigError(
+            "file",
+            "must be of batches whose other files can be loaded again, and these are gone",
+            ", ".join(gone[:NAMED]) + more,
+            "Put them back; or name them too, if their tuples are to be taken out for good. "
+            + ALL.format(app=app),
+        )
+
+
+def _first_seen(files: Sequence[str]) -> float | None:
+    """Return a time, s since 1970, at which none of these files was as it is now; None if that is
+    unknown."""
+    times = []
+    for path in files:
+        if is_remote(path):
+            return None
+        try:
+            times.append(os.stat(path).st_ctime_ns)
+        except FileNotFoundError:
+            continue
+        except OSError:
+            return None
+    return min(times) / 1e9 - 1e-3 if times else datetime.now(UTC).timestamp()

@@ -1,0 +1,393 @@
+"""``semistream replay``: open tuples of ``unmatched`` are staged for a resolving load, as they are,
+or as they were mended in a file.
+
+A file has a row for each tuple: ``load_id`` and ``load_row``, which name its row in ``unmatched``,
+and the columns of the tuple, or in ``text`` what could not be parsed. Names that the stream has too
+begin with "_" there. Other columns are not read.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from sqlalchemy import ColumnElement, Connection, Row, false, or_
+
+from semistream.errors import ConfigError
+from semistream.files.opening import open_source
+from semistream.job import StreamSpec
+from semistream.reasons import Reason
+from semistream.streaming.resolving import Staging, typed_tuples
+from semistream.streaming.sources.file_reader import READ, FileReader, find_reader
+from semistream.streaming.spool import TEXT, unmatched_rows
+from semistream.warehouse.ids import has_long_id, stream_ids
+from semistream.warehouse.records import LoadRecord
+from semistream.warehouse.resolution import all_open, by_key
+from semistream.warehouse.schema import unmatched
+
+TEXT_COLUMN = "text"  # of a file: of a tuple that could not be parsed
+UNTOLD = 5  # rows of a file that an error names
+JOINED = (Reason.NO_MATCH, Reason.NULL_KEY)
+
+
+@dataclass
+class Taken:
+    """What becomes of the tuples that are to be replayed. staged: joined again; already: resolved
+    before; unread: their texts still cannot be parsed; refused: their ids are too long."""
+
+    staged: int = 0
+    already: int = 0
+    unread: int = 0
+    refused: int = 0
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """The result of a replay. resolved: tuples with another result than before: facts of so many
+    tuples, and tuples that are unmatched for another reason; kept: those whose result is the same;
+    already, unread, refused: see ``Taken``."""
+
+    app: str
+    resolved: int
+    facts: int
+    moved: int
+    kept: int
+    already: int
+    unread: int
+    refused: int
+
+    @classmethod
+    def of(cls, app: str, taken: Taken, loads: Sequence[LoadRecord]) -> Replayed:
+        """Return the result. loads: the records of the resolving load, none if there was none."""
+        resolved = sum(load.resolved for load in loads)
+        return cls(
+            app,
+            resolved,
+            sum(load.matched for load in loads),
+            sum(load.unmatched for load in loads),
+            taken.staged - resolved,
+            taken.already,
+            taken.unread,
+            taken.refused,
+        )
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.app}: {self.facts:,} unmatched tuples became facts",
+            *(
+                f"{count:,} {what}"
+                for count, what in (
+                    (self.moved, "are unmatched for another reason now"),
+                    (self.kept, "have no match still, and stay in unmatched"),
+                    (self.unread, "cannot be parsed still"),
+                    (self.refused, "have an id that is too long"),
+                    (self.already, "had been resolved before"),
+                )
+                if count
+            ),
+        ]
+        return "\n".join(lines)
+
+
+def replayable(*, left: bool) -> ColumnElement[bool]:
+    """Return the condition for rows of ``unmatched`` whose tuples can be joined again. left: the
+    facts already have those that were joined."""
+    u = unmatched.c
+    return or_(u.reason == Reason.UNPARSABLE, false() if left else u.reason.in_(JOINED))
+
+
+def stage_open(
+    connection: Connection, number: int, spec: StreamSpec, staging: Staging, *, left: bool
+) -> Taken:
+    """Stage all open tuples of an app that can be joined again. number: of the app."""
+    taken = Taken()
+    for rows in all_open(connection, number, replayable(left=left)):
+        kept = [_kept(row) for row in rows]
+        _stage(list(rows), kept, [None] * len(rows), spec, staging, taken)
+    return taken
+
+
+def stage_file(
+    connection: Connection,
+    number: int,
+    spec: StreamSpec,
+    file: Path,
+    staging: Staging,
+    *,
+    left: bool,
+) -> Taken:
+    """Stage the tuples of a file. Raises ConfigError for a row that names no row of ``unmatched``
+    of the app, that cannot be joined again, or whose id is another one."""
+    taken, seen = Taken(), [np.empty((0, 2), np.int64)]
+    for keys, tuples, texts in _read(file, staging.stream):
+        seen.append(np.array(keys, np.int64))
+        known = by_key(connection, number, keys)
+        if absent := [key for key in keys if key not in known]:
+            raise _refusal(file, "must have rows of unmatched that the app has", absent)
+        rows = [known[key] for key in keys]
+        allowed = (Reason.UNPARSABLE, *(() if left else JOINED))
+        if wrong := [k for k, row in zip(keys, rows, strict=True) if row.reason not in allowed]:
+            raise _refusal(
+                file,
+                f"must have tuples that are unmatched for {', '.join(allowed)}; those of a left "
+                "join are facts already, and an id that is too long cannot be mended here",
+                wrong,
+            )
+        is_open = [row.resolved_by is None for row in rows]
+        taken.already += is_open.count(False)
+        tuples = _with_empty_texts(file, tuples, rows)
+        read = [
+            _text(row, text, tuples.slice(n, 1))
+            for n, (row, text) in enumerate(zip(rows, texts, strict=True))
+        ]
+        some = [n for n, ok in enumerate(is_open) if ok]
+        _stage(
+            [rows[n] for n in some],
+            [read[n] for n in some],
+            [tuples.slice(n, 1) if read[n] is None else None for n in some],
+            spec,
+            staging,
+            taken,
+            file,
+        )
+    different, times = np.unique(np.concatenate(seen), axis=0, return_counts=True)
+    if len(twice := different[times > 1]):
+        raise _refusal(file, "must have each row of unmatched once", [*map(tuple, twice.tolist())])
+    return taken
+
+
+def _kept(row: Row[Any]) -> tuple[str, str] | None:
+    """Return the text and the file of a tuple that could not be parsed; None for another one."""
+    if row.reason != Reason.UNPARSABLE:
+        return None
+    values = json.loads(row._mapping["tuple"])
+    return values[TEXT], values.get("file", "")
+
+
+def _text(row: Row[Any], text: str | None, tuple_: pa.RecordBatch) -> tuple[str, str] | None:
+    """Return the text that a file has of a tuple, and the file that it came from at first; None for
+    one that is given by its columns. text: what the file has, or None."""
+    kept = _kept(row)
+    if text:
+        return text, kept[1] if kept else ""
+    given = any(not column.null_count for column in tuple_.columns)
+    return None if given else kept
+
+
+def _stage(
+    rows: list[Row[Any]],
+    texts: Sequence[tuple[str, str] | None],
+    given: Sequence[pa.RecordBatch | None],
+    spec: StreamSpec,
+    staging: Staging,
+    taken: Taken,
+    file: Path | None = None,
+) -> None:
+    """Stage tuples. texts: (text, file that it came from) of those that are to be parsed; given:
+    those that are given otherwise; another one is as its row has it."""
+    stream, found = staging.stream, list[pa.RecordBatch | None](given)
+    parsed = _parsed([t for t in texts if t is not None], spec, stream)
+    for n, text in enumerate(texts):
+        if text is not None:
+            found[n] = next(parsed)
+    same, wrong = typed_tuples(
+        [row._mapping["tuple"] if row.reason != Reason.UNPARSABLE else "{}" for row in rows], stream
+    )
+    for n, row in enumerate(rows):
+        if found[n] is None and row.reason != Reason.UNPARSABLE and n not in wrong:
+            found[n] = same.slice(n, 1)
+    there = [n for n, tuple_ in enumerate(found) if tuple_ is not None]
+    taken.unread += len(rows) - len(there)
+    if not there:
+        return
+    tuples = pa.concat_batches([tuple_ for tuple_ in found if tuple_ is not None])
+    keep = [rows[n] for n in there]
+    _check_ids(keep, tuples, spec.id, file)
+    long = has_long_id(tuples, spec.id)
+    taken.refused += pc.sum(long).as_py() or 0
+    tuples, short = tuples.filter(pc.invert(long)), pc.invert(long).to_pylist()
+    keep = [row for row, ok in zip(keep, short, strict=True) if ok]
+    before = same.take(pa.array([n for n, ok in zip(there, short, strict=True) if ok], pa.int64()))
+    if not keep:
+        return
+    reasons = pa.repeat("", len(keep))
+    now, was = (unmatched_rows(t, reasons, spec.id)["tuple"] for t in (tuples, before))
+    edited = [
+        row.reason == Reason.UNPARSABLE or changed
+        for row, changed in zip(keep, pc.not_equal(now, was).to_pylist(), strict=True)
+    ]
+    staging.add(keep, tuples, edited)
+    taken.staged += len(keep)
+
+
+def _check_ids(
+    rows: Sequence[Row[Any]], tuples: pa.RecordBatch, ids: Sequence[str], file: Path | None
+) -> None:
+    """Raise ConfigError for a tuple that has another id than its row, if that has one."""
+    found = stream_ids(tuples, ids).to_pylist()
+    other = [
+        (row.load_id, row.load_row)
+        for row, now in zip(rows, found, strict=True)
+        if row.stream_id is not None and row.stream_id != now
+    ]
+    if other:
+        raise _refusal(
+            file or Path("unmatched"),
+            f"must have tuples with the ids that they had, {', '.join(ids)}, by which the proof "
+            "knows them",
+            other,
+        )
+
+
+def _refusal(file: Path, constraint: str, keys: Sequence[tuple[int, int]]) -> ConfigError:
+    shown = ", ".join(f"load_id {load}, load_row {row}" for load, row in keys[:UNTOLD])
+    more = f" and {len(keys) - UNTOLD:,} more" if len(keys) > UNTOLD else ""
+    return ConfigError(
+        str(file),
+        constraint,
+        f"{shown}{more}",
+        "Take these rows out, or write the file anew: semistream unmatched APP --out FILE. "
+        "Nothing of the file was loaded.",
+    )
+
+
+# ---- a file
+
+
+def _read(
+    file: Path, stream: pa.Schema
+) -> Iterator[tuple[list[tuple[int, int]], pa.RecordBatch, list[str | None]]]:
+    """Yield the rows of a file: keys of rows of ``unmatched``, tuples, and texts, None where the
+    file has none. Raises ConfigError."""
+    source = open_source("replay", file)
+    load_id, load_row, text = (_free(n, stream) for n in ("load_id", "load_row", TEXT_COLUMN))
+    kinds = pa.schema([(load_id, pa.int64()), (load_row, pa.int32()), *stream, (text, pa.string())])
+    needed = [name for name in kinds.names if name != text]
+    if lacking := [name for name in needed if name not in source.schema.names]:
+        raise ConfigError(
+            "replay",
+            f"must have the columns {', '.join(needed)}",
+            f"{file} lacks {', '.join(lacking)}",
+            "Write it with semistream unmatched APP --out FILE, and mend that.",
+        )
+    has_text = text in source.schema.names
+    source.read_as(kinds, kinds.names)
+    source.only([*needed, *([text] if has_text else [])])
+    for chunk in source.chunks():
+        if chunk.rejected:
+            first = chunk.rejected[0]
+            raise ConfigError(
+                "replay",
+                "must have values of the stream's types in every row",
+                f"{first.place}: {first.detail}",
+                "Mend the row, or take it out. Nothing of the file was loaded.",
+            )
+        for part in pa.Table.from_batches([chunk.rows]).to_batches(max_chunksize=1_000):
+            keys = list(
+                zip(*(part.column(n).to_pylist() for n in (load_id, load_row)), strict=True)
+            )
+            if nameless := [key for key in keys if None in key]:
+                raise _refusal(file, "must name a row of unmatched in each of its rows", nameless)
+            texts = part.column(text).to_pylist() if has_text else [None] * part.num_rows
+            yield keys, part.select(stream.names).cast(stream), texts
+
+
+def _free(name: str, stream: pa.Schema) -> str:
+    while name in stream.names:
+        name = f"_{name}"
+    return name
+
+
+def _with_empty_texts(
+    file: Path, tuples: pa.RecordBatch, rows: Sequence[Row[Any]]
+) -> pa.RecordBatch:
+    """Return tuples of a CSV file with the empty texts that their rows have: there, they are
+    written like nulls."""
+    if ".parquet" in file.suffixes or ".jsonl" in file.suffixes or ".json" in file.suffixes:
+        return tuples
+    was = [json.loads(row._mapping["tuple"]) for row in rows]
+    columns = []
+    for field, column in zip(tuples.schema, tuples.columns, strict=True):
+        if pa.types.is_string(field.type) and column.null_count:
+            empty = pa.array([kept.get(field.name) == "" for kept in was])
+            both = pc.and_(empty, column.is_null())
+            column = pc.if_else(both, pa.scalar("", field.type), column)
+        columns.append(column)
+    return pa.RecordBatch.from_arrays(columns, schema=tuples.schema)
+
+
+# ---- texts
+
+
+def _parsed(
+    texts: Sequence[tuple[str, str]], spec: StreamSpec, stream: pa.Schema
+) -> Iterator[pa.RecordBatch | None]:
+    """Yield the tuple of each text, (text, file that it came from), as the stream's reader reads
+    it; None for one that is still no tuple."""
+    if not texts:
+        return
+    found: list[pa.RecordBatch | None] = [None] * len(texts)
+    if spec.format in READ:
+        reader = find_reader(spec, [], stream)
+        if spec.format == "parquet":  # what did not fit is kept as JSON
+            reader = replace(reader, kind="json")
+        alone = [n for n, (text, _) in enumerate(texts) if "\n" in text or text.count('"') % 2]
+        files: dict[str, list[int]] = {}
+        for n, (_, file) in enumerate(texts):
+            if n not in alone:
+                files.setdefault(file, []).append(n)
+        with TemporaryDirectory(prefix="semistream-") as directory:
+            for numbers in [*files.values(), *([n] for n in alone)]:
+                _parse(texts, numbers, reader, spec, Path(directory) / "texts", found)
+    yield from found
+
+
+def _parse(
+    texts: Sequence[tuple[str, str]],
+    numbers: Sequence[int],
+    reader: FileReader,
+    spec: StreamSpec,
+    copy: Path,
+    found: list[pa.RecordBatch | None],
+) -> None:
+    """Set the tuples of some texts of one file, of which each is a line, or which is only one."""
+    options = {k.lower(): v for k, v in spec.all_options().items()}
+    encoding = options.get("encoding", options.get("charset", "utf-8"))
+    header = b""
+    with suppress(OSError):  # the file may be gone, and another one have the same columns
+        header = header_of(Path(texts[numbers[0]][1]), spec.format, options)
+    if not header and has_header(spec.format, options):
+        separator = options.get("sep", options.get("delimiter", ","))
+        header = separator.join(reader.schema.names).encode(encoding)
+    lines = [t[0].encode(encoding, "replace") for t in (texts[n] for n in numbers)]
+    copy.write_bytes(b"\n".join([*([header] if header else []), *lines, b""]))
+    first = 1 + bool(header)
+    for chunk in reader.open().read(copy):
+        for row, line in enumerate(chunk.lines.tolist()):
+            at = line - first if len(numbers) > 1 else 0
+            if 0 <= at < len(numbers):
+                # more than one tuple in one text are none
+                again = found[numbers[at]] is not None
+                found[numbers[at]] = None if again else chunk.rows.slice(row, 1)
+
+
+def has_header(format_: str, options: Mapping[str, str]) -> bool:
+    """Return whether files of this format have a first line that names the columns."""
+    return format_ == "csv" and options.get("header", "true").lower() == "true"
+
+
+def header_of(file: Path, format_: str, options: Mapping[str, str]) -> bytes:
+    """Return the first line of a CSV file if it names the columns, else nothing."""
+    if not has_header(format_, options):
+        return b""
+    with gzip.open(file) if file.suffix == ".gz" else open(file, "rb") as lines:
+        return lines.readline().rstrip(b"\r\n")

@@ -1,0 +1,223 @@
+"""The taking out of whole batches: their rows are deleted, and the ledger has them as batches that
+have read nothing.
+
+A tuple that waited has become a fact, or an unmatched tuple, in a later load than the one that read
+it. So what is taken out is a *stretch*: all commits between two moments at which nothing waited.
+All rows of its loads are of tuples that it has read, and all tuples that it has read are in its
+loads, or in resolving loads that have joined them again: these go with it. The batches keep their
+numbers, by which Spark and the checkpoint know them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from sqlalchemy import ColumnElement, Connection, Row, and_, delete, func, not_, or_, select, update
+
+from semistream.errors import ConfigError
+from semistream.positions import START, Kind, Position, named, resolves
+from semistream.warehouse.ledger import app_number, utc_now
+from semistream.warehouse.load_ids import app_loads, batch_of, drain_of, first_load, last_load
+from semistream.warehouse.schema import (
+    load_apps,
+    load_batches,
+    load_commits,
+    load_files,
+    load_inputs,
+    load_rejections,
+    quality_runs,
+    unmatched,
+)
+from semistream.warehouse.tables import existing_table
+
+# columns of a load that has read nothing
+NOTHING = (
+    *("waiting_before", "rows_read", "resolved", "matched", "unmatched", "waiting"),
+    "output_rows",
+    *("cache_hits", "disk_tuples_read", "bytes_read", "r_cycles", "service_rate", "seconds"),
+    *("facts_checksum", "unmatched_checksum"),
+)
+UNKNOWN = ("wait_median", "wait_longest", "nulled", "key_sketch")
+NOTHING_OF_INPUT = (
+    *("waiting_before", "rows_read", "resolved", "matched", "unmatched", "waiting", "on_disk"),
+    *("cache_hits", "bytes_read"),
+)
+
+
+class Stretch(NamedTuple):
+    """The commits after ``first``, a position at which nothing waited, up to ``last``, after which
+    nothing waits, unless it is the newest commit."""
+
+    first: Position
+    last: Position
+
+    @classmethod
+    def only(cls, at: Position) -> Stretch:
+        """Return the part of a stretch that is one commit."""
+        return cls((at[0], at[1] - 1), at)
+
+    def holds(self, at: Position) -> bool:
+        return self.first < at <= self.last
+
+    def loads(self, number: int) -> tuple[int, int]:
+        """Return the least and the greatest load_id of the stretch. number: of the app."""
+        return last_load(number, self.first) + 1, last_load(number, self.last)
+
+
+class Content(NamedTuple):
+    """What stretches hold. facts: rows of the fact table; batches: those with files; commits: rows
+    of ``load_commits``."""
+
+    facts: int
+    unmatched: int
+    rows_read: int
+    commits: Sequence[Row[Any]]
+
+
+def stretches(connection: Connection, app: str) -> list[Stretch]:
+    """Return the stretches of an app's loads, in order. After the last one tuples may wait."""
+    b = load_batches.c
+    counted = connection.execute(
+        select(b.batch, b.drain, func.sum(b.waiting))
+        .where(b.app == app)
+        .group_by(b.batch, b.drain)
+        .order_by(b.batch, b.drain)
+    ).all()
+    ends = [(int(batch), int(drain)) for batch, drain, waiting in counted if not waiting]
+    newest = [(int(batch), int(drain)) for batch, drain, _ in counted[-1:]]
+    return [Stretch(*of) for of in pairwise([START, *ends, *(p for p in newest if p not in ends)])]
+
+
+def with_resolving(connection: Connection, app: str, of: Sequence[Stretch]) -> list[Stretch]:
+    """Return stretches of an app with those of the loads that have joined their tuples again, in
+    order. Raises ConfigError if such a load has joined tuples of other stretches, too: these would
+    be in no load."""
+    number, u, every = app_number(connection, app) or 0, unmatched.c, stretches(connection, app)
+    chosen = set(of)
+    while True:
+        mine = or_(*(u.load_id.between(*stretch.loads(number)) for stretch in chosen))
+        resolving = connection.scalars(select(u.resolved_by).where(mine).distinct()).all()
+        at = [(int(batch_of(load)), int(drain_of(load))) for load in resolving if load is not None]
+        more = {stretch for stretch in every if any(map(stretch.holds, at))} - chosen
+        if not more:
+            break
+        chosen |= more
+    if resolving := _resolving(connection, app, chosen):
+        by = or_(*(u.resolved_by.between(*Stretch.only(p).loads(number)) for p in resolving))
+        others = connection.scalar(
+            select(func.count()).where(u.load_id.between(*app_loads(number)), by, not_(mine))
+        )
+        if others:
+            raise ConfigError(
+                "app",
+                "must not have joined tuples of these batches again together with those of others",
+                f"{app}, in {' and '.join(map(named, resolving))}, with {others:,} others",
+                f"Mend single tuples: semistream replay {app} FILE. Or take out everything: "
+                f"semistream reset {app}, and load the source anew.",
+            )
+    return [stretch for stretch in every if stretch in chosen]
+
+
+def _resolving(connection: Connection, app: str, of: Iterable[Stretch]) -> list[Position]:
+    """Return the positions of the resolving loads in stretches."""
+    c = load_commits.c
+    found = connection.execute(
+        select(c.batch, c.drain)
+        .where(c.app == app, resolves(c.drain), or_(*(_within(stretch, c) for stretch in of)))
+        .order_by(c.batch, c.drain)
+    )
+    return [(int(batch), int(kind)) for batch, kind in found]
+
+
+def content(connection: Connection, app: str, of: Sequence[Stretch]) -> Content:
+    """Return what stretches of an app hold."""
+    b, c, number = load_batches.c, load_commits.c, app_number(connection, app) or 0
+    sums = [
+        func.coalesce(func.sum(column), 0) for column in (b.output_rows, b.unmatched, b.rows_read)
+    ]
+    loads = or_(*(b.load_id.between(*stretch.loads(number)) for stretch in of))
+    facts, rejected, read = connection.execute(select(*sums).where(loads)).one()
+    commits = connection.execute(
+        select(load_commits)
+        .where(c.app == app, or_(*(_within(stretch, c) for stretch in of)))
+        .order_by(c.batch, c.drain)
+    ).all()
+    return Content(int(facts), int(rejected), int(read), commits)
+
+
+def take_out(connection: Connection, app: str, of: Sequence[Stretch], listed: float | None) -> None:
+    """Take stretches of an app out of the warehouse, within the connection's transaction. To repeat
+    it is harmless.
+
+    Verifications of these batches count no more. listed: a time, in s since 1970, before which the
+    source had none of the files that were taken out; None: unknown.
+    """
+    b, c, i, f, q = load_batches.c, load_commits.c, load_inputs.c, load_files.c, quality_runs.c
+    number, now = app_number(connection, app) or 0, utc_now().isoformat()
+    for stretch in of:
+        loads = stretch.loads(number)
+        commits = content(connection, app, [stretch]).commits
+        for name in {commit.fact_table for commit in commits}:
+            fact = existing_table(connection, name)
+            connection.execute(delete(fact).where(fact.c.load_id.between(*loads)))
+        for table in (unmatched, load_rejections):
+            connection.execute(delete(table).where(table.c.load_id.between(*loads)))
+        connection.execute(
+            update(load_inputs)
+            .where(i.load_id.between(*loads))
+            .values(dict.fromkeys(NOTHING_OF_INPUT, 0) | {"state_file": ""})
+        )
+        connection.execute(
+            update(load_batches)
+            .where(b.load_id.between(*loads))
+            .values(dict.fromkeys(NOTHING, 0) | dict.fromkeys(UNKNOWN))
+        )
+        for commit in commits:
+            at = (commit.batch, commit.drain)
+            if commit.drain == Kind.BATCH:
+                connection.execute(delete(load_files).where(f.app == app, f.batch == commit.batch))
+            connection.execute(
+                update(load_commits)
+                .where(c.app == app, c.batch == at[0], c.drain == at[1])
+                .values(
+                    rows_read=0,
+                    source_offsets=json.dumps(_taken_out(json.loads(commit.source_offsets), now)),
+                )
+            )
+        connection.execute(
+            update(quality_runs)
+            .where(
+                q.app == app,
+                _number(q.to_batch, q.to_drain) > _number(*stretch.first),
+                or_(
+                    q.from_batch.is_(None),
+                    _number(q.from_batch, q.from_drain) < _number(*stretch.last),
+                ),
+            )
+            .values(to_batch=None)
+        )
+    a = load_apps.c
+    connection.execute(
+        update(load_apps).where(a.app == app).values(resets=func.coalesce(a.resets, 0) + 1)
+    )
+    later = c.source_listed.is_not(None) if listed is None else c.source_listed > listed
+    connection.execute(update(load_commits).where(c.app == app, later).values(source_listed=listed))
+
+
+def _taken_out(offsets: dict[str, Any], at: str) -> dict[str, Any]:
+    """Return the ``source_offsets`` of a batch whose files were taken out. at: when, UTC."""
+    return offsets | ({"files": 0} if "files" in offsets else {}) | {"taken_out": at}
+
+
+def _within(stretch: Stretch, of: Any) -> ColumnElement[bool]:
+    """Return the condition for rows, with batch and drain, of a stretch."""
+    at = _number(of.batch, of.drain)
+    return and_(at > _number(*stretch.first), at <= _number(*stretch.last))
+
+
+def _number(batch: Any, drain: Any) -> Any:
+    """Return a number that orders positions."""
+    return first_load(0, (batch, drain))

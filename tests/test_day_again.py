@@ -1,0 +1,404 @@
+"""A day, or some files, taken out of a load and loaded again: the warehouse has what one load of
+the corrected files would have brought, and the proof holds all the while."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+import sink_loads
+from loads import same, verify
+from provisioned import provision, publish
+from semistream.errors import ConfigError, StateError
+from semistream.pipeline import day_again, steps
+from semistream.positions import START
+from semistream.streaming.app import App
+from semistream.streaming.sources.log import SourceLog
+from semistream.streaming.status import checkpoint_lock
+from semistream.warehouse import open_warehouse
+from semistream.warehouse.proof import read_proof
+from semistream.warehouse.schema import load_files
+from semistream.warehouse.taking_out import Stretch, stretches, take_out
+from semistream.warehouse.totals import read_totals
+from sink_loads import orders
+from stream_pairs import Pair
+from test_proof_of_files import CsvLoad, sale
+
+# ---- the ledger
+
+
+def facts(loader) -> Counter:
+    columns = [c for c in loader.fact.c if c.name not in ("load_id", "load_row")]
+    with loader.engine.connect() as connection:
+        return Counter(map(tuple, connection.execute(sa.select(*columns))))
+
+
+def test_a_stretch_is_taken_out_and_loaded_again(loader):
+    """Tuples of batch 0 became facts with batch 1, so that both go."""
+    for batches in (range(2), range(2, 3), range(3, 4)):
+        loader.load(batches)
+    before = facts(loader)
+    assert not sink_loads.failed(sink_loads.check(loader))
+    with loader.engine.connect() as connection:
+        found = stretches(connection, "sales")
+        known = read_totals(connection)
+        assert read_proof(connection, "sales").complete
+    ends = [(1, 1), (2, 1), (3, 1)]
+    assert found == [Stretch(*of) for of in zip([START, *ends], ends, strict=False)]
+    files = [loader.directory / f"orders-{batch}.parquet" for batch in (0, 1)]
+    listed = min(file.stat().st_ctime for file in files) - 1e-3
+    for _ in range(2):  # a second time, as after a crash
+        with loader.engine.begin() as connection:
+            take_out(connection, "sales", found[:1], listed)
+    left = facts(loader)
+    assert left and not {row[0] for row in left} & set(range(120))
+    with loader.engine.connect() as connection:
+        proof = read_proof(connection, "sales")
+        assert not proof.complete and proof.until == START
+        totals = read_totals(connection, known=known)
+        assert totals == read_totals(connection) and totals["sales"].rows_read == 120
+        assert set(connection.scalars(sa.select(load_files.c.batch))) == {2, 3}
+    assert not sink_loads.failed(sink_loads.check(loader))
+    for batch, file in enumerate(files):
+        loader.commit(4 + batch, 0, orders(batch), [file])
+    loader.commit(5, 1)
+    assert facts(loader) == before
+    result = sink_loads.check(loader)
+    assert not sink_loads.failed(result) and result.figures["rows read"] == 240
+    with loader.engine.connect() as connection:
+        assert read_proof(connection, "sales").complete
+
+
+def test_what_waits_after_the_newest_batch_is_of_the_last_stretch(loader):
+    loader.load(range(1))
+    loader.load(range(1, 3), drain=False)
+    with loader.engine.connect() as connection:
+        assert stretches(connection, "sales") == [Stretch(START, (0, 1)), Stretch((0, 1), (2, 0))]
+
+
+# ---- Spark's list of files
+
+
+def test_the_list_of_files_forgets_those_of_some_batches(tmp_path):
+    log = SourceLog(tmp_path, "csv")
+    (directory := tmp_path / "sources" / "0").mkdir(parents=True)
+    entry = '{{"path":"file:///in/{0}%20a.csv","timestamp":1,"batchId":{0}}}'.format
+    for number in range(12):
+        (directory / str(number)).write_text(f"v1\n{entry(number)}")
+        (directory / f".{number}.crc").write_bytes(b"x")
+    (directory / "9.compact").write_text("\n".join(["v1", *map(entry, range(10))]))
+    (directory / "9").unlink()
+    assert log.entries(2, 4) == ["/in/3 a.csv", "/in/4 a.csv"]
+    assert log.entries(-1, 11) == [f"/in/{n} a.csv" for n in range(12)]
+    for _ in range(2):
+        log.forget(2, 4)
+        assert log.entries(-1, 11) == [f"/in/{n} a.csv" for n in range(12) if n not in (3, 4)]
+    assert (directory / "3").read_text() == "v1"
+    assert {n for n in range(12) if not (directory / f".{n}.crc").exists()} == {3, 4}
+
+
+# ---- a load
+
+
+OLD = datetime(2026, 11, 23, 23, 59, 59, tzinfo=UTC).timestamp()
+WRONG = [line.replace(",p", ",q") for line in map(sale, range(100, 200))]
+
+
+@pytest.fixture
+def three(spark, tmp_path):
+    """Three files, loaded one after the other; the second has wrong keys."""
+    load = CsvLoad(tmp_path, max_unparsable=1)
+    load.add("monday.csv", *map(sale, range(100)))
+    load.run(spark)
+    load.add("tuesday.csv", *WRONG)
+    load.run(spark)
+    load.add("wednesday.csv", *map(sale, range(200, 300)))
+    load.run(spark)
+    return load
+
+
+def rows(load: CsvLoad, table: str, *columns: str) -> Counter:
+    engine = sa.create_engine(load.places.warehouse_url)
+    with engine.connect() as connection:
+        found = connection.exec_driver_sql(f"SELECT {', '.join(columns)} FROM {table}").all()
+    engine.dispose()
+    return Counter(map(tuple, found))
+
+
+def loaded(load: CsvLoad) -> tuple[Counter, Counter]:
+    return (
+        rows(load, "fact_sales", "id", "sku", "amount", "share", "sold_at", "note", "category"),
+        rows(load, "unmatched", "reason", "stream_id", "tuple"),
+    )
+
+
+def checkpoint(load: CsvLoad) -> Path:
+    return (load.places.checkpoints / "sales").absolute()
+
+
+def oracle(spark, place: Path) -> tuple[Counter, Counter]:
+    """One load of the right files."""
+    place.mkdir()
+    load = CsvLoad(place)
+    for n, name in enumerate(("monday", "tuesday", "wednesday")):
+        load.add(f"{name}.csv", *map(sale, range(100 * n, 100 * n + 100)))
+    load.run(spark)
+    return loaded(load)
+
+
+def test_a_wrong_file_is_corrected_and_loaded_again_without_the_rest(
+    spark, three, tmp_path, run, monkeypatch
+):
+    monkeypatch.setenv("SEMISTREAM_HOME", str(three.places.home))
+    monkeypatch.setenv("WAREHOUSE_URL", three.places.warehouse_url)
+    assert "checks hold" in three.verify()
+    wrong = three.files / "tuesday.csv"
+    code, out, _ = run("reset", "sales", "--file", wrong)
+    assert code == 1 and "batch 1 out of sales: 100 tuples" in out and "Give --yes" in out
+    assert "reads 1 files again" in out and str(wrong) in out
+    assert len(rows(three, "unmatched", "load_id", "load_row")) > 50
+    code, out, error = run("reset", "sales", "--file", wrong, "--yes")
+    assert code == 0, error
+    kept = {of for (of,) in rows(three, "fact_sales", "id")}
+    assert kept and not kept & set(range(100, 200))
+    assert "checks hold" in three.verify()
+    three.add("tuesday.csv", *map(sale, range(100, 200)))
+    three.run(spark)
+    assert loaded(three) == oracle(spark, tmp_path / "oracle")
+    assert "checks hold" in three.verify()
+    of_batches = rows(three, "load_commits WHERE drain = 0", "batch", "rows_read")
+    assert of_batches == Counter([(0, 100), (1, 0), (2, 100), (3, 100)])
+    before = rows(three, "load_commits", "batch", "drain")
+    three.run(spark)  # nothing else is read again
+    assert rows(three, "load_commits", "batch", "drain") == before
+
+
+def test_a_day_is_that_of_the_files_last_change(spark, three, tmp_path):
+    """The last second of a day in UTC; monday's file is of no batch but its own."""
+    places, here = three.places, checkpoint(three)
+    with pytest.raises(ConfigError, match="last modified"):
+        day_again.plan("sales", places, here, day=datetime(2026, 11, 23, tzinfo=UTC).date())
+    (aside := tmp_path / "tuesday.csv").write_text((three.files / "tuesday.csv").read_text())
+    file = three.files / "old.csv"
+    aside.write_text("\n".join([aside.read_text().splitlines()[0], *map(sale, range(300, 320))]))
+    os.utime(aside, (OLD, OLD))
+    aside.rename(file)
+    three.run(spark)
+    plan = day_again.plan("sales", places, here, day=datetime(2026, 11, 23, tzinfo=UTC).date())
+    assert (plan.files, plan.others, plan.rows_read) == ((str(file),), (), 20)
+    day_again.carry_out(plan, places, here)
+    assert not {of for (of,) in rows(three, "fact_sales", "id")} & set(range(300, 320))
+    assert "checks hold" in three.verify()
+    file.unlink()  # it is not to be loaded at all
+    three.run(spark)
+    assert "checks hold" in three.verify()
+    of_batches = rows(three, "load_commits WHERE drain = 0", "batch", "rows_read")
+    assert of_batches == Counter([(0, 100), (1, 100), (2, 100), (3, 0)])
+
+
+STEPS = {
+    "before the rows are deleted": ("take_out", False),
+    "before Spark's list is altered": ("forget", False),
+    "after Spark's list is altered": ("forget", True),
+}
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_reset_that_was_cut_short_is_finished_by_the_same_command(
+    spark, three, tmp_path, run, monkeypatch, step
+):
+    monkeypatch.setenv("SEMISTREAM_HOME", str(three.places.home))
+    monkeypatch.setenv("WAREHOUSE_URL", three.places.warehouse_url)
+    name, after = STEPS[step]
+    of = day_again if name == "take_out" else SourceLog
+    work = getattr(of, name)
+
+    def killed(*arguments):
+        if after:
+            work(*arguments)
+        raise KeyError("killed")
+
+    wrong = str(three.files / "tuesday.csv")
+    with monkeypatch.context() as patch, pytest.raises(KeyError):
+        patch.setattr(of, name, killed)
+        run("reset", "sales", "--file", wrong, "--yes")
+    three.add("tuesday.csv", *map(sale, range(100, 200)))
+    for _ in range(2):
+        with pytest.raises(StateError, match=f"Finish it: semistream reset sales --file {wrong}"):
+            three.run(spark)
+    assert "ledger_is_newest" in three.failures()
+    code, out, error = run("reset", "sales", "--file", wrong, "--yes")
+    assert code == 0 and "finished what was cut short" in out, error
+    three.run(spark)
+    assert loaded(three) == oracle(spark, tmp_path / "oracle")
+    assert "checks hold" in three.verify()
+
+
+def test_what_cannot_be_taken_out_is_refused(spark, three, run, monkeypatch):
+    monkeypatch.setenv("SEMISTREAM_HOME", str(three.places.home))
+    monkeypatch.setenv("WAREHOUSE_URL", three.places.warehouse_url)
+    before = loaded(three)
+    wrong = str(three.files / "tuesday.csv")
+    for arguments, words in (
+        (["--file", str(three.files / "tusday.csv")], f"Did you mean {wrong}?"),
+        (["--day", "2020-01-01"], "were last modified (UTC)"),
+        (["--day", "23.11.2026"], "must be a date such as"),
+        (["--day", "2020-01-01", "--file", wrong], "not allowed with"),
+        (["--file", wrong, "--checkpoint", str(three.home)], f"must be {checkpoint(three)}"),
+    ):
+        code, _, error = run("reset", "sales", *arguments, "--yes")
+        assert code == 2 and words in error, error
+    with checkpoint_lock(checkpoint(three)):
+        code, _, error = run("reset", "sales", "--file", wrong, "--yes")
+        assert code == 2 and "is in use by another app" in error
+    code, _, error = run("reset", "sale", "--file", wrong, "--yes")
+    assert code == 2 and "Did you mean sales?" in error
+    plan = day_again.plan("sales", three.places, checkpoint(three), files=[wrong])
+    three.add("thursday.csv", *map(sale, range(300, 310)))
+    three.run(spark)
+    with pytest.raises(ConfigError, match="must have loaded nothing since"):
+        day_again.carry_out(plan, three.places, checkpoint(three))
+    assert all(not a - b for a, b in zip(before, loaded(three), strict=True))
+
+
+# ---- tuples that were joined again
+
+
+def new_products(load: CsvLoad, *skus: str) -> None:
+    """A version of the master data that has these, too."""
+    with open(load.home / "products.csv", "a") as file:
+        file.writelines(f"{sku},late\n" for sku in skus)
+    with open_warehouse(load.places.warehouse_url) as engine:
+        provision(load.job, engine)
+        publish(load.job, engine, load.places.snapshots)
+
+
+def test_what_was_joined_again_goes_with_its_file(spark, three, tmp_path):
+    new_products(three, *(f"q{i}" for i in range(20)))
+    assert steps.replay("sales", three.places).startswith("sales: ")
+    assert len(rows(three, "fact_sales WHERE category = 'late'", "id")) > 50
+    assert "checks hold" in three.verify()
+    wrong = str(three.files / "tuesday.csv")
+    plan = day_again.plan("sales", three.places, checkpoint(three), files=[wrong])
+    assert plan.batches == (1,) and len(plan.stretches) == 2
+    day_again.carry_out(plan, three.places, checkpoint(three))
+    assert not rows(three, "fact_sales WHERE category = 'late'", "id")
+    assert "checks hold" in three.verify()
+    three.add("tuesday.csv", *map(sale, range(100, 200)))
+    three.run(spark)
+    assert loaded(three) == oracle(spark, tmp_path / "oracle")
+    assert "checks hold" in three.verify()
+
+
+def test_a_file_whose_tuples_were_joined_again_with_those_of_others_stays(spark, three):
+    new_products(three, "q1", "x28")  # a key of tuesday's, and one of monday's
+    steps.replay("sales", three.places)
+    before = loaded(three)
+    for name in ("monday", "tuesday"):
+        with pytest.raises(ConfigError, match="resolving load 1 behind batch 2, with"):
+            file = str(three.files / f"{name}.csv")
+            day_again.plan("sales", three.places, checkpoint(three), files=[file])
+    assert loaded(three) == before and "checks hold" in three.verify()
+
+
+# ---- tuples that wait from one batch to the next
+
+
+def run_meshjoin(load, spark, **settings):
+    """With MESHJOIN most tuples wait for later batches, or for the drain."""
+    return load.run(spark, algorithm="meshjoin", **settings)
+
+
+def of_file(load, number: int) -> str:
+    return str(load.stream_directory / f"part-{number:05d}.parquet")
+
+
+def test_files_whose_tuples_waited_for_each_other_go_together(spark, load):
+    for _ in range(3):
+        load.add_file(300)
+    run_meshjoin(load, spark)
+    load.add_file(200)
+    run_meshjoin(load, spark)
+    assert load.query("SELECT count(*) FROM load_batches WHERE waiting > 0") != [(0,)]
+    assert verify(load).success
+    here = load.settings().directory(load.places).absolute()
+    plan = day_again.plan("sales", load.places, here, files=[of_file(load, 1)])
+    assert (plan.files, set(plan.others)) == (
+        (of_file(load, 1),),
+        {of_file(load, 0), of_file(load, 2)},
+    )
+    assert (plan.batches, plan.rows_read) == ((0, 1, 2), 900)
+    day_again.carry_out(plan, load.places, here)
+    assert load.query("SELECT count(*) FROM fact_sales WHERE id < 900") == [(0,)]
+    assert verify(load).success
+    assert run_meshjoin(load, spark)["rows_read"] == 900
+    load.check()
+    assert verify(load).success
+    load.add_file(100)
+    assert run_meshjoin(load, spark)["rows_read"] == 100
+    load.check()
+
+
+def test_a_file_that_is_gone_is_not_loaded_again_unless_it_was_asked_for(spark, sqlite_load):
+    load = sqlite_load
+    for _ in range(2):
+        load.add_file(300)
+    run_meshjoin(load, spark)
+    here = load.settings().directory(load.places).absolute()
+    Path(of_file(load, 0)).unlink()
+    with pytest.raises(ConfigError, match="these are gone"):
+        day_again.plan("sales", load.places, here, files=[of_file(load, 1)])
+    plan = day_again.plan("sales", load.places, here, files=[of_file(load, 0), of_file(load, 1)])
+    assert f"{of_file(load, 0)} (which is gone)" in str(plan)
+    day_again.carry_out(plan, load.places, here)
+    assert run_meshjoin(load, spark)["rows_read"] == 300
+    load.stream = load.stream[300:]
+    joined, rejected = load.expected()
+    same(load.facts(), joined)
+    same(load.unmatched(), rejected)
+    assert verify(load).success
+
+
+def test_the_last_batch_is_taken_out_while_its_tuples_wait(spark, sqlite_load, monkeypatch):
+    """A load that was killed before its drain."""
+    load = sqlite_load
+    load.add_file(300)
+    run_meshjoin(load, spark)
+    load.add_file(400)
+
+    def killed(self):
+        raise KeyError("killed")
+
+    with monkeypatch.context() as patch, pytest.raises(KeyError):
+        patch.setattr(App, "_drain", killed)
+        run_meshjoin(load, spark)
+    assert load.query("SELECT sum(waiting) FROM load_batches WHERE batch = 1 AND drain = 0") != [
+        (0,)
+    ]
+    here = load.settings().directory(load.places).absolute()
+    plan = day_again.plan("sales", load.places, here, files=[of_file(load, 1)])
+    assert (plan.batches, plan.rows_read) == ((1,), 400)
+    day_again.carry_out(plan, load.places, here)
+    assert verify(load).success
+    assert run_meshjoin(load, spark)["rows_read"] == 400
+    load.check()
+    assert verify(load).success
+
+
+def test_loads_of_other_kinds_are_refused(spark, sqlite_load, tmp_path):
+    load = sqlite_load
+    load.add_file(50)
+    load.run(spark, sink=str(load.places.home / "delta"))
+    here = load.settings().directory(load.places).absolute()
+    with pytest.raises(ConfigError, match="into the warehouse's tables"):
+        day_again.plan("sales", load.places, here, files=[of_file(load, 0)])
+    pair = Pair(tmp_path / "pair", f"sqlite:///{tmp_path / 'pair.db'}")
+    pair.add(30, 30)
+    pair.run(spark, end=True)
+    with pytest.raises(ConfigError, match="must be a load of one stream"):
+        day_again.plan("orders", pair.places, pair.settings().directory(pair.places), files=["any"])

@@ -1,0 +1,525 @@
+"""Late master data: tuples of ``unmatched`` whose keys a new version of the dimension brings are
+joined again and become facts, each of them once. The same for tuples that are replayed."""
+
+import csv
+import json
+from collections import Counter
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import faults
+from loads import MASTER, SmallLoad, delta_facts, same, verify
+from semistream.errors import ConfigError, StateError
+from semistream.job import Job
+from semistream.master.publish import publish_snapshot
+from semistream.pipeline import steps
+from semistream.reasons import Reason
+from semistream.streaming.resolving import brought, typed_tuples
+from semistream.streaming.spool import unmatched_rows
+from semistream.warehouse import connect
+from semistream.warehouse.ledger import Ledger
+from semistream.warehouse.resolution import ORIGINS, mark_resolved
+from test_crash import OF_DELTA, POINTS
+
+RESOLVED = "SELECT sum(resolved), sum(matched) FROM load_batches WHERE drain > 1"
+
+
+class LateLoad(SmallLoad):
+    """A small load whose parts come late: each version brings some more."""
+
+    def __init__(self, home, warehouse_url, **role):
+        super().__init__(home, warehouse_url)
+        self.job = self.job_of(self.job.stream.model_dump(), **({"late": "resolve"} | role))
+        self.target = "sql"
+
+    def publish_first(self, parts):
+        """A new version, of the first parts, whose values do not change; also of the dimension."""
+        self.master = [
+            {"part_sk": i + 1, "code": f"c{i}", "name": f"part {i}", "price": i % 97}
+            for i in range(parts)
+        ]
+        table = pa.Table.from_pylist(self.master, MASTER)
+        root = self.places.snapshots / "part" / "code"
+        publish_snapshot(table.to_batches(), MASTER, root, "part", ["code"])
+
+    def load(self, spark, **settings):
+        return self.run(spark, sink=self.target, **settings)
+
+    def replay(self, *file, **how):
+        return steps.replay("sales", self.places, *file, **how)
+
+    def open(self):
+        """The open tuples by reason, as the oracle gives them."""
+        rows = self.query("SELECT reason, tuple FROM unmatched WHERE resolved_by IS NULL")
+        return Counter((*json.loads(t).values(), reason) for reason, t in rows)
+
+    def check(self, join_type="inner"):
+        """Facts and open tuples are the oracle's of the newest version; each resolved row names a
+        load that counted it."""
+        joined, lost = self.expected(join_type)
+        same(self.facts() if self.target == "sql" else delta_facts(self.target), joined)
+        same(self.open(), lost)
+        self.check_resolved()
+
+    def check_resolved(self):
+        counted = "SELECT sum(rows_read), sum(resolved), sum(matched), sum(unmatched)"
+        read, resolved, matched, rejected = map(int, self.query(f"{counted} FROM load_batches")[0])
+        assert read == len(self.stream) and read + resolved == matched + rejected
+        marked = "SELECT resolved_by, count(*) FROM unmatched WHERE resolved_by IS NOT NULL"
+        by_load = "SELECT load_id, resolved FROM load_batches WHERE resolved > 0"
+        assert dict(self.query(f"{marked} GROUP BY resolved_by")) == dict(self.query(by_load))
+
+    def prove(self, **options):
+        """The proof holds. The dimension table has the newest version."""
+        engine = connect(self.places.warehouse_url)
+        with engine.begin() as connection:
+            connection.exec_driver_sql("DROP TABLE IF EXISTS dim_part")
+        engine.dispose()
+        result = verify(self, **options)
+        assert result.success, result.describe()
+        return result
+
+
+@pytest.fixture
+def late(tmp_path):
+    return LateLoad(tmp_path / "home", f"sqlite:///{tmp_path / 'warehouse.db'}")
+
+
+@pytest.fixture
+def both(tmp_path, warehouse_url):
+    """On each kind of database."""
+    return LateLoad(tmp_path / "home", warehouse_url)
+
+
+def open_keys(load):
+    return {row[1] for row in load.open()}
+
+
+@pytest.mark.parametrize("sink", ["sql", "delta"])
+def test_a_new_version_resolves_what_it_has_brought(spark, both, tmp_path, sink):
+    both.target = "sql" if sink == "sql" else str(tmp_path / "delta")
+    both.publish_first(400)
+    for rows in (900, 700):
+        both.add_file(rows)
+    both.load(spark)
+    both.check()
+    before = len(list(both.open().elements()))
+    both.publish_first(2000)
+    both.add_file(500)
+    summary = both.load(spark)  # the version is taken up before the batch
+    both.check()
+    assert 0 < summary["resolved"] < before
+    assert [r for (r,) in both.query("SELECT DISTINCT drain FROM load_batches")].count(2) == 1
+    both.publish_first(both.parts)
+    again = both.load(spark)  # although no file is new
+    assert again["resolved"] > 0 and again["rows_read"] == 0
+    both.check()
+    result = both.prove()
+    assert result.figures["resolved"] == summary["resolved"] + again["resolved"]
+    assert any("were resolved" in note and "are open" in note for note in result.notes)
+    # there is nothing more to resolve: only 3,000 parts are ever known
+    assert both.load(spark)["resolved"] == 0
+    assert len(both.query("SELECT DISTINCT batch, drain FROM load_batches WHERE drain > 1")) == 2
+    both.check()
+
+
+def test_only_what_a_version_has_brought_is_looked_at(spark, late, monkeypatch):
+    from semistream.streaming import app
+
+    late.publish_first(400)
+    late.add_file(2000)
+    late.load(spark)
+    lost, staged, add = late.open().total(), [], app.Staging.add
+
+    def noted(self, rows, *others):
+        staged.append(len(rows))
+        add(self, rows, *others)
+
+    monkeypatch.setattr(app.Staging, "add", noted)
+    late.publish_first(600)
+    resolved = late.load(spark)["resolved"]
+    assert sum(staged) == resolved and 0 < resolved < lost / 2
+    late.check()
+
+
+def test_without_late_nothing_is_resolved_until_the_job_says_so(spark, late):
+    late.job = late.job_of(late.job.stream.model_dump(), late="reject")
+    late.publish_first(400)
+    late.add_file(1500)
+    late.load(spark)
+    lost = late.open()
+    late.publish_first(1000)
+    late.add_file(1)
+    late.load(spark)
+    assert not lost - late.open() and late.query(RESOLVED) == [(None, None)]
+    # now all that are open are looked at, as no version is known that they were compared with
+    late.job = late.job_of(late.job.stream.model_dump(), late="resolve")
+    late.add_file(1)
+    assert late.load(spark)["resolved"] > 0
+    late.check()
+    late.prove()
+
+
+def test_what_a_version_takes_away_and_brings_back_is_resolved(spark, late):
+    late.publish_first(1000)
+    late.add_file(500)
+    late.load(spark)
+    late.publish_first(300)
+    late.stream_before = len(late.stream)
+    late.add_file(500)
+    late.load(spark)
+    late.publish_first(1000)
+    late.load(spark)
+    late.check()
+
+
+def test_as_many_resolving_loads_as_there_are_numbers_for_follow_a_batch(spark, late, caplog):
+    late.publish_first(50)
+    late.add_file(2500)
+    late.load(spark)
+    for parts in range(100, 1000, 100):
+        late.publish_first(parts)
+        late.load(spark)
+    assert "9 resolving loads" not in caplog.text and "8 resolving loads" in caplog.text
+    kinds = [kind for (kind,) in late.query("SELECT DISTINCT drain FROM load_commits")]
+    assert sorted(kinds)[-8:] == list(range(2, 10))
+    with pytest.raises(ConfigError, match="8 resolving loads"):
+        late.replay()
+    late.add_file(1)
+    late.load(spark)
+    late.check()
+    late.prove()
+
+
+# ---- crashes
+
+
+@pytest.mark.parametrize("sink", ["sql", "delta"])
+def test_a_driver_that_dies_at_any_step_resolves_each_tuple_once(
+    spark, late, tmp_path, monkeypatch, sink
+):
+    late.target = "sql" if sink == "sql" else str(tmp_path / "delta")
+    late.publish_first(50)
+    late.add_file(3000)
+    late.load(spark)
+    points = POINTS if sink == "sql" else POINTS + OF_DELTA
+    for number, (name, when) in enumerate(points):
+        late.publish_first(100 + 100 * number)
+        late.add_file(20)
+        with monkeypatch.context() as patch:
+            faults.crash_at(patch, name, when, 1)  # the first that begins is the resolving load
+            with pytest.raises(OSError, match="crash"):
+                late.load(spark)
+    late.load(spark)
+    late.check()
+    assert late.query(RESOLVED)[0][0] > 0
+    late.prove()
+
+
+STEPS = [
+    ("semistream.streaming.progress.Progress.write", "before", 1),
+    ("semistream.streaming.progress.Progress.write", "after", 1),
+    ("semistream.streaming.sinks.sql.SqlSink.write", "before", 1),
+    ("semistream.streaming.sinks.sql.SqlSink.write", "after", 1),  # one of two partitions is loaded
+    ("semistream.streaming.sinks.sql.SqlSink.write", "after", 2),
+    ("semistream.warehouse.ledger.Ledger.commit", "before", 1),
+    ("semistream.warehouse.ledger.Ledger.commit", "after", 1),
+    ("semistream.streaming.commit.Commits.finish", "after", 1),
+]
+
+
+@pytest.mark.parametrize("then", ["replay", "load"])
+def test_a_replay_that_dies_at_any_step_is_finished_once(spark, late, monkeypatch, then):
+    late.job = late.job_of(late.job.stream.model_dump(), late="reject")
+    late.publish_first(50)
+    for number, (name, when, nth) in enumerate(STEPS):
+        late.add_file(400)
+        late.load(spark)
+        late.publish_first(100 + 100 * number)
+        with monkeypatch.context() as patch:
+            faults.crash_at(patch, name, when, nth)
+            with pytest.raises(OSError, match="crash"):
+                late.replay()
+        if then == "replay":
+            late.replay()
+            late.check()
+        else:
+            late.load(spark)
+            late.check_resolved()
+    if then == "load":
+        late.replay()
+    late.check()
+    late.prove()
+
+
+@pytest.mark.slow
+def test_sigkill_of_driver_and_workers_while_late_parts_come(late, make_app):
+    late.publish_first(100)
+    for rows in range(200, 440, 40):
+        late.add_file(rows)
+    app = make_app(late, algorithm="ssbj")
+    faults.run_through(app, 5, {"driver": 1, "worker": 1})
+    for parts in (600, 2000):
+        late.publish_first(parts)
+        late.add_file(300)
+        faults.run_through(app, parts, {"driver": 1, "worker": 1})
+    late.check()
+    late.prove()
+
+
+def test_a_row_is_resolved_by_one_load(spark, late):
+    late.publish_first(400)
+    late.add_file(500)
+    late.load(spark)
+    ledger = Ledger(connect(late.places.warehouse_url), "sales")
+    row = late.query("SELECT load_id, load_row FROM unmatched LIMIT 1")[0]
+    origins = [pa.RecordBatch.from_pylist([dict(zip(ORIGINS.names, row, strict=True))], ORIGINS)]
+    ledger.run(lambda connection: mark_resolved(connection, 7, origins))
+    with pytest.raises(StateError, match="no longer open"):
+        ledger.run(lambda connection: mark_resolved(connection, 8, origins))
+    assert late.query("SELECT resolved_by FROM unmatched WHERE resolved_by IS NOT NULL") == [(7,)]
+
+
+# ---- replay
+
+
+def exported(load, file, change=lambda row: row):
+    """Write the open tuples as `semistream unmatched APP --out FILE` does, changed."""
+    rows = []
+    for load_id, number, reason, text in load.query(
+        "SELECT load_id, load_row, reason, tuple FROM unmatched WHERE resolved_by IS NULL"
+    ):
+        kept = json.loads(text)
+        raw = kept.get("_corrupt_record")
+        own = dict.fromkeys(("id", "sku", "amount")) if raw is not None else kept
+        row = {"load_id": load_id, "load_row": number, "reason": reason, "role": "part"}
+        rows.append(change(row | own | {"text": raw}))
+    rows = [row for row in rows if row is not None]
+    if file.suffix == ".csv":
+        with open(file, "w", newline="") as out:
+            writer = csv.DictWriter(out, rows[0])
+            writer.writeheader()
+            writer.writerows(rows)
+    else:
+        kinds = {
+            "load_id": pa.int64(),
+            "load_row": pa.int32(),
+            "id": pa.int64(),
+            "amount": pa.float64(),
+        }
+        schema = pa.schema([(name, kinds.get(name, pa.string())) for name in rows[0]])
+        pq.write_table(pa.Table.from_pylist(rows, schema), file)
+    return file
+
+
+def test_a_replay_joins_what_is_open_with_the_current_version(spark, both):
+    both.job = both.job_of(both.job.stream.model_dump(), late="reject")
+    both.publish_first(400)
+    both.add_file(1000)
+    both.load(spark)
+    lost = both.open()
+    assert "0 unmatched tuples became facts" in both.replay()
+    both.publish_first(1500)
+    said = both.replay()
+    both.check()
+    found = (lost - both.open()).total()
+    assert f"{found:,} unmatched tuples became facts" in said and found > 0
+    assert f"{both.open().total():,} have no match still" in said
+    assert "0 unmatched tuples became facts" in both.replay()
+    both.add_file(300)
+    both.load(spark)  # and it goes on
+    both.check()
+    both.prove()
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_a_mended_file_is_replayed_once(spark, late, tmp_path, ending):
+    late.publish_first(400)
+    late.add_file(1000)
+    late.load(spark)
+
+    def mend(row):
+        """The first ones get a key that there is, one another that there is not."""
+        if row["id"] % 3 == 0:
+            return row | {"sku": "c7"}
+        return row | {"sku": "nowhere"} if row["id"] % 3 == 1 else row
+
+    lost = [json.loads(t) for (t,) in late.query("SELECT tuple FROM unmatched")]
+    file = exported(late, tmp_path / f"mended.{ending}", mend)
+    said = late.replay(file)
+    mended = [row for row in lost if row["id"] % 3 == 0]
+    moved = [row for row in lost if row["id"] % 3 == 1]
+    assert f"{len(mended):,} unmatched tuples became facts" in said
+    assert f"{len(moved):,} are unmatched for another reason now" in said
+    for tuple_ in late.stream:
+        if tuple_["id"] in {row["id"] for row in mended}:
+            tuple_["sku"] = "c7"
+        if tuple_["id"] in {row["id"] for row in moved}:
+            tuple_["sku"] = "nowhere"
+    late.check()
+    said = late.replay(file)
+    assert f"{len(mended) + len(moved):,} had been resolved before" in said
+    late.check()
+    result = late.prove()
+    assert result.figures["resolved"] == len(mended) + len(moved)
+
+
+def test_a_file_that_is_not_what_was_kept_is_refused(spark, late, tmp_path):
+    late.publish_first(400)
+    late.add_file(500)
+    late.load(spark)
+    before = late.query("SELECT count(*) FROM load_commits")
+    refused = [
+        ({"id": 999_999}, "the ids that they had, id"),
+        ({"load_row": 999_999}, "must have rows of unmatched that the app has"),
+        ({"amount": "much"}, "must have values of the stream's types"),
+        ({"load_row": ""}, "must name a row of unmatched in each of its rows"),
+    ]
+    some = next(iter(late.open()))[0]
+    for change, said in refused:
+        file = exported(
+            late,
+            tmp_path / "wrong.csv",
+            lambda row, c=change: row | c if row["id"] == some else row,
+        )
+        with pytest.raises(ConfigError, match=said):
+            late.replay(file)
+    file = exported(late, tmp_path / "twice.csv")
+    lines = file.read_text().splitlines(keepends=True)
+    file.write_text("".join([*lines, lines[1]]))
+    with pytest.raises(ConfigError, match="must have each row of unmatched once"):
+        late.replay(file)
+    (tmp_path / "none.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(ConfigError, match="lacks load_id, load_row"):
+        late.replay(tmp_path / "none.csv")
+    assert late.query("SELECT count(*) FROM load_commits") == before
+    late.check()
+
+
+def test_mended_texts_are_parsed_as_the_stream_is(spark, late, tmp_path):
+    late.publish_first(400)
+    files = late.places.home / "csv"
+    files.mkdir()
+    lines = [f"{i},c{i % 300},{i / 8}" for i in range(200)]
+    lines[7], lines[20] = "7,c7", "20,c20,many"
+    lines[30] = "thirty,c30,1.5"
+    (files / "a.csv").write_text("id,sku,amount\n" + "\n".join(lines) + "\n")
+    spec = {
+        "format": "csv",
+        "path": str(files),
+        "id": ["id"],
+        "columns": "id BIGINT, sku STRING, amount DOUBLE",
+        "max_unparsable": 0.001,
+    }
+    late.job = late.job_of(spec, late="reject")
+    late.load(spark)
+    assert late.query("SELECT count(*) FROM unmatched WHERE reason = 'unparsable'") == [(3,)]
+    assert "3 cannot be parsed still" in late.replay()
+    texts = {"7,c7": "7,c7,0.875", "20,c20,many": "20,c20,2.5", "thirty,c30,1.5": "30,c30,3.75"}
+    file = exported(
+        late, tmp_path / "mended.csv", lambda row: row | {"text": texts.get(row["text"])}
+    )
+    assert "3 unmatched tuples became facts" in late.replay(file)
+    late.stream = [{"id": i, "sku": f"c{i % 300}", "amount": i / 8} for i in range(200)]
+    late.check()
+    late.prove()  # none is unparsable any more, of which it allows a thousandth
+
+
+def test_what_is_left_to_be_finished_comes_before_a_replay(spark, late, monkeypatch):
+    with pytest.raises(ConfigError, match="must have loaded"):
+        late.replay()
+    late.publish_first(400)
+    late.add_file(500)
+    with monkeypatch.context() as patch:
+        faults.crash_at(patch, "semistream.warehouse.ledger.Ledger.commit", "before", 1)
+        with pytest.raises(OSError, match="crash"):
+            late.load(spark)
+    with pytest.raises(ConfigError, match="must have"):
+        late.replay()
+    late.load(spark)
+    late.check()
+
+
+# ---- what cannot be
+
+
+def test_late_is_reject_or_resolve():
+    job = {
+        "name": "sales",
+        "stream": {"format": "parquet", "path": "sales", "id": ["id"]},
+        "master": {"name": "part"},
+        "on": "sku",
+        "fact_table": "fact_sales",
+    }
+    assert Job.load(job).role("part").late == "reject"
+    assert Job.load(job | {"late": "resolve"}).role("part").late == "resolve"
+    with pytest.raises(ConfigError, match="(?s)late.*reject.*resolve"):
+        Job.load(job | {"late": "infer"})
+
+
+def test_a_left_join_has_nothing_to_resolve(spark, late):
+    late.publish_first(400)
+    late.add_file(10)
+    with pytest.raises(ConfigError, match="late' must be reject where the join is a left one"):
+        late.load(spark, join_type="left")
+
+
+# ---- parts
+
+
+def versions(load, first, second):
+    """The directories of two versions that have so many parts each."""
+    load.publish_first(first)
+    load.publish_first(second)
+    root = load.places.snapshots / "part" / "code"
+    return root / "v000001", root / "v000002"
+
+
+def test_what_a_version_has_brought_is_the_difference_of_its_codes(late):
+    one, two = versions(late, 1000, 1300)
+    codes = np.sort(np.concatenate(list(brought(one, two))))
+    assert len(codes) == 300 and len(np.unique(codes)) == 300
+    assert not list(brought(two, two)) and not list(brought(two, one))
+    every = np.sort(np.concatenate(list(brought(one.parent / "v000009", two))))
+    assert len(every) == 1300 and set(codes) < set(every)
+
+
+def test_tuples_are_read_again_as_they_were_kept():
+    schema = pa.schema(
+        [
+            ("n", pa.int64()),
+            ("text", pa.string()),
+            ("truth", pa.bool_()),
+            ("amount", pa.decimal128(12, 3)),
+            ("share", pa.float64()),
+            ("day", pa.date32()),
+            ("at", pa.timestamp("us", "UTC")),
+            ("local", pa.timestamp("us")),
+            ("clock", pa.time64("us")),
+            ("raw", pa.binary()),
+        ]
+    )
+    values = [
+        2**60,
+        'a "quoted" é',
+        False,
+        Decimal("-12.340"),
+        0.1,
+        date(2024, 2, 29),
+        datetime(2024, 2, 29, 1, 2, 3, 45, UTC),
+        datetime(1, 1, 1),
+        time(23, 59, 59, 999),
+        b"\x00\xff",
+    ]
+    rows = [dict(zip(schema.names, values, strict=True)), dict.fromkeys(schema.names)]
+    tuples = pa.RecordBatch.from_pylist(rows, schema)
+    kept = unmatched_rows(tuples, pa.repeat(Reason.NO_MATCH, 2), ("n",))
+    again, wrong = typed_tuples(kept["tuple"].to_pylist(), schema)
+    assert again.equals(tuples) and not wrong
+    other, wrong = typed_tuples(['{"n": "seven", "day": "soon"}', '{"n": 7}'], schema)
+    assert list(wrong) == [0] and other["n"].to_pylist() == [None, 7]
