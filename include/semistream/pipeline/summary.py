@@ -209,12 +209,8 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
         now, in_all = run.get(key, 0), total.get("open" if key == "unmatched" else key) or 0
         if now or in_all or key != "resolved":
             table.add_row(label, f"{now:,}", f"{in_all:,}")
-        of_run = run.get("inputs", {})
         if key == "matched":
-            for name, of in summary["inputs"].items():
-                if of["missed"]:
-                    missed = of_run.get(name, {}).get("missed", 0)
-                    table.add_row(f"  without {name}", f"{missed:,}", f"{of['missed']:,}")
+            _add_inputs(table, summary, "missed", "without ")
         if key == "unmatched":
             for reason in summary["reasons"]:
                 table.add_row(
@@ -222,10 +218,7 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
                     f"{run['rejected'].get(reason, 0):,}",
                     f"{summary['reasons'][reason]:,}",
                 )
-            for name, of in summary["inputs"].items():
-                if of["unmatched"]:
-                    unmatched_now = of_run.get(name, {}).get("unmatched", 0)
-                    table.add_row(f"  {name}", f"{unmatched_now:,}", f"{of['unmatched']:,}")
+            _add_inputs(table, summary, "unmatched")
     for column, count in sorted(run.get("nulled", {}).items()):
         table.add_row(f"  NULL, not a number: {column}", f"{count:,}", "")
     if summary["rejected_master"]:
@@ -252,6 +245,15 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
     table.caption = f"{warnings}{late}Complete: {why}\nReport: {summary['report']}"
     table.caption_justify = "left"
     return table
+
+
+def _add_inputs(table: Table, summary: Mapping[str, Any], count: str, head: str = "") -> None:
+    """Add a row to the table for each input of which a count is not 0 in all."""
+    of_run = summary["run"].get("inputs", {})
+    for name, of in summary["inputs"].items():
+        if of[count]:
+            now = of_run.get(name, {}).get(count, 0)
+            table.add_row(f"  {head}{name}", f"{now:,}", f"{of[count]:,}")
 
 
 def resident(peak: int) -> str:
