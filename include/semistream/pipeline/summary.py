@@ -197,35 +197,7 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
     )
     for column in table.columns[1:]:
         column.justify = "right"
-    for label, key in (
-        ("rows read", "rows_read"),
-        ("matched", "matched"),
-        ("unmatched", "unmatched"),
-        ("resolved, late", "resolved"),
-        ("waiting", "waiting"),
-        ("output rows", "output_rows"),
-    ):
-        # in all, those are unmatched that no later load has resolved
-        now, in_all = run.get(key, 0), total.get("open" if key == "unmatched" else key) or 0
-        if now or in_all or key != "resolved":
-            table.add_row(label, f"{now:,}", f"{in_all:,}")
-        of_run = run.get("inputs", {})
-        if key == "matched":
-            for name, of in summary["inputs"].items():
-                if of["missed"]:
-                    missed = of_run.get(name, {}).get("missed", 0)
-                    table.add_row(f"  without {name}", f"{missed:,}", f"{of['missed']:,}")
-        if key == "unmatched":
-            for reason in summary["reasons"]:
-                table.add_row(
-                    f"  {reason}",
-                    f"{run['rejected'].get(reason, 0):,}",
-                    f"{summary['reasons'][reason]:,}",
-                )
-            for name, of in summary["inputs"].items():
-                if of["unmatched"]:
-                    unmatched_now = of_run.get(name, {}).get("unmatched", 0)
-                    table.add_row(f"  {name}", f"{unmatched_now:,}", f"{of['unmatched']:,}")
+    _add_counts(table, summary)
     for column, count in sorted(run.get("nulled", {}).items()):
         table.add_row(f"  NULL, not a number: {column}", f"{count:,}", "")
     if summary["rejected_master"]:
@@ -252,6 +224,40 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
     table.caption = f"{warnings}{late}Complete: {why}\nReport: {summary['report']}"
     table.caption_justify = "left"
     return table
+
+
+def _add_counts(table: Table, summary: Mapping[str, Any]) -> None:
+    """Add the counts of tuples to a summary's table, in all and by reason and role."""
+    run, total = summary["run"], summary["total"]
+    of_run = run.get("inputs", {})
+    for label, key in (
+        ("rows read", "rows_read"),
+        ("matched", "matched"),
+        ("unmatched", "unmatched"),
+        ("resolved, late", "resolved"),
+        ("waiting", "waiting"),
+        ("output rows", "output_rows"),
+    ):
+        # in all, those are unmatched that no later load has resolved
+        now, in_all = run.get(key, 0), total.get("open" if key == "unmatched" else key) or 0
+        if now or in_all or key != "resolved":
+            table.add_row(label, f"{now:,}", f"{in_all:,}")
+        if key == "matched":
+            for name, of in summary["inputs"].items():
+                if of["missed"]:
+                    missed = of_run.get(name, {}).get("missed", 0)
+                    table.add_row(f"  without {name}", f"{missed:,}", f"{of['missed']:,}")
+        if key == "unmatched":
+            for reason in summary["reasons"]:
+                table.add_row(
+                    f"  {reason}",
+                    f"{run['rejected'].get(reason, 0):,}",
+                    f"{summary['reasons'][reason]:,}",
+                )
+            for name, of in summary["inputs"].items():
+                if of["unmatched"]:
+                    unmatched_now = of_run.get(name, {}).get("unmatched", 0)
+                    table.add_row(f"  {name}", f"{unmatched_now:,}", f"{of['unmatched']:,}")
 
 
 def resident(peak: int) -> str:
