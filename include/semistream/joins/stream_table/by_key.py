@@ -202,7 +202,7 @@ class ByKey(StreamTable):
         """Remove all tuples of these leaders' keys, int32[n]."""
         if not len(leaders):
             return Removed.none()
-        slots = np.empty(int(self.link[leaders, kernels.COUNT].sum()), np.int64)
+        slots = np.empty(kernels.count(leaders, self.link), np.int64)
         kernels.remove(leaders, self._share, self.head, self.key, self.link, self.q, slots)
         if self.layout.has_strings:
             self.heap_live -= sum(

@@ -158,6 +158,18 @@ def within(first, last, share, head, link, out):
 
 
 @njit(cache=True)
+def count(leaders, link):
+    """Return the number of tuples of these leaders' keys.
+
+    in      leaders int32[n], link int32[slots, 8]
+    """
+    total = 0
+    for i in range(len(leaders)):
+        total += link[leaders[i], COUNT]
+    return total
+
+
+@njit(cache=True)
 def remove(leaders, share, head, key, link, q, out):
     """Remove all tuples of these leaders' keys from H_S and Q. The contents of their slots remain
     until the next `append`.
