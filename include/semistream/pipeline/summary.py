@@ -4,7 +4,7 @@ summary of a load."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
@@ -185,6 +185,21 @@ def final_summary(app: str, places: Paths) -> dict[str, Any]:
     }
 
 
+def _parts(summary: Mapping[str, Any], key: str) -> Iterator[tuple[str, int, int]]:
+    """Yield the parts of a row of the summary, each with its number in this run and in all: of
+    ``unmatched`` by reason and by role, of ``matched`` those without a row of a role."""
+    run, of = summary["run"], {"matched": "missed", "unmatched": "unmatched"}.get(key)
+    if of is None:
+        return
+    if key == "unmatched":
+        for reason, count in summary["reasons"].items():
+            yield reason, run["rejected"].get(reason, 0), count
+    for name, counts in summary["inputs"].items():
+        if counts[of]:
+            now = run.get("inputs", {}).get(name, {}).get(of, 0)
+            yield f"without {name}" if key == "matched" else name, now, counts[of]
+
+
 def summary_table(summary: Mapping[str, Any]) -> Table:
     """Return a table of this run beside everything that the app has ever committed."""
     run, total = summary["run"], summary["total"]
@@ -209,23 +224,8 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
         now, in_all = run.get(key, 0), total.get("open" if key == "unmatched" else key) or 0
         if now or in_all or key != "resolved":
             table.add_row(label, f"{now:,}", f"{in_all:,}")
-        of_run = run.get("inputs", {})
-        if key == "matched":
-            for name, of in summary["inputs"].items():
-                if of["missed"]:
-                    missed = of_run.get(name, {}).get("missed", 0)
-                    table.add_row(f"  without {name}", f"{missed:,}", f"{of['missed']:,}")
-        if key == "unmatched":
-            for reason in summary["reasons"]:
-                table.add_row(
-                    f"  {reason}",
-                    f"{run['rejected'].get(reason, 0):,}",
-                    f"{summary['reasons'][reason]:,}",
-                )
-            for name, of in summary["inputs"].items():
-                if of["unmatched"]:
-                    unmatched_now = of_run.get(name, {}).get("unmatched", 0)
-                    table.add_row(f"  {name}", f"{unmatched_now:,}", f"{of['unmatched']:,}")
+        for part, now, in_all in _parts(summary, key):
+            table.add_row(f"  {part}", f"{now:,}", f"{in_all:,}")
     for column, count in sorted(run.get("nulled", {}).items()):
         table.add_row(f"  NULL, not a number: {column}", f"{count:,}", "")
     if summary["rejected_master"]:
