@@ -11,8 +11,8 @@ Each algorithm has a file of its own, which holds its loop. The shared parts are
 - ``key_filter``: a filter of R's keys, so that tuples with absent keys need not wait;
   ``non_swappable``: the resident part of X-HYBRIDJOIN's disk buffer.
 - ``cost_balance``: ELEVATORJOIN's choice of the join values that H_R holds.
-- ``scan_phase``, ``index_phase``: how a disk-probing phase reads R; ``disk_partition``: the unit
-  that it reads.
+- ``scan_phase``, ``index_phase``: how a disk-probing phase reads R, and what all joins that read it
+  so have in common; ``disk_partition``: the unit that they read.
 - ``star``: several of them in one pass; ``hash_join``: the join with an R that fits into memory;
   ``whole_master``: that R, mapped by all processes of a machine.
 - ``arena``, ``tuple_store``, ``key_table``, ``stored_types``: memory, and the data in it.
