@@ -35,6 +35,7 @@ from semistream.warehouse import connect, create_all
 from semistream.warehouse.bulk import fetch
 from semistream.warehouse.load_ids import load_id
 from semistream.warehouse.records import Commit, InputCounts, LoadRecord
+from semistream.warehouse.resolution import ORIGINS
 from semistream.warehouse.schema import load_batches, load_inputs
 from semistream.warehouse.tables import quoted
 
@@ -123,6 +124,9 @@ class Given:
 
     def propagated(self) -> pa.Table:
         return PROPAGATED.empty_table()
+
+    def resolved(self) -> pa.Table:
+        return ORIGINS.empty_table()
 
 
 class SinkPeer:

@@ -359,7 +359,7 @@ def test_a_data_file_is_written_in_groups_and_goes_where_the_task_fails(
     def failing(*_):
         raise StateError("does not add up")
 
-    monkeypatch.setattr(task.Work, "_checked", failing)
+    monkeypatch.setattr(task.Work, "checked", failing)
     discard, written = DataFiles.discard, []
     monkeypatch.setattr(
         DataFiles, "discard", lambda self: (written.append(self._rows), discard(self))

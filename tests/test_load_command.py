@@ -22,6 +22,15 @@ on: sku
 fact_table: fact_sales
 """
 
+# an app that ends, drained, before a batch comes
+STOPPED = """
+from pathlib import Path
+from semistream.streaming.status import StatusFile
+checkpoint = Path("var/checkpoints/sales")
+with StatusFile(checkpoint, "sales") as status:
+    status.update(state="stopped")
+"""
+
 
 @pytest.fixture
 def sales(run, tmp_path) -> Path:
@@ -130,3 +139,12 @@ def test_a_running_load_is_not_started_again(run, sales):
         code, _, err = run("load", "sales.yaml")
     assert code == 2
     assert "'app' must not be running already" in err
+
+
+def test_an_app_that_was_stopped_before_its_first_batch_is_told_so(run, sales, monkeypatch):
+    from semistream.pipeline import load
+
+    monkeypatch.setattr(load, "APP", (sys.executable, "-c", STOPPED))
+    code, _, err = run("load", "sales.yaml")
+    assert code == 1
+    assert "sales was stopped before its first batch." in err

@@ -457,3 +457,18 @@ def test_an_error_names_the_setting_as_it_is_given(places, given, message):
     job = write(places, "j", **{k: v for k, v in values.items() if v is not None})
     with pytest.raises(ConfigError, match=message):
         workloads.load_job(job, places)
+
+
+def test_settings_of_a_dimension_stand_beside_its_path(places):
+    declared = {
+        "path": "product.csv",
+        "business_key": ["id"],
+        "allow_empty": True,
+        "formats": {"sku": {"trim": True}},
+    }
+    job = write(places, "j", dimensions={"product": {**declared, "on": "sku"}})
+    (role,) = workloads.load_job(job, places).roles
+    assert role.dimension.business_key == ("id",)
+    assert role.dimension.allow_empty
+    assert set(role.dimension.formats) == {"sku"}
+    assert role.on == {"sku": "sku"}

@@ -443,14 +443,15 @@ def _role(name: str, given: Any) -> Any:
         return given
     role = dict(given)
     place = {of: role.pop(of) for of in ("path", "table") if of in role}
-    if place and "unknown_member" in role:
-        place["unknown_member"] = role.pop("unknown_member")
+    if place:  # its other settings stand beside it
+        of_dimension = Dimension.model_fields.keys() - Role.model_fields.keys()
+        place |= {of: role.pop(of) for of in sorted(of_dimension & role.keys())}
     if place and "dimension" in role:
         raise ConfigError(
             f"dimensions.{name}",
             "must have a dimension, or a path or a table",
             sorted(place),
-            "Leave one out.",
+            "Leave one out: settings of a dimension stand under it.",
         )
     role.setdefault("dimension", {"name": name, **place} if place else name)
     if isinstance(role["dimension"], dict):

@@ -65,7 +65,7 @@ def _run(command: Command, arguments: Namespace) -> int:
     except (Exception, KeyboardInterrupt) as e:
         # an interrupt may be inside code that wraps every error, as NumPy's import does
         if interrupts.came or isinstance(e, KeyboardInterrupt):
-            code, said = 130, interrupts.MESSAGE
+            code, said = 130, interrupts.MESSAGE if command.files_only else interrupts.KEPT
         elif isinstance(e, ConfigError):
             code, said = 2, f"Wrong setting: {e}"
         elif isinstance(e, (SemistreamError, OSError)):

@@ -112,7 +112,11 @@ def lookup(code, table, keys):
 @njit(inline="always")
 def find_group(codes, first, last, table, keys, out):
     """Find the index of codes[first:last], at most GROUP codes, among the keys, or -1. Afterwards
-    the processor's cache holds the memory around each key that was found."""
+    the processor's cache holds the memory around each key that was found.
+
+    in      codes int64[k], table int64[m], keys int64[n]
+    out     out int32[k]
+    """
     for i in range(first, last):
         prefetch(table, bucket(codes[i], len(table)))
     for i in range(first, last):

@@ -43,6 +43,8 @@ def load(
         say(f"{settings.name()}: nothing new to load")
     else:
         _run(settings, places, progress, say)
+        if settings.name() not in steps.loaded_apps(places):
+            raise SemistreamError(f"{settings.name()} was stopped before its first batch.")
     progress("proof", 0, None)
     return steps.verify(settings.name(), places, since_last=True, sample=1000)
 
