@@ -115,7 +115,8 @@ class ColumnFormat(BaseModel):
 
     @property
     def normal_form(self) -> dict[str, Any]:
-        """The transformations of a key's texts, as JSON; empty: texts are not changed."""
+        """The settings that change the texts of a key, as JSON values by name. It is empty if they
+        leave the texts as they are."""
         return self.model_dump(include=set(NORMAL_FORM), exclude_defaults=True)
 
     def __str__(self) -> str:

@@ -53,8 +53,8 @@ class TooMuchMemory(ConfigError):
 
 
 class TooManyRows(SemistreamError):
-    """A join that is estimated to exceed the limit of rows. estimate, bound: rows, and the error
-    that is exceeded only with probability 1 - ``confidence``; what: the join's description."""
+    """A join whose estimated rows exceed the limit. estimate: the rows; bound: how many rows the
+    estimate is off at most, with a probability of ``confidence``; what: the join's description."""
 
     def __init__(
         self, limit: int, estimate: int, bound: int, confidence: float, what: str = "the join"

@@ -156,7 +156,8 @@ def _row_groups(of: FileMetaData, rows: int) -> Iterator[list[int]]:
 
 
 def _stored_width(of: FileMetaData, groups: Sequence[int], columns: Sequence[str]) -> float:
-    """Return the decompressed bytes of a row in the file."""
+    """Return the mean decompressed bytes of a row, for these columns and row groups, by the file's
+    metadata."""
     wanted, size = set(columns), 0
     for group in map(of.row_group, groups):
         chunks = (group.column(i) for i in range(group.num_columns))

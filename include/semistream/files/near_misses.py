@@ -91,7 +91,7 @@ class SampledKeys:
         return np.random.default_rng(0)  # made where it is needed, as its import takes 10 ms
 
     def keys(self) -> pa.RecordBatch | None:
-        """Return the sample, or None if there is none."""
+        """Return the sampled keys, one a row, or None if no tuple was drawn."""
         return pa.concat_batches(self._batches) if self._batches else None
 
 

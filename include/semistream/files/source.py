@@ -225,8 +225,8 @@ class FileSource(ABC):
     def _first_pieces(
         self, pieces: Callable[[Path], Iterable[Piece]], size: Callable[[Piece], int]
     ) -> list[Piece]:
-        """Return the pieces of all files from which types are inferred. pieces: yields those of a
-        file; size: returns the bytes of one."""
+        """Return the pieces from which types are inferred: the first ones of each sampled file.
+        pieces: yields the pieces of a file; size: returns the bytes of a piece."""
         found: list[Piece] = []
         for path, left in self._samples():
             for piece in pieces(path):
@@ -282,8 +282,8 @@ def _cell(cell: pa.Scalar) -> Any:
 
 
 def beyond_calendar(rows: pa.RecordBatch) -> dict[int, str]:
-    """Return the position of each row with a time that a warehouse cannot store, as it knows the
-    years 1 to 9999 only, and the reason."""
+    """Find the rows with a date or timestamp outside of the years 1 to 9999, which a warehouse
+    cannot store. Return the reason by the row's position."""
     out: dict[int, str] = {}
     for name, column in zip(rows.schema.names, rows.columns, strict=True):
         if not (pa.types.is_date(column.type) or pa.types.is_timestamp(column.type)):

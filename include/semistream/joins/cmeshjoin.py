@@ -36,8 +36,8 @@ class CmeshjoinParameters(FrequencyParameters, ScanParameters):
 
 
 class Cmeshjoin(Scanning):
-    """The operator of CMESHJOIN: without an index. M = b v_R + h_R v_R + 8 h_R + w_S N (v_ptr + f
-    v_S)."""
+    """The operator of CMESHJOIN, which needs no index on R. Its memory M, in bytes, is b v_R for
+    the disk buffer, (v_R + 8) h_R for H_R, and w_S N (v_ptr + f v_S) for H_S and Q."""
 
     def __init__(self, spec: JoinSpec, parameters: CmeshjoinParameters):
         super().__init__(spec, parameters)

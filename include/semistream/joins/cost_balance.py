@@ -87,8 +87,8 @@ class CostBalance:
         self.v_r, self.strings = cached_bytes(spec), has_strings(spec.fetched_schema)
 
     def worth(self, n: np.ndarray, m: np.ndarray | int, phi: float) -> np.ndarray:
-        """Return the ratio of the left side of the inequality to its right side. A value is worth
-        caching if the ratio exceeds 1."""
+        """Return n v_S / (2 phi (m v_R + v_E)) of each join value: the value is worth caching if
+        this exceeds 1. n: its stream tuples in a sweep; m: its master tuples."""
         return n * self.h_s.tuple_bytes / (2 * max(phi, 1e-9) * (m * self.v_r + self.h_r.ENTRY))
 
     def worth_keeping(self, phi: float) -> np.ndarray:

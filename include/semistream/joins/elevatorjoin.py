@@ -221,8 +221,8 @@ class Elevatorjoin(SemiStreamJoin):
         return at
 
     def _meet(self, visit: Visit, stop: Stop, span: range) -> Iterator[JoinOutput]:
-        """READ the partitions of the span, FILTER their keys, and OUTPUT their matches with the
-        waiting tuples of a visit."""
+        """READ each partition of the span, FILTER its keys, and OUTPUT the matches of its tuples
+        with the waiting tuples of the visit. The stop holds the partition that was read last."""
         for number in span:
             with self.costs.disk:
                 if new := stop.number != number:

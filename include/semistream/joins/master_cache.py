@@ -141,9 +141,13 @@ class MasterCache:
         return filled(find, len(keys), np.int32, keys, self.table, self.ekey) < 0
 
     def probe(self, codes: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
-        """Probe key codes, and count them in the frequencies of their entries. Return (firsts,
-        counts, hits): per code the first tuple, ABSENT or UNKNOWN, and the number of tuples; and
-        how many codes H_R knows."""
+        """Look key codes up in H_R, and count each look-up in its entry's frequency. Return
+        (firsts, counts, hits).
+
+        firsts: int32[n], the first master tuple of each code, ABSENT if R has none, or UNKNOWN if
+        H_R does not know the code; counts: int32[n], the master tuples of each code; hits: how many
+        codes H_R knows.
+        """
         firsts, counts = np.empty(len(codes), np.int32), np.empty(len(codes), np.int32)
         if not self.entries:
             firsts.fill(UNKNOWN)

@@ -122,8 +122,9 @@ class Star:
     # What a SemiStreamJoin does, through all joins
 
     def begin(self, at: float) -> None:
-        """Note that a micro-batch began, on time.perf_counter. A tuple waits in the first join
-        since then, and in each other one since it came there."""
+        """Record the time at which a micro-batch began. The waiting time of a tuple is counted from
+        then in the first join, and from its arrival there in each later join. at: by
+        time.perf_counter."""
         self.joins[0].join.begin(at)
 
     def process(self, tuples: pa.RecordBatch) -> Iterator[StarOutput]:

@@ -184,7 +184,8 @@ class WholeMaster:
         return array
 
     def _take(self, size: int, more: float = 0.0) -> None:
-        """Add bytes. Raises ConfigError if they, and so many more, exceed what R may take."""
+        """Add `size` to the bytes that R takes. Raises ConfigError if R, with `more` bytes on top,
+        would exceed its memory."""
         self.size += size
         if self.size + more > self._most:
             raise ConfigError(

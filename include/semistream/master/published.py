@@ -37,11 +37,10 @@ def key_name(key: Sequence[str]) -> str:
 
 
 def snapshot_root(snapshots: Path, dimension: str, key: Sequence[str]) -> Path:
-    """Return the directory of the versions of a dimension's snapshot by a key:
-    ``<snapshots>/<dimension>/<key>``.
+    """Return the directory that holds the versions of a dimension's snapshot by a key.
 
-    An installation in which a dimension had one snapshot goes on with that: its versions are in
-    ``<snapshots>/<dimension>``. Another key's snapshot is beside them.
+    It is ``<snapshots>/<dimension>/<key>``. An older installation has one snapshot of a dimension,
+    in ``<snapshots>/<dimension>``: that directory is returned if the snapshot is by this key.
     """
     directory = snapshots / dimension
     if same_key(_key_of(directory), key):

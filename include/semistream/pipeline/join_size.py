@@ -337,12 +337,11 @@ def grouped(number: float) -> str:
 
 
 def enough(memory: int, estimate: float, bound: float) -> tuple[int, int]:
-    """Return (bytes of memory, rows): with that memory, the bound of a join of that many rows would
-    not exceed the rows. They are the rows estimated, or a quarter of the present bound if that is
-    more; the memory is rounded up to two digits. Return (0, 0) if the present bound does not exceed
-    the estimate.
+    """Return (memory, rows): the bytes of memory, rounded up to two digits, with which the bound
+    would be `rows`. Return (0, 0) if the present bound does not exceed the estimate.
 
-    A bound falls with the square root of s1 (``sketches/bounds.py``), which grows with the memory.
+    rows is the estimate, or a quarter of the present bound if that is more. A bound falls with the
+    square root of s1 (``sketches/bounds.py``), which grows with the memory.
     """
     if bound <= max(estimate, 0.5):
         return 0, 0

@@ -166,7 +166,8 @@ class Role:
         return "" if self.alone else f" of {self.name}"
 
     def staged(self, what: str) -> str:
-        """Return the name of a staging table that is this role's own."""
+        """Return the name of this role's staging table for `what`. The name has the role's number
+        if the job has several roles."""
         return what if self.alone else f"{what}_{self.number}"
 
     @property

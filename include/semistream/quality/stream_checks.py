@@ -48,8 +48,8 @@ def recount(staging: Staging, scope: Scope, stream: Stream, sources: Sources | N
 def stream_checks(
     staging: Staging, scope: Scope, stream: Stream, found: Recounted
 ) -> Iterator[Check]:
-    """Yield the checks of a stream that are possible. Without a recounted source, the checks that
-    need it are omitted."""
+    """Yield the checks of a stream. A check is left out if what it needs is missing: staged files,
+    ids, or a source whose tuples can be counted again. found: what was counted there."""
     if (files := stage_file_audit(staging, scope, stream)) is not None:
         yield source_files(stream, files)
     if found.sources is not None:

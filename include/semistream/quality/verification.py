@@ -250,8 +250,8 @@ def _judged(settings: S, limits: S, names: Sequence[str]) -> S:
 
 
 def _changes(engine: sa.Engine, roles: Sequence[Role]) -> dict[str, int]:
-    """Return the number of changes of each dimension table, which provisioning counts, without
-    those that provisioning did not make."""
+    """Return, by name, how many changes provisioning has counted for each dimension table. A table
+    that provisioning did not make is left out."""
     m = masters.c
     with engine.connect() as connection:
         return dict(

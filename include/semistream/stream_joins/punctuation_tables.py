@@ -114,8 +114,9 @@ def _subtract(
     other_high: np.ndarray,
     open_ends: bool,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the parts of low..high outside of the other intervals. open_ends: see
-    ``kernels.subtract``."""
+    """Cut the other intervals out of the intervals [low, high]. Return the (low, high) of what is
+    left. All arrays are int64, and both sets of intervals ascending and disjoint. open_ends:
+    whether an interval with an open end stays whole."""
     out = [np.empty(len(low) + len(other_low), np.int64) for _ in range(2)]
     left = kernels.subtract(low, high, other_low, other_high, open_ends, *out)
     return out[0][:left], out[1][:left]

@@ -197,8 +197,9 @@ class App:
         return Replayed.of(self.app, taken, loads)
 
     def _before_replay(self) -> Position:
-        """Take up the checkpoint, and finish a resolving load that a crash interrupted. Return the
-        position of the next one. Raises ConfigError if the load itself has something to finish."""
+        """Prepare a resolving load, and return its position. First finish the resolving load that a
+        crash interrupted, if there is one. Raises ConfigError if nothing was loaded, if the load
+        itself must be finished first, or if no position is left."""
         progress, schema = self.commits.take_up(), former_schema(self.checkpoint, 0)
         if progress is None or schema is None or self.commits.last is None:
             raise ConfigError(

@@ -62,8 +62,9 @@ class Side:
         return out
 
     def messages(self, chunks: Iterator[Numbered]) -> Batches:
-        """Yield the messages to the partitions of tuples. An error in reading them is sent to all
-        partitions, so that none of them is loaded."""
+        """Yield batches of messages, which bring each partition its tuples and its rejected ones.
+        If reading the chunks fails, send the error to all partitions, so that none of them is
+        loaded."""
         try:
             for numbered in chunks:
                 placed = [

@@ -92,10 +92,11 @@ class MicroBatch:
         ]
 
     def part_of_source(self, min_age: float, stop_requested: Callable[[], bool]) -> dict[str, Any]:
-        """Return the batch's part of the source, as ``Progress`` has it: source, sources.
+        """Wait until the batch's files are complete, and check them. Return the entries ``source``
+        and ``sources`` of the batch's ``Progress``.
 
         Raises ConfigError for a file whose columns are not the stream's, StateError for a file that
-        is gone, and Stopped if a stop is requested before its files have been unchanged for
+        is gone, and Stopped if a stop is requested before the files have been unchanged for
         ``min_age`` seconds.
         """
         for stream in self.streams:

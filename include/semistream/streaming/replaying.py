@@ -310,8 +310,8 @@ def _free(name: str, stream: pa.Schema) -> str:
 def _with_empty_texts(
     file: Path, tuples: pa.RecordBatch, rows: Sequence[Row[Any]]
 ) -> pa.RecordBatch:
-    """Return tuples of a CSV file with the empty texts that their rows have: there, they are
-    written like nulls."""
+    """Turn nulls of tuples back into the empty texts that they were. A CSV file writes both alike,
+    so the tuples kept in `rows` tell which is which. Return tuples of other files as they are."""
     if ".parquet" in file.suffixes or ".jsonl" in file.suffixes or ".json" in file.suffixes:
         return tuples
     was = [json.loads(row._mapping["tuple"]) for row in rows]

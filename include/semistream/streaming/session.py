@@ -89,8 +89,8 @@ def open_session(app: str) -> SparkSession:
 
 
 def silence() -> None:
-    """Let Spark log nothing any more. Its JVM ends with this process, and logs a stack if a session
-    is being opened then."""
+    """Turn off Spark's log. The JVM is about to end with this process, and would log a stack trace
+    if a session is being opened at that time."""
     if SparkContext._jvm is not None:
         with suppress(Exception):  # the JVM has ended
             log4j = SparkContext._jvm.org.apache.logging.log4j

@@ -110,10 +110,13 @@ class Spool(AbstractContextManager["Spool"]):
         role: str | None = None,
         codes: pa.Array | None = None,
     ) -> None:
-        """Write what an operator has finished. unmatched: tuples of the side, and the reason;
-        propagated: patterns over the side's join columns; final: keys of the left stream that no
-        later row has; role: in which the tuples are unmatched, if there are several; codes: of the
-        keys that they have in that role, int64 with null for no key."""
+        """Write what an operator returned.
+
+        unmatched: tuples of the side, with the reason in the last column; propagated: patterns over
+        the side's join columns; final: keys of the left stream that no later row has; role: the
+        role in which the tuples are unmatched, if there are several; codes: int64, the codes of
+        their keys in that role, null for no key.
+        """
         if final is not None and self._closes:
             self._patterns += final.patterns
             for constants in final.constants.to_batches():

@@ -24,8 +24,12 @@ def fit(
     steep: Sequence[str],
     tables: Sequence[float],
 ) -> Fit:
-    """Fit seconds ~ fixed + sum of flat * c + sum of steep * c(table), where c(table) does not
-    decrease."""
+    """Fit non-negative costs c to the seconds that a part took in each run: fixed + sum of c *
+    tuples over `flat` + sum of c(table) * tuples over `steep`. A c(table) does not decrease with
+    the size of the table.
+
+    flat, steep: the names of tuple counts in the runs; tables: the sizes, ascending.
+    """
     from scipy.optimize import nnls
 
     y, place = (np.array([r[x] for r in runs]) for x in (part, "table"))

@@ -81,8 +81,8 @@ def measure_phase(
 
 
 def _measure(setting: Setting, algorithm: str, table: int, disk_tuples: int) -> dict[str, float]:
-    """Return the mean seconds per iteration of each part in the steady state; w is 0 if R has too
-    few tuples for the setting."""
+    """Measure the steady state of a setting. Return means per iteration: the seconds of each part,
+    and numbers of tuples, such as w. Return only w = 0 if R has too few tuples for the setting."""
     clock = setting.clock
     join = _filled_to(setting, algorithm, table, disk_tuples)
     if join.master.partition_count < 3 or join.master.partition_tuples < disk_tuples / 2:

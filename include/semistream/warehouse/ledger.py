@@ -120,7 +120,8 @@ def assigned(
 
 
 def parts_of(offsets: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the ``source_offsets`` of each stream: one, or the left and the right."""
+    """Split a load's ``source_offsets`` by stream. Return a list of one entry, or of the left
+    stream's and the right stream's."""
     return [offsets[side] for side in ("left", "right")] if "left" in offsets else [offsets]
 
 

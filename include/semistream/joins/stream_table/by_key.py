@@ -222,8 +222,8 @@ class ByKey(StreamTable):
         return Ages.of(longest * TICK, total * TICK, self.live)
 
     def age_by(self, ages: Ages) -> None:
-        """Set the arrival times of the waiting tuples back by these ages. The oldest tuple was put
-        in as a batch by itself."""
+        """Set the arrival times of the restored tuples back by these ages. ``restore`` has put the
+        oldest tuple in as a batch of its own, so that it has its own arrival time."""
         if self.live:
             oldest, others = (min(age, MOST_AGE) for age in ages)
             self._opened_at -= others

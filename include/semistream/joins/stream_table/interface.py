@@ -102,7 +102,8 @@ class StreamTable(ABC):
 
     @abstractmethod
     def values(self) -> dict[str, Any]:
-        """Return the sizes that ``restore`` needs, among them ``strings``."""
+        """Return what ``restore`` needs besides the tuples, as JSON values. The key ``strings`` is
+        always among them."""
 
     @abstractmethod
     def restore(self, waiting: pa.Table, values: dict[str, Any], spec: JoinSpec) -> None:

@@ -92,7 +92,8 @@ class Splits(Generic[S]):
         return all(map(self.reader.is_empty, self.splits))
 
     def sample(self, most: int) -> Iterator[pa.RecordBatch]:
-        """Yield tuples, of as few splits as possible."""
+        """Yield the tuples batch by batch, and read a split only when it is reached. The caller
+        stops when it has enough: `most` is not used."""
         for numbered in self.reader.read(self.splits):
             yield numbered.chunk.rows
 

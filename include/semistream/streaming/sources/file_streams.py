@@ -248,7 +248,8 @@ class SparkFileStream(PathSource):
             ) from None
 
     def input(self, df: DataFrame, part: Part) -> Splits[Any] | Records:
-        """Return the rows of the files as they are now."""
+        """Return the rows of the part's files, which Spark reads as the files are now. Return the
+        rows of `df` if the part names no files."""
         if not part.files:
             return super().input(df, part)
         # a file's name may contain the characters of a pattern
