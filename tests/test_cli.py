@@ -769,7 +769,7 @@ def test_provision_brings_in_master_data_and_their_changes(run):
 
 
 def test_a_mistyped_setting_is_named_and_not_the_one_that_it_leaves_out():
-    with pytest.raises(ConfigError, match="'join_on' is not a setting of JoinFiles"):
+    with pytest.raises(ConfigError, match="'join_on' is not a setting. "):
         JoinFiles.load({"stream": "s.csv", "master": "m.csv", "join_on": "k", "out": "o.csv"})
 
 

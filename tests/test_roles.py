@@ -434,7 +434,7 @@ PRODUCT = {"name": "my.product", "path": "product.csv"}
     [
         (
             {"master": PRODUCT | {"pth": 1}},
-            "'master.pth' is not a setting of Dimension. .* Did you mean path.*: name,",
+            "'master.pth' is not a setting. Did you mean path.*: name,",
         ),
         (
             {"master": PRODUCT | {"max_rejected": 3}},
@@ -448,7 +448,7 @@ PRODUCT = {"name": "my.product", "path": "product.csv"}
         ({}, "'master' must be the name of a dimension"),
         (
             {"on": None, "dimensions": {"a": PRODUCT | {"on": "sku", "colums": 1}}},
-            "'dimensions.a.colums' is not a setting of Role",
+            "'dimensions.a.colums' is not a setting. Did you mean columns",
         ),
     ],
 )

@@ -343,7 +343,7 @@ def test_generated_streams_with_the_same_columns(spark, tmp_path):
         ({"left": {"watermark": {"column": "customer"}}}, {}, "left.watermark"),
         ({"left": {"unique": True}}, {"algorithm": "xjoin"}, "pjoin"),
         ({}, {"algorithm": "meshjoin"}, "algorithm"),
-        ({}, {"parameters": {"nope": 1}}, "'nope' is not a setting of PJoin"),
+        ({}, {"parameters": {"nope": 1}}, "'nope' is not a setting. "),
         ({"within": {"left": "id", "right": "nope", "distance": 1}}, {}, "within.right"),
         ({"totals": {"n": "max(nope)"}}, {}, "totals.n"),
         ({"totals": {"n": "sum(customer)", "N": "count"}}, {}, "another column"),

@@ -280,8 +280,8 @@ def _config_error(cls: type[Settings], e: ValidationError) -> ConfigError:
         near = difflib.get_close_matches(str(first["loc"][-1]), owner.model_fields, 1)
         return ConfigError(
             where,
-            f"is not a setting of {owner.__name__}",
-            first["input"],
+            "is not a setting",
+            None,
             "".join(f"Did you mean {name}? " for name in near)
             + f"Settings: {', '.join(owner.model_fields)}.",
         )

@@ -71,8 +71,8 @@ def _run(
         say(f"Stopping {settings.name()}: what waits is finished, and what is loaded is proven.")
         request_stop(checkpoint)
         _follow(settings, places, progress)
-    state, why = drivers.ending(checkpoint) or ("stopped", "")
-    if state != "stopped":
+    _, why = drivers.ending(checkpoint) or ("", "")
+    if why:
         if why.startswith(REFUSED):
             raise SemistreamError(why.removeprefix(REFUSED))
         first, *_ = why.splitlines()  # Spark's stack traces follow

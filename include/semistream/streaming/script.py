@@ -70,6 +70,7 @@ def settings_kind(job: AnyJob) -> type[AppSettings]:
 
 
 def main() -> int:
+    """Run the app of the job that the command line names, and return the exit code."""
     interrupts.end_at_once()
     from semistream.workloads import load_any_job
 
