@@ -206,11 +206,9 @@ def listening(pids: Iterable[int]) -> set[str]:
     inodes = set()
     for pid in pids:
         with suppress(OSError):
-            inodes |= {
-                link.readlink().name
-                for link in Path(f"/proc/{pid}/fd").iterdir()
-                if link.is_symlink()
-            }
+            for link in Path(f"/proc/{pid}/fd").iterdir():
+                with suppress(OSError):  # one that is closed meanwhile hides no other
+                    inodes.add(link.readlink().name)
     sockets = [
         line.split()
         for name in ("tcp", "tcp6")

@@ -322,7 +322,7 @@ def test_a_join_of_two_streams_is_a_class_and_an_entry(monkeypatch, capsys):
         join = start(kept=kept)
         outputs = [*join.process(LEFT, keys), *join.process(RIGHT, keys), *join.drain()]
         assert sorted(k for o in outputs if o.joined for k in o.joined["k"].to_pylist()) == pairs
-    with pytest.raises(ConfigError, match="InMemoryParameters"):
+    with pytest.raises(ConfigError, match="'other' is not a setting. Settings: kept"):
         start(other=1)
     assert main(["algorithms", "--json"]) == 0
     assert "in-memory" in {a["name"] for a in json.loads(capsys.readouterr().out)}
