@@ -180,6 +180,11 @@ class Dimension(Settings):
         "has or the file's first 16 MB suggest",
     )
     formats: Formats = Field({}, description="How columns are written, as a stream's formats")
+    options: dict[str, str] = Field(
+        {},
+        description="How its CSV or JSON files are written, as a stream's options: sep, quote, "
+        "escape, encoding, nullValue",
+    )
     business_key: Names = Field(
         (),
         description="Columns that identify a row; default, of a "

@@ -12,6 +12,7 @@ from semistream.cli.command import Command
 from semistream.cli.commands import (
     algorithms,
     estimate_join_size,
+    init,
     join,
     join_streams,
     load,
@@ -32,6 +33,7 @@ COMMANDS = {
     for command in (
         join.COMMAND,
         join_streams.COMMAND,
+        init.COMMAND,
         load.COMMAND,
         snapshot.COMMAND,
         provision.COMMAND,

@@ -97,7 +97,7 @@ def _open_files(
     from semistream.files.json_source import JsonSource
     from semistream.files.opening import open_source
 
-    source = open_source("master", path, formats=dimension.formats)
+    source = open_source("master", path, formats=dimension.formats, options=dimension.options)
     source.assign_types()
     schema = _checked(
         dimension, keyed, source.schema, known, leave_out=isinstance(source, JsonSource)
