@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 from semistream.cli.command import Command
 from semistream.cli.commands import (
     algorithms,
+    check,
     estimate_join_size,
     init,
     join,
@@ -34,6 +35,7 @@ COMMANDS = {
         join.COMMAND,
         join_streams.COMMAND,
         init.COMMAND,
+        check.COMMAND,
         load.COMMAND,
         snapshot.COMMAND,
         provision.COMMAND,
