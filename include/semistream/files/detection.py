@@ -1,4 +1,4 @@
-"""How a user's files are written, found out from their first rows: the delimiter and the encoding of
+"""How a user's files are written, found out from some of their rows: the delimiter and encoding of
 CSV, dates and numbers that are written otherwise than usual, and the types of the columns."""
 
 from __future__ import annotations
@@ -53,16 +53,8 @@ CLOCKS = ("", " %H:%M", " %H:%M:%S", "T%H:%M:%S", " %I:%M %p", " %I:%M:%S %p")
 TIMES = tuple(ColumnFormat(time=day + clock) for day in DATES for clock in CLOCKS)
 ISO = "%Y-%m-%d"  # read without a format
 NUMBERS = tuple(
-    ColumnFormat(decimal=decimal, thousands=thousands)
-    for decimal, thousands in (
-        (",", ""),
-        (",", "."),
-        (",", " "),
-        (",", "'"),
-        (".", ","),
-        (".", "'"),
-        (".", " "),
-    )
+    ColumnFormat.model_validate({"decimal": decimal, "thousands": thousands})
+    for decimal, thousands in ((",", ""), *map(tuple, (",.", ", ", ",'", ".,", ".'", ". ")))
 )
 # by the decimal sign: numbers that show it is one, and no separator of thousands
 SHOWN = {
@@ -118,7 +110,9 @@ class DetectedFile:
         at = self.columns.index(column)
         field_ = pa.field(column, pa.string())
         rows = self.rows.set_column(at, field_, pa.chunked_array([self.written(column)]))
-        return replace(self, rows=rows, formats={k: f for k, f in self.formats.items() if k != column})
+        return replace(
+            self, rows=rows, formats={k: f for k, f in self.formats.items() if k != column}
+        )
 
 
 def detect(path: Path, side: str, most_rows: int, most_bytes: int) -> DetectedFile:
@@ -203,7 +197,9 @@ def sampled(source: FileSource, most_rows: int, most_bytes: int) -> Sample:
             if cut or rows_left <= 0 or bytes_left <= 0:
                 ended = False
                 break
-        passed_bytes += path.stat().st_size if ended else min(source.bytes_done, path.stat().st_size)
+        passed_bytes += (
+            path.stat().st_size if ended else min(source.bytes_done, path.stat().st_size)
+        )
         whole = whole and ended
     rows = pa.Table.from_batches(taken, source.schema)
     about = kept + len(rejected)
@@ -340,11 +336,7 @@ def _numbers(cells: pa.Array) -> Iterator[ColumnFormat]:
     """Yield the formats of numbers that cells may have, with the signs around them."""
     if not pc.any(pc.match_substring_regex(cells, r"\d[,']\d|\d [\d€$£]|[€$£%]")).as_py():
         return
-    signs = {
-        sign
-        for which in ("before", "behind")
-        for sign in _signs(cells, which)
-    }
+    signs = {sign for which in ("before", "behind") for sign in _signs(cells, which)}
     percent = signs == {"%"}
     strip: Sequence[str] = sorted(signs - {"%"}) if not percent else ()
     if len(signs) > 3 or ("%" in signs and not percent):

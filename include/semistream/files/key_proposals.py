@@ -26,7 +26,9 @@ CANDIDATES, COLUMNS = 10, 3  # pairs of columns that composite keys are made of,
 BASE, NAMES, VARIETY = 0.4, 0.4, 0.2
 COMPOSITE = 0.1  # by which the score of a composite key must be better than a single column's
 SURE = 0.6  # score from which a proposal is told without a doubt
-ID_NAME = re.compile(r"(^|[_\W])(id|nr|no|key|code|number|nummer|uuid|sk|pk)$|id$|nr$", re.IGNORECASE)
+ID_NAME = re.compile(
+    r"(^|[_\W])(id|nr|no|key|code|number|nummer|uuid|sk|pk)$|id$|nr$", re.IGNORECASE
+)
 NEARLY = 0.95  # share of distinct values from which a column with such a name is proposed as id
 
 
@@ -68,7 +70,7 @@ class KeyProposal:
 
 
 class Ids(NamedTuple):
-    """Columns that identify a stream tuple. duplicates: tuples of the sample whose id came before."""
+    """Columns that identify a stream tuple. duplicates: tuples whose id came before."""
 
     columns: tuple[str, ...]
     duplicates: int
@@ -78,11 +80,9 @@ def propose_key(stream: DetectedFile, master: DetectedFile) -> KeyProposal | Non
     """Return the most likely join key of a master file, None if no column of it has the stream's
     values."""
     rows = _spread(stream.rows.num_rows)
-    keys = {
-        c: plain(stream.key(c).take(rows)) for c in stream.columns if _is_key(stream, c)
-    }
+    keys = {c: plain(stream.key(c).take(rows)) for c in stream.columns if _is_key(stream, c)}
     theirs = {c: plain(master.key(c)) for c in master.columns if _is_key(master, c)}
-    pairs = _pairs(keys, theirs, stream, master)
+    pairs = _pairs(keys, theirs, master.name)
     found = [
         _scored(chosen, keys, theirs)
         for count in range(1, COLUMNS + 1)
@@ -175,10 +175,9 @@ def _spread(rows: int) -> pa.Array:
     return pa.array((np.arange(count) * (rows / max(count, 1))).astype(np.int64))
 
 
-def _pairs(
-    keys: dict[str, pa.Array], theirs: dict[str, pa.Array], stream: DetectedFile, master: DetectedFile
-) -> list[Pair]:
-    """Return the pairs of columns that may be joined, the likeliest first."""
+def _pairs(keys: dict[str, pa.Array], theirs: dict[str, pa.Array], file: str) -> list[Pair]:
+    """Return the pairs of columns that may be joined, the likeliest first. file: the master
+    file's name."""
     pairs = []
     for m, values in theirs.items():
         there = pc.unique(values.drop_null())
@@ -188,7 +187,7 @@ def _pairs(
             if rate < LEAST:
                 continue
             variety = len(pc.unique(known)) / max(min(len(there), len(known)), 1)
-            likeness = _likeness(s, m, master.name)
+            likeness = _likeness(s, m, file)
             pairs.append(
                 Pair(s, m, rate, rate * (BASE + NAMES * likeness + VARIETY * min(variety, 1.0)))
             )
@@ -258,7 +257,9 @@ def _with_forms(
     return KeyProposal(
         **{
             **vars(key),
-            "formats": {s: _with_form(stream.formats.get(s), s, form) for s, form in formats.items()},
+            "formats": {
+                s: _with_form(stream.formats.get(s), s, form) for s, form in formats.items()
+            },
             "stream_texts": tuple(ours),
             "master_texts": tuple(their_texts),
         }
@@ -291,4 +292,3 @@ def _one_type(one: pa.DataType, other: pa.DataType) -> bool:
 def _with_form(known: ColumnFormat | None, column: str, form: dict[str, Any]) -> ColumnFormat:
     before = known.model_dump(exclude_defaults=True) if known else {}
     return declared(column, before | form)
-

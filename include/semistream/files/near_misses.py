@@ -200,9 +200,7 @@ def near_misses(keys: pa.RecordBatch, relation: SnapshotRelation) -> NearMisses 
 Forms = dict[int, list[Form]]  # by the number of the text column
 
 
-def needed_forms(
-    keys: Sequence[pa.Array], master: Sequence[pa.Array]
-) -> dict[int, dict[str, Any]]:
+def needed_forms(keys: Sequence[pa.Array], master: Sequence[pa.Array]) -> dict[int, dict[str, Any]]:
     """Return the part of ``formats`` that most of the keys need to match the master's, by the
     number of the column. keys, master: distinct keys, an array for each join column, in one type
     on both sides."""

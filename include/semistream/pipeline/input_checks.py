@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 from sqlalchemy import Engine, inspect
 
+from semistream.data_files import ENDINGS, is_remote, list_files
 from semistream.ddl import parse_ddl
 from semistream.errors import ConfigError
 from semistream.job import AnyJob, Job, Role, StreamSpec
@@ -24,17 +25,38 @@ from semistream.warehouse.schema import masters
 from semistream.workloads.jobs import JoinedDimension, load_dimensions
 
 
-def check_inputs(job: Job, target: str | Path, places: Paths, engine: Engine, url: str | None) -> None:
-    """Raise ConfigError for a job whose stream cannot be read or does not fit its dimensions.
+def check_inputs(
+    job: Job, target: str | Path, places: Paths, engine: Engine, url: str | None, *, loads: bool
+) -> list[str]:
+    """Check a job's stream, and whether it fits the dimensions. Return remarks.
+
     target: the job's name or file; url: the database of the dimensions' tables, if not the
-    warehouse."""
-    stream = stream_schema(job.stream)
+    warehouse; loads: whether the stream is loaded next, and must have files to find its columns.
+    Raises ConfigError.
+    """
+    remarks = list[str]()
+    if loads or not _is_empty(job.stream):
+        stream = stream_schema(job.stream)
+    else:
+        stream = job.stream.declared
+        remarks.append(f"The stream has no file yet in {job.stream.path}.")
     found = {
         joined.dimension.name: dimension_schema(joined, engine, url)
         for joined in load_dimensions(target, places)
     }
     for error in problems(job, stream, found):
         raise error
+    return remarks
+
+
+def _is_empty(spec: StreamSpec) -> bool:
+    """Return whether a stream of local files has none."""
+    return bool(
+        spec.format in ENDINGS
+        and spec.path
+        and not is_remote(spec.path)
+        and next(iter(list_files(spec.path, spec.options, spec.format)), None) is None
+    )
 
 
 def stream_schema(spec: StreamSpec) -> pa.Schema | None:
@@ -82,7 +104,9 @@ def problems(
             yield from _of_role(role, stream, dimensions[role.dimension.name], len(job.roles) > 1)
 
 
-def _of_role(role: Role, stream: pa.Schema, rows: pa.Schema, several: bool) -> Iterator[ConfigError]:
+def _of_role(
+    role: Role, stream: pa.Schema, rows: pa.Schema, several: bool
+) -> Iterator[ConfigError]:
     place = f"dimensions.{role.name}." if several else ""
     try:
         check_columns(role.dimension, "columns", role.columns, rows)

@@ -28,7 +28,7 @@ from semistream.files.column_facts import ColumnFacts, column_facts
 from semistream.files.detection import sampled
 from semistream.files.near_misses import is_suspicious, near_misses
 from semistream.files.source import Rejected
-from semistream.job import AnyJob, Job, Role, StreamSpec, added_columns
+from semistream.job import AnyJob, Job, Role, StreamSpec, StreamStreamJob, added_columns
 from semistream.joins.spec import join_spec
 from semistream.joins.star import check_unique
 from semistream.keys import master_keys, resolve_keys
@@ -198,8 +198,9 @@ class _Check:
             except SemistreamError as e:
                 self.found.add("error", name, str(e))
         if not isinstance(self.job, Job):
-            if len(known) == len(names) and None not in known:
-                self._two_streams([schema for schema in known if schema is not None])
+            schemas = [schema for schema in known if schema is not None]
+            if len(schemas) == len(names):
+                self._two_streams(self.job, *schemas)
             return
         for joined in workloads.load_dimensions(self.settings.job, self.places):
             self._dimension(joined)
@@ -210,9 +211,9 @@ class _Check:
 
     # ---- streams
 
-    def _two_streams(self, schemas: Sequence[pa.Schema]) -> None:
+    def _two_streams(self, job: StreamStreamJob, left: pa.Schema, right: pa.Schema) -> None:
         try:
-            resolve_keys(*schemas, list(self.job.on.items()), sides=("left stream", "right stream"))
+            resolve_keys(left, right, list(job.on.items()), sides=("left stream", "right stream"))
         except ConfigError as e:
             self.found.add("error", "job", str(e))
 
@@ -246,7 +247,9 @@ class _Check:
             source = reader.open(files)
             sample = sampled(source, self.settings.rows, SAMPLE_BYTES)
         except ConfigError as e:
-            raise ConfigError("stream.path", "must hold files that can be read", spec.path, str(e)) from None
+            raise ConfigError(
+                "stream.path", "must hold files that can be read", spec.path, str(e)
+            ) from None
         rows = sample.rows.combine_chunks()
         self.samples.append(
             rows.to_batches()[0] if rows.num_rows else pa.RecordBatch.from_pylist([], rows.schema)
@@ -362,12 +365,14 @@ class _Check:
                 read.whole,
                 rejected,
                 read.duplicates,
-                columns=column_facts(pa.Table.from_batches(read.head, self.schemas[dimension.name])),
+                columns=column_facts(
+                    pa.Table.from_batches(read.head, self.schemas[dimension.name])
+                ),
             )
             self.found.roles.append(self._matched(role, facts))
 
     def _open(self, joined: JoinedDimension) -> Any:
-        dimension = joined.dimension
+        dimension, engine = joined.dimension, None
         if dimension.table is not None:
             url = make_url(self.places.warehouse_url)
             if url.get_backend_name() == "sqlite" and not Path(url.database or "").exists():
@@ -377,13 +382,13 @@ class _Check:
                     dimension.table,
                     f"{self.places.warehouse_url} is not there yet.",
                 )
+            engine = connect(self.places.warehouse_url)
         known = parse_ddl(dimension.columns) if dimension.columns else None
         for key in joined.keys:
             root = snapshot_root(self.places.snapshots, dimension.name, key)
             if (former := current_manifest(root)) is not None:
                 fields = [f for f in former.schema if f.name != dimension.surrogate_key]
                 known = pa.schema(fields)
-        engine = connect(self.places.warehouse_url)  # opened by dimensions of a table only
         return open_rows(dimension, keyed(joined), engine, None, known)
 
     def _publish(self, joined: JoinedDimension, key: tuple[str, ...], read: _Read) -> None:

@@ -40,9 +40,7 @@ def job_schema() -> str:
 def _schema() -> JsonSchemaValue:
     definitions: dict[str, Any] = {}
     for kind in (Job, StreamStreamJob):
-        schema = kind.model_json_schema(
-            schema_generator=_AsWritten, ref_template="#/$defs/{model}"
-        )
+        schema = kind.model_json_schema(schema_generator=_AsWritten, ref_template="#/$defs/{model}")
         definitions |= schema.pop("$defs", {}) | {kind.__name__: schema}
     _complete(definitions)
     return {

@@ -52,7 +52,8 @@ class Proposal:
         """Return the proposal as JSON values."""
         return {
             "name": self.name,
-            "stream": _file(self.stream) | {"id": self.ids.columns, "duplicates": self.ids.duplicates},
+            "stream": _file(self.stream)
+            | {"id": self.ids.columns, "duplicates": self.ids.duplicates},
             "roles": {
                 role.name: _file(role.master)
                 | {
@@ -93,7 +94,7 @@ class Proposal:
                     "another role of it?"
                 )
         if not self.ids.columns:
-            yield "the stream has no column that identifies a tuple: the proof counts, and names none"
+            yield "the stream has no column that identifies a tuple: the proof only counts"
         elif self.ids.duplicates:
             yield (
                 f"{self.ids.duplicates:,} ids come twice in {', '.join(self.ids.columns)}: "
@@ -136,7 +137,7 @@ class Proposal:
     def _stream(self, beside: Path) -> Iterator[str]:
         of = self.stream
         yield f"format: {of.kind}"
-        comment = "" if of.path.is_dir() else "  # a directory is possible, too: new files are loaded"
+        comment = "" if of.path.is_dir() else "  # or a directory, whose new files are loaded, too"
         yield f"path: {_scalar(_relative(of.path, beside))}{comment}"
         yield from _written(of)
         if self.ids.columns:
@@ -170,11 +171,10 @@ class Proposal:
             yield "many: true  # a tuple becomes a fact with each row that it matches"
         elif key.distinct < 1:
             yield (
-                f"# {1 - key.distinct:.1%} of the rows have the key of another one: the last one is "
-                "taken"
+                f"# {1 - key.distinct:.1%} of the rows have another one's key: the last is taken"
             )
         added = [c for c in of.columns if c not in key.on.values()]
-        yield f"columns: {_flow(added)}  # that the facts get; a mapping renames: {{name: product_name}}"
+        yield f"columns: {_flow(added)}  # that the facts get; renamed: {{name: product_name}}"
         yield "join_type: inner  # left: a tuple without a row is loaded, too, with nulls"
         yield (
             f"max_unmatched: {_limit(key.rate)}  # share of the tuples that may have no row; the "
@@ -253,7 +253,7 @@ def _given(on: Sequence[str], roles: Sequence[str]) -> dict[str, dict[str, str]]
 
 
 def _check_columns(on: Mapping[str, str], stream: DetectedFile, master: DetectedFile) -> None:
-    for column, of in ((c, side) for pair in on.items() for c, side in zip(pair, (stream, master))):
+    for column, of in [*((s, stream) for s in on), *((m, master) for m in on.values())]:
         if column not in of.columns:
             raise ConfigError(
                 "on",
@@ -307,7 +307,7 @@ def _written(of: DetectedFile) -> Iterator[str]:
 
 
 def _wide(rows: pa.Table, field: pa.Field) -> pa.Field:
-    """Return a decimal column with no more digits than its numbers, and some of later rows, need."""
+    """Return a decimal column with few more digits than its numbers need."""
     if not pa.types.is_decimal(field.type):
         return field
     most = pc.max(pc.abs(rows.column(field.name))).as_py()
@@ -319,7 +319,9 @@ def _wide(rows: pa.Table, field: pa.Field) -> pa.Field:
 
 def _limit(rate: float) -> float:
     """Return a limit of unmatched tuples that the present ones do not reach."""
-    return next(limit for limit in (0.01, 0.05, 0.1, 0.2, 0.5, 1.0) if limit >= min(2 * (1 - rate), 1))
+    return next(
+        limit for limit in (0.01, 0.05, 0.1, 0.2, 0.5, 1.0) if limit >= min(2 * (1 - rate), 1)
+    )
 
 
 def _form(column: str, form: ColumnFormat) -> str:

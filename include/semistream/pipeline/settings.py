@@ -74,7 +74,8 @@ class CheckSettings(Settings):
 
     job: str = Field(description="What is checked: a shipped job, or a job's name or YAML file")
     memory: Bytes = Field(
-        ByteSize(64_000_000), description="M, bytes that the load's join may hold, for instance 64MB"
+        ByteSize(64_000_000),
+        description="M, bytes that the load's join may hold, for instance 64MB",
     )
     partitions: int = Field(
         0, ge=0, le=4096, description="P, join operators side by side; 0: one a core"
@@ -88,8 +89,10 @@ class CheckSettings(Settings):
     rate: float = Field(0, ge=0, description="Stream tuples a second, for max_wait")
     rows: int = Field(50_000, ge=1, description="Stream tuples that are looked at")
     master_rows: int = Field(
-        2_000_000, ge=1, description="Rows of each dimension that are read; match rates and "
-        "predictions are of these"
+        2_000_000,
+        ge=1,
+        description="Rows of each dimension that are read; match rates and "
+        "predictions are of these",
     )
 
     @model_validator(mode="after")

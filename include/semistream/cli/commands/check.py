@@ -65,7 +65,7 @@ def _print(found: JobCheck) -> None:
         for p in found.predictions:
             table.add_row(
                 *(p.role, p.algorithm, format_sizes(p.sizes) or "held whole", f"{p.memory:,}"),
-                f"{p.rate:,.0f}" if p.rate else "–",
+                f"{float(f'{p.rate:.2g}'):,.0f}" if p.rate else "–",
                 f"{p.bytes_read / 1e6:,.1f}",
                 in_seconds(p.least_wait),
                 *((f"{p.busy:.0%}" if p.busy is not None else "–",) if busy else ()),

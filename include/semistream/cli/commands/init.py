@@ -20,7 +20,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         nargs="?",
         type=Path,
         metavar="STREAM_FILE",
-        help="the stream's tuples: a CSV, JSON lines or Parquet file, or a directory of such files; "
+        help="the stream's tuples: a CSV, JSON lines or Parquet file, or a directory of such; "
         "without one, the command asks",
     )
     parser.add_argument(
@@ -82,9 +82,7 @@ def run(arguments: Namespace) -> int:
     schema = out.parent / SCHEMA_FILE
     schema.write_text(job_schema())
     out.write_text(found.to_yaml(out.parent, SCHEMA_FILE))
-    console.show(
-        arguments.json, found.as_dict() | {"file": str(out)}, lambda _: _print(found, out)
-    )
+    console.show(arguments.json, found.as_dict() | {"file": str(out)}, lambda _: _print(found, out))
     return 0
 
 
