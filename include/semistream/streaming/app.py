@@ -49,7 +49,6 @@ from semistream.streaming.query import SESSION, Query, starting_workers
 from semistream.streaming.replaying import Replayed
 from semistream.streaming.resolving_loads import ResolvingLoads, pin_versions
 from semistream.streaming.semi_stream_planning import SemiStreamPlanner
-from semistream.streaming.session import is_local
 from semistream.streaming.settings import (
     AVAILABLE_NOW,
     AppSettings,
@@ -60,6 +59,7 @@ from semistream.streaming.signals import StopSignals
 from semistream.streaming.sinks.warehouse import Warehouse
 from semistream.streaming.sources.base import Source
 from semistream.streaming.sources.registry import find_source
+from semistream.streaming.spark_master import is_local
 from semistream.streaming.status import StatusFile, clear_stop, stop_requested
 from semistream.streaming.stream_schemas import SCHEMAS, former_schema
 from semistream.streaming.stream_stream_planning import StreamStreamPlanner
