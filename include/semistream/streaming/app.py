@@ -34,6 +34,7 @@ from semistream.master.manifest import encode_schema
 from semistream.master.published import ANEW, pin
 from semistream.paths import Paths
 from semistream.positions import KINDS, START, Kind, Position, named, next_resolve
+from semistream.provisioning.inferred import filling_of
 from semistream.sizing import known_costs
 from semistream.sizing.plan import Plan
 from semistream.sizing.role_plan import RolePlan
@@ -67,6 +68,7 @@ from semistream.streaming.summary import Totals
 from semistream.streaming.task import Work
 from semistream.streaming.unmatched_keys import look_into_misses
 from semistream.streaming.waiting import SAMPLED
+from semistream.warehouse.inferred import NotThatVersion, open_roles
 from semistream.warehouse.ledger import parts_of, retrying
 from semistream.warehouse.records import LoadRecord
 
@@ -93,6 +95,7 @@ class App:
         self._estimated = False  # an estimate of a batch's output was logged in this run
         self._stopping, self.signals = False, StopSignals()
         self._called = time.time()  # when Spark last gave a batch; it lists the source after that
+        self._filled = dict[str, str]()  # by role, the version from which facts were filled in
         self._before: Position | None = None  # the newest commit of former runs
         self._look_at: float = FIRST_LOOK  # finished tuples at the next look into those unmatched
         self.spark: SparkSession | None = None  # without one, loads are joined in this process
@@ -160,6 +163,7 @@ class App:
             if plan is None:
                 return None
             self.planner.plan = plan
+            self._fill()
             return self._ended(listed)
 
     def replay(self, file: Path | None) -> Replayed:
@@ -193,6 +197,7 @@ class App:
                 self._join_again(at, staging, plan)
                 self.commits.wait_for_commit()
                 loads = self.commits.loads
+            self._fill(wanted)
         self.status.update(state="stopped")
         return Replayed.of(self.app, taken, loads)
 
@@ -247,7 +252,7 @@ class App:
             "waiting": self.commits.waiting,
             "inputs": {
                 name: {"waiting": waiting}
-                | {of: self.totals.inputs[name][of] for of in ("unmatched", "missed")}
+                | {of: self.totals.inputs[name][of] for of in ("unmatched", "missed", "inferred")}
                 for name, waiting in self.commits.waiting_by_input.items()
             },
             "memory_budget": int(self.planner.settings.memory),
@@ -377,6 +382,7 @@ class App:
             source = batch.part_of_source(self.settings.min_age, self._stop_requested)
             self._change_plan(batch)
             self._resolve()
+            self._fill()
             self._check_output(batch)
             commits.begin(
                 Progress(batch.number, Kind.BATCH, self.planner.plan, commits.states, **source)
@@ -425,13 +431,14 @@ class App:
         self.status.update(master_version=plan.version)
 
     def _take_up_versions(self) -> None:
-        """Take up newer versions of dimensions, although no micro-batch begins, if their keys
-        resolve tuples."""
+        """Take up newer versions of dimensions, although no micro-batch begins, if they resolve
+        tuples or fill facts in."""
         if not isinstance(self.planner, SemiStreamPlanner):
             return
-        if self.planner.outdated and any(role.late == "resolve" for role in self.job.roles):
+        if self.planner.outdated and any(role.late != "reject" for role in self.job.roles):
             self._change_plan(None)
         self._resolve()
+        self._fill()
 
     def _resolve(self) -> None:
         """Join the open tuples of ``unmatched`` again whose keys the plan's versions of dimensions
@@ -475,6 +482,28 @@ class App:
             self._join_again(
                 at, staging, plan_again(plan, staging.sample(SAMPLED), self.planner.costs)
             )
+
+    def _fill(self, plan: Plan[Any] | None = None) -> None:
+        """Fill in the columns of facts whose inferred members the versions of a plan have rows for,
+        once for each version. plan: default: the planner's."""
+        if not isinstance(self.job, Job) or self.commits.last is None:
+            return
+        ledger, engine = self.commits.ledger, self.commits.warehouse.engine
+        number = ledger.number()
+        for join in (plan or self.planner.plan).joins:
+            assert isinstance(join, RolePlan)
+            if self._filled.get(join.role) == join.snapshot:
+                continue
+            if join.role in ledger.run(lambda connection: open_roles(connection, number)):
+                filling = filling_of(engine, self.job, join)
+                try:
+                    done = filling.fill(ledger)
+                except NotThatVersion:  # it is published soon, and then taken up
+                    log.info("%s was provisioned since %s", join.role, join.version)
+                    continue
+                log.info("%d facts of %s were filled in from %s", done, join.role, join.version)
+                self.totals.filled += done
+            self._filled[join.role] = join.snapshot
 
     def _join_again(self, at: Position, staging: Staging, plan: Plan[Any]) -> None:
         """Begin and finish a resolving load of the staged tuples, joined with a plan."""

@@ -11,6 +11,8 @@ import numpy as np
 import pyarrow as pa
 from sqlalchemy import Engine
 
+from semistream.provisioning.inferred import Members
+from semistream.sizing.role_plan import RolePlan
 from semistream.streaming.sinks.warehouse import Warehouse
 from semistream.streaming.spool import RowWriter, Spool
 from semistream.warehouse.checksum import as_stored, checksum, signed
@@ -67,6 +69,11 @@ class Sink(Protocol):
     @classmethod
     def open(cls, setting: str, warehouse: Warehouse, checkpoint: Path) -> Sink:
         """Return the sink that the setting names. Raises ConfigError."""
+
+    def members(self, plan: RolePlan, dimension: str) -> Members | None:
+        """Return the inferred members of a dimension in the role of a plan. Only a sink of the
+        warehouse has some: another one is refused before a load with such a role begins."""
+        return None
 
     def loaded(self, app: str, batch: int, drain: int, partition: int) -> LoadRecord | None:
         """Return the record of a partition that is already loaded, else None. A sink of two phases
@@ -145,8 +152,16 @@ def with_key(rows: pa.Table, load_id: int, first: int = 0) -> pa.Table:
 def rejected_rows(tuples: pa.Table, load_id: int, fact: str, first: int = 0) -> pa.Table:
     """Return unmatched tuples of a load as rows of the table ``unmatched``, or its propagated
     patterns as rows of ``propagated``. first: the number of the first row."""
-    keyed = with_key(tuples, load_id, first)
-    return keyed.append_column("fact_table", pa.repeat(fact, tuples.num_rows))
+    numbers = pa.array(np.arange(first, first + tuples.num_rows, dtype=np.int32))
+    return of_load(tuples.append_column("load_row", numbers), load_id, fact)
+
+
+def of_load(rows: pa.Table, load_id: int, fact: str) -> pa.Table:
+    """Return rows with the load and the fact table that they belong to."""
+    ids = pa.repeat(pa.scalar(load_id, pa.int64()), rows.num_rows)
+    return rows.append_column("load_id", ids).append_column(
+        "fact_table", pa.repeat(fact, rows.num_rows)
+    )
 
 
 def parts(rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
