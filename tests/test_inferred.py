@@ -15,6 +15,7 @@ import faults
 import oracle
 from loads import SmallLoad, same, verify
 from semistream import quality
+from semistream.errors import ConfigError
 from semistream.job import Dimension, Job, Role
 from semistream.pipeline import steps
 from semistream.provisioning.dimensions import provision
@@ -387,3 +388,33 @@ def test_inferred_and_resolved_roles_of_one_star(spark, tmp_path):
         seed=1,
     )
     assert result.success, result.describe()
+
+
+# ---- what cannot be
+
+
+def test_what_cannot_be_inferred_is_refused(load, tmp_path):
+    role, infer = load.job.role("part"), "late' can be infer only where "
+    load.job = load.job.model_copy(
+        update={"dimensions": {"part": role.model_copy(update={"late": "resolve"})}}
+    )
+    load.provide(10)
+    by_name = role.model_copy(update={"on": {"sku": "name"}})
+    for late, settings, said in (
+        (role, {}, infer + "dim_part has a column is_inferred.*semistream provision"),
+        (role, {"sink": str(tmp_path / "delta")}, "late' must be reject or resolve where the sink"),
+        (by_name, {}, infer + "the role is joined on the dimension's business key, code"),
+    ):
+        load.job = load.job.model_copy(update={"dimensions": {"part": late}})
+        with pytest.raises(ConfigError, match=said):
+            load.run(None, **settings)
+    load.job = load.job.model_copy(update={"dimensions": {"part": role}})
+    load.provide(10)  # adds the column
+    app = "SELECT part_sk, is_inferred FROM dim_part ORDER BY part_sk"
+    assert load.query(app) == [(sk, 0) for sk in range(1, 11)]
+    table = pa.Table.from_pylist([{"code": "c1", "is_inferred": "no"}])
+    pq.write_table(table, load.file)
+    other = role.dimension.model_copy(update={"name": "other"})
+    role = role.model_copy(update={"columns": {}})
+    with pytest.raises(ConfigError, match=r"must not repeat a column of the table.*is_inferred"):
+        provision(JoinedDimension(other, (role,), (role.key,)), connect(load.places.warehouse_url))

@@ -359,7 +359,7 @@ def open_star(
     stream: pa.Schema,
     partition: int,
     costs: Costs = TYPICAL,
-    members: Callable[[RolePlan, str], Inferring | None] | None = None,
+    members: Callable[[RolePlan, str], Inferring] | None = None,
 ) -> Star:
     """Open the operators of one partition, each with the output of the one before as its stream.
     joins: in the order of execution; members: opens the inferred members of a role's dimension,

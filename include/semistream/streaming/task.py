@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from semistream.data_files import DataFile, check_unchanged
 from semistream.errors import SemistreamError, StateError
 from semistream.keys import buckets
+from semistream.provisioning.inferred import Members
 from semistream.reasons import Reason
 from semistream.resident import process_peak
 from semistream.sizing.plan import Plan
@@ -287,7 +288,14 @@ def open_operator(
     first = plan.joins[0]
     if not isinstance(first, StreamStreamPlan):
         unknown = {j.fact_key: j.unknown for j in plan.joins if j.unknown is not None}
-        star = open_star(plan.joins, streams[0], partition, members=sink.members)
+        star = open_star(
+            plan.joins,
+            streams[0],
+            partition,
+            members=lambda of, dimension: Members(
+                sink.warehouse, dimension, dict(of.on), of.fact_key
+            ),
+        )
         return SemiStreamOperator(star, plan.placing, unknown)
     # imported only here: one stream does not need it
     from semistream.streaming.punctuating import punctuation_sources

@@ -11,8 +11,6 @@ import numpy as np
 import pyarrow as pa
 from sqlalchemy import Engine
 
-from semistream.provisioning.inferred import Members
-from semistream.sizing.role_plan import RolePlan
 from semistream.streaming.sinks.warehouse import Warehouse
 from semistream.streaming.spool import RowWriter, Spool
 from semistream.warehouse.checksum import as_stored, checksum, signed
@@ -46,12 +44,13 @@ class Sink(Protocol):
     is sent to the tasks pickled. A class that derives from this one inherits the members that
     return None where there is nothing to do.
 
-    two_phase: ``commit`` has several steps and needs a durable record before it; all steps, and
+    warehouse: where the ledger and the dimensions are; two_phase: ``commit`` has several steps and needs a durable record before it; all steps, and
     ``commit`` itself, can be repeated; in_warehouse: joined tuples go to the fact table of the
     warehouse; put_back: how rows that are lost or changed are put back, with ``{app}`` and
     ``{sink}`` for the app's name and the setting.
     """
 
+    warehouse: Warehouse
     two_phase: ClassVar[bool] = False
     in_warehouse: ClassVar[bool]
     put_back: ClassVar[str]
@@ -69,11 +68,6 @@ class Sink(Protocol):
     @classmethod
     def open(cls, setting: str, warehouse: Warehouse, checkpoint: Path) -> Sink:
         """Return the sink that the setting names. Raises ConfigError."""
-
-    def members(self, plan: RolePlan, dimension: str) -> Members | None:
-        """Return the inferred members of a dimension in the role of a plan. Only a sink of the
-        warehouse has some: another one is refused before a load with such a role begins."""
-        return None
 
     def loaded(self, app: str, batch: int, drain: int, partition: int) -> LoadRecord | None:
         """Return the record of a partition that is already loaded, else None. A sink of two phases

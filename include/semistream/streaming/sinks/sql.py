@@ -12,8 +12,6 @@ import pyarrow as pa
 from sqlalchemy import Connection, Engine, inspect, select
 
 from semistream.errors import ConfigError
-from semistream.provisioning.inferred import Members
-from semistream.sizing.role_plan import RolePlan
 from semistream.streaming.sinks.base import (
     Sink,
     of_load,
@@ -62,9 +60,6 @@ class SqlSink(Sink):
     @property
     def engine(self) -> Engine:
         return self.warehouse.engine
-
-    def members(self, plan: RolePlan, dimension: str) -> Members:
-        return Members(self.warehouse, dimension, dict(plan.on), plan.fact_key)
 
     def loaded(self, app: str, batch: int, drain: int, partition: int) -> LoadRecord | None:
         return self.warehouse.ledger(app).partition(batch, drain, partition)
