@@ -39,7 +39,6 @@ class Totals:
     # by role or side: "matched", "unmatched", "missed", "inferred", and the unmatched by reason
     inputs: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     nulled: Counter[str] = field(default_factory=Counter)  # by column, see load_batches
-    filled: int = 0  # facts of any load whose inferred members were filled in
 
     def add(self, loads: Sequence[LoadRecord]) -> None:
         """Add a commit. loads: its records, one a partition."""
@@ -97,7 +96,6 @@ class Totals:
             "batches": self.batches,
             **{name: self.sums[name] for name in SUMMED},
             "inferred": sum(of["inferred"] for of in self.inputs.values()),
-            "filled": self.filled,
             "rejected": dict(self.rejected),
             "nulled": dict(self.nulled),
             "service_rate": self.service_rate,

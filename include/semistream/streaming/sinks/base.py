@@ -44,7 +44,8 @@ class Sink(Protocol):
     is sent to the tasks pickled. A class that derives from this one inherits the members that
     return None where there is nothing to do.
 
-    warehouse: where the ledger and the dimensions are; two_phase: ``commit`` has several steps and needs a durable record before it; all steps, and
+    warehouse: where the ledger and the dimensions are;
+    two_phase: ``commit`` has several steps and needs a durable record before it; all steps, and
     ``commit`` itself, can be repeated; in_warehouse: joined tuples go to the fact table of the
     warehouse; put_back: how rows that are lost or changed are put back, with ``{app}`` and
     ``{sink}`` for the app's name and the setting.

@@ -15,11 +15,11 @@ from fastapi.staticfiles import StaticFiles
 from jinja2 import Environment, FileSystemLoader
 from starlette.middleware.base import RequestResponseEndpoint
 
+from semistream.airflow.operators import places
 from semistream.errors import ConfigError
 from semistream.pipeline import drivers
 from semistream.pipeline.overview import Overview
 from semistream.streaming.status import request_stop
-from semistream_operators import places
 
 LOAD, REPLAY = "semi_stream_load", "replay_unmatched"
 KEYS = 20  # that are shown of each reason and role
