@@ -166,6 +166,8 @@ class App:
             if plan is None:
                 return None
             self.planner.plan = plan
+            if self.resolving is not None:
+                self.resolving.filling.fill()
             return self._ended(listed)
 
     def replay(self, file: Path | None) -> Replayed:
@@ -202,11 +204,12 @@ class App:
             "app": self.app,
             "job": self.job.name,
             **self.totals.summary(self.planner.plan),
+            "filled": 0 if self.resolving is None else self.resolving.filling.filled,
             "warnings": self._look_into_misses(),
             "waiting": self.commits.waiting,
             "inputs": {
                 name: {"waiting": waiting}
-                | {of: self.totals.inputs[name][of] for of in ("unmatched", "missed")}
+                | {of: self.totals.inputs[name][of] for of in ("unmatched", "missed", "inferred")}
                 for name, waiting in self.commits.waiting_by_input.items()
             },
             "memory_budget": int(self.planner.settings.memory),
@@ -380,8 +383,8 @@ class App:
         self.status.update(master_version=plan.version)
 
     def _take_up_versions(self) -> None:
-        """Take up newer versions of dimensions, although no micro-batch begins, if their keys
-        resolve tuples."""
+        """Take up newer versions of dimensions, although no micro-batch begins, if they resolve
+        tuples or fill facts in."""
         if self.resolving is None:
             return
         if self.resolving.due:
