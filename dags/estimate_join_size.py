@@ -9,9 +9,9 @@ from typing import Any
 
 from airflow.sdk import dag, task
 
+from semistream.airflow.operators import BYTES, attempt, form, places
 from semistream.pipeline import steps
 from semistream.pipeline.settings import JoinSizeSettings
-from semistream_operators import BYTES, attempt, form, places
 
 PARAMS = form(
     JoinSizeSettings,

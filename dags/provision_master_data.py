@@ -6,10 +6,7 @@ from typing import Any
 
 from airflow.sdk import Param, dag, task
 
-from semistream.job import Job
-from semistream.pipeline import steps
-from semistream.settings import Publishing
-from semistream_operators import (
+from semistream.airflow.operators import (
     BYTES,
     DIMENSIONS,
     PublishOperator,
@@ -19,6 +16,9 @@ from semistream_operators import (
     places,
     spark_app,
 )
+from semistream.job import Job
+from semistream.pipeline import steps
+from semistream.settings import Publishing
 
 
 @dag(

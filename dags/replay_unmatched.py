@@ -11,8 +11,8 @@ from typing import Any
 
 from airflow.sdk import Param, dag, task
 
+from semistream.airflow.operators import FACTS, attempt, places
 from semistream.pipeline import steps
-from semistream_operators import FACTS, attempt, places
 
 
 @dag(

@@ -14,20 +14,20 @@ from datetime import timedelta
 
 from airflow.sdk import Context, dag, task
 
-from semistream.job import Job
-from semistream.joins.registry import REGISTRY
-from semistream.settings import AUTO
-from semistream.streaming.settings import LoadSettings
-from semistream_operators import (
+from semistream.airflow.operators import (
     BYTES,
     DIMENSIONS,
     FACTS,
     TUNED,
-    SemiStreamLoadOperator,
+    LoadOperator,
     form,
     jobs_of,
     spark_app,
 )
+from semistream.job import Job
+from semistream.joins.registry import REGISTRY
+from semistream.settings import AUTO
+from semistream.streaming.settings import LoadSettings
 
 PARAMS = form(
     LoadSettings,
@@ -84,7 +84,7 @@ def semi_stream_load() -> None:
         form."""
         return jobs_of(context)
 
-    SemiStreamLoadOperator.partial(
+    LoadOperator.partial(
         task_id="load",
         application=spark_app("semi_stream_join.py"),
         name="semistream load",

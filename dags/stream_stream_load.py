@@ -11,10 +11,7 @@ from typing import Any
 
 from airflow.sdk import dag, task
 
-from semistream.job import StreamStreamJob
-from semistream.pipeline import steps
-from semistream.streaming.settings import StreamStreamSettings
-from semistream_operators import (
+from semistream.airflow.operators import (
     BYTES,
     FACTS,
     PROPAGATED,
@@ -24,6 +21,9 @@ from semistream_operators import (
     places,
     spark_app,
 )
+from semistream.job import StreamStreamJob
+from semistream.pipeline import steps
+from semistream.streaming.settings import StreamStreamSettings
 
 PARAMS = form(
     StreamStreamSettings,

@@ -10,11 +10,11 @@ from typing import Any
 
 from airflow.sdk import TriggerRule, dag, task, task_group
 
+from semistream.airflow.operators import TUNED, SweepPointOperator, attempt, form, places, spark_app
 from semistream.job import Job
 from semistream.joins.registry import REGISTRY
 from semistream.pipeline import steps
 from semistream.tuning.settings import TuneSettings
-from semistream_operators import TUNED, SweepPointOperator, attempt, form, places, spark_app
 
 PARAMS = form(
     TuneSettings,

@@ -9,8 +9,8 @@ from typing import Any
 
 from airflow.sdk import AssetOrTimeSchedule, Context, CronTriggerTimetable, Param, dag, task
 
+from semistream.airflow.operators import FACTS, VERIFIED, apps_of, attempt, places
 from semistream.pipeline import steps
-from semistream_operators import FACTS, VERIFIED, apps_of, attempt, places
 
 
 @dag(

@@ -83,8 +83,7 @@ def test_parsing_opens_nothing(airflow_environment, tmp_path):
     script = tmp_path / "parse.py"
     script.write_text(f"""
 import runpy, sys
-sys.path[:0] = [{airflow_environment["AIRFLOW__CORE__PLUGINS_FOLDER"]!r}]
-import airflow.sdk, croniter, semistream_operators, semistream.pipeline  # once
+import airflow.sdk, croniter, semistream.airflow.operators, semistream.pipeline  # once
 seen = []
 def hook(event, args):
     if event in ("socket.connect", "sqlite3.connect", "subprocess.Popen", "os.mkdir") or (
@@ -126,12 +125,14 @@ def airflows_modules(directory: Path) -> set[tuple[str, str]]:
 
 
 def test_library_does_not_import_airflow():
-    """But for the console's command that runs Airflow on one machine."""
-    assert airflows_modules(ROOT / "include" / "semistream") == {("local.py", "airflow.cli")}
+    """But for its package for Airflow, and the command that runs Airflow on one machine."""
+    found = airflows_modules(ROOT / "include" / "semistream")
+    others = {(file, name) for file, name in found if not file.startswith("airflow/")}
+    assert others == {("local.py", "airflow.cli")}
     assert not airflows_modules(ROOT / "spark_apps")
 
 
-def test_dags_know_the_task_sdk_only_and_plugins_what_is_public():
+def test_dags_know_the_task_sdk_only_and_the_package_for_airflow_what_is_public():
     assert {module for _, module in airflows_modules(ROOT / "dags")} == {"airflow.sdk"}
     public = (
         "airflow.sdk",
@@ -142,7 +143,10 @@ def test_dags_know_the_task_sdk_only_and_plugins_what_is_public():
         "airflow.api_fastapi",
     )
     assert not [
-        found for found in airflows_modules(ROOT / "plugins") if not found[1].startswith(public)
+        found
+        for directory in ("plugins", "include/semistream/airflow")
+        for found in airflows_modules(ROOT / directory)
+        if not found[1].startswith(public)
     ]
 
 

@@ -59,7 +59,7 @@ def running(checkpoint: Path) -> bool:
 
 
 def follow(checkpoint: Path) -> dict:
-    from semistream_operators import DriverTrigger
+    from semistream.airflow.operators import DriverTrigger
 
     async def first() -> dict:
         async for event in DriverTrigger(str(checkpoint), poll=0.05).run():
@@ -125,7 +125,7 @@ def test_status_of_an_earlier_run_is_not_taken_for_this_one(start, tmp_path, air
 
 
 def test_killing_the_task_requests_a_drain(start, airflow_plugins):
-    from semistream_operators import DriverTrigger
+    from semistream.airflow.operators import DriverTrigger
 
     checkpoint = start()
     wait_until(lambda: running(checkpoint), "the driver runs")
@@ -136,7 +136,7 @@ def test_killing_the_task_requests_a_drain(start, airflow_plugins):
 def test_trigger_survives_serialization(airflow_plugins):
     from airflow.sdk._shared.module_loading import import_string
 
-    from semistream_operators import DriverTrigger
+    from semistream.airflow.operators import DriverTrigger
 
     name, arguments = DriverTrigger("/c", poll=2.0).serialize()
     assert import_string(name) is DriverTrigger
@@ -166,8 +166,8 @@ def test_only_what_one_process_does_not_publish_is_submitted(
 ):
     from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 
+    from semistream.airflow.operators import PublishOperator
     from semistream.pipeline import steps
-    from semistream_operators import PublishOperator
 
     asked, submitted = [], []
     monkeypatch.setattr(steps, "publish", lambda *given: asked.append(given[:-1]) or in_process)
@@ -192,7 +192,7 @@ def test_only_what_one_process_does_not_publish_is_submitted(
 def test_missing_spark_connection_is_an_error_not_yarn(airflow_plugins, monkeypatch):
     from airflow.sdk.exceptions import AirflowFailException
 
-    from semistream_operators import SparkAppOperator
+    from semistream.airflow.operators import SparkAppOperator
 
     with pytest.raises(AirflowFailException, match="no Airflow connection 'nowhere'"):
         SparkAppOperator(task_id="x", application="x.py", conn_id="nowhere").use_connections()
@@ -201,7 +201,7 @@ def test_missing_spark_connection_is_an_error_not_yarn(airflow_plugins, monkeypa
 def test_warehouse_credentials_come_from_a_connection_and_stay_out_of_the_command(
     airflow_plugins, monkeypatch
 ):
-    from semistream_operators import SparkAppOperator
+    from semistream.airflow.operators import SparkAppOperator
 
     monkeypatch.delenv("WAREHOUSE_URL", raising=False)
     monkeypatch.delenv("SPARK_LOCAL_IP", raising=False)
@@ -233,7 +233,7 @@ def test_warehouse_credentials_come_from_a_connection_and_stay_out_of_the_comman
 def test_a_master_that_would_show_the_password_is_refused(airflow_plugins, monkeypatch, spark):
     from airflow.sdk.exceptions import AirflowFailException
 
-    from semistream_operators import SparkAppOperator
+    from semistream.airflow.operators import SparkAppOperator
 
     monkeypatch.delenv("WAREHOUSE_URL", raising=False)
     monkeypatch.setenv(
@@ -258,7 +258,7 @@ def test_a_master_that_would_show_the_password_is_refused(airflow_plugins, monke
 
 
 def test_a_cluster_is_to_reach_the_driver(airflow_plugins, monkeypatch):
-    from semistream_operators import SparkAppOperator
+    from semistream.airflow.operators import SparkAppOperator
 
     monkeypatch.delenv("SPARK_LOCAL_IP", raising=False)
     spark = {"conn_type": "spark", "host": "spark://host:7077", "extra": {"deploy-mode": "client"}}

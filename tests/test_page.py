@@ -160,7 +160,7 @@ def load(ledger: Ledger, batch: int, drain: int, rows: int, waiting: int) -> Non
 
 @pytest.fixture
 def make_page(tmp_path, monkeypatch, airflow_plugins):
-    import semistream_page
+    from semistream.airflow import page as semistream_page
 
     def make(url: str) -> Page:
         monkeypatch.setenv("SEMISTREAM_HOME", str(tmp_path / "home"))
@@ -387,7 +387,7 @@ def test_a_server_that_is_not_there_is_told_on_the_console_in_one_line(
 def test_what_was_read_is_shown_with_its_age_when_the_warehouse_is_gone(
     page, tmp_path, monkeypatch
 ):
-    import semistream_page
+    from semistream.airflow import page as semistream_page
 
     assert "8,003" in page.get().text
     page.engine.dispose()
@@ -442,7 +442,7 @@ def test_a_server_that_is_not_there_or_says_nothing_does_not_hold_the_page_up(ma
 def test_a_warehouse_that_cannot_be_is_told_without_its_password(
     tmp_path, monkeypatch, make_page, url
 ):
-    import semistream_page
+    from semistream.airflow import page as semistream_page
 
     make_page(f"sqlite:///{tmp_path / 'warehouse.db'}").engine.dispose()
     monkeypatch.setenv("WAREHOUSE_URL", url)
@@ -464,7 +464,7 @@ def test_apps_that_run_no_more_can_be_hidden(page):
 
 def test_the_page_is_found_behind_a_proxy_that_gives_airflow_a_path(airflow_plugins):
     """Airflow's UI takes a leading slash for the root of the whole site."""
-    from semistream_plugin import SemistreamPlugin
+    from semistream.airflow.plugin import SemistreamPlugin
 
     (view,), (mounted,) = SemistreamPlugin.external_views, SemistreamPlugin.fastapi_apps
     assert "/" + view["href"] == mounted["url_prefix"] + "/"

@@ -34,6 +34,7 @@ from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.middleware.base import RequestResponseEndpoint
 
+from semistream.airflow.operators import places
 from semistream.errors import ConfigError, SemistreamError
 from semistream.joins.waits import in_seconds
 from semistream.pipeline import drivers
@@ -45,7 +46,6 @@ from semistream.pipeline.overview import Overview
 from semistream.pipeline.tiles import Tile, in_lag
 from semistream.positions import Position
 from semistream.streaming.status import request_stop
-from semistream_operators import places
 
 T = TypeVar("T")
 EVERY, TICK = 2.0, 0.5  # s between two events, and between two looks whether the server stops

@@ -37,7 +37,7 @@ LATEST = 50  # recommendations that a load reads
 
 def spark_app(name: str) -> str:
     """Return the path of an app of ``spark_apps/``."""
-    return str(Path(__file__).resolve().parents[1] / "spark_apps" / name)
+    return str(Path(__file__).resolve().parents[3] / "spark_apps" / name)
 
 
 def form(
@@ -188,7 +188,7 @@ class PublishOperator(SparkAppOperator):
             super().execute(context)
 
 
-class SemiStreamLoadOperator(SparkAppOperator):
+class LoadOperator(SparkAppOperator):
     """Runs the load of one job until its source is exhausted, it is stopped, or ``stop_after`` is
     over.
 
@@ -292,7 +292,7 @@ class SemiStreamLoadOperator(SparkAppOperator):
             request_stop(self.checkpoint)
 
 
-class StreamStreamLoadOperator(SemiStreamLoadOperator):
+class StreamStreamLoadOperator(LoadOperator):
     """Runs the load of a job of two streams. It announces which values no later row can have, as
     events of ``punctuations_propagated``."""
 
