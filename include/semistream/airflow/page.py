@@ -1,4 +1,4 @@
-"""The page "Semistream": every load at a glance, a page for each load, its unmatched tuples and each
+"""The page "Semistream": every load at a glance, a page for each load, its unmatched tuples, each
 dimension, the reports, and buttons that stop a load by draining, or start it again."""
 
 from __future__ import annotations
@@ -120,9 +120,7 @@ def show(request: Request, dismissed: bool = False) -> str:
 @app.get("/live", dependencies=[may_read])
 def live(request: Request, dismissed: bool = False) -> StreamingResponse:
     """Send the overview's changing part whenever it has changed."""
-    return _events(
-        lambda: _render("overview.html", request, **_overview(dismissed, fresh=False))
-    )
+    return _events(lambda: _render("overview.html", request, **_overview(dismissed, fresh=False)))
 
 
 @app.get("/loads/{name}", dependencies=[may_read], response_class=HTMLResponse)
@@ -219,13 +217,14 @@ def _tile(name: str, *, fresh: bool = True) -> dict[str, Any]:
 
 
 def _details(name: str, before: str) -> dict[str, Any]:
-    """Return the details of a load; none if it has committed nothing, or the warehouse is away."""
+    """Return the details of a load, or why there are none."""
     try:
         return {"page": load_page(name, places(), _position(before)), "away": ""}
-    except ConfigError:
-        return {"page": None, "away": ""}
+    except ConfigError as e:
+        return {"page": None, "away": str(e)}
     except (SQLAlchemyError, OSError, SemistreamError) as e:
-        return {"page": None, "away": str(e).partition("\n")[0]}
+        why = str(e).partition("\n")[0]
+        return {"page": None, "away": f"The warehouse does not answer: {why}"}
 
 
 def _found(look: Callable[[], T]) -> T:
@@ -258,13 +257,15 @@ def _events(render: Callable[[], str]) -> StreamingResponse:
     async def send() -> AsyncIterator[str]:
         sent, until = "", time.monotonic() + STREAM_SECONDS
         yield "retry: 1000\n\n"
-        while time.monotonic() < until and not _server_stops():
+        while not _server_stops():
             html = await run_in_threadpool(render)
             if html != sent:
                 yield f"event: page\ndata: {json.dumps(html)}\n\n"
                 sent = html
             else:
                 yield "event: alive\ndata:\n\n"
+            if time.monotonic() >= until:
+                return
             for _ in range(int(EVERY / TICK)):
                 if _server_stops():
                     return

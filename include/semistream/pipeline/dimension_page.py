@@ -89,9 +89,7 @@ class DimensionPage:
 def dimension_lines(connection: Connection) -> tuple[DimensionLine, ...]:
     """Return all dimensions of the warehouse, by name."""
     m, r = masters.c, rejected_master.c
-    rejected = dict(
-        connection.execute(select(r.master, func.count()).group_by(r.master)).tuples().all()
-    )
+    rejected = dict(connection.execute(select(r.master, func.count()).group_by(r.master)).all())
     joined = _joined(connection)
     rows = connection.execute(
         select(m.name, m.table_name, m.rows, m.changes, m.provisioned_at).order_by(m.name)
@@ -123,7 +121,7 @@ def dimension_page(name: str, places: Paths) -> DimensionPage:
             .order_by(func.count().desc())
         ).all()
         rejected = connection.execute(
-            select(r.reason, r.detail, r.tuple, r.rejected_at)
+            select(r.reason, func.coalesce(r.detail, ""), r.tuple, r.rejected_at)
             .where(r.master == name)
             .order_by(r.id)
             .limit(REJECTED)
@@ -135,9 +133,7 @@ def dimension_page(name: str, places: Paths) -> DimensionPage:
         tuple(json.loads(key or "[]")),
         versions,
         {reason: int(count) for reason, count in reasons},
-        tuple(
-            Rejected(row.reason, row.detail or "", row.tuple, row.rejected_at) for row in rejected
-        ),
+        tuple(Rejected(*row) for row in rejected),
         damaged,
     )
 

@@ -55,6 +55,11 @@ class Arrival(NamedTuple):
     written: datetime
     committed: datetime
 
+    @property
+    def lag(self) -> float:
+        """The seconds between both."""
+        return max((self.committed - self.written).total_seconds(), 0.0)
+
 
 @dataclass(frozen=True)
 class Recent:
@@ -94,6 +99,7 @@ class Tile:
     wait_longest: float | None
     max_wait: float
     proof: Proof | None
+    arrival: Arrival | None
     launch: drivers.Launch | None = None
     lateness: str = ""
     inputs: Mapping[str, int] = field(default_factory=dict)
@@ -159,7 +165,7 @@ def tile_of(
         app,
         running,
         _complete(proof, alive),
-        _late(status, alive, waiting, recent.arrival, limit),
+        _late(status, alive, waiting, limit),
         tuple(_troubles(checkpoint, status, end if known else None, proof, waiting, alive)),
         status,
         totals,
@@ -175,6 +181,7 @@ def tile_of(
         status.longest_wait if status and alive else totals.wait_longest if totals else None,
         limit,
         proof,
+        recent.arrival,
         launch,
         str(late or ""),
         status.inputs if status and alive else {},
@@ -254,9 +261,7 @@ def _complete(proof: Proof | None, alive: bool) -> Verdict:
     return Verdict("warn", "not proven", text)
 
 
-def _late(
-    status: Status | None, alive: bool, waiting: int, arrival: Arrival | None, limit: float
-) -> Verdict:
+def _late(status: Status | None, alive: bool, waiting: int, limit: float) -> Verdict:
     if waiting and not alive:
         return Verdict("bad", "stuck", f"{waiting:,} tuples wait, and nothing runs")
     if alive and status is not None:
@@ -270,14 +275,7 @@ def _late(
                 f"a tuple waited {in_seconds(status.longest_wait)}, the bound is "
                 f"{in_seconds(limit)}",
             )
-    if arrival is None:
-        return Verdict("good" if alive else "none", "in time" if alive else "nothing waits")
-    lag = max((arrival.committed - arrival.written).total_seconds(), 0.0)
-    return Verdict(
-        "good" if alive else "none",
-        "in time" if alive else "nothing waits",
-        f"newest file loaded {in_lag(lag)} after it was written",
-    )
+    return Verdict("good", "in time") if alive else Verdict("none", "nothing waits")
 
 
 def in_lag(seconds: float) -> str:
