@@ -104,6 +104,24 @@ def test_eight_roles(spark, tmp_path, monkeypatch):
     assert len({r.name for r in result.results if r.name.endswith("surrogate_keys")}) == 8
 
 
+def test_two_roles_multiply_a_tuple(spark, tmp_path, monkeypatch):
+    """Its rows do not wait in the second one from one load to the next: the load that finished the
+    tuple in the first one would count less than nothing."""
+    part = ("part", {"sku": "code"}, {"name": "name", "price": "price"}, "left", True)
+    monkeypatch.setitem(ROLES, "part", part)
+    load = star_load(tmp_path, f"sqlite:///{tmp_path / 'warehouse.db'}", ("offer", "part"))
+    for rows in (900, 700):
+        load.add_file(rows)
+    load.run(spark, algorithm="meshjoin", parameters={}, memory="300KB")
+    load.check()
+    assert load.order() == ["offer", "part"]
+    assert load.query("SELECT count(*) FROM load_batches WHERE matched < 0") == [(0,)]
+    waited = "SELECT sum(waiting) FROM load_inputs WHERE role = "
+    assert load.query(f"{waited}'part'") == [(0,)]
+    result = verify(load)
+    assert result.success, str(result)
+
+
 @pytest.mark.parametrize("sink", ["sql", "delta"])
 def test_tuples_carried_over_a_crash_and_a_new_version_of_one_dimension(
     spark, star, tmp_path, monkeypatch, sink

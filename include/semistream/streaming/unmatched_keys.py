@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from sqlalchemy import Connection, and_, or_, select
 
-from semistream.errors import SemistreamError
+from semistream.errors import SemistreamError, StateError
 from semistream.files.near_misses import SAMPLE, NearMisses, comparable, is_suspicious, near_misses
 from semistream.job import Role
 from semistream.master.snapshot import SnapshotRelation
@@ -85,7 +85,8 @@ def find_near_misses(
 def _sample(
     connection: Connection, loads: tuple[int, int], role: str, version: str
 ) -> list[dict[str, Any]]:
-    """Return a sample of the tuples without a match, of loads with this version."""
+    """Return a sample of the tuples without a match, of loads with this version. Raises StateError
+    if the ledger contradicts itself."""
     b, i, r, u = load_batches.c, load_inputs.c, load_rejections.c, unmatched.c
     same = and_(r.load_id == i.load_id, r.role == i.role, r.reason == Reason.NO_MATCH)
     found = connection.execute(
@@ -96,6 +97,11 @@ def _sample(
         .order_by(b.load_id)
     ).all()
     found = found[:: -(-len(found) // LOADS) or 1]
+    if any(load.unmatched < load.tuples for load in found):
+        raise StateError(
+            "load_rejections has more tuples of a load than load_batches says are unmatched: "
+            "the ledger was changed"
+        )
     rows, without = sum(load.unmatched for load in found), sum(load.tuples for load in found)
     if not without:
         return []
