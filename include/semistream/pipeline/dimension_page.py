@@ -89,7 +89,8 @@ class DimensionPage:
 def dimension_lines(connection: Connection) -> tuple[DimensionLine, ...]:
     """Return all dimensions of the warehouse, by name."""
     m, r = masters.c, rejected_master.c
-    rejected = dict(connection.execute(select(r.master, func.count()).group_by(r.master)).all())
+    counted = connection.execute(select(r.master, func.count()).group_by(r.master))
+    rejected = {name: int(count) for name, count in counted}
     joined = _joined(connection)
     rows = connection.execute(
         select(m.name, m.table_name, m.rows, m.changes, m.provisioned_at).order_by(m.name)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, and_, func, or_, select
+from sqlalchemy import ColumnElement, Connection, RowMapping, and_, func, or_, select
 
 from semistream.positions import Position
 from semistream.warehouse.ledger import app_number
@@ -122,8 +122,7 @@ def read_commits(
             of["algorithm"],
             of["reason"] or "",
             commit.partitions,
-            **{name: int(of[name]) for name in SUMMED},
-            **{name: of[name] for name in GREATEST},
+            **_numbers(of),
             service_rate=of["service_rate"],
         )
         for commit in commits
@@ -161,6 +160,11 @@ def with_inputs(
         replace(of, rejected=rejected[of.position], versions=versions[of.position])
         for of in commits
     ]
+
+
+def _numbers(of: RowMapping) -> dict[str, Any]:
+    """Return the sums, which MySQL has as decimals, and the greatest of a commit."""
+    return {name: int(of[name]) for name in SUMMED} | {name: of[name] for name in GREATEST}
 
 
 def _since(columns: Any, position: Position) -> ColumnElement[bool]:
