@@ -42,6 +42,7 @@ from semistream.streaming.commit import Commits
 from semistream.streaming.idle import plan_of_idle_load
 from semistream.streaming.micro_batch import POLL, MicroBatch, Stopped, run_tasks
 from semistream.streaming.output_size import CONFIDENCE, estimate_output, many_to_many
+from semistream.streaming.phases import phases
 from semistream.streaming.planning import Planner
 from semistream.streaming.position import RESTORE
 from semistream.streaming.progress import Progress
@@ -96,6 +97,7 @@ class App:
         )
         self.totals, self.started = Totals(), time.monotonic()
         self._border = threading.Lock()  # held while a batch or a drain is processed
+        self._begun = self.started  # when the planning of a batch began
         self._estimated = False  # an estimate of a batch's output was logged in this run
         self._stopping, self.signals = False, StopSignals()
         self._called = time.time()  # when Spark last gave a batch; it lists the source after that
@@ -309,6 +311,7 @@ class App:
     def _on_batch(self, df: DataFrame, batch: int) -> None:
         """Process a micro-batch. Raises Stopped for one that comes after the stop."""
         with self._border:
+            self._begun = time.monotonic()
             try:
                 if self._stopping:
                     raise Stopped
@@ -432,6 +435,7 @@ class App:
         self.commits.check_nothing_pending()
         if self.commits.last is None or not self.commits.waiting:
             return
+        self._begun = time.monotonic()
         self.commits.begin(
             Progress(self.commits.last[0], Kind.DRAIN, self.planner.plan, self.commits.states)
         )
@@ -456,12 +460,16 @@ class App:
             pace=None if batch is None else self.planner.bound.pace(),
             again=None if at.again is None else at.again.file,
         )
+        tasks_begun = time.monotonic()
         loads = (
             run_tasks(self.spark, work, batch)
             if self.spark is not None
             else [work.join_partition(p, iter(())) for p in range(work.plan.partitions)]
         )
-        self.commits.finish(loads, self._listed(at))
+        now = time.monotonic()
+        seconds = phases(loads, tasks_begun - self._begun, now - tasks_begun)
+        self.commits.finish(loads, self._listed(at), seconds)
+        self._begun = now
         if at.again is not None:
             pin_versions(self.app, at.again.plan, keep=False)
         self._committed(loads)

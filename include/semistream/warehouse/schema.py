@@ -166,6 +166,8 @@ load_commits = Table(
     Column("source_listed", Double),
     Column("rows_read", BigInteger, nullable=False),
     Column("committed_at", DateTime, nullable=False),  # UTC
+    Column("run_started", Double),  # s since 1970: when the run began; null: unknown
+    Column("phases", Text),  # JSON: s by phase, see streaming/phases.py; null: unknown
 )
 
 load_files = Table(
