@@ -552,7 +552,9 @@ def test_modes_of_propagation_are_parameters():
     ):
         with pytest.raises(ConfigError, match=words):
             opened(parameters=wrong)
-    with pytest.raises(ConfigError, match="'index' is not a setting. Settings: activation_threshold"):
+    with pytest.raises(
+        ConfigError, match="'index' is not a setting. Settings: activation_threshold"
+    ):
         open_stream_join(
             "xjoin",
             memory=200_000,

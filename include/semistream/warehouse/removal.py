@@ -16,6 +16,7 @@ from semistream.warehouse.schema import (
     load_inputs,
     load_rejections,
     propagated,
+    quality_failures,
     quality_runs,
     unmatched,
 )
@@ -29,6 +30,7 @@ LEDGER = (
     load_batches,
     load_commits,
     load_files,
+    quality_failures,
     quality_runs,
 )
 
