@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 
 from semistream.column_format import Formats, paired
 from semistream.errors import ConfigError
+from semistream.expect import Expectations
 from semistream.settings import SECRET, JoinType, Names, Pairs, Settings, read_secrets
 
 if TYPE_CHECKING:
@@ -301,6 +302,11 @@ class Job(Settings):
         "stream's id columns, for those who look rows up by "
         "them; the load takes longer with it",
     )
+    expect: Expectations = Field(
+        Expectations.load({}),
+        description="What is expected of each load (volume, match_rate, freshness), as part of the "
+        "proof of completeness",
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -330,6 +336,11 @@ class Job(Settings):
                 "dimensions": roles,
             }
         )
+
+    @model_validator(mode="after")
+    def _expected_of_its_roles(self) -> Self:
+        self.expect.check_roles(tuple(self.dimensions))
+        return self
 
     @model_validator(mode="after")
     def _one_declaration(self) -> Self:
@@ -539,6 +550,16 @@ class StreamStreamJob(Settings):
         "count, sum, min or max of a column of the fact table, "
         "NAME=max(price)",
     )
+    expect: Expectations = Field(
+        Expectations.load({}),
+        description="What is expected of each load (volume, match_rate, freshness), as part of the "
+        "proof of completeness",
+    )
+
+    @model_validator(mode="after")
+    def _expected_of_its_streams(self) -> Self:
+        self.expect.check_roles(SIDES)
+        return self
 
     @model_validator(mode="after")
     def _totals_that_close(self) -> Self:

@@ -301,3 +301,30 @@ quality_runs = Table(
     Column("unseen", Text, nullable=False),  # JSON: texts that say what could not be checked
     Column("report", Text, nullable=False),  # path of its Data Docs page
 )
+
+# what the verifications found wrong that no later one has looked at again: one row for each row
+# that a check has named, or for a check that could not name one
+quality_failures = Table(
+    "quality_failures",
+    metadata,
+    Column("verification", Integer, primary_key=True, autoincrement=False),  # quality_runs.id
+    Column("number", Integer, primary_key=True, autoincrement=False),  # in the verification
+    Column("app", NAME, nullable=False),
+    Column("fact_table", NAME, nullable=False),
+    Column("found_at", DateTime, nullable=False),  # UTC; when the verification began
+    Column("expectation", NAME, nullable=False),  # the check
+    Column("title", Text, nullable=False),  # what the check expects
+    Column("action", String(4), nullable=False),  # fail or warn
+    Column("role", NAME),  # or the stream, of two; null: the only one, or none
+    Column("batch", BigInteger),
+    Column("load_id", BigInteger),
+    Column("stream_id", LongString()),  # see ids.py; null: the row has none, or none was named
+    Column("column_name", NAME),
+    Column("expected", LongString()),
+    Column("found", LongString()),
+    Column("detail", LongString(), nullable=False),  # JSON: the whole row; or why there is none
+    # how many rows the check has found, of which the first are here
+    Column("rows_found", BigInteger, nullable=False),
+    Column("remedy", Text, nullable=False),
+    Index("ix_quality_failures_app", "app"),
+)
