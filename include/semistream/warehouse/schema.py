@@ -54,6 +54,7 @@ identity = Table(
     Column("uuid", NAME, nullable=False),
 )
 
+# one row for each app that has loaded into this warehouse
 load_apps = Table(
     "load_apps",
     metadata,
@@ -65,6 +66,7 @@ load_apps = Table(
     **table_options(numbered=True),
 )
 
+# the ledger: one row for each load, a partition of a batch
 load_batches = Table(
     "load_batches",
     metadata,
@@ -147,6 +149,7 @@ load_rejections = Table(
     Column("tuples", BigInteger, nullable=False),
 )
 
+# one row for each batch all of whose partitions are loaded
 load_commits = Table(
     "load_commits",
     metadata,
@@ -166,6 +169,7 @@ load_commits = Table(
     Column("committed_at", DateTime, nullable=False),  # UTC
 )
 
+# the source's files that each batch has read
 load_files = Table(
     "load_files",
     metadata,
@@ -177,6 +181,7 @@ load_files = Table(
     Column("modified", BigInteger, nullable=False),  # ns since 1970, then; -1: not known
 )
 
+# one row for each stream tuple that became no fact, also after it was joined again
 unmatched = Table(
     "unmatched",
     metadata,
@@ -199,6 +204,7 @@ unmatched = Table(
     **table_options(clustered=True),
 )
 
+# of two streams: what no later row of the fact table can have
 propagated = Table(
     "propagated",
     metadata,
@@ -211,6 +217,7 @@ propagated = Table(
     **table_options(clustered=True),
 )
 
+# one row for each dimension that was provisioned
 masters = Table(
     "masters",
     metadata,
@@ -223,6 +230,7 @@ masters = Table(
     Column("provisioned_at", DateTime, nullable=False),  # UTC
 )
 
+# the rows of a dimension's source that were not taken
 rejected_master = Table(
     "rejected_master",
     metadata,
@@ -236,6 +244,7 @@ rejected_master = Table(
     Index("ix_rejected_master", "master"),
 )
 
+# one row for each point that a tuning sweep has measured
 tuning_runs = Table(
     "tuning_runs",
     metadata,
@@ -261,6 +270,7 @@ tuning_runs = Table(
     Column("recorded_at", DateTime, nullable=False),  # UTC
 )
 
+# one row for each verification
 quality_runs = Table(
     "quality_runs",
     metadata,
