@@ -65,10 +65,11 @@ from semistream.streaming.stream_schemas import SCHEMAS, former_schema
 from semistream.streaming.stream_stream_planning import StreamStreamPlanner
 from semistream.streaming.summary import Totals
 from semistream.streaming.task import Work
-from semistream.streaming.unmatched_keys import look_into_misses
+from semistream.streaming.unmatched_keys import Passed, look_into_misses
 from semistream.streaming.waiting import SAMPLED
 from semistream.warehouse.ledger import parts_of
 from semistream.warehouse.records import LoadRecord
+from semistream.warehouse.tables import existing_table
 
 __all__ = ["SESSION", "App", "make_planner"]
 log = logging.getLogger(__name__)
@@ -491,11 +492,13 @@ class App:
         trigger is an interval also while it goes on, until there is something to say, whenever its
         tuples have doubled."""
         number = self.commits.last
-        if not isinstance(self.job, Job) or number is None or not self.totals.sums["unmatched"]:
+        misses = any(of["unmatched"] or of["missed"] for of in self.totals.inputs.values())
+        if not isinstance(self.job, Job) or number is None or not misses:
             return []
         said = list[str]()
         # the load is not to fail by what explains it
         with suppress(SQLAlchemyError), self.commits.warehouse.engine.connect() as connection:
+            several = len(self.job.roles) > 1
             for plan in self.planner.plan.joins:
                 assert isinstance(plan, RolePlan)
                 said += look_into_misses(
@@ -505,10 +508,19 @@ class App:
                     Path(plan.snapshot),
                     (self._before or START, number),
                     self.totals,
+                    self._passed(plan) if several else None,
                 )
         for sentence in said:
             log.warning("%s: %s", self.app, sentence)
         return said
+
+    def _passed(self, plan: RolePlan) -> Passed | None:
+        """Return the tuples that one left join of several has let pass; None for an inner join, or
+        where they are not in the warehouse."""
+        if plan.join_type == "inner" or not self.commits.sink.in_warehouse:
+            return None
+        facts = existing_table(self.commits.warehouse.engine, self.job.fact_table)
+        return Passed(facts, facts.c[plan.fact_key].is_not_distinct_from(plan.unknown))
 
     # ---- stop
 
