@@ -54,6 +54,7 @@ identity = Table(
     Column("uuid", NAME, nullable=False),
 )
 
+# one row for each app that has loaded into this warehouse
 load_apps = Table(
     "load_apps",
     metadata,
@@ -65,6 +66,7 @@ load_apps = Table(
     **table_options(numbered=True),
 )
 
+# the ledger: one row for each load, a partition of a batch
 load_batches = Table(
     "load_batches",
     metadata,
@@ -149,6 +151,7 @@ load_rejections = Table(
     Column("tuples", BigInteger, nullable=False),
 )
 
+# one row for each batch all of whose partitions are loaded
 load_commits = Table(
     "load_commits",
     metadata,
@@ -170,6 +173,7 @@ load_commits = Table(
     Column("phases", Text),  # JSON: s by phase, see streaming/phases.py; null: unknown
 )
 
+# the source's files that each batch has read
 load_files = Table(
     "load_files",
     metadata,
@@ -181,6 +185,7 @@ load_files = Table(
     Column("modified", BigInteger, nullable=False),  # ns since 1970, then; -1: not known
 )
 
+# one row for each stream tuple that became no fact, also after it was joined again
 unmatched = Table(
     "unmatched",
     metadata,
@@ -203,6 +208,7 @@ unmatched = Table(
     **table_options(clustered=True),
 )
 
+# one row for each role in which a fact has an inferred member, or had one
 inferred = Table(
     "inferred",
     metadata,
@@ -218,6 +224,7 @@ inferred = Table(
     **table_options(clustered=True),
 )
 
+# of two streams: what no later row of the fact table can have
 propagated = Table(
     "propagated",
     metadata,
@@ -230,6 +237,7 @@ propagated = Table(
     **table_options(clustered=True),
 )
 
+# one row for each dimension that was provisioned
 masters = Table(
     "masters",
     metadata,
@@ -242,6 +250,7 @@ masters = Table(
     Column("provisioned_at", DateTime, nullable=False),  # UTC
 )
 
+# the rows of a dimension's source that were not taken
 rejected_master = Table(
     "rejected_master",
     metadata,
@@ -255,6 +264,7 @@ rejected_master = Table(
     Index("ix_rejected_master", "master"),
 )
 
+# one row for each point that a tuning sweep has measured
 tuning_runs = Table(
     "tuning_runs",
     metadata,
@@ -280,6 +290,7 @@ tuning_runs = Table(
     Column("recorded_at", DateTime, nullable=False),  # UTC
 )
 
+# one row for each verification
 quality_runs = Table(
     "quality_runs",
     metadata,
