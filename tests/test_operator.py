@@ -12,10 +12,12 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from airflow_server import wait_until
+from semistream.job import Dimension
 from semistream.pipeline import drivers
 from semistream.streaming.status import read_status, request_stop, stop_requested
 
@@ -166,24 +168,32 @@ def test_only_what_one_process_does_not_publish_is_submitted(
 ):
     from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 
-    from semistream.airflow.operators import PublishOperator
+    from semistream.airflow.operators import ProvisionOperator, table_asset
     from semistream.pipeline import steps
 
-    asked, submitted = [], []
+    asked, submitted, events = [], [], []
+    monkeypatch.setattr(
+        steps, "_joined", lambda *_: SimpleNamespace(dimension=Dimension(name="product"))
+    )
+    monkeypatch.setattr(steps, "provision", lambda *_: {"read": 3})
     monkeypatch.setattr(steps, "publish", lambda *given: asked.append(given[:-1]) or in_process)
+    monkeypatch.setattr(steps, "published", lambda *_: {"tuples": 3})
     monkeypatch.setattr(
         SparkSubmitOperator,
         "execute",
         lambda self, context: submitted.append(self.application_args),
     )
-    PublishOperator(
+    operator = ProvisionOperator(
         task_id="x",
         job="sales",
         dimension="product",
         memory="16MB",
         application="x.py",
         conn_id="spark_default",
-    ).execute({})
+    )
+    event = SimpleNamespace(add=lambda asset, extra: events.append((asset, extra)))
+    operator.execute({"outlet_events": {operator.outlets[0]: event}})
+    assert events == [(table_asset("dim_product"), {"read": 3, "tuples": 3})]
     assert asked == [("sales", "product", "16MB")]
     arguments = ["--job", "sales", "--dimension", "product", "--memory", "16MB"]
     assert submitted == ([] if in_process else [arguments])
