@@ -24,12 +24,13 @@ class Retrying(RetryPolicy):
     def evaluate(
         self, exception: BaseException, try_number: int, max_tries: int, context: Any = None
     ) -> RetryDecision:
+        from semistream.quality import VerificationFailed
         from semistream.warehouse.ledger import is_transient
 
         if isinstance(exception, WarehouseAway) or is_transient(exception):
             return RetryDecision.retry(WAIT, "the warehouse is away")
-        if isinstance(exception, ConfigError | TooManyRows):
-            return RetryDecision.fail("a setting or an input must be changed first")
+        if isinstance(exception, ConfigError | TooManyRows | VerificationFailed):
+            return RetryDecision.fail("something must be changed first")
         if try_number > TRIES:
             return RetryDecision.fail(f"it has failed {try_number} times")
         return RetryDecision.default()
