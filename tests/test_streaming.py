@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -168,6 +169,15 @@ def test_files_that_a_state_adds_to_stay_as_long_as_it_does(spark, sqlite_load, 
     chains = [JoinState.files(states / name) for (name,) in sqlite_load.query(last)]
     assert max(map(len, chains)) > 1
     assert {name for chain in chains for name in chain} <= {file.name for file in states.iterdir()}
+
+
+def test_workers_share_what_the_daemon_that_forks_them_has_imported(spark):
+    maps = (
+        spark.sparkContext.range(2, numSlices=2)
+        .mapPartitions(lambda _: [Path(f"/proc/{os.getppid()}/maps").read_text()])
+        .collect()
+    )
+    assert all("libllvmlite" in text and "libarrow" in text for text in maps)
 
 
 def test_workers_do_not_look_through_their_modules_for_garbage_after_every_task(spark, sqlite_load):

@@ -21,6 +21,13 @@ class ConfigError(SemistreamError, ValueError):
         super().__init__(f"'{parameter}' {constraint}.{got} {remedy}")
 
 
+class RefusedSetting(ConfigError):
+    """A setting that another process has refused. said: its error, for people."""
+
+    def __init__(self, said: str):
+        SemistreamError.__init__(self, said)
+
+
 def check_name(parameter: str, constraint: str, name: str, names: Collection[str]) -> None:
     """Raise ConfigError for a name that is not among these, which its remedy lists."""
     if name not in names:

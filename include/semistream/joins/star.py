@@ -15,7 +15,8 @@ wait, and each keeps its part, so that their sum is kept whatever way a tuple ta
 pass of p seconds and a bound of b reads for p / b of the time; for a given sum of the bounds all
 joins together read least when b is proportional to the square root of p. A join that has room for
 all of R reads each part of it once, so nothing is gained by waiting there: its tuples are finished
-at once.
+at once. So are, at the end of a micro-batch, those that wait behind a join with ``many``: there
+they are rows that one tuple became, and the tuple is not to be half finished.
 """
 
 from __future__ import annotations
@@ -140,6 +141,13 @@ class Star:
             pace = (seconds, part * bound) if part else AT_ONCE
             yield from self._pass_on(number, each.join.keep_up(*pace))
 
+    def settle(self) -> Iterator[StarOutput]:
+        """Finish what waits behind a join with ``many``, so that no tuple is half finished. Call
+        this at the end of every micro-batch."""
+        for number, each in enumerate(self.joins):
+            if self._multiplied(number):
+                yield from self._pass_on(number, each.join.drain())
+
     def drain(self) -> Iterator[StarOutput]:
         """Finish all waiting tuples."""
         for number, each in enumerate(self.joins):
@@ -150,9 +158,9 @@ class Star:
         wait in no join."""
         passes = [
             0.0
-            if self._at_once(each)
+            if self._at_once(each) or self._multiplied(number)
             else math.sqrt(max(each.join.master.tuple_count * each.join.master.tuple_bytes, 1))
-            for each in self.joins
+            for number, each in enumerate(self.joins)
         ]
         total = sum(passes)
         return [each / total if total else 0.0 for each in passes]
@@ -215,6 +223,10 @@ class Star:
             each.join.master.close()
 
     # The way through the joins
+
+    def _multiplied(self, number: int) -> bool:
+        """Return whether a join before this one has ``many``."""
+        return any(each.many for each in self.joins[:number])
 
     def _at_once(self, each: RoleJoin) -> bool:
         """Return whether a join's tuples are finished at once."""

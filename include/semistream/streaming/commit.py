@@ -25,6 +25,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from semistream.column_format import ColumnFormat, formats
 from semistream.data_files import same_names
 from semistream.durable import read_checked, write_checked
@@ -96,6 +98,11 @@ class Commits(AbstractContextManager["Commits"]):
         streams; empty for one role."""
         one = isinstance(self.job, Job) and len(self.job.roles) == 1
         return {} if one else waiting_by_role(self.loads)
+
+    def prepare_sink(self, stream: pa.Schema, added: pa.Schema) -> None:
+        """Prepare the sink for rows of these columns, or check it. Raises ConfigError."""
+        sink, ids = self.sink, self.job.fact_ids([*stream.names, *added.names])
+        self.sink = retrying(lambda: sink.prepare(stream, added, ids), self.warehouse.retry)
 
     # ---- a batch or a drain
 

@@ -131,7 +131,9 @@ class SemiStreamOperator:
         sketch.add(codes[valid])
 
     def end_batch(self, pace: Pace | None) -> Iterator[Finished]:
-        return self._finished(self.star.keep_up(*pace) if pace else iter(()))
+        if pace:
+            yield from self._finished(self.star.keep_up(*pace))
+        yield from self._finished(self.star.settle())
 
     def drain(self) -> Iterator[Finished]:
         return self._finished(self.star.drain())

@@ -24,7 +24,7 @@ DEFAULTS = {
     "spark.master": "local[*,4]",
     # Arrow's allocator in the Python workers, the same as in a `semistream` process
     "spark.executorEnv.ARROW_DEFAULT_MEMORY_POOL": ARROW_POOL,
-    "spark.python.daemon.module": "semistream.streaming.workers.daemon",
+    "spark.python.daemon.module": "semistream.streaming.daemon",
     # over TCP each task would wait 40 ms for a delayed acknowledgement
     "spark.python.unix.domain.socket.enabled": "true",
     # The default file system writes a checksum file beside each file. Without Hadoop's native

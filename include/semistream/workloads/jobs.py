@@ -70,7 +70,7 @@ def load_any_job(name: str | Path, places: Paths | None = None) -> AnyJob:
             "job",
             f"must be {', '.join(SHIPPED)} or the path of a YAML file",
             str(name),
-            "See the README for an example.",
+            "See docs/how-to/own-job.md for an example.",
         )
     bases = [places.data] if str(name) in SHIPPED else [places.data, path.absolute().parent]
     values = with_roles(given := read_yaml(path))
