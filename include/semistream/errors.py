@@ -99,6 +99,10 @@ class TooManyRows(SemistreamError):
         )
 
 
+class WarehouseAway(SemistreamError):
+    """The warehouse does not answer. What was to be done can be done when it is back."""
+
+
 class StateError(SemistreamError):
     """Saved state (a checkpoint, a snapshot) that is damaged, or does not fit the job that uses
     it."""
