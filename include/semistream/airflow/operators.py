@@ -21,6 +21,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from semistream import spark_apps
 from semistream.airflow import spark_submit
 from semistream.airflow.hook import DEFAULT, SemistreamHook
+from semistream.airflow.links import LoadLink, ReportLink, SparkLink
 from semistream.airflow.retries import RETRIES
 from semistream.airflow.spark_submit import Submission, Target
 from semistream.errors import WarehouseAway
@@ -243,6 +244,7 @@ class LoadOperator(SparkAppOperator):
     """
 
     template_fields = (*SparkAppOperator.template_fields, "job", "given")
+    operator_extra_links = (LoadLink(), SparkLink())
     app = "semi_stream_join.py"
 
     def __init__(
@@ -267,6 +269,11 @@ class LoadOperator(SparkAppOperator):
         super().__init__(**app | kwargs)
         self.job, self.given, self.if_running = job, given, if_running
         self.checkpoint: Path | None = None
+
+    @property
+    def app_name(self) -> str:
+        """The name of the load; "" before the settings are known."""
+        return self.checkpoint.name if self.checkpoint else ""
 
     def execute(self, context: Any) -> Any:
         self.use_connections()
@@ -339,7 +346,7 @@ class LoadOperator(SparkAppOperator):
         failed."""
         from semistream.pipeline import steps
 
-        checkpoint = Path(event["checkpoint"])
+        self.checkpoint = checkpoint = Path(event["checkpoint"])
         if event["state"] != "stopped":
             self.log.error("The end of the driver's output:\n%s", drivers.log_tail(checkpoint))
             if event["why"].startswith("failed: ConfigError"):
@@ -394,6 +401,7 @@ class VerifyOperator(BaseOperator):
     """
 
     template_fields = ("app", "job")
+    operator_extra_links = (LoadLink(), ReportLink())
 
     def __init__(
         self,
@@ -411,21 +419,35 @@ class VerifyOperator(BaseOperator):
         self.retry_policy = getattr(self, "retry_policy", None) or RETRIES["retry_policy"]
         self.app, self.job, self.since_last, self.sample = app, job, since_last, sample
         self.semistream_conn_id = semistream_conn_id
+        self.report = ""  # its path below the directory of reports
+
+    @property
+    def app_name(self) -> str:
+        """The name of the load."""
+        return self.app
 
     def execute(self, context: Any) -> dict[str, Any]:
+        from semistream import quality
         from semistream.pipeline import steps
 
-        result = steps.verify(
-            self.app,
-            places(self.semistream_conn_id),
-            since_last=self.since_last,
-            sample=self.sample,
-            job=self.job,
-        )
+        here = places(self.semistream_conn_id)
+        try:
+            result = steps.verify(
+                self.app, here, since_last=self.since_last, sample=self.sample, job=self.job
+            )
+        except quality.VerificationFailed as e:
+            self.report = page_of(e.result.report, here)
+            raise
+        self.report = page_of(result["report"], here)
         self.log.info("%s", result["text"])
         outlets = self.outlets if result["report"] else set(self.outlets) - {FACT_TABLES}
         announce(context, outlets, result["fact_table"], result)
         return result
+
+
+def page_of(report: str | Path | None, places: Paths) -> str:
+    """Return a report's path below the directory of reports; "" for none."""
+    return str(Path(report).relative_to(places.reports)) if report else ""
 
 
 class SweepPointOperator(SparkAppOperator):

@@ -19,7 +19,7 @@ from semistream.airflow.operators import places
 from semistream.errors import ConfigError
 from semistream.pipeline import drivers
 from semistream.pipeline.overview import Overview
-from semistream.streaming.status import request_stop
+from semistream.streaming.status import read_status, request_stop
 
 LOAD, REPLAY = "semi_stream_load", "replay_unmatched"
 KEYS = 20  # that are shown of each reason and role
@@ -91,6 +91,16 @@ def stop(name: str, request: Request) -> RedirectResponse:
         raise HTTPException(404, f"There is no app {name!r}")
     request_stop(checkpoints / name)
     return RedirectResponse(_root(request) + "/", status_code=303)
+
+
+@app.get("/spark/{name}", dependencies=[may_read])
+def show_spark(name: str) -> RedirectResponse:
+    """Go to the UI of an app's driver."""
+    checkpoint = places().checkpoints / name
+    status = read_status(checkpoint) if name in drivers.app_names(checkpoint.parent) else None
+    if status is None or not status.spark_ui or not drivers.is_alive(checkpoint):
+        raise HTTPException(404, f"No driver of {name!r} runs that has a UI")
+    return RedirectResponse(status.spark_ui)
 
 
 @app.get("/unmatched/{name}", dependencies=[may_read], response_class=HTMLResponse)
