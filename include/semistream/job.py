@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 from semistream.column_format import Formats, paired
 from semistream.errors import ConfigError
 from semistream.expect import Expectations
+from semistream.scheduling import SCHEDULING, Scheduling
 from semistream.settings import SECRET, JoinType, Names, Pairs, Settings, read_secrets
 
 if TYPE_CHECKING:
@@ -279,7 +280,7 @@ class Role(Settings):
         return tuple(self.on.values())
 
 
-class Job(Settings):
+class Job(Scheduling):
     """A load of one stream: the stream, the dimensions that it is joined with, and the table for
     the result.
 
@@ -378,7 +379,8 @@ class Job(Settings):
     def to_ledger(self) -> str:
         """Return JSON that ``Job.load`` accepts, without options of the source that may hold a
         secret."""
-        return self.model_copy(update={"stream": self.stream.shown()}).model_dump_json()
+        shown = self.model_copy(update={"stream": self.stream.shown()})
+        return shown.model_dump_json(exclude=SCHEDULING)
 
 
 def added_columns(
@@ -513,7 +515,7 @@ def parse_total(text: str) -> tuple[str, str | None]:
     return found[1] or "count", found[2]
 
 
-class StreamStreamJob(Settings):
+class StreamStreamJob(Scheduling):
     """A load of two streams: the streams, their join, and the table for the result.
 
     The fact table has the columns of the left stream, then those of the right one. Right columns
@@ -603,7 +605,7 @@ class StreamStreamJob(Settings):
         """Return JSON that ``StreamStreamJob.load`` accepts, without options that may hold a
         secret."""
         shown = {"left": self.left.shown(), "right": self.right.shown()}
-        return self.model_copy(update=shown).model_dump_json()
+        return self.model_copy(update=shown).model_dump_json(exclude=SCHEDULING)
 
 
 AnyJob = Job | StreamStreamJob

@@ -128,6 +128,7 @@ class App:
         then drain. Return the summary."""
         self.partitions = self.planner.partitions(spark.sparkContext.defaultParallelism)
         self.planner.one_machine = is_local(spark.sparkContext.master)
+        self.status.update(spark_ui=spark.sparkContext.uiWebUrl or "")
         self.signals.take_jvm(spark.sparkContext)
         query = Query(spark, self.app, self.checkpoint, self.settings.trigger)
         self.spark = query.spark
