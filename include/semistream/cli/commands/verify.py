@@ -53,4 +53,5 @@ COMMAND = Command(
     run,
     add_arguments,
     json=True,
+    extras=("verify",),
 )
