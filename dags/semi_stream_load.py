@@ -18,10 +18,12 @@ from semistream.airflow.operators import (
     BYTES,
     DIMENSIONS,
     FACTS,
+    OPEN,
     TUNED,
     LoadOperator,
     form,
     jobs_of,
+    offered,
     spark_app,
 )
 from semistream.job import Job
@@ -32,10 +34,11 @@ from semistream.streaming.settings import LoadSettings
 PARAMS = form(
     LoadSettings,
     {
-        "Data": ("job", "app", "sink"),
-        "Join": ("algorithm", "memory", "join_type", "parameters", "partitions"),
+        OPEN: ("job", "memory", "trigger"),
+        "Data": ("app", "sink"),
+        "Join": ("algorithm", "join_type", "parameters", "partitions"),
         "Rows": ("max_output_rows", "key_sketch"),
-        "Stop policy": ("trigger", "stop_after", "max_wait"),
+        "Stop policy": ("stop_after", "max_wait"),
         "Source": (
             "source_format",
             "source_path",
@@ -48,7 +51,7 @@ PARAMS = form(
         ),
         "Failure": ("retry",),
     },
-    job={"default": "tpch", "examples": list(Job.shipped), "minLength": 1},
+    job={"default": "tpch", "examples": offered(Job.shipped), "minLength": 1},
     algorithm={
         "enum": [AUTO, *REGISTRY],
         "values_display": {AUTO: "auto: the cost models choose"}

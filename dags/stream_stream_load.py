@@ -14,6 +14,7 @@ from airflow.sdk import dag, task
 from semistream.airflow.operators import (
     BYTES,
     FACTS,
+    OPEN,
     PROPAGATED,
     StreamStreamLoadOperator,
     attempt,
@@ -28,9 +29,10 @@ from semistream.streaming.settings import StreamStreamSettings
 PARAMS = form(
     StreamStreamSettings,
     {
-        "Data": ("job", "app", "sink"),
-        "Join": ("algorithm", "memory", "parameters", "partitions"),
-        "Stop policy": ("trigger", "stop_after", "end"),
+        OPEN: ("job", "memory", "trigger"),
+        "Data": ("app", "sink"),
+        "Join": ("algorithm", "parameters", "partitions"),
+        "Stop policy": ("stop_after", "end"),
         "Source": ("max_files", "max_rows", "min_age"),
         "Failure": ("retry",),
     },

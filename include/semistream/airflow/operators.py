@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from airflow.sdk.exceptions import (
 )
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
+from semistream.airflow.links import LoadLink
 from semistream.errors import ConfigError, TooManyRows
 from semistream.paths import Paths
 from semistream.pipeline import drivers
@@ -32,12 +33,20 @@ FACTS, VERIFIED = Asset("facts_loaded"), Asset("completeness_verified")
 TUNED, PROPAGATED = Asset("settings_recommended"), Asset("punctuations_propagated")
 # a field of a form that takes a number of bytes
 BYTES = {"type": "string", "pattern": r"^\d+(\.\d+)? *([kKMGT]i?)?[bB]?$", "minLength": 1}
+OPEN = "Run Parameters"  # the section of a form that Airflow shows unfolded
 LATEST = 50  # recommendations that a load reads
 
 
 def spark_app(name: str) -> str:
     """Return the path of an app of ``spark_apps/``."""
     return str(Path(__file__).resolve().parents[3] / "spark_apps" / name)
+
+
+def offered(shipped: Iterable[str]) -> list[str]:
+    """Return the jobs that a form offers: the shipped ones, and those in the directory ``jobs`` of
+    SEMISTREAM_HOME."""
+    jobs = Path(os.environ.get("SEMISTREAM_HOME", "var")).absolute() / "jobs"
+    return [*shipped, *map(str, sorted(jobs.glob("*.yaml")))]
 
 
 def form(
@@ -198,6 +207,7 @@ class LoadOperator(SparkAppOperator):
     """
 
     template_fields = (*SparkSubmitOperator.template_fields, "job")
+    operator_extra_links = (LoadLink(),)
 
     def __init__(self, *, job: str = "", **kwargs: Any):
         super().__init__(**kwargs)
@@ -273,7 +283,7 @@ class LoadOperator(SparkAppOperator):
         failed."""
         from semistream.pipeline import steps
 
-        checkpoint = Path(event["checkpoint"])
+        self.checkpoint = checkpoint = Path(event["checkpoint"])
         if event["state"] != "stopped":
             self.log.error("The end of the driver's output:\n%s", drivers.log_tail(checkpoint))
             if event["why"].startswith("failed: ConfigError"):
