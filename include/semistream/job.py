@@ -253,11 +253,12 @@ class Role(Settings):
         description="Share of the tuples that may have no row of the dimension, or no key; the "
         "proof of completeness fails when more have none",
     )
-    late: Literal["reject", "resolve"] = Field(
+    late: Literal["reject", "resolve", "infer"] = Field(
         "reject",
-        description="What becomes of a tuple without a row of the dimension when a later version "
-        "of it has one. reject: it stays in unmatched; resolve: it is joined again, and "
-        "becomes a fact",
+        description="What becomes of a tuple whose row of the dimension comes later. reject: it "
+        "stays in unmatched; resolve: it is joined again when a version of the dimension has the "
+        "row, and becomes a fact; infer: it is a fact at once, with an inferred member of the "
+        "dimension, which the row fills in",
     )
     max_open_hours: float | None = Field(
         None,

@@ -1,4 +1,5 @@
-"""Semistream in Airflow: operators, the trigger that follows a load, and the page "Semistream".
+"""Semistream in Airflow: operators, their connection, the trigger that follows a load, and the page
+"Semistream".
 
     from semistream.airflow import LoadOperator
 
@@ -15,6 +16,7 @@ _MODULES = {
     "DriverTrigger": "operators",
     "LoadOperator": "operators",
     "PublishOperator": "operators",
+    "SemistreamHook": "hook",
     "SparkAppOperator": "operators",
     "StreamStreamLoadOperator": "operators",
     "SweepPointOperator": "operators",

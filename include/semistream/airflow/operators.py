@@ -5,13 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.sdk import Asset, AssetAlias, BaseHook, Param
+from airflow.sdk import Asset, AssetAlias, BaseHook, BaseOperator, Param
 from airflow.sdk.exceptions import (
     AirflowException,
     AirflowFailException,
@@ -20,11 +18,16 @@ from airflow.sdk.exceptions import (
 )
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
+from semistream import spark_apps
+from semistream.airflow import spark_submit
+from semistream.airflow.hook import DEFAULT, SemistreamHook
 from semistream.airflow.links import LoadLink
-from semistream.errors import ConfigError, TooManyRows
+from semistream.airflow.spark_submit import Submission, Target
+from semistream.errors import ConfigError, MissingExtra, TooManyRows
+from semistream.imports import missing_extra
 from semistream.paths import Paths
 from semistream.pipeline import drivers
-from semistream.settings import PASSWORD, Settings
+from semistream.settings import Settings
 from semistream.streaming.settings import AppSettings, LoadSettings
 from semistream.streaming.status import request_stop
 
@@ -34,12 +37,14 @@ TUNED, PROPAGATED = Asset("settings_recommended"), Asset("punctuations_propagate
 # a field of a form that takes a number of bytes
 BYTES = {"type": "string", "pattern": r"^\d+(\.\d+)? *([kKMGT]i?)?[bB]?$", "minLength": 1}
 OPEN = "Run Parameters"  # the section of a form that Airflow shows unfolded
+SPARK = "spark_default"  # the default connection to Spark
 LATEST = 50  # recommendations that a load reads
 
 
 def spark_app(name: str) -> str:
-    """Return the path of an app of ``spark_apps/``."""
-    return str(Path(__file__).resolve().parents[3] / "spark_apps" / name)
+    """Return the path of an app for spark-submit: semi_stream_join.py, stream_stream_join.py,
+    publish_snapshot.py."""
+    return str(Path(spark_apps.__file__).with_name(name))
 
 
 def offered(shipped: Iterable[str]) -> list[str]:
@@ -65,42 +70,22 @@ def form(
     }
 
 
-def warehouse_environment() -> dict[str, str]:
-    """Return WAREHOUSE_URL from the Airflow connection ``warehouse``; nothing if there is no such
-    connection or the environment already has the variable."""
-    if os.environ.get("WAREHOUSE_URL"):
-        return {}
-    try:
-        connection = BaseHook.get_connection("warehouse")
-    except AirflowNotFoundException:
-        return {}
-    from sqlalchemy import URL  # imported only here: parsing a DAG file needs no SQL
-
-    driver = {"mysql": "mysql+pymysql"}.get(connection.conn_type, connection.conn_type)
-    url = URL.create(
-        driver,
-        connection.login,
-        connection.password,
-        connection.host,
-        connection.port,
-        connection.schema,
-    )
-    return {"WAREHOUSE_URL": url.render_as_string(hide_password=False)}
-
-
-def places() -> Paths:
-    """Return the paths and URLs that the environment and the connection ``warehouse`` give."""
-    os.environ |= warehouse_environment()
-    return Paths.from_environment()
+def places(semistream_conn_id: str = DEFAULT) -> Paths:
+    """Return the paths and URLs that the connection and the environment give."""
+    return attempt(SemistreamHook(semistream_conn_id).get_conn)
 
 
 def attempt(body: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call a task's body. A ConfigError fails the task without retries, because a retry cannot
-    help."""
+    """Call a task's body. A ConfigError, or a missing extra of the package, fails the task without
+    retries, because a retry cannot help."""
     try:
         return body(*args, **kwargs)
-    except (ConfigError, TooManyRows) as e:
+    except (ConfigError, MissingExtra, TooManyRows) as e:
         raise AirflowFailException(str(e)) from None
+    except ImportError as e:
+        if (missing := missing_extra(e)) is None:
+            raise
+        raise AirflowFailException(str(missing)) from None
 
 
 def dimension_asset(name: str) -> Asset:
@@ -137,52 +122,95 @@ def _events(context: Mapping[str, Any], key: str) -> list[str]:
     )
 
 
-class SparkAppOperator(SparkSubmitOperator):
-    """An app of ``spark_apps/``. It gets the warehouse's URL only through its environment."""
+class SparkAppOperator(BaseOperator):
+    """An app that spark-submit runs in client mode. It gets the warehouse's URL only through its
+    environment.
 
-    env_vars: dict[str, Any] | None
+    application: path of the app; name: its name in Spark; conf: Spark settings by name;
+    driver_memory: short for the setting spark.driver.memory; env_vars: environment variables;
+    semistream_conn_id: connection of the type Semistream; conn_id: connection of the type Spark,
+    unless the former gives a master. If neither default connection exists, spark-defaults.conf
+    names the master; without it, the app runs on this machine.
+    """
+
+    template_fields: Sequence[str] = ("application", "application_args", "name", "conf", "env_vars")
+
+    def __init__(
+        self,
+        *,
+        application: str,
+        application_args: Sequence[str] = (),
+        name: str = "semistream",
+        conf: Mapping[str, Any] | None = None,
+        driver_memory: str = "",
+        env_vars: Mapping[str, str] | None = None,
+        semistream_conn_id: str = DEFAULT,
+        conn_id: str = SPARK,
+        **kwargs: Any,
+    ):
+        super().__init__(**kwargs)
+        memory = {"spark.driver.memory": driver_memory} if driver_memory else {}
+        self.application, self.application_args = application, list(application_args)
+        self.name, self.conf, self.env_vars = name, memory | dict(conf or {}), dict(env_vars or {})
+        self.semistream_conn_id, self.conn_id = semistream_conn_id, conn_id
+        self._target = Target()
+        self._submission: Submission | None = None
 
     def execute(self, context: Any) -> Any:
         self.use_connections()
-        return super().execute(context)
+        self.submit()
+
+    def places(self) -> Paths:
+        """Return the paths and URLs that the operator's connection and the environment give."""
+        return places(self.semistream_conn_id)
 
     def use_connections(self) -> None:
-        # imported only here: parsing a DAG file needs no Spark
-        from semistream.streaming.session import local_environment
+        """Read the connections: the target of spark-submit, and the app's environment."""
+        hook = SemistreamHook(self.semistream_conn_id)
+        found = attempt(hook.environment)
+        self._target = Target(hook.master) if hook.master else self._spark_target()
+        self.env_vars = spark_submit.environment(self._target) | found | self.env_vars
 
+    def _spark_target(self) -> Target:
         try:
-            spark = BaseHook.get_connection(self._conn_id)
-        except AirflowNotFoundException:  # the hook would silently submit to YARN
+            return spark_submit.target_of(BaseHook.get_connection(self.conn_id))
+        except AirflowNotFoundException:
+            if self.conn_id == SPARK:
+                return Target()
             raise AirflowFailException(
-                f"There is no Airflow connection {self._conn_id!r} to a "
-                f"Spark master. Set AIRFLOW_CONN_{self._conn_id.upper()} or "
+                f"There is no Airflow connection {self.conn_id!r} to a "
+                f"Spark master. Set AIRFLOW_CONN_{self.conn_id.upper()} or "
                 f"add it under Admin > Connections."
             ) from None
-        self.env_vars = {
-            **local_environment(spark.host or ""),
-            **(self.env_vars or {}),
-            **warehouse_environment(),
-        }
-        # the same test as the hook's
-        if any(kind in f"{spark.conn_type}://{spark.host}" for kind in ("yarn", "k8s")):
-            secret = next(
-                (name for name, value in self.env_vars.items() if re.search(PASSWORD, str(value))),
-                None,
-            )
-            if secret:
-                raise AirflowFailException(
-                    f"{secret} holds a password, and to a YARN or Kubernetes master Airflow passes "
-                    f"it on spark-submit's command line, where others can read it. Set {secret} in "
-                    f"the environment of Airflow's workers in place of the "
-                    "connection 'warehouse', with the deploy mode client; or use another master."
-                )
+
+    def command(self) -> list[str]:
+        """Return the command line of spark-submit."""
+        line = attempt(
+            spark_submit.command,
+            self._target,
+            self.application,
+            self.application_args,
+            self.name,
+            self.conf,
+        )
+        self.log.info("Submitting %s to %s", self.application, self._target.master or "Spark")
+        return line
+
+    def submit(self) -> None:
+        """Run the app until it ends. Raises AirflowException if it fails."""
+        self._submission = Submission(self.command(), self.env_vars)
+        self._submission.wait(self.log.info)
+
+    def on_kill(self) -> None:
+        if self._submission is not None:
+            self._submission.end()
 
 
 class PublishOperator(SparkAppOperator):
     """Publishes one of a job's dimensions: in this process if it is small, by a Spark app if it is
     large, not at all if nothing has changed."""
 
-    template_fields = (*SparkSubmitOperator.template_fields, "job", "dimension", "memory")
+    template_fields = (*SparkAppOperator.template_fields, "job", "dimension", "memory")
 
     def __init__(self, *, job: str, dimension: str, memory: str, **kwargs: Any):
         super().__init__(
@@ -193,7 +221,7 @@ class PublishOperator(SparkAppOperator):
     def execute(self, context: Any) -> Any:
         from semistream.pipeline import steps
 
-        if not attempt(steps.publish, self.job, self.dimension, self.memory, places()):
+        if not attempt(steps.publish, self.job, self.dimension, self.memory, self.places()):
             super().execute(context)
 
 
@@ -206,7 +234,7 @@ class LoadOperator(SparkAppOperator):
     gone. A stop drains: nothing is ever killed.
     """
 
-    template_fields = (*SparkSubmitOperator.template_fields, "job")
+    template_fields = (*SparkAppOperator.template_fields, "job")
     operator_extra_links = (LoadLink(),)
 
     def __init__(self, *, job: str = "", **kwargs: Any):
@@ -217,7 +245,7 @@ class LoadOperator(SparkAppOperator):
     def execute(self, context: Any) -> Any:
         self.use_connections()
         settings = self.settings(context)
-        self.checkpoint = checkpoint = settings.directory(places())
+        self.checkpoint = checkpoint = settings.directory(self.places())
         ti = context["ti"]
         owner = f"{ti.dag_id} {ti.run_id} {ti.map_index}"
         if drivers.is_alive(checkpoint):
@@ -229,9 +257,7 @@ class LoadOperator(SparkAppOperator):
             return self.finish(context, {"checkpoint": str(checkpoint), "state": "stopped"})
         else:
             self.application_args = settings.to_arguments()
-            self._hook = self._get_hook()
-            command = self._hook._build_spark_submit_command(self.application)
-            launched = drivers.launch(command, checkpoint, owner, self.env_vars or {})
+            launched = drivers.launch(self.command(), checkpoint, owner, self.env_vars)
             self.log.info(
                 "Started the driver of %s, process %d; its output is %s/driver.log",
                 self.job,
@@ -252,7 +278,9 @@ class LoadOperator(SparkAppOperator):
         """Return whether the load has nothing to do, and record that it ran."""
         from semistream.pipeline import steps
 
-        return isinstance(settings, LoadSettings) and steps.load_without_spark(settings, places())
+        return isinstance(settings, LoadSettings) and steps.load_without_spark(
+            settings, self.places()
+        )
 
     def reattach(self, checkpoint: Path, owner: str, by_asset: bool) -> None:
         record = drivers.last_launch(checkpoint)
@@ -318,7 +346,7 @@ class StreamStreamLoadOperator(LoadOperator):
         checkpoint = Path(event["checkpoint"])
         context["outlet_events"][PROPAGATED].extra = {
             "job": self.job,
-            **steps.propagated(checkpoint.name, places(), checkpoint),
+            **steps.propagated(checkpoint.name, self.places(), checkpoint),
         }
         return summary
 
@@ -326,7 +354,7 @@ class StreamStreamLoadOperator(LoadOperator):
 class SweepPointOperator(SparkAppOperator):
     """Measures a point of a tuning sweep by the app itself, in a home of its own."""
 
-    template_fields = (*SparkSubmitOperator.template_fields, "point")
+    template_fields = (*SparkAppOperator.template_fields, "point")
 
     def __init__(self, *, point: Mapping[str, Any], **kwargs: Any):
         super().__init__(**kwargs)
@@ -337,10 +365,10 @@ class SweepPointOperator(SparkAppOperator):
 
         self.use_connections()
         self.application_args, own = attempt(
-            steps.sweep(context["run_id"], places()).app, self.point
+            steps.sweep(context["run_id"], self.places()).app, self.point
         )
-        self.env_vars = {**(self.env_vars or {}), **own}
-        return SparkSubmitOperator.execute(self, context)
+        self.env_vars |= own
+        self.submit()
 
 
 class DriverTrigger(BaseTrigger):

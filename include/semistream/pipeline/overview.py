@@ -184,10 +184,11 @@ class Overview:
 def _lateness(
     connection: Connection, totals: Mapping[str, Totals], before: Reading
 ) -> dict[str, Lateness | None]:
-    """Return how late the master data of each app came. It is read anew only after a commit."""
-    return {
-        app: before.late[app]
-        if before.totals.get(app) == of and app in before.late
-        else lateness(connection, app)
-        for app, of in totals.items()
+    """Return how late the master data of each app came. It is read anew after a commit, and while
+    facts wait to be filled in, which is no commit."""
+    known = {
+        app: late
+        for app, late in before.late.items()
+        if before.totals.get(app) == totals.get(app) and not (late and late.filled.open)
     }
+    return {app: known[app] if app in known else lateness(connection, app) for app in totals}

