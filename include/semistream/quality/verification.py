@@ -74,7 +74,7 @@ S = TypeVar("S", bound=Settings)
 BATCHES_SHOWN = 100
 ROWS_TOLD = 5  # of a failed check, in a log or an error message
 JUDGED = ("max_unparsable", "unique_ids")  # settings of a stream that only the verdict uses
-JUDGED_OF_ROLE = ("max_unmatched", "max_open_hours")  # likewise of a role
+JUDGED_OF_ROLE = ("max_unmatched", "max_open_hours", "grace")  # likewise of a role
 SAMPLE = 1000  # how many facts, and how many unmatched tuples, are joined again
 # the columns of a batch in the report
 LONGEST = "longest wait"  # that a tuple waited for its master data
@@ -188,7 +188,12 @@ def verify(
             )
         if first is not None and (commits[-1].batch, commits[-1].drain) <= first:
             with engine.connect() as connection:
-                overdue = isinstance(job, Job) and is_overdue(connection, app, job)
+                assert proof is not None
+                overdue = (
+                    isinstance(job, Job)
+                    and proof.run is not None
+                    and is_overdue(connection, app, job, proof.run.at)
+                )
             if not overdue:
                 return VerificationResult(
                     True,
