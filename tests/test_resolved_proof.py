@@ -267,11 +267,11 @@ def test_a_limit_on_age_fails_and_passes(loader):
     assert {r["stream_id"] for r in rows_of(result, "open_age")} == {"79", "99", "109"}
     assert failed(limited(6.0)) == set()
     # within their grace, tuples count neither for the age nor as unmatched
-    result = limited(4.0, max_unmatched=0.0, grace="90 minutes")
+    result = limited(4.0, max_unmatched=0.0, grace="1 version")
     assert failed(result) == {"open_age", "unmatched_share"}
     (share,) = rows_of(result, "unmatched_share")
     most = (int(share["unmatched"]) - 1) / int(share["rows_read"])
-    for grace in ("6 hours", "1 version"):
+    for grace in ("6 hours", "2 versions"):
         assert failed(limited(4.0, max_unmatched=most, grace=grace)) == set()
 
 
