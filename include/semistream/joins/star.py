@@ -158,8 +158,8 @@ class Star:
             yield from self._pass_on(number, each.join.keep_up(*pace))
 
     def settle(self) -> Iterator[StarOutput]:
-        """Finish what waits behind a join with ``many``: no tuple is to have some of its rows only.
-        Call this at the end of every micro-batch."""
+        """Finish what waits behind a join with ``many``, so that no tuple is half finished. Call
+        this at the end of every micro-batch."""
         for number, each in enumerate(self.joins):
             if self._multiplied(number):
                 yield from self._pass_on(number, each.join.drain())

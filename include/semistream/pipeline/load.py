@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from semistream import interrupts, workloads
-from semistream.errors import ConfigError, SemistreamError
+from semistream.errors import ConfigError, RefusedSetting, SemistreamError
 from semistream.job import Job
 from semistream.paths import Paths
 from semistream.pipeline import drivers, steps
@@ -18,7 +18,6 @@ from semistream.streaming.settings import AppSettings, LoadSettings
 from semistream.streaming.status import read_status, request_stop
 
 POLL = 0.2  # s between looks at a driver
-REFUSED = "failed: ConfigError: "  # how the end of a driver begins whose settings cannot work
 APP = (sys.executable, "-m", "semistream.streaming.script")
 
 
@@ -52,7 +51,8 @@ def load(
 def _run(
     settings: AppSettings, places: Paths, progress: Progress, say: Callable[[str], None]
 ) -> None:
-    """Run the app until it ends, or until an interrupt. Raises SemistreamError if it fails."""
+    """Run the app until it ends, or until an interrupt. Raises SemistreamError if it fails,
+    ConfigError if it refuses a setting."""
     checkpoint = settings.directory(places)
     if drivers.is_alive(checkpoint):
         raise ConfigError(
@@ -73,8 +73,9 @@ def _run(
         _follow(settings, places, progress)
     _, why = drivers.ending(checkpoint) or ("", "")
     if why:
-        if why.startswith(REFUSED):
-            raise SemistreamError(why.removeprefix(REFUSED))
+        status = read_status(checkpoint)
+        if status is not None and status.refused and why.endswith(status.error):
+            raise RefusedSetting(status.error.partition(": ")[2])  # after the error's type
         first, *_ = why.splitlines()  # Spark's stack traces follow
         raise SemistreamError(
             f"{settings.name()} {first}\nStarted again, it goes on where it was. Log: "

@@ -31,9 +31,9 @@ from semistream.quality.resolved import open_age
 from semistream.quality.scope import Role, Scope
 from semistream.quality.staging import Older, Sample, Staging, drawn_facts, stage_sample
 from semistream.reasons import Reason
-from semistream.streaming.unmatched_keys import find_near_misses
+from semistream.streaming.unmatched_keys import Passed, find_near_misses
+from semistream.warehouse.load_history import MISSING, newest_rise
 from semistream.warehouse.load_ids import last_load
-from semistream.warehouse.match_history import MISSING, newest_rise
 from semistream.warehouse.schema import inferred, load_inputs, load_rejections, unmatched
 
 log = logging.getLogger(__name__)
@@ -273,10 +273,12 @@ def look_into_misses(staging: Staging, scope: Scope, role: Role) -> str:
                 r.load_id.between(*loads), r.role == role.name, r.reason == Reason.NO_MATCH
             )
         )
-        found = None
+        passed, found = None, None
+        if not role.rejects:
+            passed, no_match = Passed(scope.fact, role.lacks_row(scope.fact)), missing
         if is_suspicious(int(read - missing), int(no_match or 0)):
             snapshot = role.snapshots / role.versions.get(scope.last, "")
-            found = find_near_misses(connection, loads, role.name, role.on, snapshot)
+            found = find_near_misses(connection, loads, role.name, role.on, snapshot, passed)
     why = "" if found is None else f"{found}: formats: {found.declaration}."
     why = why[:1].upper() + why[1:]
     said += [why] if why else []

