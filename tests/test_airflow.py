@@ -321,7 +321,7 @@ def test_page_shows_loads_ledger_and_proof_and_opens_the_report(
     (run,) = airflow_server.call("/api/v2/dags/semi_stream_load/dagRuns")["dag_runs"][:1]
     task = f"/api/v2/dags/semi_stream_load/dagRuns/{run['dag_run_id']}/taskInstances/load"
     links = airflow_server.call(f"{task}/links?map_index=0")["extra_links"]
-    assert links["Semistream"].endswith("/semistream/loads/small")
+    assert links["Load"].endswith("/semistream/loads/small")
     # a button does what it says, as the user who is logged in
     browser_in.get(f"{airflow_server.url}/semistream/unmatched/small")
     find(browser_in, "#replay").click()

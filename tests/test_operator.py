@@ -12,10 +12,13 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from airflow_server import wait_until
+from semistream.errors import ConfigError
+from semistream.job import Dimension
 from semistream.pipeline import drivers
 from semistream.streaming.status import read_status, request_stop, stop_requested
 
@@ -164,22 +167,30 @@ def test_driver_elsewhere_is_alive_while_it_was_heard_of_lately(tmp_path, monkey
 def test_only_what_one_process_does_not_publish_is_submitted(
     airflow_plugins, monkeypatch, in_process
 ):
-    from semistream.airflow.operators import PublishOperator
+    from semistream.airflow.operators import ProvisionOperator, table_asset
     from semistream.pipeline import steps
 
-    asked, submitted = [], []
-    monkeypatch.setattr(steps, "publish", lambda *given: asked.append(given[:-1]) or in_process)
+    asked, submitted, events = [], [], []
     monkeypatch.setattr(
-        PublishOperator, "submit", lambda self: submitted.append(self.application_args)
+        steps, "_joined", lambda *_: SimpleNamespace(dimension=Dimension(name="product"))
     )
-    PublishOperator(
+    monkeypatch.setattr(steps, "provision", lambda *_: {"read": 3})
+    monkeypatch.setattr(steps, "publish", lambda *given: asked.append(given[:-1]) or in_process)
+    monkeypatch.setattr(steps, "published", lambda *_: {"tuples": 3})
+    monkeypatch.setattr(
+        ProvisionOperator, "submit", lambda self: submitted.append(self.application_args)
+    )
+    operator = ProvisionOperator(
         task_id="x",
         job="sales",
         dimension="product",
         memory="16MB",
         application="x.py",
         conn_id="spark_default",
-    ).execute({})
+    )
+    event = SimpleNamespace(add=lambda asset, extra: events.append((asset, extra)))
+    operator.execute({"outlet_events": {operator.outlets[0]: event}})
+    assert events == [(table_asset("dim_product"), {"read": 3, "tuples": 3})]
     assert asked == [("sales", "product", "16MB")]
     arguments = ["--job", "sales", "--dimension", "product", "--memory", "16MB"]
     assert submitted == ([] if in_process else [arguments])
@@ -278,8 +289,6 @@ def test_what_a_connection_to_spark_cannot_have_is_refused(
 def test_a_connection_of_the_type_semistream_gives_home_warehouse_and_master(
     airflow_plugins, monkeypatch, tmp_path
 ):
-    from airflow.sdk.exceptions import AirflowFailException
-
     from semistream.airflow import SparkAppOperator
 
     given = {"home": str(tmp_path), "warehouse": "mysql+pymysql://u@db/dw"}
@@ -304,7 +313,7 @@ def test_a_connection_of_the_type_semistream_gives_home_warehouse_and_master(
     monkeypatch.setenv(
         "AIRFLOW_CONN_EAST", json.dumps(connection | {"extra": {"warehouse": "hush/hush:nonsense"}})
     )
-    with pytest.raises(AirflowFailException, match="must be a URL as SQLAlchemy has it") as e:
+    with pytest.raises(ConfigError, match="must be a URL as SQLAlchemy has it") as e:
         operator.places()
     assert "hush/hush" not in str(e.value)
 

@@ -1,4 +1,4 @@
-"""The link from a task to the page of the load that it ran, also where it failed."""
+"""Links of the operators in Airflow's UI: a load's page, its Spark UI, a proof's report."""
 
 from __future__ import annotations
 
@@ -10,14 +10,33 @@ from airflow.sdk import BaseOperatorLink
 
 
 class LoadLink(BaseOperatorLink):
-    name = "Semistream"
+    """The page of the load that a task runs or verifies."""
+
+    name = "Load"
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
-        """Return the address of the load's page; that of all loads if the task failed before its
-        load had a checkpoint."""
-        page = f"{conf.get('api', 'base_url', fallback='').rstrip('/')}/semistream/"
-        return (
-            page
-            if operator.checkpoint is None
-            else f"{page}loads/{quote(operator.checkpoint.name)}"
-        )
+        return _page("loads", operator.app_name)
+
+
+class SparkLink(BaseOperatorLink):
+    """The UI of the load's driver, while it runs."""
+
+    name = "Spark UI"
+
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:
+        return _page("spark", operator.app_name)
+
+
+class ReportLink(BaseOperatorLink):
+    """The report of a verification."""
+
+    name = "Report"
+
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:
+        return _page("report", operator.report)
+
+
+def _page(kind: str, name: str) -> str:
+    """Return the URL of a page of ours; "" if the task has not come so far that it has one."""
+    base = conf.get("api", "base_url", fallback="").rstrip("/")
+    return f"{base}/semistream/{kind}/{quote(name)}" if name else ""

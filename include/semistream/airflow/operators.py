@@ -4,10 +4,10 @@ stopped by draining."""
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from airflow.sdk import Asset, AssetAlias, BaseHook, BaseOperator, Param
 from airflow.sdk.exceptions import (
@@ -21,37 +21,32 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from semistream import spark_apps
 from semistream.airflow import spark_submit
 from semistream.airflow.hook import DEFAULT, SemistreamHook
-from semistream.airflow.links import LoadLink
+from semistream.airflow.links import LoadLink, ReportLink, SparkLink
+from semistream.airflow.retries import RETRIES
 from semistream.airflow.spark_submit import Submission, Target
-from semistream.errors import ConfigError, MissingExtra, TooManyRows
-from semistream.imports import missing_extra
+from semistream.errors import WarehouseAway
 from semistream.paths import Paths
 from semistream.pipeline import drivers
 from semistream.settings import Settings
 from semistream.streaming.settings import AppSettings, LoadSettings
 from semistream.streaming.status import request_stop
 
-DIMENSIONS = AssetAlias("dimensions")  # stands for the asset of each dimension
+WAREHOUSE = "warehouse"  # the Airflow connection
+DIMENSIONS = AssetAlias("dimensions")  # stands for the asset of each dimension table
+FACT_TABLES = AssetAlias("fact_tables")  # stands for the asset of each fact table
 FACTS, VERIFIED = Asset("facts_loaded"), Asset("completeness_verified")
 TUNED, PROPAGATED = Asset("settings_recommended"), Asset("punctuations_propagated")
 # a field of a form that takes a number of bytes
 BYTES = {"type": "string", "pattern": r"^\d+(\.\d+)? *([kKMGT]i?)?[bB]?$", "minLength": 1}
-OPEN = "Run Parameters"  # the section of a form that Airflow shows unfolded
 SPARK = "spark_default"  # the default connection to Spark
 LATEST = 50  # recommendations that a load reads
+SAMPLE = 1000  # facts, and unmatched tuples, that a verification joins again
 
 
 def spark_app(name: str) -> str:
     """Return the path of an app for spark-submit: semi_stream_join.py, stream_stream_join.py,
     publish_snapshot.py."""
     return str(Path(spark_apps.__file__).with_name(name))
-
-
-def offered(shipped: Iterable[str]) -> list[str]:
-    """Return the jobs that a form offers: the shipped ones, and those in the directory ``jobs`` of
-    SEMISTREAM_HOME."""
-    jobs = Path(os.environ.get("SEMISTREAM_HOME", "var")).absolute() / "jobs"
-    return [*shipped, *map(str, sorted(jobs.glob("*.yaml")))]
 
 
 def form(
@@ -72,25 +67,28 @@ def form(
 
 def places(semistream_conn_id: str = DEFAULT) -> Paths:
     """Return the paths and URLs that the connection and the environment give."""
-    return attempt(SemistreamHook(semistream_conn_id).get_conn)
+    return SemistreamHook(semistream_conn_id).get_conn()
 
 
-def attempt(body: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call a task's body. A ConfigError, or a missing extra of the package, fails the task without
-    retries, because a retry cannot help."""
-    try:
-        return body(*args, **kwargs)
-    except (ConfigError, MissingExtra, TooManyRows) as e:
-        raise AirflowFailException(str(e)) from None
-    except ImportError as e:
-        if (missing := missing_extra(e)) is None:
-            raise
-        raise AirflowFailException(str(missing)) from None
+def table_asset(table: str) -> Asset:
+    """Return the asset of a table of the warehouse: ``semistream://warehouse/fact_sales``. Its
+    authority is the Airflow connection of the warehouse, whatever that connects to."""
+    return Asset(f"semistream://{WAREHOUSE}/{table}")
 
 
-def dimension_asset(name: str) -> Asset:
-    """Return the asset of a dimension: its table."""
-    return Asset(f"dim_{name}")
+def announce(
+    context: Mapping[str, Any],
+    outlets: Iterable[Asset | AssetAlias],
+    table: str,
+    extra: dict[str, Any],
+) -> None:
+    """Emit an event of each outlet. One of an alias is an event of the table's asset."""
+    for outlet in outlets:
+        event = context["outlet_events"][outlet]
+        if isinstance(outlet, AssetAlias):
+            event.add(table_asset(table), extra=extra)
+        else:
+            event.extra = extra
 
 
 def jobs_of(context: Mapping[str, Any]) -> list[str]:
@@ -149,6 +147,7 @@ class SparkAppOperator(BaseOperator):
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
+        self.retry_policy = getattr(self, "retry_policy", None) or RETRIES["retry_policy"]
         memory = {"spark.driver.memory": driver_memory} if driver_memory else {}
         self.application, self.application_args = application, list(application_args)
         self.name, self.conf, self.env_vars = name, memory | dict(conf or {}), dict(env_vars or {})
@@ -167,7 +166,7 @@ class SparkAppOperator(BaseOperator):
     def use_connections(self) -> None:
         """Read the connections: the target of spark-submit, and the app's environment."""
         hook = SemistreamHook(self.semistream_conn_id)
-        found = attempt(hook.environment)
+        found = hook.environment()
         self._target = Target(hook.master) if hook.master else self._spark_target()
         self.env_vars = spark_submit.environment(self._target) | found | self.env_vars
 
@@ -185,13 +184,8 @@ class SparkAppOperator(BaseOperator):
 
     def command(self) -> list[str]:
         """Return the command line of spark-submit."""
-        line = attempt(
-            spark_submit.command,
-            self._target,
-            self.application,
-            self.application_args,
-            self.name,
-            self.conf,
+        line = spark_submit.command(
+            self._target, self.application, self.application_args, self.name, self.conf
         )
         self.log.info("Submitting %s to %s", self.application, self._target.master or "Spark")
         return line
@@ -206,23 +200,38 @@ class SparkAppOperator(BaseOperator):
             self._submission.end()
 
 
-class PublishOperator(SparkAppOperator):
-    """Publishes one of a job's dimensions: in this process if it is small, by a Spark app if it is
-    large, not at all if nothing has changed."""
+class ProvisionOperator(SparkAppOperator):
+    """Provisions one of a job's dimensions: upserts its rows into its table, and publishes its
+    snapshots, in this process if it is small, by a Spark app if it is large, not at all if nothing
+    has changed.
+
+    It emits an event of the dimension's asset, through the alias among its outlets, that says which
+    versions are current.
+    """
 
     template_fields = (*SparkAppOperator.template_fields, "job", "dimension", "memory")
 
-    def __init__(self, *, job: str, dimension: str, memory: str, **kwargs: Any):
+    def __init__(self, *, job: str, dimension: str, memory: str = "256MB", **kwargs: Any):
+        app = {
+            "application": spark_app("publish_snapshot.py"),
+            "name": "semistream publish",
+            "driver_memory": "1g",
+            "outlets": [DIMENSIONS],
+        }
         super().__init__(
-            application_args=["--job", job, "--dimension", dimension, "--memory", memory], **kwargs
+            application_args=["--job", job, "--dimension", dimension, "--memory", memory],
+            **app | kwargs,
         )
         self.job, self.dimension, self.memory = job, dimension, memory
 
     def execute(self, context: Any) -> Any:
         from semistream.pipeline import steps
 
-        if not attempt(steps.publish, self.job, self.dimension, self.memory, self.places()):
-            super().execute(context)
+        done = steps.provision_changed(
+            self.job, self.dimension, self.memory, self.places(), partial(super().execute, context)
+        )
+        announce(context, self.outlets, f"dim_{self.dimension}", done)
+        return done
 
 
 class LoadOperator(SparkAppOperator):
@@ -234,13 +243,37 @@ class LoadOperator(SparkAppOperator):
     gone. A stop drains: nothing is ever killed.
     """
 
-    template_fields = (*SparkAppOperator.template_fields, "job")
-    operator_extra_links = (LoadLink(),)
+    template_fields = (*SparkAppOperator.template_fields, "job", "given")
+    operator_extra_links = (LoadLink(), SparkLink())
+    app = "semi_stream_join.py"
 
-    def __init__(self, *, job: str = "", **kwargs: Any):
-        super().__init__(**kwargs)
-        self.job = job
+    def __init__(
+        self,
+        *,
+        job: str = "",
+        given: Mapping[str, Any] | None = None,
+        if_running: Literal["fail", "skip"] = "fail",
+        **kwargs: Any,
+    ):
+        """Keep what is loaded and how.
+
+        given: the load's settings; None: those of the DAG's form. if_running: what becomes of the
+        task if another run's load is running still.
+        """
+        app = {
+            "application": spark_app(self.app),
+            "name": "semistream load",
+            "driver_memory": "1g",
+            "inlets": [TUNED],
+        }
+        super().__init__(**app | kwargs)
+        self.job, self.given, self.if_running = job, given, if_running
         self.checkpoint: Path | None = None
+
+    @property
+    def app_name(self) -> str:
+        """The name of the load; "" before the settings are known."""
+        return self.checkpoint.name if self.checkpoint else ""
 
     def execute(self, context: Any) -> Any:
         self.use_connections()
@@ -249,9 +282,8 @@ class LoadOperator(SparkAppOperator):
         ti = context["ti"]
         owner = f"{ti.dag_id} {ti.run_id} {ti.map_index}"
         if drivers.is_alive(checkpoint):
-            self.reattach(
-                checkpoint, owner, by_asset=context["dag_run"].run_type == "asset_triggered"
-            )
+            by_asset = context["dag_run"].run_type == "asset_triggered"
+            self.reattach(checkpoint, owner, skip=by_asset or self.if_running == "skip")
         elif self.is_idle(settings):
             self.log.info("%s has nothing to do: Spark is not started", self.job)
             return self.finish(context, {"checkpoint": str(checkpoint), "state": "stopped"})
@@ -266,13 +298,16 @@ class LoadOperator(SparkAppOperator):
             )
         self.defer(trigger=DriverTrigger(str(checkpoint)), method_name="finish")
 
+    def values(self, context: Any) -> dict[str, Any]:
+        """Return the settings that are given to the operator, or else in the DAG's form."""
+        return dict(context["params"] if self.given is None else self.given)
+
     def settings(self, context: Any) -> AppSettings:
-        """Return the settings from the form and from the recommendations of tuning sweeps."""
+        """Return the settings, with the recommendations of tuning sweeps."""
         from semistream.pipeline import steps
 
-        return attempt(
-            steps.load_settings, self.job, dict(context["params"]), recommendations(context)
-        )
+        advice = recommendations(context) if TUNED in self.inlets else ()
+        return steps.load_settings(self.job, self.values(context), advice)
 
     def is_idle(self, settings: AppSettings) -> bool:
         """Return whether the load has nothing to do, and record that it ran."""
@@ -282,7 +317,7 @@ class LoadOperator(SparkAppOperator):
             settings, self.places()
         )
 
-    def reattach(self, checkpoint: Path, owner: str, by_asset: bool) -> None:
+    def reattach(self, checkpoint: Path, owner: str, skip: bool) -> None:
         record = drivers.last_launch(checkpoint)
         if record is not None and record.owner == owner:
             self.log.info(
@@ -295,7 +330,7 @@ class LoadOperator(SparkAppOperator):
             if record
             else "one that Airflow did not start"
         )
-        if by_asset:
+        if skip:
             raise AirflowSkipException(
                 f"A load of {self.job} runs already ({whose}); it takes up "
                 f"the new master data itself"
@@ -316,13 +351,16 @@ class LoadOperator(SparkAppOperator):
             self.log.error("The end of the driver's output:\n%s", drivers.log_tail(checkpoint))
             if event["why"].startswith("failed: ConfigError"):
                 raise AirflowFailException(event["why"].partition("ConfigError: ")[2])
+            if not steps.warehouse_answers(self.places()):
+                raise WarehouseAway(f"The warehouse is away. {self.job} {event['why']}")
             raise AirflowException(
                 f"The driver of {self.job} {event['why']}. A retry goes on from "
                 f"its checkpoint {checkpoint}."
             )
         summary = steps.run_summary(checkpoint)
         self.log.info("Loaded: %s", summary)
-        context["outlet_events"][FACTS].extra = {"job": self.job, "app": checkpoint.name}
+        if FACTS in self.outlets:
+            context["outlet_events"][FACTS].extra = {"job": self.job, "app": checkpoint.name}
         return summary
 
     def on_kill(self) -> None:
@@ -334,10 +372,12 @@ class StreamStreamLoadOperator(LoadOperator):
     """Runs the load of a job of two streams. It announces which values no later row can have, as
     events of ``punctuations_propagated``."""
 
+    app = "stream_stream_join.py"
+
     def settings(self, context: Any) -> AppSettings:
         from semistream.pipeline import steps
 
-        return attempt(steps.stream_stream_settings, self.job, dict(context["params"]))
+        return steps.stream_stream_settings(self.job, self.values(context))
 
     def finish(self, context: Any, event: dict[str, Any]) -> dict[str, Any]:
         from semistream.pipeline import steps
@@ -349,6 +389,65 @@ class StreamStreamLoadOperator(LoadOperator):
             **steps.propagated(checkpoint.name, self.places(), checkpoint),
         }
         return summary
+
+
+class VerifyOperator(BaseOperator):
+    """Verifies everything that an app has loaded, or what is not proven yet. It fails, naming
+    checks and rows, if an expectation does not hold.
+
+    It emits an event of the fact table's asset, through the alias among its outlets, if there was
+    anything new: how many rows and batches are proven since the last time, and which share of the
+    tuples has matched.
+    """
+
+    template_fields = ("app", "job")
+    operator_extra_links = (LoadLink(), ReportLink())
+
+    def __init__(
+        self,
+        *,
+        app: str,
+        job: str = "",
+        since_last: bool = True,
+        sample: int = SAMPLE,
+        semistream_conn_id: str = DEFAULT,
+        **kwargs: Any,
+    ):
+        """Keep what is verified. app: the load; job, since_last, sample: see ``steps.verify``;
+        semistream_conn_id: connection of the type Semistream."""
+        super().__init__(**{"outlets": [FACT_TABLES]} | kwargs)
+        self.retry_policy = getattr(self, "retry_policy", None) or RETRIES["retry_policy"]
+        self.app, self.job, self.since_last, self.sample = app, job, since_last, sample
+        self.semistream_conn_id = semistream_conn_id
+        self.report = ""  # its path below the directory of reports
+
+    @property
+    def app_name(self) -> str:
+        """The name of the load."""
+        return self.app
+
+    def execute(self, context: Any) -> dict[str, Any]:
+        from semistream import quality
+        from semistream.pipeline import steps
+
+        here = places(self.semistream_conn_id)
+        try:
+            result = steps.verify(
+                self.app, here, since_last=self.since_last, sample=self.sample, job=self.job
+            )
+        except quality.VerificationFailed as e:
+            self.report = page_of(e.result.report, here)
+            raise
+        self.report = page_of(result["report"], here)
+        self.log.info("%s", result["text"])
+        outlets = self.outlets if result["report"] else set(self.outlets) - {FACT_TABLES}
+        announce(context, outlets, result["fact_table"], result)
+        return result
+
+
+def page_of(report: str | Path | None, places: Paths) -> str:
+    """Return a report's path below the directory of reports; "" for none."""
+    return str(Path(report).relative_to(places.reports)) if report else ""
 
 
 class SweepPointOperator(SparkAppOperator):
@@ -364,9 +463,7 @@ class SweepPointOperator(SparkAppOperator):
         from semistream.pipeline import steps
 
         self.use_connections()
-        self.application_args, own = attempt(
-            steps.sweep(context["run_id"], self.places()).app, self.point
-        )
+        self.application_args, own = steps.sweep(context["run_id"], self.places()).app(self.point)
         self.env_vars |= own
         self.submit()
 

@@ -32,8 +32,8 @@ from semistream.quality.scope import Role, Scope
 from semistream.quality.staging import Older, Sample, Staging, drawn_facts, stage_sample
 from semistream.reasons import Reason
 from semistream.streaming.unmatched_keys import Passed, find_near_misses
+from semistream.warehouse.load_history import MISSING, newest_rise
 from semistream.warehouse.load_ids import last_load
-from semistream.warehouse.match_history import MISSING, newest_rise
 from semistream.warehouse.schema import inferred, load_inputs, load_rejections, unmatched
 
 log = logging.getLogger(__name__)

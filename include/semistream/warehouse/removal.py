@@ -17,6 +17,7 @@ from semistream.warehouse.schema import (
     load_inputs,
     load_rejections,
     propagated,
+    quality_failures,
     quality_runs,
     unmatched,
 )
@@ -31,6 +32,7 @@ LEDGER = (
     load_batches,
     load_commits,
     load_files,
+    quality_failures,
     quality_runs,
 )
 

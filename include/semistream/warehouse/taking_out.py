@@ -29,6 +29,7 @@ from semistream.warehouse.schema import (
     load_files,
     load_inputs,
     load_rejections,
+    quality_failures,
     quality_runs,
     unmatched,
 )
@@ -188,18 +189,16 @@ def take_out(connection: Connection, app: str, of: Sequence[Stretch], listed: fl
                     source_offsets=json.dumps(_taken_out(json.loads(commit.source_offsets), now)),
                 )
             )
-        connection.execute(
-            update(quality_runs)
-            .where(
-                q.app == app,
-                _number(q.to_batch, q.to_drain) > _number(*stretch.first),
-                or_(
-                    q.from_batch.is_(None),
-                    _number(q.from_batch, q.from_drain) < _number(*stretch.last),
-                ),
-            )
-            .values(to_batch=None)
+        covering = and_(
+            q.app == app,
+            _number(q.to_batch, q.to_drain) > _number(*stretch.first),
+            or_(
+                q.from_batch.is_(None), _number(q.from_batch, q.from_drain) < _number(*stretch.last)
+            ),
         )
+        by = quality_failures.c.verification
+        connection.execute(delete(quality_failures).where(by.in_(select(q.id).where(covering))))
+        connection.execute(update(quality_runs).where(covering).values(to_batch=None))
     a = load_apps.c
     connection.execute(
         update(load_apps).where(a.app == app).values(resets=func.coalesce(a.resets, 0) + 1)
