@@ -57,7 +57,8 @@ SETTINGS = (
     (
         StreamStreamSettings,
         "Of a load of two streams",
-        "Flags of `spark_apps/stream_stream_join.py`, and the trigger form of the DAG "
+        "Flags of `semistream load`, for such a job, and of `spark_apps/stream_stream_join.py`, "
+        "and the trigger form of the DAG "
         "`stream_stream_load`.",
     ),
     (JoinFiles, "Of `semistream join`", "Flags, and keys of its `--config` file."),
