@@ -8,7 +8,7 @@ from semistream.cli.command import Command
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("shell", choices=("bash", "zsh"))
+    parser.add_argument("shell", choices=("bash", "zsh"), help="which shell")
 
 
 def run(arguments: Namespace) -> int:
