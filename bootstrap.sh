@@ -72,8 +72,8 @@ follow_pip() {
 
 install_packages() {
     py=$venv/bin/python
-    locks="-r requirements.lock -r requirements-dev.lock"
-    say "installing $(cat requirements.lock requirements-dev.lock | grep '==' | sort -u | wc -l) pinned packages"
+    locks="-r requirements.lock -r requirements-dev.lock -r requirements-docs.lock"
+    say "installing $(cat requirements.lock requirements-dev.lock requirements-docs.lock | grep '==' | sort -u | wc -l) pinned packages"
     "$py" -m pip install -q --disable-pip-version-check --require-hashes --no-deps -r requirements-tools.lock \
         || die "pip could not install the tools of requirements-tools.lock; is a package index reachable?"
     follow_pip
@@ -159,7 +159,7 @@ test_programs() {
     apt_install $(echo "$missing" | sed 's/mariadb-server/mariadb-server-core mariadb-client/')
 }
 
-key=$(cat requirements.lock requirements-dev.lock requirements-tools.lock pyproject.toml | sha256sum | cut -c1-64)@$PWD
+key=$(cat requirements.lock requirements-dev.lock requirements-docs.lock requirements-tools.lock pyproject.toml | sha256sum | cut -c1-64)@$PWD
 if [ "$(cat "$stamp" 2>/dev/null)" != "$key" ] || [ ! -x "$venv/bin/python" ]; then
     make_venv
     install_packages

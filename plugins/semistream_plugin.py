@@ -1,27 +1,10 @@
-"""The page "Semistream" in Airflow's navigation."""
+"""The page "Semistream", where Airflow runs from a checkout.
 
-from typing import Any
+An installed package is found by its entry point. Airflow refuses a second plugin of the same name,
+and reports it as an import error.
+"""
 
-from airflow.plugins_manager import AirflowPlugin
+from importlib.metadata import entry_points
 
-
-async def page(scope: Any, receive: Any, send: Any) -> None:
-    """Serve the page's app. It is imported, with the API server's security, at the first request,
-    because every Airflow process loads this file."""
-    from semistream_page import app
-
-    await app(scope, receive, send)
-
-
-class SemistreamPlugin(AirflowPlugin):
-    name = "semistream"
-    fastapi_apps = [{"app": page, "url_prefix": "/semistream", "name": "Semistream"}]
-    external_views = [
-        {
-            "name": "Semistream",
-            "href": "semistream/",
-            "destination": "nav",
-            "url_route": "semistream",
-            "nav_top_level": True,
-        }
-    ]
+if not entry_points(group="airflow.plugins", name="semistream"):
+    from semistream.airflow.plugin import SemistreamPlugin  # noqa: F401  what Airflow looks for

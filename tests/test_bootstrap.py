@@ -11,7 +11,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-PARTS = ("requirements.lock", "requirements-dev.lock", "requirements-tools.lock", "pyproject.toml")
+PARTS = (
+    "requirements.lock",
+    "requirements-dev.lock",
+    "requirements-docs.lock",
+    "requirements-tools.lock",
+    "pyproject.toml",
+)
 JDK = '#!/bin/sh\necho "java.base@{version}"\necho "{module}@{version}"\n'
 
 

@@ -83,8 +83,7 @@ def test_parsing_opens_nothing(airflow_environment, tmp_path):
     script = tmp_path / "parse.py"
     script.write_text(f"""
 import runpy, sys
-sys.path[:0] = [{airflow_environment["AIRFLOW__CORE__PLUGINS_FOLDER"]!r}]
-import airflow.sdk, croniter, semistream_operators, semistream.pipeline  # once
+import airflow.sdk, croniter, semistream.airflow.operators, semistream.pipeline  # once
 seen = []
 def hook(event, args):
     if event in ("socket.connect", "sqlite3.connect", "subprocess.Popen", "os.mkdir") or (
@@ -126,23 +125,28 @@ def airflows_modules(directory: Path) -> set[tuple[str, str]]:
 
 
 def test_library_does_not_import_airflow():
-    """But for the console's command that runs Airflow on one machine."""
-    assert airflows_modules(ROOT / "include" / "semistream") == {("local.py", "airflow.cli")}
+    """But for its package for Airflow, and the command that runs Airflow on one machine."""
+    found = airflows_modules(ROOT / "include" / "semistream")
+    others = {(file, name) for file, name in found if not file.startswith("airflow/")}
+    assert others == {("local.py", "airflow.cli")}
     assert not airflows_modules(ROOT / "spark_apps")
 
 
-def test_dags_know_the_task_sdk_only_and_plugins_what_is_public():
+def test_dags_know_the_task_sdk_only_and_the_package_for_airflow_what_is_public():
     assert {module for _, module in airflows_modules(ROOT / "dags")} == {"airflow.sdk"}
     public = (
         "airflow.sdk",
-        "airflow.providers",
         "airflow.triggers",
         "airflow.plugins_manager",
         "airflow.configuration",
         "airflow.api_fastapi",
+        "airflow.dag_processing.bundles",
     )
     assert not [
-        found for found in airflows_modules(ROOT / "plugins") if not found[1].startswith(public)
+        found
+        for directory in ("plugins", "include/semistream/airflow")
+        for found in airflows_modules(ROOT / directory)
+        if not found[1].startswith(public)
     ]
 
 
@@ -240,7 +244,8 @@ def test_form_defaults_are_those_of_the_settings(dags):
 def test_assets_link_them(dags):
     assert [a.name for a in dags["semi_stream_load"].schedule] == ["dimensions"]
     assert [
-        a.name for a in dags["provision_master_data"].get_task("announce").partial_kwargs["outlets"]
+        a.name
+        for a in dags["provision_master_data"].get_task("provision").partial_kwargs["outlets"]
     ] == ["dimensions"]
     assert [
         a.name for a in dags["semi_stream_load"].get_task("load").partial_kwargs["outlets"]
@@ -270,14 +275,11 @@ def test_what_is_verified(dags, monkeypatch, events, form, since_last):
     that the form says."""
     from semistream.pipeline import steps
 
-    asked = []
-    monkeypatch.setattr(steps, "verify", lambda app, places, **how: asked.append((app, how)) or {})
+    monkeypatch.setattr(steps, "loaded_apps", lambda places: ["sales"])
     verify = dags["verify_completeness"]
     params = verify.params.dump() | {"sample": 7} | form
-    verify.get_task("verify").python_callable(
-        "sales", params, outlet_events=defaultdict(SimpleNamespace), triggering_asset_events=events
-    )
-    assert asked == [("sales", {"since_last": since_last, "sample": 7})]
+    what = verify.get_task("what").python_callable(params=params, triggering_asset_events=events)
+    assert what == [{"app": "sales", "since_last": since_last, "sample": 7}]
 
 
 def test_what_is_replayed(dags, monkeypatch):

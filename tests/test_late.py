@@ -20,7 +20,7 @@ from semistream.job import Job
 from semistream.master.publish import publish_snapshot
 from semistream.pipeline import steps
 from semistream.reasons import Reason
-from semistream.streaming.resolving import brought, typed_tuples
+from semistream.streaming.resolving import Staging, brought, typed_tuples
 from semistream.streaming.spool import unmatched_rows
 from semistream.warehouse import connect
 from semistream.warehouse.ledger import Ledger
@@ -131,18 +131,16 @@ def test_a_new_version_resolves_what_it_has_brought(spark, both, tmp_path, sink)
 
 
 def test_only_what_a_version_has_brought_is_looked_at(spark, late, monkeypatch):
-    from semistream.streaming import app
-
     late.publish_first(400)
     late.add_file(2000)
     late.load(spark)
-    lost, staged, add = late.open().total(), [], app.Staging.add
+    lost, staged, add = late.open().total(), [], Staging.add
 
     def noted(self, rows, *others):
         staged.append(len(rows))
         add(self, rows, *others)
 
-    monkeypatch.setattr(app.Staging, "add", noted)
+    monkeypatch.setattr(Staging, "add", noted)
     late.publish_first(600)
     resolved = late.load(spark)["resolved"]
     assert sum(staged) == resolved and 0 < resolved < lost / 2
@@ -450,7 +448,7 @@ def test_what_is_left_to_be_finished_comes_before_a_replay(spark, late, monkeypa
 # ---- what cannot be
 
 
-def test_late_is_reject_or_resolve():
+def test_late_is_reject_resolve_or_infer():
     job = {
         "name": "sales",
         "stream": {"format": "parquet", "path": "sales", "id": ["id"]},
@@ -460,8 +458,8 @@ def test_late_is_reject_or_resolve():
     }
     assert Job.load(job).role("part").late == "reject"
     assert Job.load(job | {"late": "resolve"}).role("part").late == "resolve"
-    with pytest.raises(ConfigError, match="(?s)late.*reject.*resolve"):
-        Job.load(job | {"late": "infer"})
+    with pytest.raises(ConfigError, match="(?s)late.*reject.*resolve.*infer"):
+        Job.load(job | {"late": "never"})
 
 
 def test_a_left_join_has_nothing_to_resolve(spark, late):

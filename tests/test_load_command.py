@@ -24,11 +24,22 @@ fact_table: fact_sales
 
 # an app that ends, drained, before a batch comes
 STOPPED = """
+import sys
 from pathlib import Path
+from semistream.errors import NotEnoughMemory
 from semistream.streaming.status import StatusFile
 checkpoint = Path("var/checkpoints/sales")
 with StatusFile(checkpoint, "sales") as status:
+    (checkpoint / "flags").write_text(" ".join(sys.argv[1:]))
     status.update(state="stopped")
+"""
+REFUSES = f"{STOPPED}    raise NotEnoughMemory(5_000, 9, 'a join')"
+TWO = """
+name: sales
+left: {format: csv, path: sales, id: [id]}
+right: {format: csv, path: sales, id: [id]}
+on: id
+fact_table: fact_sales
 """
 
 
@@ -70,7 +81,7 @@ def test_it_provisions_loads_and_proves(run, sales):
     (sales / "sales.yaml").write_text(JOB.replace("on: sku", "on: {article: sku}"))
     add_sales(sales, "b", 1000, 10)
     code, out, err = run("load", "sales.yaml")
-    assert code == 1
+    assert code == 2
     assert "'on' must name a column of the stream. Got 'article' instead." in err
     assert "Traceback" not in err
 
@@ -79,8 +90,8 @@ def test_it_provisions_loads_and_proves(run, sales):
 def test_an_unknown_format_is_one_sentence_that_names_the_likely_one(run, sales):
     (sales / "sales.yaml").write_text(JOB.replace("format: csv", "format: cvs"))
     code, _, err = run("load", "sales.yaml")
-    assert code == 1
-    assert err.splitlines()[-1].startswith("Failed: 'stream.format' must be")
+    assert code == 2
+    assert err.splitlines()[-1].startswith("Wrong setting: 'stream.format' must be")
     assert "Got 'cvs' instead. Did you mean csv?" in err
 
 
@@ -148,3 +159,25 @@ def test_an_app_that_was_stopped_before_its_first_batch_is_told_so(run, sales, m
     code, _, err = run("load", "sales.yaml")
     assert code == 1
     assert "sales was stopped before its first batch." in err
+
+
+def test_a_setting_that_only_the_app_refuses_is_a_wrong_one(run, sales, monkeypatch):
+    from semistream.pipeline import load
+
+    monkeypatch.setattr(load, "APP", (sys.executable, "-c", REFUSES))
+    code, _, err = run("load", "sales.yaml", "--memory", "9")
+    assert code == 2
+    assert "Wrong setting: 'memory' must be at least 5,000 bytes for a join. Got 9" in err
+
+
+def test_settings_of_two_streams_are_those_of_their_jobs(run, sales, monkeypatch):
+    from semistream.pipeline import load
+
+    monkeypatch.setattr(load, "APP", (sys.executable, "-c", STOPPED))
+    assert "--end" in run("load", "--help")[1]
+    flags = ("--end", "--parameters", "purge_threshold=5")
+    assert run("load", "sales.yaml", *flags[:1])[0] == 2
+    (sales / "two.yaml").write_text(TWO)
+    run("load", "two.yaml", *flags)
+    given = (sales / "var" / "checkpoints" / "sales" / "flags").read_text()
+    assert all(flag in given.split() for flag in flags)

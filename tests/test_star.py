@@ -193,7 +193,9 @@ def test_equals_the_oracle(drawn, restarts, bound, tmp_path_factory):
     for i, chunk in enumerate(batches(stream, lengths)):
         outputs += star.process(chunk)
         if bound:
-            outputs += star.keep_up(1.0, bound)
+            outputs += [*star.keep_up(1.0, bound), *star.settle()]
+            many = [each.many for each in star.joins]
+            assert not any(j.join.stats.waiting for n, j in enumerate(star.joins) if any(many[:n]))
         if restarts:
             names = [f"{i}-{each.role}" for each in star.joins]
             star.save([path / name for name in names], before)

@@ -20,6 +20,7 @@ from semistream.errors import ConfigError
 from semistream.job import Job
 from semistream.master.published import current_version, snapshot_root
 from semistream.paths import Paths
+from semistream.pipeline.unmatched import list_unmatched
 from semistream.provisioning.dimensions import provision
 from semistream.streaming.app import App, make_planner
 from semistream.streaming.settings import LoadSettings
@@ -73,11 +74,33 @@ def test_a_load_of_four_roles_is_the_oracles_and_is_proven(spark, star):
     star.add_file(700)
     assert star.run(spark)["rows_read"] == 700
     star.check()
+    check_listing(star)
     result = verify(star)
     assert result.success, str(result)
     names = {r.name for r in result.results}
     each = ("surrogate_keys", "enriched_columns", "sample_joined", "unmatched_share")
     assert {f"{role}_{check}" for role in ROLES for check in each} <= names
+
+
+def check_listing(star):
+    """`semistream unmatched` lists each role's tuples by their keys, as the oracle has them."""
+    keys = {role: Counter() for role in ("part", "buyer")}  # the inner ones
+    for *tuple_, reason, role in star.unmatched().elements():
+        (column,) = ROLES[role][1]
+        keys[role][reason, tuple_[STREAM.get_field_index(column)]] += 1
+    listed = list_unmatched("sales", star.places, limit=5000)
+    found = {(of.role, of.reason, *key.key.values()): key.tuples for of in listed for key in of.top}
+    assert found == {(role, *of): n for role in keys for of, n in keys[role].items()}
+    assert {(of.role, of.reason) for of in listed} == {
+        (role, reason) for role in keys for reason in ("no_match", "null_key")
+    }
+    (one,) = list_unmatched("sales", star.places, reason="no_match", role="buyer", limit=1)
+    (key,) = one.top
+    assert one.keys == len([of for of in keys["buyer"] if of[0] == "no_match"])
+    assert all(near["buyer"] % 10 == 0 for near in key.nearest) and key.nearest
+    assert key.example.values["buyer"] == key.key["buyer"] and key.example.file is not None
+    with pytest.raises(ConfigError, match="'role' must be one of sales.*It has: offer, part"):
+        list_unmatched("sales", star.places, role="shop")
 
 
 @pytest.mark.parametrize("algorithm", ["ssbj", "hybridjoin", "auto"])
@@ -102,6 +125,41 @@ def test_eight_roles(spark, tmp_path, monkeypatch):
     result = verify(load)
     assert result.success, str(result)
     assert len({r.name for r in result.results if r.name.endswith("surrogate_keys")}) == 8
+
+
+def test_two_roles_multiply_a_tuple(spark, tmp_path, monkeypatch):
+    """Its rows do not wait in the second one from one load to the next: the load that finished the
+    tuple in the first one would count less than nothing."""
+    part = ("part", {"sku": "code"}, {"name": "name", "price": "price"}, "left", True)
+    monkeypatch.setitem(ROLES, "part", part)
+    load = star_load(tmp_path, f"sqlite:///{tmp_path / 'warehouse.db'}", ("offer", "part"))
+    for rows in (900, 700):
+        load.add_file(rows)
+    load.run(spark, algorithm="meshjoin", parameters={}, memory="300KB")
+    load.check()
+    assert load.order() == ["offer", "part"]
+    assert load.query("SELECT count(*) FROM load_batches WHERE matched < 0") == [(0,)]
+    waited = "SELECT sum(waiting) FROM load_inputs WHERE role = "
+    assert load.query(f"{waited}'part'") == [(0,)]
+    result = verify(load)
+    assert result.success, str(result)
+
+
+@pytest.mark.parametrize("sink", ["sql", "delta"])
+def test_why_keys_of_a_left_role_match_nothing(spark, tmp_path, sink):
+    """Its tuples without a row are facts, not in unmatched."""
+    star = star_load(tmp_path, f"sqlite:///{tmp_path / 'warehouse.db'}", ("offer", "part"))
+    rows = [
+        t | {"region": f" {t['region'].upper()}"} if n % 10 and t["region"] else t
+        for n, t in enumerate(star.sales(1500).to_pylist())
+    ]
+    star.put_file(star.stream_directory, pa.Table.from_pylist(rows, STREAM))
+    said = star.run(spark, sink="sql" if sink == "sql" else str(tmp_path / "delta"))["warnings"]
+    why = "would match after trimming and ignoring case in region"
+    assert [why in each for each in said] == ([True] if sink == "sql" else [])
+    result = verify(star)
+    failed = {r.name for r in result.results if not r.success}
+    assert failed == {"offer_unmatched_share"} and why in result.describe()
 
 
 @pytest.mark.parametrize("sink", ["sql", "delta"])

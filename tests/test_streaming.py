@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -24,6 +25,7 @@ from semistream.master.publish import publish_snapshot
 from semistream.sketches import read_sketch
 from semistream.streaming import app, micro_batch, query
 from semistream.streaming.commit import Commits
+from semistream.streaming.phases import PHASES
 from semistream.streaming.sinks.sql import SqlSink
 from semistream.streaming.sources.file_reader import FEW_FILES, loaded_type
 from semistream.streaming.sources.kafka import KafkaSource
@@ -170,6 +172,15 @@ def test_files_that_a_state_adds_to_stay_as_long_as_it_does(spark, sqlite_load, 
     assert {name for chain in chains for name in chain} <= {file.name for file in states.iterdir()}
 
 
+def test_workers_share_what_the_daemon_that_forks_them_has_imported(spark):
+    maps = (
+        spark.sparkContext.range(2, numSlices=2)
+        .mapPartitions(lambda _: [Path(f"/proc/{os.getppid()}/maps").read_text()])
+        .collect()
+    )
+    assert all("libllvmlite" in text and "libarrow" in text for text in maps)
+
+
 def test_workers_do_not_look_through_their_modules_for_garbage_after_every_task(spark, sqlite_load):
     sqlite_load.add_file(100)
     sqlite_load.run(spark)
@@ -188,6 +199,13 @@ def test_ledger_tells_which_files_a_batch_was(spark, sqlite_load):
     commits = sqlite_load.query(
         "SELECT batch, drain, source_offsets, rows_read FROM load_commits ORDER BY batch, drain"
     )
+    ((begun, phases),) = {
+        (run, tuple(json.loads(seconds)))
+        for run, seconds in sqlite_load.query("SELECT run_started, phases FROM load_commits")
+    }
+    assert begun > time.time() - 600 and phases == PHASES
+    joined = "SELECT min(json_extract(phases, '$.join')) FROM load_commits WHERE drain = 0"
+    assert sqlite_load.query(joined)[0][0] > 0
     batches = {b: (json.loads(o)["files"], n) for b, d, o, n in commits if not d}
     assert [files for files, _ in batches.values()] == [2, 1]
     named = sqlite_load.query(

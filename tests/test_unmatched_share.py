@@ -106,6 +106,13 @@ def test_the_report_says_why_keys_match_nothing(loads, caplog, key, said, declar
     assert any(shown in record.message for record in caplog.records)
 
 
+def test_a_ledger_that_contradicts_itself_is_found_and_hides_nothing(loads):
+    loads.load(200, 150, "P{} ")
+    with loads.loader.engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE load_batches SET unmatched = 0")
+    assert failed(loads.check()) >= {"batch_arithmetic", "input_arithmetic", "unmatched_share"}
+
+
 def test_few_tuples_without_master_data_are_not_looked_into(loads):
     loads.load(200, 10, "P{} ")
     assert loads.check().notes == []

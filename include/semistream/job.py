@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 from semistream.column_format import Formats, paired
 from semistream.errors import ConfigError
 from semistream.expect import Expectations
+from semistream.scheduling import SCHEDULING, Scheduling
 from semistream.settings import SECRET, JoinType, Names, Pairs, Settings, read_secrets
 
 if TYPE_CHECKING:
@@ -181,6 +182,11 @@ class Dimension(Settings):
         "has or the file's first 16 MB suggest",
     )
     formats: Formats = Field({}, description="How columns are written, as a stream's formats")
+    options: dict[str, str] = Field(
+        {},
+        description="How its CSV or JSON files are written, as a stream's options: sep, quote, "
+        "escape, encoding, nullValue",
+    )
     business_key: Names = Field(
         (),
         description="Columns that identify a row; default, of a "
@@ -254,11 +260,12 @@ class Role(Settings):
         description="Share of the tuples that may have no row of the dimension, or no key; the "
         "proof of completeness fails when more have none",
     )
-    late: Literal["reject", "resolve"] = Field(
+    late: Literal["reject", "resolve", "infer"] = Field(
         "reject",
-        description="What becomes of a tuple without a row of the dimension when a later version "
-        "of it has one. reject: it stays in unmatched; resolve: it is joined again, and "
-        "becomes a fact",
+        description="What becomes of a tuple whose row of the dimension comes later. reject: it "
+        "stays in unmatched; resolve: it is joined again when a version of the dimension has the "
+        "row, and becomes a fact; infer: it is a fact at once, with an inferred member of the "
+        "dimension, which the row fills in",
     )
     max_open_hours: float | None = Field(
         None,
@@ -278,7 +285,7 @@ class Role(Settings):
         return tuple(self.on.values())
 
 
-class Job(Settings):
+class Job(Scheduling):
     """A load of one stream: the stream, the dimensions that it is joined with, and the table for
     the result.
 
@@ -377,7 +384,8 @@ class Job(Settings):
     def to_ledger(self) -> str:
         """Return JSON that ``Job.load`` accepts, without options of the source that may hold a
         secret."""
-        return self.model_copy(update={"stream": self.stream.shown()}).model_dump_json()
+        shown = self.model_copy(update={"stream": self.stream.shown()})
+        return shown.model_dump_json(exclude=SCHEDULING)
 
 
 def added_columns(
@@ -512,7 +520,7 @@ def parse_total(text: str) -> tuple[str, str | None]:
     return found[1] or "count", found[2]
 
 
-class StreamStreamJob(Settings):
+class StreamStreamJob(Scheduling):
     """A load of two streams: the streams, their join, and the table for the result.
 
     The fact table has the columns of the left stream, then those of the right one. Right columns
@@ -602,7 +610,7 @@ class StreamStreamJob(Settings):
         """Return JSON that ``StreamStreamJob.load`` accepts, without options that may hold a
         secret."""
         shown = {"left": self.left.shown(), "right": self.right.shown()}
-        return self.model_copy(update=shown).model_dump_json()
+        return self.model_copy(update=shown).model_dump_json(exclude=SCHEDULING)
 
 
 AnyJob = Job | StreamStreamJob

@@ -28,8 +28,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         interrupts.end_at_once()
         # Pydantic searches all installed packages for plugins
         os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
-    from semistream.cli.parser import NEXT_STEPS, parse
+    from semistream.cli.parser import NEXT_STEPS, complete, parse
 
+    if own_process and "_ARGCOMPLETE" in os.environ:
+        complete(os.environ["COMP_LINE"])
     words = sys.argv[1:] if argv is None else argv
     if not words:
         print(NEXT_STEPS)
@@ -51,9 +53,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(command: Command, arguments: Namespace) -> int:
     from semistream.cli.options import read_settings
-    from semistream.errors import ConfigError, SemistreamError
+    from semistream.errors import ConfigError, MissingExtra, SemistreamError
+    from semistream.imports import missing_extra, require
 
     try:
+        require(command.extras)
         if command.settings:
             arguments.settings = read_settings(command, arguments)
         code = command.run(arguments)
@@ -68,6 +72,12 @@ def _run(command: Command, arguments: Namespace) -> int:
             code, said = 130, interrupts.MESSAGE if command.files_only else interrupts.KEPT
         elif isinstance(e, ConfigError):
             code, said = 2, f"Wrong setting: {e}"
+        elif isinstance(e, MissingExtra):
+            code, said = 2, str(e)
+        elif isinstance(e, ImportError):
+            if (missing := missing_extra(e)) is None:
+                raise
+            code, said = 2, str(missing)
         elif isinstance(e, (SemistreamError, OSError)):
             code, said = 1, f"Failed: {e}"
         else:

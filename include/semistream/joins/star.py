@@ -15,7 +15,8 @@ wait, and each keeps its part, so that their sum is kept whatever way a tuple ta
 pass of p seconds and a bound of b reads for p / b of the time; for a given sum of the bounds all
 joins together read least when b is proportional to the square root of p. A join that has room for
 all of R reads each part of it once, so nothing is gained by waiting there: its tuples are finished
-at once.
+at once. So are, at the end of a micro-batch, those that wait behind a join with ``many``: there
+they are rows that one tuple became, and the tuple is not to be half finished.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from semistream.errors import ConfigError
 from semistream.gathering import Gathered
@@ -48,15 +50,29 @@ class RoleKind(NamedTuple):
     many: bool = False
 
 
+class Inferring(Protocol):
+    """The inferred members of a dimension. column: of the output, with the surrogate keys; tuples:
+    how many tuples have got a member so far."""
+
+    column: str
+    tuples: int
+
+    def find(self, tuples: pa.RecordBatch) -> pa.Array:
+        """Return the surrogate keys, above 0, of the members of unmatched tuples, int64[n]; null
+        for those that can have none."""
+
+
 @dataclass(frozen=True)
 class RoleJoin:
     """The join with a dimension in one of its roles. many: see ``RoleKind``; missed: gets the
-    tuples without a match, also those that go on with nulls, as ``Star.unmatched_schema``."""
+    tuples without a match, also those that go on with nulls, as ``Star.unmatched_schema``; members:
+    of the tuples without a match, that go on with these if they can have one."""
 
     role: str
     join: SemiStreamJoin
     many: bool = False
     missed: Callable[[pa.RecordBatch], None] | None = None
+    members: Inferring | None = None
 
     @property
     def kind(self) -> RoleKind:
@@ -79,7 +95,8 @@ class Star:
     """A single-threaded join of a stream with several dimensions.
 
     output_schema: the stream's columns, then those that each role adds; unmatched_schema: the
-    stream's columns and ``reason``. first: how many columns the stream has.
+    stream's columns and ``reason``. first: how many columns the stream has. A surrogate key below 0
+    is that of an inferred member, with the opposite sign: the other columns of its role are null.
     """
 
     def __init__(self, joins: Sequence[RoleJoin], columns: Sequence[str] | None = None):
@@ -140,6 +157,13 @@ class Star:
             pace = (seconds, part * bound) if part else AT_ONCE
             yield from self._pass_on(number, each.join.keep_up(*pace))
 
+    def settle(self) -> Iterator[StarOutput]:
+        """Finish what waits behind a join with ``many``, so that no tuple is half finished. Call
+        this at the end of every micro-batch."""
+        for number, each in enumerate(self.joins):
+            if self._multiplied(number):
+                yield from self._pass_on(number, each.join.drain())
+
     def drain(self) -> Iterator[StarOutput]:
         """Finish all waiting tuples."""
         for number, each in enumerate(self.joins):
@@ -150,9 +174,9 @@ class Star:
         wait in no join."""
         passes = [
             0.0
-            if self._at_once(each)
+            if self._at_once(each) or self._multiplied(number)
             else math.sqrt(max(each.join.master.tuple_count * each.join.master.tuple_bytes, 1))
-            for each in self.joins
+            for number, each in enumerate(self.joins)
         ]
         total = sum(passes)
         return [each / total if total else 0.0 for each in passes]
@@ -216,6 +240,10 @@ class Star:
 
     # The way through the joins
 
+    def _multiplied(self, number: int) -> bool:
+        """Return whether a join before this one has ``many``."""
+        return any(each.many for each in self.joins[:number])
+
     def _at_once(self, each: RoleJoin) -> bool:
         """Return whether a join's tuples are finished at once."""
         return len(self.joins) > 1 and each.join.keeps_all
@@ -234,7 +262,7 @@ class Star:
         each, last = self.joins[number], number + 1 == len(self.joins)
         gathered = Gathered(each.join.output_schema)
         rows = 0
-        for joined, unmatched in outputs:
+        for joined, unmatched in outputs if each.members is None else _inferred(each, outputs):
             if unmatched.num_rows and (each.missed is not None or self.rejects(each)):
                 lost = self._unmatched(unmatched)
                 if each.missed is not None:
@@ -261,6 +289,36 @@ class Star:
         return pa.RecordBatch.from_arrays(
             [*columns[: self.first], reason], schema=self.unmatched_schema
         )
+
+
+def _inferred(each: RoleJoin, outputs: Iterator[JoinOutput]) -> Iterator[JoinOutput]:
+    """Yield the outputs of a join, with the tuples joined that get an inferred member. These are
+    gathered, so that members of many are looked up at once."""
+    gathered, rows = Gathered(each.join.unmatched_schema), 0
+    for output in outputs:
+        if not output.unmatched.num_rows:
+            yield output
+            continue
+        gathered.add(output.unmatched)  # of a left join, the rows with nulls are made anew
+        rows += output.unmatched.num_rows
+        if rows >= GATHERED_ROWS:
+            yield _with_members(each, _one(gathered))
+            rows = 0
+    if rows:
+        yield _with_members(each, _one(gathered))
+
+
+def _with_members(each: RoleJoin, lost: pa.RecordBatch) -> JoinOutput:
+    assert each.members is not None
+    schema, members = each.join.output_schema, each.members.find(lost)
+    got, at = members.is_valid(), schema.get_field_index(each.members.column)
+    columns = lost.columns[:-1]
+    columns += [pa.nulls(len(lost), field.type) for field in list(schema)[len(columns) :]]
+    columns[at] = pc.negate(members)
+    joined = pa.RecordBatch.from_arrays(columns, schema=schema)
+    if each.kind.inner:
+        joined = joined.filter(got)
+    return JoinOutput(joined, lost.filter(pc.invert(got)))
 
 
 def _check_keys(each: RoleJoin, stream: pa.Schema) -> None:

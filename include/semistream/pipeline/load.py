@@ -8,17 +8,18 @@ from collections.abc import Callable
 from typing import Any
 
 from semistream import interrupts, workloads
-from semistream.errors import ConfigError, SemistreamError
+from semistream.errors import ConfigError, RefusedSetting, SemistreamError
 from semistream.job import Job
 from semistream.paths import Paths
 from semistream.pipeline import drivers, steps
+from semistream.pipeline.input_checks import check_inputs
 from semistream.progress import Progress
 from semistream.settings import Publishing
 from semistream.streaming.settings import AppSettings, LoadSettings
 from semistream.streaming.status import read_status, request_stop
+from semistream.workloads.jobs import dimension_file
 
 POLL = 0.2  # s between looks at a driver
-REFUSED = "failed: ConfigError: "  # how the end of a driver begins whose settings cannot work
 APP = (sys.executable, "-m", "semistream.streaming.script")
 
 
@@ -35,7 +36,9 @@ def load(
     job = workloads.load_any_job(settings.job, places)
     if isinstance(job, Job):
         memory = int(Publishing.load({}).memory)
-        for line in provision(settings.job, places, progress, memory=memory):
+        if isinstance(settings, LoadSettings):
+            job = settings.with_source(job)
+        for line in provision(settings.job, places, progress, memory=memory, job=job):
             say(line)
     else:
         workloads.prepare_target(settings.job, places, progress)
@@ -52,7 +55,8 @@ def load(
 def _run(
     settings: AppSettings, places: Paths, progress: Progress, say: Callable[[str], None]
 ) -> None:
-    """Run the app until it ends, or until an interrupt. Raises SemistreamError if it fails."""
+    """Run the app until it ends, or until an interrupt. Raises SemistreamError if it fails,
+    ConfigError if it refuses a setting."""
     checkpoint = settings.directory(places)
     if drivers.is_alive(checkpoint):
         raise ConfigError(
@@ -73,8 +77,9 @@ def _run(
         _follow(settings, places, progress)
     _, why = drivers.ending(checkpoint) or ("", "")
     if why:
-        if why.startswith(REFUSED):
-            raise SemistreamError(why.removeprefix(REFUSED))
+        status = read_status(checkpoint)
+        if status is not None and status.refused and why.endswith(status.error):
+            raise RefusedSetting(status.error.partition(": ")[2])  # after the error's type
         first, *_ = why.splitlines()  # Spark's stack traces follow
         raise SemistreamError(
             f"{settings.name()} {first}\nStarted again, it goes on where it was. Log: "
@@ -92,13 +97,21 @@ def _follow(settings: AppSettings, places: Paths, progress: Progress) -> None:
 
 
 def provision(
-    target: str, places: Paths, progress: Progress, *, memory: int, url: str | None = None
+    target: str,
+    places: Paths,
+    progress: Progress,
+    *,
+    memory: int,
+    url: str | None = None,
+    job: Job | None = None,
 ) -> list[str]:
     """Bring the dimensions of a job, or the one that is named, into their tables, and publish their
     snapshots. Return lines that report it.
 
     memory: bytes that publishing may use; url: database of the dimensions' tables; None: the
-    warehouse.
+    warehouse; job: the one that the target names, if its stream is another one than its file says.
+    Raises ConfigError, before anything is written, for a job whose stream cannot be read or does
+    not fit its dimensions.
     """
     from semistream.master.published import snapshot_root
     from semistream.provisioning import dimensions, publishing
@@ -107,6 +120,9 @@ def provision(
     wanted, report = workloads.load_dimensions(target, places), list[str]()
     with open_warehouse(places.warehouse_url) as engine:
         workloads.prepare_target(target, places, progress)
+        if dimension_file(target, places) is None:
+            wanted_job = job or workloads.load_job(target, places)
+            report += check_inputs(wanted_job, target, places, engine, url, loads=job is not None)
         for joined in wanted:
             name = joined.dimension.name
             result = dimensions.provision(joined, engine, progress, url=url)

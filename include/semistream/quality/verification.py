@@ -44,7 +44,7 @@ from semistream.quality.history import Ahead, lost_batches
 from semistream.quality.pair_checks import closed_table, pair_checks
 from semistream.quality.recount import recounted_columns, stage_sources
 from semistream.quality.report import summarise
-from semistream.quality.resolved import resolved_checks
+from semistream.quality.resolved import is_overdue, resolved_checks
 from semistream.quality.scope import (
     UNPUBLISHED,
     Scope,
@@ -153,7 +153,8 @@ def verify(
 ) -> VerificationResult:
     """Check everything that `app` has committed.
 
-    since_last: check only what comes after the part that is already proven. job: what the app
+    since_last: check only what comes after the part that is already proven; where nothing does, and
+    a tuple is open for longer than the job allows by now, check everything. job: what the app
     loads; default: the ledger's record; limits: a job whose judged settings replace those of
     ``job``. reports_dir, reports_kept: where Data Docs are written, and how many to keep;
     snapshots: where the master data's snapshots are; the environment
@@ -177,15 +178,23 @@ def verify(
                 else None
             )
             newest = (commits[-1].batch, commits[-1].drain)
+            overdue = isinstance(job, Job) and is_overdue(connection, app, job)
             stale = job.expect.freshness is not None and is_stale(
                 job.expect, read_loads(connection, app, newest)
             )
-        if first is not None and newest <= first and stale:  # which its newest commit fails for
-            first = (commits[-2].batch, commits[-2].drain) if len(commits) > 1 else None
         if first is not None and newest <= first:
-            return VerificationResult(
-                True, app, commits[-1].fact_table, index=reports / "index.html", proof=str(proof)
-            )
+            if overdue:  # time has made it fail, which is proven by looking at everything
+                first = None
+            elif stale:  # which its newest commit fails for
+                first = (commits[-2].batch, commits[-2].drain) if len(commits) > 1 else None
+            else:
+                return VerificationResult(
+                    True,
+                    app,
+                    commits[-1].fact_table,
+                    index=reports / "index.html",
+                    proof=str(proof),
+                )
         roles = job.roles if isinstance(job, Job) else ()
         while True:
             changes = _changes(engine, roles)

@@ -31,9 +31,9 @@ from semistream.durable import read_checked, write_checked, write_json
 from semistream.errors import ConfigError, SemistreamError, StateError, TooManyRows
 from semistream.job import AnyJob, Job, StreamStreamJob
 from semistream.master.manifest import encode_schema
-from semistream.master.published import ANEW, pin
+from semistream.master.published import ANEW
 from semistream.paths import Paths
-from semistream.positions import KINDS, START, Kind, Position, named, next_resolve
+from semistream.positions import START, Kind, Position
 from semistream.sizing import known_costs
 from semistream.sizing.plan import Plan
 from semistream.sizing.role_plan import RolePlan
@@ -42,14 +42,14 @@ from semistream.streaming.commit import Commits
 from semistream.streaming.idle import plan_of_idle_load
 from semistream.streaming.micro_batch import POLL, MicroBatch, Stopped, run_tasks
 from semistream.streaming.output_size import CONFIDENCE, estimate_output, many_to_many
+from semistream.streaming.phases import phases
 from semistream.streaming.planning import Planner
 from semistream.streaming.position import RESTORE
 from semistream.streaming.progress import Progress
 from semistream.streaming.query import SESSION, Query, starting_workers
-from semistream.streaming.replaying import Replayed, stage_file, stage_open
-from semistream.streaming.resolving import Again, Staging, plan_again, stage_late
+from semistream.streaming.replaying import Replayed
+from semistream.streaming.resolving_loads import ResolvingLoads, pin_versions
 from semistream.streaming.semi_stream_planning import SemiStreamPlanner
-from semistream.streaming.session import is_local
 from semistream.streaming.settings import (
     AVAILABLE_NOW,
     AppSettings,
@@ -60,15 +60,17 @@ from semistream.streaming.signals import StopSignals
 from semistream.streaming.sinks.warehouse import Warehouse
 from semistream.streaming.sources.base import Source
 from semistream.streaming.sources.registry import find_source
+from semistream.streaming.spark_master import is_local
 from semistream.streaming.status import StatusFile, clear_stop, stop_requested
 from semistream.streaming.stream_schemas import SCHEMAS, former_schema
 from semistream.streaming.stream_stream_planning import StreamStreamPlanner
 from semistream.streaming.summary import Totals
 from semistream.streaming.task import Work
-from semistream.streaming.unmatched_keys import look_into_misses
+from semistream.streaming.unmatched_keys import Passed, look_into_misses
 from semistream.streaming.waiting import SAMPLED
-from semistream.warehouse.ledger import parts_of, retrying
+from semistream.warehouse.ledger import parts_of
 from semistream.warehouse.records import LoadRecord
+from semistream.warehouse.tables import existing_table
 
 __all__ = ["SESSION", "App", "make_planner"]
 log = logging.getLogger(__name__)
@@ -88,8 +90,14 @@ class App:
         self.job = self.planner.job
         warehouse = Warehouse.of(places.warehouse_url, self.job, settings.retry)
         self.commits = Commits(self.app, self.job, self.checkpoint, settings.sink, warehouse)
+        self.resolving = (  # two streams wait for each other, and resolve nothing
+            ResolvingLoads(self.planner, self.commits, lambda: self._finish(None))
+            if isinstance(self.planner, SemiStreamPlanner)
+            else None
+        )
         self.totals, self.started = Totals(), time.monotonic()
         self._border = threading.Lock()  # held while a batch or a drain is processed
+        self._begun = self.started  # when the planning of a batch began
         self._estimated = False  # an estimate of a batch's output was logged in this run
         self._stopping, self.signals = False, StopSignals()
         self._called = time.time()  # when Spark last gave a batch; it lists the source after that
@@ -120,11 +128,22 @@ class App:
         then drain. Return the summary."""
         self.partitions = self.planner.partitions(spark.sparkContext.defaultParallelism)
         self.planner.one_machine = is_local(spark.sparkContext.master)
+        self.status.update(spark_ui=spark.sparkContext.uiWebUrl or "")
         self.signals.take_jvm(spark.sparkContext)
         query = Query(spark, self.app, self.checkpoint, self.settings.trigger)
         self.spark = query.spark
         with starting_workers(spark.sparkContext, self.partitions), self.commits:
             return self._run_to_end(query)
+
+    def leave(self) -> dict[str, Any]:
+        """End a run that was asked to stop before Spark was there, and return its summary. What a
+        former run has left is finished by the next one."""
+        log.info("asked to stop before Spark was there: nothing was begun")
+        self._stopping = True
+        with self.commits:
+            progress, asked = self.commits.take_up(), max(self.settings.partitions, 1)
+            self.planner.plan = self.planner.wanted(asked) if progress is None else progress.plan
+            return self._ended(time.time())
 
     def _run_to_end(self, query: Query) -> dict[str, Any]:
         self.streams = query.open(self.sources, self.settings.max_files, self.settings.max_rows)
@@ -139,9 +158,11 @@ class App:
         )
         self.commits.ledger.forget_files()
         self._called = listed = time.time()
-        query.run(
-            self._on_batch, self._between, lambda: self._stopping or self.signals.came.is_set()
-        )
+        self._stopping = self.commits.pending is None and self.stop_requested()
+        if not self._stopping:
+            query.run(
+                self._on_batch, self._between, lambda: self._stopping or self.signals.came.is_set()
+            )
         self.status.update(state="draining")
         with self._border:
             if self.planner.ends(self.settings.trigger == AVAILABLE_NOW and not self._stopping):
@@ -160,75 +181,30 @@ class App:
             if plan is None:
                 return None
             self.planner.plan = plan
+            if self.resolving is not None:
+                self.resolving.filling.fill()
             return self._ended(listed)
 
     def replay(self, file: Path | None) -> Replayed:
         """Join open tuples of ``unmatched`` again in this process, with the dimensions' current
-        versions: all of them, or those of a file, as they were mended there. Raises ConfigError
-        while something is left to be finished, and for a file that cannot be taken."""
-        assert isinstance(self.planner, SemiStreamPlanner)
+        versions: all of them, or those of a file, as they were mended there. Raises ConfigError if
+        nothing was loaded, while something is left to be finished, and for a file that cannot be
+        taken."""
+        assert self.resolving is not None
         with self.commits:
-            at = self._before_replay()
-            wanted = self.planner.wanted(self.commits.progress.plan.partitions)
-            left = len(wanted.joins) == 1 and wanted.joins[0].join_type == "left"
-            with (
-                Staging(self.checkpoint, self.schemas[0]) as staging,
-                self.commits.warehouse.engine.connect() as connection,
-            ):
-                number, spec = self.commits.ledger.number(), self.planner.job.stream
-                taken = (
-                    stage_open(connection, number, spec, staging, left=left)
-                    if file is None
-                    else stage_file(connection, number, spec, file, staging, left=left)
+            progress, schema = self.commits.take_up(), former_schema(self.checkpoint, 0)
+            if progress is None or schema is None or self.commits.last is None:
+                raise ConfigError(
+                    "app",
+                    "must have loaded something, with this version of Semistream",
+                    self.app,
+                    "Run the load first.",
                 )
-            loads = list[LoadRecord]()
-            if staging.rows:
-                plan = plan_again(wanted, staging.sample(SAMPLED), self.planner.costs)
-                self._prepare(*self.planner.columns(plan, self.schemas))
-                if [j.snapshot for j in plan.joins] != [
-                    j.snapshot for j in self.planner.plan.joins
-                ]:
-                    # tuples may be kept whose keys the load's own version has
-                    self.commits.looked_up = {}
-                self._join_again(at, staging, plan)
-                self.commits.wait_for_commit()
-                loads = self.commits.loads
+            self.planner.plan, self.schemas = progress.plan, (schema,)
+            at = self.resolving.before_replay(schema)
+            replayed = self.resolving.replay(at, file, schema)
         self.status.update(state="stopped")
-        return Replayed.of(self.app, taken, loads)
-
-    def _before_replay(self) -> Position:
-        """Prepare a resolving load, and return its position. First finish the resolving load that a
-        crash interrupted, if there is one. Raises ConfigError if nothing was loaded, if the load
-        itself must be finished first, or if no position is left."""
-        progress, schema = self.commits.take_up(), former_schema(self.checkpoint, 0)
-        if progress is None or schema is None or self.commits.last is None:
-            raise ConfigError(
-                "app",
-                "must have loaded something, with this version of Semistream",
-                self.app,
-                "Run the load first.",
-            )
-        self.planner.plan, self.schemas = progress.plan, (schema,)
-        pending = self.commits.pending
-        assert isinstance(self.planner, SemiStreamPlanner)
-        if pending is not None and progress.again is not None:
-            self._prepare(*self.planner.columns(progress.again.plan, self.schemas))
-            self._finish(None)
-        elif pending is not None or self.commits.waiting:
-            raise ConfigError(
-                "app",
-                "must have finished what it has begun",
-                named(pending) if pending else f"{self.commits.waiting:,} tuples wait",
-                "Run the load: it goes on where it was, and ends with nothing that waits.",
-            )
-        if (at := next_resolve(self.commits.last)) is None:
-            raise ConfigError(
-                "app",
-                f"must have loaded a batch since its last {KINDS - Kind.RESOLVE} resolving loads",
-                self.app,
-                "No number is left for another one: load something new first.",
-            )
-        return at
+        return replayed
 
     def _ended(self, listed: float) -> dict[str, Any]:
         """Record the end of a run and return its summary. listed: when the source was listed, s
@@ -243,11 +219,12 @@ class App:
             "app": self.app,
             "job": self.job.name,
             **self.totals.summary(self.planner.plan),
+            "filled": 0 if self.resolving is None else self.resolving.filling.filled,
             "warnings": self._look_into_misses(),
             "waiting": self.commits.waiting,
             "inputs": {
                 name: {"waiting": waiting}
-                | {of: self.totals.inputs[name][of] for of in ("unmatched", "missed")}
+                | {of: self.totals.inputs[name][of] for of in ("unmatched", "missed", "inferred")}
                 for name, waiting in self.commits.waiting_by_input.items()
             },
             "memory_budget": int(self.planner.settings.memory),
@@ -279,7 +256,7 @@ class App:
             columns = self.planner.open(
                 self.planner.without_sample(self.schemas, self.partitions), self.schemas
             )
-        self._prepare(*columns)
+        self.commits.prepare_sink(*columns)
         self.planner.chosen = self.commits.pending is not None or bool(self.commits.waiting)
         if progress is not None and progress.drain and self.commits.pending is not None:
             self._finish(None)
@@ -330,15 +307,10 @@ class App:
             f"semistream reset {self.app}."
         )
 
-    def _prepare(self, stream: pa.Schema, added: pa.Schema) -> None:
-        """Prepare the sink for rows of these columns, or check it. Raises ConfigError."""
-        sink, ids = self.commits.sink, self.job.fact_ids([*stream.names, *added.names])
-        self.commits.sink = retrying(lambda: sink.prepare(stream, added, ids), self.settings.retry)
-
     def _between(self) -> bool:
         """Do what is due between two micro-batches. Return whether no further one shall begin."""
         self.commits.check()
-        if self._stopping or (self._stop_requested() and self._stop_at_border()):
+        if self._stopping or (self.stop_requested() and self._stop_at_border()):
             return True
         if self.settings.trigger != AVAILABLE_NOW and self.totals.finished >= self._look_at:
             sentences = self._look_into_misses()
@@ -352,8 +324,9 @@ class App:
     def _on_batch(self, df: DataFrame, batch: int) -> None:
         """Process a micro-batch. Raises Stopped for one that comes after the stop."""
         with self._border:
+            self._begun = time.monotonic()
             try:
-                if self._stopping:
+                if self._stopping or (self.commits.pending is None and self.stop_requested()):
                     raise Stopped
                 self._batch(MicroBatch(df, batch, self.streams))
             except Stopped:
@@ -374,9 +347,10 @@ class App:
         else:
             commits.check_follows(batch.number)
             self.planner.check_open(commits.last)
-            source = batch.part_of_source(self.settings.min_age, self._stop_requested)
+            source = batch.part_of_source(self.settings.min_age, self.stop_requested)
             self._change_plan(batch)
-            self._resolve()
+            if self.resolving is not None:
+                self.resolving.resolve(self.schemas[0])
             self._check_output(batch)
             commits.begin(
                 Progress(batch.number, Kind.BATCH, self.planner.plan, commits.states, **source)
@@ -393,7 +367,7 @@ class App:
         begun = self.commits.progress
         if batch.has_changed(begun):
             self.commits.take_back()
-            source = batch.part_of_source(self.settings.min_age, self._stop_requested)
+            source = batch.part_of_source(self.settings.min_age, self.stop_requested)
             self.commits.begin(
                 Progress(begun.batch, begun.drain, begun.plan, begun.states, **source)
             )
@@ -414,7 +388,7 @@ class App:
         if plan is None:
             return
         self._drain()
-        self._prepare(*self.planner.open(plan, self.schemas))
+        self.commits.prepare_sink(*self.planner.open(plan, self.schemas))
         self.commits.start_anew()
         log.info(
             "master version %s, %s with %d partitions",
@@ -425,76 +399,13 @@ class App:
         self.status.update(master_version=plan.version)
 
     def _take_up_versions(self) -> None:
-        """Take up newer versions of dimensions, although no micro-batch begins, if their keys
-        resolve tuples."""
-        if not isinstance(self.planner, SemiStreamPlanner):
+        """Take up newer versions of dimensions, although no micro-batch begins, if they resolve
+        tuples or fill facts in."""
+        if self.resolving is None:
             return
-        if self.planner.outdated and any(role.late == "resolve" for role in self.job.roles):
+        if self.resolving.due:
             self._change_plan(None)
-        self._resolve()
-
-    def _resolve(self) -> None:
-        """Join the open tuples of ``unmatched`` again whose keys the plan's versions of dimensions
-        have brought, if these are to be resolved."""
-        if not isinstance(self.planner, SemiStreamPlanner):
-            return
-        commits, plan = self.commits, self.planner.plan
-        current = {join.role: join.snapshot for join in plan.joins}
-        due = {
-            role.name: current[role.name]
-            for role in self.job.roles
-            if role.late == "resolve" and commits.looked_up.get(role.name) != current[role.name]
-        }
-        former = {role: commits.looked_up.get(role) for role in due}
-        # what is not looked up now, all versions later, would be looked up by too few keys
-        commits.looked_up = {
-            role: known for role, known in commits.looked_up.items() if current.get(role) == known
-        }
-        if commits.last is None:  # there is no tuple yet
-            commits.looked_up |= due
-        if not due or commits.last is None or commits.waiting:
-            return
-        if (at := next_resolve(commits.last)) is None:
-            log.warning(
-                "batch %d was followed by %d resolving loads, which is the most: late tuples are "
-                "resolved with the next batch",
-                commits.last[0],
-                KINDS - Kind.RESOLVE,
-            )
-            return
-        commits.wait_for_commit()
-        roles = [(role, former[role], snapshot) for role, snapshot in due.items()]
-        with (
-            Staging(self.checkpoint, self.schemas[0]) as staging,
-            commits.warehouse.engine.connect() as connection,
-        ):
-            alone, number = len(self.job.roles) == 1, commits.ledger.number()
-            stage_late(connection, number, roles, staging, alone=alone)
-        commits.looked_up |= due
-        if staging.rows:
-            self._join_again(
-                at, staging, plan_again(plan, staging.sample(SAMPLED), self.planner.costs)
-            )
-
-    def _join_again(self, at: Position, staging: Staging, plan: Plan[Any]) -> None:
-        """Begin and finish a resolving load of the staged tuples, joined with a plan."""
-        again = Again(staging.file, plan)
-        self._pin(plan)
-        self.commits.begin(Progress(*at, self.planner.plan, self.commits.states, again=again))
-        self._finish(None)
-        log.info(
-            "%d tuples of unmatched were joined again, %d have another result than before",
-            staging.rows,
-            sum(load.resolved for load in self.commits.loads),
-        )
-
-    def _pin(self, plan: Plan[Any], *, keep: bool = True) -> None:
-        """Keep the versions that a resolving load is joined with until it is finished, or release
-        them."""
-        for join in plan.joins:
-            # no app has a name with a blank
-            root, version = Path(join.snapshot).parent, join.version if keep else None
-            pin(root, f"{self.app} again", version)
+        self.resolving.resolve(self.schemas[0])
 
     def _check_output(self, batch: MicroBatch) -> None:
         """Estimate how many rows the batch will write if several master rows can match a tuple. The
@@ -537,6 +448,7 @@ class App:
         self.commits.check_nothing_pending()
         if self.commits.last is None or not self.commits.waiting:
             return
+        self._begun = time.monotonic()
         self.commits.begin(
             Progress(self.commits.last[0], Kind.DRAIN, self.planner.plan, self.commits.states)
         )
@@ -561,14 +473,18 @@ class App:
             pace=None if batch is None else self.planner.bound.pace(),
             again=None if at.again is None else at.again.file,
         )
+        tasks_begun = time.monotonic()
         loads = (
             run_tasks(self.spark, work, batch)
             if self.spark is not None
             else [work.join_partition(p, iter(())) for p in range(work.plan.partitions)]
         )
-        self.commits.finish(loads, self._listed(at))
+        now = time.monotonic()
+        seconds = phases(loads, tasks_begun - self._begun, now - tasks_begun)
+        self.commits.finish(loads, self._listed(at), seconds)
+        self._begun = now
         if at.again is not None:
-            self._pin(at.again.plan, keep=False)
+            pin_versions(self.app, at.again.plan, keep=False)
         self._committed(loads)
 
     def _committed(self, loads: list[LoadRecord]) -> None:
@@ -600,11 +516,13 @@ class App:
         trigger is an interval also while it goes on, until there is something to say, whenever its
         tuples have doubled."""
         number = self.commits.last
-        if not isinstance(self.job, Job) or number is None or not self.totals.sums["unmatched"]:
+        misses = any(of["unmatched"] or of["missed"] for of in self.totals.inputs.values())
+        if not isinstance(self.job, Job) or number is None or not misses:
             return []
         said = list[str]()
         # the load is not to fail by what explains it
         with suppress(SQLAlchemyError), self.commits.warehouse.engine.connect() as connection:
+            several = len(self.job.roles) > 1
             for plan in self.planner.plan.joins:
                 assert isinstance(plan, RolePlan)
                 said += look_into_misses(
@@ -614,14 +532,24 @@ class App:
                     Path(plan.snapshot),
                     (self._before or START, number),
                     self.totals,
+                    self._passed(plan) if several else None,
                 )
         for sentence in said:
             log.warning("%s: %s", self.app, sentence)
         return said
 
+    def _passed(self, plan: RolePlan) -> Passed | None:
+        """Return the tuples that one left join of several has let pass; None for an inner join, or
+        where they are not in the warehouse."""
+        if plan.join_type == "inner" or not self.commits.sink.in_warehouse:
+            return None
+        facts = existing_table(self.commits.warehouse.engine, self.job.fact_table)
+        return Passed(facts, facts.c[plan.fact_key].is_not_distinct_from(plan.unknown))
+
     # ---- stop
 
-    def _stop_requested(self) -> bool:
+    def stop_requested(self) -> bool:
+        """Return whether the app was asked to stop."""
         after = self.settings.stop_after
         over = bool(after) and time.monotonic() - self.started > after
         return over or self.signals.came.is_set() or stop_requested(self.checkpoint)

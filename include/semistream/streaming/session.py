@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 import threading
 from collections.abc import Callable
@@ -16,15 +15,16 @@ from pyspark.sql import SparkSession
 from semistream import ARROW_POOL
 from semistream.scratch import scratch_directory
 from semistream.settings import SECRET
+from semistream.streaming.spark_master import LOOPBACK, is_local
 
-LOOPBACK = "127.0.0.1"
+STOP_SEEN = 0.2  # s after which a stop during the start of Spark is seen
 # Settings that the user's configuration overrides.
 DEFAULTS = {
     # a task whose Python worker died is tried four times, as on a cluster
     "spark.master": "local[*,4]",
     # Arrow's allocator in the Python workers, the same as in a `semistream` process
     "spark.executorEnv.ARROW_DEFAULT_MEMORY_POOL": ARROW_POOL,
-    "spark.python.daemon.module": "semistream.streaming.workers.daemon",
+    "spark.python.daemon.module": "semistream.streaming.daemon",
     # over TCP each task would wait 40 ms for a delayed acknowledgement
     "spark.python.unix.domain.socket.enabled": "true",
     # The default file system writes a checksum file beside each file. Without Hadoop's native
@@ -33,21 +33,6 @@ DEFAULTS = {
     # Spark's default does not match the options of a Kafka login
     "spark.redaction.regex": f"(?i)access[.]?key|{SECRET}",
 }
-
-
-def is_local(master: str) -> bool:
-    """Return whether the driver runs its tasks itself, so that no other machine has to reach it."""
-    return re.match(r"local(\[|$)", master) is not None
-
-
-def local_environment(master: str) -> dict[str, str]:
-    """Return environment variables for spark-submit that make a local driver and its UI listen on
-    the loopback interface only."""
-    return (
-        {"SPARK_LOCAL_IP": LOOPBACK}
-        if is_local(master) and "SPARK_LOCAL_IP" not in os.environ
-        else {}
-    )
 
 
 def local_defaults() -> dict[str, str]:
@@ -97,9 +82,10 @@ def silence() -> None:
             log4j.core.config.Configurator.setRootLevel(log4j.Level.OFF)
 
 
-def start_session(app: str) -> Callable[[], SparkSession]:
-    """Open the session in a background thread. Return a function that waits for the session and
-    raises the error of opening it. The process may end without calling it."""
+def start_session(app: str) -> Callable[[Callable[[], bool]], SparkSession | None]:
+    """Open the session in a background thread. Return a function that waits for it, or until
+    another function, which it is given, returns True: then it returns None. It raises the error of
+    opening the session. The process may end without calling it."""
     opened: Future[SparkSession] = Future()
 
     def run() -> None:
@@ -108,5 +94,11 @@ def start_session(app: str) -> Callable[[], SparkSession]:
         except BaseException as e:
             opened.set_exception(e)
 
+    def wait(stopping: Callable[[], bool]) -> SparkSession | None:
+        while not stopping():
+            with suppress(TimeoutError):
+                return opened.result(STOP_SEEN)
+        return None
+
     threading.Thread(target=run, daemon=True, name="session").start()
-    return opened.result
+    return wait

@@ -262,3 +262,26 @@ class StreamStreamSettings(AppSettings):
         "been read, tuples that are held are finished. Nothing "
         "can be loaded after that",
     )
+
+
+def _of_both(name: str) -> Any:
+    """Return a setting of a load that has another meaning for a job of two streams."""
+    one, two = LoadSettings.model_fields[name], StreamStreamSettings.model_fields[name]
+    _, _, choices = f"{two.description}".partition(": ")
+    return Field(one.default, description=f"{one.description}; of two streams: {choices}")
+
+
+class AnyLoadSettings(LoadSettings):
+    """The settings of one run of the app that fits the job: those of a load of one stream, and
+    those of a load of two. Which of them a job takes, its own class of settings tells."""
+
+    algorithm: str = _of_both("algorithm")
+    parameters: Annotated[dict[str, Any], BeforeValidator(pairs)] = _of_both("parameters")
+    end: bool = Field(
+        StreamStreamSettings.model_fields["end"].default,
+        description=f"Of two streams: {StreamStreamSettings.model_fields['end'].description}",
+    )
+
+    @property
+    def auto(self) -> bool:
+        return False  # not known before the job is: of two streams, no algorithm is auto

@@ -57,6 +57,8 @@ class Status:
     max_wait: float = 0.0  # s that tuples may wait; 0: no bound
     master_version: str = ""
     error: str = ""
+    refused: bool = False  # the error is of a setting
+    spark_ui: str = ""  # URL of the driver's UI
 
 
 STATUS = TypeAdapter(Status)
@@ -117,7 +119,7 @@ class StatusFile:
         self._ended.set()
         self._thread.join()
         if error is not None:
-            self._fail(_why(error)[:3000])
+            self._fail(_why(error)[:3000], refused=isinstance(error, ConfigError))
 
     def update(self, **changes: Any) -> None:
         with self._mutex:
@@ -125,11 +127,11 @@ class StatusFile:
             # not flushed: of use only while this machine is up
             write_json(self.path, asdict(self.status), flush=False)
 
-    def _fail(self, error: str) -> None:
+    def _fail(self, error: str, *, refused: bool) -> None:
         """Write the status of a failed app. On a full disk, overwrite the former status in place.
         An error in writing is ignored, so that the app's own error is not hidden."""
         try:
-            self.update(state="failed", error=error)
+            self.update(state="failed", error=error, refused=refused)
         except OSError:
             with suppress(OSError), open(self.path, "r+b") as file:
                 file.write(json.dumps(asdict(self.status)).encode())

@@ -1,5 +1,5 @@
-"""Near misses of a load: a sample of the keys in the table ``unmatched``, compared with the master
-data that they were joined with."""
+"""Near misses of a load: a sample of the keys in the table ``unmatched``, or of the facts that a
+left join of several has let pass, compared with the master data that they were joined with."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import math
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from sqlalchemy import Connection, and_, or_, select
+from sqlalchemy import ColumnElement, Connection, FromClause, and_, or_, select
 
-from semistream.errors import SemistreamError
+from semistream.errors import SemistreamError, StateError
 from semistream.files.near_misses import SAMPLE, NearMisses, comparable, is_suspicious, near_misses
 from semistream.job import Role
 from semistream.master.snapshot import SnapshotRelation
@@ -30,6 +30,15 @@ LOADS = 50  # partitions of micro-batches whose tuples are sampled
 MOST = 5 * SAMPLE  # rows of ``unmatched`` that are read, as some of them have no key
 
 
+class Passed(NamedTuple):
+    """The tuples that a left join has let pass without a row of its dimension, where another join
+    follows: they are in the fact table alone. facts: that table; lacks_row: the condition for
+    them."""
+
+    facts: FromClause
+    lacks_row: ColumnElement[bool]
+
+
 def look_into_misses(
     connection: Connection,
     app: str,
@@ -37,32 +46,40 @@ def look_into_misses(
     snapshot: Path,
     of: tuple[Position, Position],
     totals: Totals,
+    passed: Passed | None,
 ) -> list[str]:
     """Return sentences on a run's tuples without a row in a role: that their share has risen, and
     which keys would match in another form.
 
     snapshot: directory of the newest version; of: the newest commit before the run, and the run's
-    newest; totals: of the run.
+    newest; totals: of the run; passed: None where those tuples are in ``unmatched``, or outside the
+    warehouse.
     """
     (before, newest), number = of, app_number(connection, app) or 0
     rise = newest_rise(connection, app, role.name, before, newest)
     said = [] if rise is None else [f"{rise}"]
     counts = totals.inputs[role.name]
-    if is_suspicious(counts["matched"], counts[Reason.NO_MATCH]):
+    missed = counts["missed"]
+    if is_suspicious(counts["matched"] - missed, counts[Reason.NO_MATCH] + missed):
         loads = last_load(number, before) + 1, last_load(number, newest)
-        found = find_near_misses(connection, loads, role.name, role.on, snapshot)
+        found = find_near_misses(connection, loads, role.name, role.on, snapshot, passed)
         said += [] if found is None else [f"{found}: formats: {found.declaration}"]
     return said
 
 
 def find_near_misses(
-    connection: Connection, loads: tuple[int, int], role: str, on: Mapping[str, str], snapshot: Path
+    connection: Connection,
+    loads: tuple[int, int],
+    role: str,
+    on: Mapping[str, str],
+    snapshot: Path,
+    passed: Passed | None = None,
 ) -> NearMisses | None:
     """Return the near misses of the keys that a range of loads did not find in a version of the
     master data; None if there are none, or if the snapshot is gone.
 
     loads: the first and the last load_id; on: stream column -> master column; snapshot: the
-    version's directory.
+    version's directory; passed: see ``look_into_misses``.
     """
     try:
         with closing(SnapshotRelation(snapshot)) as relation:
@@ -70,7 +87,11 @@ def find_near_misses(
             if not comparable(kinds):
                 return None
             columns = [stream[m] for m in relation.keys.master]
-            tuples = _sample(connection, loads, role, relation.version)
+            tuples = (
+                _sample(connection, loads, role, relation.version)
+                if passed is None
+                else _passed(connection, loads, role, relation.version, columns, passed)
+            )
             if not tuples:
                 return None
             keys = [
@@ -85,7 +106,8 @@ def find_near_misses(
 def _sample(
     connection: Connection, loads: tuple[int, int], role: str, version: str
 ) -> list[dict[str, Any]]:
-    """Return a sample of the tuples without a match, of loads with this version."""
+    """Return a sample of the tuples without a match, of loads with this version. Raises StateError
+    if the ledger contradicts itself."""
     b, i, r, u = load_batches.c, load_inputs.c, load_rejections.c, unmatched.c
     same = and_(r.load_id == i.load_id, r.role == i.role, r.reason == Reason.NO_MATCH)
     found = connection.execute(
@@ -96,6 +118,11 @@ def _sample(
         .order_by(b.load_id)
     ).all()
     found = found[:: -(-len(found) // LOADS) or 1]
+    if any(load.unmatched < load.tuples for load in found):
+        raise StateError(
+            "load_rejections has more tuples of a load than load_batches says are unmatched: "
+            "the ledger was changed"
+        )
     rows, without = sum(load.unmatched for load in found), sum(load.tuples for load in found)
     if not without:
         return []
@@ -113,6 +140,31 @@ def _sample(
             )
         )
     return [json.loads(text) for text in texts]
+
+
+def _passed(
+    connection: Connection,
+    loads: tuple[int, int],
+    role: str,
+    version: str,
+    columns: Sequence[str],
+    passed: Passed,
+) -> list[dict[str, Any]]:
+    """Return these columns of some facts without a row, of loads with this version: the first ones
+    of each of some loads, as the fact table has no index by which to draw them evenly."""
+    i, f = load_inputs.c, passed.facts.c
+    mine = and_(i.load_id.between(*loads), i.role == role, i.version == version, i.missed > 0)
+    found = connection.scalars(select(i.load_id).where(mine).order_by(i.load_id)).all()
+    found = found[:: -(-len(found) // LOADS) or 1]
+    keys = [f[column] for column in columns]
+    lacking = select(*keys).where(passed.lacks_row, *(key.is_not(None) for key in keys))
+    return [
+        dict(row._mapping)
+        for load in found
+        for row in connection.execute(
+            lacking.where(f.load_id == load).limit(-(-SAMPLE // len(found)))
+        )
+    ]
 
 
 def _typed(values: Sequence[Any], kind: pa.DataType) -> pa.Array:

@@ -10,6 +10,7 @@ from semistream.errors import ConfigError
 from semistream.warehouse.ledger import app_number
 from semistream.warehouse.load_ids import app_loads
 from semistream.warehouse.schema import (
+    inferred,
     load_batches,
     load_commits,
     load_files,
@@ -24,6 +25,7 @@ from semistream.warehouse.tables import existing_table, fact_tables
 
 LEDGER = (
     unmatched,
+    inferred,
     propagated,
     load_rejections,
     load_inputs,

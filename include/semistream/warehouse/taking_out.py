@@ -22,6 +22,7 @@ from semistream.positions import START, Kind, Position, named, resolves
 from semistream.warehouse.ledger import app_number, utc_now
 from semistream.warehouse.load_ids import app_loads, batch_of, drain_of, first_load, last_load
 from semistream.warehouse.schema import (
+    inferred,
     load_apps,
     load_batches,
     load_commits,
@@ -44,7 +45,7 @@ NOTHING = (
 UNKNOWN = ("wait_median", "wait_longest", "nulled", "key_sketch")
 NOTHING_OF_INPUT = (
     *("waiting_before", "rows_read", "resolved", "matched", "unmatched", "waiting", "on_disk"),
-    *("cache_hits", "bytes_read"),
+    *("cache_hits", "bytes_read", "inferred"),
 )
 
 
@@ -164,7 +165,7 @@ def take_out(connection: Connection, app: str, of: Sequence[Stretch], listed: fl
         for name in {commit.fact_table for commit in commits}:
             fact = existing_table(connection, name)
             connection.execute(delete(fact).where(fact.c.load_id.between(*loads)))
-        for table in (unmatched, load_rejections):
+        for table in (unmatched, inferred, load_rejections):
             connection.execute(delete(table).where(table.c.load_id.between(*loads)))
         connection.execute(
             update(load_inputs)

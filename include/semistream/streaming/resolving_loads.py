@@ -1,0 +1,166 @@
+"""The resolving loads of an app: which open tuples of ``unmatched`` are joined again, when, and
+with which versions of the dimensions.
+
+A load begins one when a version of a dimension has brought the keys of such tuples, ``replay`` when
+it is asked to. ``resolving`` has what both stage and what a task does with it, ``replaying`` what a
+replay takes from a file.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from semistream.errors import ConfigError
+from semistream.master.published import pin
+from semistream.positions import KINDS, Kind, Position, named, next_resolve
+from semistream.sizing.plan import Plan
+from semistream.streaming.commit import Commits
+from semistream.streaming.filling import FactFilling
+from semistream.streaming.progress import Progress
+from semistream.streaming.replaying import Replayed, stage_file, stage_open
+from semistream.streaming.resolving import Again, Staging, plan_again, stage_late
+from semistream.streaming.semi_stream_planning import SemiStreamPlanner
+from semistream.streaming.waiting import SAMPLED
+from semistream.warehouse.records import LoadRecord
+
+log = logging.getLogger(__name__)
+
+
+class ResolvingLoads:
+    """The resolving loads of an app."""
+
+    def __init__(self, planner: SemiStreamPlanner, commits: Commits, finish: Callable[[], None]):
+        """Prepare the loads. finish: joins, loads and commits what was begun."""
+        self.planner, self.commits, self._finish = planner, commits, finish
+        self.filling = FactFilling(planner, commits)
+
+    @property
+    def due(self) -> bool:
+        """Return whether a newer version of a dimension may have brought keys that resolve tuples
+        or fill facts in."""
+        waits = any(role.late != "reject" for role in self.planner.job.roles)
+        return waits and self.planner.outdated
+
+    def resolve(self, stream: pa.Schema) -> None:
+        """Join the open tuples of ``unmatched`` again whose keys the plan's versions of dimensions
+        have brought, if these are to be resolved, and fill in the facts whose members they have.
+        stream: its schema."""
+        self.filling.fill()
+        commits, plan = self.commits, self.planner.plan
+        roles = self.planner.job.roles
+        current = {join.role: join.snapshot for join in plan.joins}
+        due = {
+            role.name: current[role.name]
+            for role in roles
+            if role.late == "resolve" and commits.looked_up.get(role.name) != current[role.name]
+        }
+        former = {role: commits.looked_up.get(role) for role in due}
+        # what is not looked up now, all versions later, would be looked up by too few keys
+        commits.looked_up = {
+            role: known for role, known in commits.looked_up.items() if current.get(role) == known
+        }
+        if commits.last is None:  # there is no tuple yet
+            commits.looked_up |= due
+        if not due or commits.last is None or commits.waiting:
+            return
+        if (at := next_resolve(commits.last)) is None:
+            log.warning(
+                "batch %d was followed by %d resolving loads, which is the most: late tuples are "
+                "resolved with the next batch",
+                commits.last[0],
+                KINDS - Kind.RESOLVE,
+            )
+            return
+        commits.wait_for_commit()
+        brought = [(role, former[role], snapshot) for role, snapshot in due.items()]
+        with (
+            Staging(commits.checkpoint, stream) as staging,
+            commits.warehouse.engine.connect() as connection,
+        ):
+            stage_late(connection, commits.ledger.number(), brought, staging, alone=len(roles) == 1)
+        commits.looked_up |= due
+        if staging.rows:
+            again = plan_again(plan, staging.sample(SAMPLED), self.planner.costs)
+            self._join_again(at, staging, again)
+
+    def replay(self, at: Position, file: Path | None, stream: pa.Schema) -> Replayed:
+        """Join all open tuples of ``unmatched`` again with the dimensions' current versions, or
+        those of a file, as they were mended there. at: the position of the load; stream: its
+        schema. Then fill in the facts whose members these versions have. Raises ConfigError for a
+        file that cannot be taken."""
+        commits = self.commits
+        wanted = self.planner.wanted(commits.progress.plan.partitions)
+        left = len(wanted.joins) == 1 and wanted.joins[0].join_type == "left"
+        with (
+            Staging(commits.checkpoint, stream) as staging,
+            commits.warehouse.engine.connect() as connection,
+        ):
+            number, spec = commits.ledger.number(), self.planner.job.stream
+            taken = (
+                stage_open(connection, number, spec, staging, left=left)
+                if file is None
+                else stage_file(connection, number, spec, file, staging, left=left)
+            )
+        loads = list[LoadRecord]()
+        if staging.rows:
+            plan = plan_again(wanted, staging.sample(SAMPLED), self.planner.costs)
+            commits.prepare_sink(*self.planner.columns(plan, (stream,)))
+            if [j.snapshot for j in plan.joins] != [j.snapshot for j in self.planner.plan.joins]:
+                # tuples may be kept whose keys the load's own version has
+                commits.looked_up = {}
+            self._join_again(at, staging, plan)
+            commits.wait_for_commit()
+            loads = commits.loads
+        return replace(Replayed.of(commits.app, taken, loads), filled=self.filling.fill(wanted))
+
+    def before_replay(self, stream: pa.Schema) -> Position:
+        """Return the position of a replay of what has been taken up. First finish the resolving
+        load that a crash interrupted, if there is one. Raises ConfigError if the load itself must
+        be finished first, or if no position is left."""
+        commits, progress = self.commits, self.commits.progress
+        if commits.pending is not None and progress.again is not None:
+            commits.prepare_sink(*self.planner.columns(progress.again.plan, (stream,)))
+            self._finish()
+        elif (pending := commits.pending) is not None or commits.waiting:
+            raise ConfigError(
+                "app",
+                "must have finished what it has begun",
+                named(pending) if pending else f"{commits.waiting:,} tuples wait",
+                "Run the load: it goes on where it was, and ends with nothing that waits.",
+            )
+        assert commits.last is not None
+        if (at := next_resolve(commits.last)) is None:
+            raise ConfigError(
+                "app",
+                f"must have loaded a batch since its last {KINDS - Kind.RESOLVE} resolving loads",
+                commits.app,
+                "No number is left for another one: load something new first.",
+            )
+        return at
+
+    def _join_again(self, at: Position, staging: Staging, plan: Plan[Any]) -> None:
+        """Begin and finish a resolving load of the staged tuples, joined with a plan."""
+        again = Again(staging.file, plan)
+        pin_versions(self.commits.app, plan)
+        self.commits.begin(Progress(*at, self.planner.plan, self.commits.states, again=again))
+        self._finish()
+        log.info(
+            "%d tuples of unmatched were joined again, %d have another result than before",
+            staging.rows,
+            sum(load.resolved for load in self.commits.loads),
+        )
+
+
+def pin_versions(app: str, plan: Plan[Any], *, keep: bool = True) -> None:
+    """Keep the versions that a resolving load of an app is joined with until it is finished, or
+    release them."""
+    for join in plan.joins:
+        # no app has a name with a blank
+        root, version = Path(join.snapshot).parent, join.version if keep else None
+        pin(root, f"{app} again", version)
