@@ -50,11 +50,6 @@ class Paths(Settings):
         return self.home / "dimensions"
 
     @property
-    def jobs(self) -> Path:
-        """The files of jobs."""
-        return self.home / "jobs"
-
-    @property
     def snapshots(self) -> Path:
         return self.home / "snapshots"
 
