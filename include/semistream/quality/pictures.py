@@ -12,7 +12,7 @@ from semistream.joins.waits import in_seconds
 
 WIDTH = 360  # of a picture, so that its text has its size on a phone
 LINE = 17  # between two lines of text
-BAR, LEFT, RIGHT = 12, 128, 206  # width of a bar; where the bars of what came and went begin
+BAR, LEFT, RIGHT = 12, 116, 168  # width of a bar; where the bars of what came and went begin
 TREND, MARGIN = 96, 22  # height of a trend's plot, and the space above and below it
 LABELS = 62  # space at the right of a plot, for its numbers
 
@@ -48,7 +48,7 @@ def trend(of: dict[str, Any]) -> Markup:
     values = [x for load in loads for x in (load["value"], load["low"], load["high"]) if x]
     top = 1.0 if of["form"] == "share" else max(values, default=0) or 1
     low = min(*values, 1.0, top) if of["form"] == "share" else 0.0
-    low = max(low - 0.1 * (top - low), 0.0) if low < top else 0.0
+    low = max(low - 0.1 * (top - low), 0.0) if low < top else 0.9 * top
     width = (WIDTH - LABELS) / max(len(loads), 1)
 
     def y(value: float) -> float:

@@ -230,8 +230,8 @@ def _flows(
 
 
 def _flow(name: str, of: Mapping[str, int], reasons: Mapping[str, int]) -> dict[str, Any]:
-    came = [("read", of["rows_read"]), ("waited before", of["waiting_before"])]
-    came += [("joined again", of["resolved"])]
+    came = [("read", of["rows_read"]), ("from before", of["waiting_before"])]
+    came += [("resolved", of["resolved"])]
     went = [("matched", of["matched"] - of["missed"]), ("without a row", of["missed"])]
     went += [(reason.replace("_", " "), n) for reason, n in sorted(reasons.items())]
     went += [("waiting", of["waiting"])]
