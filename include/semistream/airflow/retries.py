@@ -9,7 +9,7 @@ from airflow.sdk.definitions.retry_policy import RetryDecision, RetryPolicy
 
 from semistream.errors import ConfigError, TooManyRows, WarehouseAway
 
-TRIES = 3  # of a failure that is not known to pass
+TRIES = 3  # further ones, after a failure that is not known to pass
 WAIT = timedelta(minutes=5)  # for a warehouse that is away
 PATIENCE = timedelta(hours=1)
 
