@@ -136,7 +136,6 @@ def test_dags_know_the_task_sdk_only_and_the_package_for_airflow_what_is_public(
     assert {module for _, module in airflows_modules(ROOT / "dags")} == {"airflow.sdk"}
     public = (
         "airflow.sdk",
-        "airflow.providers",
         "airflow.triggers",
         "airflow.plugins_manager",
         "airflow.configuration",

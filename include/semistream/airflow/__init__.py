@@ -1,4 +1,5 @@
-"""Semistream in Airflow: operators, the trigger that follows a load, and the page "Semistream".
+"""Semistream in Airflow: operators, their connection, the trigger that follows a load, and the page
+"Semistream".
 
     from semistream.airflow import LoadOperator
 
@@ -16,6 +17,7 @@ _MODULES = {
     "LoadOperator": "operators",
     "JobsBundle": "bundle",
     "ProvisionOperator": "operators",
+    "SemistreamHook": "hook",
     "SemistreamTaskGroup": "task_group",
     "SparkAppOperator": "operators",
     "StreamStreamLoadOperator": "operators",

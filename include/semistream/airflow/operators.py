@@ -4,14 +4,10 @@ stopped by draining."""
 from __future__ import annotations
 
 import asyncio
-import os
-import re
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
-from functools import partial
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import Asset, AssetAlias, BaseHook, BaseOperator, Param
 from airflow.sdk.exceptions import (
     AirflowException,
@@ -21,11 +17,16 @@ from airflow.sdk.exceptions import (
 )
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
+from semistream import spark_apps
+from semistream.airflow import spark_submit
+from semistream.airflow.hook import DEFAULT, SemistreamHook
 from semistream.airflow.retries import RETRIES
-from semistream.errors import WarehouseAway
+from semistream.airflow.spark_submit import Submission, Target
+from semistream.errors import ConfigError, MissingExtra, TooManyRows, WarehouseAway
+from semistream.imports import missing_extra
 from semistream.paths import Paths
 from semistream.pipeline import drivers
-from semistream.settings import PASSWORD, Settings
+from semistream.settings import Settings
 from semistream.streaming.settings import AppSettings, LoadSettings
 from semistream.streaming.status import request_stop
 
@@ -36,13 +37,15 @@ FACTS, VERIFIED = Asset("facts_loaded"), Asset("completeness_verified")
 TUNED, PROPAGATED = Asset("settings_recommended"), Asset("punctuations_propagated")
 # a field of a form that takes a number of bytes
 BYTES = {"type": "string", "pattern": r"^\d+(\.\d+)? *([kKMGT]i?)?[bB]?$", "minLength": 1}
+SPARK = "spark_default"  # the default connection to Spark
 LATEST = 50  # recommendations that a load reads
 SAMPLE = 1000  # facts, and unmatched tuples, that a verification joins again
 
 
 def spark_app(name: str) -> str:
-    """Return the path of an app of ``spark_apps/``."""
-    return str(Path(__file__).resolve().parents[3] / "spark_apps" / name)
+    """Return the path of an app for spark-submit: semi_stream_join.py, stream_stream_join.py,
+    publish_snapshot.py."""
+    return str(Path(spark_apps.__file__).with_name(name))
 
 
 def form(
@@ -61,38 +64,27 @@ def form(
     }
 
 
-def warehouse_environment() -> dict[str, str]:
-    """Return WAREHOUSE_URL from the Airflow connection ``warehouse``; nothing if there is no such
-    connection or the environment already has the variable."""
-    if os.environ.get("WAREHOUSE_URL"):
-        return {}
+def places(semistream_conn_id: str = DEFAULT) -> Paths:
+    """Return the paths and URLs that the connection and the environment give."""
+    return attempt(SemistreamHook(semistream_conn_id).get_conn)
+
+
+def attempt(body: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call a task's body. A ConfigError, or a missing extra of the package, fails the task without
+    retries, because a retry cannot help."""
     try:
-        connection = BaseHook.get_connection(WAREHOUSE)
-    except AirflowNotFoundException:
-        return {}
-    from sqlalchemy import URL  # imported only here: parsing a DAG file needs no SQL
-
-    driver = {"mysql": "mysql+pymysql"}.get(connection.conn_type, connection.conn_type)
-    url = URL.create(
-        driver,
-        connection.login,
-        connection.password,
-        connection.host,
-        connection.port,
-        connection.schema,
-    )
-    return {"WAREHOUSE_URL": url.render_as_string(hide_password=False)}
-
-
-def places() -> Paths:
-    """Return the paths and URLs that the environment and the connection ``warehouse`` give."""
-    os.environ |= warehouse_environment()
-    return Paths.from_environment()
+        return body(*args, **kwargs)
+    except (ConfigError, MissingExtra, TooManyRows) as e:
+        raise AirflowFailException(str(e)) from None
+    except ImportError as e:
+        if (missing := missing_extra(e)) is None:
+            raise
+        raise AirflowFailException(str(missing)) from None
 
 
 def table_asset(table: str) -> Asset:
     """Return the asset of a table of the warehouse: ``semistream://warehouse/fact_sales``. Its
-    authority is the Airflow connection of the warehouse, whatever that connects to."""
+    authority is the warehouse of the deployment, whatever it is."""
     return Asset(f"semistream://{WAREHOUSE}/{table}")
 
 
@@ -140,49 +132,89 @@ def _events(context: Mapping[str, Any], key: str) -> list[str]:
     )
 
 
-class SparkAppOperator(SparkSubmitOperator):
-    """An app of ``spark_apps/``. It gets the warehouse's URL only through its environment."""
+class SparkAppOperator(BaseOperator):
+    """An app that spark-submit runs in client mode. It gets the warehouse's URL only through its
+    environment.
 
-    env_vars: dict[str, Any] | None
+    application: path of the app; name: its name in Spark; conf: Spark settings by name;
+    driver_memory: short for the setting spark.driver.memory; env_vars: environment variables;
+    semistream_conn_id: connection of the type Semistream; conn_id: connection of the type Spark,
+    unless the former gives a master. If neither default connection exists, spark-defaults.conf
+    names the master; without it, the app runs on this machine.
+    """
 
-    def __init__(self, **kwargs: Any):
+    template_fields: Sequence[str] = ("application", "application_args", "name", "conf", "env_vars")
+
+    def __init__(
+        self,
+        *,
+        application: str,
+        application_args: Sequence[str] = (),
+        name: str = "semistream",
+        conf: Mapping[str, Any] | None = None,
+        driver_memory: str = "",
+        env_vars: Mapping[str, str] | None = None,
+        semistream_conn_id: str = DEFAULT,
+        conn_id: str = SPARK,
+        **kwargs: Any,
+    ):
         super().__init__(**kwargs)
         self.retry_policy = getattr(self, "retry_policy", None) or RETRIES["retry_policy"]
+        memory = {"spark.driver.memory": driver_memory} if driver_memory else {}
+        self.application, self.application_args = application, list(application_args)
+        self.name, self.conf, self.env_vars = name, memory | dict(conf or {}), dict(env_vars or {})
+        self.semistream_conn_id, self.conn_id = semistream_conn_id, conn_id
+        self._target = Target()
+        self._submission: Submission | None = None
 
     def execute(self, context: Any) -> Any:
         self.use_connections()
-        return super().execute(context)
+        self.submit()
+
+    def places(self) -> Paths:
+        """Return the paths and URLs that the operator's connection and the environment give."""
+        return places(self.semistream_conn_id)
 
     def use_connections(self) -> None:
-        # imported only here: parsing a DAG file needs no Spark
-        from semistream.streaming.session import local_environment
+        """Read the connections: the target of spark-submit, and the app's environment."""
+        hook = SemistreamHook(self.semistream_conn_id)
+        found = attempt(hook.environment)
+        self._target = Target(hook.master) if hook.master else self._spark_target()
+        self.env_vars = spark_submit.environment(self._target) | found | self.env_vars
 
+    def _spark_target(self) -> Target:
         try:
-            spark = BaseHook.get_connection(self._conn_id)
-        except AirflowNotFoundException:  # the hook would silently submit to YARN
+            return spark_submit.target_of(BaseHook.get_connection(self.conn_id))
+        except AirflowNotFoundException:
+            if self.conn_id == SPARK:
+                return Target()
             raise AirflowFailException(
-                f"There is no Airflow connection {self._conn_id!r} to a "
-                f"Spark master. Set AIRFLOW_CONN_{self._conn_id.upper()} or "
+                f"There is no Airflow connection {self.conn_id!r} to a "
+                f"Spark master. Set AIRFLOW_CONN_{self.conn_id.upper()} or "
                 f"add it under Admin > Connections."
             ) from None
-        self.env_vars = {
-            **local_environment(spark.host or ""),
-            **(self.env_vars or {}),
-            **warehouse_environment(),
-        }
-        # the same test as the hook's
-        if any(kind in f"{spark.conn_type}://{spark.host}" for kind in ("yarn", "k8s")):
-            secret = next(
-                (name for name, value in self.env_vars.items() if re.search(PASSWORD, str(value))),
-                None,
-            )
-            if secret:
-                raise AirflowFailException(
-                    f"{secret} holds a password, and to a YARN or Kubernetes master Airflow passes "
-                    f"it on spark-submit's command line, where others can read it. Set {secret} in "
-                    f"the environment of Airflow's workers in place of the "
-                    "connection 'warehouse', with the deploy mode client; or use another master."
-                )
+
+    def command(self) -> list[str]:
+        """Return the command line of spark-submit."""
+        line = attempt(
+            spark_submit.command,
+            self._target,
+            self.application,
+            self.application_args,
+            self.name,
+            self.conf,
+        )
+        self.log.info("Submitting %s to %s", self.application, self._target.master or "Spark")
+        return line
+
+    def submit(self) -> None:
+        """Run the app until it ends. Raises AirflowException if it fails."""
+        self._submission = Submission(self.command(), self.env_vars)
+        self._submission.wait(self.log.info)
+
+    def on_kill(self) -> None:
+        if self._submission is not None:
+            self._submission.end()
 
 
 class ProvisionOperator(SparkAppOperator):
@@ -194,7 +226,7 @@ class ProvisionOperator(SparkAppOperator):
     versions are current.
     """
 
-    template_fields = (*SparkSubmitOperator.template_fields, "job", "dimension", "memory")
+    template_fields = (*SparkAppOperator.template_fields, "job", "dimension", "memory")
 
     def __init__(self, *, job: str, dimension: str, memory: str = "256MB", **kwargs: Any):
         app = {
@@ -212,11 +244,18 @@ class ProvisionOperator(SparkAppOperator):
     def execute(self, context: Any) -> Any:
         from semistream.pipeline import steps
 
-        done = steps.provision_changed(
-            self.job, self.dimension, self.memory, places(), partial(super().execute, context)
-        )
+        def run() -> dict[str, Any]:
+            return steps.provision_changed(
+                self.job, self.dimension, self.memory, self.places(), self.publish_by_spark
+            )
+
+        done = attempt(run)
         announce(context, self.outlets, f"dim_{self.dimension}", done)
         return done
+
+    def publish_by_spark(self) -> None:
+        self.use_connections()
+        self.submit()
 
 
 class LoadOperator(SparkAppOperator):
@@ -228,7 +267,7 @@ class LoadOperator(SparkAppOperator):
     gone. A stop drains: nothing is ever killed.
     """
 
-    template_fields = (*SparkSubmitOperator.template_fields, "job", "given")
+    template_fields = (*SparkAppOperator.template_fields, "job", "given")
     app = "semi_stream_join.py"
 
     def __init__(
@@ -257,7 +296,7 @@ class LoadOperator(SparkAppOperator):
     def execute(self, context: Any) -> Any:
         self.use_connections()
         settings = self.settings(context)
-        self.checkpoint = checkpoint = settings.directory(places())
+        self.checkpoint = checkpoint = settings.directory(self.places())
         ti = context["ti"]
         owner = f"{ti.dag_id} {ti.run_id} {ti.map_index}"
         if drivers.is_alive(checkpoint):
@@ -268,9 +307,7 @@ class LoadOperator(SparkAppOperator):
             return self.finish(context, {"checkpoint": str(checkpoint), "state": "stopped"})
         else:
             self.application_args = settings.to_arguments()
-            self._hook = self._get_hook()
-            command = self._hook._build_spark_submit_command(self.application)
-            launched = drivers.launch(command, checkpoint, owner, self.env_vars or {})
+            launched = drivers.launch(self.command(), checkpoint, owner, self.env_vars)
             self.log.info(
                 "Started the driver of %s, process %d; its output is %s/driver.log",
                 self.job,
@@ -294,7 +331,9 @@ class LoadOperator(SparkAppOperator):
         """Return whether the load has nothing to do, and record that it ran."""
         from semistream.pipeline import steps
 
-        return isinstance(settings, LoadSettings) and steps.load_without_spark(settings, places())
+        return isinstance(settings, LoadSettings) and steps.load_without_spark(
+            settings, self.places()
+        )
 
     def reattach(self, checkpoint: Path, owner: str, skip: bool) -> None:
         record = drivers.last_launch(checkpoint)
@@ -330,7 +369,7 @@ class LoadOperator(SparkAppOperator):
             self.log.error("The end of the driver's output:\n%s", drivers.log_tail(checkpoint))
             if event["why"].startswith("failed: ConfigError"):
                 raise AirflowFailException(event["why"].partition("ConfigError: ")[2])
-            if not steps.warehouse_answers(places()):
+            if not steps.warehouse_answers(self.places()):
                 raise WarehouseAway(f"The warehouse is away. {self.job} {event['why']}")
             raise AirflowException(
                 f"The driver of {self.job} {event['why']}. A retry goes on from "
@@ -365,7 +404,7 @@ class StreamStreamLoadOperator(LoadOperator):
         checkpoint = Path(event["checkpoint"])
         context["outlet_events"][PROPAGATED].extra = {
             "job": self.job,
-            **steps.propagated(checkpoint.name, places(), checkpoint),
+            **steps.propagated(checkpoint.name, self.places(), checkpoint),
         }
         return summary
 
@@ -388,18 +427,24 @@ class VerifyOperator(BaseOperator):
         job: str = "",
         since_last: bool = True,
         sample: int = SAMPLE,
+        semistream_conn_id: str = DEFAULT,
         **kwargs: Any,
     ):
         """Keep what is verified. app: the load; job, since_last, sample: see ``steps.verify``."""
         super().__init__(**{"outlets": [FACT_TABLES]} | kwargs)
         self.retry_policy = getattr(self, "retry_policy", None) or RETRIES["retry_policy"]
         self.app, self.job, self.since_last, self.sample = app, job, since_last, sample
+        self.semistream_conn_id = semistream_conn_id
 
     def execute(self, context: Any) -> dict[str, Any]:
         from semistream.pipeline import steps
 
         result = steps.verify(
-            self.app, places(), since_last=self.since_last, sample=self.sample, job=self.job
+            self.app,
+            places(self.semistream_conn_id),
+            since_last=self.since_last,
+            sample=self.sample,
+            job=self.job,
         )
         self.log.info("%s", result["text"])
         outlets = self.outlets if result["report"] else set(self.outlets) - {FACT_TABLES}
@@ -410,7 +455,7 @@ class VerifyOperator(BaseOperator):
 class SweepPointOperator(SparkAppOperator):
     """Measures a point of a tuning sweep by the app itself, in a home of its own."""
 
-    template_fields = (*SparkSubmitOperator.template_fields, "point")
+    template_fields = (*SparkAppOperator.template_fields, "point")
 
     def __init__(self, *, point: Mapping[str, Any], **kwargs: Any):
         super().__init__(**kwargs)
@@ -420,9 +465,11 @@ class SweepPointOperator(SparkAppOperator):
         from semistream.pipeline import steps
 
         self.use_connections()
-        self.application_args, own = steps.sweep(context["run_id"], places()).app(self.point)
-        self.env_vars = {**(self.env_vars or {}), **own}
-        return SparkSubmitOperator.execute(self, context)
+        self.application_args, own = attempt(
+            steps.sweep(context["run_id"], self.places()).app, self.point
+        )
+        self.env_vars |= own
+        self.submit()
 
 
 class DriverTrigger(BaseTrigger):

