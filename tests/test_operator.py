@@ -17,6 +17,7 @@ from types import SimpleNamespace
 import pytest
 
 from airflow_server import wait_until
+from semistream.errors import ConfigError
 from semistream.job import Dimension
 from semistream.pipeline import drivers
 from semistream.streaming.status import read_status, request_stop, stop_requested
@@ -288,8 +289,6 @@ def test_what_a_connection_to_spark_cannot_have_is_refused(
 def test_a_connection_of_the_type_semistream_gives_home_warehouse_and_master(
     airflow_plugins, monkeypatch, tmp_path
 ):
-    from airflow.sdk.exceptions import AirflowFailException
-
     from semistream.airflow import SparkAppOperator
 
     given = {"home": str(tmp_path), "warehouse": "mysql+pymysql://u@db/dw"}
@@ -314,7 +313,7 @@ def test_a_connection_of_the_type_semistream_gives_home_warehouse_and_master(
     monkeypatch.setenv(
         "AIRFLOW_CONN_EAST", json.dumps(connection | {"extra": {"warehouse": "hush/hush:nonsense"}})
     )
-    with pytest.raises(AirflowFailException, match="must be a URL as SQLAlchemy has it") as e:
+    with pytest.raises(ConfigError, match="must be a URL as SQLAlchemy has it") as e:
         operator.places()
     assert "hush/hush" not in str(e.value)
 

@@ -21,13 +21,6 @@ class ConfigError(SemistreamError, ValueError):
         super().__init__(f"'{parameter}' {constraint}.{got} {remedy}")
 
 
-class RefusedSetting(ConfigError):
-    """A setting that another process has refused. said: its error, for people."""
-
-    def __init__(self, said: str):
-        SemistreamError.__init__(self, said)
-
-
 # modules that only an extra of the package brings, and the extra
 EXTRAS = {
     "airflow": "airflow",
@@ -50,6 +43,13 @@ class MissingExtra(SemistreamError):
         super().__init__(
             f"{' and '.join(modules)} {verb} not installed: pip install 'semistream[{extras}]'"
         )
+
+
+class RefusedSetting(ConfigError):
+    """A setting that another process has refused. said: its error, for people."""
+
+    def __init__(self, said: str):
+        SemistreamError.__init__(self, said)
 
 
 def check_name(parameter: str, constraint: str, name: str, names: Collection[str]) -> None:

@@ -1,5 +1,4 @@
-"""Semistream in Airflow: operators, their connection, the trigger that follows a load, and the page
-"Semistream".
+"""Semistream in Airflow: operators, the trigger that follows a load, and the page "Semistream".
 
     from semistream.airflow import LoadOperator
 
@@ -17,8 +16,8 @@ _MODULES = {
     "LoadOperator": "operators",
     "JobsBundle": "bundle",
     "ProvisionOperator": "operators",
-    "SemistreamHook": "hook",
     "SemistreamTaskGroup": "task_group",
+    "SemistreamHook": "hook",
     "SparkAppOperator": "operators",
     "StreamStreamLoadOperator": "operators",
     "SweepPointOperator": "operators",

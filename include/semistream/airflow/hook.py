@@ -10,7 +10,6 @@ from typing import Any
 from airflow.sdk import BaseHook, Connection
 from airflow.sdk.exceptions import AirflowNotFoundException
 
-from semistream.airflow.provider import FIELDS, HIDDEN, RELABELING
 from semistream.errors import ConfigError
 from semistream.paths import Paths
 
@@ -30,25 +29,6 @@ class SemistreamHook(BaseHook):
     def __init__(self, semistream_conn_id: str = DEFAULT, **kwargs: Any):
         super().__init__(**kwargs)
         self.semistream_conn_id = semistream_conn_id
-
-    @classmethod
-    def get_ui_field_behaviour(cls) -> dict[str, Any]:
-        return {"hidden_fields": HIDDEN, "relabeling": RELABELING, "placeholders": {}}
-
-    @classmethod
-    def get_connection_form_widgets(cls) -> dict[str, Any]:
-        """Return the fields of the form in Airflow 3.1, which does not read them from the provider
-        info."""
-        from flask_appbuilder.fieldwidgets import BS3TextFieldWidget
-        from wtforms import StringField
-        from wtforms.validators import Optional
-
-        return {
-            name: StringField(
-                label, widget=BS3TextFieldWidget(), description=description, validators=[Optional()]
-            )
-            for name, (label, description) in FIELDS.items()
-        }
 
     def get_conn(self) -> Paths:
         """Return the paths and the warehouse's URL, and make them those of this process."""

@@ -4,7 +4,8 @@ stopped by draining."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,10 +21,10 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from semistream import spark_apps
 from semistream.airflow import spark_submit
 from semistream.airflow.hook import DEFAULT, SemistreamHook
+from semistream.airflow.links import LoadLink, ReportLink, SparkLink
 from semistream.airflow.retries import RETRIES
 from semistream.airflow.spark_submit import Submission, Target
-from semistream.errors import ConfigError, MissingExtra, TooManyRows, WarehouseAway
-from semistream.imports import missing_extra
+from semistream.errors import WarehouseAway
 from semistream.paths import Paths
 from semistream.pipeline import drivers
 from semistream.settings import Settings
@@ -66,25 +67,12 @@ def form(
 
 def places(semistream_conn_id: str = DEFAULT) -> Paths:
     """Return the paths and URLs that the connection and the environment give."""
-    return attempt(SemistreamHook(semistream_conn_id).get_conn)
-
-
-def attempt(body: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call a task's body. A ConfigError, or a missing extra of the package, fails the task without
-    retries, because a retry cannot help."""
-    try:
-        return body(*args, **kwargs)
-    except (ConfigError, MissingExtra, TooManyRows) as e:
-        raise AirflowFailException(str(e)) from None
-    except ImportError as e:
-        if (missing := missing_extra(e)) is None:
-            raise
-        raise AirflowFailException(str(missing)) from None
+    return SemistreamHook(semistream_conn_id).get_conn()
 
 
 def table_asset(table: str) -> Asset:
     """Return the asset of a table of the warehouse: ``semistream://warehouse/fact_sales``. Its
-    authority is the warehouse of the deployment, whatever it is."""
+    authority is the Airflow connection of the warehouse, whatever that connects to."""
     return Asset(f"semistream://{WAREHOUSE}/{table}")
 
 
@@ -178,7 +166,7 @@ class SparkAppOperator(BaseOperator):
     def use_connections(self) -> None:
         """Read the connections: the target of spark-submit, and the app's environment."""
         hook = SemistreamHook(self.semistream_conn_id)
-        found = attempt(hook.environment)
+        found = hook.environment()
         self._target = Target(hook.master) if hook.master else self._spark_target()
         self.env_vars = spark_submit.environment(self._target) | found | self.env_vars
 
@@ -196,13 +184,8 @@ class SparkAppOperator(BaseOperator):
 
     def command(self) -> list[str]:
         """Return the command line of spark-submit."""
-        line = attempt(
-            spark_submit.command,
-            self._target,
-            self.application,
-            self.application_args,
-            self.name,
-            self.conf,
+        line = spark_submit.command(
+            self._target, self.application, self.application_args, self.name, self.conf
         )
         self.log.info("Submitting %s to %s", self.application, self._target.master or "Spark")
         return line
@@ -244,18 +227,11 @@ class ProvisionOperator(SparkAppOperator):
     def execute(self, context: Any) -> Any:
         from semistream.pipeline import steps
 
-        def run() -> dict[str, Any]:
-            return steps.provision_changed(
-                self.job, self.dimension, self.memory, self.places(), self.publish_by_spark
-            )
-
-        done = attempt(run)
+        done = steps.provision_changed(
+            self.job, self.dimension, self.memory, self.places(), partial(super().execute, context)
+        )
         announce(context, self.outlets, f"dim_{self.dimension}", done)
         return done
-
-    def publish_by_spark(self) -> None:
-        self.use_connections()
-        self.submit()
 
 
 class LoadOperator(SparkAppOperator):
@@ -268,6 +244,7 @@ class LoadOperator(SparkAppOperator):
     """
 
     template_fields = (*SparkAppOperator.template_fields, "job", "given")
+    operator_extra_links = (LoadLink(), SparkLink())
     app = "semi_stream_join.py"
 
     def __init__(
@@ -292,6 +269,11 @@ class LoadOperator(SparkAppOperator):
         super().__init__(**app | kwargs)
         self.job, self.given, self.if_running = job, given, if_running
         self.checkpoint: Path | None = None
+
+    @property
+    def app_name(self) -> str:
+        """The name of the load; "" before the settings are known."""
+        return self.checkpoint.name if self.checkpoint else ""
 
     def execute(self, context: Any) -> Any:
         self.use_connections()
@@ -364,7 +346,7 @@ class LoadOperator(SparkAppOperator):
         failed."""
         from semistream.pipeline import steps
 
-        checkpoint = Path(event["checkpoint"])
+        self.checkpoint = checkpoint = Path(event["checkpoint"])
         if event["state"] != "stopped":
             self.log.error("The end of the driver's output:\n%s", drivers.log_tail(checkpoint))
             if event["why"].startswith("failed: ConfigError"):
@@ -419,6 +401,7 @@ class VerifyOperator(BaseOperator):
     """
 
     template_fields = ("app", "job")
+    operator_extra_links = (LoadLink(), ReportLink())
 
     def __init__(
         self,
@@ -430,26 +413,41 @@ class VerifyOperator(BaseOperator):
         semistream_conn_id: str = DEFAULT,
         **kwargs: Any,
     ):
-        """Keep what is verified. app: the load; job, since_last, sample: see ``steps.verify``."""
+        """Keep what is verified. app: the load; job, since_last, sample: see ``steps.verify``;
+        semistream_conn_id: connection of the type Semistream."""
         super().__init__(**{"outlets": [FACT_TABLES]} | kwargs)
         self.retry_policy = getattr(self, "retry_policy", None) or RETRIES["retry_policy"]
         self.app, self.job, self.since_last, self.sample = app, job, since_last, sample
         self.semistream_conn_id = semistream_conn_id
+        self.report = ""  # its path below the directory of reports
+
+    @property
+    def app_name(self) -> str:
+        """The name of the load."""
+        return self.app
 
     def execute(self, context: Any) -> dict[str, Any]:
+        from semistream import quality
         from semistream.pipeline import steps
 
-        result = steps.verify(
-            self.app,
-            places(self.semistream_conn_id),
-            since_last=self.since_last,
-            sample=self.sample,
-            job=self.job,
-        )
+        here = places(self.semistream_conn_id)
+        try:
+            result = steps.verify(
+                self.app, here, since_last=self.since_last, sample=self.sample, job=self.job
+            )
+        except quality.VerificationFailed as e:
+            self.report = page_of(e.result.report, here)
+            raise
+        self.report = page_of(result["report"], here)
         self.log.info("%s", result["text"])
         outlets = self.outlets if result["report"] else set(self.outlets) - {FACT_TABLES}
         announce(context, outlets, result["fact_table"], result)
         return result
+
+
+def page_of(report: str | Path | None, places: Paths) -> str:
+    """Return a report's path below the directory of reports; "" for none."""
+    return str(Path(report).relative_to(places.reports)) if report else ""
 
 
 class SweepPointOperator(SparkAppOperator):
@@ -465,9 +463,7 @@ class SweepPointOperator(SparkAppOperator):
         from semistream.pipeline import steps
 
         self.use_connections()
-        self.application_args, own = attempt(
-            steps.sweep(context["run_id"], self.places()).app, self.point
-        )
+        self.application_args, own = steps.sweep(context["run_id"], self.places()).app(self.point)
         self.env_vars |= own
         self.submit()
 

@@ -45,7 +45,7 @@ from semistream.pipeline.load_page import commit_name, load_page, series
 from semistream.pipeline.overview import Overview
 from semistream.pipeline.tiles import Tile, in_lag
 from semistream.positions import Position
-from semistream.streaming.status import request_stop
+from semistream.streaming.status import read_status, request_stop
 
 T = TypeVar("T")
 EVERY, TICK = 2.0, 0.5  # s between two events, and between two looks whether the server stops
@@ -171,6 +171,16 @@ def dismiss_app(name: str, request: Request, *, again: bool = False) -> Redirect
     tile = _tile(name)["tile"]
     dismiss(places().checkpoints, name, None if again else tile.at)
     return RedirectResponse(_root(request) + "/", status_code=303)
+
+
+@app.get("/spark/{name}", dependencies=[may_read])
+def show_spark(name: str) -> RedirectResponse:
+    """Go to the UI of an app's driver."""
+    checkpoint = places().checkpoints / name
+    status = read_status(checkpoint) if name in drivers.app_names(checkpoint.parent) else None
+    if status is None or not status.spark_ui or not drivers.is_alive(checkpoint):
+        raise HTTPException(404, f"No driver of {name!r} runs that has a UI")
+    return RedirectResponse(status.spark_ui)
 
 
 @app.get("/unmatched/{name}", dependencies=[may_read], response_class=HTMLResponse)

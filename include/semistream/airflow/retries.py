@@ -8,8 +8,9 @@ from typing import Any
 from airflow.sdk.definitions.retry_policy import RetryDecision, RetryPolicy
 
 from semistream.errors import ConfigError, MissingExtra, TooManyRows, WarehouseAway
+from semistream.imports import missing_extra
 
-TRIES = 3  # further ones, after a failure that is not known to pass
+TRIES = 3  # of a failure that is not known to pass
 WAIT = timedelta(minutes=5)  # for a warehouse that is away
 PATIENCE = timedelta(hours=1)
 
@@ -29,6 +30,8 @@ class Retrying(RetryPolicy):
 
         if isinstance(exception, WarehouseAway) or is_transient(exception):
             return RetryDecision.retry(WAIT, "the warehouse is away")
+        if isinstance(exception, ImportError) and (missing := missing_extra(exception)):
+            return RetryDecision.fail(str(missing))
         if isinstance(exception, ConfigError | MissingExtra | TooManyRows | VerificationFailed):
             return RetryDecision.fail("something must be changed first")
         if try_number > TRIES:

@@ -128,11 +128,22 @@ class App:
         then drain. Return the summary."""
         self.partitions = self.planner.partitions(spark.sparkContext.defaultParallelism)
         self.planner.one_machine = is_local(spark.sparkContext.master)
+        self.status.update(spark_ui=spark.sparkContext.uiWebUrl or "")
         self.signals.take_jvm(spark.sparkContext)
         query = Query(spark, self.app, self.checkpoint, self.settings.trigger)
         self.spark = query.spark
         with starting_workers(spark.sparkContext, self.partitions), self.commits:
             return self._run_to_end(query)
+
+    def leave(self) -> dict[str, Any]:
+        """End a run that was asked to stop before Spark was there, and return its summary. What a
+        former run has left is finished by the next one."""
+        log.info("asked to stop before Spark was there: nothing was begun")
+        self._stopping = True
+        with self.commits:
+            progress, asked = self.commits.take_up(), max(self.settings.partitions, 1)
+            self.planner.plan = self.planner.wanted(asked) if progress is None else progress.plan
+            return self._ended(time.time())
 
     def _run_to_end(self, query: Query) -> dict[str, Any]:
         self.streams = query.open(self.sources, self.settings.max_files, self.settings.max_rows)
@@ -147,9 +158,11 @@ class App:
         )
         self.commits.ledger.forget_files()
         self._called = listed = time.time()
-        query.run(
-            self._on_batch, self._between, lambda: self._stopping or self.signals.came.is_set()
-        )
+        self._stopping = self.commits.pending is None and self.stop_requested()
+        if not self._stopping:
+            query.run(
+                self._on_batch, self._between, lambda: self._stopping or self.signals.came.is_set()
+            )
         self.status.update(state="draining")
         with self._border:
             if self.planner.ends(self.settings.trigger == AVAILABLE_NOW and not self._stopping):
@@ -297,7 +310,7 @@ class App:
     def _between(self) -> bool:
         """Do what is due between two micro-batches. Return whether no further one shall begin."""
         self.commits.check()
-        if self._stopping or (self._stop_requested() and self._stop_at_border()):
+        if self._stopping or (self.stop_requested() and self._stop_at_border()):
             return True
         if self.settings.trigger != AVAILABLE_NOW and self.totals.finished >= self._look_at:
             sentences = self._look_into_misses()
@@ -313,7 +326,7 @@ class App:
         with self._border:
             self._begun = time.monotonic()
             try:
-                if self._stopping:
+                if self._stopping or (self.commits.pending is None and self.stop_requested()):
                     raise Stopped
                 self._batch(MicroBatch(df, batch, self.streams))
             except Stopped:
@@ -334,7 +347,7 @@ class App:
         else:
             commits.check_follows(batch.number)
             self.planner.check_open(commits.last)
-            source = batch.part_of_source(self.settings.min_age, self._stop_requested)
+            source = batch.part_of_source(self.settings.min_age, self.stop_requested)
             self._change_plan(batch)
             if self.resolving is not None:
                 self.resolving.resolve(self.schemas[0])
@@ -354,7 +367,7 @@ class App:
         begun = self.commits.progress
         if batch.has_changed(begun):
             self.commits.take_back()
-            source = batch.part_of_source(self.settings.min_age, self._stop_requested)
+            source = batch.part_of_source(self.settings.min_age, self.stop_requested)
             self.commits.begin(
                 Progress(begun.batch, begun.drain, begun.plan, begun.states, **source)
             )
@@ -535,7 +548,8 @@ class App:
 
     # ---- stop
 
-    def _stop_requested(self) -> bool:
+    def stop_requested(self) -> bool:
+        """Return whether the app was asked to stop."""
         after = self.settings.stop_after
         over = bool(after) and time.monotonic() - self.started > after
         return over or self.signals.came.is_set() or stop_requested(self.checkpoint)
