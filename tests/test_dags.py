@@ -435,6 +435,57 @@ def test_two_streams_end_to_end(airflow, airflow_environment, made, told):
     ]
 
 
+def test_a_job_s_dag_provisions_loads_verifies_and_notifies(
+    airflow, airflow_environment, monkeypatch
+):
+    """A run whose proof fails notifies; when the limit is mended, the next one proves the same rows
+    without Spark, and is an event of the fact table. No dimension is provisioned twice."""
+    monkeypatch.setenv("WAREHOUSE_URL", airflow_environment["WAREHOUSE_URL"])
+    home = Path(airflow_environment["SEMISTREAM_HOME"])
+    job, told = SmallJob(home / "shop"), home / "told"
+    job.add(500)
+    text = job.file.read_text().replace("path: ", f"path: {job.directory}/")
+    for name, own in (("small", "shop"), ("product", "article")):
+        text = re.sub(rf"(name: |fact_){name}\b", rf"\1{own}", text)
+    (home / "jobs").mkdir(exist_ok=True)
+    file = home / "jobs" / "shop.yaml"
+    file.write_text(f"""{text}
+schedule: '@once'
+owner: retail
+settings: {{memory: 1MB}}
+max_unmatched: 0.01
+notify: [{{class: to_file.ToFile, path: {told}, text: '{{{{ semistream.text }}}}'}}]
+""")
+    with pytest.raises(SystemExit, match="DagRun failed"):
+        airflow("dags", "test", "load_shop", "--bundle-name", "semistream-jobs")
+    said = told.read_text()
+    assert "Job: shop\nOwner: retail\nRun: manual__" in said
+    assert said.count("(unmatched_share)") == 1 and f"unmatched={job.expected['unmatched']}" in said
+    assert "What to do: " in said and "/dags/load_shop/runs/" in said
+    assert table_events("dim_article")[-1]["tuples"] == 300 and not table_events("fact_shop")
+    file.write_text(file.read_text().replace("max_unmatched: 0.01", "max_unmatched: 0.5"))
+    airflow("dags", "test", "load_shop", "--bundle-name", "semistream-jobs")
+    (event,) = table_events("fact_shop")
+    assert (event["app"], event["rows"], event["batches"]) == ("shop", job.expected["facts"], 1)
+    assert event["match_rate"] == job.expected["matched"] / 500
+    assert len(table_events("dim_article")) == 1 and told.read_text() == said
+
+
+def table_events(table: str) -> list[dict]:
+    """What the events of a table's asset have said."""
+    from airflow.models.asset import AssetEvent, AssetModel
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        found = (
+            session.query(AssetEvent.extra)
+            .join(AssetModel, AssetModel.id == AssetEvent.asset_id)
+            .filter(AssetModel.uri == f"semistream://warehouse/{table}")
+            .order_by(AssetEvent.id)
+        )
+        return [extra for (extra,) in found]
+
+
 def test_wrong_setting_fails_at_once_and_says_what_to_do(airflow, small_job, capfd):
     with pytest.raises(SystemExit, match="DagRun failed"):
         run(airflow, "semi_stream_load", job="nowhere.yaml")

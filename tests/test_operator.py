@@ -21,6 +21,7 @@ from semistream.errors import ConfigError
 from semistream.job import Dimension
 from semistream.pipeline import drivers
 from semistream.streaming.status import read_status, request_stop, stop_requested
+from semistream.workloads.jobs import JoinedDimension
 
 STAND_IN = """
 import sys, time
@@ -171,9 +172,8 @@ def test_only_what_one_process_does_not_publish_is_submitted(
     from semistream.pipeline import steps
 
     asked, submitted, events = [], [], []
-    monkeypatch.setattr(
-        steps, "_joined", lambda *_: SimpleNamespace(dimension=Dimension(name="product"))
-    )
+    joined = JoinedDimension(Dimension(name="product"), (), ())
+    monkeypatch.setattr(steps, "_joined", lambda *_: joined)
     monkeypatch.setattr(steps, "provision", lambda *_: {"read": 3})
     monkeypatch.setattr(steps, "publish", lambda *given: asked.append(given[:-1]) or in_process)
     monkeypatch.setattr(steps, "published", lambda *_: {"tuples": 3})

@@ -45,6 +45,11 @@ class Paths(Settings):
         return (self.jobs_dir or self.home / "jobs").absolute()
 
     @property
+    def dag_files(self) -> Path:
+        """The DAG files that are made of the jobs."""
+        return self.home / "dag_files"
+
+    @property
     def dimensions(self) -> Path:
         """The declarations of dimensions, beside those that stand next to jobs."""
         return self.home / "dimensions"

@@ -31,7 +31,7 @@ def _time(value: Any) -> Any:
 def _zone(value: str) -> str:
     try:
         ZoneInfo(value)
-    except (OSError, ValueError):
+    except (KeyError, OSError, ValueError):  # a KeyError for a name that is none
         raise ConfigError(
             "timezone", "must be a time zone", value, "Give for instance Europe/Vienna."
         ) from None

@@ -33,7 +33,7 @@ class JobsBundle(BaseDagBundle):
 
     @property
     def path(self) -> Path:
-        return self.base_dir
+        return Paths.from_environment().dag_files
 
     def get_current_version(self) -> None:
         return None
@@ -43,15 +43,14 @@ class JobsBundle(BaseDagBundle):
         super().initialize()
 
     def refresh(self) -> None:
+        """Write and remove DAG files. Several processes may do so at once."""
         jobs = Paths.from_environment().jobs
-        with self.lock():
-            self.path.mkdir(parents=True, exist_ok=True)
-            files = {self.path / f"{job.stem}.py": job for job in jobs.glob("*.yaml")}
-            for old in set(self.path.glob("*.py")) - files.keys():
-                old.unlink()
-            for file, job in files.items():
-                stat = job.stat()
-                version = f"{stat.st_mtime_ns}, {stat.st_size} bytes"
-                wanted = DAG_FILE.format(version=version, file=str(job))
-                if not file.exists() or file.read_text() != wanted:
-                    write_text(file, wanted)
+        self.path.mkdir(parents=True, exist_ok=True)
+        files = {self.path / f"{job.stem}.py": job for job in jobs.glob("*.yaml")}
+        for old in set(self.path.glob("*.py")) - files.keys():
+            old.unlink(missing_ok=True)
+        for file, job in files.items():
+            version = f"{job.stat().st_mtime_ns}, {job.stat().st_size} bytes"
+            wanted = DAG_FILE.format(version=version, file=str(job))
+            if not file.exists() or file.read_text() != wanted:
+                write_text(file, wanted)

@@ -96,5 +96,6 @@ def job_form(job: AnyJob, without: Collection[str] = ("job", "app")) -> dict[str
     params = load_form() if isinstance(job, Job) else stream_stream_form()
     for name, value in job.settings.items():
         if name in params:
-            params[name].value = value
+            # the form takes a number of bytes as text
+            params[name].value = str(value) if name == "memory" else value
     return {name: param for name, param in params.items() if name not in without}

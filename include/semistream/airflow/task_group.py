@@ -9,6 +9,7 @@ from typing import Any
 from airflow.sdk import AssetAlias, TaskGroup, TriggerRule, task
 
 from semistream import workloads
+from semistream.airflow.hook import DEFAULT
 from semistream.airflow.notifying import FailureCallback, check_notifiers
 from semistream.airflow.operators import (
     PROPAGATED,
@@ -20,6 +21,7 @@ from semistream.airflow.operators import (
     places,
 )
 from semistream.airflow.retries import RETRIES
+from semistream.errors import ConfigError
 from semistream.job import AnyJob, Job
 from semistream.paths import Paths
 from semistream.streaming.settings import LoadSettings, StreamStreamSettings
@@ -44,6 +46,7 @@ class SemistreamTaskGroup(TaskGroup):
         group_id: str | None = None,
         settings: Mapping[str, Any] | None = None,
         from_form: bool = False,
+        semistream_conn_id: str = DEFAULT,
         **kwargs: Any,
     ):
         """Create the tasks.
@@ -51,6 +54,7 @@ class SemistreamTaskGroup(TaskGroup):
         job: the path of a job's YAML file, where a relative one may be below the directory of jobs;
         or a shipped job's name. group_id: default: the job's name. settings: of the load, in the
         place of those in the job. from_form: the load's settings are those of the DAG's form.
+        semistream_conn_id: connection of the type Semistream.
         Raises ConfigError for a job, or settings, that cannot work.
         """
         file = find_job(job)
@@ -70,16 +74,20 @@ class SemistreamTaskGroup(TaskGroup):
             **kwargs,
         )
         with self:
-            _tasks(loaded, file, None if from_form else given)
+            _tasks(loaded, file, None if from_form else given, semistream_conn_id)
 
 
-def _tasks(job: AnyJob, file: str, given: dict[str, Any] | None) -> None:
+def _tasks(job: AnyJob, file: str, given: dict[str, Any] | None, connection: str) -> None:
     """Create the tasks of a job. given: the load's settings; None: those of the DAG's form."""
     common: dict[str, Any] = {"task_id": "load", "job": file, "given": given, "if_running": "skip"}
+    common |= {"semistream_conn_id": connection}
     # a second run must see that the first one's load is running
     common |= {"max_active_tis_per_dag": 1, "trigger_rule": TriggerRule.NONE_FAILED_MIN_ONE_SUCCESS}
     verify = VerifyOperator(
-        task_id="verify", job=file, app=(given or job.settings).get("app") or job.name
+        task_id="verify",
+        job=file,
+        app=(given or job.settings).get("app") or job.name,
+        semistream_conn_id=connection,
     )
     if not isinstance(job, Job):
 
@@ -88,7 +96,7 @@ def _tasks(job: AnyJob, file: str, given: dict[str, Any] | None) -> None:
             """Make the missing data files of a shipped job."""
             from semistream.pipeline import steps
 
-            steps.prepare(file, places())
+            steps.prepare(file, places(connection))
 
         prepare() >> StreamStreamLoadOperator(outlets=[PROPAGATED], **common) >> verify
         return
@@ -98,13 +106,14 @@ def _tasks(job: AnyJob, file: str, given: dict[str, Any] | None) -> None:
         """Return the dimensions that must be provisioned: those whose source has changed."""
         from semistream.pipeline import steps
 
-        steps.prepare(file, places())
-        return steps.changed_dimensions(file, places())
+        steps.prepare(file, places(connection))
+        return steps.changed_dimensions(file, places(connection))
 
     names = changed()
     provision = ProvisionOperator.partial(
         task_id="provision",
         job=file,
+        semistream_conn_id=connection,
         outlets=[AssetAlias(f"dimensions of {job.name}")],
         map_index_template="{{ task.dimension }}",
         max_active_tis_per_dag=1,
@@ -123,8 +132,6 @@ def find_job(job: str | Path) -> str:
 def checked_settings(job: AnyJob, file: str, given: dict[str, Any]) -> dict[str, Any]:
     """Return the settings of a job's load. Raises ConfigError, as the setting stands in the job's
     file, for one that is wrong."""
-    from semistream.errors import ConfigError
-
     kind = LoadSettings if isinstance(job, Job) else StreamStreamSettings
     try:
         kind.load({**given, "job": file})
