@@ -24,6 +24,7 @@ from semistream.paths import Paths
 from semistream.pipeline import drivers
 from semistream.scratch import PREFIX, scratch_directory
 from semistream.streaming.app import App
+from semistream.streaming.commit import Commits
 from semistream.streaming.settings import LoadSettings
 from semistream.streaming.sources.file_reader import FEW_FILES
 from semistream.streaming.sources.registry import find_source
@@ -354,6 +355,46 @@ def test_an_interrupt_while_modules_are_imported_is_one_line(script, moment, tmp
     process.send_signal(signal.SIGINT)
     _, told = process.communicate(timeout=60)
     assert (process.returncode, told) == (130, "Interrupted; nothing was written.\n")
+
+
+def test_a_stop_while_spark_is_started_ends_the_app_before_it_begins(sqlite_load, make_app):
+    sqlite_load.add_file(1000)
+    app = make_app(sqlite_load)
+    app.start()
+    app.wait(lambda status: status.state == "starting", "the start")
+    request_stop(app.checkpoint)
+    assert app.end() == 0, app.output()
+    told = app.output(10**6)
+    assert "nothing was begun" in told and "Traceback" not in told and " ERROR " not in told, told
+    assert read_status(app.checkpoint).state == "stopped" and not stop_requested(app.checkpoint)
+    assert not (app.checkpoint / "query").exists()
+    assert json.loads((app.checkpoint / "summary.json").read_text())["rows_read"] == 0
+    until(lambda: not faults.descendants(app.process.pid), 30, "the end of the JVM")
+
+
+def test_a_stop_before_the_first_batch_lets_none_begin(spark, sqlite_load, monkeypatch):
+    """One that Spark has given already, or one that it would give."""
+    sqlite_load.add_file(1000)
+    checkpoint, take_up = sqlite_load.places.checkpoints / "sales", Commits.take_up
+
+    def stopped(commits):
+        request_stop(checkpoint)
+        return take_up(commits)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Commits, "take_up", stopped)
+        assert sqlite_load.run(spark)["rows_read"] == 0
+    begin = App._on_batch
+
+    def given(app, *batch):
+        request_stop(checkpoint)
+        begin(app, *batch)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(App, "_on_batch", given)
+        assert sqlite_load.run(spark)["rows_read"] == 0
+    assert sqlite_load.run(spark)["rows_read"] == 1000
+    sqlite_load.check()
 
 
 def test_a_job_that_cannot_be_read_is_in_the_status(tmp_path):

@@ -38,11 +38,13 @@ def snapshot(place: Path) -> None:
 
 def bucket(place: Path) -> None:
     """As a task of Spark writes one."""
-    with Publication(
-        place, "m", ROWS.schema, ["id"], bucket_count=1, page_tuples=1024
-    ) as publication:
+    with (
+        Publication(
+            place, "m", ROWS.schema, ["id"], bucket_count=1, page_tuples=1024
+        ) as publication,
+        publication.writer(0) as writer,
+    ):
         key_codes, _ = publication.keys.master_codes(ROWS)
-        writer = publication.writer(0)
         writer.write(ROWS.take(pa.array(np.argsort(key_codes, kind="stable"))))
         writer.close()
 

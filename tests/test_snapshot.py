@@ -335,8 +335,9 @@ def test_rows_out_of_order_are_refused(tmp_path):
     with (
         publishing.Publication(tmp_path, "m", table.schema, names) as publication,
         pytest.raises(StateError, match="order"),
+        publication.writer(0) as writer,
     ):
-        publication.writer(0).write(table.to_batches()[0])
+        writer.write(table.to_batches()[0])
 
 
 def written_to_files():

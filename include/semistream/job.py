@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 
 from semistream.column_format import Formats, paired
 from semistream.errors import ConfigError
+from semistream.expect import Expectations
 from semistream.scheduling import SCHEDULING, Scheduling
 from semistream.settings import SECRET, JoinType, Names, Pairs, Settings, read_secrets
 
@@ -254,11 +255,12 @@ class Role(Settings):
         description="Share of the tuples that may have no row of the dimension, or no key; the "
         "proof of completeness fails when more have none",
     )
-    late: Literal["reject", "resolve"] = Field(
+    late: Literal["reject", "resolve", "infer"] = Field(
         "reject",
-        description="What becomes of a tuple without a row of the dimension when a later version "
-        "of it has one. reject: it stays in unmatched; resolve: it is joined again, and "
-        "becomes a fact",
+        description="What becomes of a tuple whose row of the dimension comes later. reject: it "
+        "stays in unmatched; resolve: it is joined again when a version of the dimension has the "
+        "row, and becomes a fact; infer: it is a fact at once, with an inferred member of the "
+        "dimension, which the row fills in",
     )
     max_open_hours: float | None = Field(
         None,
@@ -301,6 +303,11 @@ class Job(Scheduling):
         "stream's id columns, for those who look rows up by "
         "them; the load takes longer with it",
     )
+    expect: Expectations = Field(
+        Expectations.load({}),
+        description="What is expected of each load (volume, match_rate, freshness), as part of the "
+        "proof of completeness",
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -330,6 +337,11 @@ class Job(Scheduling):
                 "dimensions": roles,
             }
         )
+
+    @model_validator(mode="after")
+    def _expected_of_its_roles(self) -> Self:
+        self.expect.check_roles(tuple(self.dimensions))
+        return self
 
     @model_validator(mode="after")
     def _one_declaration(self) -> Self:
@@ -540,6 +552,16 @@ class StreamStreamJob(Scheduling):
         "count, sum, min or max of a column of the fact table, "
         "NAME=max(price)",
     )
+    expect: Expectations = Field(
+        Expectations.load({}),
+        description="What is expected of each load (volume, match_rate, freshness), as part of the "
+        "proof of completeness",
+    )
+
+    @model_validator(mode="after")
+    def _expected_of_its_streams(self) -> Self:
+        self.expect.check_roles(SIDES)
+        return self
 
     @model_validator(mode="after")
     def _totals_that_close(self) -> Self:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import uuid
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +46,9 @@ def _power(number: float) -> int:
     return 2 ** int(math.log2(max(number, 1.0)))
 
 
-class BucketWriter:
+class BucketWriter(AbstractContextManager["BucketWriter"]):
     """A writer of one bucket, from rows that come in the order of their key codes. The files appear
-    complete, when the writer is closed.
+    complete, when the writer is closed; leaving the context without that leaves none open.
 
     It holds one page, and 40 bytes plus 8 a column for each page written. A second writer of the
     same bucket (a retried task) replaces the files of the first. flush: whether closing also
@@ -80,6 +81,11 @@ class BucketWriter:
         self._rows = self._null_keys = 0
         self._unique, self._last_code = True, None
         self._run: set[tuple[Any, ...]] = set()
+
+    def __exit__(self, *_: object) -> None:
+        for file in (self._sink, self._codes):
+            with suppress(OSError):  # for instance a full disk, which is already being reported
+                file.close()
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Add rows. Raises StateError when their key codes descend."""

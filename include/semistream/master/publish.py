@@ -278,13 +278,20 @@ def _at_a_time(runs: Runs, memory: int, order: float) -> int:
 
 
 def _sort(publication: Publication, runs: Runs, memory: int, bucket: int) -> BucketInfo:
-    """Write a bucket from its rows. They are sorted at once, or, if they are too large, in pieces
-    that are merged."""
-    writer, size = publication.writer(bucket), runs.size(bucket)
+    """Write a bucket from its rows."""
+    with publication.writer(bucket) as writer:
+        _sort_into(writer, publication, runs, memory)
+        return writer.close()
+
+
+def _sort_into(writer: BucketWriter, publication: Publication, runs: Runs, memory: int) -> None:
+    """Write the rows of a writer's bucket. They are sorted at once, or, if they are too large, in
+    pieces that are merged."""
+    bucket, size = writer.bucket, runs.size(writer.bucket)
     if size <= memory // 4:
         for rows in runs.take(bucket):
             writer.write(_by_code(publication, _together(rows)))
-        return writer.close()
+        return
     pieces = list[Path]()
     with naming(publication.root):
         for number, rows in enumerate(runs.take(bucket, memory // 8)):
@@ -302,7 +309,6 @@ def _sort(publication: Publication, runs: Runs, memory: int, bucket: int) -> Buc
         writer.write(rows)
     for path in pieces:
         path.unlink()
-    return writer.close()
 
 
 def _together(held: list[pa.RecordBatch]) -> pa.RecordBatch:

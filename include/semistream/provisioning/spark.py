@@ -7,6 +7,7 @@ some batches, which ``memory`` bounds. So the size of R is not limited.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 
@@ -187,15 +188,19 @@ def bucket_writer(
 
     def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         writer: BucketWriter | None = None
-        for batch in batches:
-            for bucket, rows in _runs(batch, schema):
-                if writer is None or writer.bucket != bucket:
-                    if writer is not None:
-                        yield _written(writer)
-                    writer = BucketWriter(directory, bucket, schema, keys, page_tuples)
-                writer.write(rows)
-        if writer is not None:
-            yield _written(writer)
+        with ExitStack() as opened:
+            for batch in batches:
+                for bucket, rows in _runs(batch, schema):
+                    if writer is None or writer.bucket != bucket:
+                        if writer is not None:
+                            yield _written(writer)
+                        opened.pop_all()  # what is written needs no end
+                        writer = opened.enter_context(
+                            BucketWriter(directory, bucket, schema, keys, page_tuples)
+                        )
+                    writer.write(rows)
+            if writer is not None:
+                yield _written(writer)
 
     return write
 

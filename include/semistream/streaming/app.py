@@ -42,6 +42,7 @@ from semistream.streaming.commit import Commits
 from semistream.streaming.idle import plan_of_idle_load
 from semistream.streaming.micro_batch import POLL, MicroBatch, Stopped, run_tasks
 from semistream.streaming.output_size import CONFIDENCE, estimate_output, many_to_many
+from semistream.streaming.phases import phases
 from semistream.streaming.planning import Planner
 from semistream.streaming.position import RESTORE
 from semistream.streaming.progress import Progress
@@ -96,6 +97,7 @@ class App:
         )
         self.totals, self.started = Totals(), time.monotonic()
         self._border = threading.Lock()  # held while a batch or a drain is processed
+        self._begun = self.started  # when the planning of a batch began
         self._estimated = False  # an estimate of a batch's output was logged in this run
         self._stopping, self.signals = False, StopSignals()
         self._called = time.time()  # when Spark last gave a batch; it lists the source after that
@@ -133,6 +135,16 @@ class App:
         with starting_workers(spark.sparkContext, self.partitions), self.commits:
             return self._run_to_end(query)
 
+    def leave(self) -> dict[str, Any]:
+        """End a run that was asked to stop before Spark was there, and return its summary. What a
+        former run has left is finished by the next one."""
+        log.info("asked to stop before Spark was there: nothing was begun")
+        self._stopping = True
+        with self.commits:
+            progress, asked = self.commits.take_up(), max(self.settings.partitions, 1)
+            self.planner.plan = self.planner.wanted(asked) if progress is None else progress.plan
+            return self._ended(time.time())
+
     def _run_to_end(self, query: Query) -> dict[str, Any]:
         self.streams = query.open(self.sources, self.settings.max_files, self.settings.max_rows)
         self.schemas = tuple(stream.schema for stream in self.streams)
@@ -146,9 +158,11 @@ class App:
         )
         self.commits.ledger.forget_files()
         self._called = listed = time.time()
-        query.run(
-            self._on_batch, self._between, lambda: self._stopping or self.signals.came.is_set()
-        )
+        self._stopping = self.commits.pending is None and self.stop_requested()
+        if not self._stopping:
+            query.run(
+                self._on_batch, self._between, lambda: self._stopping or self.signals.came.is_set()
+            )
         self.status.update(state="draining")
         with self._border:
             if self.planner.ends(self.settings.trigger == AVAILABLE_NOW and not self._stopping):
@@ -167,6 +181,8 @@ class App:
             if plan is None:
                 return None
             self.planner.plan = plan
+            if self.resolving is not None:
+                self.resolving.filling.fill()
             return self._ended(listed)
 
     def replay(self, file: Path | None) -> Replayed:
@@ -203,11 +219,12 @@ class App:
             "app": self.app,
             "job": self.job.name,
             **self.totals.summary(self.planner.plan),
+            "filled": 0 if self.resolving is None else self.resolving.filling.filled,
             "warnings": self._look_into_misses(),
             "waiting": self.commits.waiting,
             "inputs": {
                 name: {"waiting": waiting}
-                | {of: self.totals.inputs[name][of] for of in ("unmatched", "missed")}
+                | {of: self.totals.inputs[name][of] for of in ("unmatched", "missed", "inferred")}
                 for name, waiting in self.commits.waiting_by_input.items()
             },
             "memory_budget": int(self.planner.settings.memory),
@@ -293,7 +310,7 @@ class App:
     def _between(self) -> bool:
         """Do what is due between two micro-batches. Return whether no further one shall begin."""
         self.commits.check()
-        if self._stopping or (self._stop_requested() and self._stop_at_border()):
+        if self._stopping or (self.stop_requested() and self._stop_at_border()):
             return True
         if self.settings.trigger != AVAILABLE_NOW and self.totals.finished >= self._look_at:
             sentences = self._look_into_misses()
@@ -307,8 +324,9 @@ class App:
     def _on_batch(self, df: DataFrame, batch: int) -> None:
         """Process a micro-batch. Raises Stopped for one that comes after the stop."""
         with self._border:
+            self._begun = time.monotonic()
             try:
-                if self._stopping:
+                if self._stopping or (self.commits.pending is None and self.stop_requested()):
                     raise Stopped
                 self._batch(MicroBatch(df, batch, self.streams))
             except Stopped:
@@ -329,7 +347,7 @@ class App:
         else:
             commits.check_follows(batch.number)
             self.planner.check_open(commits.last)
-            source = batch.part_of_source(self.settings.min_age, self._stop_requested)
+            source = batch.part_of_source(self.settings.min_age, self.stop_requested)
             self._change_plan(batch)
             if self.resolving is not None:
                 self.resolving.resolve(self.schemas[0])
@@ -349,7 +367,7 @@ class App:
         begun = self.commits.progress
         if batch.has_changed(begun):
             self.commits.take_back()
-            source = batch.part_of_source(self.settings.min_age, self._stop_requested)
+            source = batch.part_of_source(self.settings.min_age, self.stop_requested)
             self.commits.begin(
                 Progress(begun.batch, begun.drain, begun.plan, begun.states, **source)
             )
@@ -381,8 +399,8 @@ class App:
         self.status.update(master_version=plan.version)
 
     def _take_up_versions(self) -> None:
-        """Take up newer versions of dimensions, although no micro-batch begins, if their keys
-        resolve tuples."""
+        """Take up newer versions of dimensions, although no micro-batch begins, if they resolve
+        tuples or fill facts in."""
         if self.resolving is None:
             return
         if self.resolving.due:
@@ -430,6 +448,7 @@ class App:
         self.commits.check_nothing_pending()
         if self.commits.last is None or not self.commits.waiting:
             return
+        self._begun = time.monotonic()
         self.commits.begin(
             Progress(self.commits.last[0], Kind.DRAIN, self.planner.plan, self.commits.states)
         )
@@ -454,12 +473,16 @@ class App:
             pace=None if batch is None else self.planner.bound.pace(),
             again=None if at.again is None else at.again.file,
         )
+        tasks_begun = time.monotonic()
         loads = (
             run_tasks(self.spark, work, batch)
             if self.spark is not None
             else [work.join_partition(p, iter(())) for p in range(work.plan.partitions)]
         )
-        self.commits.finish(loads, self._listed(at))
+        now = time.monotonic()
+        seconds = phases(loads, tasks_begun - self._begun, now - tasks_begun)
+        self.commits.finish(loads, self._listed(at), seconds)
+        self._begun = now
         if at.again is not None:
             pin_versions(self.app, at.again.plan, keep=False)
         self._committed(loads)
@@ -525,7 +548,8 @@ class App:
 
     # ---- stop
 
-    def _stop_requested(self) -> bool:
+    def stop_requested(self) -> bool:
+        """Return whether the app was asked to stop."""
         after = self.settings.stop_after
         over = bool(after) and time.monotonic() - self.started > after
         return over or self.signals.came.is_set() or stop_requested(self.checkpoint)

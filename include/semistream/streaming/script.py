@@ -40,28 +40,36 @@ def run_app(
     try:
         settings = kind.from_arguments(arguments)
         places = Paths.from_environment()
-        with (
-            checkpoint_lock(settings.directory(places)),
-            StatusFile(settings.directory(places), settings.name()) as status,
-        ):
-            forget_former_stop(settings.directory(places))
-            job = job_of(settings.job, places)
-            # opens in the background during the imports and checks below
-            session = start_session(settings.name())
-            from semistream.streaming.app import App
-            from semistream.streaming.summary import describe
-
-            app = App(settings, job, places, status)
-            with app.signals.taken():
-                app.check()
-                with session() as spark:
-                    print(describe(app.run(spark)))
+        checkpoint = settings.directory(places)
+        with checkpoint_lock(checkpoint):
+            forget_former_stop(checkpoint)  # before the status, which others wait for to ask again
+            with StatusFile(checkpoint, settings.name()) as status:
+                _run(settings, job_of(settings.job, places), places, status)
             interrupts.ignore()
         return 0
     except SemistreamError as e:
         print(f"{parser.prog}: {e}", file=sys.stderr)
         silence()
         return 2 if isinstance(e, ConfigError) else 1
+
+
+def _run(settings: AppSettings, job: AnyJob, places: Paths, status: StatusFile) -> None:
+    """Run the app, and print its summary."""
+    # opens in the background during the imports and checks below
+    session = start_session(settings.name())
+    from semistream.streaming.app import App
+    from semistream.streaming.summary import describe
+
+    app = App(settings, job, places, status)
+    with app.signals.taken():
+        app.check()
+        opened = session(app.stop_requested)
+        if opened is None:
+            print(describe(app.leave()))
+            silence()
+            return
+        with opened as spark:
+            print(describe(app.run(spark)))
 
 
 def settings_kind(job: AnyJob) -> type[AppSettings]:

@@ -17,6 +17,7 @@ from semistream.scratch import scratch_directory
 from semistream.settings import SECRET
 from semistream.streaming.spark_master import LOOPBACK, is_local
 
+STOP_SEEN = 0.2  # s after which a stop during the start of Spark is seen
 # Settings that the user's configuration overrides.
 DEFAULTS = {
     # a task whose Python worker died is tried four times, as on a cluster
@@ -81,9 +82,10 @@ def silence() -> None:
             log4j.core.config.Configurator.setRootLevel(log4j.Level.OFF)
 
 
-def start_session(app: str) -> Callable[[], SparkSession]:
-    """Open the session in a background thread. Return a function that waits for the session and
-    raises the error of opening it. The process may end without calling it."""
+def start_session(app: str) -> Callable[[Callable[[], bool]], SparkSession | None]:
+    """Open the session in a background thread. Return a function that waits for it, or until
+    another function, which it is given, returns True: then it returns None. It raises the error of
+    opening the session. The process may end without calling it."""
     opened: Future[SparkSession] = Future()
 
     def run() -> None:
@@ -92,5 +94,11 @@ def start_session(app: str) -> Callable[[], SparkSession]:
         except BaseException as e:
             opened.set_exception(e)
 
+    def wait(stopping: Callable[[], bool]) -> SparkSession | None:
+        while not stopping():
+            with suppress(TimeoutError):
+                return opened.result(STOP_SEEN)
+        return None
+
     threading.Thread(target=run, daemon=True, name="session").start()
-    return opened.result
+    return wait

@@ -71,6 +71,7 @@ from semistream.warehouse.dialects import SYSTEMS
 from semistream.warehouse.load_ids import first_load, last_load, load_id
 from semistream.warehouse.records import Commit, InputCounts, LoadRecord
 from semistream.warehouse.schema import (
+    inferred,
     load_apps,
     load_batches,
     load_commits,
@@ -347,6 +348,7 @@ class Ledger:
             for table in (
                 *tables,
                 unmatched,
+                inferred,
                 propagated,
                 load_rejections,
                 load_inputs,
