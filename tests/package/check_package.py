@@ -19,8 +19,10 @@ name: sales
 stream:
   {format: csv, path: %s, columns: "sale_id BIGINT, sku STRING, amount BIGINT", id: [sale_id],
    options: {header: "true"}}
-master: {name: product, path: %s}
+master: {name: product, path: %s, business_key: [sku]}
 on: sku
+fact_table: fact_sales
+max_unmatched: 0.5
 """
 DAG = """
 from airflow.sdk import DAG, task
