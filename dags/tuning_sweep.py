@@ -10,7 +10,7 @@ from typing import Any
 
 from airflow.sdk import TriggerRule, dag, task, task_group
 
-from semistream.airflow.operators import TUNED, SweepPointOperator, attempt, form, places, spark_app
+from semistream.airflow.operators import TUNED, SweepPointOperator, form, places, spark_app
 from semistream.job import Job
 from semistream.joins.registry import REGISTRY
 from semistream.pipeline import steps
@@ -48,8 +48,8 @@ def tuning_sweep() -> None:
     def points(params: dict[str, Any], run_id: str) -> list[dict[str, Any]]:
         """Return the points of the grid, around the best settings by the model, and write the
         bounded stream with which they are measured."""
-        settings = attempt(steps.tune_settings, params)
-        return attempt(steps.sweep(run_id, places()).begin, settings)
+        settings = steps.tune_settings(params)
+        return steps.sweep(run_id, places()).begin(settings)
 
     @task_group
     def point(setting: dict[str, Any]) -> None:

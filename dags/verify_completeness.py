@@ -9,7 +9,16 @@ from typing import Any
 
 from airflow.sdk import AssetOrTimeSchedule, Context, CronTriggerTimetable, Param, dag, task
 
-from semistream.airflow.operators import FACTS, VERIFIED, apps_of, attempt, places
+from semistream.airflow.operators import (
+    FACT_TABLES,
+    FACTS,
+    SAMPLE,
+    VERIFIED,
+    VerifyOperator,
+    apps_of,
+    places,
+)
+from semistream.airflow.retries import RETRIES
 from semistream.pipeline import steps
 
 
@@ -20,6 +29,7 @@ from semistream.pipeline import steps
     catchup=False,
     tags=["semistream"],
     doc_md=__doc__,
+    default_args={"retry_policy": RETRIES["retry_policy"]},
     params={
         "app": Param(
             None,
@@ -35,7 +45,7 @@ from semistream.pipeline import steps
             "after a load, else everything",
         ),
         "sample": Param(
-            1000,
+            SAMPLE,
             type="integer",
             minimum=0,
             section="What",
@@ -46,28 +56,17 @@ from semistream.pipeline import steps
 )
 def verify_completeness() -> None:
     @task
-    def apps(**context: Context) -> list[str]:
+    def what(**context: Context) -> list[dict[str, Any]]:
         """Return what to verify: the loads that started this run, the one of the form, or all."""
-        return apps_of(context) or steps.loaded_apps(places())
-
-    @task(outlets=[VERIFIED], map_index_template="{{ app }}")
-    def verify(
-        app: str,
-        params: dict[str, Any],
-        *,
-        outlet_events: dict[str, Any],
-        triggering_asset_events: dict[str, Any],
-    ) -> dict[str, Any]:
-        """Verify a load. Fails, naming rows, if an expectation does not hold."""
-        after_load = bool(triggering_asset_events) and not params["app"]
+        params: dict[str, Any] = context["params"]
+        after_load = bool(context["triggering_asset_events"]) and not params["app"]
         since_last = after_load if params["since_last"] is None else params["since_last"]
-        result = attempt(
-            steps.verify, app, places(), since_last=since_last, sample=params["sample"]
-        )
-        outlet_events[VERIFIED].extra = result
-        return result
+        how = {"since_last": since_last, "sample": params["sample"]}
+        return [{"app": app, **how} for app in apps_of(context) or steps.loaded_apps(places())]
 
-    verify.expand(app=apps())
+    VerifyOperator.partial(
+        task_id="verify", outlets=[VERIFIED, FACT_TABLES], map_index_template="{{ task.app }}"
+    ).expand_kwargs(what())
 
 
 verify_completeness()

@@ -90,8 +90,9 @@ def _stage(root: Path, target: Path) -> None:
         (target / "reference" / name).write_text(text)
     staged = {file: target / file.relative_to(root / "docs") for file in root.glob("docs/**/*.md")}
     staged[root / "CHANGELOG.md"] = target / "changelog.md"
-    for file in root.glob("examples/*/README.md"):
-        staged[file] = target / "examples" / f"{file.parent.name}.md"
+    for file in root.glob("examples/**/README.md"):
+        name = "index" if file.parent.name == "examples" else file.parent.name
+        staged[file] = target / "examples" / f"{name}.md"
     for file, page in staged.items():
         page.parent.mkdir(exist_ok=True)
         page.write_text(_with_copies(file, page, staged, root, target))

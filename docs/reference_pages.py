@@ -135,7 +135,8 @@ def _of_tables() -> str:
             )
             for column in table.columns
         ]
-        parts += [f"## `{table.name}`", _cell(of_table.get("", ""))]
+        about = of_table.get("", "")
+        parts += [f"## `{table.name}`", f"{about[:1].upper()}{_cell(about[1:])}." if about else ""]
         parts += [_table(("column", "type", "", "meaning"), rows)]
     return "\n\n".join(part for part in parts if part) + "\n"
 

@@ -25,10 +25,10 @@ from semistream.pipeline import drivers
 from semistream.scratch import PREFIX, scratch_directory
 from semistream.streaming.app import App
 from semistream.streaming.commit import Commits
-from semistream.streaming.session import is_local, local_environment
 from semistream.streaming.settings import LoadSettings
 from semistream.streaming.sources.file_reader import FEW_FILES
 from semistream.streaming.sources.registry import find_source
+from semistream.streaming.spark_master import is_local, local_environment
 from semistream.streaming.status import (
     Status,
     StatusFile,

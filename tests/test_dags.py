@@ -136,11 +136,11 @@ def test_dags_know_the_task_sdk_only_and_the_package_for_airflow_what_is_public(
     assert {module for _, module in airflows_modules(ROOT / "dags")} == {"airflow.sdk"}
     public = (
         "airflow.sdk",
-        "airflow.providers",
         "airflow.triggers",
         "airflow.plugins_manager",
         "airflow.configuration",
         "airflow.api_fastapi",
+        "airflow.dag_processing.bundles",
     )
     assert not [
         found
@@ -244,7 +244,8 @@ def test_form_defaults_are_those_of_the_settings(dags):
 def test_assets_link_them(dags):
     assert [a.name for a in dags["semi_stream_load"].schedule] == ["dimensions"]
     assert [
-        a.name for a in dags["provision_master_data"].get_task("announce").partial_kwargs["outlets"]
+        a.name
+        for a in dags["provision_master_data"].get_task("provision").partial_kwargs["outlets"]
     ] == ["dimensions"]
     assert [
         a.name for a in dags["semi_stream_load"].get_task("load").partial_kwargs["outlets"]
@@ -274,14 +275,11 @@ def test_what_is_verified(dags, monkeypatch, events, form, since_last):
     that the form says."""
     from semistream.pipeline import steps
 
-    asked = []
-    monkeypatch.setattr(steps, "verify", lambda app, places, **how: asked.append((app, how)) or {})
+    monkeypatch.setattr(steps, "loaded_apps", lambda places: ["sales"])
     verify = dags["verify_completeness"]
     params = verify.params.dump() | {"sample": 7} | form
-    verify.get_task("verify").python_callable(
-        "sales", params, outlet_events=defaultdict(SimpleNamespace), triggering_asset_events=events
-    )
-    assert asked == [("sales", {"since_last": since_last, "sample": 7})]
+    what = verify.get_task("what").python_callable(params=params, triggering_asset_events=events)
+    assert what == [{"app": "sales", "since_last": since_last, "sample": 7}]
 
 
 def test_what_is_replayed(dags, monkeypatch):

@@ -444,7 +444,7 @@ def test_what_is_left_to_be_finished_comes_before_a_replay(spark, late, monkeypa
 # ---- what cannot be
 
 
-def test_late_is_reject_or_resolve():
+def test_late_is_reject_resolve_or_infer():
     job = {
         "name": "sales",
         "stream": {"format": "parquet", "path": "sales", "id": ["id"]},
@@ -454,8 +454,8 @@ def test_late_is_reject_or_resolve():
     }
     assert Job.load(job).role("part").late == "reject"
     assert Job.load(job | {"late": "resolve"}).role("part").late == "resolve"
-    with pytest.raises(ConfigError, match="(?s)late.*reject.*resolve"):
-        Job.load(job | {"late": "infer"})
+    with pytest.raises(ConfigError, match="(?s)late.*reject.*resolve.*infer"):
+        Job.load(job | {"late": "never"})
 
 
 def test_a_left_join_has_nothing_to_resolve(spark, late):

@@ -12,10 +12,13 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from airflow_server import wait_until
+from semistream.errors import ConfigError
+from semistream.job import Dimension
 from semistream.pipeline import drivers
 from semistream.streaming.status import read_status, request_stop, stop_requested
 
@@ -164,26 +167,30 @@ def test_driver_elsewhere_is_alive_while_it_was_heard_of_lately(tmp_path, monkey
 def test_only_what_one_process_does_not_publish_is_submitted(
     airflow_plugins, monkeypatch, in_process
 ):
-    from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-
-    from semistream.airflow.operators import PublishOperator
+    from semistream.airflow.operators import ProvisionOperator, table_asset
     from semistream.pipeline import steps
 
-    asked, submitted = [], []
-    monkeypatch.setattr(steps, "publish", lambda *given: asked.append(given[:-1]) or in_process)
+    asked, submitted, events = [], [], []
     monkeypatch.setattr(
-        SparkSubmitOperator,
-        "execute",
-        lambda self, context: submitted.append(self.application_args),
+        steps, "_joined", lambda *_: SimpleNamespace(dimension=Dimension(name="product"))
     )
-    PublishOperator(
+    monkeypatch.setattr(steps, "provision", lambda *_: {"read": 3})
+    monkeypatch.setattr(steps, "publish", lambda *given: asked.append(given[:-1]) or in_process)
+    monkeypatch.setattr(steps, "published", lambda *_: {"tuples": 3})
+    monkeypatch.setattr(
+        ProvisionOperator, "submit", lambda self: submitted.append(self.application_args)
+    )
+    operator = ProvisionOperator(
         task_id="x",
         job="sales",
         dimension="product",
         memory="16MB",
         application="x.py",
         conn_id="spark_default",
-    ).execute({})
+    )
+    event = SimpleNamespace(add=lambda asset, extra: events.append((asset, extra)))
+    operator.execute({"outlet_events": {operator.outlets[0]: event}})
+    assert events == [(table_asset("dim_product"), {"read": 3, "tuples": 3})]
     assert asked == [("sales", "product", "16MB")]
     arguments = ["--job", "sales", "--dimension", "product", "--memory", "16MB"]
     assert submitted == ([] if in_process else [arguments])
@@ -208,53 +215,130 @@ def test_warehouse_credentials_come_from_a_connection_and_stay_out_of_the_comman
     monkeypatch.setenv(
         "AIRFLOW_CONN_WAREHOUSE",
         json.dumps(
-            {"conn_type": "mysql", "host": "db", "login": "u", "password": "p/w", "schema": "dw"}
+            {
+                "conn_type": "mysql",
+                "host": "db",
+                "login": "u",
+                "password": "hush/hush",
+                "schema": "dw",
+            }
         ),
     )
     operator = SparkAppOperator(task_id="x", application="x.py")
     operator.use_connections()
     assert operator.env_vars == {
-        "WAREHOUSE_URL": "mysql+pymysql://u:p%2Fw@db/dw",
+        "WAREHOUSE_URL": "mysql+pymysql://u:hush%2Fhush@db/dw",
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
-    command = operator._get_hook()._build_spark_submit_command("x.py")
-    assert "local[2]" in command and not any("p%2Fw" in a or "p/w" in a for a in command)
+    command = operator.command()
+    assert "local[2]" in command and not any(
+        "hush%2Fhush" in a or "hush/hush" in a for a in command
+    )
 
 
 @pytest.mark.parametrize(
-    "spark",
+    ("spark", "master"),
     [
-        {"conn_type": "spark", "host": "yarn"},
-        {"conn_type": "yarn"},
-        {"conn_type": "spark", "host": "k8s://https://host:6443"},
-        {"conn_type": "k8s", "host": "host"},
+        ({"conn_type": "spark", "host": "yarn"}, "yarn"),
+        ({"conn_type": "yarn"}, "yarn"),
+        ({"conn_type": "spark", "host": "spark://one:7077,two:7077"}, "spark://one:7077,two:7077"),
+        ({"conn_type": "spark", "host": "host", "port": 7077}, "spark://host:7077"),
+        (
+            {"conn_type": "spark", "host": "k8s://https://host", "port": 6443},
+            "k8s://https://host:6443",
+        ),
+        ({"conn_type": "k8s", "host": "host"}, "k8s://host"),
     ],
 )
-def test_a_master_that_would_show_the_password_is_refused(airflow_plugins, monkeypatch, spark):
+def test_a_connection_to_spark_names_the_master(airflow_plugins, monkeypatch, spark, master):
+    from semistream.airflow.operators import SparkAppOperator
+
+    extra = {"queue": "nightly", "namespace": "etl"}
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(spark | {"extra": extra}))
+    operator = SparkAppOperator(task_id="x", application="x.py", driver_memory="2g", name="sales")
+    operator.use_connections()
+    binary, *line = operator.command()
+    assert Path(binary).name == "spark-submit"
+    assert line == [
+        *("--master", master, "--deploy-mode", "client", "--name", "sales", "--queue", "nightly"),
+        *("--conf", "spark.kubernetes.namespace=etl", "--conf", "spark.driver.memory=2g", "x.py"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("extra", "words"),
+    [
+        ({"deploy-mode": "cluster"}, "set deploy-mode to client"),
+        ({"keytab": "c2VjcmV0"}, "spark.kerberos.keytab, a path"),
+    ],
+)
+def test_what_a_connection_to_spark_cannot_have_is_refused(
+    airflow_plugins, monkeypatch, extra, words
+):
     from airflow.sdk.exceptions import AirflowFailException
 
     from semistream.airflow.operators import SparkAppOperator
 
-    monkeypatch.delenv("WAREHOUSE_URL", raising=False)
-    monkeypatch.setenv(
-        "AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(spark | {"extra": {"deploy-mode": "client"}})
-    )
-    warehouse = {"conn_type": "mysql", "host": "db", "login": "u", "schema": "dw"}
-    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps(warehouse | {"password": "hush-hush"}))
-    with pytest.raises(
-        AirflowFailException, match="Set WAREHOUSE_URL in the environment of Airflow's workers"
-    ) as e:
+    spark = {"conn_type": "spark", "host": "local[2]", "extra": extra}
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps(spark))
+    with pytest.raises(AirflowFailException, match=words) as e:
         SparkAppOperator(task_id="x", application="x.py").use_connections()
-    assert "hush-hush" not in str(e.value)
-    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", json.dumps(warehouse))
-    SparkAppOperator(task_id="x", application="x.py").use_connections()  # nothing to hide
-    monkeypatch.setenv("WAREHOUSE_URL", "mysql+pymysql://u:hush-hush@db/dw")
-    operator = SparkAppOperator(task_id="x", application="x.py")
+    assert "c2VjcmV0" not in str(e.value)
+
+
+def test_a_connection_of_the_type_semistream_gives_home_warehouse_and_master(
+    airflow_plugins, monkeypatch, tmp_path
+):
+    from semistream.airflow import SparkAppOperator
+
+    given = {"home": str(tmp_path), "warehouse": "mysql+pymysql://u@db/dw"}
+    connection = {"conn_type": "semistream", "password": "hush/hush"}
+    monkeypatch.setenv("WAREHOUSE_URL", "sqlite:///other.db")
+    monkeypatch.setenv("SEMISTREAM_HOME", "other")
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_EAST",
+        json.dumps(connection | {"extra": given | {"spark_master": "spark://host:7077"}}),
+    )
+    operator = SparkAppOperator(task_id="x", application="x.py", semistream_conn_id="east")
     operator.use_connections()
-    if "yarn" in str(spark):  # a hook for Kubernetes needs its client
-        assert not any(
-            "hush-hush" in part for part in operator._get_hook()._build_spark_submit_command("x.py")
-        )
+    assert operator.env_vars == {
+        "SEMISTREAM_HOME": str(tmp_path),
+        "WAREHOUSE_URL": "mysql+pymysql://u:hush%2Fhush@db/dw",
+    }
+    line = operator.command()
+    assert "spark://host:7077" in line and not any("hush%2Fhush" in part for part in line)
+    here = operator.places()
+    assert (here.home, here.warehouse_url) == (tmp_path, "mysql+pymysql://u:hush%2Fhush@db/dw")
+
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_EAST", json.dumps(connection | {"extra": {"warehouse": "hush/hush:nonsense"}})
+    )
+    with pytest.raises(ConfigError, match="must be a URL as SQLAlchemy has it") as e:
+        operator.places()
+    assert "hush/hush" not in str(e.value)
+
+
+def test_an_app_that_fails_fails_its_task_and_one_that_is_killed_ends(
+    airflow_plugins, monkeypatch, tmp_path
+):
+    from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+    from semistream.airflow import SparkAppOperator
+
+    def submit(code: str) -> SparkAppOperator:
+        operator = SparkAppOperator(task_id="x", application="x.py")
+        monkeypatch.setattr(operator, "command", lambda: [sys.executable, "-c", code])
+        return operator
+
+    submit("print('done')").submit()
+    for code, kind in ((1, AirflowException), (2, AirflowFailException)):
+        with pytest.raises(AirflowException, match=f"exit code {code}:\nno such table") as e:
+            submit(f"import sys; print('no such table'); sys.exit({code})").submit()
+        assert e.type is kind
+    operator = submit("import time; print('up', flush=True); time.sleep(60)")
+    monkeypatch.setattr(operator.log, "info", lambda *_: operator.on_kill())
+    with pytest.raises(AirflowException, match="exit code -15"):
+        operator.submit()
 
 
 def test_a_cluster_is_to_reach_the_driver(airflow_plugins, monkeypatch):

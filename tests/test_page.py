@@ -13,14 +13,20 @@ from datetime import datetime
 from io import StringIO
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 import uvicorn
 from fastapi import FastAPI
+from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
 from sqlalchemy import delete, select, text
 
 import sink_loads
 from loads import until
+from semistream.data_files import DataFile
+from semistream.job import Job
+from semistream.master.publish import publish_snapshot
+from semistream.master.published import snapshot_root
 from semistream.paths import Paths
 from semistream.pipeline import steps, summary
 from semistream.reasons import Reason
@@ -31,8 +37,10 @@ from semistream.warehouse.records import Commit, InputCounts, LoadRecord
 from semistream.warehouse.schema import (
     load_batches,
     load_commits,
+    load_files,
     load_inputs,
     load_rejections,
+    masters,
     quality_runs,
     rejected_master,
     tuning_runs,
@@ -41,6 +49,14 @@ from semistream.warehouse.schema import (
 from semistream.warehouse.totals import read_totals
 
 NOW = datetime(2026, 1, 2, 3, 4, 5)
+JOB = Job.load(
+    {
+        "name": "sales",
+        "stream": {"format": "csv", "path": "/data", "id": ["id"]},
+        "dimensions": {"m": {"path": "/m.csv", "on": {"sku": "code"}}},
+        "fact_table": "fact_sales",
+    }
+)
 
 
 class Page:
@@ -53,6 +69,15 @@ class Page:
 
     def get(self, path: str = "/"):
         return self.client.get(path)
+
+    def live(self, path: str = "/live") -> str:
+        """The HTML of the first event that a stream sends."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("semistream.airflow.page.STREAM_SECONDS", 0)
+            sent = self.client.get(path)
+        assert sent.headers["content-type"].startswith("text/event-stream")
+        (event,) = re.findall(r"^event: page\ndata: (.*)\n\n", sent.text, re.MULTILINE)
+        return json.loads(event)
 
     def fill(self) -> None:
         """Two batches and a drain of the app "sales" in two partitions, a proof and a tuning
@@ -155,7 +180,20 @@ def load(ledger: Ledger, batch: int, drain: int, rows: int, waiting: int) -> Non
             ),
             lambda c: None,
         )
-    ledger.commit(Commit(ledger.app, batch, drain, "fact_sales", "sql", 2, 2 * rows + 1))
+    commit = Commit(
+        ledger.app,
+        batch,
+        drain,
+        "fact_sales",
+        "sql",
+        2,
+        2 * rows + 1,
+        JOB.to_ledger(),
+        files=() if drain else (DataFile(f"/data/{batch}.csv", 1, 10**18),),
+        run_started=1000.0 + batch,
+        phases=json.dumps({"plan": 0.5, "read": 1.5}),
+    )
+    ledger.commit(commit)
 
 
 @pytest.fixture
@@ -188,25 +226,32 @@ def test_page_and_summary_on_both_databases(make_page, warehouse_url):
     from rich.console import Console
 
     page = make_page(warehouse_url)
-    assert "Nothing has been committed yet" in page.get().text
+    assert "No load has run yet" in page.get().text
     page.fill()
     checkpoint = page.status("sales")
     shown = page.get()
     assert shown.status_code == 200 and 'id="error"' not in shown.text
     for part in (
-        "<td>sales</td>",
+        'href="/loads/sales"',
         "fact_sales",
         "8,003",
-        "2.0 MB of 4.0 MB",
-        "50.0%",
-        "complete",
-        "end to end",
-        ">765<",
+        ">complete<",
+        "batches 0 to 1, 12 checks",
+        "<b>765</b>",
         "sweep one",
         "4.0 MB: ssbj, 12,345 tuples/s",
-        "killed",
+        "Killed while running.",
     ):
         assert part in shown.text, part
+    load_page = page.get("/loads/sales").text
+    for part in ("2.0 MB of 4.0 MB", "50.0%", "1 drain", "m v1", "csv /data", "m, on sku = code"):
+        assert part in load_page, part
+    of = page.get("/loads/sales/series").json()
+    assert (of["name"], of["rows_read"]) == (["0", "1", "1 drain"], [5001, 3001, 1])
+    assert of["rate"][:2] == [5001 / 2, 3001 / 2] and of["seconds"]["join"] == [None] * 3
+    assert of["rejected"] == {"m: no_match": [1, 1, 1]} and of["memory_peak"][1] == 2_000_002
+    assert of["cache"][0] == 2500 / 5001
+    assert [(mark["at"], mark["kind"]) for mark in of["marks"]] == [(1, "version"), (1, "run")]
     numbers = (
         "rows_read",
         "matched",
@@ -241,7 +286,6 @@ def test_page_and_summary_on_both_databases(make_page, warehouse_url):
     assert re.search(r"master rows left out\W+2\b", screen.export_text())
     assert "8,003" in told and "no_match" in told and "2.0 MB of 4.0 MB" in told and "yes" in told
     assert steps.loaded_apps(page.places) == ["sales"]
-    assert "yes: batches 0 to 1, 12 checks on 2026-01-02 03:04 UTC" in shown.text
     # the whole fails, and then only what is new is found right
     with page.engine.begin() as connection:
         for n, success in enumerate((0, 1)):
@@ -264,7 +308,11 @@ def test_page_and_summary_on_both_databases(make_page, warehouse_url):
             )
     open_failure = "NO: batches 0 to 1 failed fact_rows on 2026-01-02 03:04 UTC"
     assert open_failure in summary.final_summary("sales", page.places)["complete"]
-    until(lambda: open_failure in page.get().text, what="the failure on the page")
+    shown = page.get().text
+    assert "batches 0 to 1 failed fact_rows" in shown and "The proof failed: fact_rows." in shown
+    assert {"at": 1, "kind": "proof", "text": "proof failed: fact_rows"} in page.get(
+        "/loads/sales/series"
+    ).json()["marks"]
     page.engine.dispose()
 
 
@@ -272,7 +320,7 @@ def test_the_unmatched_tuples_of_an_app_have_a_page(make_page, loader):
     loader.load(range(1))
     loader.commit(1, 0, [{**sink_loads.orders(1)[0], "sku": "<b>p00"}])
     page = make_page(loader.url)
-    assert '<a href="/unmatched/sales">9</a>' in page.get().text
+    assert ">9 unmatched</a>" in page.get().text
     shown = page.get("/unmatched/sales").text
     assert "no_match in sales: 5 tuples of 5 keys" in shown and "&lt;b&gt;p00" in shown
     assert (
@@ -324,7 +372,7 @@ def test_totals_of_an_app_that_was_begun_anew_are_its_new_ones(warehouse):
     with warehouse.connect() as c:
         known = read_totals(c)
     with warehouse.begin() as c:
-        for table in (load_rejections, load_inputs, load_batches, load_commits):
+        for table in (load_rejections, load_inputs, load_batches, load_files, load_commits):
             c.execute(delete(table))
     for batch in range(4):
         load(ledger, batch, 0, 1, 0)
@@ -397,12 +445,12 @@ def test_what_was_read_is_shown_with_its_age_when_the_warehouse_is_gone(
     semistream_page.overview._read = semistream_page.overview._read.__class__(
         **{**vars(semistream_page.overview._read), "at": time.monotonic() - 90}
     )
-    shown = page.get("/live").text
+    shown = page.live()
     assert "8,003" in shown and "The warehouse does not answer" in shown and "90 s ago" in shown
     for beside in tmp_path.glob("warehouse.db*"):
         beside.unlink()
     (tmp_path / "away.db").rename(file)
-    assert "does not answer" not in page.get("/live").text
+    assert "does not answer" not in page.live()
 
 
 def test_a_ledger_that_was_removed_is_missed_and_made_anew(page):
@@ -410,10 +458,10 @@ def test_a_ledger_that_was_removed_is_missed_and_made_anew(page):
     with page.engine.begin() as c:
         for name in ("load_commits", "load_batches", "quality_runs"):
             c.execute(text(f"DROP TABLE {name}"))
-    shown = page.get("/live").text
+    shown = page.get().text
     assert "no such table" in shown and "8,003" in shown
-    shown = page.get("/live").text
-    assert "Nothing has been committed yet" in shown and 'id="error"' not in shown
+    shown = page.get().text
+    assert "No load has run yet" in shown and 'id="error"' not in shown
 
 
 def test_a_server_that_is_not_there_or_says_nothing_does_not_hold_the_page_up(make_page):
@@ -421,12 +469,12 @@ def test_a_server_that_is_not_there_or_says_nothing_does_not_hold_the_page_up(ma
     page.status("sales")
     shown = page.get().text
     assert "The warehouse does not answer" in shown and "sales" in shown and "secret" not in shown
-    assert "Nothing has been committed" not in shown
+    assert "No load has run yet" not in shown
     with closing(socket.create_server(("127.0.0.1", 0))) as silent:
         page = make_page(f"mysql+pymysql://u:secret@127.0.0.1:{silent.getsockname()[1]}/dw")
         begun = time.monotonic()
         for _ in range(2):
-            assert "The warehouse has not answered yet" in page.get("/live").text
+            assert "The warehouse has not answered yet" in page.live()
         assert time.monotonic() - begun < 8
 
 
@@ -450,16 +498,70 @@ def test_a_warehouse_that_cannot_be_is_told_without_its_password(
     assert "WAREHOUSE_URL" in shown and "must" in shown and "secret" not in shown
 
 
-def test_apps_that_run_no_more_can_be_hidden(page):
+def test_ended_loads_are_dismissed_until_they_run_again(page):
     page.status("dead")
     alive = page.status("alive")
+    here = {"Host": "localhost:8080", "Origin": "http://localhost:8080"}
+
+    def tiles(path: str = "/") -> list[str]:
+        return sorted(re.findall('id="tile-(.*?)"', page.get(path).text))
+
     with checkpoint_lock(alive):
-        assert "<td>dead</td>" in page.get().text and '?ended=false">hide' in page.get().text
-        few = page.get("/?ended=false").text
-        assert "<td>dead</td>" not in few and "<td>alive</td>" in few and "1 run no more" in few
-        assert 'data-url="/live?ended=false"' in few
-        assert "<td>dead</td>" not in page.get("/live?ended=false").text
-    assert "None runs" in page.get("/live?ended=false").text
+        for name in ("dead", "alive"):
+            page.client.post(f"/apps/{name}/dismiss", headers=here)
+        assert tiles() == ["alive", "sales"] and "1 dismissed" in page.get().text
+        assert tiles("/?dismissed=true") == ["alive", "dead", "sales"]
+        assert "tile-dead" not in page.live() and "tile-dead" in page.live("/live?dismissed=true")
+        page.client.post("/apps/dead/dismiss?again=true", headers=here)
+        assert tiles() == ["alive", "dead", "sales"]
+        page.client.post("/apps/dead/dismiss", headers=here)
+        StatusFile(page.places.checkpoints / "dead", "dead").update(state="failed", error="gone")
+        assert tiles() == ["alive", "dead", "sales"]
+    assert page.client.post("/apps/nothing/dismiss", headers=here).status_code == 404
+    assert page.client.post("/apps/dead/dismiss").status_code == 403
+
+
+def test_a_dimension_has_a_page(page):
+    table = pa.table({"code": ["a", "b"], "m_sk": [1, 2]})
+    for rows in (1, 2):
+        root = snapshot_root(page.places.snapshots, "m", ["code"])
+        publish_snapshot(table[:rows].to_batches(), table.schema, root, "m", ["code"])
+    with page.engine.begin() as c:
+        c.execute(
+            masters.insert(),
+            {
+                "name": "m",
+                "table_name": "dim_m",
+                "arrow_schema": "",
+                "business_key": '["code"]',
+                "changes": 2,
+                "rows": 3,
+                "provisioned_at": NOW,
+            },
+        )
+        row = {"master": "m", "reason": "null_key", "tuple": '{"code": null}', "rejected_at": NOW}
+        c.execute(rejected_master.insert(), row)
+    assert 'href="/dimensions/m"' in page.get().text
+    shown = re.sub(r"\s+", " ", page.get("/dimensions/m").text)
+    for part in ("dim_m", "+1<", "1 null_key", "{&#34;code&#34;: null}", "/loads/sales", "v000002"):
+        assert part in shown, part
+    assert shown.index("v000002") < shown.index("current") < shown.index("v000001")
+    missing = page.get("/dimensions/n")
+    assert missing.status_code == 404 and "They are: m." in missing.text
+
+
+def test_no_route_is_open(page):
+    """Each asks for a permission on the load's DAG; a change, that the page itself asks."""
+    from semistream.airflow import page as semistream_page
+
+    routes = [route for route in page.app.routes if isinstance(route, APIRoute)]
+    assert len(routes) > 10
+    for route in routes:
+        asked = {dependency.dependency for dependency in route.dependencies}
+        wanted = {semistream_page.may_read.dependency}
+        if route.methods != {"GET"}:
+            wanted = {semistream_page.may_stop.dependency, semistream_page.same_origin}
+        assert asked == wanted, route.path
 
 
 def test_the_page_is_found_behind_a_proxy_that_gives_airflow_a_path(airflow_plugins):
@@ -476,7 +578,8 @@ def test_browsers_are_told_what_an_answer_may_do(page):
     (reports / "r.html").write_text("<script>alert(1)</script>")
     for path in (
         "/",
-        "/live",
+        "/loads/sales",
+        "/loads/sales/series",
         "/report/r.html",
         "/reports/r.html",
         "/reports/no.html",
@@ -489,7 +592,8 @@ def test_browsers_are_told_what_an_answer_may_do(page):
         assert headers["x-content-type-options"] == "nosniff", path
         assert headers["x-frame-options"] == "SAMEORIGIN", path
     assert "script-src" not in page.get("/reports/r.html").headers["content-security-policy"]
-    assert "<script>" not in page.get().text and "<style" not in page.get().text
+    for path in ("/", "/loads/sales"):
+        assert "<script>" not in page.get(path).text and "<style" not in page.get(path).text
 
 
 @pytest.mark.parametrize("path", ["%00", "a%00.html", "x" * 300, "%2e%2e%2fwarehouse.db", ".", ""])
@@ -553,27 +657,130 @@ def test_a_browser_tells_how_old_the_page_is_when_airflow_is_gone(page, browser,
     served = Served(page.app)
     with served as url:
         browser.get(url)
-        assert "8,003" in find(browser, "#ledger").text
-        assert "unknown" in find(browser, "#apps").text
-        browser.set_window_size(1400, 900)  # at which no table is cut off
-        for element in browser.find_elements("css selector", ".table"):
-            scrolled, room = (int(element.get_property(p)) for p in ("scrollWidth", "clientWidth"))
-            assert scrolled <= room < 1400, element.text
+        assert "8,003" in find(browser, "#tile-sales").text
+        assert "unknown" in find(browser, "#tile-broken").text
         # its style is let in
         assert find(browser, "h1").value_of_css_property("font-size") == "20px"
+        assert re.match(r"2026-01-02 \d\d:\d\d$", find(browser, "#tile-sales time").text)
         page.engine.dispose()
         for file in tmp_path.glob("warehouse.db*"):
             file.rename(tmp_path / f"away-{file.name}")
         (tmp_path / "warehouse.db").write_bytes(b"no database" * 1000)
         assert "read" in find(browser, "#error", 20).text
-        assert "8,003" in find(browser, "#ledger").text
-        browser.save_screenshot(str(tmp_path / "warehouse-gone.png"))
+        assert "8,003" in find(browser, "#tile-sales").text
         assert forbidden(browser) == []
     assert "Airflow does not answer. What is shown here is" in find(browser, "#stale", 20).text
-    assert "8,003" in find(browser, "#ledger").text
-    browser.save_screenshot(str(tmp_path / "airflow-gone.png"))
+    assert "8,003" in find(browser, "#tile-sales").text
     with served:
         until(lambda: not browser.find_element("id", "stale").is_displayed(), 20, "an answer")
-        find(browser, "#ended").click()
-        assert "dead" not in find(browser, "main").text
-        assert "None runs" in find(browser, "main").text
+        button = find(browser, "#dismiss-dead")
+        browser.execute_script("arguments[0].click()", button)
+        assert "dead" not in find(browser, "#tiles").text
+    browser.get("about:blank")
+
+
+AXE = Path(__file__).parent / "axe" / "axe.min.js"
+RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"]
+# parts of a tile that are cut off, or lie outside of it; and whether the page is wider than it may
+CUT_OFF = """
+const cut = [...document.querySelectorAll(".tile *")].filter((part) => {
+  const tile = part.closest(".tile").getBoundingClientRect();
+  const scrolls = part.clientWidth && part.scrollWidth > part.clientWidth + 1;
+  return scrolls || part.getBoundingClientRect().right > tile.right + 1;
+});
+const wide = document.documentElement.scrollWidth > innerWidth;
+return [...cut.map((part) => part.outerHTML), ...(wide ? ["the page"] : [])];
+"""
+
+
+def test_all_pages_can_be_read_by_all_at_each_width_and_in_both_themes(page, browser, tmp_path):
+    """Loads that are running, failed, killed, and complete with unmatched tuples."""
+    from browser import find, forbidden
+
+    page.status("sales")
+    running, failed = page.status("running_under_a_name_that_is_rather_long"), page.status("failed")
+    StatusFile(failed, "failed").update(state="failed", error="ConfigError: no such directory")
+    owner = "semi_stream_load manual__2026-01-01 0"
+    launch = {"pid": 1, "started": 1, "host": socket.gethostname(), "owner": owner, "at": 1.0}
+    (failed / "driver.json").write_text(json.dumps(launch))
+    with page.engine.begin() as c:
+        declared = {"arrow_schema": "", "business_key": "[]", "changes": 1, "rows": 3}
+        row = {"name": "m", "table_name": "dim_m", "provisioned_at": NOW, **declared}
+        c.execute(masters.insert(), row)
+    with checkpoint_lock(running), Served(page.app) as url:
+        for path in ("", "loads/sales", "dimensions/m", "unmatched/sales"):
+            browser.get(url + path)
+            find(browser, ".chart canvas" if path.startswith("loads") else "h1")
+            browser.execute_script(AXE.read_text())
+            for width in (360, 768, 1440):
+                size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+                browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+                for theme in ("light", "dark"):
+                    browser.execute_script(
+                        "localStorage.setItem('theme', arguments[0]);"
+                        "dispatchEvent(new StorageEvent('storage', {key: 'theme'}))",
+                        theme,
+                    )
+                    assert find(browser, f"[data-theme={theme}] h1"), theme
+                    assert browser.execute_script(CUT_OFF) == [], (path, width)
+                    found = browser.execute_async_script(
+                        "axe.run(document, {runOnly: arguments[0]}).then(arguments[1])", RULES
+                    )
+                    wrong = [
+                        (of["id"], node["html"], node["failureSummary"])
+                        for of in found["violations"]
+                        for node in of["nodes"]
+                    ]
+                    assert wrong == [], (path, width, theme)
+                    name = f"{path.partition('/')[0] or 'overview'}-{width}-{theme}.png"
+                    browser.save_screenshot(str(tmp_path / name))
+            browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+        assert forbidden(browser) == []
+        browser.execute_script("localStorage.clear()")
+    browser.get("about:blank")
+
+
+def test_charts_show_the_numbers_under_the_pointer_and_as_a_table_of_what_is_zoomed_to(
+    page, browser
+):
+    from selenium.webdriver.common.action_chains import ActionChains
+
+    from browser import find
+
+    ledger = Ledger(page.engine, "sales")
+    for batch in range(2, 12):
+        load(ledger, batch, 0, 1000 * batch, 0)
+    with Served(page.app) as url:
+        browser.get(url + "loads/sales")
+        over = find(browser, ".chart .u-over")
+        browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", over)
+        width = over.size["width"]
+
+        def pointer(x: float) -> ActionChains:
+            return ActionChains(browser).move_to_element_with_offset(over, int(x * width / 2), 0)
+
+        pointer(0.99).perform()
+        legend = browser.find_element("css selector", ".chart .u-legend")
+        assert "22,001" in legend.text and "11, " in legend.text  # of the newest batch
+        find(browser, ".chart summary").click()
+
+        def rows() -> list[str]:  # in one step, as they are drawn anew
+            return browser.execute_script(
+                "return [...document.querySelector('.chart .table').querySelectorAll('tbody tr')]"
+                ".map((row) => [row.cells[0], row.cells[2]].map((c) => c.textContent).join(' '))"
+            )
+
+        until(lambda: len(rows()) == 13, what="all commits")
+        assert rows()[0] == "11 22,001" and rows()[-1] == "0 5,001"
+        pointer(-0.5).click_and_hold().perform()
+        pointer(0.0).release().perform()
+        until(lambda: 0 < len(rows()) < 7, what="zoomed")
+        assert rows()[0].split()[0] != "11"
+        find(browser, "[data-zoom=all]").click()
+        until(lambda: len(rows()) == 13, what="the whole")
+        find(browser, "[data-axis=time]").send_keys("\n")
+        until(lambda: "true" in find(browser, "[data-axis=time]").get_attribute("aria-pressed"))
+        # a commit appears by itself
+        load(ledger, 12, 0, 7000, 0)
+        until(lambda: len(rows()) == 14, 20, "the new commit")
+    browser.get("about:blank")

@@ -1,10 +1,16 @@
 """The site of the documentation: built strictly, whole, and readable without the network."""
 
 import re
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
+from urllib.parse import urlsplit
 
 import pytest
+from selenium.webdriver.support.ui import WebDriverWait
 
+from browser import find
 from docs.build_site import CONFIG, ROOT, Unsound, build
 from docs.reference_pages import pages
 from semistream.cli.parser import COMMANDS
@@ -20,12 +26,39 @@ def site(tmp_path_factory):
     return target
 
 
-def test_it_has_every_page_and_finds_words_in_them(site):
+def test_it_has_every_page_and_its_words_are_found(site):
     for page in (ROOT / "docs").rglob("*.md"):
         assert (site / page.relative_to(ROOT / "docs").with_suffix(".html")).is_file(), page
-    found = (site / "search.json").read_text()
-    for words in ("Repair unmatched rows", "max_open_hours", "service_rate", "--max-output-rows"):
-        assert words in found, words
+    words = (site / "search.json").read_text()
+    for of in ("Repair unmatched rows", "max_open_hours", "service_rate", "--max-output-rows"):
+        assert of in words, of
+
+
+def test_a_reader_searches_without_the_network(site, browser):
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=site)) as server:
+        Thread(target=server.serve_forever).start()
+        try:
+            browser.get(f"http://127.0.0.1:{server.server_port}/index.html")
+            find(browser, "button.md-search__button").click()
+            within = "const root = document.activeElement.shadowRoot; return root && "
+            box = until(browser, f"{within} root.querySelector('input')")
+            box.send_keys("service_rate")
+            until(browser, f"{within} root.querySelector('a[href*=\"reference/tables.html\"]')")
+        finally:
+            server.shutdown()
+    asked = browser.execute_script(
+        "return performance.getEntriesByType('resource').map(entry => entry.name)"
+    )
+    assert {urlsplit(name).netloc for name in asked} == {f"127.0.0.1:{server.server_port}"}
+
+
+def until(browser, script):
+    return WebDriverWait(browser, 30).until(lambda driver: driver.execute_script(script))
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        pass
 
 
 def test_the_reference_has_what_the_code_has():

@@ -25,6 +25,7 @@ from semistream.master.publish import publish_snapshot
 from semistream.sketches import read_sketch
 from semistream.streaming import app, micro_batch, query
 from semistream.streaming.commit import Commits
+from semistream.streaming.phases import PHASES
 from semistream.streaming.sinks.sql import SqlSink
 from semistream.streaming.sources.file_reader import FEW_FILES, loaded_type
 from semistream.streaming.sources.kafka import KafkaSource
@@ -198,6 +199,13 @@ def test_ledger_tells_which_files_a_batch_was(spark, sqlite_load):
     commits = sqlite_load.query(
         "SELECT batch, drain, source_offsets, rows_read FROM load_commits ORDER BY batch, drain"
     )
+    ((begun, phases),) = {
+        (run, tuple(json.loads(seconds)))
+        for run, seconds in sqlite_load.query("SELECT run_started, phases FROM load_commits")
+    }
+    assert begun > time.time() - 600 and phases == PHASES
+    joined = "SELECT min(json_extract(phases, '$.join')) FROM load_commits WHERE drain = 0"
+    assert sqlite_load.query(joined)[0][0] > 0
     batches = {b: (json.loads(o)["files"], n) for b, d, o, n in commits if not d}
     assert [files for files, _ in batches.values()] == [2, 1]
     named = sqlite_load.query(

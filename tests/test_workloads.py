@@ -14,7 +14,7 @@ from semistream.job import Job
 from semistream.paths import Paths
 from semistream.provisioning import dimensions, publishing
 from semistream.warehouse import connect
-from semistream.workloads import ArrivalTimes, ZipfKeys, jobs, load_job, prepare
+from semistream.workloads import ArrivalTimes, ZipfKeys, load_job, prepare, shipped
 from semistream.workloads.jobs import SHIPPED, load_dimensions, load_stream_stream_job
 
 
@@ -30,7 +30,7 @@ def data(places):
     scale."""
     out = {}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jobs, "TPCDS_SCALE", 0.01)
+        patch.setattr(shipped, "TPCDS_SCALE", 0.01)
         for name in Job.shipped:
             job = load_job(name, places)
             prepare(job, places)
@@ -191,7 +191,7 @@ def test_a_users_job_is_a_yaml_file(tmp_path, places):
 
 def test_the_shipped_jobs_are_part_of_the_package():
     assert {f"{n}.yaml" for n in SHIPPED} == {
-        p.name for p in Path(jobs.__file__).parent.glob("*.yaml")
+        p.name for p in Path(shipped.__file__).parent.glob("*.yaml")
     }
 
 

@@ -33,7 +33,7 @@ from semistream.master.publish import publish_snapshot
 from semistream.master.snapshot import SnapshotRelation, open_snapshot
 from semistream.paths import Paths
 from semistream.sizing import describe
-from semistream.workloads.jobs import plain_strings, tpch_table
+from semistream.workloads.shipped import plain_strings, tpch_table
 from semistream.workloads.zipf import ZipfKeys
 
 MASTER_BYTES, STREAM_BYTES = 120, 20  # sizes of the papers' tuples, key included

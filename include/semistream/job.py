@@ -11,6 +11,8 @@ from pydantic import Field, model_validator
 
 from semistream.column_format import Formats, paired
 from semistream.errors import ConfigError
+from semistream.expect import Expectations
+from semistream.scheduling import SCHEDULING, Scheduling
 from semistream.settings import SECRET, JoinType, Names, Pairs, Settings, read_secrets
 
 if TYPE_CHECKING:
@@ -253,11 +255,12 @@ class Role(Settings):
         description="Share of the tuples that may have no row of the dimension, or no key; the "
         "proof of completeness fails when more have none",
     )
-    late: Literal["reject", "resolve"] = Field(
+    late: Literal["reject", "resolve", "infer"] = Field(
         "reject",
-        description="What becomes of a tuple without a row of the dimension when a later version "
-        "of it has one. reject: it stays in unmatched; resolve: it is joined again, and "
-        "becomes a fact",
+        description="What becomes of a tuple whose row of the dimension comes later. reject: it "
+        "stays in unmatched; resolve: it is joined again when a version of the dimension has the "
+        "row, and becomes a fact; infer: it is a fact at once, with an inferred member of the "
+        "dimension, which the row fills in",
     )
     max_open_hours: float | None = Field(
         None,
@@ -277,7 +280,7 @@ class Role(Settings):
         return tuple(self.on.values())
 
 
-class Job(Settings):
+class Job(Scheduling):
     """A load of one stream: the stream, the dimensions that it is joined with, and the table for
     the result.
 
@@ -299,6 +302,11 @@ class Job(Settings):
         description="Whether the fact table has an index on the "
         "stream's id columns, for those who look rows up by "
         "them; the load takes longer with it",
+    )
+    expect: Expectations = Field(
+        Expectations.load({}),
+        description="What is expected of each load (volume, match_rate, freshness), as part of the "
+        "proof of completeness",
     )
 
     @model_validator(mode="before")
@@ -329,6 +337,11 @@ class Job(Settings):
                 "dimensions": roles,
             }
         )
+
+    @model_validator(mode="after")
+    def _expected_of_its_roles(self) -> Self:
+        self.expect.check_roles(tuple(self.dimensions))
+        return self
 
     @model_validator(mode="after")
     def _one_declaration(self) -> Self:
@@ -366,7 +379,8 @@ class Job(Settings):
     def to_ledger(self) -> str:
         """Return JSON that ``Job.load`` accepts, without options of the source that may hold a
         secret."""
-        return self.model_copy(update={"stream": self.stream.shown()}).model_dump_json()
+        shown = self.model_copy(update={"stream": self.stream.shown()})
+        return shown.model_dump_json(exclude=SCHEDULING)
 
 
 def added_columns(
@@ -501,7 +515,7 @@ def parse_total(text: str) -> tuple[str, str | None]:
     return found[1] or "count", found[2]
 
 
-class StreamStreamJob(Settings):
+class StreamStreamJob(Scheduling):
     """A load of two streams: the streams, their join, and the table for the result.
 
     The fact table has the columns of the left stream, then those of the right one. Right columns
@@ -538,6 +552,16 @@ class StreamStreamJob(Settings):
         "count, sum, min or max of a column of the fact table, "
         "NAME=max(price)",
     )
+    expect: Expectations = Field(
+        Expectations.load({}),
+        description="What is expected of each load (volume, match_rate, freshness), as part of the "
+        "proof of completeness",
+    )
+
+    @model_validator(mode="after")
+    def _expected_of_its_streams(self) -> Self:
+        self.expect.check_roles(SIDES)
+        return self
 
     @model_validator(mode="after")
     def _totals_that_close(self) -> Self:
@@ -581,7 +605,7 @@ class StreamStreamJob(Settings):
         """Return JSON that ``StreamStreamJob.load`` accepts, without options that may hold a
         secret."""
         shown = {"left": self.left.shown(), "right": self.right.shown()}
-        return self.model_copy(update=shown).model_dump_json()
+        return self.model_copy(update=shown).model_dump_json(exclude=SCHEDULING)
 
 
 AnyJob = Job | StreamStreamJob

@@ -41,6 +41,14 @@ ROOT = Path(__file__).resolve().parents[2]
 SEMI_STREAM_DAGS = ("provision_master_data", "semi_stream_load", "verify_completeness")
 STREAM_STREAM_DAGS = ("stream_stream_load", "verify_completeness")
 SMALL = ("tpch", "nycflights13")  # shipped jobs that are loaded in a minute
+BUNDLES = [
+    {
+        "name": "dags-folder",
+        "classpath": "airflow.dag_processing.bundles.local.LocalDagBundle",
+        "kwargs": {},
+    },
+    {"name": "semistream-jobs", "classpath": "semistream.airflow.bundle.JobsBundle", "kwargs": {}},
+]
 START_SECONDS = 300  # time that Airflow may take to become healthy
 # s that an Airflow process waits while another one writes metadata; 5 are too few
 SQLITE_ARGUMENTS = {"timeout": 60}
@@ -79,6 +87,7 @@ def environment(home: Path, database: str = "airflow.db") -> dict[str, str]:
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONNECT_ARGS": "semistream.local.SQLITE_ARGUMENTS",
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONNECT_ARGS_ASYNC": "semistream.local.SQLITE_ARGUMENTS",
         "AIRFLOW__CORE__DAGS_FOLDER": str(ROOT / "dags"),
+        "AIRFLOW__DAG_PROCESSOR__DAG_BUNDLE_CONFIG_LIST": json.dumps(BUNDLES),
         "AIRFLOW__CORE__PLUGINS_FOLDER": str(ROOT / "plugins"),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",

@@ -11,14 +11,17 @@ from semistream.settings import Settings
 
 
 class Paths(Settings):
-    """The directories and the database of an installation, from SEMISTREAM_HOME and WAREHOUSE_URL.
+    """The directories and the database of an installation, from SEMISTREAM_HOME, SEMISTREAM_JOBS
+    and WAREHOUSE_URL.
 
+    jobs_dir: the directory of the jobs that are DAGs; default: ``jobs`` below the home.
     reports_kept: how many of the latest reports are kept, of each app's verifications and of tuning
     sweeps.
     """
 
     home: Path = Path("var")
     warehouse_url: str = ""
+    jobs_dir: Path | None = None
     reports_kept: int = Field(50, ge=1)
 
     @classmethod
@@ -27,6 +30,7 @@ class Paths(Settings):
         given = {
             "warehouse_url": os.environ.get("WAREHOUSE_URL")
             or f"sqlite:///{home / 'warehouse.db'}",
+            "jobs_dir": os.environ.get("SEMISTREAM_JOBS"),
             "reports_kept": os.environ.get("SEMISTREAM_REPORTS_KEPT"),
         }
         return cls.load({"home": home} | {k: v for k, v in given.items() if v})
@@ -34,6 +38,11 @@ class Paths(Settings):
     @property
     def data(self) -> Path:
         return self.home / "data"
+
+    @property
+    def jobs(self) -> Path:
+        """The directory whose YAML files are DAGs, where they have a schedule."""
+        return (self.jobs_dir or self.home / "jobs").absolute()
 
     @property
     def dimensions(self) -> Path:

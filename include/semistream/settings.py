@@ -163,7 +163,7 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
             "config",
             "must be a YAML mapping of parameter to value",
             str(path),
-            "See the README for an example.",
+            "See docs/how-to/own-job.md for an example.",
         )
     # what a program of YAML 1.1 makes of ``on:``
     return {"on" if name is True else name: value for name, value in values.items()}

@@ -14,10 +14,15 @@ from typing import Any
 _MODULES = {
     "DriverTrigger": "operators",
     "LoadOperator": "operators",
-    "PublishOperator": "operators",
+    "JobsBundle": "bundle",
+    "ProvisionOperator": "operators",
+    "SemistreamTaskGroup": "task_group",
+    "SemistreamHook": "hook",
     "SparkAppOperator": "operators",
     "StreamStreamLoadOperator": "operators",
     "SweepPointOperator": "operators",
+    "VerifyOperator": "operators",
+    "job_dag": "job_dags",
     "spark_app": "operators",
 }
 __all__ = list(_MODULES)

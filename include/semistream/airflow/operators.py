@@ -4,14 +4,12 @@ stopped by draining."""
 from __future__ import annotations
 
 import asyncio
-import os
-import re
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.sdk import Asset, AssetAlias, BaseHook, Param
+from airflow.sdk import Asset, AssetAlias, BaseHook, BaseOperator, Param
 from airflow.sdk.exceptions import (
     AirflowException,
     AirflowFailException,
@@ -20,24 +18,35 @@ from airflow.sdk.exceptions import (
 )
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from semistream.errors import ConfigError, TooManyRows
+from semistream import spark_apps
+from semistream.airflow import spark_submit
+from semistream.airflow.hook import DEFAULT, SemistreamHook
+from semistream.airflow.links import LoadLink, ReportLink, SparkLink
+from semistream.airflow.retries import RETRIES
+from semistream.airflow.spark_submit import Submission, Target
+from semistream.errors import WarehouseAway
 from semistream.paths import Paths
 from semistream.pipeline import drivers
-from semistream.settings import PASSWORD, Settings
+from semistream.settings import Settings
 from semistream.streaming.settings import AppSettings, LoadSettings
 from semistream.streaming.status import request_stop
 
-DIMENSIONS = AssetAlias("dimensions")  # stands for the asset of each dimension
+WAREHOUSE = "warehouse"  # the Airflow connection
+DIMENSIONS = AssetAlias("dimensions")  # stands for the asset of each dimension table
+FACT_TABLES = AssetAlias("fact_tables")  # stands for the asset of each fact table
 FACTS, VERIFIED = Asset("facts_loaded"), Asset("completeness_verified")
 TUNED, PROPAGATED = Asset("settings_recommended"), Asset("punctuations_propagated")
 # a field of a form that takes a number of bytes
 BYTES = {"type": "string", "pattern": r"^\d+(\.\d+)? *([kKMGT]i?)?[bB]?$", "minLength": 1}
+SPARK = "spark_default"  # the default connection to Spark
 LATEST = 50  # recommendations that a load reads
+SAMPLE = 1000  # facts, and unmatched tuples, that a verification joins again
 
 
 def spark_app(name: str) -> str:
-    """Return the path of an app of ``spark_apps/``."""
-    return str(Path(__file__).resolve().parents[3] / "spark_apps" / name)
+    """Return the path of an app for spark-submit: semi_stream_join.py, stream_stream_join.py,
+    publish_snapshot.py."""
+    return str(Path(spark_apps.__file__).with_name(name))
 
 
 def form(
@@ -56,47 +65,30 @@ def form(
     }
 
 
-def warehouse_environment() -> dict[str, str]:
-    """Return WAREHOUSE_URL from the Airflow connection ``warehouse``; nothing if there is no such
-    connection or the environment already has the variable."""
-    if os.environ.get("WAREHOUSE_URL"):
-        return {}
-    try:
-        connection = BaseHook.get_connection("warehouse")
-    except AirflowNotFoundException:
-        return {}
-    from sqlalchemy import URL  # imported only here: parsing a DAG file needs no SQL
-
-    driver = {"mysql": "mysql+pymysql"}.get(connection.conn_type, connection.conn_type)
-    url = URL.create(
-        driver,
-        connection.login,
-        connection.password,
-        connection.host,
-        connection.port,
-        connection.schema,
-    )
-    return {"WAREHOUSE_URL": url.render_as_string(hide_password=False)}
+def places(semistream_conn_id: str = DEFAULT) -> Paths:
+    """Return the paths and URLs that the connection and the environment give."""
+    return SemistreamHook(semistream_conn_id).get_conn()
 
 
-def places() -> Paths:
-    """Return the paths and URLs that the environment and the connection ``warehouse`` give."""
-    os.environ |= warehouse_environment()
-    return Paths.from_environment()
+def table_asset(table: str) -> Asset:
+    """Return the asset of a table of the warehouse: ``semistream://warehouse/fact_sales``. Its
+    authority is the Airflow connection of the warehouse, whatever that connects to."""
+    return Asset(f"semistream://{WAREHOUSE}/{table}")
 
 
-def attempt(body: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Call a task's body. A ConfigError fails the task without retries, because a retry cannot
-    help."""
-    try:
-        return body(*args, **kwargs)
-    except (ConfigError, TooManyRows) as e:
-        raise AirflowFailException(str(e)) from None
-
-
-def dimension_asset(name: str) -> Asset:
-    """Return the asset of a dimension: its table."""
-    return Asset(f"dim_{name}")
+def announce(
+    context: Mapping[str, Any],
+    outlets: Iterable[Asset | AssetAlias],
+    table: str,
+    extra: dict[str, Any],
+) -> None:
+    """Emit an event of each outlet. One of an alias is an event of the table's asset."""
+    for outlet in outlets:
+        event = context["outlet_events"][outlet]
+        if isinstance(outlet, AssetAlias):
+            event.add(table_asset(table), extra=extra)
+        else:
+            event.extra = extra
 
 
 def jobs_of(context: Mapping[str, Any]) -> list[str]:
@@ -128,64 +120,118 @@ def _events(context: Mapping[str, Any], key: str) -> list[str]:
     )
 
 
-class SparkAppOperator(SparkSubmitOperator):
-    """An app of ``spark_apps/``. It gets the warehouse's URL only through its environment."""
+class SparkAppOperator(BaseOperator):
+    """An app that spark-submit runs in client mode. It gets the warehouse's URL only through its
+    environment.
 
-    env_vars: dict[str, Any] | None
+    application: path of the app; name: its name in Spark; conf: Spark settings by name;
+    driver_memory: short for the setting spark.driver.memory; env_vars: environment variables;
+    semistream_conn_id: connection of the type Semistream; conn_id: connection of the type Spark,
+    unless the former gives a master. If neither default connection exists, spark-defaults.conf
+    names the master; without it, the app runs on this machine.
+    """
+
+    template_fields: Sequence[str] = ("application", "application_args", "name", "conf", "env_vars")
+
+    def __init__(
+        self,
+        *,
+        application: str,
+        application_args: Sequence[str] = (),
+        name: str = "semistream",
+        conf: Mapping[str, Any] | None = None,
+        driver_memory: str = "",
+        env_vars: Mapping[str, str] | None = None,
+        semistream_conn_id: str = DEFAULT,
+        conn_id: str = SPARK,
+        **kwargs: Any,
+    ):
+        super().__init__(**kwargs)
+        self.retry_policy = getattr(self, "retry_policy", None) or RETRIES["retry_policy"]
+        memory = {"spark.driver.memory": driver_memory} if driver_memory else {}
+        self.application, self.application_args = application, list(application_args)
+        self.name, self.conf, self.env_vars = name, memory | dict(conf or {}), dict(env_vars or {})
+        self.semistream_conn_id, self.conn_id = semistream_conn_id, conn_id
+        self._target = Target()
+        self._submission: Submission | None = None
 
     def execute(self, context: Any) -> Any:
         self.use_connections()
-        return super().execute(context)
+        self.submit()
+
+    def places(self) -> Paths:
+        """Return the paths and URLs that the operator's connection and the environment give."""
+        return places(self.semistream_conn_id)
 
     def use_connections(self) -> None:
-        # imported only here: parsing a DAG file needs no Spark
-        from semistream.streaming.session import local_environment
+        """Read the connections: the target of spark-submit, and the app's environment."""
+        hook = SemistreamHook(self.semistream_conn_id)
+        found = hook.environment()
+        self._target = Target(hook.master) if hook.master else self._spark_target()
+        self.env_vars = spark_submit.environment(self._target) | found | self.env_vars
 
+    def _spark_target(self) -> Target:
         try:
-            spark = BaseHook.get_connection(self._conn_id)
-        except AirflowNotFoundException:  # the hook would silently submit to YARN
+            return spark_submit.target_of(BaseHook.get_connection(self.conn_id))
+        except AirflowNotFoundException:
+            if self.conn_id == SPARK:
+                return Target()
             raise AirflowFailException(
-                f"There is no Airflow connection {self._conn_id!r} to a "
-                f"Spark master. Set AIRFLOW_CONN_{self._conn_id.upper()} or "
+                f"There is no Airflow connection {self.conn_id!r} to a "
+                f"Spark master. Set AIRFLOW_CONN_{self.conn_id.upper()} or "
                 f"add it under Admin > Connections."
             ) from None
-        self.env_vars = {
-            **local_environment(spark.host or ""),
-            **(self.env_vars or {}),
-            **warehouse_environment(),
+
+    def command(self) -> list[str]:
+        """Return the command line of spark-submit."""
+        line = spark_submit.command(
+            self._target, self.application, self.application_args, self.name, self.conf
+        )
+        self.log.info("Submitting %s to %s", self.application, self._target.master or "Spark")
+        return line
+
+    def submit(self) -> None:
+        """Run the app until it ends. Raises AirflowException if it fails."""
+        self._submission = Submission(self.command(), self.env_vars)
+        self._submission.wait(self.log.info)
+
+    def on_kill(self) -> None:
+        if self._submission is not None:
+            self._submission.end()
+
+
+class ProvisionOperator(SparkAppOperator):
+    """Provisions one of a job's dimensions: upserts its rows into its table, and publishes its
+    snapshots, in this process if it is small, by a Spark app if it is large, not at all if nothing
+    has changed.
+
+    It emits an event of the dimension's asset, through the alias among its outlets, that says which
+    versions are current.
+    """
+
+    template_fields = (*SparkAppOperator.template_fields, "job", "dimension", "memory")
+
+    def __init__(self, *, job: str, dimension: str, memory: str = "256MB", **kwargs: Any):
+        app = {
+            "application": spark_app("publish_snapshot.py"),
+            "name": "semistream publish",
+            "driver_memory": "1g",
+            "outlets": [DIMENSIONS],
         }
-        # the same test as the hook's
-        if any(kind in f"{spark.conn_type}://{spark.host}" for kind in ("yarn", "k8s")):
-            secret = next(
-                (name for name, value in self.env_vars.items() if re.search(PASSWORD, str(value))),
-                None,
-            )
-            if secret:
-                raise AirflowFailException(
-                    f"{secret} holds a password, and to a YARN or Kubernetes master Airflow passes "
-                    f"it on spark-submit's command line, where others can read it. Set {secret} in "
-                    f"the environment of Airflow's workers in place of the "
-                    "connection 'warehouse', with the deploy mode client; or use another master."
-                )
-
-
-class PublishOperator(SparkAppOperator):
-    """Publishes one of a job's dimensions: in this process if it is small, by a Spark app if it is
-    large, not at all if nothing has changed."""
-
-    template_fields = (*SparkSubmitOperator.template_fields, "job", "dimension", "memory")
-
-    def __init__(self, *, job: str, dimension: str, memory: str, **kwargs: Any):
         super().__init__(
-            application_args=["--job", job, "--dimension", dimension, "--memory", memory], **kwargs
+            application_args=["--job", job, "--dimension", dimension, "--memory", memory],
+            **app | kwargs,
         )
         self.job, self.dimension, self.memory = job, dimension, memory
 
     def execute(self, context: Any) -> Any:
         from semistream.pipeline import steps
 
-        if not attempt(steps.publish, self.job, self.dimension, self.memory, places()):
-            super().execute(context)
+        done = steps.provision_changed(
+            self.job, self.dimension, self.memory, self.places(), partial(super().execute, context)
+        )
+        announce(context, self.outlets, f"dim_{self.dimension}", done)
+        return done
 
 
 class LoadOperator(SparkAppOperator):
@@ -197,31 +243,53 @@ class LoadOperator(SparkAppOperator):
     gone. A stop drains: nothing is ever killed.
     """
 
-    template_fields = (*SparkSubmitOperator.template_fields, "job")
+    template_fields = (*SparkAppOperator.template_fields, "job", "given")
+    operator_extra_links = (LoadLink(), SparkLink())
+    app = "semi_stream_join.py"
 
-    def __init__(self, *, job: str = "", **kwargs: Any):
-        super().__init__(**kwargs)
-        self.job = job
+    def __init__(
+        self,
+        *,
+        job: str = "",
+        given: Mapping[str, Any] | None = None,
+        if_running: Literal["fail", "skip"] = "fail",
+        **kwargs: Any,
+    ):
+        """Keep what is loaded and how.
+
+        given: the load's settings; None: those of the DAG's form. if_running: what becomes of the
+        task if another run's load is running still.
+        """
+        app = {
+            "application": spark_app(self.app),
+            "name": "semistream load",
+            "driver_memory": "1g",
+            "inlets": [TUNED],
+        }
+        super().__init__(**app | kwargs)
+        self.job, self.given, self.if_running = job, given, if_running
         self.checkpoint: Path | None = None
+
+    @property
+    def app_name(self) -> str:
+        """The name of the load; "" before the settings are known."""
+        return self.checkpoint.name if self.checkpoint else ""
 
     def execute(self, context: Any) -> Any:
         self.use_connections()
         settings = self.settings(context)
-        self.checkpoint = checkpoint = settings.directory(places())
+        self.checkpoint = checkpoint = settings.directory(self.places())
         ti = context["ti"]
         owner = f"{ti.dag_id} {ti.run_id} {ti.map_index}"
         if drivers.is_alive(checkpoint):
-            self.reattach(
-                checkpoint, owner, by_asset=context["dag_run"].run_type == "asset_triggered"
-            )
+            by_asset = context["dag_run"].run_type == "asset_triggered"
+            self.reattach(checkpoint, owner, skip=by_asset or self.if_running == "skip")
         elif self.is_idle(settings):
             self.log.info("%s has nothing to do: Spark is not started", self.job)
             return self.finish(context, {"checkpoint": str(checkpoint), "state": "stopped"})
         else:
             self.application_args = settings.to_arguments()
-            self._hook = self._get_hook()
-            command = self._hook._build_spark_submit_command(self.application)
-            launched = drivers.launch(command, checkpoint, owner, self.env_vars or {})
+            launched = drivers.launch(self.command(), checkpoint, owner, self.env_vars)
             self.log.info(
                 "Started the driver of %s, process %d; its output is %s/driver.log",
                 self.job,
@@ -230,21 +298,26 @@ class LoadOperator(SparkAppOperator):
             )
         self.defer(trigger=DriverTrigger(str(checkpoint)), method_name="finish")
 
+    def values(self, context: Any) -> dict[str, Any]:
+        """Return the settings that are given to the operator, or else in the DAG's form."""
+        return dict(context["params"] if self.given is None else self.given)
+
     def settings(self, context: Any) -> AppSettings:
-        """Return the settings from the form and from the recommendations of tuning sweeps."""
+        """Return the settings, with the recommendations of tuning sweeps."""
         from semistream.pipeline import steps
 
-        return attempt(
-            steps.load_settings, self.job, dict(context["params"]), recommendations(context)
-        )
+        advice = recommendations(context) if TUNED in self.inlets else ()
+        return steps.load_settings(self.job, self.values(context), advice)
 
     def is_idle(self, settings: AppSettings) -> bool:
         """Return whether the load has nothing to do, and record that it ran."""
         from semistream.pipeline import steps
 
-        return isinstance(settings, LoadSettings) and steps.load_without_spark(settings, places())
+        return isinstance(settings, LoadSettings) and steps.load_without_spark(
+            settings, self.places()
+        )
 
-    def reattach(self, checkpoint: Path, owner: str, by_asset: bool) -> None:
+    def reattach(self, checkpoint: Path, owner: str, skip: bool) -> None:
         record = drivers.last_launch(checkpoint)
         if record is not None and record.owner == owner:
             self.log.info(
@@ -257,7 +330,7 @@ class LoadOperator(SparkAppOperator):
             if record
             else "one that Airflow did not start"
         )
-        if by_asset:
+        if skip:
             raise AirflowSkipException(
                 f"A load of {self.job} runs already ({whose}); it takes up "
                 f"the new master data itself"
@@ -273,18 +346,21 @@ class LoadOperator(SparkAppOperator):
         failed."""
         from semistream.pipeline import steps
 
-        checkpoint = Path(event["checkpoint"])
+        self.checkpoint = checkpoint = Path(event["checkpoint"])
         if event["state"] != "stopped":
             self.log.error("The end of the driver's output:\n%s", drivers.log_tail(checkpoint))
             if event["why"].startswith("failed: ConfigError"):
                 raise AirflowFailException(event["why"].partition("ConfigError: ")[2])
+            if not steps.warehouse_answers(self.places()):
+                raise WarehouseAway(f"The warehouse is away. {self.job} {event['why']}")
             raise AirflowException(
                 f"The driver of {self.job} {event['why']}. A retry goes on from "
                 f"its checkpoint {checkpoint}."
             )
         summary = steps.run_summary(checkpoint)
         self.log.info("Loaded: %s", summary)
-        context["outlet_events"][FACTS].extra = {"job": self.job, "app": checkpoint.name}
+        if FACTS in self.outlets:
+            context["outlet_events"][FACTS].extra = {"job": self.job, "app": checkpoint.name}
         return summary
 
     def on_kill(self) -> None:
@@ -296,10 +372,12 @@ class StreamStreamLoadOperator(LoadOperator):
     """Runs the load of a job of two streams. It announces which values no later row can have, as
     events of ``punctuations_propagated``."""
 
+    app = "stream_stream_join.py"
+
     def settings(self, context: Any) -> AppSettings:
         from semistream.pipeline import steps
 
-        return attempt(steps.stream_stream_settings, self.job, dict(context["params"]))
+        return steps.stream_stream_settings(self.job, self.values(context))
 
     def finish(self, context: Any, event: dict[str, Any]) -> dict[str, Any]:
         from semistream.pipeline import steps
@@ -308,15 +386,74 @@ class StreamStreamLoadOperator(LoadOperator):
         checkpoint = Path(event["checkpoint"])
         context["outlet_events"][PROPAGATED].extra = {
             "job": self.job,
-            **steps.propagated(checkpoint.name, places(), checkpoint),
+            **steps.propagated(checkpoint.name, self.places(), checkpoint),
         }
         return summary
+
+
+class VerifyOperator(BaseOperator):
+    """Verifies everything that an app has loaded, or what is not proven yet. It fails, naming
+    checks and rows, if an expectation does not hold.
+
+    It emits an event of the fact table's asset, through the alias among its outlets, if there was
+    anything new: how many rows and batches are proven since the last time, and which share of the
+    tuples has matched.
+    """
+
+    template_fields = ("app", "job")
+    operator_extra_links = (LoadLink(), ReportLink())
+
+    def __init__(
+        self,
+        *,
+        app: str,
+        job: str = "",
+        since_last: bool = True,
+        sample: int = SAMPLE,
+        semistream_conn_id: str = DEFAULT,
+        **kwargs: Any,
+    ):
+        """Keep what is verified. app: the load; job, since_last, sample: see ``steps.verify``;
+        semistream_conn_id: connection of the type Semistream."""
+        super().__init__(**{"outlets": [FACT_TABLES]} | kwargs)
+        self.retry_policy = getattr(self, "retry_policy", None) or RETRIES["retry_policy"]
+        self.app, self.job, self.since_last, self.sample = app, job, since_last, sample
+        self.semistream_conn_id = semistream_conn_id
+        self.report = ""  # its path below the directory of reports
+
+    @property
+    def app_name(self) -> str:
+        """The name of the load."""
+        return self.app
+
+    def execute(self, context: Any) -> dict[str, Any]:
+        from semistream import quality
+        from semistream.pipeline import steps
+
+        here = places(self.semistream_conn_id)
+        try:
+            result = steps.verify(
+                self.app, here, since_last=self.since_last, sample=self.sample, job=self.job
+            )
+        except quality.VerificationFailed as e:
+            self.report = page_of(e.result.report, here)
+            raise
+        self.report = page_of(result["report"], here)
+        self.log.info("%s", result["text"])
+        outlets = self.outlets if result["report"] else set(self.outlets) - {FACT_TABLES}
+        announce(context, outlets, result["fact_table"], result)
+        return result
+
+
+def page_of(report: str | Path | None, places: Paths) -> str:
+    """Return a report's path below the directory of reports; "" for none."""
+    return str(Path(report).relative_to(places.reports)) if report else ""
 
 
 class SweepPointOperator(SparkAppOperator):
     """Measures a point of a tuning sweep by the app itself, in a home of its own."""
 
-    template_fields = (*SparkSubmitOperator.template_fields, "point")
+    template_fields = (*SparkAppOperator.template_fields, "point")
 
     def __init__(self, *, point: Mapping[str, Any], **kwargs: Any):
         super().__init__(**kwargs)
@@ -326,11 +463,9 @@ class SweepPointOperator(SparkAppOperator):
         from semistream.pipeline import steps
 
         self.use_connections()
-        self.application_args, own = attempt(
-            steps.sweep(context["run_id"], places()).app, self.point
-        )
-        self.env_vars = {**(self.env_vars or {}), **own}
-        return SparkSubmitOperator.execute(self, context)
+        self.application_args, own = steps.sweep(context["run_id"], self.places()).app(self.point)
+        self.env_vars |= own
+        self.submit()
 
 
 class DriverTrigger(BaseTrigger):

@@ -1,26 +1,56 @@
-"""The page "Semistream": running loads, their ledger, their unmatched tuples, the proofs of
-completeness, the tuning sweeps with their reports, and a button that stops a load by draining."""
+"""The page "Semistream": every load at a glance, a page for each load, its unmatched tuples, each
+dimension, the reports, and buttons that stop a load by draining, or start it again."""
 
 from __future__ import annotations
 
+import asyncio
+import json
+import re
+import signal
+import time
+from collections.abc import AsyncIterator, Callable, Iterable
+from datetime import datetime
 from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
 from airflow.api_fastapi.core_api.security import requires_access_dag
 from airflow.configuration import conf
+from airflow.models.dag import DagModel
+from airflow.utils.session import create_session
 from fastapi import Depends, FastAPI, HTTPException, Request, Response
-from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import (
+    FileResponse,
+    HTMLResponse,
+    JSONResponse,
+    RedirectResponse,
+    StreamingResponse,
+)
 from fastapi.staticfiles import StaticFiles
 from jinja2 import Environment, FileSystemLoader
+from sqlalchemy import select
+from sqlalchemy.exc import SQLAlchemyError
 from starlette.middleware.base import RequestResponseEndpoint
 
 from semistream.airflow.operators import places
-from semistream.errors import ConfigError
+from semistream.errors import ConfigError, SemistreamError
+from semistream.joins.waits import in_seconds
 from semistream.pipeline import drivers
+from semistream.pipeline.dimension_page import dimension_page
+from semistream.pipeline.dismissed import dismiss
+from semistream.pipeline.drivers import Launch
+from semistream.pipeline.load_page import commit_name, load_page, series
 from semistream.pipeline.overview import Overview
-from semistream.streaming.status import request_stop
+from semistream.pipeline.tiles import Tile, in_lag
+from semistream.positions import Position
+from semistream.streaming.status import read_status, request_stop
 
+T = TypeVar("T")
+EVERY, TICK = 2.0, 0.5  # s between two events, and between two looks whether the server stops
+STREAM_SECONDS = 300  # of a stream; the browser then asks anew, and its login is checked
+LONGEST = 20  # characters of a position
 LOAD, REPLAY = "semi_stream_load", "replay_unmatched"
 KEYS = 20  # that are shown of each reason and role
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
@@ -41,6 +71,15 @@ templates = Environment(loader=FileSystemLoader(here / "templates"), autoescape=
 app = FastAPI(title="Semistream", docs_url=None, redoc_url=None, openapi_url=None)
 app.mount("/static", StaticFiles(directory=here / "static"))
 overview = Overview()
+templates.filters |= {"in_seconds": in_seconds, "in_lag": in_lag, "commit_name": commit_name}
+
+
+class NextRun(NamedTuple):
+    """When a DAG runs next. at: None if no time is known; schedule: in words."""
+
+    paused: bool
+    at: datetime | None
+    schedule: str
 
 
 @app.middleware("http")
@@ -67,30 +106,81 @@ def same_origin(request: Request) -> None:
     if not local and (not own.netloc or origin[:2] != own[:2]):
         raise HTTPException(
             403,
-            "A stop must be requested from this page, and "
+            "This must be requested from the page itself, and "
             "AIRFLOW__API__BASE_URL must be its address",
         )
 
 
 @app.get("/", dependencies=[may_read], response_class=HTMLResponse)
-def show(request: Request, ended: bool = True) -> str:
-    """Return the page. ended: include the apps that are no longer running."""
-    return _page("semistream.html", request, ended)
+def show(request: Request, dismissed: bool = False) -> str:
+    """Return the overview. dismissed: include the loads that were dismissed."""
+    return _render("overview_page.html", request, **_overview(dismissed))
 
 
-@app.get("/live", dependencies=[may_read], response_class=HTMLResponse)
-def live(request: Request, ended: bool = True) -> str:
-    """Return the part of the page that changes."""
-    return _page("live.html", request, ended)
+@app.get("/live", dependencies=[may_read])
+def live(request: Request, dismissed: bool = False) -> StreamingResponse:
+    """Send the overview's changing part whenever it has changed."""
+    return _events(lambda: _render("overview.html", request, **_overview(dismissed, fresh=False)))
+
+
+@app.get("/loads/{name}", dependencies=[may_read], response_class=HTMLResponse)
+def show_load(name: str, request: Request, before: str = "") -> str:
+    """Return the page of a load. before: the position before which its ledger is shown."""
+    return _render(
+        "load_page.html", request, **_tile(name), **_details(name, before), before=before
+    )
+
+
+@app.get("/loads/{name}/live", dependencies=[may_read])
+def live_load(name: str, request: Request) -> StreamingResponse:
+    """Send a load's tile whenever it has changed."""
+    return _events(lambda: _render("load_tile.html", request, **_tile(name, fresh=False)))
+
+
+@app.get("/loads/{name}/details", dependencies=[may_read], response_class=HTMLResponse)
+def show_details(name: str, request: Request, before: str = "") -> str:
+    """Return the part of a load's page that changes with its commits."""
+    return _render("load_details.html", request, app=name, **_details(name, before))
+
+
+@app.get("/loads/{name}/series", dependencies=[may_read])
+def show_series(name: str, before: str = "") -> JSONResponse:
+    """Return the numbers of a load's charts."""
+    return JSONResponse(_found(lambda: series(name, places(), _position(before))))
+
+
+@app.get("/dimensions/{name}", dependencies=[may_read], response_class=HTMLResponse)
+def show_dimension(name: str, request: Request) -> str:
+    """Return the page of a dimension."""
+    return _render(
+        "dimension_page.html", request, page=_found(lambda: dimension_page(name, places()))
+    )
 
 
 @app.post("/apps/{name}/stop", dependencies=[may_stop, Depends(same_origin)])
 def stop(name: str, request: Request) -> RedirectResponse:
     checkpoints = places().checkpoints
-    if name not in drivers.app_names(checkpoints):
-        raise HTTPException(404, f"There is no app {name!r}")
+    _check_app(name, checkpoints)
     request_stop(checkpoints / name)
     return RedirectResponse(_root(request) + "/", status_code=303)
+
+
+@app.post("/apps/{name}/dismiss", dependencies=[may_stop, Depends(same_origin)])
+def dismiss_app(name: str, request: Request, *, again: bool = False) -> RedirectResponse:
+    """Dismiss a load that has ended. again: show it again."""
+    tile = _tile(name)["tile"]
+    dismiss(places().checkpoints, name, None if again else tile.at)
+    return RedirectResponse(_root(request) + "/", status_code=303)
+
+
+@app.get("/spark/{name}", dependencies=[may_read])
+def show_spark(name: str) -> RedirectResponse:
+    """Go to the UI of an app's driver."""
+    checkpoint = places().checkpoints / name
+    status = read_status(checkpoint) if name in drivers.app_names(checkpoint.parent) else None
+    if status is None or not status.spark_ui or not drivers.is_alive(checkpoint):
+        raise HTTPException(404, f"No driver of {name!r} runs that has a UI")
+    return RedirectResponse(status.spark_ui)
 
 
 @app.get("/unmatched/{name}", dependencies=[may_read], response_class=HTMLResponse)
@@ -99,14 +189,8 @@ def show_unmatched(name: str, request: Request) -> str:
     # imported only here: it reads files and master data, which the page itself does not
     from semistream.pipeline.unmatched import list_unmatched
 
-    try:
-        listed = list_unmatched(name, places(), limit=KEYS)
-    except ConfigError as e:
-        raise HTTPException(404, str(e)) from None
-    root = _root(request)
-    return templates.get_template("unmatched.html").render(
-        name=name, listed=listed, root=root, airflow=root.removesuffix("/semistream"), replay=REPLAY
-    )
+    listed = _found(lambda: list_unmatched(name, places(), limit=KEYS))
+    return _render("unmatched.html", request, name=name, listed=listed, replay=REPLAY)
 
 
 @app.get("/report/{path:path}", dependencies=[may_read], response_class=HTMLResponse)
@@ -130,9 +214,116 @@ def report(path: str) -> FileResponse:
     return FileResponse(file, headers={"Content-Security-Policy": REPORT})
 
 
-def _page(template: str, request: Request, ended: bool) -> str:
+def _overview(dismissed: bool, *, fresh: bool = True) -> dict[str, Any]:
+    shown = overview.show(places(), dismissed=dismissed, fresh=fresh)
+    return {"overview": shown, "next_runs": _next_runs(shown.tiles)}
+
+
+def _tile(name: str, *, fresh: bool = True) -> dict[str, Any]:
+    shown = overview.show(places(), dismissed=True, fresh=fresh)
+    if (tile := shown.tile(name)) is None:
+        raise HTTPException(404, shown.error or f"There is no load {name!r}")
+    return {"overview": shown, "tile": tile, "next_runs": _next_runs([tile])}
+
+
+def _details(name: str, before: str) -> dict[str, Any]:
+    """Return the details of a load, or why there are none."""
+    try:
+        return {"page": load_page(name, places(), _position(before)), "away": ""}
+    except ConfigError as e:
+        return {"page": None, "away": str(e)}
+    except (SQLAlchemyError, OSError, SemistreamError) as e:
+        why = str(e).partition("\n")[0]
+        return {"page": None, "away": f"The warehouse does not answer: {why}"}
+
+
+def _found(look: Callable[[], T]) -> T:
+    """Return what a function finds. A ConfigError is answered as "not found"."""
+    try:
+        return look()
+    except ConfigError as e:
+        raise HTTPException(404, str(e)) from None
+
+
+def _check_app(name: str, checkpoints: Path) -> None:
+    if name not in drivers.app_names(checkpoints):
+        raise HTTPException(404, f"There is no app {name!r}")
+
+
+def _position(text: str) -> Position | None:
+    """Return the position that a link names, BATCH.KIND; None for an empty text."""
+    if not text:
+        return None
+    batch, _, kind = text.partition(".")
+    if not (batch.isdecimal() and kind.isdecimal() and len(text) < LONGEST):
+        raise HTTPException(404, f"{text!r} is no position: BATCH.KIND, for instance 12.0")
+    return int(batch), int(kind)
+
+
+def _events(render: Callable[[], str]) -> StreamingResponse:
+    """Return a stream of server-sent events: HTML whenever it has changed, and else a sign of
+    life."""
+
+    async def send() -> AsyncIterator[str]:
+        sent, until = "", time.monotonic() + STREAM_SECONDS
+        yield "retry: 1000\n\n"
+        while not _server_stops():
+            html = await run_in_threadpool(render)
+            if html != sent:
+                yield f"event: page\ndata: {json.dumps(html)}\n\n"
+                sent = html
+            else:
+                yield "event: alive\ndata:\n\n"
+            if time.monotonic() >= until:
+                return
+            for _ in range(int(EVERY / TICK)):
+                if _server_stops():
+                    return
+                await asyncio.sleep(TICK)
+
+    return StreamingResponse(
+        send(), media_type="text/event-stream", headers={"Cache-Control": "no-store"}
+    )
+
+
+def _server_stops() -> bool:
+    """Return whether the server was asked to stop. It waits until all answers have ended, and a
+    stream has no end of its own."""
+    server = getattr(signal.getsignal(signal.SIGTERM), "__self__", None)
+    return bool(getattr(server, "should_exit", False))
+
+
+def _next_runs(tiles: Iterable[Tile]) -> dict[str, NextRun]:
+    """Return when the DAG that ran each app runs next, by app, as far as Airflow knows."""
+    dags = {tile.app: dag for tile in tiles if (dag := run_of(tile.launch)[0])}
+    if not dags:
+        return {}
+    try:
+        with create_session() as session:
+            rows = session.execute(
+                select(
+                    DagModel.dag_id,
+                    DagModel.is_paused,
+                    DagModel.next_dagrun_create_after,
+                    DagModel.timetable_description,
+                ).where(DagModel.dag_id.in_(set(dags.values())))
+            ).all()
+    except SQLAlchemyError:  # of use only beside the rest
+        return {}
+    known = {row.dag_id: NextRun(bool(row[1]), row[2], row[3] or "") for row in rows}
+    return {app: known[dag] for app, dag in dags.items() if dag in known}
+
+
+def run_of(launch: Launch | None) -> tuple[str, str]:
+    """Return the DAG and the run whose task launched a driver; empty if it was no task."""
+    found = re.fullmatch(r"(\S+) (.+) (-?\d+)", launch.owner) if launch else None
+    return (found[1], found[2]) if found else ("", "")
+
+
+def _render(template: str, request: Request, **values: Any) -> str:
+    root = _root(request)
     return templates.get_template(template).render(
-        overview=overview.show(places(), ended), ended=ended, root=_root(request)
+        root=root, airflow=root.removesuffix("/semistream"), run_of=run_of, **values
     )
 
 

@@ -4,6 +4,8 @@ from typing import Any
 
 from airflow.plugins_manager import AirflowPlugin
 
+from semistream.airflow.deadlines import TimeOfDay
+
 
 async def page(scope: Any, receive: Any, send: Any) -> None:
     """Serve the page's app. It is imported, with the API server's security, at the first request,
@@ -15,6 +17,7 @@ async def page(scope: Any, receive: Any, send: Any) -> None:
 
 class SemistreamPlugin(AirflowPlugin):
     name = "semistream"
+    deadline_references = [TimeOfDay]
     fastapi_apps = [{"app": page, "url_prefix": "/semistream", "name": "Semistream"}]
     external_views = [
         {

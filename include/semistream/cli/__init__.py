@@ -51,9 +51,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(command: Command, arguments: Namespace) -> int:
     from semistream.cli.options import read_settings
-    from semistream.errors import ConfigError, SemistreamError
+    from semistream.errors import ConfigError, MissingExtra, SemistreamError
+    from semistream.imports import missing_extra, require
 
     try:
+        require(command.extras)
         if command.settings:
             arguments.settings = read_settings(command, arguments)
         code = command.run(arguments)
@@ -68,6 +70,12 @@ def _run(command: Command, arguments: Namespace) -> int:
             code, said = 130, interrupts.MESSAGE if command.files_only else interrupts.KEPT
         elif isinstance(e, ConfigError):
             code, said = 2, f"Wrong setting: {e}"
+        elif isinstance(e, MissingExtra):
+            code, said = 2, str(e)
+        elif isinstance(e, ImportError):
+            if (missing := missing_extra(e)) is None:
+                raise
+            code, said = 2, str(missing)
         elif isinstance(e, (SemistreamError, OSError)):
             code, said = 1, f"Failed: {e}"
         else:

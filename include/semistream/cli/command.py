@@ -19,7 +19,8 @@ class Command(NamedTuple):
     whose flags it has, imported when they are needed, which `run` finds among its arguments;
     positional: those settings that are given without a flag, each with the name that the help
     shows; progress, json: whether it has these flags; files_only: whether it depends on no
-    environment variable; without_pandas: whether nothing that it calls needs pandas.
+    environment variable; without_pandas: whether nothing that it calls needs pandas; extras: those
+    of the package that must be installed.
     """
 
     name: str
@@ -33,3 +34,4 @@ class Command(NamedTuple):
     example: str = ""
     files_only: bool = False
     without_pandas: bool = False
+    extras: tuple[str, ...] = ()

@@ -58,7 +58,7 @@ Join a stream with master data larger than memory, exactly and completely.
   semistream load nycflights13
       loads a shipped job into a warehouse, and proves that all of it arrived
   semistream load JOB.yaml
-      does the same with files of your own; the README has a job to begin with
+      does the same with files of your own; docs/how-to/own-job.md has a job
 
 semistream --help lists the other commands."""
 

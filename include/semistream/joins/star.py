@@ -26,9 +26,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from semistream.errors import ConfigError
 from semistream.gathering import Gathered
@@ -49,15 +50,29 @@ class RoleKind(NamedTuple):
     many: bool = False
 
 
+class Inferring(Protocol):
+    """The inferred members of a dimension. column: of the output, with the surrogate keys; tuples:
+    how many tuples have got a member so far."""
+
+    column: str
+    tuples: int
+
+    def find(self, tuples: pa.RecordBatch) -> pa.Array:
+        """Return the surrogate keys, above 0, of the members of unmatched tuples, int64[n]; null
+        for those that can have none."""
+
+
 @dataclass(frozen=True)
 class RoleJoin:
     """The join with a dimension in one of its roles. many: see ``RoleKind``; missed: gets the
-    tuples without a match, also those that go on with nulls, as ``Star.unmatched_schema``."""
+    tuples without a match, also those that go on with nulls, as ``Star.unmatched_schema``; members:
+    of the tuples without a match, that go on with these if they can have one."""
 
     role: str
     join: SemiStreamJoin
     many: bool = False
     missed: Callable[[pa.RecordBatch], None] | None = None
+    members: Inferring | None = None
 
     @property
     def kind(self) -> RoleKind:
@@ -80,7 +95,8 @@ class Star:
     """A single-threaded join of a stream with several dimensions.
 
     output_schema: the stream's columns, then those that each role adds; unmatched_schema: the
-    stream's columns and ``reason``. first: how many columns the stream has.
+    stream's columns and ``reason``. first: how many columns the stream has. A surrogate key below 0
+    is that of an inferred member, with the opposite sign: the other columns of its role are null.
     """
 
     def __init__(self, joins: Sequence[RoleJoin], columns: Sequence[str] | None = None):
@@ -246,7 +262,7 @@ class Star:
         each, last = self.joins[number], number + 1 == len(self.joins)
         gathered = Gathered(each.join.output_schema)
         rows = 0
-        for joined, unmatched in outputs:
+        for joined, unmatched in outputs if each.members is None else _inferred(each, outputs):
             if unmatched.num_rows and (each.missed is not None or self.rejects(each)):
                 lost = self._unmatched(unmatched)
                 if each.missed is not None:
@@ -273,6 +289,36 @@ class Star:
         return pa.RecordBatch.from_arrays(
             [*columns[: self.first], reason], schema=self.unmatched_schema
         )
+
+
+def _inferred(each: RoleJoin, outputs: Iterator[JoinOutput]) -> Iterator[JoinOutput]:
+    """Yield the outputs of a join, with the tuples joined that get an inferred member. These are
+    gathered, so that members of many are looked up at once."""
+    gathered, rows = Gathered(each.join.unmatched_schema), 0
+    for output in outputs:
+        if not output.unmatched.num_rows:
+            yield output
+            continue
+        gathered.add(output.unmatched)  # of a left join, the rows with nulls are made anew
+        rows += output.unmatched.num_rows
+        if rows >= GATHERED_ROWS:
+            yield _with_members(each, _one(gathered))
+            rows = 0
+    if rows:
+        yield _with_members(each, _one(gathered))
+
+
+def _with_members(each: RoleJoin, lost: pa.RecordBatch) -> JoinOutput:
+    assert each.members is not None
+    schema, members = each.join.output_schema, each.members.find(lost)
+    got, at = members.is_valid(), schema.get_field_index(each.members.column)
+    columns = lost.columns[:-1]
+    columns += [pa.nulls(len(lost), field.type) for field in list(schema)[len(columns) :]]
+    columns[at] = pc.negate(members)
+    joined = pa.RecordBatch.from_arrays(columns, schema=schema)
+    if each.kind.inner:
+        joined = joined.filter(got)
+    return JoinOutput(joined, lost.filter(pc.invert(got)))
 
 
 def _check_keys(each: RoleJoin, stream: pa.Schema) -> None:

@@ -11,19 +11,19 @@ import threading
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future, wait
-from dataclasses import asdict, dataclass, field
-from datetime import datetime
-from pathlib import Path
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
 from semistream.errors import SemistreamError
-from semistream.joins.waits import in_seconds
 from semistream.paths import Paths
 from semistream.pipeline import drivers, summary
-from semistream.streaming.status import read_status, stop_requested
+from semistream.pipeline.dimension_page import DimensionLine, dimension_lines
+from semistream.pipeline.dismissed import read_dismissed
+from semistream.pipeline.tiles import Recent, Tile, read_recent, tile_of
 from semistream.warehouse import connect, create_all
 from semistream.warehouse.dialects import system_of
 from semistream.warehouse.lateness import Lateness, lateness
@@ -33,7 +33,7 @@ from semistream.warehouse.totals import Totals, read_totals
 log = logging.getLogger(__name__)
 WAREHOUSE_TIMEOUT = 2.0  # s that a page request waits for the warehouse
 READ_SECONDS = 600  # after which reading from a silent server is given up
-TONES = {"starting": "busy", "running": "busy", "draining": "busy", "stopped": "good"}
+FRESH = 1.5  # s after which a reading is too old for those who follow the page
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,40 @@ class Reading:
     totals: Mapping[str, Totals] = field(default_factory=dict)
     proofs: Mapping[str, Proof | None] = field(default_factory=dict)
     late: Mapping[str, Lateness | None] = field(default_factory=dict)
-    quality: tuple[dict[str, Any], ...] = ()
+    recent: Mapping[str, Recent] = field(default_factory=dict)
+    dimensions: tuple[DimensionLine, ...] = ()
     tuning: tuple[dict[str, Any], ...] = ()
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What the overview shows. dismissed: the apps that were dismissed; error: why there is no
+    current reading of the warehouse, or ""; read: whether there is a reading; age: its age in s;
+    all: whether the dismissed ones are included; at: now, UTC."""
+
+    tiles: tuple[Tile, ...]
+    dismissed: tuple[str, ...]
+    error: str
+    read: bool
+    age: int
+    dimensions: tuple[DimensionLine, ...]
+    tuning: tuple[dict[str, Any], ...]
+    all: bool
+    at: datetime
+
+    @property
+    def summary(self) -> str:
+        """Return how the loads are, in one sentence."""
+        counts = {
+            "failed or incomplete": sum(bool(t.troubles) for t in self.tiles),
+            "running": sum(t.alive for t in self.tiles),
+            "complete": sum(t.complete.word == "complete" for t in self.tiles),
+            "late": sum(t.late.tone in ("bad", "warn") for t in self.tiles),
+        }
+        return ", ".join(f"{n} {word}" for word, n in counts.items())
+
+    def tile(self, app: str) -> Tile | None:
+        return next((t for t in self.tiles if t.app == app), None)
 
 
 class Overview:
@@ -58,27 +90,43 @@ class Overview:
         self._read = Reading()  # the newest
         self._ready = ""  # URL of the warehouse whose tables are known to be there
 
-    def show(self, places: Paths, ended: bool = True) -> dict[str, Any]:
-        """Return the content of the page. ended: include the apps that are no longer running."""
-        apps = [_app(places.checkpoints / name) for name in drivers.app_names(places.checkpoints)]
-        shown = [app for app in apps if ended or app["alive"]]
-        error, read = self._look(places)
-        return {
-            "apps": shown,
-            "ended": sum(not app["alive"] for app in apps),
-            "error": error,
-            "read": bool(read.at),
-            "age": round(time.monotonic() - read.at),
-            "ledger": summary.ledger(read.totals.values(), read.proofs, read.late),
-            "quality": read.quality,
-            "tuning": read.tuning,
-        }
+    def show(self, places: Paths, *, dismissed: bool = False, fresh: bool = True) -> Shown:
+        """Return the content of the page. dismissed: include the apps that were dismissed; fresh:
+        read the warehouse anew even if the newest reading is only a moment old."""
+        error, read = self._look(places, fresh)
+        now, hidden = datetime.now(UTC).replace(tzinfo=None), read_dismissed(places.checkpoints)
+        tiles = [
+            tile_of(
+                app,
+                places.checkpoints / app,
+                read.totals.get(app),
+                read.proofs.get(app),
+                read.recent.get(app, Recent()),
+                read.late.get(app),
+                now,
+            )
+            for app in sorted({*drivers.app_names(places.checkpoints), *read.totals})
+        ]
+        gone = {t.app for t in tiles if not t.alive and t.at and hidden.get(t.app) == t.at}
+        shown = [t for t in tiles if dismissed or t.app not in gone]
+        return Shown(
+            tuple(sorted(shown, key=lambda t: t.rank)),
+            tuple(sorted(gone)),
+            error,
+            bool(read.at),
+            round(time.monotonic() - read.at),
+            read.dimensions,
+            read.tuning,
+            dismissed,
+            now,
+        )
 
-    def _look(self, places: Paths) -> tuple[str, Reading]:
+    def _look(self, places: Paths, fresh: bool) -> tuple[str, Reading]:
         """Return the reason why there is no current reading, or "", and the newest reading of this
         warehouse."""
         with self._mutex:
-            if self._under_way is None or self._under_way.done():
+            young = time.monotonic() - self._read.at < FRESH and not fresh
+            if self._under_way is None or (self._under_way.done() and not young):
                 self._under_way = self._begin(places)
             reading = self._under_way
         error = "The warehouse has not answered yet"
@@ -113,16 +161,22 @@ class Overview:
                 create_all(engine)
             self._ready = ""  # set again below if reading succeeds
             with engine.connect() as connection:
-                totals = read_totals(connection, known=before.totals if before.url == url else None)
+                if before.url != url:
+                    before = Reading()
+                totals = read_totals(connection, known=before.totals)
                 late = _lateness(connection, totals, before)
                 proofs = {app: read_proof(connection, app) for app in totals}
-                quality = summary.quality(connection, places)
+                recent = {
+                    app: read_recent(connection, of, before.recent.get(app))
+                    for app, of in totals.items()
+                }
+                dimensions = dimension_lines(connection)
                 tuning = summary.sweeps(connection, places)
             self._ready = url
         finally:
             engine.dispose()
         self._read = Reading(
-            url, time.monotonic(), totals, proofs, late, tuple(quality), tuple(tuning)
+            url, time.monotonic(), totals, proofs, late, recent, dimensions, tuple(tuning)
         )
         return self._read
 
@@ -130,42 +184,11 @@ class Overview:
 def _lateness(
     connection: Connection, totals: Mapping[str, Totals], before: Reading
 ) -> dict[str, Lateness | None]:
-    """Return how late the master data of each app came. It is read anew only after a commit."""
-    return {
-        app: before.late[app]
-        if before.totals.get(app) == of and app in before.late
-        else lateness(connection, app)
-        for app, of in totals.items()
+    """Return how late the master data of each app came. It is read anew after a commit, and while
+    facts wait to be filled in, which is no commit."""
+    known = {
+        app: late
+        for app, late in before.late.items()
+        if before.totals.get(app) == totals.get(app) and not (late and late.filled.open)
     }
-
-
-def _app(checkpoint: Path) -> dict[str, Any]:
-    """Return an app's latest run as the page displays it."""
-    end, status = drivers.ending(checkpoint), read_status(checkpoint)
-    shown = {
-        "name": checkpoint.name,
-        "alive": end is None,
-        "stopping": stop_requested(checkpoint),
-        "tone": "bad",
-        "error": "" if end is None else end[1],
-    }
-    if status is None:
-        return {
-            **shown,
-            "state": "unknown",
-            "heartbeat": "",
-            "error": f"{checkpoint / 'status.json'} cannot be read. A running app writes it anew.",
-        }
-    state = drivers.state_of(checkpoint, status)
-    return {
-        **asdict(status),
-        **shown,
-        "state": state,
-        "tone": TONES.get(state, "bad"),
-        "stopping": shown["stopping"] or state == "draining",
-        "batch": "" if status.batch is None else status.batch,
-        "resident": summary.resident(status.resident_peak),
-        "waited": f"{in_seconds(status.median_wait)}, {in_seconds(status.longest_wait)}"
-        + (f" of {in_seconds(status.max_wait)}" if status.max_wait else ""),
-        "heartbeat": summary.minute(datetime.fromisoformat(status.heartbeat)),
-    }
+    return {app: known[app] if app in known else lateness(connection, app) for app in totals}

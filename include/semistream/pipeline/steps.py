@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import func, select
+from sqlalchemy.exc import DBAPIError
 
-from semistream.durable import read_checked, write_json
+from semistream.durable import read_checked, write_json, write_text
 from semistream.errors import ConfigError, SemistreamError
 from semistream.job import StreamStreamJob, job_of
 from semistream.master.published import pin, read_manifest, snapshot_root, snapshot_roots
@@ -25,7 +27,7 @@ from semistream.streaming.settings import LoadSettings, StreamStreamSettings
 from semistream.streaming.status import StatusFile, checkpoint_lock
 from semistream.tuning.settings import TuneSettings
 from semistream.warehouse import open_warehouse, removal
-from semistream.warehouse.ledger import Ledger, app_number
+from semistream.warehouse.ledger import Ledger, app_number, is_transient
 from semistream.warehouse.load_ids import app_loads
 from semistream.warehouse.schema import load_commits
 from semistream.warehouse.schema import propagated as warehouse_propagated
@@ -52,6 +54,75 @@ def dimensions(job: str, places: Paths) -> list[str]:
     from semistream import workloads
 
     return [joined.dimension.name for joined in workloads.load_dimensions(job, places)]
+
+
+def changed_dimensions(job: str, places: Paths) -> list[str]:
+    """Return the names of the dimensions of a job that must be provisioned: their files or their
+    declaration have changed since they were, a snapshot is not of the table as it is, or they come
+    from a table, which only reading tells. Raises ConfigError."""
+    from semistream import workloads
+    from semistream.provisioning import publishing
+
+    def is_current(joined: JoinedDimension) -> bool:
+        mark = _mark_of(joined.dimension.name, places)
+        source = source_of(joined, places)
+        if source is None or not mark.exists() or mark.read_text() != source:
+            return False
+        name = joined.dimension.name
+        try:
+            table = publishing.open_dimension(engine, name)
+        except ConfigError:  # another warehouse, or an emptied one
+            return False
+        return not any(
+            publishing.needs_publishing(engine, table, snapshot_root(places.snapshots, name, key))
+            for key in joined.keys
+        )
+
+    with open_warehouse(places.warehouse_url) as engine:
+        return [
+            joined.dimension.name
+            for joined in workloads.load_dimensions(job, places)
+            if not is_current(joined)
+        ]
+
+
+def source_of(joined: JoinedDimension, places: Paths) -> str | None:
+    """Return a digest of a dimension's declaration, its keys, and the size and time of modification
+    of each of its files. None if the source is a table, or no local file."""
+    dimension = joined.dimension
+    path = Path(dimension.path or "")
+    if not dimension.path or not path.exists():
+        return None
+    files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
+    seen = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    keys = sorted(sorted(key) for key in joined.keys)
+    of = [places.warehouse_url, dimension.model_dump(mode="json"), keys, seen]
+    return hashlib.sha256(json.dumps(of, sort_keys=True).encode()).hexdigest()
+
+
+def _mark_of(name: str, places: Paths) -> Path:
+    """Return the file that has ``source_of`` a dimension when it was provisioned last."""
+    return places.snapshots / name / "provisioned"
+
+
+def provision_changed(
+    job: str, name: str, memory: str, places: Paths, publish_large: Callable[[], Any]
+) -> dict[str, Any]:
+    """Upsert a dimension's rows into its table and publish its snapshots. Return the counts of rows
+    and what ``published`` returns.
+
+    memory: bytes that publishing may use; publish_large: publishes what ``publish`` leaves to
+    Spark.
+    """
+    joined = _joined(job, name, places)
+    source = source_of(joined, places)  # before it is read
+    counts = provision(job, name, places)
+    if not publish(job, name, memory, places):
+        publish_large()
+    versions = published(job, name, places)
+    if source is not None and source == source_of(_joined(job, name, places), places):
+        write_text(_mark_of(name, places), source)
+    return counts | versions
 
 
 def provision(job: str, name: str, places: Paths) -> dict[str, Any]:
@@ -255,12 +326,29 @@ def verify(
     )
     if not result.success:
         raise quality.VerificationFailed(result)
+    figures = result.figures
+    matched = figures.get("matched", 0)
+    done = matched + figures.get("unmatched", 0)
     return {
         "app": app,
+        "fact_table": result.fact_table,
+        "rows": figures.get("output rows", 0),
+        "batches": figures.get("batches", 0),
+        "match_rate": matched / done if done else None,
         "checks": len(result.results),
         "report": str(result.report or ""),
         "text": result.describe(),
     }
+
+
+def warehouse_answers(places: Paths) -> bool:
+    """Return whether the warehouse can be connected to."""
+    try:
+        with open_warehouse(places.warehouse_url) as engine, engine.connect() as connection:
+            connection.execute(select(1))
+    except DBAPIError as e:
+        return not is_transient(e)
+    return True
 
 
 def replay(

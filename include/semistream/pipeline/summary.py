@@ -4,9 +4,8 @@ summary of a load."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +17,10 @@ from semistream.paths import Paths
 from semistream.pipeline.steps import run_summary
 from semistream.streaming.summary import end_to_end
 from semistream.warehouse import open_warehouse
-from semistream.warehouse.lateness import Lateness, lateness
+from semistream.warehouse.lateness import lateness
 from semistream.warehouse.ledger import app_number
 from semistream.warehouse.load_ids import app_loads
-from semistream.warehouse.proof import Proof, as_run, read_proof
+from semistream.warehouse.proof import as_run, read_proof
 from semistream.warehouse.schema import (
     load_inputs,
     quality_runs,
@@ -34,29 +33,17 @@ from semistream.warehouse.totals import Totals, read_totals
 SWEEPS = 5  # the number of tuning sweeps that are shown, the latest ones
 
 
-def ledger(
-    totals: Iterable[Totals],
-    proofs: Mapping[str, Proof | None] | None = None,
-    late: Mapping[str, Lateness | None] | None = None,
-) -> list[dict[str, Any]]:
-    """Return one entry per app: the totals of all that it has committed, what is proven, and how
-    late master data came."""
-    return [
-        {
-            **asdict(t),
-            "open": t.open,
-            "late": str((late or {}).get(t.app) or ""),
-            "complete": str(proof or ""),
-            "proven": proof is not None and proof.complete,
-            "committed_at": minute(t.committed_at),
-            "cache_share": f"{t.cache_hits / t.rows_read:.1%}" if t.rows_read else "–",
-            "memory": f"{_megabytes(t.memory_peak)} of {_megabytes(t.memory_budget)}",
-            "resident": resident(t.resident_peak),
-            "waited": in_seconds(t.wait_longest),
-        }
-        for t in totals
-        for proof in [(proofs or {}).get(t.app)]
-    ]
+def ledger(totals: Totals) -> dict[str, Any]:
+    """Return the totals of all that an app has committed, in the form of the summary."""
+    t = totals
+    return {
+        **asdict(t),
+        "open": t.open,
+        "cache_share": f"{t.cache_hits / t.rows_read:.1%}" if t.rows_read else "–",
+        "memory": f"{_megabytes(t.memory_peak)} of {_megabytes(t.memory_budget)}",
+        "resident": resident(t.resident_peak),
+        "waited": in_seconds(t.wait_longest),
+    }
 
 
 def quality(
@@ -76,7 +63,6 @@ def quality(
             **row._mapping,
             "batches": as_run(row).batches if row.to_batch is not None else "",
             "failed": json.loads(row.failed),
-            "started_at": minute(row.started_at),
             "path": row.report,
             "report": _report(Path(row.report), places),
         }
@@ -108,7 +94,6 @@ def sweeps(connection: Connection, places: Paths) -> list[dict[str, Any]]:
     return [
         {
             **row,
-            "recorded_at": minute(row["recorded_at"]),
             "job": row["job"] and Path(row["job"]).stem,
             "best": [
                 f"{_megabytes(memory)}: {algorithm}, {rate:,.0f} tuples/s"
@@ -141,14 +126,14 @@ def final_summary(app: str, places: Paths) -> dict[str, Any]:
             .order_by(func.count().desc())
         )
         inputs = (
-            select(i.role, func.sum(i.unmatched), func.sum(i.missed))
+            select(i.role, *map(func.sum, (i.unmatched, i.missed, i.inferred)))
             .where(i.load_id.between(first, last))
             .group_by(i.number, i.role)
             .order_by(i.number)
         )
         by_input = {
-            role: {"unmatched": int(count), "missed": int(missed)}
-            for role, count, missed in connection.execute(inputs)
+            role: {"unmatched": int(count), "missed": int(missed), "inferred": int(members)}
+            for role, count, missed, members in connection.execute(inputs)
         }
         marked = (
             select(u.role, func.count())
@@ -158,7 +143,7 @@ def final_summary(app: str, places: Paths) -> dict[str, Any]:
         for role, count in connection.execute(marked):  # without a role: it met none
             by_input[role or next(iter(by_input))]["unmatched"] -= count
         by_reason: dict[str, int] = dict(connection.execute(reasons).all())
-        total = ledger(read_totals(connection, app).values())
+        totals = read_totals(connection, app).get(app)
         dimensions = select(load_inputs.c.dimension).where(
             load_inputs.c.load_id.between(first, last)
         )
@@ -174,7 +159,7 @@ def final_summary(app: str, places: Paths) -> dict[str, Any]:
         latest, proof = quality(connection, places, app, limit=1), read_proof(connection, app)
     return {
         "app": app,
-        "total": total[0] if total else {},
+        "total": ledger(totals) if totals else {},
         "reasons": by_reason,
         "inputs": by_input if len(by_input) > 1 else {},
         "rejected_master": rejected,
@@ -187,17 +172,21 @@ def final_summary(app: str, places: Paths) -> dict[str, Any]:
 
 def _parts(summary: Mapping[str, Any], key: str) -> Iterator[tuple[str, int, int]]:
     """Yield the parts of a row of the summary, each with its number in this run and in all: of
-    ``unmatched`` by reason and by role, of ``matched`` those without a row of a role."""
-    run, of = summary["run"], {"matched": "missed", "unmatched": "unmatched"}.get(key)
-    if of is None:
-        return
+    ``unmatched`` by reason and by role, of ``matched`` those without a row of a role, and with an
+    inferred one."""
+    run = summary["run"]
     if key == "unmatched":
         for reason, count in summary["reasons"].items():
             yield reason, run["rejected"].get(reason, 0), count
-    for name, counts in summary["inputs"].items():
-        if counts[of]:
-            now = run.get("inputs", {}).get(name, {}).get(of, 0)
-            yield f"without {name}" if key == "matched" else name, now, counts[of]
+    parts = {
+        "matched": (("missed", "without "), ("inferred", "inferred ")),
+        "unmatched": (("unmatched", ""),),
+    }
+    for of, word in parts.get(key, ()):
+        for name, counts in summary["inputs"].items():
+            if counts[of]:
+                now = run.get("inputs", {}).get(name, {}).get(of, 0)
+                yield f"{word}{name}", now, counts[of]
 
 
 def summary_table(summary: Mapping[str, Any]) -> Table:
@@ -257,10 +246,6 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
 def resident(peak: int) -> str:
     """Format the peak anonymous memory of a worker's process, in bytes; 0: unknown."""
     return _megabytes(peak) if peak else "–"
-
-
-def minute(at: datetime) -> str:
-    return at.strftime("%Y-%m-%d %H:%M UTC")
 
 
 def _megabytes(n: float) -> str:

@@ -36,6 +36,7 @@ from semistream.errors import ConfigError, SemistreamError
 from semistream.job import UNKNOWN, Dimension, check_same, surrogate_key
 from semistream.master.manifest import decode_schema, encode_schema
 from semistream.progress import Progress, silent
+from semistream.provisioning.inferred import let_infer, may_infer
 from semistream.provisioning.master_rows import (
     MasterRows,
     Rejected,
@@ -49,7 +50,7 @@ from semistream.warehouse.bulk import bulk_insert, nulled, say_nulled
 from semistream.warehouse.dialects import said, system_of, table_options
 from semistream.warehouse.ids import is_long
 from semistream.warehouse.schema import masters, rejected_master
-from semistream.warehouse.tables import dimension_name, dimension_table, ensure, quoted
+from semistream.warehouse.tables import IS_INFERRED, dimension_name, dimension_table, ensure, quoted
 from semistream.warehouse.types import KEY_CHARACTERS, outside_years, sql_type
 from semistream.workloads.jobs import JoinedDimension, declaration
 
@@ -75,7 +76,7 @@ def provision(
     joined: JoinedDimension, engine: Engine, progress: Progress = silent, *, url: str | None = None
 ) -> ProvisionResult:
     """Upsert a dimension's rows into ``dim_<name>`` by business key. Unchanged rows are not
-    rewritten.
+    rewritten. An inferred member whose row comes is filled in, and keeps its surrogate key.
 
     url: the database of the dimension's table, if not the warehouse. If a business key occurs
     twice, the last row is taken. Rows that cannot be stored go to ``rejected_master``, with the
@@ -106,10 +107,20 @@ def provision(
     for role in joined.roles:
         check_columns(dimension, "columns", role.columns, rows.schema)
     is_new = not inspect(engine).has_table(dimension_name(name))
+    infers = any(role.late == "infer" for role in joined.roles)
+    if not is_new and IS_INFERRED not in rows.schema.names:
+        if infers and not may_infer(engine, name):
+            let_infer(engine, name)
+        infers = infers or may_infer(engine, name)
     table = ensure(
         engine,
         dimension_table(
-            name, rows.schema, keys, joined.keys, unknown_member=dimension.unknown_member
+            name,
+            rows.schema,
+            keys,
+            joined.keys,
+            unknown_member=dimension.unknown_member,
+            inferred=infers,
         ),
     )
     if dimension.unknown_member:
@@ -291,13 +302,15 @@ def _upsert(
     connection: Connection, staging: Table, dimension: Table, keys: tuple[str, ...]
 ) -> tuple[int, int]:
     """Update and insert the staged rows. Return (rows updated, rows inserted)."""
-    values = [c.name for c in staging.columns if c.name not in keys]
+    values: dict[str, Any] = {c.name: c for c in staging.columns if c.name not in keys}
     same = [dimension.c[k] == staging.c[k] for k in keys]
+    changed = [dimension.c[name].is_distinct_from(value) for name, value in values.items()]
+    if IS_INFERRED in dimension.c:
+        values, changed = values | {IS_INFERRED: 0}, [*changed, dimension.c[IS_INFERRED] != 0]
     updated = 0
     if values:
-        changed = or_(*[dimension.c[v].is_distinct_from(staging.c[v]) for v in values])
         updated = connection.execute(
-            update(dimension).values({v: staging.c[v] for v in values}).where(*same, changed)
+            update(dimension).values(values).where(*same, or_(*changed))
         ).rowcount
     names = [c.name for c in staging.columns]
     new = (

@@ -22,7 +22,7 @@ from semistream.warehouse.bulk import fetch
 from semistream.warehouse.identity import snapshot_source
 from semistream.warehouse.ledger import retrying
 from semistream.warehouse.schema import masters
-from semistream.warehouse.tables import dimension_name, existing_table
+from semistream.warehouse.tables import IS_INFERRED, dimension_name, existing_table
 
 FORMS = b"semistream.formats"  # key of its keys' forms in the metadata of a dimension's schema
 SMALL = 20_000_000  # values that one process publishes sooner than Spark starts
@@ -82,9 +82,12 @@ def read_dimension(
     connection: Connection, dimension: DimensionTable, keys: range | None = None
 ) -> Iterator[pa.RecordBatch]:
     """Return a dimension's rows, or those with these surrogate keys. The unknown member is not
-    among them: it has no key."""
+    among them, as it has no key. Nor are inferred members: they have no row yet, which a tuple
+    would else be joined with, and they are minted between two versions."""
     columns = [dimension.table.c[n] for n in dimension.schema.names]
     query = select(*columns).where(columns[0] != UNKNOWN)
+    if IS_INFERRED in dimension.table.c and IS_INFERRED not in dimension.schema.names:
+        query = query.where(dimension.table.c[IS_INFERRED] == 0)
     if keys is not None:
         query = query.where(columns[0] >= keys.start, columns[0] < keys.stop)
     return fetch(connection, query, dimension.schema)

@@ -33,7 +33,8 @@ PAGES, RESULTS = "validations", "results"  # the index omits pages without a res
 @dataclass(frozen=True)
 class CheckResult:
     """The result of one expectation. rows: the first offending rows; count: the number of all;
-    error: why the check could not run; remedy: tells the reader what to do."""
+    error: why the check could not run; cause, remedy: tell the reader why it fails, and what to do;
+    of: the role or stream that it is about; warns: whether rows found are no failure."""
 
     name: str
     title: str
@@ -44,6 +45,14 @@ class CheckResult:
     query: str
     rows: list[dict[str, Any]]
     error: str | None
+    cause: str = ""
+    of: str = ""
+    warns: bool = False
+
+    @property
+    def warned(self) -> bool:
+        """Whether the check holds only because what it found is a warning."""
+        return self.success and self.count > 0
 
 
 def run_checkpoint(
@@ -82,7 +91,9 @@ def run_checkpoint(
             query=c.sql(engine.dialect),
             description=c.title,
             notes=c.explanation,
-            meta={"check": c.name, "remedy": c.remedy} | ({"run": summary} if i == 0 else {}),
+            severity="warning" if c.warns else "critical",
+            meta={"check": c.name, "remedy": c.remedy, "cause": c.cause, "of": c.of}
+            | ({"run": summary} if i == 0 else {}),
         )
         for i, c in enumerate(checks)
     ]
@@ -158,6 +169,9 @@ def read_result(result: Any) -> CheckResult:
             for r in details.get("unexpected_rows", [])
         ],
         errors[0] if errors else None,
+        meta.get("cause", ""),
+        meta.get("of", ""),
+        config.severity == "warning",
     )
 
 

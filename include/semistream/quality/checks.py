@@ -52,6 +52,9 @@ class Check:
     explanation: str
     query: Select | sa.CompoundSelect
     remedy: str = ""  # tells the reader what to do when the check fails
+    cause: str = ""  # of the failure, in plain words
+    of: str = ""  # the role or stream that it is about, of several
+    warns: bool = False  # whether rows that are found are a warning, and no failure
 
     def sql(self, dialect: sa.Dialect) -> str:
         """Return the query as text for ``sa.text``: literals inline, no parameters."""
@@ -63,18 +66,30 @@ class Check:
 
 
 def with_remedy(check: Check, scope: Scope) -> Check:
-    """Return the check together with a remedy for its failure."""
-    if check.remedy:
-        return check
-    name = check.name
-    for of in (*SIDES, *(role.name for role in scope.roles)):
-        name = name.removeprefix(f"{of}_")
-    remedy = REMEDIES.get(name, "{again}").format(
-        again=sink_kind(scope.sink).put_back.format(app=scope.app, sink=scope.sink),
-        app=scope.app,
-        fact=scope.fact_name,
+    """Return the check together with the cause of its failure, and a remedy."""
+    of, name = input_of(check.name, [*SIDES, *(role.name for role in scope.roles)])
+    words = {
+        "again": sink_kind(scope.sink).put_back.format(app=scope.app, sink=scope.sink),
+        "app": scope.app,
+        "fact": scope.fact_name,
+        "of": f" of {of}" if of else "",
+    }
+    remedy = check.remedy or REMEDIES.get(name, "{again}").format(**words)
+    cause = check.cause or CAUSES.get(name, "").format(**words)
+    return replace(check, remedy=remedy[:1].upper() + remedy[1:], cause=cause, of=of)
+
+
+def input_of(check: str, inputs: Iterable[str]) -> tuple[str, str]:
+    """Split the name of a check into the role or stream that it is about, empty if it is about
+    none of them or the only one, and the rest."""
+    return next(
+        (
+            (of, rest)
+            for of in inputs
+            if check.startswith(f"{of}_") and (rest := check.removeprefix(f"{of}_")) in CAUSES
+        ),
+        ("", check),
     )
-    return replace(check, remedy=remedy[0].upper() + remedy[1:])
 
 
 # The remedy by the name of a check, without that of a stream or role; default: {again}.
@@ -116,6 +131,59 @@ REMEDIES = {
     "and `semistream replay {app} FILE`; or mend the job's columns, and `semistream replay {app} "
     "--job FILE`; or mend the source, and {again} Where so many are right, raise "
     "stream.max_unparsable in the job, and `semistream verify {app} --job FILE`.",
+}
+
+# The cause of a failure, likewise.
+CAUSES = {
+    "batch_partitions": "A part of a batch is not in the ledger, or is there twice.",
+    "commit_rows": "Rows were lost or doubled between the driver and the partitions of a batch.",
+    "batch_arithmetic": "The ledger's counts of a batch do not add up.",
+    "waiting_carried": "Tuples that waited after one batch were not taken up by the next.",
+    "drained": "Tuples still wait after a drain, which finishes all of them.",
+    "total_arithmetic": "The ledger's counts of all batches do not add up.",
+    "input_arithmetic": "The ledger's counts of a role or stream do not add up.",
+    "fact_rows": "{fact} has fewer or more rows than were written: some were deleted or added "
+    "since.",
+    "unmatched_rows": "The table unmatched has fewer or more rows than were written: some were "
+    "deleted or added since.",
+    "unparsable": "More tuples than the limit allows could not be read as the job's columns.",
+    "resolved_rows": "Tuples that were joined again are not counted as often as they are marked.",
+    "resolved_once": "A tuple that was joined again is not in the one load that its row names.",
+    "same_rows": "Rows are not what was loaded: they were changed, deleted or added since.",
+    "table_files": "A file of the sink is gone or damaged.",
+    "source_files": "The source has a file that was not loaded, or one that has changed since.",
+    "source_rows": "The source has fewer or more rows now than were read from it.",
+    "unique_ids": "The source has the same id more than once, as where a file is there twice.",
+    "none_missing": "Tuples of the source are neither in {fact} nor in unmatched: they were lost, "
+    "or deleted since.",
+    "none_invented": "{fact} has rows whose ids the source does not have: they were changed, or "
+    "put there by another.",
+    "unmatched_once": "The table unmatched has tuples that the source does not have, or that are "
+    "facts, too.",
+    "no_duplicates": "The same stream tuple is in {fact} more than once.",
+    "no_pair_twice": "The same pair of tuples is in {fact} more than once.",
+    "unmatched_share": "Too many tuples have no row{of}: the master data are not those that are "
+    "meant, lack rows, or write their keys otherwise.",
+    "open_age": "Tuples have had no row{of} for longer than is allowed.",
+    "expected_rows": "Many fewer or more rows were loaded than the keys of stream and master data "
+    "tell.",
+    "surrogate_keys": "Facts name a row{of} that is not in the dimension, or is not theirs.",
+    "enriched_columns": "Columns that were copied from the dimension{of} have other values than "
+    "it.",
+    "sample_joined": "Facts of the sample are not what the master data{of} say.",
+    "sample_unmatched": "Tuples were put aside although the master data{of} have a row for them.",
+    "sample_pairs": "Pairs of the sample are not what the database joins{of}.",
+    "equal_keys": "{fact} has rows whose two tuples do not have the same key.",
+    "closed_totals": "Totals of a key are not those of its rows.",
+    "closed_once": "Totals of a key are there more than once.",
+    "closed_rows": "There are fewer or more totals than were written.",
+    "closed_all": "Keys that are final have no totals.",
+    "ledger_is_newest": "An older backup of the warehouse was put back, or a load was cut short.",
+    "fact_table": "{fact} cannot be read.",
+    "known_loads": "There are rows of a load that the ledger does not have.",
+    "volume": "A load has read fewer or more rows than is usual or allowed.",
+    "match_rate": "Fewer tuples of a load have a match{of} than is usual or allowed.",
+    "freshness": "Nothing was loaded for longer than is usual or allowed.",
 }
 
 

@@ -24,6 +24,7 @@ from sqlalchemy import (
 
 from semistream.files.near_misses import is_suspicious
 from semistream.quality.checks import Check, listed, load_of
+from semistream.quality.inferred import inferred_facts, inferred_open
 from semistream.quality.join_size import stage_join_sizes
 from semistream.quality.older_versions import stage_older
 from semistream.quality.resolved import open_age
@@ -31,9 +32,9 @@ from semistream.quality.scope import Role, Scope
 from semistream.quality.staging import Older, Sample, Staging, drawn_facts, stage_sample
 from semistream.reasons import Reason
 from semistream.streaming.unmatched_keys import Passed, find_near_misses
+from semistream.warehouse.load_history import MISSING, newest_rise
 from semistream.warehouse.load_ids import last_load
-from semistream.warehouse.match_history import MISSING, newest_rise
-from semistream.warehouse.schema import load_inputs, load_rejections, unmatched
+from semistream.warehouse.schema import inferred, load_inputs, load_rejections, unmatched
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +54,10 @@ def dimension_checks(
     if sizes is not None:
         yield expected_rows(sizes)
     yield surrogate_keys(scope, role)
-    if role.added and (role.comparable or older is not None):
+    if role.infers:
+        yield inferred_facts(scope, role)
+        yield inferred_open(scope, role)
+    if role.added and (role.comparable or role.infers or older is not None):
         yield enriched_columns(scope, role, older)
     if sample is not None:
         yield sample_joined(scope, role, sample, staging.count(sample.facts))
@@ -104,7 +108,17 @@ def enriched_columns(scope: Scope, role: Role, older: Older | None) -> Check:
         queries.append(
             select(*shown, *_first_that_differs(scope, role, d, "in_dimension"))
             .select_from(f.join(d, f.c[role.surrogate] == d.c[role.surrogate]))
-            .where(scope.holds(f), role.is_current(f), role.differ(f, d))
+            .where(scope.holds(f), role.is_current(f), ~role.is_inferred(f), role.differ(f, d))
+        )
+    if role.infers:
+        n = inferred.c
+        these = and_(n.load_id == f.c.load_id, n.load_row == f.c.load_row, n.role == role.name)
+        queries.append(
+            select(*shown, *_first_that_differs(scope, role, d, "in_dimension"))
+            .select_from(
+                inferred.join(f, these).join(d, f.c[role.surrogate] == d.c[role.surrogate])
+            )
+            .where(scope.until(inferred), n.version == role.version, role.differ(f, d))
         )
     if older is not None:
         o, m = older.facts, older.master
@@ -124,7 +138,13 @@ def enriched_columns(scope: Scope, role: Role, older: Older | None) -> Check:
         role.named("enriched_columns"),
         "Enriched columns are what the master data says",
         f"Compared for every fact, with {d.name}, or with the version of the master data "
-        f"that it was loaded with where that is another: {listed(role.added)}.",
+        f"that it was loaded with where that is another: {listed(role.added)}."
+        + (
+            " A fact with an inferred member is compared with the version that it was filled in "
+            "from."
+            if role.infers
+            else ""
+        ),
         sa.union_all(*queries) if len(queries) > 1 else queries[0],
     )
 
@@ -295,6 +315,17 @@ def _counts(scope: Scope, role: Role) -> sa.Subquery:
         .scalar_subquery()
     )
     lacking = missing.scalar_subquery() + missed.scalar_subquery() - resolved
+    if role.infers:
+        of_open = (
+            select(func.count())
+            .select_from(inferred)
+            .where(
+                inferred.c.load_id.between(*loads),
+                inferred.c.role == role.name,
+                inferred.c.version.is_(None),
+            )
+        )
+        lacking += of_open.scalar_subquery()
     return select(read.scalar_subquery().label("rows_read"), lacking.label("unmatched")).subquery(
         "counts"
     )

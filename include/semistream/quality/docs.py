@@ -7,16 +7,23 @@ stylesheet and no script.
 
 from __future__ import annotations
 
+import csv
+import io
+import re
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from great_expectations.render.renderer.site_builder import SiteBuilder
 from jinja2 import Environment, PackageLoader, select_autoescape
 
-from semistream.quality.checkpoint import read_result
-from semistream.quality.checks import ROWS_SHOWN
+from semistream.quality import pictures
+from semistream.quality.checkpoint import CheckResult, read_result
+
+CODE = re.compile("`([^`]+)`")  # in a remedy
 
 
 class Site(SiteBuilder):
@@ -44,13 +51,30 @@ class ReportRenderer(_Part):
         return {
             "run": run,
             "success": bool(result.success),
-            "checks": sorted(checks, key=lambda c: c.success),
-            "failed": sum(not c.success for c in checks),
-            "asset": result.asset_name,
+            "verdict": _verdict(run, checks),
+            "checks": len(checks),
+            "failed": [c for c in checks if not c.success],
+            "warned": [c for c in checks if c.warned],
+            "held": [c for c in checks if c.success and not c.warned],
             "time": _time(result.meta["validation_time"]),
-            "home": "../" * 4 + "index.html",
-            "rows_shown": ROWS_SHOWN,
+            "home": "../" * 4,
         }
+
+
+def _verdict(run: Mapping[str, Any], checks: Sequence[CheckResult]) -> str:
+    """Return the verdict as a sentence."""
+    failed = sum(not c.success for c in checks)
+    if failed:
+        are = "check fails" if failed == 1 else "checks fail"
+        return f"{run['app']} is not complete: {failed} of {len(checks)} {are}."
+    figures = dict(run["figures"])
+    seen = ", as far as can be seen" if run["unseen"] else ""
+    waiting = f"{figures['waiting']:,}" if figures["waiting"] else "none"
+    return (
+        f"{run['app']} is complete{seen}: of {figures['rows read']:,} rows read, "
+        f"{figures['matched']:,} are matched, {figures['unmatched']:,} are unmatched, and "
+        f"{waiting} {'wait' if figures['waiting'] > 1 else 'waits'}."
+    )
 
 
 class RunsRenderer(_Part):
@@ -105,9 +129,23 @@ def _templates() -> Environment:
         "cell": lambda v: "NULL" if v is None else v,
         "words": lambda v: str(v).replace("-", " "),
         "label": lambda v: str(v).replace("_", " "),
+        "flow": pictures.flow,
+        "trend": pictures.trend,
+        "parts": CODE.split,  # text and code, in turns
+        "commands": lambda v: [c for c in CODE.findall(v) if " " in c],
+        "csv": _csv,
     }
     environment.globals["css"] = (Path(__file__).parent / "templates" / "style.css").read_text()
     return environment
+
+
+def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return rows of the same columns as a link to a CSV file that is in the link itself."""
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(rows[0])
+    writer.writerows(row.values() for row in rows)
+    return "data:text/csv;charset=utf-8," + quote(text.getvalue())
 
 
 def _time(value: Any) -> str:

@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from great_expectations.core.expectation_validation_result import ExpectationValidationResult
 from great_expectations.execution_engine import ExecutionEngine, SqlAlchemyExecutionEngine
 from great_expectations.expectations.expectation import BatchExpectation
+from great_expectations.expectations.metadata_types import FailureSeverity
 from great_expectations.expectations.metrics.metric_provider import metric_value
 from great_expectations.expectations.metrics.query_metric_provider import QueryMetricProvider
 
@@ -46,7 +47,8 @@ class FoundRows(QueryMetricProvider):
 
 
 class ExpectQueryToFindNoRows(BatchExpectation):
-    """An expectation that succeeds if the query, which looks for wrong rows, finds none."""
+    """An expectation that succeeds if the query, which looks for wrong rows, finds none, or if its
+    severity is only a warning."""
 
     query: str
     metric_dependencies: ClassVar[tuple[str, ...]] = (FoundRows.metric_name,)
@@ -62,7 +64,7 @@ class ExpectQueryToFindNoRows(BatchExpectation):
         found = metrics[FoundRows.metric_name]
         details = {"columns": found["columns"], "unexpected_rows": found["rows"]}
         return {
-            "success": found["count"] == 0,
+            "success": found["count"] == 0 or self.severity == FailureSeverity.WARNING,
             "result": {"observed_value": found["count"], "details": details},
         }
 

@@ -115,7 +115,12 @@ def _loaded(staging: Staging, scope: Scope, role: Role, version: str) -> int:
     (count,) = staging.scalars(
         select(func.count())
         .select_from(loads.join(scope.fact, f.load_id == loads.c.load_id))
-        .where(_since(scope, loads), loads.c.version == version, role.has_row(scope.fact))
+        .where(
+            _since(scope, loads),
+            loads.c.version == version,
+            role.has_row(scope.fact),
+            ~role.is_inferred(scope.fact),
+        )
     )
     return count
 

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import sqlalchemy as sa
-from sqlalchemy import BigInteger, Column, and_, func, literal, null, select
+from sqlalchemy import BigInteger, Column, and_, func, literal, null, or_, select
 
 from semistream.quality.findings import Load
 from semistream.quality.recount import read_tuples, with_stream_id
@@ -199,7 +199,7 @@ def _expected(
         Column("quality_batch", BigInteger),
         *(Column(quoted(c.name), c.type) for c in columns),
     )
-    of = dict[str, sa.ColumnElement[Any]]()
+    of, known = dict[str, sa.ColumnElement[Any]](), list[sa.ColumnElement[bool]]()
     together: sa.FromClause = tuples
     for role in scope.roles:
         m = masters[role.name]
@@ -207,12 +207,20 @@ def _expected(
         of[role.surrogate] = key if role.unknown is None else func.coalesce(key, role.unknown)
         of |= {a: m.c[b] for a, b in role.added.items()}
         together = together.join(m, joined(role, tuples, m), isouter=role.left)
+        if role.infers and role.left:
+            known.append(or_(key.is_not(None), *(t[a].is_(None) for a in role.on)))
     rows = (
         select(t.quality_batch, *(of[c.name] if c.name in of else t[c.name] for c in columns))
         .select_from(together)
-        .where(~scope.refused(scope.streams[0], tuples))
+        .where(~scope.refused(scope.streams[0], tuples), *known)
     )
-    staging.fill(table, rows, "quality_batch", *(c.name for c in columns))
+    names = ("quality_batch", *(c.name for c in columns))
+    staging.fill(table, rows, *names)
+    inferring = [role.is_inferred(scope.fact) for role in scope.roles if role.infers]
+    for load in loads if inferring else ():  # as they are: checks of them have looked at these
+        f, batch = scope.fact, literal(int(batch_of(load.load_id)))
+        as_it_is = select(batch, *columns).where(f.c.load_id == load.load_id, or_(*inferring))
+        staging.fill(table, as_it_is, *names)
     staging.index(table, *scope.ids)
     e, g = table.c, scope.by_id.alias("elsewhere")
     same = and_(

@@ -17,7 +17,7 @@ from semistream.positions import KINDS
 from semistream.quality.scope import Role, Scope
 from semistream.quality.staging import Older, Staging, master_table, stage_version
 from semistream.warehouse.proof import as_run
-from semistream.warehouse.schema import NAME, load_inputs, quality_runs
+from semistream.warehouse.schema import NAME, inferred, load_inputs, quality_runs
 
 
 def stage_older(staging: Staging, scope: Scope, role: Role) -> Older | None:
@@ -38,7 +38,8 @@ def stage_older(staging: Staging, scope: Scope, role: Role) -> Older | None:
             )
         else:
             staging.unseen.append(f"{what}: they were not compared with it")
-    if not kept or not role.added:
+    filled = _filled(staging, scope, role)
+    if not (kept or filled) or not role.added:
         return None
     facts = staging.table(
         role.staged("older"),
@@ -48,9 +49,9 @@ def stage_older(staging: Staging, scope: Scope, role: Role) -> Older | None:
         Column(role.surrogate, BigInteger),
     )
     master = master_table(staging, role, role.staged("older_master"))
-    _stage_facts(staging, scope, role, facts, kept)
+    _stage_facts(staging, scope, role, facts, kept, filled)
     f = facts.c
-    for version in kept:
+    for version in sorted({*kept, *filled}):
         keys = staging.scalars(
             select(f[role.surrogate]).where(f.quality_version == version).distinct()
         )
@@ -126,10 +127,34 @@ def _seen_before(staging: Staging, scope: Scope, loads: Loads) -> bool:
     return all(any(first < at <= last for first, last in looked) for at in loads.positions)
 
 
+def _filled(staging: Staging, scope: Scope, role: Role) -> list[str]:
+    """Return the older versions that facts with an inferred member were filled in from, and that
+    are kept. Of others the facts were compared when they were filled in, or their checksums tell
+    of a change since."""
+    i = inferred.c
+    versions = staging.scalars(
+        select(i.version)
+        .where(
+            scope.until(inferred),
+            i.role == role.name,
+            i.version.is_not(None),
+            i.version != role.version,
+        )
+        .distinct()
+    )
+    return [version for version in versions if (role.snapshots / version).is_dir()]
+
+
 def _stage_facts(
-    staging: Staging, scope: Scope, role: Role, facts: sa.Table, versions: list[str]
+    staging: Staging,
+    scope: Scope,
+    role: Role,
+    facts: sa.Table,
+    versions: list[str],
+    filled: list[str],
 ) -> None:
-    """Stage the facts of these versions that differ from today's dimension."""
+    """Stage the facts that were loaded with these versions, or filled in from the others, and that
+    differ from today's dimension."""
     f, d, i = scope.fact, role.dimension, load_inputs.c
     same = f.c[role.surrogate] == d.c[role.surrogate]
     query = (
@@ -139,6 +164,20 @@ def _stage_facts(
                 d, same
             )
         )
-        .where(scope.holds(f), i.version.in_(versions), role.has_row(f), role.differ(f, d))
+        .where(
+            scope.holds(f),
+            i.version.in_(versions),
+            role.has_row(f),
+            ~role.is_inferred(f),
+            role.differ(f, d),
+        )
+    )
+    staging.fill(facts, query)
+    n = inferred.c
+    these = and_(n.load_id == f.c.load_id, n.load_row == f.c.load_row, n.role == role.name)
+    query = (
+        select(f.c.load_id, f.c.load_row, n.version, f.c[role.surrogate])
+        .select_from(inferred.join(f, these).outerjoin(d, same))
+        .where(scope.until(inferred), n.version.in_(filled), role.differ(f, d))
     )
     staging.fill(facts, query)

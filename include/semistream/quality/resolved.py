@@ -8,16 +8,21 @@ from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 import sqlalchemy as sa
-from sqlalchemy import BigInteger, Column, ColumnElement, and_, func, literal, or_, select
+from sqlalchemy import BigInteger, Column, ColumnElement, and_, func, literal, null, or_, select
 
+from semistream.job import Job
 from semistream.positions import resolves
 from semistream.quality.checks import PARTS, Check, load_of
 from semistream.quality.scope import Role, Scope, Stream
 from semistream.quality.staging import Staging
+from semistream.streaming.resolving import lacks
 from semistream.warehouse.bulk import fetch
 from semistream.warehouse.ids import stream_ids
+from semistream.warehouse.inferred import is_open
+from semistream.warehouse.ledger import app_number
 from semistream.warehouse.load_ids import app_loads
-from semistream.warehouse.schema import load_batches, unmatched
+from semistream.warehouse.resolution import open_rows
+from semistream.warehouse.schema import inferred, load_batches, unmatched
 from semistream.warehouse.tables import arrow_schema
 from semistream.warehouse.types import KeyString
 
@@ -148,27 +153,66 @@ def resolved_once(scope: Scope, there: sa.Table) -> Check:
     )
 
 
+def is_overdue(connection: sa.Connection, app: str, job: Job) -> bool:
+    """Return whether ``open_age`` fails in one of a job's roles, for anything that an app has
+    loaded."""
+    b, number = load_batches.c, app_number(connection, app) or 0
+    return any(
+        connection.execute(
+            select(literal(1))
+            .select_from(table.join(load_batches, b.load_id == table.c.load_id))
+            .where(mine, b.committed_at < _before(role.max_open_hours))
+            .limit(1)
+        ).first()
+        for role in job.roles
+        if role.max_open_hours is not None
+        for table, mine in (
+            (unmatched, and_(open_rows(number), lacks(role.name, alone=len(job.roles) == 1))),
+            (inferred, is_open(number, role.name)),
+        )
+    )
+
+
+def _before(hours: float) -> datetime:
+    return datetime.now(UTC).replace(tzinfo=None, microsecond=0) - timedelta(hours=hours)
+
+
 def open_age(scope: Scope, role: Role, hours: float) -> Check:
     """Return the check that no tuple lacks a row of a dimension for longer than so many hours."""
-    b, u = load_batches.c, unmatched.c
-    oldest = datetime.now(UTC).replace(tzinfo=None, microsecond=0) - timedelta(hours=hours)
+    b, u, i, oldest = load_batches.c, unmatched.c, inferred.c, _before(hours)
     return Check(
         role.named("open_age"),
         f"No tuple lacks a row of {role.name} for more than {hours:g} hours",
         f"A tuple without a row of {role.dimension.name} is open in unmatched until a later "
-        "version has one and it is joined again. The limit is max_open_hours of the job's role.",
-        select(*load_of(unmatched), u.stream_id, b.committed_at.label("open_since"))
-        .select_from(unmatched.join(load_batches, b.load_id == u.load_id))
-        .where(
-            scope.kept(),
-            scope.until(unmatched),
-            scope.is_open(unmatched),
-            role.lacks(unmatched),
-            b.committed_at < oldest,
-        )
-        .order_by(b.committed_at),
+        "version has one and it is joined again, or is a fact with an inferred member until this "
+        "is filled in. The limit is max_open_hours of the job's role.",
+        sa.union_all(
+            select(
+                *load_of(unmatched),
+                u.stream_id,
+                null().label("inferred_member"),
+                b.committed_at.label("open_since"),
+            )
+            .select_from(unmatched.join(load_batches, b.load_id == u.load_id))
+            .where(
+                scope.kept(),
+                scope.until(unmatched),
+                scope.is_open(unmatched),
+                role.lacks(unmatched),
+                b.committed_at < oldest,
+            ),
+            select(*load_of(inferred), null(), i.member, b.committed_at)
+            .select_from(inferred.join(load_batches, b.load_id == i.load_id))
+            .where(
+                scope.until(inferred),
+                i.role == role.name,
+                i.version.is_(None),
+                b.committed_at < oldest,
+            ),
+        ).order_by("open_since"),
         f"Provision {role.dimension.name} with the missing rows; then the next load resolves the "
-        f"tuples where late is resolve, and `semistream replay {scope.app}` does in any case. "
+        "tuples where late is resolve, fills in the facts where it is infer, and "
+        f"`semistream replay {scope.app}` does in any case. "
         f"Where they may wait longer, raise max_open_hours of the role {role.name} in the job, and "
         f"`semistream verify {scope.app} --job FILE`.",
     )

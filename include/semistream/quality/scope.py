@@ -19,8 +19,8 @@ from semistream.positions import KINDS, START, Position
 from semistream.reasons import QUARANTINED, Reason
 from semistream.warehouse.ledger import app_number
 from semistream.warehouse.load_ids import app_loads, first_load, last_load
-from semistream.warehouse.schema import load_batches, load_commits, load_inputs, unmatched
-from semistream.warehouse.tables import dimension_name, existing_table
+from semistream.warehouse.schema import inferred, load_batches, load_commits, load_inputs, unmatched
+from semistream.warehouse.tables import copied_columns, dimension_name, existing_table
 
 UNPUBLISHED = "not published yet"  # stands for a version of the master data
 
@@ -155,6 +155,7 @@ class Role:
     max_open_hours: float | None = None
     alone: bool = True  # the job has no other role
     unknown: int | None = None  # the surrogate key of facts without a master row; None: null
+    infers: bool = False  # whether facts of the app name inferred members of the dimension
 
     def named(self, what: str) -> str:
         """Return the name of a check that is this role's own."""
@@ -211,6 +212,15 @@ class Role:
         """Return the condition for facts of tuples for which a left join found no master row."""
         key = facts.c[self.surrogate]
         return key.is_(None) if self.unknown is None else key == self.unknown
+
+    def is_inferred(self, facts: FromClause, *more: ColumnElement[bool]) -> ColumnElement[bool]:
+        """Return the condition for facts that were loaded with an inferred member, whose rows of
+        ``inferred`` satisfy further conditions."""
+        if not self.infers:
+            return sa.false()
+        i = inferred.c
+        mine = (i.load_id == facts.c.load_id, i.load_row == facts.c.load_row, i.role == self.name)
+        return select(1).where(*mine, *more).correlate(facts).exists()
 
     def differ(self, facts: FromClause, master: FromClause) -> ColumnElement[bool]:
         """Return the condition for facts that have no master row, or other values than it. The
@@ -298,21 +308,6 @@ def committed(connection: sa.Connection, app: str) -> list[sa.Row]:
             f"Apps that have: {', '.join(known) or 'none; load something first'}.",
         )
     return commits
-
-
-def added_columns(fact: sa.Table, dimension: sa.Table, role: JobRole) -> dict[str, str]:
-    """Return the columns that the join added: fact column -> dimension column. A name that the
-    stream has too was added as ROLE_name."""
-    names = role.columns or {
-        c.key: c.key for c in dimension.columns if c.key not in role.on.values()
-    }
-    out = {}
-    for m, given in names.items():
-        for a in (f"{role.name}_{m}", m) if given == m else (given,):
-            if a in fact.columns and m in dimension.columns and a != role.surrogate_key:
-                out[a] = m
-                break
-    return out
 
 
 def compared_columns(connection: sa.Connection, job: AnyJob) -> set[str] | None:
@@ -504,7 +499,7 @@ def _role(
         dimension,
         surrogate,
         dict(role.on),
-        added_columns(fact, dimension, role),
+        copied_columns(fact, dimension, role),
         business_key,
         is_unique(connection, dimension, list(role.key), business_key),
         left,
@@ -516,7 +511,16 @@ def _role(
         role.max_open_hours,
         alone,
         unknown if left else None,
+        _infers(connection, of, name),
     )
+
+
+def _infers(connection: sa.Connection, of: Range, role: str) -> bool:
+    """Return whether the ledger or ``inferred`` has facts of a role that name inferred members."""
+    i, f, loads = load_inputs.c, inferred.c, app_loads(of.number)
+    counted = select(1).where(i.load_id.between(*loads), i.role == role, i.inferred > 0)
+    noted = select(1).where(f.load_id.between(*loads), f.role == role)
+    return any(connection.execute(some.limit(1)).first() for some in (counted, noted))
 
 
 def _has_missed(connection: sa.Connection, of: Range, role: str) -> bool:

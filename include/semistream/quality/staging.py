@@ -260,22 +260,28 @@ def _sample_facts(
         weights = np.array([p.n for p in parts], float)
         some = rng.choice(len(parts), PARTITIONS_SAMPLED, False, weights / weights.sum())
         parts = [parts[i] for i in sorted(some)]
-    staging.insert(table, _draw(staging, scope, parts, size, rng))
+    staging.insert(table, _draw(staging, scope, role, parts, size, rng))
     staging.index(table, "quality_version")
     staging.analyze(table)
     return table
 
 
 def _draw(
-    staging: Staging, scope: Scope, parts: Sequence[sa.Row], size: int, rng: np.random.Generator
+    staging: Staging,
+    scope: Scope,
+    role: Role,
+    parts: Sequence[sa.Row],
+    size: int,
+    rng: np.random.Generator,
 ) -> Iterator[tuple]:
     """Yield (load_id, load_row, version, *ids) of rows whose numbers are drawn. A row that is gone
-    is skipped: other checks report it."""
+    is skipped: other checks report it. So is one with an inferred member, which had no master
+    row."""
     f, start, wanted = scope.fact, 0, _chosen(sum(p.n for p in parts), size, rng)
     for part in parts:
         chosen = wanted[(start <= wanted) & (wanted < start + part.n)] - start
         rows = select(f.c.load_row, *(f.c[i] for i in scope.ids)).where(
-            f.c.load_id == part.load_id, f.c.load_row.in_(chosen.tolist())
+            f.c.load_id == part.load_id, f.c.load_row.in_(chosen.tolist()), ~role.is_inferred(f)
         )
         for row in staging.all(rows.order_by(f.c.load_row)):
             yield part.load_id, row[0], part.version, *row[1:]

@@ -7,22 +7,21 @@ import json
 import secrets
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy import func, select
+from sqlalchemy import select
 
 from semistream import warehouse
 from semistream.errors import ConfigError, SemistreamError
 from semistream.job import SIDES, AnyJob, Job, Role, StreamStreamJob, job_of
-from semistream.joins.waits import in_seconds
 from semistream.master.published import read_manifest, snapshot_root
 from semistream.paths import Paths
-from semistream.positions import START, Kind, Position, resolves
+from semistream.positions import START, Position
 from semistream.quality import history, stored_rows
 from semistream.quality.checkpoint import CheckResult, discard, run_checkpoint
 from semistream.quality.checks import (
@@ -38,11 +37,14 @@ from semistream.quality.checks import (
 )
 from semistream.quality.checksums import Sums, stage_checksums
 from semistream.quality.dimension_checks import dimension_checks
+from semistream.quality.expected_loads import expectation_checks, is_stale
+from semistream.quality.failures import write_failures
 from semistream.quality.findings import WrongRows
 from semistream.quality.history import Ahead, lost_batches
 from semistream.quality.pair_checks import closed_table, pair_checks
 from semistream.quality.recount import recounted_columns, stage_sources
-from semistream.quality.resolved import resolved_checks
+from semistream.quality.report import summarise
+from semistream.quality.resolved import is_overdue, resolved_checks
 from semistream.quality.scope import (
     UNPUBLISHED,
     Scope,
@@ -55,38 +57,20 @@ from semistream.quality.staging import Staging, stage_by_id
 from semistream.quality.stream_checks import recount, stream_checks
 from semistream.quality.wrong_rows import find_wrong_rows, stage_wrong_rows
 from semistream.settings import Settings
-from semistream.streaming.sinks.registry import open_sink, sink_kind
+from semistream.streaming.sinks.registry import open_sink
 from semistream.streaming.sinks.warehouse import Warehouse
 from semistream.warehouse.bulk import say_nulled
 from semistream.warehouse.lateness import lateness
+from semistream.warehouse.load_history import Load, read_loads
 from semistream.warehouse.proof import read_proof
-from semistream.warehouse.records import unaccounted
-from semistream.warehouse.schema import (
-    load_batches,
-    load_commits,
-    load_rejections,
-    masters,
-    quality_runs,
-)
+from semistream.warehouse.schema import load_batches, load_commits, masters, quality_runs
 from semistream.warehouse.tables import existing_table
 
 S = TypeVar("S", bound=Settings)
-BATCHES_SHOWN = 100
 ROWS_TOLD = 5  # of a failed check, in a log or an error message
 JUDGED = ("max_unparsable", "unique_ids")  # settings of a stream that only the verdict uses
 JUDGED_OF_ROLE = ("max_unmatched", "max_open_hours")  # likewise of a role
 SAMPLE = 1000  # how many facts, and how many unmatched tuples, are joined again
-# the columns of a batch in the report
-LONGEST = "longest wait"  # that a tuple waited for its master data
-NUMBERS = [
-    "waiting_before",
-    "rows_read",
-    "resolved",
-    "matched",
-    "unmatched",
-    "waiting",
-    "output_rows",
-]
 
 
 @dataclass(frozen=True)
@@ -113,6 +97,10 @@ class VerificationResult:
     def failed(self) -> list[CheckResult]:
         return [r for r in self.results if not r.success]
 
+    @property
+    def warned(self) -> list[CheckResult]:
+        return [r for r in self.results if r.warned]
+
     def describe(self) -> str:
         """Describe the result in a few lines for a log or an error message: what failed, its first
         rows, and what could not be checked."""
@@ -122,21 +110,24 @@ class VerificationResult:
                 f"{self.proof}"
             )
         if self.success:
+            warnings = "".join(f" Warning: {r.title}: {_words(r.rows[0])}." for r in self.warned)
             return (
-                f"{self.app}: all {len(self.results)} checks hold. Complete: {self.proof}. "
-                f"Report: {self.report}"
+                f"{self.app}: all {len(self.results)} checks hold.{warnings} Complete: "
+                f"{self.proof}. Report: {self.report}"
             )
         lines = [f"{self.app}: {len(self.failed)} of {len(self.results)} checks failed."]
-        for r in self.failed:
+        for r in (*self.failed, *self.warned):
             lines.append(f"- {r.title} ({r.name}): {r.error or f'{r.count} rows'}")
-            lines += [
-                "    " + ", ".join(f"{k}={v}" for k, v in row.items()) for row in r.rows[:ROWS_TOLD]
-            ]
+            lines += [f"    {_words(row)}" for row in r.rows[:ROWS_TOLD]]
             lines += [f"    What to do: {r.remedy}"] if r.remedy else []
         lines += [f"- Not looked at: {what}" for what in self.unseen]
         return "\n".join([*lines, f"Report: {self.report}"])
 
     __str__ = describe
+
+
+def _words(row: Mapping[str, Any]) -> str:
+    return ", ".join(f"{k}={v}" for k, v in row.items())
 
 
 class VerificationFailed(SemistreamError):
@@ -162,7 +153,8 @@ def verify(
 ) -> VerificationResult:
     """Check everything that `app` has committed.
 
-    since_last: check only what comes after the part that is already proven. job: what the app
+    since_last: check only what comes after the part that is already proven; where nothing does, and
+    a tuple is open for longer than the job allows by now, check everything. job: what the app
     loads; default: the ledger's record; limits: a job whose judged settings replace those of
     ``job``. reports_dir, reports_kept: where Data Docs are written, and how many to keep;
     snapshots: where the master data's snapshots are; the environment
@@ -185,10 +177,24 @@ def verify(
                 if since_last and proof is not None and proof.until != START and not ahead.findings
                 else None
             )
-        if first is not None and (commits[-1].batch, commits[-1].drain) <= first:
-            return VerificationResult(
-                True, app, commits[-1].fact_table, index=reports / "index.html", proof=str(proof)
+            newest = (commits[-1].batch, commits[-1].drain)
+            overdue = isinstance(job, Job) and is_overdue(connection, app, job)
+            stale = job.expect.freshness is not None and is_stale(
+                job.expect, read_loads(connection, app, newest)
             )
+        if first is not None and newest <= first:
+            if overdue:  # time has made it fail, which is proven by looking at everything
+                first = None
+            elif stale:  # which its newest commit fails for
+                first = (commits[-2].batch, commits[-2].drain) if len(commits) > 1 else None
+            else:
+                return VerificationResult(
+                    True,
+                    app,
+                    commits[-1].fact_table,
+                    index=reports / "index.html",
+                    proof=str(proof),
+                )
         roles = job.roles if isinstance(job, Job) else ()
         while True:
             changes = _changes(engine, roles)
@@ -239,9 +245,12 @@ def _with_limits(job: AnyJob, limits: AnyJob | None) -> AnyJob:
             for name, role in job.dimensions.items()
         }
         stream = _judged(job.stream, limits.stream, JUDGED)
-        return job.model_copy(update={"stream": stream, "dimensions": roles})
+        limits.expect.check_roles(tuple(roles))
+        return job.model_copy(
+            update={"stream": stream, "dimensions": roles, "expect": limits.expect}
+        )
     sides = {side: _judged(getattr(job, side), getattr(limits, side), JUDGED) for side in SIDES}
-    return job.model_copy(update=sides)
+    return job.model_copy(update=sides | {"expect": limits.expect})
 
 
 def _judged(settings: S, limits: S, names: Sequence[str]) -> S:
@@ -288,6 +297,7 @@ def _verify(
     engine, newest = staging.engine, commits[-1]
     with engine.connect() as connection:
         verified = range_of(connection, newest.app, commits, first)
+        loads = read_loads(connection, newest.app, verified.last)
     sums: Sums | None = None
     damaged: sa.Table | None = None
     try:
@@ -309,13 +319,14 @@ def _verify(
             by_id=load_batches,
         )
         checks = [*history.checks(staging, scope, ahead, None, str(e)), *ledger_checks(scope)]
-        return _run(staging, url, scope, checks, reports, kept)
+        return _run(staging, url, scope, job, loads, checks, reports, kept)
     with engine.connect() as connection:
         scope = make_scope(connection, verified, job, newest, fact, versions, snapshots)
     closed = closed_table(engine, job, scope.fact_name)
     checks = list(history.checks(staging, scope, ahead, stored, "", closed))
     checks += _checks(staging, scope, job, commits, sums, damaged, *sampling)
-    return _run(staging, url, scope, checks, reports, kept)
+    checks += expectation_checks(staging, scope, job.expect, loads)
+    return _run(staging, url, scope, job, loads, checks, reports, kept)
 
 
 def _checks(
@@ -370,13 +381,20 @@ def _checks(
 
 
 def _run(
-    staging: Staging, url: str, scope: Scope, checks: Sequence[Check], reports: Path, kept: int
+    staging: Staging,
+    url: str,
+    scope: Scope,
+    job: AnyJob,
+    loads: Sequence[Load],
+    checks: Sequence[Check],
+    reports: Path,
+    kept: int,
 ) -> tuple[VerificationResult, Scope]:
-    """Run the checks and write the report."""
+    """Run the checks and write the report. loads: all up to the verified ones."""
     engine = staging.engine
     checks = [with_remedy(check, scope) for check in checks]
     with engine.connect() as connection:
-        figures, batches = _figures(connection, scope)
+        figures, told = summarise(connection, scope, job, loads, reports)
         mine = scope.holds(load_batches) & load_batches.c.nulled.is_not(None)
         lost = sum(
             (
@@ -385,33 +403,19 @@ def _run(
             ),
             Counter[str](),
         )
+        late = lateness(connection, scope.app)
     if lost:
         staging.notes.append(f"Of the facts verified: {say_nulled(lost, engine)}.")
-    with engine.connect() as connection:
-        late = lateness(connection, scope.app)
     if f"{late or ''}":
         staging.notes.append(f"Of all that {scope.app} has loaded: {late}.")
-    app, name = scope.app, scope.fact_name
-    since = "all-batches" if scope.first is None else f"batches-after-{_position(scope.first)}"
-    summary = {
-        "run": f"{since}-up-to-{_position(scope.last)}",  # also the name of a directory
-        "app": app,
-        "fact_table": name,
-        "sink": "" if sink_kind(scope.sink).in_warehouse else scope.sink,
-        "figures": [[k, n] for k, n in figures.items()],
-        "columns": [*NUMBERS, LONGEST],
-        "commits": len(batches),
-        "batches": [list(b.values()) for b in batches[-BATCHES_SHOWN:]],
-        "notes": staging.notes,
-        "unseen": staging.unseen,
-    }
+    told |= {"notes": staging.notes, "unseen": staging.unseen}
     success, results, page = run_checkpoint(
-        url, load_commits.name, app, checks, summary, reports, kept
+        url, load_commits.name, scope.app, checks, told, reports, kept
     )
     return VerificationResult(
         success,
-        app,
-        name,
+        scope.app,
+        scope.fact_name,
         results,
         figures,
         staging.notes,
@@ -421,71 +425,13 @@ def _run(
     ), scope
 
 
-def _position(position: Position) -> str:
-    """Return a position as a word, which may be in the name of a directory."""
-    what = "-drained" if position[1] else ""
-    if resolves(position[1]):
-        what = f"-resolved-{position[1] - Kind.RESOLVE + 1}"
-    return f"{position[0]}{what}"
-
-
-def _figures(
-    connection: sa.Connection, scope: Scope
-) -> tuple[dict[str, int], list[dict[str, Any]]]:
-    """Return the completeness summary: totals of the verified batches, and the batches one by
-    one."""
-    b, r = load_batches.c, load_rejections.c
-    rows = connection.execute(
-        select(
-            b.batch,
-            b.drain,
-            *(func.sum(b[n]).label(n) for n in NUMBERS),
-            func.max(b.wait_longest).label("waited"),
-        )
-        .where(scope.holds(load_batches))
-        .group_by(b.batch, b.drain)
-        .order_by(b.batch, b.drain)
-    ).all()
-    batches: list[dict[str, Any]] = [
-        {
-            "batch": _position((row.batch, row.drain)),
-            **{n: int(row._mapping[n]) for n in NUMBERS},
-            LONGEST: "" if row.waited is None else in_seconds(row.waited),
-            "ok": not unaccounted(row),
-        }
-        for row in rows
-    ]
-    figures = {
-        label: sum(x[n] for x in batches)
-        for label, n in (
-            ("rows read", "rows_read"),
-            ("resolved", "resolved"),
-            ("matched", "matched"),
-            ("unmatched", "unmatched"),
-        )
-        if n != "resolved" or any(x[n] for x in batches)
-    }
-    reasons = connection.execute(
-        select(r.reason, func.sum(r.tuples))
-        .where(scope.holds(load_rejections))
-        .group_by(r.reason)
-        .order_by(r.reason)
-    )
-    figures |= {f"unmatched: {reason}": int(n) for reason, n in reasons}
-    figures |= {
-        "waiting": batches[-1]["waiting"] if batches else 0,
-        "output rows": sum(x["output_rows"] for x in batches),
-        "batches": len({row.batch for row in rows}),
-    }
-    return figures, batches
-
-
 def _write_run(
     engine: sa.Engine, result: VerificationResult, scope: Scope, started: datetime, seconds: float
 ) -> None:
+    """Write the verification, and what it has found wrong, in one transaction."""
     first = scope.first
     with engine.begin() as connection:
-        connection.execute(
+        done = connection.execute(
             quality_runs.insert().values(
                 app=result.app,
                 fact_table=result.fact_table,
@@ -502,3 +448,5 @@ def _write_run(
                 report=str(result.report),
             )
         )
+        (verification,) = done.inserted_primary_key or (0,)
+        write_failures(connection, verification, result.results, scope.number, scope.ids)

@@ -20,7 +20,7 @@ from semistream.job import surrogate_key
 from semistream.joins import SemiStreamJoin
 from semistream.joins.registry import HASH_JOIN, Algorithm, find_algorithm
 from semistream.joins.spec import output_names
-from semistream.joins.star import RoleJoin, RoleKind, Star
+from semistream.joins.star import Inferring, RoleJoin, RoleKind, Star
 from semistream.keys import buckets, resolve_keys
 from semistream.master.manifest import Manifest
 from semistream.master.snapshot import SnapshotRelation
@@ -58,6 +58,7 @@ class RolePlan(JoinPlan):
     # the surrogate key that a left join gives to tuples without a row; None: null
     unknown: int | None = None
     sizes_reason: str = ""  # why M is split so, in the first join of a star
+    infer: bool = False  # a tuple without a row gets an inferred member of the dimension
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Self:
@@ -354,14 +355,20 @@ class RolePlan(JoinPlan):
 
 
 def open_star(
-    joins: Sequence[RolePlan], stream: pa.Schema, partition: int, costs: Costs = TYPICAL
+    joins: Sequence[RolePlan],
+    stream: pa.Schema,
+    partition: int,
+    costs: Costs = TYPICAL,
+    members: Callable[[RolePlan, str], Inferring] | None = None,
 ) -> Star:
     """Open the operators of one partition, each with the output of the one before as its stream.
-    joins: in the order of execution. Raises ConfigError if they cannot be opened."""
+    joins: in the order of execution; members: opens the inferred members of a role's dimension,
+    given its plan and the dimension. Raises ConfigError if they cannot be opened."""
     opened: list[RoleJoin] = []
     for plan in joins:
         join = plan.open(opened[-1].join.output_schema if opened else stream, partition, costs)
-        opened.append(RoleJoin(plan.role or join.master.name, join, plan.many))
+        inferred = members(plan, join.master.name) if plan.infer and members is not None else None
+        opened.append(RoleJoin(plan.role or join.master.name, join, plan.many, members=inferred))
     order = sorted(range(len(joins)), key=lambda i: joins[i].number)
     return Star(opened, [opened[i].role for i in order])
 

@@ -42,6 +42,7 @@ from semistream.streaming.commit import Commits
 from semistream.streaming.idle import plan_of_idle_load
 from semistream.streaming.micro_batch import POLL, MicroBatch, Stopped, run_tasks
 from semistream.streaming.output_size import CONFIDENCE, estimate_output, many_to_many
+from semistream.streaming.phases import phases
 from semistream.streaming.planning import Planner
 from semistream.streaming.position import RESTORE
 from semistream.streaming.progress import Progress
@@ -49,7 +50,6 @@ from semistream.streaming.query import SESSION, Query, starting_workers
 from semistream.streaming.replaying import Replayed
 from semistream.streaming.resolving_loads import ResolvingLoads, pin_versions
 from semistream.streaming.semi_stream_planning import SemiStreamPlanner
-from semistream.streaming.session import is_local
 from semistream.streaming.settings import (
     AVAILABLE_NOW,
     AppSettings,
@@ -60,6 +60,7 @@ from semistream.streaming.signals import StopSignals
 from semistream.streaming.sinks.warehouse import Warehouse
 from semistream.streaming.sources.base import Source
 from semistream.streaming.sources.registry import find_source
+from semistream.streaming.spark_master import is_local
 from semistream.streaming.status import StatusFile, clear_stop, stop_requested
 from semistream.streaming.stream_schemas import SCHEMAS, former_schema
 from semistream.streaming.stream_stream_planning import StreamStreamPlanner
@@ -96,6 +97,7 @@ class App:
         )
         self.totals, self.started = Totals(), time.monotonic()
         self._border = threading.Lock()  # held while a batch or a drain is processed
+        self._begun = self.started  # when the planning of a batch began
         self._estimated = False  # an estimate of a batch's output was logged in this run
         self._stopping, self.signals = False, StopSignals()
         self._called = time.time()  # when Spark last gave a batch; it lists the source after that
@@ -126,6 +128,7 @@ class App:
         then drain. Return the summary."""
         self.partitions = self.planner.partitions(spark.sparkContext.defaultParallelism)
         self.planner.one_machine = is_local(spark.sparkContext.master)
+        self.status.update(spark_ui=spark.sparkContext.uiWebUrl or "")
         self.signals.take_jvm(spark.sparkContext)
         query = Query(spark, self.app, self.checkpoint, self.settings.trigger)
         self.spark = query.spark
@@ -178,6 +181,8 @@ class App:
             if plan is None:
                 return None
             self.planner.plan = plan
+            if self.resolving is not None:
+                self.resolving.filling.fill()
             return self._ended(listed)
 
     def replay(self, file: Path | None) -> Replayed:
@@ -214,11 +219,12 @@ class App:
             "app": self.app,
             "job": self.job.name,
             **self.totals.summary(self.planner.plan),
+            "filled": 0 if self.resolving is None else self.resolving.filling.filled,
             "warnings": self._look_into_misses(),
             "waiting": self.commits.waiting,
             "inputs": {
                 name: {"waiting": waiting}
-                | {of: self.totals.inputs[name][of] for of in ("unmatched", "missed")}
+                | {of: self.totals.inputs[name][of] for of in ("unmatched", "missed", "inferred")}
                 for name, waiting in self.commits.waiting_by_input.items()
             },
             "memory_budget": int(self.planner.settings.memory),
@@ -318,6 +324,7 @@ class App:
     def _on_batch(self, df: DataFrame, batch: int) -> None:
         """Process a micro-batch. Raises Stopped for one that comes after the stop."""
         with self._border:
+            self._begun = time.monotonic()
             try:
                 if self._stopping or (self.commits.pending is None and self.stop_requested()):
                     raise Stopped
@@ -392,8 +399,8 @@ class App:
         self.status.update(master_version=plan.version)
 
     def _take_up_versions(self) -> None:
-        """Take up newer versions of dimensions, although no micro-batch begins, if their keys
-        resolve tuples."""
+        """Take up newer versions of dimensions, although no micro-batch begins, if they resolve
+        tuples or fill facts in."""
         if self.resolving is None:
             return
         if self.resolving.due:
@@ -441,6 +448,7 @@ class App:
         self.commits.check_nothing_pending()
         if self.commits.last is None or not self.commits.waiting:
             return
+        self._begun = time.monotonic()
         self.commits.begin(
             Progress(self.commits.last[0], Kind.DRAIN, self.planner.plan, self.commits.states)
         )
@@ -465,12 +473,16 @@ class App:
             pace=None if batch is None else self.planner.bound.pace(),
             again=None if at.again is None else at.again.file,
         )
+        tasks_begun = time.monotonic()
         loads = (
             run_tasks(self.spark, work, batch)
             if self.spark is not None
             else [work.join_partition(p, iter(())) for p in range(work.plan.partitions)]
         )
-        self.commits.finish(loads, self._listed(at))
+        now = time.monotonic()
+        seconds = phases(loads, tasks_begun - self._begun, now - tasks_begun)
+        self.commits.finish(loads, self._listed(at), seconds)
+        self._begun = now
         if at.again is not None:
             pin_versions(self.app, at.again.plan, keep=False)
         self._committed(loads)

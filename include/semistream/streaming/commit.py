@@ -59,7 +59,8 @@ log = logging.getLogger(__name__)
 class Commits(AbstractContextManager["Commits"]):
     """The commits of an app. last: the newest commit; loads: its records, empty under a new plan;
     pending: what was begun and is not committed; committed_at: the time of the newest commit,
-    by ``time.monotonic``; looked_up: see ``Progress``, for what is begun from now on."""
+    by ``time.monotonic``; run_started: when the run began, s since 1970; looked_up: see
+    ``Progress``, for what is begun from now on."""
 
     def __init__(self, app: str, job: AnyJob, checkpoint: Path, sink: str, warehouse: Warehouse):
         """Open the sink. sink: the setting, see ``sinks.registry``."""
@@ -71,7 +72,7 @@ class Commits(AbstractContextManager["Commits"]):
         self.pending: Position | None = None
         self.loads: list[LoadRecord] = []
         self.looked_up: dict[str, str] = {}
-        self.committed_at = time.monotonic()
+        self.run_started, self.committed_at = time.time(), time.monotonic()
         self._executor = ThreadPoolExecutor(1, "commit")
         self._newest: Future[None] | None = None
 
@@ -114,10 +115,14 @@ class Commits(AbstractContextManager["Commits"]):
         progress.write(self.checkpoint)
         self.progress, self.pending = progress, (progress.batch, progress.drain)
 
-    def finish(self, loads: list[LoadRecord], listed: float | None) -> None:
+    def finish(
+        self, loads: list[LoadRecord], listed: float | None, seconds: dict[str, float]
+    ) -> None:
         """Commit the batch that was begun. loads: the records of all partitions; listed: time when
-        the source was listed (``load_commits.source_listed``), s since 1970."""
-        intent = Intent(self._commit(loads, listed), loads)
+        the source was listed (``load_commits.source_listed``), s since 1970; seconds: that each
+        phase took."""
+        phases = json.dumps({phase: round(s, 4) for phase, s in seconds.items()})
+        intent = Intent(replace(self._commit(loads, listed), phases=phases), loads)
         if self.sink.two_phase:
             self.prepare(intent)
             self._newest = self._executor.submit(self._commit_prepared, self.sink, intent)
@@ -213,6 +218,7 @@ class Commits(AbstractContextManager["Commits"]):
             json.dumps(at.source),
             listed,
             at.sources,
+            self.run_started,
         )
 
     def _committed(self, loads: list[LoadRecord], at: Position) -> None:

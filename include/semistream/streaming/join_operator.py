@@ -24,6 +24,7 @@ from semistream.joins.star import RoleJoin, Star, StarOutput
 from semistream.joins.waits import Waits
 from semistream.reasons import Reason
 from semistream.warehouse.closing import Final
+from semistream.warehouse.inferred import INFERRED
 from semistream.warehouse.records import InputCounts, LoadRecord
 
 if TYPE_CHECKING:
@@ -40,7 +41,8 @@ class Finished(NamedTuple):
     and ``reason``; propagated: JSON texts {column: pattern}, each of which says that no later row
     has such values in the side's join columns; final: those of this partition's keys, as the left
     stream's columns, that are final because of it; role: in which the tuples are unmatched, if
-    there are several; codes: of the keys that these have, int64 with null for no key."""
+    there are several; codes: of the keys that these have, int64 with null for no key; inferred:
+    the joined rows with inferred members, as ``INFERRED``, by their numbers in ``joined``."""
 
     joined: pa.RecordBatch | None
     unmatched: pa.RecordBatch | None
@@ -49,6 +51,7 @@ class Finished(NamedTuple):
     final: Final | None = None
     role: str | None = None
     codes: pa.Array | None = None
+    inferred: pa.RecordBatch | None = None
 
 
 class JoinOperator(Protocol):
@@ -115,6 +118,7 @@ class SemiStreamOperator:
         column of the output, the value in the place of null."""
         self.star, self.output_schema, self.first = star, star.output_schema, star.first
         self.placing, self.unknown = placing, unknown or {}
+        self._facts = Counter[str]()  # by role, joined rows with an inferred member so far
 
     def begin(self, at: float) -> None:
         self.star.begin(at)
@@ -141,13 +145,34 @@ class SemiStreamOperator:
     def _finished(self, outputs: Iterator[StarOutput]) -> Iterator[Finished]:
         several = len(self.star.joins) > 1
         for joined, unmatched, role in outputs:
+            inferred = None
             if joined is not None:
+                joined, inferred = self._inferred(joined)
                 for name, value in self.unknown.items():
                     at = self.output_schema.get_field_index(name)
                     filled = pc.fill_null(joined.column(at), value)
                     joined = joined.set_column(at, self.output_schema.field(at), filled)
             codes = None if unmatched is None or role is None else self._codes(unmatched, role)
-            yield Finished(joined, unmatched, role=role if several else None, codes=codes)
+            yield Finished(
+                joined, unmatched, role=role if several else None, codes=codes, inferred=inferred
+            )
+
+    def _inferred(self, joined: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch | None]:
+        """Return joined rows with the surrogate keys of inferred members, which the star has given
+        below 0, and which rows have them, as ``INFERRED``; None if no role infers members."""
+        found = list[pa.RecordBatch]()
+        for each in self.star.joins:
+            if each.members is None:
+                continue
+            at = self.output_schema.get_field_index(each.members.column)
+            keys = joined.column(at)
+            rows = pc.indices_nonzero(pc.less(keys, 0))
+            self._facts[each.role] += len(rows)
+            members = pc.abs(keys)
+            joined = joined.set_column(at, self.output_schema.field(at), members)
+            columns = [rows.cast(pa.int32()), pa.repeat(each.role, len(rows)), members.take(rows)]
+            found.append(pa.RecordBatch.from_arrays(columns, schema=INFERRED))
+        return joined, pa.concat_batches(found) if found else None
 
     def _codes(self, unmatched: pa.RecordBatch, role: str) -> pa.Array:
         """Return the codes of the keys that unmatched tuples have in a role, null for no key."""
@@ -165,7 +190,12 @@ class SemiStreamOperator:
         return [deepcopy(self._totals(each)) for each in self.star.joins]
 
     def _totals(self, each: RoleJoin) -> dict[str, Any]:
-        return each.join.stats.as_dict() | {"waiting": self.star.waiting_in(each)}
+        counts = {
+            "waiting": self.star.waiting_in(each),
+            "inferred": 0 if each.members is None else each.members.tuples,
+            "facts": self._facts[each.role],
+        }
+        return each.join.stats.as_dict() | counts
 
     def counted(
         self,
@@ -189,7 +219,7 @@ class SemiStreamOperator:
             rows_read=inputs[0].rows_read,
             # a further role's tuples were matched by the role before it
             matched=sum(i.matched for i in inputs) - sum(i.rows_read for i in inputs[1:]),
-            output_rows=work[-1].done("output_rows"),
+            output_rows=work[-1].rows(joins[-1]),
             # the mean of several roles, so that it remains a share of the tuples
             cache_hits=sum(of.done("cache_hits") for of in work) // len(work),
             disk_tuples_read=disk_tuples,
@@ -207,17 +237,21 @@ class SemiStreamOperator:
     def _input(self, each: RoleJoin, work: _Work, refused: Refused, state: str) -> InputCounts:
         """Return the counts of a role. refused: what its stream's tuples were rejected for."""
         now, rejects, several = work.now, self.star.rejects(each), len(self.star.joins) > 1
-        missed = 0 if rejects else work.done("unmatched")
+        inferred, passed = work.done("inferred"), work.rows(each)
+        missed = 0 if rejects else work.done("unmatched") - inferred
         # of several roles without ``many`` a tuple has matched as soon as it goes on
-        matched = (
-            work.done("output_rows") if several and not each.many else work.done("matched") + missed
+        matched = passed if several and not each.many else work.done("matched") + missed + inferred
+        rejected = _rejected(
+            0, now["rejected"] if rejects else {}, work.before["rejected"], refused
         )
+        if rejects and inferred:
+            rejected[Reason.NO_MATCH] -= inferred
         return InputCounts(
             each.role,
             work.before["waiting"],
             work.done("rows_read") + refused.total(),
             matched,
-            _rejected(0, now["rejected"] if rejects else {}, work.before["rejected"], refused),
+            rejected,
             now["waiting"],
             state,
             each.join.master.name,
@@ -225,7 +259,8 @@ class SemiStreamOperator:
             cache_hits=work.done("cache_hits"),
             bytes_read=work.done("bytes_read"),
             missed=missed,
-            passed=work.done("output_rows") if several else None,
+            passed=passed if several else None,
+            inferred=work.done("facts"),
         )
 
     def save(self, paths: Sequence[Path], before: Sequence[str]) -> None:
@@ -248,6 +283,11 @@ class _Work(NamedTuple):
 
     def done(self, name: str) -> Any:
         return self.now[name] - self.before[name]
+
+    def rows(self, each: RoleJoin) -> int:
+        """Return how many rows have left the join. In a left join, the tuples with an inferred
+        member are among those that it has counted."""
+        return int(self.done("output_rows") + (self.done("inferred") if each.kind.inner else 0))
 
     @property
     def finished(self) -> int:

@@ -54,7 +54,8 @@ class Taken:
 class Replayed:
     """The result of a replay. resolved: tuples with another result than before: facts of so many
     tuples, and tuples that are unmatched for another reason; kept: those whose result is the same;
-    already, unread, refused: see ``Taken``."""
+    already, unread, refused: see ``Taken``; filled: facts of any load whose inferred members were
+    filled in."""
 
     app: str
     resolved: int
@@ -64,6 +65,7 @@ class Replayed:
     already: int
     unread: int
     refused: int
+    filled: int = 0
 
     @classmethod
     def of(cls, app: str, taken: Taken, loads: Sequence[LoadRecord]) -> Replayed:
@@ -91,6 +93,7 @@ class Replayed:
                     (self.unread, "cannot be parsed still"),
                     (self.refused, "have an id that is too long"),
                     (self.already, "had been resolved before"),
+                    (self.filled, "facts with an inferred member were filled in"),
                 )
                 if count
             ),

@@ -159,10 +159,10 @@ class Staged:
 def resolve_partition(work: Work, operator_of: Any, partition: int) -> LoadRecord:
     """Join one partition of the staged tuples and load what has another result than before. Return
     the record of the attempt that was first. operator_of: opens an operator, given the plan, the
-    streams and the partition."""
+    streams, the partition and the sink."""
     assert work.again is not None
     staged = Staged(Path(work.checkpoint) / DIRECTORY / work.again)
-    operator = operator_of(work.plan, (staged.schema,), partition)
+    operator = operator_of(work.plan, (staged.schema,), partition, work.sink)
     operator.begin(time.perf_counter())
     before, placement = operator.count(), work.plan.placement(work.streams)
     at = len(work.streams[0])  # the position of the number among the columns
@@ -219,7 +219,7 @@ class _Results:
         joined, lost = output.joined, output.unmatched
         if joined is not None and joined.num_rows:
             self.other[joined.column(self.at).to_numpy()] = True
-            self.spool.write(joined.remove_column(self.at), None)
+            self.spool.write(joined.remove_column(self.at), None, inferred=output.inferred)
         if lost is None or not lost.num_rows:
             return
         numbers = lost.column(self.at)

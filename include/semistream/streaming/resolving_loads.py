@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from semistream.master.published import pin
 from semistream.positions import KINDS, Kind, Position, named, next_resolve
 from semistream.sizing.plan import Plan
 from semistream.streaming.commit import Commits
+from semistream.streaming.filling import FactFilling
 from semistream.streaming.progress import Progress
 from semistream.streaming.replaying import Replayed, stage_file, stage_open
 from semistream.streaming.resolving import Again, Staging, plan_again, stage_late
@@ -36,17 +38,20 @@ class ResolvingLoads:
     def __init__(self, planner: SemiStreamPlanner, commits: Commits, finish: Callable[[], None]):
         """Prepare the loads. finish: joins, loads and commits what was begun."""
         self.planner, self.commits, self._finish = planner, commits, finish
+        self.filling = FactFilling(planner, commits)
 
     @property
     def due(self) -> bool:
-        """Return whether a newer version of a dimension may have brought keys that resolve
-        tuples."""
-        resolves = any(role.late == "resolve" for role in self.planner.job.roles)
-        return resolves and self.planner.outdated
+        """Return whether a newer version of a dimension may have brought keys that resolve tuples
+        or fill facts in."""
+        waits = any(role.late != "reject" for role in self.planner.job.roles)
+        return waits and self.planner.outdated
 
     def resolve(self, stream: pa.Schema) -> None:
         """Join the open tuples of ``unmatched`` again whose keys the plan's versions of dimensions
-        have brought, if these are to be resolved. stream: its schema."""
+        have brought, if these are to be resolved, and fill in the facts whose members they have.
+        stream: its schema."""
+        self.filling.fill()
         commits, plan = self.commits, self.planner.plan
         roles = self.planner.job.roles
         current = {join.role: join.snapshot for join in plan.joins}
@@ -87,7 +92,8 @@ class ResolvingLoads:
     def replay(self, at: Position, file: Path | None, stream: pa.Schema) -> Replayed:
         """Join all open tuples of ``unmatched`` again with the dimensions' current versions, or
         those of a file, as they were mended there. at: the position of the load; stream: its
-        schema. Raises ConfigError for a file that cannot be taken."""
+        schema. Then fill in the facts whose members these versions have. Raises ConfigError for a
+        file that cannot be taken."""
         commits = self.commits
         wanted = self.planner.wanted(commits.progress.plan.partitions)
         left = len(wanted.joins) == 1 and wanted.joins[0].join_type == "left"
@@ -111,7 +117,7 @@ class ResolvingLoads:
             self._join_again(at, staging, plan)
             commits.wait_for_commit()
             loads = commits.loads
-        return Replayed.of(commits.app, taken, loads)
+        return replace(Replayed.of(commits.app, taken, loads), filled=self.filling.fill(wanted))
 
     def before_replay(self, stream: pa.Schema) -> Position:
         """Return the position of a replay of what has been taken up. First finish the resolving

@@ -22,6 +22,7 @@ from semistream.joins.registry import find_algorithm
 from semistream.joins.star import check_unique, execution_order
 from semistream.master.manifest import Manifest
 from semistream.master.published import current_version, pin, snapshot_root
+from semistream.provisioning.inferred import check_inferring
 from semistream.provisioning.publishing import check_unknown_member
 from semistream.sizing.plan import Plan
 from semistream.sizing.role_plan import RolePlan, open_star
@@ -29,6 +30,7 @@ from semistream.sizing.star_plan import size_plan
 from semistream.sketches import SkimmedSketch
 from semistream.streaming.planning import split
 from semistream.streaming.settings import LoadSettings
+from semistream.streaming.sinks.registry import sink_kind
 from semistream.streaming.waiting import WaitingBound, pass_seconds
 from semistream.warehouse.identity import check_snapshot
 
@@ -71,7 +73,18 @@ class SemiStreamPlanner:
             self.without_sample(streams, max(self.settings.partitions, 1))
 
     def _check_late(self, role: Role) -> None:
-        """Raise ConfigError if the facts have the tuples that are to be resolved."""
+        """Raise ConfigError if the facts have the tuples that are to be resolved, or if no members
+        can be inferred."""
+        if role.late == "infer":
+            if not sink_kind(self.settings.sink).in_warehouse:
+                raise ConfigError(
+                    f"dimensions.{role.name}.late",
+                    "must be reject or resolve where the sink is not sql, as the columns of facts "
+                    "are filled in when the master data come, which is done in the warehouse only",
+                    role.late,
+                    "Load into the warehouse's tables (sink: sql), or let late be resolve.",
+                )
+            check_inferring(self.warehouse, role, self.settings.retry)
         if role.late == "resolve" and (role.join_type or self.settings.join_type) == "left":
             raise ConfigError(
                 f"dimensions.{role.name}.late",
@@ -152,6 +165,7 @@ class SemiStreamPlanner:
             many=role.many,
             number=number,
             unknown=self._unknown(role),
+            infer=role.late == "infer",
         )
         if plan.share > 1:
             check_unique(plan.kind, manifest.unique, role.key)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 import threading
 from collections.abc import Callable
@@ -16,8 +15,8 @@ from pyspark.sql import SparkSession
 from semistream import ARROW_POOL
 from semistream.scratch import scratch_directory
 from semistream.settings import SECRET
+from semistream.streaming.spark_master import LOOPBACK, is_local
 
-LOOPBACK = "127.0.0.1"
 STOP_SEEN = 0.2  # s after which a stop during the start of Spark is seen
 # Settings that the user's configuration overrides.
 DEFAULTS = {
@@ -34,21 +33,6 @@ DEFAULTS = {
     # Spark's default does not match the options of a Kafka login
     "spark.redaction.regex": f"(?i)access[.]?key|{SECRET}",
 }
-
-
-def is_local(master: str) -> bool:
-    """Return whether the driver runs its tasks itself, so that no other machine has to reach it."""
-    return re.match(r"local(\[|$)", master) is not None
-
-
-def local_environment(master: str) -> dict[str, str]:
-    """Return environment variables for spark-submit that make a local driver and its UI listen on
-    the loopback interface only."""
-    return (
-        {"SPARK_LOCAL_IP": LOOPBACK}
-        if is_local(master) and "SPARK_LOCAL_IP" not in os.environ
-        else {}
-    )
 
 
 def local_defaults() -> dict[str, str]:

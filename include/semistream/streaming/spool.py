@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, suppress
 from typing import Any, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from semistream.durable import naming
 from semistream.files.source import Rejected
@@ -19,6 +20,7 @@ from semistream.reasons import Reason
 from semistream.scratch import task_directory
 from semistream.warehouse.closing import Final
 from semistream.warehouse.ids import stream_ids
+from semistream.warehouse.inferred import INFERRED
 from semistream.warehouse.resolution import ORIGINS
 from semistream.warehouse.types import python_rows
 
@@ -78,10 +80,12 @@ class Spool(AbstractContextManager["Spool"]):
             "unmatched": UNMATCHED,
             "propagated": PROPAGATED,
             "resolved": ORIGINS,
+            "inferred": INFERRED,
         }
         self._gathered = {name: Gathered(schema) for name, schema in self._schemas.items()}
         self._writers: dict[str, pa.RecordBatchStreamWriter] = {}
         self._closes, self._patterns = closes, list[dict[str, Any]]()
+        self._joined = 0  # rows written so far
 
     def __exit__(self, failed: type[BaseException] | None, *_: object) -> None:
         for writer in self._writers.values():
@@ -109,13 +113,15 @@ class Spool(AbstractContextManager["Spool"]):
         final: Final | None = None,
         role: str | None = None,
         codes: pa.Array | None = None,
+        inferred: pa.RecordBatch | None = None,
     ) -> None:
         """Write what an operator returned.
 
         unmatched: tuples of the side, with the reason in the last column; propagated: patterns over
         the side's join columns; final: keys of the left stream that no later row has; role: the
         role in which the tuples are unmatched, if there are several; codes: int64, the codes of
-        their keys in that role, null for no key.
+        their keys in that role, null for no key; inferred: the joined rows with inferred members,
+        as ``INFERRED``, by their numbers in ``joined``.
         """
         if final is not None and self._closes:
             self._patterns += final.patterns
@@ -127,6 +133,10 @@ class Spool(AbstractContextManager["Spool"]):
         if propagated:
             columns = [pa.repeat(SIDES[side], len(propagated)), pa.array(propagated)]
             self._append("propagated", pa.record_batch(columns, schema=PROPAGATED))
+        if inferred is not None and inferred.num_rows:
+            numbers = pc.add(inferred.column(0), pa.scalar(self._joined, pa.int32()))
+            self._append("inferred", inferred.set_column(0, INFERRED.field(0), numbers))
+        self._joined += 0 if joined is None else joined.num_rows
         if joined is not None and joined.num_rows and self.writer is not None:
             self.writer.write(joined)
         elif joined is not None and joined.num_rows:
@@ -194,6 +204,10 @@ class Spool(AbstractContextManager["Spool"]):
     def resolved(self) -> pa.Table:
         """Return the keys of the rows of ``unmatched`` whose tuples this load has."""
         return self._read("resolved")
+
+    def inferred(self) -> pa.Table:
+        """Return which joined rows name inferred members, by their numbers in ``joined``."""
+        return self._read("inferred")
 
     def propagated(self) -> pa.Table:
         """Return the propagated patterns, with columns side, pattern."""

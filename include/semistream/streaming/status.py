@@ -58,6 +58,7 @@ class Status:
     master_version: str = ""
     error: str = ""
     refused: bool = False  # the error is of a setting
+    spark_ui: str = ""  # URL of the driver's UI
 
 
 STATUS = TypeAdapter(Status)

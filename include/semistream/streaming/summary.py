@@ -36,7 +36,7 @@ class Totals:
     longest_wait: float = 0.0  # s
     latest_wait: float = 0.0  # s, the longest of the newest commit
     rejected: Counter[str] = field(default_factory=Counter)
-    # by role or side: "matched", "unmatched", "missed", and the unmatched by reason
+    # by role or side: "matched", "unmatched", "missed", "inferred", and the unmatched by reason
     inputs: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     nulled: Counter[str] = field(default_factory=Counter)  # by column, see load_batches
 
@@ -55,7 +55,7 @@ class Totals:
             self.rejected.update(load.rejected)
             for i in load.inputs:
                 self.inputs[i.role].update(
-                    matched=i.matched, unmatched=i.unmatched, missed=i.missed
+                    matched=i.matched, unmatched=i.unmatched, missed=i.missed, inferred=i.inferred
                 )
                 self.inputs[i.role].update(i.rejected)
             self.nulled.update(load.nulled)
@@ -95,6 +95,7 @@ class Totals:
             "master_version": plan.version,
             "batches": self.batches,
             **{name: self.sums[name] for name in SUMMED},
+            "inferred": sum(of["inferred"] for of in self.inputs.values()),
             "rejected": dict(self.rejected),
             "nulled": dict(self.nulled),
             "service_rate": self.service_rate,
@@ -128,10 +129,12 @@ def describe(summary: dict[str, Any]) -> str:
         ("rows read", f"{s['rows_read']:,}"),
         ("matched", f"{s['matched']:,}"),
         *_by_input(s["inputs"], "missed", "without "),
+        *_by_input(s["inputs"], "inferred", "inferred "),
         ("unmatched", f"{s['unmatched']:,}"),
         *((f"  {reason}", f"{count:,}") for reason, count in sorted(s["rejected"].items())),
         *_by_input(s["inputs"], "unmatched"),
         *((("resolved, late", f"{s['resolved']:,}"),) if s.get("resolved") else ()),
+        *((("filled in, late", f"{s['filled']:,}"),) if s.get("filled") else ()),
         ("waiting", f"{s['waiting']:,}"),
         *_by_input(s["inputs"], "waiting"),
         ("output rows", f"{s['output_rows']:,}"),

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from semistream.data_files import DataFile, check_unchanged
 from semistream.errors import SemistreamError, StateError
 from semistream.keys import buckets
+from semistream.provisioning.inferred import Members
 from semistream.reasons import Reason
 from semistream.resident import process_peak
 from semistream.sizing.plan import Plan
@@ -34,6 +35,7 @@ from semistream.streaming.join_operator import (
     SemiStreamOperator,
     StreamStreamOperator,
 )
+from semistream.streaming.phases import Reading, timed
 from semistream.streaming.resolving import resolve_partition
 from semistream.streaming.sinks.base import Sink
 from semistream.streaming.sources.contract import Decoder, Splits
@@ -155,7 +157,8 @@ class Work:
             operator.first,
             closes=self.sink.closing is not None,
         ) as spool:
-            refused, changed = self._run(operator, self._tuples(partition, batches), spool, sketch)
+            tuples = Reading(self._tuples(partition, batches))
+            refused, changed = self._run(operator, tuples, spool, sketch)
             former = self.states.get(partition, ())
             names = self._state_files(partition, changed)
             record = self.checked(operator.counted(self.load(partition), before, refused, names))
@@ -171,7 +174,7 @@ class Work:
             for state in self._paths(names):
                 state.unlink(missing_ok=True)
             operator.close()
-        return record
+        return timed(record, tuples.seconds, began)
 
     def _tuples(self, partition: int, batches: Iterator[Input]) -> Iterator[Input]:
         yield from batches
@@ -190,7 +193,7 @@ class Work:
         if cached is not None:
             return cached
         operators.clear()  # frees its memory before the next one is allocated
-        operator = open_operator(self.plan, self.streams, partition)
+        operator = open_operator(self.plan, self.streams, partition, self.sink)
         if before:
             operator.restore(self._paths(before))
         return operator
@@ -198,7 +201,7 @@ class Work:
     def _run(
         self,
         operator: JoinOperator,
-        batches: Iterator[Input],
+        batches: Iterable[Input],
         spool: Spool,
         sketch: SampledSketch | None,
     ) -> tuple[Refused, bool]:
@@ -280,12 +283,21 @@ def records_of(summaries: Iterable[str]) -> list[LoadRecord]:
     return sorted(records, key=lambda record: record.partition)
 
 
-def open_operator(plan: Plan[Any], streams: tuple[pa.Schema, ...], partition: int) -> JoinOperator:
+def open_operator(
+    plan: Plan[Any], streams: tuple[pa.Schema, ...], partition: int, sink: Sink
+) -> JoinOperator:
     """Return a new operator of a partition. Raises ConfigError for a plan that cannot work."""
     first = plan.joins[0]
     if not isinstance(first, StreamStreamPlan):
         unknown = {j.fact_key: j.unknown for j in plan.joins if j.unknown is not None}
-        star = open_star(plan.joins, streams[0], partition)
+        star = open_star(
+            plan.joins,
+            streams[0],
+            partition,
+            members=lambda of, dimension: Members(
+                sink.warehouse, dimension, dict(of.on), of.fact_key
+            ),
+        )
         return SemiStreamOperator(star, plan.placing, unknown)
     # imported only here: one stream does not need it
     from semistream.streaming.punctuating import punctuation_sources

@@ -22,8 +22,8 @@ from semistream.positions import Position
 from semistream.reasons import Reason
 from semistream.streaming.summary import Totals
 from semistream.warehouse.ledger import app_number
+from semistream.warehouse.load_history import newest_rise
 from semistream.warehouse.load_ids import last_load
-from semistream.warehouse.match_history import newest_rise
 from semistream.warehouse.schema import load_batches, load_inputs, load_rejections, unmatched
 
 LOADS = 50  # partitions of micro-batches whose tuples are sampled

@@ -1,66 +1,90 @@
-"""How late the master data of an app's tuples came, and how many tuples wait for them still."""
+"""How late the master data of an app's tuples came, and how many tuples and facts are without them
+still."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
-from sqlalchemy import Connection, and_, func, select
+from sqlalchemy import Connection, Row, and_, func, select
 
 from semistream.reasons import Reason
 from semistream.warehouse.ledger import app_number
 from semistream.warehouse.load_ids import app_loads
 from semistream.warehouse.resolution import open_rows
-from semistream.warehouse.schema import load_batches, load_commits, unmatched
+from semistream.warehouse.schema import inferred, load_batches, load_commits, unmatched
 
 MEDIAN, MOST = 0.5, 0.99
 
 
 @dataclass(frozen=True)
-class Lateness:
-    """resolved: tuples that were joined again with another result than before; median, p99: hours
-    from the load that kept such a tuple in ``unmatched`` to the one that resolved it, None without
-    any; open: tuples that have no row of a dimension still; since: when the oldest of them was
-    kept, UTC."""
+class Late:
+    """What has come late. done: how many tuples or facts have their master data now; median, p99:
+    hours until then, None without any; open: how many have none still; since: when the oldest of
+    these was loaded, UTC."""
 
-    resolved: int = 0
+    done: int = 0
     median: float | None = None
     p99: float | None = None
     open: int = 0
     since: datetime | None = None
 
-    def __str__(self) -> str:
-        """Return it as a sentence; empty if there is nothing to tell."""
+    def sentence(self, done: str, still: str) -> list[str]:
+        """Return it in words; none if there is nothing to tell."""
         parts = []
-        if self.resolved and self.median is not None and self.p99 is not None:
+        if self.done and self.median is not None and self.p99 is not None:
             parts.append(
-                f"{self.resolved:,} tuples were resolved, {_time(self.median)} late (median; 99% "
-                f"of them at most {_time(self.p99)})"
+                f"{self.done:,} {done}, {_time(self.median)} late (median; 99% of them at most "
+                f"{_time(self.p99)})"
             )
         if self.open and self.since is not None:
-            parts.append(
-                f"{self.open:,} are open, the oldest since {self.since:%Y-%m-%d %H:%M} UTC"
+            parts.append(f"{self.open:,} {still}, the oldest since {self.since:%Y-%m-%d %H:%M} UTC")
+        return parts
+
+
+@dataclass(frozen=True)
+class Lateness:
+    """resolved: tuples that were joined again with another result than before, and those that have
+    no row of a dimension still; filled: facts with an inferred member, by role."""
+
+    resolved: Late = field(default_factory=Late)
+    filled: Late = field(default_factory=Late)
+
+    def __str__(self) -> str:
+        """Return it as a sentence; empty if there is nothing to tell."""
+        return "; ".join(
+            (
+                *self.resolved.sentence("tuples were resolved", "are open"),
+                *self.filled.sentence(
+                    "facts with an inferred member were filled in",
+                    "facts have an inferred member still",
+                ),
             )
-        return "; ".join(parts)
+        )
 
 
 def lateness(connection: Connection, app: str) -> Lateness | None:
-    """Return the lateness of all that an app has loaded; None if it has resolved no tuple, and is
-    not to resolve any."""
-    b, c = load_batches.c, load_commits.c
+    """Return the lateness of all that an app has loaded; None if it has resolved no tuple and
+    inferred no member, and is not to do so."""
+    b, c, number = load_batches.c, load_commits.c, app_number(connection, app) or 0
     job = connection.scalar(
         select(c.job).where(c.app == app).order_by(c.batch.desc(), c.drain.desc()).limit(1)
     )
     roles = json.loads(job or "{}").get("dimensions", {}).values()
     resolved = connection.scalar(select(func.sum(b.resolved)).where(b.app == app))
-    if not resolved and not any(role.get("late") == "resolve" for role in roles):
+    some = select(1).where(inferred.c.load_id.between(*app_loads(number))).limit(1)
+    if not (
+        resolved
+        or connection.execute(some).first()
+        or any(role.get("late", "reject") != "reject" for role in roles)
+    ):
         return None
-    return _read(connection, app_number(connection, app) or 0)
+    return Lateness(_resolved(connection, number), _filled(connection, number))
 
 
-def _read(connection: Connection, number: int) -> Lateness:
+def _resolved(connection: Connection, number: int) -> Late:
     """Count all rows of ``unmatched`` of an app, by the loads that kept and resolved them. number:
     of the app in its load_ids."""
     u, kept, by = unmatched.c, load_batches.alias("kept"), load_batches.alias("resolver")
@@ -74,15 +98,38 @@ def _read(connection: Connection, number: int) -> Lateness:
         .where(u.load_id.between(*app_loads(number)))
         .group_by(kept.c.committed_at, by.c.committed_at)
     ).all()
-    hours = sorted(((end - begin).total_seconds() / 3600, n) for begin, end, n in pairs)
-    count, since = connection.execute(
+    open_ = connection.execute(
         select(func.count(), func.min(kept.c.committed_at))
         .select_from(unmatched.join(kept, kept.c.load_id == u.load_id))
         .where(and_(open_rows(number), u.reason == Reason.NO_MATCH))
     ).one()
-    return Lateness(
-        sum(n for _, n in hours), _quantile(hours, MEDIAN), _quantile(hours, MOST), count, since
-    )
+    return _late(pairs, open_)
+
+
+def _filled(connection: Connection, number: int) -> Late:
+    """Count all rows of ``inferred`` of an app, by when they were loaded and filled in."""
+    b, i = load_batches.c, inferred.c
+    facts = inferred.join(load_batches, b.load_id == i.load_id)
+    mine = i.load_id.between(*app_loads(number))
+    pairs = connection.execute(
+        select(b.committed_at, i.filled_at, func.count())
+        .select_from(facts)
+        .where(mine, i.version.is_not(None))
+        .group_by(b.committed_at, i.filled_at)
+    ).all()
+    open_ = connection.execute(
+        select(func.count(), func.min(b.committed_at))
+        .select_from(facts)
+        .where(mine, i.version.is_(None))
+    ).one()
+    return _late(pairs, open_)
+
+
+def _late(pairs: Sequence[Row], open_: Row) -> Late:
+    """Return the counts. pairs: (from when, until when, how many); open_: (how many, since)."""
+    hours = sorted(((end - begin).total_seconds() / 3600, n) for begin, end, n in pairs)
+    total = sum(n for _, n in hours)
+    return Late(total, _quantile(hours, MEDIAN), _quantile(hours, MOST), *open_)
 
 
 def _quantile(values: Sequence[tuple[float, int]], share: float) -> float | None:

@@ -71,6 +71,7 @@ from semistream.warehouse.dialects import SYSTEMS
 from semistream.warehouse.load_ids import first_load, last_load, load_id
 from semistream.warehouse.records import Commit, InputCounts, LoadRecord
 from semistream.warehouse.schema import (
+    inferred,
     load_apps,
     load_batches,
     load_commits,
@@ -85,16 +86,19 @@ T = TypeVar("T")
 FILES_AT_ONCE = 10_000  # of the source, checked by one query
 
 
+def is_transient(error: BaseException) -> bool:
+    """Return whether an error is a deadlock, a lock timeout, a lost connection, a read-only server
+    or a cancelled statement, so that what failed may be tried again."""
+    return isinstance(error, DBAPIError) and (
+        error.connection_invalidated or any(s.is_transient(error.orig) for s in SYSTEMS)
+    )
+
+
 def retrying(work: Callable[[], T], seconds: float) -> T:
-    """Return the result of ``work``. Run it again, for at most ``seconds``, after a deadlock, a
-    lock timeout, a lost connection, a read-only server or a cancelled statement."""
+    """Return the result of ``work``. Run it again, for at most ``seconds``, after an error that
+    ``is_transient``."""
     attempts = Retrying(
-        retry=retry_if_exception(
-            lambda e: (
-                isinstance(e, DBAPIError)
-                and (e.connection_invalidated or any(s.is_transient(e.orig) for s in SYSTEMS))
-            )
-        ),
+        retry=retry_if_exception(is_transient),
         reraise=True,
         wait=wait_random_exponential(0.1, max=3),
         stop=stop_before_delay(seconds),
@@ -344,6 +348,7 @@ class Ledger:
             for table in (
                 *tables,
                 unmatched,
+                inferred,
                 propagated,
                 load_rejections,
                 load_inputs,

@@ -44,6 +44,8 @@ class InputCounts:
     Of several roles: missed: those of the matched tuples that a left join has let pass without a
     row of the dimension; passed: the rows that the next role reads, None: one for each matched
     tuple.
+
+    inferred: rows of the fact table that name an inferred member of the dimension.
     """
 
     role: str
@@ -61,6 +63,7 @@ class InputCounts:
     resolved: int = 0
     missed: int = 0
     passed: int | None = None
+    inferred: int = 0
 
     @property
     def unmatched(self) -> int:
@@ -79,6 +82,7 @@ class InputCounts:
             bytes_read=0,
             missed=0,
             passed=None if self.passed is None else 0,
+            inferred=0,
         )
 
 
@@ -89,7 +93,8 @@ class LoadRecord:
     rows_read, resolved, matched, output_rows: of the whole load, as a second dimension reads what
     the first has let pass; cache_hits: of several dimensions the mean; see ``schema.load_batches``
     for the other fields. closed: the number of keys whose totals the load has written, None if the
-    job has no totals; prepared: what the sink's ``commit`` needs to know, which is not stored.
+    job has no totals. Not stored: prepared, what the sink's ``commit`` needs to know; read_seconds
+    and task_seconds, which the task spent on reading its tuples, and in all.
     """
 
     app: str
@@ -121,6 +126,8 @@ class LoadRecord:
     key_sketch: bytes | None = None
     prepared: dict[str, Any] = field(default_factory=dict)
     resolved: int = 0
+    read_seconds: float = field(default=0.0, compare=False)
+    task_seconds: float = field(default=0.0, compare=False)
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(
         ser_json_bytes="base64", val_json_bytes="base64"
@@ -192,6 +199,8 @@ class Commit:
     source_offsets: str = "{}"
     source_listed: float | None = None
     files: tuple[DataFile, ...] = ()
+    run_started: float | None = None
+    phases: str | None = None
 
 
 def waiting_by_role(loads: Iterable[LoadRecord]) -> dict[str, int]:

@@ -54,6 +54,7 @@ identity = Table(
     Column("uuid", NAME, nullable=False),
 )
 
+# one row for each app that has loaded into this warehouse
 load_apps = Table(
     "load_apps",
     metadata,
@@ -65,6 +66,7 @@ load_apps = Table(
     **table_options(numbered=True),
 )
 
+# the ledger: one row for each load, a partition of a batch
 load_batches = Table(
     "load_batches",
     metadata,
@@ -135,6 +137,8 @@ load_inputs = Table(
     # dimension, and the rows that the next role reads (null: one for each matched tuple)
     Column("missed", BigInteger, nullable=False, server_default="0"),
     Column("passed", BigInteger),
+    # rows of the fact table that name an inferred member of the dimension, see inferred.py
+    Column("inferred", BigInteger, nullable=False, server_default="0"),
 )
 
 # the unmatched tuples of load_inputs by reason; a reason without tuples has no row
@@ -147,6 +151,7 @@ load_rejections = Table(
     Column("tuples", BigInteger, nullable=False),
 )
 
+# one row for each batch all of whose partitions are loaded
 load_commits = Table(
     "load_commits",
     metadata,
@@ -164,8 +169,11 @@ load_commits = Table(
     Column("source_listed", Double),
     Column("rows_read", BigInteger, nullable=False),
     Column("committed_at", DateTime, nullable=False),  # UTC
+    Column("run_started", Double),  # s since 1970: when the run began; null: unknown
+    Column("phases", Text),  # JSON: s by phase, see streaming/phases.py; null: unknown
 )
 
+# the source's files that each batch has read
 load_files = Table(
     "load_files",
     metadata,
@@ -177,6 +185,7 @@ load_files = Table(
     Column("modified", BigInteger, nullable=False),  # ns since 1970, then; -1: not known
 )
 
+# one row for each stream tuple that became no fact, also after it was joined again
 unmatched = Table(
     "unmatched",
     metadata,
@@ -199,6 +208,23 @@ unmatched = Table(
     **table_options(clustered=True),
 )
 
+# one row for each role in which a fact has an inferred member, or had one
+inferred = Table(
+    "inferred",
+    metadata,
+    *row_key(),  # of the fact
+    Column("role", NAME, primary_key=True),
+    Column("fact_table", NAME, nullable=False),
+    Column("member", BigInteger, nullable=False),  # its surrogate key in the dimension
+    # of the master data that the fact's columns were filled in with, and when, UTC; null: the
+    # columns are null, as no version had a row for the member yet
+    Column("version", NAME),
+    Column("filled_at", DateTime),
+    Index("ix_inferred_open", "role", "version", "member"),
+    **table_options(clustered=True),
+)
+
+# of two streams: what no later row of the fact table can have
 propagated = Table(
     "propagated",
     metadata,
@@ -211,6 +237,7 @@ propagated = Table(
     **table_options(clustered=True),
 )
 
+# one row for each dimension that was provisioned
 masters = Table(
     "masters",
     metadata,
@@ -223,6 +250,7 @@ masters = Table(
     Column("provisioned_at", DateTime, nullable=False),  # UTC
 )
 
+# the rows of a dimension's source that were not taken
 rejected_master = Table(
     "rejected_master",
     metadata,
@@ -236,6 +264,7 @@ rejected_master = Table(
     Index("ix_rejected_master", "master"),
 )
 
+# one row for each point that a tuning sweep has measured
 tuning_runs = Table(
     "tuning_runs",
     metadata,
@@ -261,6 +290,7 @@ tuning_runs = Table(
     Column("recorded_at", DateTime, nullable=False),  # UTC
 )
 
+# one row for each verification
 quality_runs = Table(
     "quality_runs",
     metadata,
@@ -281,4 +311,31 @@ quality_runs = Table(
     Column("failed", Text, nullable=False),  # JSON: the names of the expectations that failed
     Column("unseen", Text, nullable=False),  # JSON: texts that say what could not be checked
     Column("report", Text, nullable=False),  # path of its Data Docs page
+)
+
+# what the verifications found wrong that no later one has looked at again: one row for each row
+# that a check has named, or for a check that could not name one
+quality_failures = Table(
+    "quality_failures",
+    metadata,
+    Column("verification", Integer, primary_key=True, autoincrement=False),  # quality_runs.id
+    Column("number", Integer, primary_key=True, autoincrement=False),  # in the verification
+    Column("app", NAME, nullable=False),
+    Column("fact_table", NAME, nullable=False),
+    Column("found_at", DateTime, nullable=False),  # UTC; when the verification began
+    Column("expectation", NAME, nullable=False),  # the check
+    Column("title", Text, nullable=False),  # what the check expects
+    Column("action", String(4), nullable=False),  # fail or warn
+    Column("role", NAME),  # or the stream, of two; null: the only one, or none
+    Column("batch", BigInteger),
+    Column("load_id", BigInteger),
+    Column("stream_id", LongString()),  # see ids.py; null: the row has none, or none was named
+    Column("column_name", NAME),
+    Column("expected", LongString()),
+    Column("found", LongString()),
+    Column("detail", LongString(), nullable=False),  # JSON: the whole row; or why there is none
+    # how many rows the check has found, of which the first are here
+    Column("rows_found", BigInteger, nullable=False),
+    Column("remedy", Text, nullable=False),
+    Index("ix_quality_failures_app", "app"),
 )

@@ -14,6 +14,7 @@ from sqlalchemy import (
     Engine,
     Index,
     Inspector,
+    Integer,
     MetaData,
     Table,
     inspect,
@@ -22,7 +23,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import DBAPIError, NoSuchTableError
 
 from semistream.errors import ConfigError
-from semistream.job import surrogate_key
+from semistream.job import Role, surrogate_key
 from semistream.warehouse import dialects
 from semistream.warehouse.dialects import name_length, said, system_of, table_options
 from semistream.warehouse.schema import metadata as own
@@ -38,6 +39,8 @@ from semistream.warehouse.types import (
 )
 
 ROW_KEY = ("load_id", "load_row")  # the primary key of loaded rows
+# column of a dimension table: 1 for a member that was minted for a fact, and not filled in yet
+IS_INFERRED = "is_inferred"
 
 
 def dimension_name(name: str) -> str:
@@ -52,15 +55,18 @@ def dimension_table(
     metadata: MetaData | None = None,
     *,
     unknown_member: bool = False,
+    inferred: bool = False,
 ) -> Table:
     """Return ``dim_<name>``: a surrogate key, then the columns of ``schema``; unique on the
-    business key, indexed on each join key. unknown_member: a row may be without a business key.
+    business key, indexed on each join key. unknown_member: a row may be without a business key;
+    inferred: rows may be inferred members, and have a column ``IS_INFERRED``.
 
-    Raises ConfigError for a missing key column, or a column named like the surrogate key.
+    Raises ConfigError for a missing key column, or a column named like the surrogate key or like
+    ``IS_INFERRED``.
     """
     keys = {*business_key, *(c for key in join_keys for c in key)}
     _need("business_key", keys, schema)
-    _avoid((surrogate_key(name),), schema)
+    _avoid((surrogate_key(name), *((IS_INFERRED,) if inferred else ())), schema)
     stored = stored_schema(schema)
     table = Table(
         dimension_name(name),
@@ -74,6 +80,7 @@ def dimension_table(
             )
             for f in stored
         ],
+        *([Column(IS_INFERRED, Integer, nullable=False, server_default="0")] if inferred else []),
         **table_options(numbered=True),
     )
     Index(index_name(table.name, "key"), *[table.c[c] for c in business_key], unique=True)
@@ -228,6 +235,21 @@ def quoted(name: str) -> quoted_name:
     """Return a column's name that is always quoted: SQLAlchemy does not know every reserved word of
     every version."""
     return quoted_name(name, True)
+
+
+def copied_columns(fact: Table, dimension: Table, role: Role) -> dict[str, str]:
+    """Return the columns that the join added: fact column -> dimension column. A name that the
+    stream has too was added as ROLE_name."""
+    names = role.columns or {
+        c.key: c.key for c in dimension.columns if c.key not in (*role.on.values(), IS_INFERRED)
+    }
+    out = {}
+    for m, given in names.items():
+        for a in (f"{role.name}_{m}", m) if given == m else (given,):
+            if a in fact.columns and m in dimension.columns and a != role.surrogate_key:
+                out[a] = m
+                break
+    return out
 
 
 def arrow_schema(table: Table) -> pa.Schema:

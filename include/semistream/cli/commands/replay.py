@@ -50,4 +50,5 @@ COMMAND = Command(
     "join an app's unmatched tuples again, each once: with new master data, or as they were mended",
     run,
     add_arguments,
+    extras=("spark",),
 )

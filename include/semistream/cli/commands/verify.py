@@ -51,4 +51,5 @@ COMMAND = Command(
     "prove that what an app has loaded is complete; exit code 1 where it is not",
     run,
     add_arguments,
+    extras=("verify",),
 )

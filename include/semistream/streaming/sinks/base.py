@@ -44,12 +44,14 @@ class Sink(Protocol):
     is sent to the tasks pickled. A class that derives from this one inherits the members that
     return None where there is nothing to do.
 
+    warehouse: where the ledger and the dimensions are;
     two_phase: ``commit`` has several steps and needs a durable record before it; all steps, and
     ``commit`` itself, can be repeated; in_warehouse: joined tuples go to the fact table of the
     warehouse; put_back: how rows that are lost or changed are put back, with ``{app}`` and
     ``{sink}`` for the app's name and the setting.
     """
 
+    warehouse: Warehouse
     two_phase: ClassVar[bool] = False
     in_warehouse: ClassVar[bool]
     put_back: ClassVar[str]
@@ -150,8 +152,16 @@ def with_key(rows: pa.Table, load_id: int, first: int = 0) -> pa.Table:
 def rejected_rows(tuples: pa.Table, load_id: int, fact: str, first: int = 0) -> pa.Table:
     """Return unmatched tuples of a load as rows of the table ``unmatched``, or its propagated
     patterns as rows of ``propagated``. first: the number of the first row."""
-    keyed = with_key(tuples, load_id, first)
-    return keyed.append_column("fact_table", pa.repeat(fact, tuples.num_rows))
+    numbers = pa.array(np.arange(first, first + tuples.num_rows, dtype=np.int32))
+    return of_load(tuples.append_column("load_row", numbers), load_id, fact)
+
+
+def of_load(rows: pa.Table, load_id: int, fact: str) -> pa.Table:
+    """Return rows with the load and the fact table that they belong to."""
+    ids = pa.repeat(pa.scalar(load_id, pa.int64()), rows.num_rows)
+    return rows.append_column("load_id", ids).append_column(
+        "fact_table", pa.repeat(fact, rows.num_rows)
+    )
 
 
 def parts(rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:

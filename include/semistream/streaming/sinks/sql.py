@@ -12,7 +12,14 @@ import pyarrow as pa
 from sqlalchemy import Connection, Engine, inspect, select
 
 from semistream.errors import ConfigError
-from semistream.streaming.sinks.base import Sink, parts, rejected_rows, stored_checksum, with_key
+from semistream.streaming.sinks.base import (
+    Sink,
+    of_load,
+    parts,
+    rejected_rows,
+    stored_checksum,
+    with_key,
+)
 from semistream.streaming.sinks.warehouse import Warehouse
 from semistream.streaming.spool import Spool
 from semistream.warehouse.bulk import bulk_insert, nulled
@@ -21,7 +28,7 @@ from semistream.warehouse.dialects import said, system_of
 from semistream.warehouse.load_ids import app_loads
 from semistream.warehouse.records import Commit, LoadRecord
 from semistream.warehouse.resolution import AT_ONCE, mark_resolved
-from semistream.warehouse.schema import load_commits, propagated, unmatched
+from semistream.warehouse.schema import inferred, load_commits, propagated, unmatched
 from semistream.warehouse.tables import ensure, existing_table, fact_table
 from semistream.warehouse.types import outside_years
 
@@ -68,7 +75,7 @@ class SqlSink(Sink):
         fact, ledger = self.warehouse.fact, self.warehouse.ledger(record.app)
         key = ledger.load_id(record.batch, record.drain, record.partition)
         joined, rejected, closed = spool.joined(), spool.unmatched(), spool.propagated()
-        resolved = spool.resolved()
+        resolved, members = spool.resolved(), spool.inferred()
         final, lost = spool.final(), Counter[str]()
         for _, part in parts(joined):
             check_years(part, fact)
@@ -87,6 +94,8 @@ class SqlSink(Sink):
             for kept, rows in ((unmatched, rejected), (propagated, closed)):
                 for first, part in parts(rows):
                     bulk_insert(connection, kept, rejected_rows(part, key, fact, first))
+            for _, part in parts(members):
+                bulk_insert(connection, inferred, of_load(part, key, fact))
             mark_resolved(connection, key, resolved.to_reader(AT_ONCE))
             return (
                 self.closing.close(connection, table, key, app_loads(ledger.number()), final)

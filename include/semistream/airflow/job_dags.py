@@ -1,0 +1,125 @@
+"""A DAG a job: the task group of the job, on the job's schedule."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from airflow.sdk import DAG, Asset, AssetAll, AssetAny, AssetWatcher, CronTriggerTimetable
+
+from semistream import workloads
+from semistream.airflow.files_trigger import FilesTrigger
+from semistream.airflow.forms import job_form
+from semistream.airflow.notifying import deadline_alert
+from semistream.airflow.operators import table_asset
+from semistream.airflow.task_group import SemistreamTaskGroup
+from semistream.errors import ConfigError, SemistreamError
+from semistream.job import FILE_FORMATS, AnyJob, Job
+from semistream.paths import Paths
+from semistream.scheduling import NO_SCHEDULE, ON_FILES
+from semistream.settings import read_yaml
+from semistream.yaml_lines import line_of
+
+PRESETS = ("@once", "@continuous")  # those of Airflow that are no cron expression
+
+
+class JobError(SemistreamError):
+    """A job's file that gives no DAG. Its message names file, line and remedy."""
+
+
+def job_dag(file: str | Path) -> DAG | None:
+    """Return the DAG ``load_<job>`` of a job's file; None for a file without ``schedule:``. Raises
+    JobError."""
+    try:
+        if "schedule" not in read_yaml(file):
+            return None
+        return _dag(workloads.load_any_job(file, Paths.from_environment()), Path(file))
+    except ConfigError as e:
+        line = line_of(Path(file).read_text(), e.parameter)
+        raise JobError(f"{file}, line {line}: {e}") from None
+
+
+def _dag(job: AnyJob, file: Path) -> DAG:
+    if job.deadline and not job.notify:
+        raise ConfigError(
+            "deadline", "needs notify", job.deadline, "Name a notifier, or leave it out."
+        )
+    alert = (job.name, job.owner, job.deadline or "", job.timezone, job.notify)
+    with DAG(
+        dag_id=f"load_{job.name}",
+        description=job.description.partition("\n")[0] or f"Load {job.fact_table}",
+        doc_md="\n\n".join(part for part in (job.description, f"Job: `{file}`") if part),
+        schedule=schedule_of(job),
+        catchup=False,
+        tags=["semistream", *job.tags],
+        params=job_form(job),
+        max_active_runs=2,  # one that loads, and one that is skipped meanwhile
+        deadline=deadline_alert(*alert) if job.deadline else None,
+    ) as dag:
+        SemistreamTaskGroup(file, from_form=True, prefix_group_id=False)
+    return dag
+
+
+def schedule_of(job: AnyJob) -> Any:
+    """Return the schedule of a job, as a DAG takes it. Raises ConfigError."""
+    given = job.schedule
+    if given is None or given == NO_SCHEDULE:
+        return None
+    if given == ON_FILES:
+        return AssetAny(*(arrivals(job, number) for number in range(len(job.streams))))
+    if isinstance(given, dict):
+        ((how, assets),) = given.items() if len(given) == 1 else ((None, ()),)
+    else:
+        how, assets = "all", () if isinstance(given, str) else given
+    if not isinstance(given, str):
+        if not assets:
+            raise ConfigError(
+                "schedule",
+                "must name assets, in a list, or under all or any",
+                given,
+                "For instance schedule: [dim_product].",
+            )
+        found = [asset_of(name) for name in assets]
+        return (AssetAny if how == "any" else AssetAll)(*found)
+    return given if given in PRESETS else _cron(given, job.timezone)
+
+
+def asset_of(name: str) -> Asset:
+    """Return the asset with a name or a URI. A plain name is a table's of the warehouse."""
+    return Asset(name) if "://" in name else table_asset(name)
+
+
+def _cron(expression: str, timezone: str) -> CronTriggerTimetable:
+    import croniter  # Airflow's own
+
+    if not (
+        croniter.croniter.is_valid(expression)
+        and (expression[0] == "@" or len(expression.split()) == 5)
+    ):
+        raise ConfigError(
+            "schedule",
+            "must be a cron expression of five fields, @hourly and the like, on_files, none, or "
+            "a list of assets",
+            expression,
+            "For instance schedule: '0 5 * * *'.",
+        )
+    return CronTriggerTimetable(expression, timezone=timezone)
+
+
+def arrivals(job: AnyJob, number: int) -> Asset:
+    """Return the asset of the files of one of a job's streams, which a trigger watches. Raises
+    ConfigError for a stream that is not of local files."""
+    stream = job.streams[number]
+    side = "stream" if isinstance(job, Job) else ("left", "right")[number]
+    if stream.format not in FILE_FORMATS or not stream.path or "://" in stream.path:
+        raise ConfigError(
+            "schedule",
+            f"may be on_files only if {side} has the path of a local directory of files",
+            ON_FILES,
+            "Give a cron expression, or schedule: '@continuous'.",
+        )
+    watched = FilesTrigger(
+        stream.path, stream.format, stream.options, float(job.settings.get("min_age", 0))
+    )
+    uri = f"semistream://files/{job.name}" + ("" if isinstance(job, Job) else f"/{side}")
+    return Asset(uri, watchers=[AssetWatcher(f"files of {job.name} {side}", trigger=watched)])

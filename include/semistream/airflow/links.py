@@ -1,0 +1,42 @@
+"""Links of the operators in Airflow's UI: a load's page, its Spark UI, a proof's report."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import quote
+
+from airflow.configuration import conf
+from airflow.sdk import BaseOperatorLink
+
+
+class LoadLink(BaseOperatorLink):
+    """The page of the load that a task runs or verifies."""
+
+    name = "Load"
+
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:
+        return _page("loads", operator.app_name)
+
+
+class SparkLink(BaseOperatorLink):
+    """The UI of the load's driver, while it runs."""
+
+    name = "Spark UI"
+
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:
+        return _page("spark", operator.app_name)
+
+
+class ReportLink(BaseOperatorLink):
+    """The report of a verification."""
+
+    name = "Report"
+
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:
+        return _page("report", operator.report)
+
+
+def _page(kind: str, name: str) -> str:
+    """Return the URL of a page of ours; "" if the task has not come so far that it has one."""
+    base = conf.get("api", "base_url", fallback="").rstrip("/")
+    return f"{base}/semistream/{kind}/{quote(name)}" if name else ""

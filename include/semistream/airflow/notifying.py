@@ -1,0 +1,105 @@
+"""Notifications of a job's failures, incomplete proofs and missed deadlines, through any provider's
+notifiers."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from airflow.configuration import conf
+from airflow.sdk.definitions.callback import SyncCallback
+from airflow.sdk.definitions.deadline import DeadlineAlert
+from airflow.sdk.module_loading import import_string
+
+from semistream.airflow.deadlines import TimeOfDay
+from semistream.errors import ConfigError
+from semistream.pipeline import message
+from semistream.pipeline.message import Message
+
+log = logging.getLogger(__name__)
+
+
+def check_notifiers(notifiers: Sequence[Mapping[str, Any]]) -> None:
+    """Raise ConfigError for a notifier whose module is not installed. It is not imported: that may
+    take long."""
+    for number, notifier in enumerate(notifiers):
+        module = str(notifier["class"]).rpartition(".")[0]
+        found = None
+        with suppress(ModuleNotFoundError):
+            found = importlib.util.find_spec(module)
+        if found is None:
+            raise ConfigError(
+                f"notify.{number}.class",
+                "must be the import path of a notifier that is installed",
+                notifier["class"],
+                "Install the provider that has it, or correct the path.",
+            )
+
+
+def send(said: Message, notifiers: Sequence[Mapping[str, Any]], context: dict[str, Any]) -> None:
+    """Give a message to each notifier, in whose templates it is ``semistream``: subject, text and
+    html. One that fails does not keep the others from being notified; its error is raised."""
+    errors = []
+    for notifier in notifiers:
+        try:
+            arguments = {name: value for name, value in notifier.items() if name != "class"}
+            import_string(notifier["class"])(**arguments)({**context, "semistream": said})
+        except Exception as e:
+            log.exception("%s has not notified", notifier["class"])
+            errors.append(e)
+    if errors:
+        raise errors[0]
+
+
+@dataclass(frozen=True)
+class FailureCallback:
+    """Notifies of a task that has failed for good."""
+
+    job: str
+    owner: str
+    notifiers: tuple[Mapping[str, Any], ...]
+
+    def __call__(self, context: dict[str, Any]) -> None:
+        ti = context["ti"]
+        said = message.failure(
+            self.job,
+            self.owner,
+            ti.task_id.rpartition(".")[2],
+            context["run_id"],
+            context.get("exception"),
+            getattr(ti, "log_url", ""),
+        )
+        send(said, self.notifiers, context)
+
+
+def deadline_alert(
+    job: str, owner: str, at: str, timezone: str, notifiers: Sequence[Mapping[str, Any]]
+) -> DeadlineAlert:
+    """Return the alert of a job's deadline, which an executor that supports callbacks delivers."""
+    given = {
+        "job": job,
+        "owner": owner,
+        "deadline": f"{at} {timezone}",
+        "notifiers": [dict(notifier) for notifier in notifiers],
+    }
+    return DeadlineAlert(
+        reference=TimeOfDay(at, timezone),
+        interval=timedelta(0),
+        callback=SyncCallback(notify_of_deadline, given),
+    )
+
+
+def notify_of_deadline(
+    job: str, owner: str, deadline: str, notifiers: list[dict[str, Any]], context: dict[str, Any]
+) -> None:
+    """Notify of a run that is not complete at its deadline."""
+    run = context["dag_run"]
+    base = conf.get("api", "base_url", fallback="").rstrip("/")
+    link = f"{base}/dags/{run['dag_id']}/runs/{run['dag_run_id']}" if base else ""
+    said = message.missed_deadline(job, owner, deadline, run["dag_run_id"], link)
+    send(said, notifiers, context)

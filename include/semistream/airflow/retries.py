@@ -1,0 +1,47 @@
+"""Which failures of a task are tried again, and how patiently."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from airflow.sdk.definitions.retry_policy import RetryDecision, RetryPolicy
+
+from semistream.errors import ConfigError, MissingExtra, TooManyRows, WarehouseAway
+from semistream.imports import missing_extra
+
+TRIES = 3  # of a failure that is not known to pass
+WAIT = timedelta(minutes=5)  # for a warehouse that is away
+PATIENCE = timedelta(hours=1)
+
+
+class Retrying(RetryPolicy):
+    """The retries of a task: none of an error that a retry cannot help, a few of others, and, while
+    the warehouse is away, one every five minutes for more than an hour.
+
+    The task's ``retries`` must allow as many: `RETRIES` does.
+    """
+
+    def evaluate(
+        self, exception: BaseException, try_number: int, max_tries: int, context: Any = None
+    ) -> RetryDecision:
+        from semistream.quality import VerificationFailed
+        from semistream.warehouse.ledger import is_transient
+
+        if isinstance(exception, WarehouseAway) or is_transient(exception):
+            return RetryDecision.retry(WAIT, "the warehouse is away")
+        if isinstance(exception, ImportError) and (missing := missing_extra(exception)):
+            return RetryDecision.fail(str(missing))
+        if isinstance(exception, ConfigError | MissingExtra | TooManyRows | VerificationFailed):
+            return RetryDecision.fail("something must be changed first")
+        if try_number > TRIES:
+            return RetryDecision.fail(f"it has failed {try_number} times")
+        return RetryDecision.default()
+
+
+# default_args of tasks
+RETRIES: dict[str, Any] = {
+    "retries": PATIENCE // WAIT + TRIES,
+    "retry_delay": timedelta(seconds=10),
+    "retry_policy": Retrying(),
+}

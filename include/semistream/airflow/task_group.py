@@ -1,0 +1,133 @@
+"""A job as a task group: provision, load, verify."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from airflow.sdk import AssetAlias, TaskGroup, TriggerRule, task
+
+from semistream import workloads
+from semistream.airflow.notifying import FailureCallback, check_notifiers
+from semistream.airflow.operators import (
+    PROPAGATED,
+    TUNED,
+    LoadOperator,
+    ProvisionOperator,
+    StreamStreamLoadOperator,
+    VerifyOperator,
+    places,
+)
+from semistream.airflow.retries import RETRIES
+from semistream.job import AnyJob, Job
+from semistream.paths import Paths
+from semistream.streaming.settings import LoadSettings, StreamStreamSettings
+
+
+class SemistreamTaskGroup(TaskGroup):
+    """The tasks of a job, for a DAG of one's own.
+
+    provision: brings the dimensions whose source has changed into their tables, and publishes their
+    snapshots, a mapped task each; load: runs the load, or is skipped while a load of the job still
+    runs; verify: proves what is new, and emits an event of the fact table's asset. Those in the
+    job's ``notify`` are notified of a task that fails for good.
+
+        with DAG("nightly", schedule="@daily"):
+            SemistreamTaskGroup("sales.yaml") >> report()
+    """
+
+    def __init__(
+        self,
+        job: str | Path,
+        *,
+        group_id: str | None = None,
+        settings: Mapping[str, Any] | None = None,
+        from_form: bool = False,
+        **kwargs: Any,
+    ):
+        """Create the tasks.
+
+        job: the path of a job's YAML file, where a relative one may be below the directory of jobs;
+        or a shipped job's name. group_id: default: the job's name. settings: of the load, in the
+        place of those in the job. from_form: the load's settings are those of the DAG's form.
+        Raises ConfigError for a job, or settings, that cannot work.
+        """
+        file = find_job(job)
+        loaded = workloads.load_any_job(file, Paths.from_environment())
+        given = checked_settings(loaded, file, loaded.settings | dict(settings or {}))
+        check_notifiers(loaded.notify)
+        defaults = RETRIES | {
+            "owner": loaded.owner or "airflow",
+            "on_failure_callback": FailureCallback(loaded.name, loaded.owner, loaded.notify)
+            if loaded.notify
+            else None,
+        }
+        super().__init__(
+            group_id=group_id or loaded.name,
+            tooltip=loaded.description,
+            default_args=defaults | kwargs.pop("default_args", {}),
+            **kwargs,
+        )
+        with self:
+            _tasks(loaded, file, None if from_form else given)
+
+
+def _tasks(job: AnyJob, file: str, given: dict[str, Any] | None) -> None:
+    """Create the tasks of a job. given: the load's settings; None: those of the DAG's form."""
+    common: dict[str, Any] = {"task_id": "load", "job": file, "given": given, "if_running": "skip"}
+    # a second run must see that the first one's load is running
+    common |= {"max_active_tis_per_dag": 1, "trigger_rule": TriggerRule.NONE_FAILED_MIN_ONE_SUCCESS}
+    verify = VerifyOperator(
+        task_id="verify", job=file, app=(given or job.settings).get("app") or job.name
+    )
+    if not isinstance(job, Job):
+
+        @task
+        def prepare() -> None:
+            """Make the missing data files of a shipped job."""
+            from semistream.pipeline import steps
+
+            steps.prepare(file, places())
+
+        prepare() >> StreamStreamLoadOperator(outlets=[PROPAGATED], **common) >> verify
+        return
+
+    @task
+    def changed() -> list[str]:
+        """Return the dimensions that must be provisioned: those whose source has changed."""
+        from semistream.pipeline import steps
+
+        steps.prepare(file, places())
+        return steps.changed_dimensions(file, places())
+
+    names = changed()
+    provision = ProvisionOperator.partial(
+        task_id="provision",
+        job=file,
+        outlets=[AssetAlias(f"dimensions of {job.name}")],
+        map_index_template="{{ task.dimension }}",
+        max_active_tis_per_dag=1,
+    ).expand(dimension=names)
+    load = LoadOperator(inlets=[TUNED], **common)
+    names >> [provision, load]
+    provision >> load >> verify
+
+
+def find_job(job: str | Path) -> str:
+    """Return the path of a job's file: as given, or below the directory of jobs."""
+    below = Paths.from_environment().jobs / job
+    return str(below if not Path(job).exists() and below.exists() else job)
+
+
+def checked_settings(job: AnyJob, file: str, given: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of a job's load. Raises ConfigError, as the setting stands in the job's
+    file, for one that is wrong."""
+    from semistream.errors import ConfigError
+
+    kind = LoadSettings if isinstance(job, Job) else StreamStreamSettings
+    try:
+        kind.load({**given, "job": file})
+    except ConfigError as e:
+        raise ConfigError(f"settings.{e.parameter}", e.constraint, e.value, e.remedy) from None
+    return given

@@ -1,0 +1,215 @@
+"""A dimension for the page: its rows, its versions and who joins them, its rejected rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+from sqlalchemy import Connection, func, select
+
+from semistream.durable import read_checked
+from semistream.errors import ConfigError, StateError
+from semistream.master.published import ANEW, MANIFEST, current_version, snapshot_roots
+from semistream.paths import Paths
+from semistream.warehouse import open_warehouse
+from semistream.warehouse.commit_history import read_commits, with_inputs
+from semistream.warehouse.schema import load_commits, masters, rejected_master
+
+REJECTED = 50  # rejected rows that are shown
+COMMITS = 1_000  # of each app that are searched for the versions that it joined
+
+
+class Joined(NamedTuple):
+    """An app that joins a dimension, in a role."""
+
+    app: str
+    role: str
+    on: str
+    join_type: str
+
+
+@dataclass(frozen=True)
+class DimensionLine:
+    """A dimension in the overview. rows: of its table; rejected: rows of its source that the latest
+    provisioning left out; provisioned_at: UTC."""
+
+    name: str
+    table: str
+    rows: int
+    changes: int
+    provisioned_at: datetime
+    rejected: int
+    joined: tuple[Joined, ...]
+
+
+class Version(NamedTuple):
+    """A version of a dimension's snapshot. key: its join key; rows: with a key; more: how many rows
+    more than the version before has, None for the oldest; created: UTC; bytes: on disk; current:
+    whether loads that begin now take it; held: the apps that hold it; taken: when each app first
+    committed with it, UTC."""
+
+    key: str
+    version: str
+    created: datetime
+    rows: int
+    more: int | None
+    null_keys: int
+    bytes: int
+    current: bool
+    held: tuple[str, ...]
+    taken: Mapping[str, datetime]
+
+
+class Rejected(NamedTuple):
+    """A row of the source that the latest provisioning left out."""
+
+    reason: str
+    detail: str
+    tuple: str
+    rejected_at: datetime
+
+
+@dataclass(frozen=True)
+class DimensionPage:
+    """What the page of a dimension shows. reasons: of the rejected rows, each with their number;
+    damaged: why a snapshot cannot be read."""
+
+    of: DimensionLine
+    business_key: tuple[str, ...]
+    versions: tuple[Version, ...]
+    reasons: Mapping[str, int]
+    rejected: tuple[Rejected, ...]
+    damaged: tuple[str, ...] = ()
+
+
+def dimension_lines(connection: Connection) -> tuple[DimensionLine, ...]:
+    """Return all dimensions of the warehouse, by name."""
+    m, r = masters.c, rejected_master.c
+    counted = connection.execute(select(r.master, func.count()).group_by(r.master))
+    rejected = {name: int(count) for name, count in counted}
+    joined = _joined(connection)
+    rows = connection.execute(
+        select(m.name, m.table_name, m.rows, m.changes, m.provisioned_at).order_by(m.name)
+    )
+    return tuple(
+        DimensionLine(*row, rejected.get(row.name, 0), tuple(joined.get(row.name, ())))
+        for row in rows
+    )
+
+
+def dimension_page(name: str, places: Paths) -> DimensionPage:
+    """Return what the page of a dimension shows. Raises ConfigError for a name that no dimension
+    has."""
+    with open_warehouse(places.warehouse_url) as engine, engine.connect() as connection:
+        lines = {line.name: line for line in dimension_lines(connection)}
+        if name not in lines:
+            raise ConfigError(
+                "dimension",
+                "must be one that was provisioned",
+                name,
+                f"They are: {', '.join(lines) or 'none'}.",
+            )
+        line, r = lines[name], rejected_master.c
+        key = connection.scalar(select(masters.c.business_key).where(masters.c.name == name))
+        reasons = connection.execute(
+            select(r.reason, func.count())
+            .where(r.master == name)
+            .group_by(r.reason)
+            .order_by(func.count().desc())
+        ).all()
+        rejected = connection.execute(
+            select(r.reason, func.coalesce(r.detail, ""), r.tuple, r.rejected_at)
+            .where(r.master == name)
+            .order_by(r.id)
+            .limit(REJECTED)
+        ).all()
+        taken = _taken(connection, line)
+    versions, damaged = _versions(name, places, taken)
+    return DimensionPage(
+        line,
+        tuple(json.loads(key or "[]")),
+        versions,
+        {reason: int(count) for reason, count in reasons},
+        tuple(Rejected(*row) for row in rejected),
+        damaged,
+    )
+
+
+def _joined(connection: Connection) -> dict[str, list[Joined]]:
+    """Return who joins each dimension, as the newest commit of each app has it."""
+    c = load_commits.c
+    newest = select(c.app, func.max(c.batch).label("batch")).group_by(c.app).subquery()
+    jobs = connection.execute(
+        select(c.app, c.job)
+        .join(newest, (c.app == newest.c.app) & (c.batch == newest.c.batch))
+        .where(c.drain == 0)
+        .order_by(c.app)
+    )
+    found: dict[str, list[Joined]] = {}
+    for app, job in jobs:
+        for role, of in json.loads(job).get("dimensions", {}).items():
+            on = ", ".join(a if a == b else f"{a} = {b}" for a, b in of["on"].items())
+            join_type = of.get("join_type") or ""
+            found.setdefault(of["dimension"]["name"], []).append(Joined(app, role, on, join_type))
+    return found
+
+
+def _taken(connection: Connection, line: DimensionLine) -> dict[str, dict[str, datetime]]:
+    """Return when each app first committed with a version, by version and app."""
+    taken: dict[str, dict[str, datetime]] = {}
+    for app in {joined.app for joined in line.joined}:
+        roles = {joined.role for joined in line.joined if joined.app == app}
+        commits = with_inputs(connection, app, read_commits(connection, app, COMMITS))
+        for commit in commits:
+            for role in roles & commit.versions.keys():
+                taken.setdefault(commit.versions[role], {}).setdefault(app, commit.committed_at)
+    return taken
+
+
+def _versions(
+    name: str, places: Paths, taken: Mapping[str, Mapping[str, datetime]]
+) -> tuple[tuple[Version, ...], tuple[str, ...]]:
+    """Return the versions that are on disk, those of a key together and the newest first, and why
+    others cannot be read."""
+    found, damaged = list[Version](), list[str]()
+    for key, root in snapshot_roots(places.snapshots, name).items():
+        current, held, before = current_version(root), _held(root), None
+        mine = list[Version]()
+        for directory in sorted(p for p in root.glob("v[0-9]*") if p.is_dir()):
+            try:
+                manifest = read_checked(directory / MANIFEST, ANEW)
+            except StateError as e:
+                damaged.append(str(e))
+                continue
+            if manifest is None:
+                continue
+            rows = manifest["tuple_count"]
+            mine.append(
+                Version(
+                    ", ".join(key),
+                    directory.name,
+                    datetime.fromisoformat(manifest["created"]).astimezone(UTC),
+                    rows,
+                    None if before is None else rows - before,
+                    manifest["null_keys"],
+                    sum(bucket["bytes"] for bucket in manifest["buckets"]),
+                    directory.name == current,
+                    tuple(held.get(directory.name, ())),
+                    taken.get(directory.name, {}),
+                )
+            )
+            before = rows
+        found += mine[::-1]
+    return tuple(found), tuple(damaged)
+
+
+def _held(root: Path) -> dict[str, list[str]]:
+    """Return the apps that hold each version."""
+    held: dict[str, list[str]] = {}
+    for pin in sorted((root / "pins").glob("*")):
+        held.setdefault(pin.read_text().strip(), []).append(pin.name)
+    return held

@@ -1,0 +1,278 @@
+"""A load for the page: its commits as series for charts, its settings, unmatched tuples,
+verifications and lineage."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, func, select
+
+from semistream.job import AnyJob, Job
+from semistream.paths import Paths
+from semistream.pipeline import summary
+from semistream.pipeline.lineage import Drawing, lineage
+from semistream.pipeline.loaded import loaded_job
+from semistream.positions import Kind, Position, resolves
+from semistream.streaming.phases import PHASES
+from semistream.warehouse import open_warehouse
+from semistream.warehouse.commit_history import CommitCounts, read_commits, with_inputs
+from semistream.warehouse.ledger import app_number
+from semistream.warehouse.load_ids import app_loads
+from semistream.warehouse.schema import (
+    load_batches,
+    load_commits,
+    load_rejections,
+    quality_runs,
+    unmatched,
+)
+from semistream.warehouse.unmatched_groups import is_of, kinds_of
+
+CHARTED = 2_000  # commits that the charts show at a time
+PAGE = 25  # rows of a page of the ledger
+
+
+class Mark(NamedTuple):
+    """Something that happened at a commit. at: its index among the charted ones; kind: "version",
+    "settings", "run", "proof" or "resolved"."""
+
+    at: int
+    kind: str
+    text: str
+
+
+class Rejected(NamedTuple):
+    """Tuples that were unmatched for one reason. role: of a dimension, or of two streams the side;
+    example: one that is open still, as JSON, empty without any."""
+
+    role: str
+    reason: str
+    tuples: int
+    example: str
+
+
+class Setting(NamedTuple):
+    name: str
+    value: str
+
+
+@dataclass(frozen=True)
+class LoadPage:
+    """What the page of a load shows beneath its tile. ledger: a page of commits, the newest first;
+    older: the position before which the next page is, None if there is none."""
+
+    app: str
+    settings: tuple[Setting, ...]
+    reason: str
+    memory: tuple[tuple[str, int], ...]
+    rejected: tuple[Rejected, ...]
+    resolved: int
+    quality: tuple[dict[str, Any], ...]
+    ledger: tuple[CommitCounts, ...]
+    older: str
+    drawing: Drawing
+
+
+def position_text(position: Position) -> str:
+    return f"{position[0]}.{position[1]}"
+
+
+def load_page(app: str, places: Paths, before: Position | None = None) -> LoadPage:
+    """Return what the page of a load shows. before: the position before which its ledger is shown;
+    None: its newest commits. Raises ConfigError for an app that has committed nothing."""
+    with open_warehouse(places.warehouse_url) as engine:
+        job = loaded_job(engine, app)
+        with engine.connect() as connection:
+            newest = read_commits(connection, app, 1)
+            ledger = read_commits(connection, app, PAGE + 1, before=before)
+            shown = with_inputs(connection, app, ledger[-PAGE:])
+            rejected, resolved = _rejected(connection, app)
+            quality = summary.quality(connection, places, app)
+            memory = _memory(connection, app, newest)
+            sink = connection.scalar(
+                select(load_commits.c.sink)
+                .where(load_commits.c.app == app)
+                .order_by(load_commits.c.batch.desc(), load_commits.c.drain.desc())
+                .limit(1)
+            )
+    settings = list(_settings(job, newest[0], sink or "")) if newest else []
+    return LoadPage(
+        app,
+        tuple(settings),
+        newest[0].reason if newest else "",
+        memory,
+        tuple(rejected),
+        resolved,
+        tuple(quality),
+        tuple(shown[::-1]),
+        position_text(shown[0].position) if len(ledger) > PAGE else "",
+        lineage(app, job),
+    )
+
+
+def series(app: str, places: Paths, before: Position | None = None) -> dict[str, Any]:
+    """Return an app's newest commits (before a position: those before it) as columns for charts,
+    each of as many numbers; null: not known.
+
+    at: seconds since 1970; name: of the commit; rejected: by "ROLE: REASON"; seconds, by phase;
+    marks: what happened; older: the position of the first commit if there are older ones, else "".
+    """
+    with open_warehouse(places.warehouse_url) as engine, engine.connect() as connection:
+        commits = read_commits(connection, app, CHARTED + 1, before=before)
+        older = position_text(commits[1].position) if len(commits) > CHARTED else ""
+        commits = with_inputs(connection, app, commits[-CHARTED:])
+        failures = _failures(connection, app)
+    kinds = sorted({kind for of in commits for kind in of.rejected})
+    return {
+        "at": [int(of.committed_at.replace(tzinfo=UTC).timestamp()) for of in commits],
+        "name": [commit_name(of.position) for of in commits],
+        **{
+            name: [getattr(of, name) for of in commits]
+            for name in (
+                "rows_read",
+                "matched",
+                "unmatched",
+                "waiting",
+                "output_rows",
+                "bytes_read",
+                "memory_budget",
+                "memory_peak",
+                "resident_peak",
+                "wait_median",
+                "wait_longest",
+                "service_rate",
+            )
+        },
+        "rate": [_rate(of) for of in commits],
+        "cache": [of.cache_hits / of.rows_read if of.rows_read else None for of in commits],
+        "rejected": {
+            ": ".join(filter(None, kind)): [of.rejected.get(kind, 0) for of in commits]
+            for kind in kinds
+        },
+        "seconds": {phase: [of.phases.get(phase) for of in commits] for phase in PHASES},
+        "marks": [mark._asdict() for mark in _marks(commits, failures)],
+        "older": older,
+    }
+
+
+def commit_name(position: Position) -> str:
+    """Return a commit's name in a table: its batch's number, or what follows it."""
+    batch, kind = position
+    if kind == Kind.BATCH:
+        return str(batch)
+    return f"{batch} resolved" if resolves(kind) else f"{batch} drain"
+
+
+def _rate(of: CommitCounts) -> float | None:
+    """Return the tuples per second from the begin of a batch's planning to its commit."""
+    seconds = sum(of.phases.values())
+    return of.rows_read / seconds if seconds and of.rows_read else None
+
+
+def _failures(connection: Connection, app: str) -> list[tuple[Position, str]]:
+    q = quality_runs.c
+    rows = connection.execute(
+        select(q.to_batch, q.to_drain, q.failed, q.started_at)
+        .where(q.app == app, q.success == 0, q.to_batch.is_not(None))
+        .order_by(q.id)
+    )
+    return [
+        ((row.to_batch, row.to_drain or 0), f"proof failed: {', '.join(json.loads(row.failed))}")
+        for row in rows
+    ]
+
+
+def _marks(
+    commits: Sequence[CommitCounts], failures: Sequence[tuple[Position, str]]
+) -> Iterator[Mark]:
+    """Yield what happened at commits, in their order."""
+    for n, of in enumerate(commits):
+        if n:
+            before = commits[n - 1]
+            for role, version in of.versions.items():
+                if before.versions.get(role, version) != version:
+                    yield Mark(n, "version", f"{role}: {before.versions[role]} → {version}")
+            if of.rows_read and (of.algorithm, of.memory_budget, of.partitions, of.reason) != (
+                before.algorithm,
+                before.memory_budget,
+                before.partitions,
+                before.reason,
+            ):
+                yield Mark(
+                    n,
+                    "settings",
+                    f"{of.algorithm}, M {of.memory_budget / 1e6:,.1f} MB, P {of.partitions}",
+                )
+            if of.run_started != before.run_started:
+                yield Mark(n, "run", "another run began")
+        if resolves(of.drain):
+            yield Mark(n, "resolved", f"{of.resolved:,} late tuples resolved")
+        for position, text in failures:
+            if of.position == position:
+                yield Mark(n, "proof", text)
+
+
+def _rejected(connection: Connection, app: str) -> tuple[list[Rejected], int]:
+    """Return all that was ever unmatched by role and reason, most first, and how many of it were
+    resolved since."""
+    r, u = load_rejections.c, unmatched.c
+    loads = app_loads(app_number(connection, app) or 0)
+    counts = connection.execute(
+        select(r.role, r.reason, func.sum(r.tuples))
+        .where(r.load_id.between(*loads))
+        .group_by(r.role, r.reason)
+        .order_by(func.sum(r.tuples).desc())
+    ).all()
+    examples = {
+        (kind.role, kind.reason): connection.scalar(
+            select(u.tuple).where(is_of(connection, app, kind)).limit(1)
+        )
+        for kind in kinds_of(connection, app)
+    }
+    resolved = connection.scalar(
+        select(func.sum(load_batches.c.resolved)).where(load_batches.c.app == app)
+    )
+    return [
+        Rejected(
+            role,
+            reason,
+            int(tuples),
+            examples.get((role, reason)) or examples.get(("", reason)) or "",
+        )
+        for role, reason, tuples in counts
+    ], int(resolved or 0)
+
+
+def _memory(
+    connection: Connection, app: str, newest: Sequence[CommitCounts]
+) -> tuple[tuple[str, int], ...]:
+    """Return the bytes of M by component, summed over the partitions of the newest commit."""
+    b, sums = load_batches.c, dict[str, int]()
+    for of in newest:
+        for text in connection.scalars(
+            select(b.memory).where(b.app == app, b.batch == of.batch, b.drain == of.drain)
+        ):
+            for name, size in json.loads(text).items():
+                sums[name] = sums.get(name, 0) + int(size)
+    return tuple(sorted(sums.items(), key=lambda of: -of[1]))
+
+
+def _settings(job: AnyJob, newest: CommitCounts, sink: str) -> Iterator[Setting]:
+    yield Setting("algorithm", newest.algorithm)
+    yield Setting("memory (M)", f"{newest.memory_budget / 1e6:,.1f} MB")
+    yield Setting("partitions (P)", str(newest.partitions))
+    yield Setting("sink", sink)
+    for name, stream in zip(
+        ("stream",) if isinstance(job, Job) else ("left", "right"), job.streams, strict=True
+    ):
+        yield Setting(name, " ".join(filter(None, (stream.format, stream.path or ""))))
+        yield Setting(f"{name}: id", ", ".join(stream.id))
+    if isinstance(job, Job):
+        for role in job.roles:
+            on = ", ".join(a if a == b else f"{a} = {b}" for a, b in role.on.items())
+            parts = [role.dimension.name, f"on {on}", role.join_type or "", f"late: {role.late}"]
+            yield Setting(f"role {role.name}", ", ".join(filter(None, parts)))
+    yield Setting("fact table", job.fact_table)

@@ -1,0 +1,64 @@
+"""What those who are responsible for a job are notified of, as text."""
+
+from __future__ import annotations
+
+import html
+from dataclasses import dataclass
+from typing import Any
+
+from semistream.errors import ConfigError, WarehouseAway
+
+LINES = 40  # of an error that a message has
+
+
+@dataclass(frozen=True)
+class Message:
+    """A notification. subject: one line; text: several."""
+
+    subject: str
+    text: str
+
+    @property
+    def html(self) -> str:
+        """The text as HTML, for mails."""
+        return f"<pre>{html.escape(self.text)}</pre>"
+
+
+def failure(
+    job: str, owner: str, task: str, run: str, error: BaseException | str | None, link: str
+) -> Message:
+    """Describe a task of a job's run that has failed for good: job, run, what failed, with the
+    checks, the range of batches and the first rows of an incomplete proof, the way out, the link.
+
+    error: with which it failed; None if the process was killed.
+    """
+    result = getattr(error, "result", None)  # of a verification
+    subject = f"{job}: {'incomplete' if result is not None else f'{task} failed'}"
+    lines = str(error or "The task's process was killed.").splitlines()
+    if len(lines) > LINES:
+        lines = [*lines[:LINES], f"… and {len(lines) - LINES} further lines, in the task's log"]
+    if result is not None and result.proof:
+        lines.insert(0, f"Complete: {result.proof}")
+    return _message(subject, job, owner, run, [*lines, f"What to do: {_way_out(error)}"], link)
+
+
+def missed_deadline(job: str, owner: str, deadline: str, run: str, link: str) -> Message:
+    """Describe a run that is not complete at its deadline. deadline: a time of day and its zone."""
+    said = f"The run is not complete at {deadline}."
+    way = "What to do: see in Airflow which task waits, fails or still runs. It is not stopped."
+    return _message(f"{job}: not complete by {deadline}", job, owner, run, [said, way], link)
+
+
+def _message(subject: str, job: str, owner: str, run: str, lines: list[str], link: str) -> Message:
+    head = [f"Job: {job}", *([f"Owner: {owner}"] if owner else []), f"Run: {run}"]
+    return Message(subject, "\n".join([*head, *lines, *([f"Link: {link}"] if link else [])]))
+
+
+def _way_out(error: Any) -> str:
+    if getattr(error, "result", None) is not None:
+        return "mend what the checks name, then clear the task. The report lists all rows."
+    if isinstance(error, ConfigError):
+        return "change the setting, then clear the task. It is not tried again before."
+    if isinstance(error, WarehouseAway):
+        return "bring the warehouse back, then clear the task: it goes on where it was."
+    return "see the task's log; cleared, the task goes on where it was, and loads nothing twice."

@@ -1,0 +1,114 @@
+"""The table ``quality_failures``: what the verifications have found wrong, for BI tools."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, and_, delete, insert, or_, select, true
+
+from semistream.quality.checkpoint import CheckResult
+from semistream.quality.checks import PARTS
+from semistream.warehouse.load_ids import batch_of, key_of
+from semistream.warehouse.schema import quality_failures, quality_runs
+
+# the columns of checks' rows that say what is expected, and what was found; the first counts
+EXPECTED = (
+    *("expected", "old", "in_dimension", "joined_again", "rows_in_ledger", "rows_in_source"),
+    *("partitions_expected", "waiting_after_previous_batch", "at_least"),
+)
+FOUND = (
+    *("found", "new", "loaded", "rows_in_table", "rows_in_warehouse", "rows_in_unmatched"),
+    *("partitions_in_ledger", "rows_read_by_partitions", "waiting_before", "rows_loaded"),
+    *("rows_read", "finding", "unmatched", "difference"),
+)
+BATCH = ("batch", "source_batch", "first_batch")
+
+
+def write_failures(
+    connection: Connection,
+    verification: int,
+    results: Sequence[CheckResult],
+    number: int,
+    ids: Sequence[str],
+) -> None:
+    """Replace what former verifications have found in the range of this one by what it has found
+    itself, within the connection's transaction.
+
+    verification: of ``quality_runs``; number: of the app in its load_ids; ids: the fact table's
+    id columns.
+    """
+    q, f = quality_runs.c, quality_failures.c
+    run = connection.execute(select(quality_runs).where(q.id == verification)).one()
+    first = true() if run.from_batch is None else _from(q.from_batch, q.from_drain, run)
+    covered = select(q.id).where(
+        q.app == run.app,
+        q.fact_table == run.fact_table,
+        first,
+        or_(
+            q.to_batch.is_(None),
+            q.to_batch < run.to_batch,
+            and_(q.to_batch == run.to_batch, q.to_drain <= run.to_drain),
+        ),
+    )
+    connection.execute(delete(quality_failures).where(f.verification.in_(covered)))
+    of_run = {
+        "verification": verification,
+        "app": run.app,
+        "fact_table": run.fact_table,
+        "found_at": run.started_at,
+    }
+    rows = [
+        {**of_run, "number": n, **row}
+        for n, row in enumerate(row for r in results for row in _rows(r, number, ids))
+    ]
+    if rows:
+        connection.execute(insert(quality_failures), rows)
+
+
+def _from(batch: Any, drain: Any, run: Any) -> Any:
+    """Return the condition for verifications that begin where ``run`` does, or later."""
+    return or_(batch > run.from_batch, and_(batch == run.from_batch, drain >= run.from_drain))
+
+
+def _rows(result: CheckResult, number: int, ids: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a check that fails or warns."""
+    if result.success and not result.warned:
+        return
+    of_check = {
+        "expectation": result.name,
+        "title": result.title,
+        "action": "warn" if result.warned else "fail",
+        "role": result.of or None,
+        "rows_found": result.count,
+        "remedy": result.remedy,
+    }
+    for row in result.rows or [{}]:
+        at = [row.get(name) for name in PARTS]
+        load = row.get("load_id", None if None in at else key_of(number, *at))
+        yield {
+            **of_check,
+            "batch": _first(row, BATCH) if load is None else batch_of(load),
+            "load_id": load,
+            "stream_id": _id(row, ids),
+            "column_name": row.get("column"),
+            "expected": _text(_first(row, EXPECTED)),
+            "found": _text(_first(row, FOUND)),
+            "detail": result.error or json.dumps(row, ensure_ascii=False),
+        }
+
+
+def _id(row: Mapping[str, Any], ids: Sequence[str]) -> str | None:
+    """Return the stream id of a row that has one, in the form of ``unmatched.stream_id``."""
+    if "stream_id" in row:
+        return _text(row["stream_id"])
+    return "|".join(str(row[i]) for i in ids) if ids and set(ids) <= row.keys() else None
+
+
+def _first(row: Mapping[str, Any], names: Sequence[str]) -> Any:
+    return next((row[name] for name in names if name in row), None)
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None else str(value)

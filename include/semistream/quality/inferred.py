@@ -1,0 +1,77 @@
+"""The expectations of facts with inferred members of a dimension."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from sqlalchemy import and_, func, literal, null, or_, select
+
+from semistream.quality.checks import Check, load_of
+from semistream.quality.scope import Role, Scope
+from semistream.warehouse.schema import inferred, load_inputs
+from semistream.warehouse.tables import IS_INFERRED
+
+
+def inferred_facts(scope: Scope, role: Role) -> Check:
+    """Return the check that the facts with inferred members are those that the loads counted, and
+    that each names its member."""
+    i, n, f, d = load_inputs.c, inferred.c, scope.fact, role.dimension
+    noted = (
+        select(n.load_id, func.count().label("rows_in_table"))
+        .where(scope.holds(inferred), n.role == role.name)
+        .group_by(n.load_id)
+        .subquery("noted")
+    )
+    found = func.coalesce(noted.c.rows_in_table, 0)
+    counted = (
+        select(*load_of(load_inputs), null(), i.inferred.label("expected"), found.label("found"))
+        .select_from(load_inputs.outerjoin(noted, noted.c.load_id == i.load_id))
+        .where(scope.holds(load_inputs), i.role == role.name, i.inferred != found)
+    )
+    these = and_(n.load_id == f.c.load_id, n.load_row == f.c.load_row)
+    named = (
+        select(*load_of(inferred), n.load_row, n.member, f.c[role.surrogate])
+        .select_from(inferred.outerjoin(f, these).outerjoin(d, d.c[role.surrogate] == n.member))
+        .where(
+            scope.until(inferred),
+            n.role == role.name,
+            or_(f.c[role.surrogate].is_distinct_from(n.member), d.c[role.surrogate].is_(None)),
+        )
+    )
+    return Check(
+        role.named("inferred_facts"),
+        f"Every fact with an inferred member of {d.name} is there, and its member is, too",
+        "A tuple that came before its master row is a fact with an inferred member, whose key and "
+        "fact the table inferred has. Listed are loads that have noted another number of them than "
+        "they counted, then facts that are gone, that name another row, or whose member is gone.",
+        sa.union_all(counted, named),
+    )
+
+
+def inferred_open(scope: Scope, role: Role) -> Check:
+    """Return the check that facts whose members have no master row yet have no columns of it, and
+    that no fact stays so when the row has come."""
+    n, f, d = inferred.c, scope.fact, role.dimension
+    these = and_(n.load_id == f.c.load_id, n.load_row == f.c.load_row)
+    # the newest load has taken up the version that the dimension table has
+    current = role.versions.get(scope.last) == role.version
+    wrong = [
+        (sa.false(), literal("")),
+        *((f.c[a].is_not(None), literal(f"{a} is not null")) for a in role.added),
+        *([(d.c[IS_INFERRED] == 0, literal("not filled in"))] if current else []),
+    ]
+    return Check(
+        role.named("inferred_open"),
+        f"No fact keeps an inferred member of {d.name} without columns when its row has come",
+        "The columns that a fact copies of the dimension are null as long as its member is "
+        "inferred. When a load takes up the version that has the member's row, it fills them in.",
+        select(*load_of(inferred), n.load_row, n.member, sa.case(*wrong).label("finding"))
+        .select_from(inferred.join(f, these).join(d, d.c[role.surrogate] == n.member))
+        .where(
+            scope.until(inferred),
+            n.role == role.name,
+            n.version.is_(None),
+            or_(*(condition for condition, _ in wrong)),
+        ),
+        f"Run the load, or `semistream replay {scope.app}`, which fills in the columns of facts. "
+        "Where a column has been changed by hand, set it to null.",
+    )

@@ -1,0 +1,385 @@
+"""What the report tells beside its checks: what was verified, how complete it is, what has changed
+since the last good proof, and how the last loads went. All of it is stored with the result, as
+JSON."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import func, select
+
+from semistream.expect import MatchRate, Volume
+from semistream.job import AnyJob
+from semistream.joins.waits import in_seconds
+from semistream.positions import Kind, Position, resolves
+from semistream.quality.expected_loads import Limits, match_limits, match_rate, volume_limits
+from semistream.quality.scope import Scope
+from semistream.streaming.sinks.registry import sink_kind
+from semistream.warehouse.load_history import Load
+from semistream.warehouse.load_ids import last_load
+from semistream.warehouse.proof import Run, as_run
+from semistream.warehouse.records import unaccounted
+from semistream.warehouse.schema import (
+    load_batches,
+    load_commits,
+    load_files,
+    load_inputs,
+    load_rejections,
+    masters,
+    quality_runs,
+)
+
+BATCHES_SHOWN = 100
+LOADS_SHOWN = 30
+FILES_NAMED = 3
+# the columns of a batch in the report
+LONGEST = "longest wait"  # that a tuple waited for its master data
+NUMBERS = [
+    "waiting_before",
+    "rows_read",
+    "resolved",
+    "matched",
+    "unmatched",
+    "waiting",
+    "output_rows",
+]
+
+
+def summarise(
+    connection: sa.Connection, scope: Scope, job: AnyJob, loads: Sequence[Load], reports: Path
+) -> tuple[dict[str, int], dict[str, Any]]:
+    """Return the totals of the verified batches, and all that the report tells of them.
+
+    loads: all up to the verified ones; reports: the directory of the reports.
+    """
+    figures, batches = _figures(connection, scope)
+    since = "all-batches" if scope.first is None else f"batches-after-{position_word(scope.first)}"
+    good = _last_good(connection, scope)
+    return (
+        figures,
+        {
+            "run": f"{since}-up-to-{position_word(scope.last)}",  # also the name of a directory
+            "app": scope.app,
+            "fact_table": scope.fact_name,
+            "sink": "" if sink_kind(scope.sink).in_warehouse else scope.sink,
+            "figures": [[k, n] for k, n in figures.items()],
+            "columns": [*NUMBERS, LONGEST],
+            "commits": len(batches),
+            "batches": [list(b.values()) for b in batches[-BATCHES_SHOWN:]],
+            "covered": [list(pair) for pair in _covered(connection, scope, figures)],
+            "flows": _flows(connection, scope, batches),
+            "good": good and _good(good, reports),
+            "changes": list(_changes(connection, scope, good)) if good else [],
+            "trends": list(_trends(job, loads)),
+        },
+    )
+
+
+def position_word(position: Position) -> str:
+    """Return a position as a word, which may be in the name of a directory."""
+    what = "-drained" if position[1] else ""
+    if resolves(position[1]):
+        what = f"-resolved-{position[1] - Kind.RESOLVE + 1}"
+    return f"{position[0]}{what}"
+
+
+def _figures(
+    connection: sa.Connection, scope: Scope
+) -> tuple[dict[str, int], list[dict[str, Any]]]:
+    """Return the completeness summary: totals of the verified batches, and the batches one by
+    one."""
+    b, r = load_batches.c, load_rejections.c
+    rows = connection.execute(
+        select(
+            b.batch,
+            b.drain,
+            *(func.sum(b[n]).label(n) for n in NUMBERS),
+            func.max(b.wait_longest).label("waited"),
+        )
+        .where(scope.holds(load_batches))
+        .group_by(b.batch, b.drain)
+        .order_by(b.batch, b.drain)
+    ).all()
+    batches: list[dict[str, Any]] = [
+        {
+            "batch": position_word((row.batch, row.drain)),
+            **{n: int(row._mapping[n]) for n in NUMBERS},
+            LONGEST: "" if row.waited is None else in_seconds(row.waited),
+            "ok": not unaccounted(row),
+        }
+        for row in rows
+    ]
+    figures = {
+        label: sum(x[n] for x in batches)
+        for label, n in (
+            ("rows read", "rows_read"),
+            ("resolved", "resolved"),
+            ("matched", "matched"),
+            ("unmatched", "unmatched"),
+        )
+        if n != "resolved" or any(x[n] for x in batches)
+    }
+    reasons = connection.execute(
+        select(r.reason, func.sum(r.tuples))
+        .where(scope.holds(load_rejections))
+        .group_by(r.reason)
+        .order_by(r.reason)
+    )
+    figures |= {f"unmatched: {reason}": int(n) for reason, n in reasons}
+    figures |= {
+        "waiting": batches[-1]["waiting"] if batches else 0,
+        "output rows": sum(x["output_rows"] for x in batches),
+        "batches": len({row.batch for row in rows}),
+    }
+    return figures, batches
+
+
+# ---- what was verified
+
+
+def _covered(
+    connection: sa.Connection, scope: Scope, figures: Mapping[str, int]
+) -> list[tuple[str, str]]:
+    """Return (what, words) of the verified range: batches, commits in time, files, master data."""
+    c = load_commits.c
+    first, last = connection.execute(
+        select(func.min(c.committed_at), func.max(c.committed_at)).where(scope.holds(load_commits))
+    ).one()
+    begin = 0 if scope.first is None else scope.first[0] + (scope.first[1] > 0)
+    batches = f"{begin:,} to {scope.last[0]:,}" if begin < scope.last[0] else f"{scope.last[0]:,}"
+    covered = [
+        ("Batches", f"{batches}, {'all' if scope.first is None else 'the newest'}"),
+        ("Rows", f"{figures['rows read']:,} read, {figures['output rows']:,} in {scope.fact_name}"),
+    ]
+    if first is not None:
+        covered.append(("Loaded", f"{_minute(first)} to {_minute(last)}"))
+    if files := _files(connection, scope, scope.first):
+        covered.append(("Files", files))
+    versions = {role.name: role.versions.get(scope.last) for role in scope.roles}
+    if named := ", ".join(f"{name} {version}" for name, version in versions.items() if version):
+        covered.append(("Master data", named))
+    return covered
+
+
+def _files(connection: sa.Connection, scope: Scope, after: Position | None) -> str:
+    """Return how many files the batches after a position have, and the names of some."""
+    f = load_files.c
+    begin = -1 if after is None else after[0] + (after[1] > 0) - 1
+    mine = (f.app == scope.app) & (f.batch > begin) & (f.batch <= scope.last[0])
+    count = connection.scalar(select(func.count()).select_from(load_files).where(mine)) or 0
+    newest = connection.scalars(
+        select(f.path).where(mine).order_by(f.batch.desc(), f.number.desc()).limit(FILES_NAMED)
+    ).all()
+    names = ", ".join(Path(path).name for path in reversed(newest))
+    more = "the newest " if count > FILES_NAMED else ""
+    return f"{count:,}: {more}{names}" if count else ""
+
+
+# ---- how complete it is
+
+
+def _flows(
+    connection: sa.Connection, scope: Scope, batches: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """Return where the tuples went that came in: of all inputs, and of each one where there are
+    several. A flow has ``came`` and ``went``, lists of (words, tuples)."""
+    i, r = load_inputs.c, load_rejections.c
+    reasons: dict[str, Counter[str]] = {}
+    for role, reason, n in connection.execute(
+        select(r.role, r.reason, func.sum(r.tuples))
+        .where(scope.holds(load_rejections))
+        .group_by(r.role, r.reason)
+    ):
+        reasons.setdefault(role, Counter())[reason] += int(n)
+    names = ("waiting_before", "rows_read", "resolved", "matched", "missed", "waiting")
+    inputs: dict[str, dict[str, int]] = {}
+    ends = [(batches[0]["batch"], batches[-1]["batch"])] if batches else []
+    for row in connection.execute(
+        select(
+            i.role,
+            load_batches.c.batch,
+            load_batches.c.drain,
+            func.min(i.number).label("number"),
+            *(func.sum(i[n]).label(n) for n in names),
+        )
+        .join(load_batches, load_batches.c.load_id == i.load_id)
+        .where(scope.holds(load_inputs))
+        .group_by(i.role, load_batches.c.batch, load_batches.c.drain)
+        .order_by(func.min(i.number), load_batches.c.batch, load_batches.c.drain)
+    ):
+        of, at = inputs.setdefault(row.role, dict.fromkeys(names, 0)), position_word(row[1:3])
+        for n in names[1:-1]:
+            of[n] += int(row._mapping[n])
+        of["waiting_before"] += int(row.waiting_before) if at == ends[0][0] else 0
+        of["waiting"] += int(row.waiting) if at == ends[0][1] else 0
+    flows = [_flow(role, of, reasons.get(role, Counter())) for role, of in inputs.items()]
+    if len(flows) < 2 or not batches:
+        return flows
+    total = {n: sum(b[n] for b in batches) for n in ("rows_read", "resolved", "matched")} | {
+        "waiting_before": batches[0]["waiting_before"],
+        "waiting": batches[-1]["waiting"],
+        "missed": 0,
+    }
+    return [_flow("", total, sum(reasons.values(), Counter[str]())), *flows]
+
+
+def _flow(name: str, of: Mapping[str, int], reasons: Mapping[str, int]) -> dict[str, Any]:
+    came = [("read", of["rows_read"]), ("waited before", of["waiting_before"])]
+    came += [("joined again", of["resolved"])]
+    went = [("matched", of["matched"] - of["missed"]), ("without a row", of["missed"])]
+    went += [(reason.replace("_", " "), n) for reason, n in sorted(reasons.items())]
+    went += [("waiting", of["waiting"])]
+    return {
+        "name": name,
+        "came": [list(part) for n, part in enumerate(came) if part[1] or not n],
+        "went": [list(part) for n, part in enumerate(went) if part[1] or not n],
+    }
+
+
+# ---- what has changed
+
+
+def _last_good(connection: sa.Connection, scope: Scope) -> Run | None:
+    """Return the newest verification that succeeded."""
+    q = quality_runs.c
+    row = connection.execute(
+        select(quality_runs)
+        .where(
+            q.app == scope.app,
+            q.fact_table == scope.fact_name,
+            q.success == 1,
+            q.to_batch.is_not(None),
+        )
+        .order_by(q.id.desc())
+        .limit(1)
+    ).first()
+    return None if row is None else as_run(row)
+
+
+def _good(run: Run, reports: Path) -> dict[str, Any]:
+    path = Path(run.report)
+    there = bool(run.report) and path.is_relative_to(reports) and path.is_file()
+    return {
+        "at": _minute(run.at),
+        "batches": run.batches,
+        "checks": run.checks,
+        "report": str(path.relative_to(reports)) if there else "",
+    }
+
+
+def _changes(connection: sa.Connection, scope: Scope, good: Run) -> Iterator[str]:
+    """Yield sentences on what is otherwise than at a former verification: what was loaded since,
+    from which files, with which master data, by which settings."""
+    b, m = load_batches.c, masters.c
+    names = ("rows_read", "resolved", "matched", "unmatched")
+    after = scope.until(load_batches) & (b.load_id > last_load(scope.number, good.last))
+    batches, *sums = connection.execute(
+        select(func.count(b.batch.distinct()), *(func.sum(b[n]) for n in names)).where(after)
+    ).one()
+    if batches:
+        read, resolved, matched, rejected = (int(n or 0) for n in sums)
+        again = f", {resolved:,} joined again" if resolved else ""
+        yield (
+            f"{batches:,} {'batch' if batches == 1 else 'batches'} loaded: {read:,} rows read"
+            f"{again}, {matched:,} matched, {rejected:,} unmatched."
+        )
+        if files := _files(connection, scope, good.last):
+            yield f"Files of the source: {files}."
+    else:
+        yield "Nothing was loaded."
+    for role in scope.roles:
+        then, now = (role.versions.get(at, "") for at in (good.last, scope.last))
+        if then and now and then != now:
+            yield f"The master data of {role.name} went from version {then} to {now}."
+    tables = [role.dimension.name for role in scope.roles]
+    for name, at in connection.execute(
+        select(m.name, m.provisioned_at)
+        .where(m.table_name.in_(tables), m.provisioned_at > good.at)
+        .order_by(m.name)
+    ):
+        yield f"The dimension {name} was provisioned at {_minute(at)}."
+    former, job = (_job_at(connection, scope, at) for at in (good.last, scope.last))
+    for setting in sorted({*former, *job} if former else ()):
+        if former.get(setting) != job.get(setting):
+            yield f"The job's {setting} went from {former.get(setting)} to {job.get(setting)}."
+
+
+def _job_at(connection: sa.Connection, scope: Scope, at: Position) -> dict[str, str]:
+    """Return the settings of the job of a commit, by dotted name, as JSON."""
+    c = load_commits.c
+    text = connection.scalar(
+        select(c.job).where(c.app == scope.app, c.batch == at[0], c.drain == at[1])
+    )
+    return dict(_flat("", json.loads(text))) if text else {}
+
+
+def _flat(name: str, value: Any) -> Iterator[tuple[str, str]]:
+    if isinstance(value, dict) and value:
+        for key, inner in value.items():
+            yield from _flat(f"{name}.{key}".lstrip("."), inner)
+    else:
+        yield name, json.dumps(value)
+
+
+# ---- how the last loads went
+
+
+def _trends(job: AnyJob, loads: Sequence[Load]) -> Iterator[dict[str, Any]]:
+    """Yield a series for each thing to look at in the last loads: its name, format, and for each
+    load its words, value, the usual band as [low, median, high] or None, and whether it is outside
+    its limits."""
+    shown = range(max(len(loads) - LOADS_SHOWN, 0), len(loads))
+    volume = job.expect.volume or Volume.load({})
+    yield _trend(
+        "rows read",
+        "number",
+        [(loads[n], loads[n].read, volume_limits(volume, loads, n)) for n in shown],
+    )
+    inputs = dict.fromkeys(name for n in shown for name in loads[n].finished)
+    for name in inputs:
+        rate = job.expect.match_rate
+        if rate is None or (rate.roles and name not in rate.roles):
+            rate = MatchRate.load({})
+        yield _trend(
+            f"matched, {name}" if len(inputs) > 1 else "matched",
+            "share",
+            [
+                (loads[n], match_rate(loads[n], name), match_limits(rate, name, loads, n))
+                for n in shown
+                if loads[n].finished[name]
+            ],
+        )
+    waited = [(loads[n], loads[n].wait_longest or 0.0, None) for n in shown]
+    if any(value for _, value, _ in waited):
+        yield _trend("longest wait", "seconds", waited)
+
+
+def _trend(
+    name: str, form: str, values: Sequence[tuple[Load, float, Limits | None]]
+) -> dict[str, Any]:
+    return {
+        "name": name,
+        "form": form,
+        "loads": [
+            {
+                "batches": load.batches,
+                "at": _minute(load.ended_at),
+                "value": value,
+                "low": limits and limits.low,
+                "high": limits and limits.high,
+                "median": limits and limits.usual and limits.usual.median,
+                "outside": limits is not None and not load.waiting and not limits.holds(value),
+            }
+            for load, value, limits in values
+        ],
+    }
+
+
+def _minute(at: datetime) -> str:
+    return f"{at:%Y-%m-%d %H:%M} UTC"

@@ -1,0 +1,87 @@
+"""When a job's loads run in Airflow, for whom, and who is notified."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+from zoneinfo import ZoneInfo
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from semistream.errors import ConfigError
+from semistream.settings import Names, Settings
+
+ON_FILES, NO_SCHEDULE = "on_files", "none"
+CLASS = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
+TIME = re.compile(r"([01]\d|2[0-3]):[0-5]\d")
+
+Schedule = str | tuple[str, ...] | dict[Literal["all", "any"], tuple[str, ...]]
+
+
+def _time(value: Any) -> Any:
+    if isinstance(value, int) and not isinstance(value, bool):  # what YAML 1.1 makes of 16:00
+        value = f"{value // 60:02}:{value % 60:02}"
+    if value is not None and not (isinstance(value, str) and TIME.fullmatch(value)):
+        raise ConfigError(
+            "deadline", "must be a time of day, HH:MM", value, "Give for instance '06:00'."
+        )
+    return value
+
+
+def _zone(value: str) -> str:
+    try:
+        ZoneInfo(value)
+    except (OSError, ValueError):
+        raise ConfigError(
+            "timezone", "must be a time zone", value, "Give for instance Europe/Vienna."
+        ) from None
+    return value
+
+
+def _notifiers(value: tuple[dict[str, Any], ...]) -> tuple[dict[str, Any], ...]:
+    for number, notifier in enumerate(value):
+        if not CLASS.fullmatch(str(notifier.get("class"))):
+            raise ConfigError(
+                f"notify.{number}.class",
+                "must be the import path of a notifier",
+                notifier.get("class"),
+                "For instance airflow.providers.smtp.notifications.smtp.SmtpNotifier.",
+            )
+    return value
+
+
+class Scheduling(Settings):
+    """The settings of a job that only Airflow uses. The ledger does not keep them."""
+
+    description: str = Field(
+        "", description="What the job loads: the DAG's description and its page of documentation"
+    )
+    owner: str = Field("", description="Who is responsible for the job: the owner of its tasks")
+    tags: Names = Field((), description="Tags of the DAG")
+    schedule: Schedule | None = Field(
+        None,
+        description="When the job is loaded: a cron expression, @hourly and the like, on_files "
+        "(when files arrive in the stream's directory), none (by hand only), or the assets whose "
+        "events start it: a list of all, {all: […]} or {any: […]}",
+    )
+    timezone: Annotated[str, AfterValidator(_zone)] = Field(
+        "UTC", description="Time zone of schedule and deadline"
+    )
+    deadline: Annotated[str | None, BeforeValidator(_time)] = Field(
+        None,
+        description="Time of day, HH:MM, by which a run is to be complete; those in notify are "
+        "notified when it is not",
+    )
+    notify: Annotated[tuple[dict[str, Any], ...], AfterValidator(_notifiers)] = Field(
+        (),
+        description="Notifiers for a failure, an incomplete proof and a missed deadline: each has "
+        "a class, the import path of an Airflow notifier, and that class's arguments",
+    )
+    settings: dict[str, Any] = Field(
+        {},
+        description="Settings of the job's loads in Airflow, as in the form of the load: memory, "
+        "trigger, max_wait, …",
+    )
+
+
+SCHEDULING = set(Scheduling.model_fields)

@@ -1,0 +1,31 @@
+"""Load a warehouse from two streams joined with each other:
+spark-submit spark_apps/stream_stream_join.py --job orders.yaml
+
+Exit codes: 0 done, or drained and stopped; 1 failed, start it again to continue; 2 the settings
+cannot work. Environment: SEMISTREAM_HOME, WAREHOUSE_URL. Ctrl-C drains and stops the app. So does
+SIGTERM to spark-submit, to the driver's Python process (its pid is in <checkpoint>/status.json) or
+to their process group, and so does a file <checkpoint>/stop. Until the settings are read, both end
+the app with exit code 130.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from semistream import interrupts
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    interrupts.end_at_once()
+    from semistream.streaming.script import run_app
+    from semistream.streaming.settings import StreamStreamSettings
+    from semistream.workloads import load_stream_stream_job
+
+    return run_app(
+        "stream_stream_join.py", __doc__, StreamStreamSettings, load_stream_stream_job, argv
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,46 @@
+"""The filling in of an app's facts: their inferred members have got rows in a version of the
+dimension that the app has taken up."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from semistream.provisioning.inferred import filling_of
+from semistream.sizing.plan import Plan
+from semistream.streaming.commit import Commits
+from semistream.streaming.semi_stream_planning import SemiStreamPlanner
+from semistream.warehouse.inferred import NotThatVersion, open_roles
+
+log = logging.getLogger(__name__)
+
+
+class FactFilling:
+    """The filling in of an app's facts. filled: how many facts this run has filled in."""
+
+    def __init__(self, planner: SemiStreamPlanner, commits: Commits):
+        self.planner, self.commits, self.filled = planner, commits, 0
+        self._done = dict[str, str]()  # by role, the version from which facts were filled in
+
+    def fill(self, plan: Plan[Any] | None = None) -> int:
+        """Fill in the columns of facts whose inferred members have rows in a plan's versions, once
+        for each version, and return the number of the facts. plan: default: the planner's."""
+        if self.commits.last is None:
+            return 0
+        ledger, engine = self.commits.ledger, self.commits.warehouse.engine
+        number, before = ledger.number(), self.filled
+        roles = self.planner.job.dimensions
+        for join in (plan or self.planner.plan).joins:
+            if join.role not in roles or self._done.get(join.role) == join.snapshot:
+                continue
+            if join.role in ledger.run(lambda connection: open_roles(connection, number)):
+                filling = filling_of(engine, self.planner.job, join)
+                try:
+                    facts = filling.fill(ledger)
+                except NotThatVersion:  # the newer one is published soon, and then taken up
+                    log.info("%s was provisioned since %s", join.role, join.version)
+                    continue
+                log.info("%d facts of %s were filled in from %s", facts, join.role, join.version)
+                self.filled += facts
+            self._done[join.role] = join.snapshot
+        return self.filled - before

@@ -1,0 +1,420 @@
+"""Facts that come before their master data: they are facts at once, with an inferred member of the
+dimension, which the master row fills in, in the dimension and in the facts, once."""
+
+import json
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
+from datetime import date
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import faults
+import oracle
+from loads import SmallLoad, same, verify
+from semistream import quality
+from semistream.errors import ConfigError
+from semistream.job import Dimension, Job, Role
+from semistream.pipeline import steps
+from semistream.provisioning.dimensions import provision
+from semistream.provisioning.inferred import Members
+from semistream.provisioning.publishing import open_dimension, publish, read_dimension
+from semistream.reasons import Reason
+from semistream.streaming.sinks.warehouse import Warehouse
+from semistream.warehouse import connect
+from semistream.workloads.jobs import JoinedDimension
+from star_loads import BUSINESS_KEY, DIMENSIONS, ROLES, StarLoad
+
+PARTS = pa.schema([("code", pa.string()), ("name", pa.string()), ("price", pa.int32())])
+
+
+class InferLoad(SmallLoad):
+    """Sales of parts, of which the first ones are known; each provisioning brings some more."""
+
+    def __init__(self, home, warehouse_url, **role):
+        super().__init__(home, warehouse_url)
+        self.file, self.known, self.keys = home / "parts.parquet", 0, {}
+        self.job = Job.load(
+            self.job.model_dump(exclude={"dimensions"})
+            | {
+                "master": {"name": "part", "path": str(self.file), "business_key": ["code"]},
+                "on": {"sku": "code"},
+                "columns": ["name", "price"],
+                "late": "infer",
+            }
+            | role
+        )
+
+    def provide(self, parts):
+        """Provision the first parts, twice, as two actions of a run may do, and publish them."""
+        rows = [{"code": f"c{i}", "name": f"part {i}", "price": i % 97} for i in range(parts)]
+        pq.write_table(pa.Table.from_pylist(rows, PARTS), self.file)
+        self.known = parts
+        engine, role = connect(self.places.warehouse_url), self.job.roles[0]
+        joined = JoinedDimension(role.dimension, self.job.roles, (role.key,))
+        provision(joined, engine)
+        again = provision(joined._replace(roles=()), engine)  # by itself, without a job
+        assert (again.inserted, again.updated) == (0, 0)
+        publish("part", ["code"], engine, self.places.snapshots)
+        engine.dispose()
+
+    def inferred(self):
+        """The parts that are inferred members. No part ever has another surrogate key."""
+        rows = self.query("SELECT code, part_sk, is_inferred FROM dim_part")
+        keys = {code: sk for code, sk, _ in rows}
+        assert len(keys) == len(rows) == len(set(keys.values()))
+        assert self.keys.items() <= keys.items()
+        self.keys = keys
+        return {code for code, _, inferred in rows if inferred}
+
+    def check(self):
+        """Each tuple with a key is a fact, with the member of its part, and with the columns of a
+        part that is known."""
+        inferred = self.inferred()
+        known = {f"c{i}": (f"part {i}", i % 97) for i in range(self.known)}
+        sold = [t for t in self.stream if t["sku"] is not None]
+        assert inferred == {t["sku"] for t in sold} - known.keys()
+        same(
+            self.facts(),
+            Counter(
+                (*t.values(), self.keys[t["sku"]], *known.get(t["sku"], (None, None))) for t in sold
+            ),
+        )
+        lost = self.query("SELECT reason, tuple FROM unmatched")
+        without = Counter((t["id"], "null_key") for t in self.stream if t["sku"] is None)
+        same(Counter((json.loads(t)["id"], reason) for reason, t in lost), without)
+
+    def counts(self):
+        """How many facts are open, and how many are filled in."""
+        open_, all_ = self.query("SELECT sum(version IS NULL), count(*) FROM inferred")[0]
+        return int(open_ or 0), all_ - int(open_ or 0)
+
+    def prove(self, **options):
+        result = verify(self, **options)
+        assert result.success, result.describe()
+        return result
+
+
+@pytest.fixture
+def both(tmp_path, warehouse_url):
+    """On each kind of database."""
+    return InferLoad(tmp_path / "home", warehouse_url)
+
+
+@pytest.fixture
+def load(tmp_path):
+    return InferLoad(tmp_path / "home", f"sqlite:///{tmp_path / 'warehouse.db'}")
+
+
+def test_a_tuple_is_a_fact_at_once_and_its_member_is_filled_in(spark, both):
+    both.provide(400)
+    for rows in (900, 700):
+        both.add_file(rows)
+    first = both.run(spark)
+    both.check()
+    assert both.counts() == (first["inferred"], 0) and first["inferred"] > 0
+    both.provide(2000)
+    both.add_file(500)
+    second = both.run(spark)
+    both.check()
+    assert 0 < second["filled"] < first["inferred"]
+    assert any("were filled in" in note and "still" in note for note in both.prove().notes)
+    both.provide(both.parts)
+    last = both.run(spark)  # although no file is new
+    both.check()
+    assert last["filled"] > 0 and last["rows_read"] == 0
+    assert sum(both.counts()) == first["inferred"] + second["inferred"]
+    both.provide(both.parts)  # once more: nothing changes
+    assert both.run(spark)["filled"] == 0
+    both.check()
+    both.prove()
+
+
+# ---- members, without Spark
+
+PLACES = pa.schema([("land", pa.string()), ("no", pa.int32()), ("opened", pa.date32())])
+TUPLES = pa.schema([("number", pa.int64()), ("country", pa.string()), ("reason", pa.string())])
+ROLE = Role(
+    name="shop",
+    dimension=Dimension(name="place", table="places", business_key=("land", "no")),
+    on={"country": "land", "number": "no"},
+    late="infer",
+)
+
+
+def provided(engine, rows):
+    """Provision the dimension ``place`` from a table."""
+    with engine.begin() as connection:
+        connection.exec_driver_sql("DROP TABLE IF EXISTS places")
+        connection.exec_driver_sql("CREATE TABLE places (land VARCHAR(9), no INT, opened DATE)")
+        for row in rows:
+            connection.exec_driver_sql("INSERT INTO places VALUES ('{}', {}, '{}')".format(*row))
+    return provision(JoinedDimension(ROLE.dimension, (ROLE,), (ROLE.key,)), engine)
+
+
+def found(engine, *keys, reason=Reason.NO_MATCH):
+    """The surrogate keys of the members of tuples with these keys, by a task of its own."""
+    url = engine.url.render_as_string(hide_password=False)
+    warehouse = Warehouse(url, "fact", (), 60.0)
+    members = deepcopy(Members(warehouse, "place", ROLE.on, "shop_sk"))  # as to another process
+    rows = [{"country": land, "number": no, "reason": reason} for land, no in keys]
+    return members.find(pa.RecordBatch.from_pylist(rows, TUPLES)).to_pylist()
+
+
+def rows_of(engine):
+    with engine.connect() as connection:
+        rows = connection.exec_driver_sql("SELECT * FROM dim_place ORDER BY place_sk").all()
+    return [(sk, land, no, opened and f"{opened}", bool(new)) for sk, land, no, opened, new in rows]
+
+
+def test_a_member_is_minted_once_and_keeps_its_key(warehouse):
+    provided(warehouse, [("fr", 1, "2001-01-01"), ("fr", 2, "2002-01-01")])
+    keys = ("de", 7), ("fr", 2), (None, 1), ("de", 7), ("x" * 300, 1), ("at", 1)
+    first = found(warehouse, *keys)
+    at, de = first[5], first[0]
+    assert first == [de, 2, None, de, None, at] and 2 < at < de
+    assert found(warehouse, *keys) == first  # a task that is tried again
+    assert found(warehouse, ("nl", 1), reason=Reason.NULL_KEY) == [None]
+    fr = [(1, "fr", 1, "2001-01-01", False), (2, "fr", 2, "2002-01-01", False)]
+    assert rows_of(warehouse) == [*fr, (at, "at", 1, None, True), (de, "de", 7, None, True)]
+    dimension = open_dimension(warehouse, "place")
+    with warehouse.connect() as connection:  # what a snapshot would have
+        published = [b["place_sk"].to_pylist() for b in read_dimension(connection, dimension)]
+    assert published == [[1, 2]]
+    result = provided(warehouse, [("fr", 1, "2001-01-01"), ("de", 7, "2007-01-01")])
+    assert (result.inserted, result.updated, result.unchanged) == (0, 1, 1)
+    assert rows_of(warehouse)[3] == (de, "de", 7, "2007-01-01", False)
+    assert open_dimension(warehouse, "place").changes > dimension.changes
+    assert provided(warehouse, [("de", 7, "2007-01-01")]).updated == 0
+    assert found(warehouse, *keys) == first
+
+
+def test_many_tasks_at_once_mint_each_member_once(warehouse):
+    provided(warehouse, [("fr", 1, "2001-01-01")])
+    keys = [("de", i) for i in range(1200)]
+
+    def task(number):
+        """Each begins at another key, so that they meet."""
+        mine = keys[100 * number :] + keys[: 100 * number]
+        if number == 3:  # the master rows come meanwhile
+            provided(warehouse, [("de", i, "2007-01-01") for i in range(300)])
+        return dict(zip(mine, found(warehouse, *mine), strict=True))
+
+    with ThreadPoolExecutor(6) as pool:
+        of_tasks = list(pool.map(task, range(6)))
+    assert all(keys == of_tasks[0] for keys in of_tasks)
+    rows = rows_of(warehouse)
+    assert len(rows) == 1201 and {(land, no): sk for sk, land, no, *_ in rows[1:]} == of_tasks[0]
+    assert [no for _, land, no, _, new in rows if land == "de" and not new] == sorted(range(300))
+
+
+# ---- crashes
+
+STEPS = [
+    ("semistream.streaming.progress.Progress.write", "after", 1),
+    ("semistream.warehouse.inferred.Filling._fill", "before", 1),
+    ("semistream.warehouse.inferred.Filling._fill", "after", 1),  # rolled back
+    ("semistream.warehouse.inferred.Filling.fill", "after", 1),
+    ("semistream.warehouse.ledger.Ledger.commit", "before", 1),
+    ("semistream.warehouse.ledger.Ledger.commit", "after", 1),
+]
+
+
+def test_a_driver_that_dies_at_any_step_infers_and_fills_once(spark, load, monkeypatch):
+    load.provide(50)
+    load.add_file(2000)
+    load.run(spark)
+    for number, (name, when, nth) in enumerate(STEPS):
+        load.provide(150 + 100 * number)
+        load.add_file(40)
+        with monkeypatch.context() as patch:
+            faults.crash_at(patch, name, when, nth)
+            with pytest.raises(OSError, match="crash"):
+                load.run(spark)
+    load.provide(1000)
+    load.run(spark)
+    load.check()
+    assert all(load.counts())
+    load.prove()
+
+
+@pytest.mark.slow
+def test_sigkill_of_driver_and_workers_while_parts_come(load, make_app):
+    load.provide(100)
+    for rows in range(200, 440, 40):
+        load.add_file(rows)
+    app = make_app(load, algorithm="ssbj")
+    faults.run_through(app, 6, {"driver": 1, "worker": 2})
+    for parts in (600, 2000):
+        load.provide(parts)
+        load.add_file(300)
+        faults.run_through(app, parts, {"driver": 1, "worker": 1})
+    load.check()
+    load.prove()
+
+
+# ---- the proof
+
+
+def failed(load, **options):
+    return {check.name for check in verify(load, **options).failed}
+
+
+def test_what_is_not_as_it_was_inferred_and_filled_in_is_named(spark, load):
+    load.job = load.job_of(load.job.stream.model_dump(), max_open_hours=24)
+    load.provide(400)
+    load.add_file(1500)
+    load.run(spark)
+    load.provide(1000)
+    load.add_file(10)
+    load.run(spark)
+    open_, filled = (
+        load.query(f"SELECT load_id, load_row, member FROM inferred WHERE version IS {what}")
+        for what in ("NULL", "NOT NULL")
+    )
+    load.prove()
+    assert failed(load, since_last=True) == set()
+    old = "UPDATE load_batches SET committed_at = datetime(committed_at, '{} hours')"
+    load.execute(old.format(-25))
+    assert failed(load, since_last=True) == {"open_age"}  # although nothing is new
+    load.execute(old.format(+25))
+    load.prove()
+    fact, row = "UPDATE fact_sales SET {}", "WHERE load_id = {} AND load_row = {}"
+    breaks = [
+        (fact.format("name = 'other' ") + row, filled[0], {"enriched_columns", "same_rows"}),
+        (fact.format("price = 1 ") + row, open_[0], {"inferred_open", "same_rows"}),
+        ("UPDATE inferred SET version = NULL " + row, filled[1], {"inferred_open"}),
+        ("DELETE FROM inferred " + row, open_[1], {"inferred_facts", "enriched_columns"}),
+        ("DELETE FROM fact_sales " + row, open_[2], {"inferred_facts", "fact_rows", "same_rows"}),
+        (
+            "DELETE FROM dim_part WHERE part_sk = {2}",
+            open_[3],
+            {"inferred_facts", "surrogate_keys"},
+        ),
+    ]
+    expected = set()
+    for statement, of, names in breaks:
+        load.execute(statement.format(*of))
+        expected |= names
+    assert expected <= failed(load)
+    assert steps.rows_of("sales", load.places)["inferred"] == len(open_) + len(filled) - 1
+    steps.reset("sales", load.places)
+    assert load.query("SELECT * FROM inferred") == []
+
+
+# ---- several roles
+
+
+class InferStar(StarLoad):
+    """Sales with parts and sellers that are inferred, and buyers, who are resolved."""
+
+    def __init__(self, home, warehouse_url):
+        super().__init__(home, warehouse_url)
+        self.known = dict.fromkeys(BUSINESS_KEY)
+        job = self.job.model_dump()
+        for role, late in {"part": "infer", "seller": "infer", "buyer": "resolve"}.items():
+            job["dimensions"][role]["late"] = late
+        for role in job["dimensions"].values():
+            role["dimension"]["path"] = str(home / f"{role['dimension']['name']}.parquet")
+        self.job = Job.load(job)
+
+    def provide(self, **known):
+        """Provision dimensions, of which so many rows are known, and publish them."""
+        self.known |= known
+        engine = connect(self.places.warehouse_url)
+        for name in known:
+            roles = tuple(role for role in self.job.roles if role.dimension.name == name)
+            schema = pa.schema(list(DIMENSIONS[name])[1:])
+            rows = self._rows(name, "late")[: known[name]]
+            table = pa.Table.from_pylist([{k: r[k] for k in schema.names} for r in rows], schema)
+            pq.write_table(table, self.places.home / f"{name}.parquet")
+            provision(JoinedDimension(roles[0].dimension, roles, (roles[0].key,)), engine)
+            publish(name, roles[0].key, engine, self.places.snapshots)
+        engine.dispose()
+
+    def expected_facts(self):
+        """Each role's rows are those that the dimension table has, the inferred ones with nulls."""
+        tuples = self.stream
+        for role in self.roles:
+            dimension, on, columns, kind, _ = ROLES[role]
+            names = [f.name for f in DIMENSIONS[dimension]]
+            where = "WHERE is_inferred = 0" if role == "buyer" else ""
+            rows = self.query(f"SELECT {', '.join(names)} FROM dim_{dimension} {where}")
+            master = [dict(zip(names, row, strict=True)) for row in rows]
+            for row in master if dimension == "offer" else ():
+                row["day"] = date.fromisoformat(f"{row['day']}")
+            joined, _ = oracle.join(
+                tuples, master, list(on.items()), (f"{dimension}_sk", *columns), kind
+            )
+            known = [*(tuples[0] if tuples else ()), f"{role}_sk", *columns.values()]
+            tuples = [dict(zip(known, row, strict=True)) for row in joined.elements()]
+        without = {"seller_sk": 0}  # the unknown member
+        return Counter(
+            tuple(without.get(c) if t[c] is None and c in without else t[c] for c in self.columns)
+            for t in tuples
+        )
+
+
+def test_inferred_and_resolved_roles_of_one_star(spark, tmp_path):
+    star = InferStar(tmp_path / "home", f"sqlite:///{tmp_path / 'warehouse.db'}")
+    star.provide(offer=None, part=300, person=200)
+    for rows in (1000, 700):
+        star.add_file(rows)
+    assert star.run(spark)["inferred"] > 0
+    same(star.facts(), star.expected_facts())
+    star.provide(person=600)
+    star.add_file(300)
+    summary = star.run(spark)
+    assert summary["resolved"] > 0 and summary["filled"] > 0
+    same(star.facts(), star.expected_facts())
+    star.provide(part=2000, person=900)
+    assert star.run(spark)["filled"] > 0
+    same(star.facts(), star.expected_facts())
+    roles = star.query("SELECT role, sum(version IS NULL), count(*) FROM inferred GROUP BY role")
+    assert {role for role, open_, all_ in roles if 0 < open_ < all_} == {"part", "seller"}
+    broken = (
+        "SELECT * FROM load_inputs WHERE waiting_before + rows_read + resolved <> "
+        "matched + unmatched + waiting OR missed > matched OR missed < 0"
+    )
+    assert star.query(broken) == []
+    result = quality.verify(
+        star.places.warehouse_url,
+        "sales",
+        job=star.job,
+        reports_dir=star.places.home / "reports",
+        snapshots=star.places.snapshots,
+        seed=1,
+    )
+    assert result.success, result.describe()
+
+
+# ---- what cannot be
+
+
+def test_what_cannot_be_inferred_is_refused(load, tmp_path):
+    role, infer = load.job.role("part"), "late' can be infer only where "
+    load.job = load.job.model_copy(
+        update={"dimensions": {"part": role.model_copy(update={"late": "resolve"})}}
+    )
+    load.provide(10)
+    by_name = role.model_copy(update={"on": {"sku": "name"}})
+    for late, settings, said in (
+        (role, {}, infer + "dim_part has a column is_inferred.*semistream provision"),
+        (role, {"sink": str(tmp_path / "delta")}, "late' must be reject or resolve where the sink"),
+        (by_name, {}, infer + "the role is joined on the dimension's business key, code"),
+    ):
+        load.job = load.job.model_copy(update={"dimensions": {"part": late}})
+        with pytest.raises(ConfigError, match=said):
+            load.run(None, **settings)
+    load.job = load.job.model_copy(update={"dimensions": {"part": role}})
+    load.provide(10)  # adds the column
+    app = "SELECT part_sk, is_inferred FROM dim_part ORDER BY part_sk"
+    assert load.query(app) == [(sk, 0) for sk in range(1, 11)]
+    table = pa.Table.from_pylist([{"code": "c1", "is_inferred": "no"}])
+    pq.write_table(table, load.file)
+    other = role.dimension.model_copy(update={"name": "other"})
+    role = role.model_copy(update={"columns": {}})
+    with pytest.raises(ConfigError, match=r"must not repeat a column of the table.*is_inferred"):
+        provision(JoinedDimension(other, (role,), (role.key,)), connect(load.places.warehouse_url))

