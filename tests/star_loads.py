@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
+import loads
 import oracle
 from loads import SmallLoad, same
 from semistream.job import Job
@@ -18,6 +19,7 @@ from semistream.joins.star import RoleKind, execution_order
 from semistream.master.publish import publish_snapshot
 from semistream.master.published import snapshot_root
 from semistream.provisioning.dimensions import insert_unknown
+from semistream.quality.verification import VerificationResult
 from semistream.streaming.settings import LoadSettings
 from semistream.warehouse import connect
 from semistream.warehouse.bulk import bulk_insert
@@ -288,3 +290,9 @@ def star_load(place: Path, warehouse_url: str, roles: tuple[str, ...] = tuple(RO
     load.publish()
     load.provision_beside()
     return load
+
+
+def verify(load: StarLoad, **options: Any) -> VerificationResult:
+    """Prove what was loaded, the dimensions provisioned."""
+    load.provision_beside()
+    return loads.verify(load, seed=1, **options)

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
+import faults
 import sink_loads
-from loads import same, verify
+from loads import delta_facts, same, verify
 from provisioned import provision, publish
 from semistream.errors import ConfigError, StateError
 from semistream.pipeline import day_again, steps
@@ -26,6 +27,7 @@ from semistream.warehouse.schema import load_files
 from semistream.warehouse.taking_out import Stretch, stretches, take_out
 from semistream.warehouse.totals import read_totals
 from sink_loads import orders
+from star_loads import star_load
 from stream_pairs import Pair
 from test_proof_of_files import CsvLoad, sale
 
@@ -390,13 +392,51 @@ def test_the_last_batch_is_taken_out_while_its_tuples_wait(spark, sqlite_load, m
     assert verify(load).success
 
 
-def test_loads_of_other_kinds_are_refused(spark, sqlite_load, tmp_path):
+def test_files_are_taken_out_of_a_delta_table(spark, sqlite_load, monkeypatch):
+    """A crash after its transaction, and before the warehouse's, leaves what the same command
+    finishes."""
     load = sqlite_load
-    load.add_file(50)
-    load.run(spark, sink=str(load.places.home / "delta"))
+    target = str(load.places.home / "delta")
+    for rows_of_file in (300, 200):
+        load.add_file(rows_of_file)
+        load.run(spark, sink=target)
+    before, here = delta_facts(target), load.settings().directory(load.places).absolute()
+    plan = day_again.plan("sales", load.places, here, files=[of_file(load, 1)])
+    assert (plan.batches, plan.rows_read) == ((1,), 200)
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="crash"):
+        faults.crash_at(patch, "semistream.pipeline.day_again.take_out", "before", 1)
+        day_again.carry_out(plan, load.places, here)
+    assert not verify(load).success
+    with pytest.raises(StateError, match="was cut short"):
+        load.run(spark, sink=target)
+    day_again.carry_out(day_again.under_way(here), load.places, here)
+    left = delta_facts(target)
+    assert left < before and {row[0] for row in left} <= set(range(300))
+    assert verify(load).success
+    assert load.run(spark, sink=target)["rows_read"] == 200
+    same(delta_facts(target), before)
+    assert verify(load).success
+
+
+def test_a_file_of_a_star_is_taken_out_and_loaded_again(spark, tmp_path):
+    """Nothing of what its roles have let pass is left in the ledger."""
+    load = star_load(tmp_path, f"sqlite:///{tmp_path / 'warehouse.db'}", ("offer", "part"))
+    for rows_of_file in (300, 200):
+        load.add_file(rows_of_file)
+        load.run(spark)
     here = load.settings().directory(load.places).absolute()
-    with pytest.raises(ConfigError, match="into the warehouse's tables"):
-        day_again.plan("sales", load.places, here, files=[of_file(load, 0)])
+    plan = day_again.plan("sales", load.places, here, files=[of_file(load, 1)])
+    day_again.carry_out(plan, load.places, here)
+    left = "SELECT sum(missed), sum(passed) FROM load_inputs JOIN load_batches USING (load_id) "
+    assert load.query(f"{left} WHERE batch = 1") == [(0, None)]
+    load.provision_beside()
+    assert verify(load).success
+    load.run(spark)
+    load.check()
+    assert verify(load).success
+
+
+def test_loads_of_other_kinds_are_refused(tmp_path, spark):
     pair = Pair(tmp_path / "pair", f"sqlite:///{tmp_path / 'pair.db'}")
     pair.add(30, 30)
     pair.run(spark, end=True)

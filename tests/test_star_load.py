@@ -26,7 +26,7 @@ from semistream.streaming.app import App, make_planner
 from semistream.streaming.settings import LoadSettings
 from semistream.streaming.status import StatusFile, checkpoint_lock, read_status, request_stop
 from semistream.warehouse import connect
-from star_loads import ROLES, STREAM, star_load
+from star_loads import ROLES, STREAM, star_load, verify
 
 THREE = ("part", "buyer", "seller")
 
@@ -40,19 +40,6 @@ def star(tmp_path, warehouse_url):
 @pytest.fixture
 def sqlite_star(tmp_path):
     return star_load(tmp_path, f"sqlite:///{tmp_path / 'warehouse.db'}", THREE)
-
-
-def verify(load, **options):
-    load.provision_beside()
-    return quality.verify(
-        load.places.warehouse_url,
-        "sales",
-        job=load.job,
-        reports_dir=load.places.home / "reports",
-        snapshots=load.places.snapshots,
-        seed=1,
-        **options,
-    )
 
 
 def test_a_load_of_four_roles_is_the_oracles_and_is_proven(spark, star):

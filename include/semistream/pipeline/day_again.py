@@ -3,9 +3,10 @@ the rest.
 
 A batch cannot be divided, and a tuple may have waited from one batch to the next. What is taken out
 are therefore whole stretches of batches, between moments at which nothing waited (see
-``warehouse.taking_out``), and all of their files are loaded again. Ledger and tables change in one
-transaction, then Spark's list of the files that it has seen. ``reset.json`` in the checkpoint says
-what is under way: while it is there the load refuses to start, and the same command finishes it.
+``warehouse.taking_out``), and all of their files are loaded again. Rows of a sink outside the
+warehouse are deleted first. Then ledger and tables change in one transaction, and at last Spark's
+list of the files that it has seen. ``reset.json`` in the checkpoint says what is under way: while
+it is there the load refuses to start, and the same command finishes it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, and_, or_, select
+from sqlalchemy import Connection, Engine, and_, or_, select
 
 from semistream.data_files import DataFile, is_remote
 from semistream.durable import read_checked, sync, write_checked
@@ -31,11 +32,13 @@ from semistream.pipeline.loaded import loaded_job
 from semistream.positions import Kind, Position
 from semistream.streaming.position import RESET, RESTORE, position, prepared
 from semistream.streaming.settings import LoadSettings
-from semistream.streaming.sinks.registry import sink_kind
+from semistream.streaming.sinks.base import Sink
+from semistream.streaming.sinks.registry import open_sink, sink_kind
+from semistream.streaming.sinks.warehouse import Warehouse
 from semistream.streaming.sources.log import SourceLog
 from semistream.streaming.status import checkpoint_lock
 from semistream.warehouse import open_warehouse
-from semistream.warehouse.ledger import Ledger, retrying
+from semistream.warehouse.ledger import Ledger, app_number, retrying
 from semistream.warehouse.schema import load_apps, load_commits, load_files
 from semistream.warehouse.taking_out import Stretch, content, stretches, take_out, with_resolving
 
@@ -104,8 +107,11 @@ def plan(
             ]
             chosen = with_resolving(connection, app, read)
             held = content(connection, app, chosen)
+        for sink in _outside(engine, app, places, checkpoint, held.commits):
+            if (gone := sink.missing(app)) is not None:
+                raise StateError(f"{gone}. {RESTORE}")
     wanted = [path for _, path in named]
-    logs, every = _files_of(app, checkpoint, held.commits)
+    logs, every = _files_of(checkpoint, held.commits)
     others = [path for path in every if path not in set(wanted)]
     _check_there(app, others)
     asked = f"--day {day}" if day else " ".join(f"--file {shlex.quote(file)}" for file in files)
@@ -158,6 +164,11 @@ def carry_out(of: DayAgain, places: Paths, checkpoint: Path) -> None:
                         f"Do it again: {of.command}.",
                     )
                 write_checked(checkpoint / RESET, _values(of))
+            with engine.connect() as connection:
+                number = app_number(connection, of.app) or 0
+                commits = content(connection, of.app, of.stretches).commits
+            for sink in _outside(engine, of.app, places, checkpoint, commits):
+                sink.take_out([stretch.loads(number) for stretch in of.stretches])
 
             def work() -> None:
                 with engine.begin() as connection:
@@ -169,6 +180,16 @@ def carry_out(of: DayAgain, places: Paths, checkpoint: Path) -> None:
             log.forget(after, last)
         (checkpoint / RESET).unlink()
         sync(checkpoint)
+
+
+def _outside(
+    engine: Engine, app: str, places: Paths, checkpoint: Path, commits: Sequence[Any]
+) -> list[Sink]:
+    """Return the sinks of commits that lie outside the warehouse."""
+    settings = sorted({commit.sink for commit in commits})
+    outside = [setting for setting in settings if not sink_kind(setting).in_warehouse]
+    warehouse = Warehouse.of(places.warehouse_url, loaded_job(engine, app), RETRY)
+    return [open_sink(setting, warehouse, checkpoint) for setting in outside]
 
 
 def _values(of: DayAgain) -> dict[str, Any]:
@@ -267,21 +288,11 @@ def _named(
     return named
 
 
-def _files_of(
-    app: str, checkpoint: Path, commits: Sequence[Any]
-) -> tuple[list[tuple[int, int]], list[str]]:
+def _files_of(checkpoint: Path, commits: Sequence[Any]) -> tuple[list[tuple[int, int]], list[str]]:
     """Return the numbers of batches in Spark's list of files, and the files there. Raises
-    ConfigError for what was not loaded into the warehouse, and StateError where the list lacks
-    files."""
+    StateError where the list lacks files."""
     logs, files = [], list[str]()
     for commit in commits:
-        if not sink_kind(commit.sink).in_warehouse:
-            raise ConfigError(
-                "app",
-                "must have loaded these batches into the warehouse's tables",
-                f"{app}, which has loaded batch {commit.batch} into {commit.sink}",
-                "Delete that table, and load everything anew: semistream reset " + app,
-            )
         offsets = json.loads(commit.source_offsets)
         if not offsets.get("files"):
             continue

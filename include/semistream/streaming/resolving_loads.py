@@ -140,7 +140,8 @@ class ResolvingLoads:
                 "app",
                 f"must have loaded a batch since its last {KINDS - Kind.RESOLVE} resolving loads",
                 commits.app,
-                "No number is left for another one: load something new first.",
+                "No number is left for another one. Load something new first: an empty file in the "
+                "stream's directory is enough, of CSV one with the header alone.",
             )
         return at
 

@@ -15,7 +15,19 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, Row, and_, delete, func, not_, or_, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Row,
+    and_,
+    delete,
+    func,
+    inspect,
+    not_,
+    or_,
+    select,
+    update,
+)
 
 from semistream.errors import ConfigError
 from semistream.positions import START, Kind, Position, named, resolves
@@ -45,7 +57,7 @@ NOTHING = (
 UNKNOWN = ("wait_median", "wait_longest", "nulled", "key_sketch")
 NOTHING_OF_INPUT = (
     *("waiting_before", "rows_read", "resolved", "matched", "unmatched", "waiting", "on_disk"),
-    *("cache_hits", "bytes_read", "inferred"),
+    *("cache_hits", "bytes_read", "missed", "inferred"),
 )
 
 
@@ -163,6 +175,8 @@ def take_out(connection: Connection, app: str, of: Sequence[Stretch], listed: fl
         loads = stretch.loads(number)
         commits = content(connection, app, [stretch]).commits
         for name in {commit.fact_table for commit in commits}:
+            if not inspect(connection).has_table(name):
+                continue  # the facts are outside the warehouse
             fact = existing_table(connection, name)
             connection.execute(delete(fact).where(fact.c.load_id.between(*loads)))
         for table in (unmatched, inferred, load_rejections):
@@ -170,7 +184,7 @@ def take_out(connection: Connection, app: str, of: Sequence[Stretch], listed: fl
         connection.execute(
             update(load_inputs)
             .where(i.load_id.between(*loads))
-            .values(dict.fromkeys(NOTHING_OF_INPUT, 0) | {"state_file": ""})
+            .values(dict.fromkeys(NOTHING_OF_INPUT, 0) | {"state_file": "", "passed": None})
         )
         connection.execute(
             update(load_batches)

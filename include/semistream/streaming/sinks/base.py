@@ -80,6 +80,11 @@ class Sink(Protocol):
         when the batch's files have changed since a crash, before the batch is run again."""
         return None
 
+    def take_out(self, loads: Sequence[tuple[int, int]]) -> None:
+        """Delete the rows of committed loads, given as ranges of load_ids, that lie outside the
+        warehouse, before the ledger forgets them. A repeated call is harmless."""
+        return None
+
     def writer(
         self, schema: pa.Schema, app: str, batch: int, drain: int, partition: int
     ) -> RowWriter | None:

@@ -264,6 +264,21 @@ class DeltaSink(Sink):
         for left_over in (Path(self.checkpoint) / "staging").glob("*.parquet"):
             left_over.unlink(missing_ok=True)
 
+    def take_out(self, loads: Sequence[tuple[int, int]]) -> None:
+        from deltalake.exceptions import DeltaError
+
+        if (table := self._table()) is None:
+            raise StateError(f"The Delta table {self.uri} is gone. {RESTORE}")
+        before = table.version()
+        try:
+            for first, last in loads:
+                table.delete(f"load_id >= {first} AND load_id <= {last}")
+        except DeltaError as e:
+            raise StateError(
+                f"The Delta table {self.uri} refuses to delete rows: {e}. Do it again."
+            ) from None
+        self._flush(before + 1)
+
     def missing(self, app: str) -> str | None:
         ledger = self.warehouse.ledger(app)
         if (newest := ledger.newest_work(self.uri)) is None:
