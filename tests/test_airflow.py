@@ -254,8 +254,11 @@ def test_form_shows_every_parameter_with_its_description(airflow_server, browser
     from semistream.streaming.settings import LoadSettings
 
     dialog = open_form(browser_in, airflow_server, "semi_stream_load")
+    # what most runs need is there at once
+    for name in ("job", "memory", "trigger"):
+        assert find(browser_in, f"[role=dialog] [name='element_{name}']").is_displayed()
     shown = ""
-    for section in ("Data", "Join", "Rows", "Stop policy", "Source", "Failure"):
+    for section in ("Run Parameters", "Data", "Join", "Rows", "Stop policy", "Source", "Failure"):
         unfold(browser_in, section)
         shown += dialog.text
         shot(section)
@@ -295,19 +298,34 @@ def test_page_shows_loads_ledger_and_proof_and_opens_the_report(
     airflow_server, browser_in, shot, provisioned
 ):
     in_page(browser_in, airflow_server)
-    assert "small" in find(browser_in, "#apps").text and "stopped" in find(browser_in, "#apps").text
-    assert "fact_small" in find(browser_in, "#ledger").text
-    assert "complete" in find(browser_in, "#quality").text
+    tile = find(browser_in, "#tile-small").text
+    assert all(part in tile for part in ("fact_small", "ended", "complete", "batches 0 to"))
     shot("page")
-    find(browser_in, "#quality a").click()
+    find(browser_in, "#open-small").click()
+    find(browser_in, ".chart canvas")
+    assert "3,000" in find(browser_in, "#tile-small").text
+    assert "complete" in find(browser_in, "#quality").text
+    shot("load")
+    link = find(browser_in, "#quality a")
+    browser_in.execute_script("arguments[0].scrollIntoView({block: 'center'})", link)
+    link.click()
     browser_in.switch_to.frame(find(browser_in, "iframe"))
     assert "small" in find(browser_in, "body").text
     browser_in.switch_to.default_content()
     shot("report")
     browser_in.switch_to.frame(find(browser_in, "iframe"))
     find(browser_in, "nav a").click()
-    find(browser_in, "#apps")
+    find(browser_in, "#tiles")
     browser_in.switch_to.default_content()
+    # the task that loaded it leads to its page
+    (run,) = airflow_server.call("/api/v2/dags/semi_stream_load/dagRuns")["dag_runs"][:1]
+    task = f"/api/v2/dags/semi_stream_load/dagRuns/{run['dag_run_id']}/taskInstances/load"
+    links = airflow_server.call(f"{task}/links?map_index=0")["extra_links"]
+    assert links["Load"].endswith("/semistream/loads/small")
+    # a button does what it says, as the user who is logged in
+    browser_in.get(f"{airflow_server.url}/semistream/unmatched/small")
+    find(browser_in, "#replay").click()
+    assert "replay_unmatched was triggered: manual__" in find(browser_in, "#said").text
 
 
 def test_page_links_the_latest_tuning_report(airflow_server, browser_in, shot, provisioned):
@@ -339,7 +357,9 @@ def test_page_links_the_latest_tuning_report(airflow_server, browser_in, shot, p
     shot("sweep")
 
 
-@pytest.mark.parametrize("path", ["/", "/live", "/reports/index.html", "/report/index.html"])
+@pytest.mark.parametrize(
+    "path", ["/", "/live", "/loads/small", "/loads/small/series", "/reports/index.html"]
+)
 def test_page_is_closed_to_strangers(airflow_server, path):
     with pytest.raises(urllib.error.HTTPError, match="401"):
         urllib.request.urlopen(airflow_server.url + "/semistream" + path)

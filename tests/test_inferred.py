@@ -281,6 +281,15 @@ def test_what_is_not_as_it_was_inferred_and_filled_in_is_named(spark, load):
     assert failed(load, since_last=True) == {"open_age"}  # although nothing is new
     load.execute(old.format(+25))
     load.prove()
+    load.job = load.job_of(load.job.stream.model_dump(), max_unmatched=0.01, grace="2 hours")
+    load.prove()
+    assert failed(load, since_last=True) == set()
+    load.execute(old.format(-3))
+    load.execute("UPDATE quality_runs SET started_at = datetime(started_at, '-2 hours')")
+    assert failed(load, since_last=True) == {"unmatched_share"}  # the grace has run out
+    load.execute(old.format(+3))
+    load.job = load.job_of(load.job.stream.model_dump(), max_unmatched=0.5)
+    load.prove()
     fact, row = "UPDATE fact_sales SET {}", "WHERE load_id = {} AND load_row = {}"
     breaks = [
         (fact.format("name = 'other' ") + row, filled[0], {"enriched_columns", "same_rows"}),

@@ -460,6 +460,12 @@ def test_late_is_reject_resolve_or_infer():
     assert Job.load(job | {"late": "resolve"}).role("part").late == "resolve"
     with pytest.raises(ConfigError, match="(?s)late.*reject.*resolve.*infer"):
         Job.load(job | {"late": "never"})
+    role = Job.load(job | {"grace": "90 minutes"}).role("part")
+    assert (role.grace_hours, role.grace_versions) == (1.5, 0)
+    role = Job.load(job | {"grace": "3 versions"}).role("part")
+    assert (role.grace_hours, role.grace_versions) == (0, 3)
+    with pytest.raises(ConfigError, match="grace' must be a number of minutes, hours, days or ver"):
+        Job.load(job | {"grace": "soon"})
 
 
 def test_a_left_join_has_nothing_to_resolve(spark, late):

@@ -250,10 +250,9 @@ def test_broken(name, loader):
 def test_a_limit_on_age_fails_and_passes(loader):
     role = loader.job.dimensions["sales"]
 
-    def limited(hours):
-        loader.job = loader.job.model_copy(
-            update={"dimensions": {"sales": role.model_copy(update={"max_open_hours": hours})}}
-        )
+    def limited(hours, **limits):
+        limited = role.model_copy(update={"max_open_hours": hours, **limits})
+        loader.job = loader.job.model_copy(update={"dimensions": {"sales": limited}})
         return check(loader)
 
     assert failed(limited(1.0)) == set()
@@ -267,6 +266,13 @@ def test_a_limit_on_age_fails_and_passes(loader):
     # 69 is no longer open; 89 and 119 have no key
     assert {r["stream_id"] for r in rows_of(result, "open_age")} == {"79", "99", "109"}
     assert failed(limited(6.0)) == set()
+    # within their grace, tuples count neither for the age nor as unmatched
+    result = limited(4.0, max_unmatched=0.0, grace="1 version")
+    assert failed(result) == {"open_age", "unmatched_share"}
+    (share,) = rows_of(result, "unmatched_share")
+    most = (int(share["unmatched"]) - 1) / int(share["rows_read"])
+    for grace in ("6 hours", "2 versions"):
+        assert failed(limited(4.0, max_unmatched=most, grace=grace)) == set()
 
 
 def test_key_codes_are_those_of_the_keys(loader):

@@ -33,6 +33,7 @@ TYPES = {
     "dec": pa.decimal128(10, 0),
     "numeric": pa.decimal128(10, 0),
 }
+NAMES = {kind: name.upper() for name, kind in reversed(TYPES.items())}
 NESTED = ("array", "map", "struct")
 TOKEN = re.compile(
     r"\s*(?:`(?P<quoted>(?:[^`]|``)+)`|(?P<word>\w+)|(?P<text>'(?:[^'\\]|\\.)*')|(?P<sign>[<>(),:]))"
@@ -46,6 +47,22 @@ def parse_ddl(text: str, parameter: str = "columns", nested: bool = False) -> pa
     parameter, for a text that is not understood.
     """
     return _Parser(text, parameter, NESTED if nested else ()).schema()
+
+
+def to_ddl(schema: pa.Schema) -> str:
+    """Return a schema of plain types in Spark's DDL, which ``parse_ddl`` accepts."""
+    return ", ".join(f"{quoted(field.name)} {type_name(field.type)}" for field in schema)
+
+
+def quoted(name: str) -> str:
+    return name if re.fullmatch(r"\w+", name) else f"`{name.replace('`', '``')}`"
+
+
+def type_name(kind: pa.DataType) -> str:
+    """Return the name of a type in Spark's DDL; Arrow's name if it has none there."""
+    if pa.types.is_decimal(kind):
+        return f"DECIMAL({kind.precision},{kind.scale})"
+    return NAMES.get(kind, str(kind))
 
 
 class _Parser:

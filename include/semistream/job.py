@@ -182,6 +182,11 @@ class Dimension(Settings):
         "has or the file's first 16 MB suggest",
     )
     formats: Formats = Field({}, description="How columns are written, as a stream's formats")
+    options: dict[str, str] = Field(
+        {},
+        description="How its CSV or JSON files are written, as a stream's options: sep, quote, "
+        "escape, encoding, nullValue",
+    )
     business_key: Names = Field(
         (),
         description="Columns that identify a row; default, of a "
@@ -221,6 +226,10 @@ class Dimension(Settings):
                 "Leave one out.",
             )
         return self
+
+
+GRACE = re.compile(r"(\d+(?:\.\d+)?) ?(minute|hour|day|version)s?")
+HOURS = {"minute": 1 / 60, "hour": 1.0, "day": 24.0}  # of a unit of time
 
 
 class Role(Settings):
@@ -269,6 +278,41 @@ class Role(Settings):
         "proof of completeness fails when one is there for longer; default: any time",
     )
 
+    grace: str | None = Field(
+        None,
+        description="How long a tuple may have no row of the dimension before max_unmatched and "
+        "max_open_hours count it: a time such as '90 minutes', '2 hours', '1 day', or versions of "
+        "the dimension that loads have taken up since, such as '3 versions'; default: not at all",
+    )
+
+    @model_validator(mode="after")
+    def _a_grace(self) -> Self:
+        if self.grace is not None and GRACE.fullmatch(self.grace) is None:
+            raise ConfigError(
+                f"dimensions.{self.name}.grace",
+                "must be a number of minutes, hours, days or versions",
+                self.grace,
+                "For instance grace: 2 hours, or grace: 3 versions.",
+            )
+        return self
+
+    @property
+    def grace_hours(self) -> float:
+        """The grace in hours, 0 if there is none or if it counts versions."""
+        number, unit = self._grace
+        return number * HOURS.get(unit, 0.0)
+
+    @property
+    def grace_versions(self) -> int:
+        """The grace in versions, 0 if there is none or if it is a time."""
+        number, unit = self._grace
+        return int(number) if unit == "version" else 0
+
+    @property
+    def _grace(self) -> tuple[float, str]:
+        found = GRACE.fullmatch(self.grace or "")
+        return (0.0, "") if found is None else (float(found[1]), found[2])
+
     @property
     def surrogate_key(self) -> str:
         """The fact table's column of the dimension's surrogate keys."""
@@ -285,8 +329,8 @@ class Job(Scheduling):
     the result.
 
     A job with one role may give ``master`` (the dimension), ``on``, ``columns``,
-    ``max_unmatched``, ``late`` and ``max_open_hours`` in the place of ``dimensions``; the role then
-    has the dimension's name.
+    ``max_unmatched``, ``late``, ``max_open_hours`` and ``grace`` in the place of ``dimensions``.
+    The role then has the dimension's name.
     """
 
     shipped: ClassVar[tuple[str, ...]] = ("tpch", "nycflights13", "tpcds")
@@ -405,7 +449,7 @@ def added_columns(
 
 
 # the settings of a job's only role, at the job's top
-SHORT_FORM = ("master", "on", "columns", "max_unmatched", "late", "max_open_hours")
+SHORT_FORM = ("master", "on", "columns", "max_unmatched", "late", "max_open_hours", "grace")
 
 
 def with_roles(values: dict[str, Any]) -> dict[str, Any]:

@@ -10,14 +10,17 @@ from airflow.sdk import Param
 from semistream.airflow.operators import BYTES, form
 from semistream.job import AnyJob, Job, StreamStreamJob
 from semistream.joins.registry import REGISTRY
+from semistream.paths import Paths
 from semistream.settings import AUTO
 from semistream.streaming.settings import LoadSettings, StreamStreamSettings
 
+OPEN = "Run Parameters"  # the section that Airflow shows unfolded
 SECTIONS = {
-    "Data": ("job", "app", "sink"),
-    "Join": ("algorithm", "memory", "join_type", "parameters", "partitions"),
+    OPEN: ("job", "memory", "trigger"),
+    "Data": ("app", "sink"),
+    "Join": ("algorithm", "join_type", "parameters", "partitions"),
     "Rows": ("max_output_rows", "key_sketch"),
-    "Stop policy": ("trigger", "stop_after", "max_wait"),
+    "Stop policy": ("stop_after", "max_wait"),
     "Source": (
         "source_format",
         "source_path",
@@ -31,9 +34,10 @@ SECTIONS = {
     "Failure": ("retry",),
 }
 PAIR_SECTIONS = {
-    "Data": ("job", "app", "sink"),
-    "Join": ("algorithm", "memory", "parameters", "partitions"),
-    "Stop policy": ("trigger", "stop_after", "end"),
+    OPEN: ("job", "memory", "trigger"),
+    "Data": ("app", "sink"),
+    "Join": ("algorithm", "parameters", "partitions"),
+    "Stop policy": ("stop_after", "end"),
     "Source": ("max_files", "max_rows", "min_age"),
     "Failure": ("retry",),
 }
@@ -43,7 +47,7 @@ BOTH: dict[str, dict[str, Any]] = {
     "sink": {"examples": ["sql"]},
 }
 ONE_STREAM: dict[str, dict[str, Any]] = BOTH | {
-    "job": {"default": "tpch", "examples": list(Job.shipped), "minLength": 1},
+    "job": {"default": "tpch", "minLength": 1},
     "algorithm": {
         "enum": [AUTO, *REGISTRY],
         "values_display": {AUTO: "auto: the cost models choose"}
@@ -70,9 +74,16 @@ TWO_STREAMS: dict[str, dict[str, Any]] = BOTH | {
 }
 
 
+def offered() -> list[str]:
+    """Return the jobs that a form offers: the shipped ones, and those in the jobs' directory."""
+    files = Paths.from_environment().jobs.glob("*.yaml")
+    return [*Job.shipped, *map(str, sorted(files))]
+
+
 def load_form() -> dict[str, Param]:
     """Return the form of a load of one stream."""
-    return form(LoadSettings, SECTIONS, **ONE_STREAM)
+    given = ONE_STREAM | {"job": ONE_STREAM["job"] | {"examples": offered()}}
+    return form(LoadSettings, SECTIONS, **given)
 
 
 def stream_stream_form() -> dict[str, Param]:

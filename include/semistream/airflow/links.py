@@ -10,12 +10,13 @@ from airflow.sdk import BaseOperatorLink
 
 
 class LoadLink(BaseOperatorLink):
-    """The page of the load that a task runs or verifies."""
+    """The page of the load that a task runs or verifies; that of all loads if the task failed
+    before it knew which."""
 
     name = "Load"
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
-        return _page("loads", operator.app_name)
+        return _page("loads", operator.app_name) or _page()
 
 
 class SparkLink(BaseOperatorLink):
@@ -36,7 +37,9 @@ class ReportLink(BaseOperatorLink):
         return _page("report", operator.report)
 
 
-def _page(kind: str, name: str) -> str:
-    """Return the URL of a page of ours; "" if the task has not come so far that it has one."""
-    base = conf.get("api", "base_url", fallback="").rstrip("/")
-    return f"{base}/semistream/{kind}/{quote(name)}" if name else ""
+def _page(kind: str = "", name: str = "") -> str:
+    """Return the URL of a page of ours; "" if there is no name of what it is to show."""
+    base = f"{conf.get('api', 'base_url', fallback='').rstrip('/')}/semistream/"
+    if not kind:
+        return base
+    return f"{base}{kind}/{quote(name)}" if name else ""

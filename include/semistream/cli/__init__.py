@@ -28,8 +28,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         interrupts.end_at_once()
         # Pydantic searches all installed packages for plugins
         os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
-    from semistream.cli.parser import NEXT_STEPS, parse
+    from semistream.cli.parser import NEXT_STEPS, complete, parse
 
+    if own_process and "_ARGCOMPLETE" in os.environ:
+        complete(os.environ["COMP_LINE"])
     words = sys.argv[1:] if argv is None else argv
     if not words:
         print(NEXT_STEPS)

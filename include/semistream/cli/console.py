@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -49,10 +49,26 @@ def print_table(console: Console, table: Table) -> None:
     print("\n".join(map(str.rstrip, captured.get().removesuffix("\n").split("\n"))))
 
 
+def show(as_json: bool, value: Any, render: Callable[[Any], None]) -> None:
+    """Show a command's result: as JSON, or as ``render`` prints it. Both get the same value."""
+    if as_json:
+        print_json(value)
+    else:
+        render(value)
+
+
 def print_json(value: Any) -> None:
+    """Print a value as JSON. Dataclasses become objects."""
     import json
 
-    print(json.dumps(value, indent=2, default=str))
+    print(json.dumps(value, indent=2, default=_plain, ensure_ascii=False))
+
+
+def _plain(value: Any) -> Any:
+    """Return an object as what JSON has."""
+    from dataclasses import asdict, is_dataclass
+
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else str(value)
 
 
 def print_remarks(console: Console, **remarks: Iterable[str]) -> None:

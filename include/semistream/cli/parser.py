@@ -11,13 +11,17 @@ from typing import Any, NoReturn
 from semistream.cli.command import Command
 from semistream.cli.commands import (
     algorithms,
+    check,
+    completion,
     estimate_join_size,
+    init,
     join,
     join_streams,
     load,
     provision,
     replay,
     reset,
+    schema,
     snapshot,
     status,
     stop,
@@ -32,6 +36,8 @@ COMMANDS = {
     for command in (
         join.COMMAND,
         join_streams.COMMAND,
+        init.COMMAND,
+        check.COMMAND,
         load.COMMAND,
         snapshot.COMMAND,
         provision.COMMAND,
@@ -45,6 +51,8 @@ COMMANDS = {
         stop.COMMAND,
         reset.RESET,
         reset.REMOVE,
+        schema.COMMAND,
+        completion.COMMAND,
     )
 }
 ENVIRONMENT = (
@@ -57,8 +65,8 @@ Join a stream with master data larger than memory, exactly and completely.
       joins two files; --help explains every option
   semistream load nycflights13
       loads a shipped job into a warehouse, and proves that all of it arrived
-  semistream load JOB.yaml
-      does the same with files of your own; docs/how-to/own-job.md has a job
+  semistream init sales.csv products.csv
+      proposes a job for files of your own, to check and load: docs/first-job.md
 
 semistream --help lists the other commands."""
 
@@ -96,6 +104,23 @@ class _Version(argparse.Action):
 def parse(argv: Sequence[str]) -> tuple[Command, argparse.Namespace]:
     """Parse a command line. Return the command and its arguments. Exits if the command line is
     wrong."""
+    parser, parsers = _parsers(argv)
+    arguments, unknown = parser.parse_known_args(argv)
+    if unknown:
+        parsers[arguments.command].refuse(unknown)
+    return COMMANDS[arguments.command], arguments
+
+
+def complete(line: str) -> None:
+    """Answer a shell that completes this line, and exit."""
+    import argcomplete
+
+    argcomplete.autocomplete(_parsers(line.split()[1:])[0])
+
+
+def _parsers(argv: Sequence[str]) -> tuple[Parser, dict[str, Parser]]:
+    """Return the parser of a command line, and those of the commands, of which the given one alone
+    has its arguments: those of the others are not needed, and slow to import."""
     parser = Parser(
         prog="semistream",
         description="Join a stream with master data larger than memory, exactly and completely.",
@@ -115,9 +140,6 @@ def parse(argv: Sequence[str]) -> tuple[Command, argparse.Namespace]:
             epilog=" ".join(epilog) or None,
             description=f"{command.about[0].upper()}{command.about[1:]}.",
         )
-    if given in parsers:  # the other commands' arguments are not needed, and slow to import
+    if given in parsers:
         add_arguments(parsers[given], COMMANDS[given])
-    arguments, unknown = parser.parse_known_args(argv)
-    if unknown:
-        parsers[arguments.command].refuse(unknown)
-    return COMMANDS[arguments.command], arguments
+    return parser, parsers

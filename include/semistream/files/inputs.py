@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from shlex import quote
 from typing import Any, NamedTuple
@@ -82,6 +82,7 @@ class _Master:
     allow_empty: bool
     max_rejected: float = 1.0
     place: str = ""
+    options: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def pairs(self) -> list[tuple[str, str]]:
@@ -98,6 +99,7 @@ class _Master:
             frozenset(self.on.values()),
             str(sorted(self.types.items())),
             str(sorted(formats.items())),
+            str(sorted(self.options.items())),
         )
 
 
@@ -192,6 +194,7 @@ def _of_role(role: FileRole) -> _Master:
         dimension.allow_empty,
         dimension.max_rejected if "max_rejected" in dimension.model_fields_set else 1.0,
         place,
+        dimension.options,
     )
 
 
@@ -288,7 +291,13 @@ def _source(master: _Master, stream: FileSource, csv: dict[str, Any]) -> FileSou
             check_key_types(stream.schema, published.schema, master.pairs, flags=flags)
         return None
     source = open_source(
-        "master", master.path, kind=master.kind, types=master.types, formats=master.formats, **csv
+        "master",
+        master.path,
+        kind=master.kind,
+        types=master.types,
+        formats=master.formats,
+        options=master.options,
+        **csv,
     )
     assign_types(stream, keys, source.schema, partners)
     assign_types(source, partners, stream.schema, keys)

@@ -178,11 +178,7 @@ def near_misses(keys: pa.RecordBatch, relation: SnapshotRelation) -> NearMisses 
     most = len(compared.matches(forms))
     if most * relation.tuple_count < LEAST * len(sample) * max(rows, 1):
         return None
-    for form in FORMS:
-        for i in texts:
-            fewer = forms | {i: [other for other in forms[i] if other is not form]}
-            if len(compared.matches(fewer)) >= KEPT * most:
-                forms = fewer
+    forms = compared.fewest(forms)
     named = {i: tuple(reversed(of)) for i, of in forms.items() if of}
     if not most or not named:
         return None
@@ -202,6 +198,17 @@ def near_misses(keys: pa.RecordBatch, relation: SnapshotRelation) -> NearMisses 
 
 
 Forms = dict[int, list[Form]]  # by the number of the text column
+
+
+def needed_forms(keys: Sequence[pa.Array], master: Sequence[pa.Array]) -> dict[int, dict[str, Any]]:
+    """Return the part of ``formats`` that most of the keys need to match the master's, by the
+    number of the column. keys, master: distinct keys, an array for each join column, in one type
+    on both sides."""
+    kinds = [column.type for column in keys]
+    compared = _Compared(_Keys(_distinct(keys), kinds), _Keys(_distinct(master), kinds))
+    texts = [i for i, kind in enumerate(kinds) if pa.types.is_string(kind)]
+    forms = compared.fewest({i: list(FORMS) for i in texts})
+    return {i: _format(of) for i, of in forms.items() if of}
 
 
 class _Keys:
@@ -230,6 +237,16 @@ class _Compared:
             for key, form in zip(self._sample.keys, self._written(self._sample, forms), strict=True)
             if form in there
         }
+
+    def fewest(self, forms: Forms) -> Forms:
+        """Return the fewest of these forms in which most of the matches stay."""
+        most = len(self.matches(forms))
+        for form in FORMS:
+            for i in forms:
+                fewer = forms | {i: [other for other in forms[i] if other is not form]}
+                if len(self.matches(fewer)) >= KEPT * most:
+                    forms = fewer
+        return forms
 
     def _written(self, keys: _Keys, forms: Forms) -> Iterator[tuple[Any, ...]]:
         columns = [

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 
 import pyarrow as pa
@@ -25,6 +27,9 @@ SOURCES: dict[str, type[FileSource]] = {
     "parquet": ParquetSource,
 }
 
+# options of files as Spark names them, in lower case; a stream's may have no header, too
+OPTIONS = ("sep", "delimiter", "quote", "escape", "encoding", "charset", "nullvalue")
+
 
 def open_source(
     side: str,
@@ -35,13 +40,19 @@ def open_source(
     null_values: Sequence[str] = (),
     delimiter: str = "",
     formats: Mapping[str, ColumnFormat] | None = None,
+    options: Mapping[str, str] | None = None,
 ) -> FileSource:
     """Open a data file or directory, and find its schema.
 
     side: the input's name in errors; kind: csv, json or parquet, if empty by the file's name;
-    types: by column, or names of types, in the place of inferred ones; formats: by column.
+    types: by column, or names of types, in the place of inferred ones; formats: by column;
+    options: of a dimension's files, in the place of null_values and delimiter.
     Raises ConfigError for a file that cannot be read in this way.
     """
+    reading = Reading(tuple(null_values), delimiter, formats=formats or {})
+    if options:
+        check_options(f"{side}.options", options)
+        reading = reading_of(options, formats or {}, f"{side}.options")
     paths = [path]
     if path.is_dir():
         paths = sorted(
@@ -69,11 +80,69 @@ def open_source(
             f"it can be told: --{side}-format csv.",
         )
     declared = {c: parse_type(c, t) if isinstance(t, str) else t for c, t in (types or {}).items()}
-    source = SOURCES[kinds.pop()](
-        side, paths, declared, Reading(tuple(null_values), delimiter, formats=formats or {})
-    )
+    source = SOURCES[kinds.pop()](side, paths, declared, reading)
     check_formats(source.schema, formats or {}, side)
     return source
+
+
+def check_options(place: str, options: Mapping[str, str]) -> None:
+    """Check the options of a dimension's files. place: names them in errors. Raises ConfigError for
+    one that is not known."""
+    for name, value in options.items():
+        if name.lower() not in OPTIONS:
+            near = get_close_matches(name.lower(), OPTIONS, 1)
+            raise ConfigError(
+                f"{place}.{name}",
+                "is no option of a dimension's files",
+                value,
+                "".join(f"Did you mean {n}? " for n in near) + f"Known are: {', '.join(OPTIONS)}.",
+            )
+
+
+def reading_of(
+    options: Mapping[str, str], formats: Mapping[str, ColumnFormat], place: str
+) -> Reading:
+    """Return how files are written, according to options as Spark has them. place: names them in
+    errors. Raises ConfigError for a value that is not possible."""
+    options = {k.lower(): v for k, v in options.items()}
+    separator = options.get("sep", options.get("delimiter", ""))
+    signs = {
+        "sep": separator,
+        "quote": options.get("quote", '"'),
+        "escape": options.get("escape", ""),
+    }
+    for name, sign in signs.items():
+        if len(sign) > 1 or not sign.isascii():
+            raise ConfigError(
+                f"{place}.{name}", "must be one ASCII character", sign, "Choose another one."
+            )
+    if (truth := options.get("header", "true").lower()) not in ("true", "false"):
+        raise ConfigError(f"{place}.header", "must be true or false", truth, "Give one.")
+    null = (options["nullvalue"],) if options.get("nullvalue") else ()
+    quote, escape = signs["quote"], signs["escape"]
+    return Reading(
+        null,
+        separator,
+        quote,
+        "" if escape == quote else escape,
+        _encoding(place, options.get("encoding", options.get("charset", ""))),
+        truth == "true",
+        formats,
+    )
+
+
+def _encoding(place: str, name: str) -> str:
+    """Return the encoding, or "" for UTF-8. Raises ConfigError."""
+    try:
+        found = codecs.lookup(name).name if name else ""
+    except LookupError:
+        raise ConfigError(
+            f"{place}.encoding",
+            "must be an encoding that Python knows",
+            name,
+            "For instance ISO-8859-1.",
+        ) from None
+    return "" if found == "utf-8" else found
 
 
 def read_files(

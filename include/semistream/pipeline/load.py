@@ -12,10 +12,12 @@ from semistream.errors import ConfigError, RefusedSetting, SemistreamError
 from semistream.job import Job
 from semistream.paths import Paths
 from semistream.pipeline import drivers, steps
+from semistream.pipeline.input_checks import check_inputs
 from semistream.progress import Progress
 from semistream.settings import Publishing
 from semistream.streaming.settings import AppSettings, LoadSettings
 from semistream.streaming.status import read_status, request_stop
+from semistream.workloads.jobs import dimension_file
 
 POLL = 0.2  # s between looks at a driver
 APP = (sys.executable, "-m", "semistream.streaming.script")
@@ -34,7 +36,9 @@ def load(
     job = workloads.load_any_job(settings.job, places)
     if isinstance(job, Job):
         memory = int(Publishing.load({}).memory)
-        for line in provision(settings.job, places, progress, memory=memory):
+        if isinstance(settings, LoadSettings):
+            job = settings.with_source(job)
+        for line in provision(settings.job, places, progress, memory=memory, job=job):
             say(line)
     else:
         workloads.prepare_target(settings.job, places, progress)
@@ -93,13 +97,21 @@ def _follow(settings: AppSettings, places: Paths, progress: Progress) -> None:
 
 
 def provision(
-    target: str, places: Paths, progress: Progress, *, memory: int, url: str | None = None
+    target: str,
+    places: Paths,
+    progress: Progress,
+    *,
+    memory: int,
+    url: str | None = None,
+    job: Job | None = None,
 ) -> list[str]:
     """Bring the dimensions of a job, or the one that is named, into their tables, and publish their
     snapshots. Return lines that report it.
 
     memory: bytes that publishing may use; url: database of the dimensions' tables; None: the
-    warehouse.
+    warehouse; job: the one that the target names, if its stream is another one than its file says.
+    Raises ConfigError, before anything is written, for a job whose stream cannot be read or does
+    not fit its dimensions.
     """
     from semistream.master.published import snapshot_root
     from semistream.provisioning import dimensions, publishing
@@ -108,6 +120,9 @@ def provision(
     wanted, report = workloads.load_dimensions(target, places), list[str]()
     with open_warehouse(places.warehouse_url) as engine:
         workloads.prepare_target(target, places, progress)
+        if dimension_file(target, places) is None:
+            wanted_job = job or workloads.load_job(target, places)
+            report += check_inputs(wanted_job, target, places, engine, url, loads=job is not None)
         for joined in wanted:
             name = joined.dimension.name
             result = dimensions.provision(joined, engine, progress, url=url)

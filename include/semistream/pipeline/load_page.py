@@ -4,6 +4,7 @@ verifications and lineage."""
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC
@@ -189,25 +190,24 @@ def _marks(
     commits: Sequence[CommitCounts], failures: Sequence[tuple[Position, str]]
 ) -> Iterator[Mark]:
     """Yield what happened at commits, in their order."""
+    settings: tuple[Any, ...] = ()  # of the newest commit that read the source
     for n, of in enumerate(commits):
-        if n:
-            before = commits[n - 1]
-            for role, version in of.versions.items():
-                if before.versions.get(role, version) != version:
-                    yield Mark(n, "version", f"{role}: {before.versions[role]} → {version}")
-            if of.rows_read and (of.algorithm, of.memory_budget, of.partitions, of.reason) != (
-                before.algorithm,
-                before.memory_budget,
-                before.partitions,
-                before.reason,
-            ):
-                yield Mark(
-                    n,
-                    "settings",
-                    f"{of.algorithm}, M {of.memory_budget / 1e6:,.1f} MB, P {of.partitions}",
-                )
-            if of.run_started != before.run_started:
-                yield Mark(n, "run", "another run began")
+        before = commits[max(n - 1, 0)]
+        for role, version in of.versions.items():
+            if before.versions.get(role, version) != version:
+                yield Mark(n, "version", f"{role}: {before.versions[role]} → {version}")
+        if of.rows_read:
+            former, settings = (
+                settings,
+                # the predictions in a reason differ from run to run
+                (of.algorithm, of.memory_budget, of.partitions, re.sub(r"[\d.,]+", "", of.reason)),
+            )
+            if former not in ((), settings):
+                size = f"{of.memory_budget / 1e6:,.1f} MB"
+                sweep = f", by {of.reason}" if of.reason.startswith("sweep ") else ""
+                yield Mark(n, "settings", f"{of.algorithm}, M {size}, P {of.partitions}{sweep}")
+        if of.run_started != before.run_started:
+            yield Mark(n, "run", "another run began")
         if resolves(of.drain):
             yield Mark(n, "resolved", f"{of.resolved:,} late tuples resolved")
         for position, text in failures:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import ByteSize, Field
+from pydantic import ByteSize, Field, model_validator
 
 from semistream.column_format import Formats
-from semistream.settings import Bytes, Names, Pairs, Settings, Types
+from semistream.errors import ConfigError
+from semistream.settings import Bytes, JoinType, Names, Pairs, Settings, Types
 
 INPUT = (
     "a CSV, JSON lines or Parquet file, a directory of such files, a published snapshot's "
@@ -65,3 +66,40 @@ class JoinSizeSettings(Settings):
         description="Most rows that the join may be estimated to have; fails where it is "
         "more; 0: any number",
     )
+
+
+class CheckSettings(Settings):
+    """The settings of ``semistream check``: the job, and those of its load on which the prediction
+    depends."""
+
+    job: str = Field(description="What is checked: a shipped job, or a job's name or YAML file")
+    memory: Bytes = Field(
+        ByteSize(64_000_000),
+        description="M, bytes that the load's join may hold, for instance 64MB",
+    )
+    partitions: int = Field(
+        0, ge=0, le=4096, description="P, join operators side by side; 0: one a core"
+    )
+    join_type: JoinType = Field(
+        "inner", description="inner or left, of roles that do not say it themselves"
+    )
+    max_wait: float = Field(
+        0, ge=0, description="Most seconds that a tuple may wait, of a load that runs on; with rate"
+    )
+    rate: float = Field(0, ge=0, description="Stream tuples a second, for max_wait")
+    rows: int = Field(50_000, ge=1, description="Stream tuples that are looked at")
+    master_rows: int = Field(
+        2_000_000,
+        ge=1,
+        description="Rows of each dimension that are read; match rates and "
+        "predictions are of these",
+    )
+
+    @model_validator(mode="after")
+    def _both(self) -> CheckSettings:
+        if bool(self.max_wait) != bool(self.rate):
+            missing, given = ("rate", "max_wait") if self.max_wait else ("max_wait", "rate")
+            raise ConfigError(
+                missing, f"must be given with {given}", None, "Give both, or neither."
+            )
+        return self

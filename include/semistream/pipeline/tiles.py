@@ -107,7 +107,7 @@ class Tile:
     @property
     def rank(self) -> tuple[int, float]:
         """The place among all tiles: failures first, then what runs, then the newest."""
-        last = self.at.timestamp() if self.at is not None else 0.0
+        last = self.at.replace(tzinfo=UTC).timestamp() if self.at is not None else 0.0
         return (0 if self.troubles else 1 if self.alive else 2), -last
 
 

@@ -43,12 +43,13 @@ class MasterRows:
 def open_rows(
     dimension: Dimension,
     keyed: Collection[str],
-    engine: Engine,
+    engine: Engine | None,
     url: str | None,
     known: pa.Schema | None,
 ) -> MasterRows:
     """Open the dimension's source and check it against the columns of keys and against ``known``,
-    the table's present columns, whose types the rows get."""
+    the table's present columns, whose types the rows get. engine: of the warehouse; files need
+    none."""
     if dimension.path is not None:
         return _open_files(dimension, keyed, Path(dimension.path), known)
     if dimension.table is None:
@@ -59,6 +60,7 @@ def open_rows(
             "Say where its rows come from.",
         )
     source = connect(url) if url else engine
+    assert source is not None
     table = existing_table(source, dimension.table)
     found = pa.schema([f for f in arrow_schema(table) if f.name != dimension.surrogate_key])
     given, formats = found if known else _widened(source, table, found), dimension.formats
@@ -97,7 +99,7 @@ def _open_files(
     from semistream.files.json_source import JsonSource
     from semistream.files.opening import open_source
 
-    source = open_source("master", path, formats=dimension.formats)
+    source = open_source("master", path, formats=dimension.formats, options=dimension.options)
     source.assign_types()
     schema = _checked(
         dimension, keyed, source.schema, known, leave_out=isinstance(source, JsonSource)

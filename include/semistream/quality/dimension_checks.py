@@ -310,7 +310,10 @@ def _counts(scope: Scope, role: Role) -> sa.Subquery:
             u.load_id.between(*loads),
             scope.kept(),
             role.keeps(unmatched),
-            ~scope.is_open(unmatched),
+            or_(
+                ~scope.is_open(unmatched),
+                and_(u.reason == Reason.NO_MATCH, role.in_grace(unmatched)),
+            ),
         )
         .scalar_subquery()
     )
@@ -323,6 +326,7 @@ def _counts(scope: Scope, role: Role) -> sa.Subquery:
                 inferred.c.load_id.between(*loads),
                 inferred.c.role == role.name,
                 inferred.c.version.is_(None),
+                ~role.in_grace(inferred),
             )
         )
         lacking += of_open.scalar_subquery()
@@ -341,7 +345,8 @@ def unmatched_share(scope: Scope, role: Role, why: str) -> Check:
         "in a left join of several roles it is a fact without its columns. "
         "Where most are, the master data are seldom those that are meant, or the keys are written "
         "otherwise. The limit is max_unmatched of the job's role. Counted is what was read since "
-        "the last time that no tuple waited, without those that a later load has resolved.",
+        "the last time that no tuple waited, without those that a later load has resolved, and "
+        "without those within the role's grace.",
         select(counts).where(counts.c.unmatched > role.max_unmatched * counts.c.rows_read),
         f"{why} Where the master data are not those that are meant, provision them, "
         f"`semistream reset {scope.app}`, and load again. Where so many tuples rightly have none, "

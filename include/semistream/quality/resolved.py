@@ -4,7 +4,7 @@ has resolved it has its tuple there, as facts or in ``unmatched``, and no such l
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 import pyarrow as pa
 import sqlalchemy as sa
@@ -13,7 +13,7 @@ from sqlalchemy import BigInteger, Column, ColumnElement, and_, func, literal, n
 from semistream.job import Job
 from semistream.positions import resolves
 from semistream.quality.checks import PARTS, Check, load_of
-from semistream.quality.scope import Role, Scope, Stream
+from semistream.quality.scope import Role, Scope, Stream, hours_ago
 from semistream.quality.staging import Staging
 from semistream.streaming.resolving import lacks
 from semistream.warehouse.bulk import fetch
@@ -153,33 +153,37 @@ def resolved_once(scope: Scope, there: sa.Table) -> Check:
     )
 
 
-def is_overdue(connection: sa.Connection, app: str, job: Job) -> bool:
-    """Return whether ``open_age`` fails in one of a job's roles, for anything that an app has
-    loaded."""
+def is_overdue(connection: sa.Connection, app: str, job: Job, since: datetime) -> bool:
+    """Return whether something that an app has loaded is open for longer than a role of the job
+    allows, or has lost its grace. since: the last verification, UTC."""
     b, number = load_batches.c, app_number(connection, app) or 0
-    return any(
-        connection.execute(
-            select(literal(1))
-            .select_from(table.join(load_batches, b.load_id == table.c.load_id))
-            .where(mine, b.committed_at < _before(role.max_open_hours))
-            .limit(1)
-        ).first()
-        for role in job.roles
-        if role.max_open_hours is not None
+    now = hours_ago(0)
+    for role in job.roles:
+        late = list[ColumnElement[bool]]()
+        if role.max_open_hours is not None:
+            hours = max(role.max_open_hours, role.grace_hours)
+            late.append(b.committed_at < hours_ago(hours))
+            if role.grace_versions:  # what was overdue before had its grace, and has it still
+                late[-1] &= b.committed_at >= since - timedelta(hours=hours)
+        if role.grace_hours:
+            grace = timedelta(hours=role.grace_hours)
+            late.append(b.committed_at.between(since - grace, now - grace))
         for table, mine in (
             (unmatched, and_(open_rows(number), lacks(role.name, alone=len(job.roles) == 1))),
             (inferred, is_open(number, role.name)),
-        )
-    )
-
-
-def _before(hours: float) -> datetime:
-    return datetime.now(UTC).replace(tzinfo=None, microsecond=0) - timedelta(hours=hours)
+        ):
+            some = select(literal(1)).select_from(
+                table.join(load_batches, b.load_id == table.c.load_id)
+            )
+            found = some.where(mine, or_(sa.false(), *late)).limit(1)
+            if late and connection.execute(found).first() is not None:
+                return True
+    return False
 
 
 def open_age(scope: Scope, role: Role, hours: float) -> Check:
     """Return the check that no tuple lacks a row of a dimension for longer than so many hours."""
-    b, u, i, oldest = load_batches.c, unmatched.c, inferred.c, _before(hours)
+    b, u, i, oldest = load_batches.c, unmatched.c, inferred.c, hours_ago(hours)
     return Check(
         role.named("open_age"),
         f"No tuple lacks a row of {role.name} for more than {hours:g} hours",
@@ -200,6 +204,7 @@ def open_age(scope: Scope, role: Role, hours: float) -> Check:
                 scope.is_open(unmatched),
                 role.lacks(unmatched),
                 b.committed_at < oldest,
+                ~role.in_grace(unmatched),
             ),
             select(*load_of(inferred), null(), i.member, b.committed_at)
             .select_from(inferred.join(load_batches, b.load_id == i.load_id))
@@ -208,6 +213,7 @@ def open_age(scope: Scope, role: Role, hours: float) -> Check:
                 i.role == role.name,
                 i.version.is_(None),
                 b.committed_at < oldest,
+                ~role.in_grace(inferred),
             ),
         ).order_by("open_since"),
         f"Provision {role.dimension.name} with the missing rows; then the next load resolves the "

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -156,6 +157,22 @@ class Role:
     alone: bool = True  # the job has no other role
     unknown: int | None = None  # the surrogate key of facts without a master row; None: null
     infers: bool = False  # whether facts of the app name inferred members of the dimension
+    grace_hours: float = 0.0
+    grace_versions: int = 0
+
+    def in_grace(self, table: FromClause) -> ColumnElement[bool]:
+        """Return the condition for rows, with a load_id, that may be without a row of the dimension
+        still, as their load is so young, or no more versions have been taken up since."""
+        b, i = load_batches.c, load_inputs.c
+        young = list[ColumnElement[bool]]()
+        if self.grace_hours:
+            loads = select(b.load_id).where(b.committed_at >= hours_ago(self.grace_hours))
+            young.append(table.c.load_id.in_(loads))
+        if self.grace_versions:
+            latest = sorted({*self.versions.values()})[-self.grace_versions :]
+            versions = select(i.load_id).where(i.role == self.name, i.version.in_(latest))
+            young.append(table.c.load_id.in_(versions))
+        return or_(sa.false(), *young)
 
     def named(self, what: str) -> str:
         """Return the name of a check that is this role's own."""
@@ -512,7 +529,14 @@ def _role(
         alone,
         unknown if left else None,
         _infers(connection, of, name),
+        role.grace_hours,
+        role.grace_versions,
     )
+
+
+def hours_ago(hours: float) -> datetime:
+    """Return the time, UTC, so many hours before now."""
+    return datetime.now(UTC).replace(tzinfo=None, microsecond=0) - timedelta(hours=hours)
 
 
 def _infers(connection: sa.Connection, of: Range, role: str) -> bool:

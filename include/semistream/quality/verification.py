@@ -69,7 +69,7 @@ from semistream.warehouse.tables import existing_table
 S = TypeVar("S", bound=Settings)
 ROWS_TOLD = 5  # of a failed check, in a log or an error message
 JUDGED = ("max_unparsable", "unique_ids")  # settings of a stream that only the verdict uses
-JUDGED_OF_ROLE = ("max_unmatched", "max_open_hours")  # likewise of a role
+JUDGED_OF_ROLE = ("max_unmatched", "max_open_hours", "grace")  # likewise of a role
 SAMPLE = 1000  # how many facts, and how many unmatched tuples, are joined again
 
 
@@ -178,7 +178,12 @@ def verify(
                 else None
             )
             newest = (commits[-1].batch, commits[-1].drain)
-            overdue = isinstance(job, Job) and is_overdue(connection, app, job)
+            overdue = (
+                isinstance(job, Job)
+                and proof is not None
+                and proof.run is not None
+                and is_overdue(connection, app, job, proof.run.at)
+            )
             stale = job.expect.freshness is not None and is_stale(
                 job.expect, read_loads(connection, app, newest)
             )

@@ -64,13 +64,14 @@ def load_stream_stream_job(name: str | Path, places: Paths | None = None) -> Str
 def load_any_job(name: str | Path, places: Paths | None = None) -> AnyJob:
     """Load a job of one stream or of two streams, otherwise as ``load_job``."""
     places = places or Paths.from_environment()
-    path = _path(name)
+    path = _path(name, places)
     if not path.exists():
+        named = ", ".join((*SHIPPED, *sorted(p.stem for p in places.jobs.glob("*.yaml"))))
         raise ConfigError(
             "job",
-            f"must be {', '.join(SHIPPED)} or the path of a YAML file",
+            f"must be {named} or the path of a YAML file",
             str(name),
-            "See docs/how-to/own-job.md for an example.",
+            "`semistream init` writes one from your files; see docs/how-to/own-job.md.",
         )
     bases = [places.data] if str(name) in SHIPPED else [places.data, path.absolute().parent]
     values = with_roles(given := read_yaml(path))
@@ -108,9 +109,13 @@ def load_any_job(name: str | Path, places: Paths | None = None) -> AnyJob:
     return job.model_copy(update={"stream": _located(job.stream, bases)})
 
 
-def _path(name: str | Path) -> Path:
-    """Return the YAML file of a job."""
-    return Path(__file__).with_name(f"{name}.yaml") if str(name) in SHIPPED else Path(name)
+def _path(name: str | Path, places: Paths) -> Path:
+    """Return the YAML file of a job: of a shipped one, at this path, or of this name among the
+    installation's jobs."""
+    if str(name) in SHIPPED:
+        return Path(__file__).with_name(f"{name}.yaml")
+    named = places.jobs / f"{name}.yaml"
+    return named if not Path(name).is_file() and named.exists() else Path(name)
 
 
 def load_dimensions(target: str | Path, places: Paths | None = None) -> list[JoinedDimension]:
@@ -122,7 +127,7 @@ def load_dimensions(target: str | Path, places: Paths | None = None) -> list[Joi
     roles: dict[str, list[Role]] = {}
     for role in load_job(target, places).roles:
         roles.setdefault(role.dimension.name, []).append(role)
-    job = _path(target)
+    job = _path(target, places)
     return [
         _joined(
             same[0].dimension,

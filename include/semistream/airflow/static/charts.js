@@ -95,7 +95,7 @@ function draw(box, spec) {
       })),
     ],
     hooks: { setScale: [(chart, key) => { if (key === "x" && !syncing) zoomTo(chart.scales.x.min, chart.scales.x.max); }] },
-    plugins: [marksPlugin()], bands, padding: [16, 12, 0, 0],
+    plugins: [marksPlugin()], bands, padding: [16, 26, 0, 0],
   };
   const chart = new uPlot(options, [xs(), ...order.map((n) => drawn[n])], box.querySelector(".plot"));
   chart.root.querySelector("canvas").setAttribute("aria-hidden", "true");

@@ -25,16 +25,30 @@ function inZone(within) {
 
 // ---- what changes
 
-// Puts new HTML in the place of an element's, part by part where parts have an id, so that what has not changed keeps its focus.
+// Replaces what has changed among an element's children, and among its tiles.
+function patch(old, next) {
+  const mine = [...old.children], theirs = [...next.children];
+  if (mine.length !== theirs.length || mine.some((child, n) => child.tagName !== theirs[n].tagName || child.id !== theirs[n].id)) {
+    old.replaceChildren(...next.childNodes);
+    return;
+  }
+  for (const [n, child] of mine.entries()) {
+    if (child.isEqualNode(theirs[n])) continue;
+    if (child.matches(".tiles")) patch(child, theirs[n]);
+    else child.replaceWith(theirs[n]);
+  }
+}
+
+// Shows new HTML in an element; what has the focus, or is unfolded, stays so.
 function renew(element, html) {
   const next = document.createElement("template");
   next.innerHTML = html;
   inZone(next.content);
   const focused = element.contains(document.activeElement) ? document.activeElement.id : "";
   const opened = [...element.querySelectorAll("details[open][id]")].map((details) => details.id);
-  element.replaceChildren(next.content);
+  patch(element, next.content);
   for (const id of opened) document.getElementById(id)?.setAttribute("open", "");
-  if (focused) document.getElementById(focused)?.focus({ preventScroll: true });
+  if (focused && document.activeElement?.id !== focused) document.getElementById(focused)?.focus({ preventScroll: true });
 }
 
 const live = document.getElementById("live"), stale = document.getElementById("stale");

@@ -10,8 +10,6 @@ from semistream.cli.command import Command
 
 
 def run(arguments: Namespace) -> int:
-    from rich.table import Table
-
     from semistream.joins.registry import REGISTRY, Entry
     from semistream.stream_joins.registry import REGISTRY as STREAM_JOINS
 
@@ -38,9 +36,13 @@ def run(arguments: Namespace) -> int:
         ),
         *(entry(a, "two streams") for a in STREAM_JOINS.values()),
     ]
-    if arguments.json:
-        console.print_json(entries)
-        return 0
+    console.show(arguments.json, entries, _print)
+    return 0
+
+
+def _print(entries: list[dict[str, Any]]) -> None:
+    from rich.table import Table
+
     table = Table(box=None, pad_edge=False, show_edge=False)
     for column in ("name", "joins", "needs index", r"parameters \[default]", "paper"):
         table.add_column(column, overflow="fold")  # its texts may take several lines
@@ -51,7 +53,6 @@ def run(arguments: Namespace) -> int:
         index = {True: "yes", False: "no"}[e["needs_index"]] if "needs_index" in e else ""
         table.add_row(e["name"], e["joins"], index, parameters.replace("[", r"\["), e["paper"])
     console.print_table(console.wide_console(160), table)
-    return 0
 
 
 COMMAND = Command(

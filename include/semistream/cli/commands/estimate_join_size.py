@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from semistream.cli import console
@@ -20,10 +19,7 @@ def run(arguments: Namespace) -> int:
     settings = arguments.settings
     with console.progress(arguments.progress) as tell:
         found = estimate_join_size(settings, Paths.from_environment(), tell)
-    if arguments.json:
-        console.print_json(asdict(found))
-    else:
-        _print_estimate(found)
+    console.show(arguments.json, found, _print_estimate)
     return 0
 
 

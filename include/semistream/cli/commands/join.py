@@ -21,7 +21,7 @@ def run(arguments: Namespace) -> int:
     settings = arguments.settings
     with console.progress(arguments.progress) as tell:
         summary = join_files(settings, tell)
-    _print_summary(summary, settings)
+    console.show(arguments.json, summary.as_dict(), lambda _: _print_summary(summary, settings))
     return 0
 
 
@@ -120,6 +120,7 @@ COMMAND = Command(
     run,
     settings="semistream.files.settings.JoinFiles",
     progress=True,
+    json=True,
     example="semistream join --stream flights.csv --master planes.csv --on tailnum --memory 1MB "
     "--join-type left --out out.parquet --null-values NA",
     files_only=True,

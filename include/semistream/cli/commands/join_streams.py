@@ -29,7 +29,7 @@ def run(arguments: Namespace) -> int:
     settings = arguments.settings
     with console.progress(arguments.progress) as tell:
         summary = join_streams(settings, tell)
-    _print_summary(summary, settings)
+    console.show(arguments.json, summary.as_dict(), lambda _: _print_summary(summary, settings))
     return 0
 
 
@@ -76,6 +76,7 @@ COMMAND = Command(
     run,
     settings="semistream.files.settings.JoinStreams",
     progress=True,
+    json=True,
     example="semistream join-streams --left orders.parquet --right lines.parquet --on order_id "
     "--unique left --memory 16MB --out out.parquet",
     files_only=True,

@@ -21,7 +21,11 @@ def run(arguments: Namespace) -> int:
     settings = kind.load({name: getattr(given, name) for name in given.model_fields_set})
     with console.progress(arguments.progress) as tell:
         load(settings, places, tell, lambda line: print(line, file=sys.stderr))
-    console.text_console().print(summary_table(final_summary(settings.name(), places)))
+    console.show(
+        arguments.json,
+        final_summary(settings.name(), places),
+        lambda summary: console.text_console().print(summary_table(summary)),
+    )
     return 0
 
 
@@ -32,6 +36,7 @@ COMMAND = Command(
     settings="semistream.streaming.settings.AnyLoadSettings",
     positional=(("job", "JOB"),),
     progress=True,
+    json=True,
     example="semistream load nycflights13.",
     extras=("spark", "verify"),
 )

@@ -28,21 +28,21 @@ def run(arguments: Namespace) -> int:
     names = [arguments.app] if arguments.app else known
     if not set(names) <= set(known):
         raise unknown_app(arguments.app, checkpoints)
-    if arguments.json:
-        console.print_json([_entry(checkpoints / name) for name in names])
-    elif not names:
-        print(f"No app has run under {checkpoints}.")
-    elif arguments.app:
-        status = read_status(checkpoints / arguments.app)
-        print(
-            f"{arguments.app}: its status.json cannot be read; a running app writes it anew"
-            if status is None
-            else drivers.describe(checkpoints / arguments.app, status)
-        )
-    else:
-        console.print_table(
-            console.wide_console(160), _table([_entry(checkpoints / name) for name in names])
-        )
+
+    def render(entries: list[dict[str, Any]]) -> None:
+        if not names:
+            print(f"No app has run under {checkpoints}.")
+        elif arguments.app:
+            status = read_status(checkpoints / arguments.app)
+            print(
+                f"{arguments.app}: its status.json cannot be read; a running app writes it anew"
+                if status is None
+                else drivers.describe(checkpoints / arguments.app, status)
+            )
+        else:
+            console.print_table(console.wide_console(160), _table(entries))
+
+    console.show(arguments.json, [_entry(checkpoints / name) for name in names], render)
     return 0
 
 

@@ -31,8 +31,6 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 def run(arguments: Namespace) -> int:
-    from dataclasses import asdict  # takes a while to import
-
     from semistream.paths import Paths
     from semistream.sizing import known_costs, scale_out
     from semistream.tuning import advice
@@ -47,20 +45,20 @@ def run(arguments: Namespace) -> int:
             case, settings.memory, arguments.scale_out, settings.algorithms, costs
         )
         shares = splits(case, places, map(int, settings.memory), costs)
-    if arguments.json:
-        console.print_json(
-            found.as_dict()
-            | ({"scale_out": [asdict(p) for p in plans]} if plans else {})
-            | ({"roles": shares} if shares else {})
+    value = found.as_dict() | {
+        name: of for name, of in (("scale_out", plans), ("roles", shares)) if of
+    }
+
+    def render(_: object) -> None:
+        screen = console.wide_console(150)
+        for table in (*found.tables(), *scale_out.tables(plans)):
+            console.print_table(screen, table)
+        console.print_remarks(
+            console.text_console(),
+            roles=[f"a load of all roles splits M so: {said}" for said in shares.values()],
         )
-        return 0
-    screen = console.wide_console(150)
-    for table in (*found.tables(), *scale_out.tables(plans)):
-        console.print_table(screen, table)
-    console.print_remarks(
-        console.text_console(),
-        roles=[f"a load of all roles splits M so: {said}" for said in shares.values()],
-    )
+
+    console.show(arguments.json, value, render)
     return 0
 
 

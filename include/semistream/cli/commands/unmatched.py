@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from semistream.cli import console
@@ -55,13 +56,15 @@ def run(arguments: Namespace) -> int:
             print(f"{app} has no such unmatched tuple: no file was written.")
         return 0
     listed = unmatched.list_unmatched(app, places, **asked, limit=arguments.limit)
-    if arguments.json:
-        console.print_json(unmatched.as_dicts(listed))
-    elif not listed:
-        print(f"{app} has no such unmatched tuple.")
-    for of in () if arguments.json else listed:
-        _print(of)
+    console.show(arguments.json, unmatched.as_dicts(listed), lambda _: _print_all(app, listed))
     return 0
+
+
+def _print_all(app: str, listed: Sequence[Listed]) -> None:
+    if not listed:
+        print(f"{app} has no such unmatched tuple.")
+    for of in listed:
+        _print(of)
 
 
 def _print(of: Listed) -> None:

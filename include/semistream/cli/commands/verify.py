@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
 
+from semistream.cli import console
 from semistream.cli.command import Command
 
 
@@ -42,7 +43,7 @@ def run(arguments: Namespace) -> int:
         sample=arguments.sample,
         job=arguments.job,
     )
-    print(f"{result['text']}\nReport: {result['report']}")
+    console.show(arguments.json, result, lambda r: print(f"{r['text']}\nReport: {r['report']}"))
     return 0
 
 
@@ -51,5 +52,6 @@ COMMAND = Command(
     "prove that what an app has loaded is complete; exit code 1 where it is not",
     run,
     add_arguments,
+    json=True,
     extras=("verify",),
 )

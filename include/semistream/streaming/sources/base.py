@@ -61,6 +61,11 @@ class Source:
 
     # ---- through Spark
 
+    @property
+    def location(self) -> str | None:
+        """The path for Spark; None if the source has none."""
+        return self.spec.path
+
     def options(self, max_files: int = 0, max_rows: int = 0) -> dict[str, str]:
         """Return the options for Spark. max_files, max_rows: limits of a micro-batch, if the source
         can limit them; 0: no limit."""

@@ -3,7 +3,6 @@ proof."""
 
 from __future__ import annotations
 
-import codecs
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -24,6 +23,7 @@ from semistream.data_files import (
     list_files,
 )
 from semistream.errors import ConfigError
+from semistream.files import opening
 from semistream.files.formats import check_formats
 from semistream.files.opening import SOURCES, check_partitions, read_files
 from semistream.files.parquet_source import ParquetSource
@@ -38,7 +38,7 @@ from semistream.warehouse.types import stored_type
 log = logging.getLogger(__name__)
 READ = tuple(SOURCES)  # file formats that the reader knows
 # options of the reader itself, options that select the stream's files, and options without effect
-OURS = ("sep", "delimiter", "quote", "escape", "encoding", "charset", "header", "nullvalue")
+OURS = (*opening.OPTIONS, "header")
 LISTING = (
     "pathglobfilter",
     "recursivefilelookup",
@@ -182,51 +182,15 @@ def reading_of(spec: StreamSpec) -> Reading:
             f"{', '.join(OURS)}; of which files are read, {', '.join(LISTING[:4])} and the like. "
             "How dates and numbers are written is told by formats.",
         )
-    separator = options.get("sep", options.get("delimiter", ""))
-    signs = {
-        "sep": separator,
-        "quote": options.get("quote", '"'),
-        "escape": options.get("escape", ""),
-    }
-    for name, sign in signs.items():
-        if len(sign) > 1 or not sign.isascii():
-            raise ConfigError(
-                f"stream.options.{name}", "must be one ASCII character", sign, "Choose another one."
-            )
-    if (truth := options.get("header", "true").lower()) not in ("true", "false"):
-        raise ConfigError("stream.options.header", "must be true or false", truth, "Give one.")
-    if spec.format == "csv" and truth == "false" and not spec.columns:
+    reading = opening.reading_of(options, spec.formats, "stream.options")
+    if spec.format == "csv" and not reading.header and not spec.columns:
         raise ConfigError(
             "stream.columns",
             "must be given for files without a header",
             None,
             "Name the columns with their types, in the order of the files.",
         )
-    null = (options["nullvalue"],) if options.get("nullvalue") else ()
-    quote, escape = signs["quote"], signs["escape"]
-    return Reading(
-        null,
-        separator,
-        quote,
-        "" if escape == quote else escape,
-        _encoding(options.get("encoding", options.get("charset", ""))),
-        truth == "true",
-        spec.formats,
-    )
-
-
-def _encoding(name: str) -> str:
-    """Return the encoding, or "" for UTF-8. Raises ConfigError."""
-    try:
-        found = codecs.lookup(name).name if name else ""
-    except LookupError:
-        raise ConfigError(
-            "stream.options.encoding",
-            "must be an encoding that Python knows",
-            name,
-            "For instance ISO-8859-1.",
-        ) from None
-    return "" if found == "utf-8" else found
+    return reading
 
 
 def listed(spec: StreamSpec) -> list[Path]:

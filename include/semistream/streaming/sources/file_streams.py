@@ -74,6 +74,14 @@ class PathSource(Source):
                 "Make it, if the stream's files are still to come, or mend the path.",
             )
 
+    @property
+    def location(self) -> str | None:
+        """The path for Spark, which streams no single file, but a pattern that one file matches."""
+        path = self.spec.path
+        if not path or not is_local(self.spec) or not Path(path).is_file():
+            return path
+        return f"{path[:-1]}[{path[-1]}]"
+
     def splits(self, part: Part) -> list[DataFile]:
         return [DataFile(path) for path in part.files]
 

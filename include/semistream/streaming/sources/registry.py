@@ -75,7 +75,7 @@ def _read_stream(spark: SparkSession, source: Source, max_files: int, max_rows: 
     from pyspark.errors import PySparkException
 
     source.register(spark)
-    path = source.spec.path
+    path = source.location
     reader = spark.readStream.format(source.spec.format).options(
         **source.options(max_files, max_rows)
     )

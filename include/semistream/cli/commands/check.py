@@ -1,0 +1,129 @@
+"""``semistream check``."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from semistream.cli import console
+from semistream.cli.command import Command
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from semistream.pipeline.job_check import JobCheck
+
+
+def run(arguments: Namespace) -> int:
+    from semistream.paths import Paths
+    from semistream.pipeline.job_check import check_job
+
+    with console.progress(arguments.progress) as tell:
+        found = check_job(arguments.settings, Paths.from_environment(), tell)
+    console.show(arguments.json, asdict(found) | {"ok": found.ok}, lambda _: _print(found))
+    return 0 if found.ok else 1
+
+
+def _print(found: JobCheck) -> None:
+    from semistream.joins.waits import in_seconds
+    from semistream.sizing.search import format_sizes
+
+    screen, text = console.wide_console(160), console.text_console()
+    for stream in found.streams:
+        text.print(
+            f"{stream.name}: {stream.format} {stream.path or ''}, {stream.files:,} files, "
+            f"{stream.bytes:,} bytes, {_about(stream.rows, stream.about)}"
+            if stream.files
+            else f"{stream.name}: {stream.format} {stream.path or ''}"
+        )
+        if stream.columns:
+            console.print_table(screen, _columns(stream.columns, stream.rows))
+        print()
+    if found.roles:
+        table = _table(
+            ("role", "dimension", "from", "join columns"),
+            ("rows", "left out", "duplicates", "tuples with a row", "without a key"),
+        )
+        for role in found.roles:
+            on = ", ".join(s if s == m else f"{s} = {m}" for s, m in role.on.items())
+            table.add_row(
+                *(role.role, role.dimension, role.source, on),
+                f"{'' if role.whole else 'first '}{role.rows:,}",
+                *(f"{n:,}" for n in (role.rejected, role.duplicates)),
+                *(f"{share:.1%}" for share in (role.matched, role.null_keys)),
+            )
+        console.print_table(screen, table)
+        print()
+    if found.predictions:
+        busy = any(p.busy is not None for p in found.predictions)
+        table = _table(
+            ("role", "algorithm", "sizes"),
+            ("memory, bytes", "tuples/s", "master data MB/s", "least max_wait")
+            + (("busy",) if busy else ()),
+        )
+        for p in found.predictions:
+            table.add_row(
+                *(p.role, p.algorithm, format_sizes(p.sizes) or "held whole", f"{p.memory:,}"),
+                f"{float(f'{p.rate:.2g}'):,.0f}" if p.rate else "–",
+                f"{p.bytes_read / 1e6:,.1f}",
+                in_seconds(p.least_wait),
+                *((f"{p.busy:.0%}" if p.busy is not None else "–",) if busy else ()),
+            )
+        console.print_table(screen, table)
+        text.print(
+            f"M = {found.memory:,} bytes, {found.partitions} operators; a worker's process stays "
+            f"below about {found.worker_bytes / 1e6:,.0f} MB; costs of {found.costs}\n"
+        )
+    for finding in found.findings:
+        text.print(f"{finding.level}: {finding.about}: {finding.text}")
+    count = sum(finding.level == "error" for finding in found.findings)
+    faults = "1 error" if count == 1 else f"{count} errors"
+    print(f"{found.job} can be loaded." if found.ok else f"{found.job} cannot be loaded: {faults}.")
+
+
+def _columns(columns: Any, rows: int) -> Table:
+    table = _table(("column", "type", "examples"), ("null", "unparsable"))
+    for c in columns:
+        examples = ", ".join(" ".join(e.split()) for e in c.examples)
+        table.add_row(
+            *map(_literal, (c.name, c.type, examples)),
+            f"{c.nulls / max(rows, 1):.1%}" if c.nulls else "",
+            f"{c.unparsable:,}" if c.unparsable else "",
+        )
+    return table
+
+
+def _literal(text: str) -> Any:
+    from rich.text import Text
+
+    return Text(text)
+
+
+def _table(left: tuple[str, ...], right: tuple[str, ...]) -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, show_edge=False)
+    for name in left:
+        table.add_column(name, overflow="fold")
+    for name in right:
+        table.add_column(name, justify="right")
+    return table
+
+
+def _about(rows: int, about: int) -> str:
+    return f"{rows:,} rows" if rows == about else f"about {about:,} rows, {rows:,} looked at"
+
+
+COMMAND = Command(
+    "check",
+    "look into a job's files and say what its load would do, without writing anything; exit code "
+    "1 where it could not work",
+    run,
+    settings="semistream.pipeline.settings.CheckSettings",
+    positional=(("job", "JOB"),),
+    progress=True,
+    json=True,
+    example="semistream check sales.yaml.",
+    without_pandas=True,
+)

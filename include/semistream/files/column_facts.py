@@ -1,0 +1,59 @@
+"""What is in the columns of some rows: types, examples, nulls."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from semistream.ddl import type_name
+from semistream.files.source import Rejected
+
+EXAMPLES, WIDTH = 3, 28  # examples of a column, and the most characters of each
+FIRST = 1000  # values of which the examples are the first ones
+
+
+@dataclass(frozen=True)
+class ColumnFacts:
+    """A column of some rows. type: its name in Spark's DDL; nulls, unparsable: how many of the rows
+    have none, or one that does not fit the type; examples: some of its values as texts."""
+
+    name: str
+    type: str
+    nulls: int
+    unparsable: int
+    examples: tuple[str, ...]
+
+
+def column_facts(rows: pa.Table, rejected: Iterable[Rejected] = ()) -> tuple[ColumnFacts, ...]:
+    """Describe the columns of rows. rejected: rows that could not be read, whose reasons begin with
+    the column."""
+    unfit: dict[str, int] = {}
+    for row in rejected:
+        name = row.detail.partition(": ")[0]
+        unfit[name] = unfit.get(name, 0) + 1
+    return tuple(
+        ColumnFacts(
+            field.name,
+            type_name(field.type),
+            column.null_count,
+            unfit.get(field.name, 0),
+            tuple(_shown(value) for value in _first(column)),
+        )
+        for field, column in zip(rows.schema, rows.columns, strict=True)
+    )
+
+
+def _first(column: pa.ChunkedArray) -> list[object]:
+    values = column.slice(0, FIRST).combine_chunks().drop_null()
+    if pa.types.is_nested(values.type) or pa.types.is_dictionary(values.type):
+        return list(values[:EXAMPLES].to_pylist())
+    return list(pc.unique(values)[:EXAMPLES].cast(pa.string()).to_pylist()) if len(values) else []
+
+
+def _shown(value: object) -> str:
+    text = re.sub(r"(:\d\d)\.0+(?=Z?$)", r"\1", str(value))  # a time without a fraction
+    return text if len(text) <= WIDTH else f"{text[: WIDTH - 1]}…"

@@ -1,0 +1,352 @@
+"""How a user's files are written, found out from some of their rows: the delimiter and encoding of
+CSV, dates and numbers that are written otherwise than usual, and the types of the columns."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from semistream.column_format import ColumnFormat
+from semistream.errors import ConfigError
+from semistream.files.convert import NULL_LIKE
+from semistream.files.formats import prepared
+from semistream.files.opening import FORMATS, open_source, read_files
+from semistream.files.source import FileSource, Rejected
+from semistream.files.text_source import open_text, plain_suffix
+
+HEAD = 256 << 10  # bytes from which delimiter and encoding are found
+LINES = 200  # lines of them
+DELIMITERS = ",;\t|"
+EVEN = 0.9  # share of the lines that have as many cells as the header
+FITTING = 0.99  # share of a column's cells that a format must fit
+SOME = 0.05  # share of the cells that a format fits which is worth a remark
+TRIED = 300  # distinct cells with which formats are tried first
+MOST_FILES = 64  # files of which rows are read
+LEGACY = "cp1252"  # the encoding of files that are not UTF-8
+DATES = (
+    "%d.%m.%Y",
+    "%d/%m/%Y",
+    "%m/%d/%Y",
+    "%d-%m-%Y",
+    "%Y/%m/%d",
+    "%Y.%m.%d",
+    "%d.%m.%y",
+    "%d/%m/%y",
+    "%m/%d/%y",
+    "%d %b %Y",
+    "%d-%b-%Y",
+    "%d %B %Y",
+    "%b %d, %Y",
+    "%B %d, %Y",
+    "%Y-%m-%d",
+)
+CLOCKS = ("", " %H:%M", " %H:%M:%S", "T%H:%M:%S", " %I:%M %p", " %I:%M:%S %p")
+TIMES = tuple(ColumnFormat(time=day + clock) for day in DATES for clock in CLOCKS)
+ISO = "%Y-%m-%d"  # read without a format
+NUMBERS = tuple(
+    ColumnFormat.model_validate({"decimal": decimal, "thousands": thousands})
+    for decimal, thousands in ((",", ""), *map(tuple, (",.", ", ", ",'", ".,", ".'", ". ")))
+)
+# by the decimal sign: numbers that show it is one, and no separator of thousands
+SHOWN = {
+    ",": r"^[^,]*,(\d{1,2}|\d{4,})\D*$|\.\d{3}(,|$)|^\D*0,|\d{4},",
+    ".": r",\d{3}\.|,\d{3},|['\s]\d{3}\.|^\D*\d{1,3}['\s]\d{3}\D*$",
+}
+AROUND = r"^(?P<before>[^\d+\-.,]*)[+\-]?\d[\d.,' \x{a0}\x{202f}]*?\s*(?P<behind>[^\d.,' ]*)$"
+
+
+@dataclass(frozen=True)
+class DetectedFile:
+    """A data file or directory, and how it is read.
+
+    options, formats: as a job declares them; rows: some of its rows in the types found, spread over
+    its files; rejected: rows among these that cannot be read; whole: whether these are all rows;
+    size: bytes of all files; notes: remarks for the user, by column.
+    """
+
+    path: Path
+    kind: str
+    options: dict[str, str]
+    formats: dict[str, ColumnFormat]
+    rows: pa.Table
+    rejected: tuple[Rejected, ...]
+    about: int
+    whole: bool
+    texts: pa.Table | None = None
+    notes: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return self.path.name.split(".")[0] or self.path.parent.name
+
+    @cached_property
+    def columns(self) -> list[str]:
+        return list(self.rows.schema.names)
+
+    def written(self, column: str) -> pa.Array:
+        """Return a column as texts: as they are written in CSV, else as its values are shown."""
+        of = self.texts if self.texts is not None else self.rows
+        values = of.column(column).combine_chunks()
+        return values if pa.types.is_string(values.type) else values.cast(pa.string())
+
+    def key(self, column: str) -> pa.Array:
+        """Return a column as texts that can be compared with another file's: numbers and texts as
+        they are written, dates and times as their values are shown."""
+        values = self.rows.column(column).combine_chunks()
+        plain = pa.types.is_string(values.type) or pa.types.is_integer(values.type)
+        return self.written(column) if plain else values.cast(pa.string())
+
+    def with_text(self, column: str) -> DetectedFile:
+        """Return the file with a column that is read as texts, as a key with leading zeros is."""
+        at = self.columns.index(column)
+        field_ = pa.field(column, pa.string())
+        rows = self.rows.set_column(at, field_, pa.chunked_array([self.written(column)]))
+        return replace(
+            self, rows=rows, formats={k: f for k, f in self.formats.items() if k != column}
+        )
+
+
+def detect(path: Path, side: str, most_rows: int, most_bytes: int) -> DetectedFile:
+    """Find out how a file, or the files of a directory, are written, and read some rows of them.
+
+    side: the input's name in errors; most_rows, most_bytes: of the rows that are read. Raises
+    ConfigError for a file that cannot be read.
+    """
+    first = _first(path, side)
+    kind = FORMATS[plain_suffix(first)]
+    options = _dialect(first) if kind == "csv" else {}
+    plain = open_source(side, path, kind=kind, options=options)
+    plain.assign_types()
+    if kind != "csv":
+        found = sampled(plain, most_rows, most_bytes)
+        formats, notes = _formats(found.rows, {}, False)
+        if formats:
+            plain = open_source(side, path, kind=kind, formats=formats)
+            plain.assign_types()
+            found = sampled(plain, most_rows, most_bytes)
+        return DetectedFile(path, kind, options, formats, *found, notes=notes)
+    as_text = pa.schema([(name, pa.string()) for name in plain.schema.names])
+    raw = read_files(side, plain.paths, kind, plain.reading, as_text, as_text.names)
+    texts, unread, about, whole = sampled(raw, most_rows, most_bytes)
+    types = {f.name: f.type for f in plain.schema}
+    formats, notes = _formats(texts, types, options.get("sep") == ";")
+    # the formats decide types
+    source = open_source(side, path, kind=kind, options=options, formats=formats)
+    source.assign_types()
+    typed, wrong = _cast(source, texts)
+    keep = pa.array(~np.isin(np.arange(texts.num_rows), [row.line for row in wrong]))
+    return DetectedFile(
+        path,
+        kind,
+        options,
+        formats,
+        typed,
+        (*unread, *wrong),
+        about,
+        whole,
+        texts.filter(keep),
+        {n.split(" ")[2]: n for n in source.notes} | notes,
+    )
+
+
+class Sample(NamedTuple):
+    """Some rows of a source. rejected: those among them that cannot be read; about: how many rows
+    the source has, as far as these show; whole: whether these are all."""
+
+    rows: pa.Table
+    rejected: tuple[Rejected, ...]
+    about: int
+    whole: bool
+
+    @property
+    def read(self) -> int:
+        return self.rows.num_rows + len(self.rejected)
+
+
+def sampled(source: FileSource, most_rows: int, most_bytes: int) -> Sample:
+    """Read rows of a source, as many from each of its files, or from each of some of many.
+    most_rows, most_bytes: of the rows that are read."""
+    step = max(len(source.paths) / MOST_FILES, 1)
+    paths = [source.paths[int(i * step)] for i in range(int(len(source.paths) / step))]
+    whole, taken, rejected = len(paths) == len(source.paths), list[pa.RecordBatch](), []
+    kept = size = passed = passed_bytes = 0
+    for number, path in enumerate(paths):
+        files = len(paths) - number
+        rows_left, bytes_left = (most_rows - kept) // files, (most_bytes - size) // files
+        ended = True
+        for chunk in source.read(path):
+            passed += chunk.rows.num_rows + len(chunk.rejected)
+            part = chunk.rows.slice(0, rows_left)
+            if bytes_left < part.nbytes:
+                part = part.slice(0, max(part.num_rows * bytes_left // part.nbytes, 1))
+            cut = part.num_rows < chunk.rows.num_rows
+            last = chunk.lines[part.num_rows - 1] if cut and part.num_rows else 0
+            rejected += [r for r in chunk.rejected if not cut or r.line < last]
+            taken.append(part)
+            kept, size = kept + part.num_rows, size + part.nbytes
+            rows_left, bytes_left = rows_left - part.num_rows, bytes_left - part.nbytes
+            if cut or rows_left <= 0 or bytes_left <= 0:
+                ended = False
+                break
+        passed_bytes += (
+            path.stat().st_size if ended else min(source.bytes_done, path.stat().st_size)
+        )
+        whole = whole and ended
+    rows = pa.Table.from_batches(taken, source.schema)
+    about = kept + len(rejected)
+    if not whole:
+        about = max(round(passed * source.bytes_total / max(passed_bytes, 1)), about)
+    return Sample(rows, tuple(rejected), about, whole)
+
+
+def _first(path: Path, side: str) -> Path:
+    """Return the first data file of a path. Raises ConfigError if there is none."""
+    files = sorted(path.rglob("*")) if path.is_dir() else [path]
+    for file in files:
+        if file.is_file() and plain_suffix(file) in FORMATS and file.name[0] not in "._":
+            return file
+    raise ConfigError(
+        side,
+        "must be a data file that exists, or a directory of such files",
+        str(path),
+        f"Names end in {', '.join(FORMATS)}; of text files also packed, as .gz.",
+    )
+
+
+def _dialect(path: Path) -> dict[str, str]:
+    """Return the options of a CSV file that are not the usual ones."""
+    with open_text(path) as (_, stream):
+        head = bytes(stream.read(HEAD))
+    options, encoding = dict[str, str](), "utf-8"
+    if head[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        options["encoding"] = encoding = "utf-16"
+    else:
+        try:
+            head.decode()
+        except UnicodeDecodeError as e:
+            if e.start < len(head) - 3:  # and not a sign that is cut at the end
+                options["encoding"] = encoding = LEGACY
+    text = head.decode(encoding, errors="replace").lstrip("\ufeff")
+    if text.startswith("sep="):
+        return options
+    lines = text.splitlines()[:LINES] if len(head) < HEAD else text.splitlines()[:LINES][:-1]
+
+    def cells(delimiter: str) -> tuple[bool, int]:
+        counts = [len(row) for row in csv.reader(lines, delimiter=delimiter) if row]
+        even = np.mean([n == counts[0] for n in counts]) if counts else 0
+        return bool(even >= EVEN), counts[0] if counts else 0
+
+    best = max(DELIMITERS, key=cells)
+    usual = "\t" if plain_suffix(path) == ".tsv" else ","
+    if best != usual and cells(best)[1] > 1:
+        options["sep"] = best
+    return options
+
+
+def _cast(source: FileSource, texts: pa.Table) -> tuple[pa.Table, list[Rejected]]:
+    """Return the rows of texts in the source's types, and those that do not fit, whose line is the
+    row's position among them."""
+    from semistream.files.convert import cast_rows
+
+    exact = set(source.schema.names) - source.declared
+    batch = texts.combine_chunks().to_batches()
+    rows = batch[0] if batch else pa.RecordBatch.from_pylist([], texts.schema)
+    cast, wrong = cast_rows(rows, source.schema, exact, formats=source.reading.formats)
+    return pa.Table.from_batches([cast]), [
+        Rejected("", why, str(source.paths[0]), i) for i, why in wrong.items()
+    ]
+
+
+def _formats(
+    rows: pa.Table, types: Mapping[str, pa.DataType], semicolons: bool
+) -> tuple[dict[str, ColumnFormat], dict[str, str]]:
+    """Return the formats of the columns that have one, and remarks by column. types: those that are
+    found without a format, of a file whose columns are read as texts."""
+    formats, notes = dict[str, ColumnFormat](), dict[str, str]()
+    for name in rows.schema.names:
+        kind = types.get(name, rows.schema.field(name).type)
+        if not pa.types.is_string(kind):
+            continue
+        texts = pc.utf8_trim_whitespace(rows.column(name).combine_chunks())
+        texts = texts.filter(pc.and_(texts.is_valid(), pc.invert(pc.is_in(texts, NULL_LIKE))))
+        counts = texts.value_counts()
+        cells, weights = counts.field(0), counts.field(1).to_numpy()
+        if len(cells):
+            form, note = _format(cells, weights, semicolons)
+            formats |= {name: form} if form else {}
+            notes |= {name: note} if note else {}
+    return formats, notes
+
+
+def _format(
+    cells: pa.Array, weights: np.ndarray, semicolons: bool
+) -> tuple[ColumnFormat | None, str]:
+    """Return the format of a column's distinct cells, and a remark. weights: how often each
+    occurs, int64[n]."""
+    if float(np.asarray(pc.match_substring_regex(cells, r"\d")).mean()) < SOME:
+        return None, ""
+    few = cells[:TRIED]
+    found = [(form, _fits(few, form).mean()) for form in itertools.chain(TIMES, _numbers(few))]
+    found = [(form, share) for form, share in found if share >= SOME]
+    shares = {
+        form: float(weights[_fits(cells, form)].sum() / weights.sum())
+        for form, _ in sorted(found, key=lambda of: -of[1])[:4]
+    }
+    if not shares:
+        return None, ""
+    best, share = max(shares.items(), key=lambda of: (of[1], -_order(of[0])))
+    if best.number:
+        shown = pc.match_substring_regex(cells, SHOWN[best.point])
+        plain = best.strip and not best.thousands and best.point == "."
+        sure = plain or pc.any(shown).as_py() or (semicolons and best.point == ",")
+        if share < FITTING or not sure:
+            return None, ""
+        return best, ""
+    said = f"{share:.0%} of the values are written as {best.time}"
+    if share < FITTING:
+        odd = cells.filter(pa.array(~_fits(cells, best)))
+        return None, f"{said}, and others otherwise, as {odd[0].as_py()!r}: a text as it is"
+    also = next((f for f, s in shares.items() if f != best and s == share and f.time), None)
+    if best.time.startswith(ISO):
+        return None, ""
+    return best, f"every value fits {also.time}, too" if also else ""
+
+
+def _order(form: ColumnFormat) -> int:
+    return TIMES.index(form) if form in TIMES else len(TIMES)
+
+
+def _fits(cells: pa.Array, form: ColumnFormat) -> np.ndarray:
+    """Return which cells fit a format, bool[n]."""
+    fits = np.ones(len(cells), bool)
+    fits[prepared(cells, form, NULL_LIKE)[1]] = False
+    return fits
+
+
+def _numbers(cells: pa.Array) -> Iterator[ColumnFormat]:
+    """Yield the formats of numbers that cells may have, with the signs around them."""
+    if not pc.any(pc.match_substring_regex(cells, r"\d[,']\d|\d [\d€$£]|[€$£%]")).as_py():
+        return
+    signs = {sign for which in ("before", "behind") for sign in _signs(cells, which)}
+    percent = signs == {"%"}
+    strip: Sequence[str] = sorted(signs - {"%"}) if not percent else ()
+    if len(signs) > 3 or ("%" in signs and not percent):
+        return
+    plain = (ColumnFormat(decimal="."),) if signs else ()
+    for form in (*NUMBERS, *plain):
+        yield form.model_copy(update={"strip": tuple(strip), "percent": percent})
+
+
+def _signs(cells: pa.Array, which: str) -> list[str]:
+    found = pc.extract_regex(cells, AROUND).drop_null()
+    texts = pc.unique(pc.utf8_trim_whitespace(found.field(which))) if len(found) else []
+    return [text for text in (t.as_py() for t in texts) if text]

@@ -1,0 +1,294 @@
+"""Proposals of keys: the columns by which a stream is joined with a master file, and those that
+identify its tuples, found from some rows of both."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from difflib import SequenceMatcher
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from semistream.column_format import ColumnFormat, declared
+from semistream.files.detection import DetectedFile
+from semistream.files.near_misses import SEPARATOR, needed_forms
+
+TUPLES = 5000  # stream tuples whose keys are looked up
+LEAST = 0.3  # share of these that must have a master row
+FORMED = 300  # distinct keys that are compared in several forms
+CANDIDATES, COLUMNS = 10, 3  # pairs of columns that composite keys are made of, and the most in one
+# a score is the match rate times these parts, which add up to 1
+BASE, NAMES, VARIETY = 0.4, 0.4, 0.2
+COMPOSITE = 0.1  # by which the score of a composite key must be better than a single column's
+SURE = 0.6  # score from which a proposal is told without a doubt
+ID_NAME = re.compile(
+    r"(^|[_\W])(id|nr|no|key|code|number|nummer|uuid|sk|pk)$|id$|nr$", re.IGNORECASE
+)
+NEARLY = 0.95  # share of distinct values from which a column with such a name is proposed as id
+
+
+class Pair(NamedTuple):
+    """A stream column and a master column. rate: share of the stream's keys that have a master row,
+    whatever their form; score: how likely they are to be joined, 0 to 1."""
+
+    stream: str
+    master: str
+    rate: float
+    score: float
+
+
+@dataclass(frozen=True)
+class KeyProposal:
+    """A proposed join key.
+
+    on: pairs of columns; rate: share of the looked-up tuples with a key that have a master row,
+    in whatever form; tuples: their number; distinct: share of the master's rows that
+    differ in the key; business_key: columns that identify a master row, if the key does not;
+    formats: with the normal forms that the keys need, by stream column; stream_texts, master_texts:
+    columns to be read as texts; others: further pairs that match.
+    """
+
+    on: dict[str, str]
+    rate: float
+    tuples: int
+    distinct: float
+    score: float
+    business_key: tuple[str, ...] = ()
+    formats: dict[str, ColumnFormat] = field(default_factory=dict)
+    stream_texts: tuple[str, ...] = ()
+    master_texts: tuple[str, ...] = ()
+    others: tuple[Pair, ...] = ()
+
+    @property
+    def sure(self) -> bool:
+        return self.score >= SURE
+
+
+class Ids(NamedTuple):
+    """Columns that identify a stream tuple. duplicates: tuples whose id came before."""
+
+    columns: tuple[str, ...]
+    duplicates: int
+
+
+def propose_key(stream: DetectedFile, master: DetectedFile) -> KeyProposal | None:
+    """Return the most likely join key of a master file, None if no column of it has the stream's
+    values."""
+    rows = _spread(stream.rows.num_rows)
+    keys = {c: plain(stream.key(c).take(rows)) for c in stream.columns if _is_key(stream, c)}
+    theirs = {c: plain(master.key(c)) for c in master.columns if _is_key(master, c)}
+    pairs = _pairs(keys, theirs, master.name)
+    found = [
+        _scored(chosen, keys, theirs)
+        for count in range(1, COLUMNS + 1)
+        for chosen in itertools.combinations(pairs[:CANDIDATES], count)
+        if len({p.stream for p in chosen}) == len({p.master for p in chosen}) == count
+    ]
+    if not (found := [f for f in found if f[1] >= LEAST]):
+        return None
+    unique = [f for f in found if f[2] == 1] or [max(found, key=lambda f: (round(f[2], 2), f[3]))]
+    chosen, rate, distinct, score = max(
+        unique, key=lambda f: f[3] - COMPOSITE * (len(f[0]) > 1) - 0.01 * len(f[0])
+    )
+    business = () if distinct == 1 else identifying(master).columns
+    used = {p.stream for p in chosen}
+    others = tuple(p for p in pairs if p.stream not in used and p.score >= SURE)
+    return _with_forms(
+        KeyProposal(
+            {p.stream: p.master for p in chosen},
+            rate,
+            len(rows),
+            distinct,
+            score,
+            business,
+            others=others,
+        ),
+        stream,
+        master,
+        rows,
+    )
+
+
+def given_key(stream: DetectedFile, master: DetectedFile, on: dict[str, str]) -> KeyProposal:
+    """Return a join key that the user gave, with what its proposal would have."""
+    rows = _spread(stream.rows.num_rows)
+    keys = {c: plain(stream.key(c).take(rows)) for c in on}
+    theirs = {c: plain(master.key(c)) for c in on.values()}
+    pairs = [Pair(s, m, 1.0, 1.0) for s, m in on.items()]
+    _, rate, distinct, _ = _scored(pairs, keys, theirs)
+    business = () if distinct == 1 else identifying(master).columns
+    return _with_forms(
+        KeyProposal(on, rate, len(rows), distinct, 1.0, business), stream, master, rows
+    )
+
+
+def identifying(of: DetectedFile) -> Ids:
+    """Return the columns that identify a row of a file: one, else the fewest together; none if
+    even those leave more than a few rows that are the same."""
+    count = of.rows.num_rows
+    columns = [c for c in of.columns if _is_key(of, c)]
+    distinct = {c: _distinct([of.written(c)]) for c in columns}
+    full = [c for c in columns if not of.rows.column(c).null_count]
+    named = sorted(full, key=lambda c: (not ID_NAME.search(c), columns.index(c)))
+    for c in named:
+        if distinct[c] == count:
+            return Ids((c,), 0)
+    near = [c for c in named if ID_NAME.search(c) and distinct[c] >= NEARLY * count]
+    varied = sorted(full, key=lambda c: -distinct[c])[:CANDIDATES]
+    for size in (2, 3):
+        for some in itertools.combinations(sorted(varied, key=columns.index), size):
+            if _distinct([of.written(c) for c in some]) == count and not near:
+                return Ids(some, 0)
+    return Ids((near[0],), count - distinct[near[0]]) if near else Ids((), 0)
+
+
+def plain(texts: pa.Array) -> pa.Array:
+    """Return keys in a form that does not depend on how they are written: without blanks around
+    them, in lower case, without leading zeros, and without a fraction of zeros."""
+    texts = pc.utf8_lower(pc.utf8_trim_whitespace(texts))
+    texts = pc.replace_substring_regex(texts, r"^(-?[0-9]+)\.0+$", r"\1")
+    texts = pc.replace_substring_regex(texts, r"^0+([0-9])", r"\1")
+    return pc.if_else(pc.equal(texts, ""), pa.scalar(None, pa.string()), texts)
+
+
+def _is_key(of: DetectedFile, column: str) -> bool:
+    """Return whether a column may be part of a key."""
+    kind = of.rows.schema.field(column).type
+    whole = pa.types.is_decimal(kind) and kind.scale == 0
+    return (
+        pa.types.is_integer(kind)
+        or pa.types.is_string(kind)
+        or pa.types.is_date(kind)
+        or pa.types.is_timestamp(kind)
+        or whole
+    )
+
+
+def _spread(rows: int) -> pa.Array:
+    """Return the positions of the rows whose keys are looked up, spread over all of them."""
+    count = min(rows, TUPLES)
+    return pa.array((np.arange(count) * (rows / max(count, 1))).astype(np.int64))
+
+
+def _pairs(keys: dict[str, pa.Array], theirs: dict[str, pa.Array], file: str) -> list[Pair]:
+    """Return the pairs of columns that may be joined, the likeliest first. file: the master
+    file's name."""
+    pairs = []
+    for m, values in theirs.items():
+        there = pc.unique(values.drop_null())
+        for s, column in keys.items():
+            known = column.drop_null()
+            rate = float(np.asarray(pc.is_in(known, there)).mean()) if len(known) else 0.0
+            if rate < LEAST:
+                continue
+            variety = len(pc.unique(known)) / max(min(len(there), len(known)), 1)
+            likeness = _likeness(s, m, file)
+            pairs.append(
+                Pair(s, m, rate, rate * (BASE + NAMES * likeness + VARIETY * min(variety, 1.0)))
+            )
+    return sorted(pairs, key=lambda p: -p.score)
+
+
+def _likeness(stream: str, master: str, file: str) -> float:
+    """Return how alike two columns' names are, 0 to 1. file: the master file's name, which a
+    stream's column often has."""
+    s, m, f = (re.sub(r"[\W_]+", "", name).lower() for name in (stream, master, file))
+    if s == m or s in (f + m, f.removesuffix("s") + m):
+        return 1.0
+    if len(min(s, m, key=len)) > 2 and (s.endswith(m) or m.endswith(s)):
+        return 0.8
+    if len(f) > 2 and (s.startswith(f[:-1]) or f.startswith(s)):
+        return 0.7
+    return 0.6 * SequenceMatcher(None, s, m).ratio()
+
+
+def _scored(
+    pairs: Sequence[Pair], keys: dict[str, pa.Array], theirs: dict[str, pa.Array]
+) -> tuple[Sequence[Pair], float, float, float]:
+    """Return (pairs, share of the stream's keys that have a master row, share of the master's rows
+    with a key that differ in it, score)."""
+    there = _joined([theirs[p.master] for p in pairs]).drop_null()
+    known = _joined([keys[p.stream] for p in pairs]).drop_null()
+    distinct = pc.unique(there)
+    rate = float(np.asarray(pc.is_in(known, distinct)).mean()) if len(known) else 0.0
+    score = sum(p.score / p.rate for p in pairs) / len(pairs) * rate
+    return pairs, rate, len(distinct) / max(len(there), 1), score
+
+
+def _joined(columns: Sequence[pa.Array]) -> pa.Array:
+    """Return the keys of several columns as texts, null where a column is."""
+    return columns[0] if len(columns) == 1 else pc.binary_join_element_wise(*columns, SEPARATOR)
+
+
+def _distinct(columns: Sequence[pa.Array]) -> int:
+    return len(pc.unique(_joined(columns).drop_null()))
+
+
+def _with_forms(
+    key: KeyProposal, stream: DetectedFile, master: DetectedFile, rows: pa.Array
+) -> KeyProposal:
+    """Return the key with the types and the normal forms that its columns need to match as they
+    are written, and with the share that then matches."""
+    ours, their_texts, columns = [], [], []
+    for s, m in key.on.items():
+        kinds = stream.rows.schema.field(s).type, master.rows.schema.field(m).type
+        if not _one_type(*kinds):
+            ours.append(s)
+            their_texts.append(m)
+        text = pa.types.is_string(kinds[0]) or not _one_type(*kinds)
+        sides = [
+            of.written(c) if text else of.rows.column(c).combine_chunks()
+            for of, c in ((stream, s), (master, m))
+        ]
+        columns.append([sides[0].take(rows), sides[1]])
+    if not all(pa.types.is_string(c[0].type) for c in columns):
+        columns = [
+            [side if pa.types.is_string(side.type) else side.cast(pa.string()) for side in c]
+            for c in columns
+        ]
+    sample, matching = _comparable([c[0] for c in columns], [c[1] for c in columns])
+    forms = needed_forms(sample, matching)
+    formats = {s: forms[i] for i, s in enumerate(key.on) if i in forms}
+    return KeyProposal(
+        **{
+            **vars(key),
+            "formats": {
+                s: _with_form(stream.formats.get(s), s, form) for s, form in formats.items()
+            },
+            "stream_texts": tuple(ours),
+            "master_texts": tuple(their_texts),
+        }
+    )
+
+
+def _comparable(
+    ours: Sequence[pa.Array], theirs: Sequence[pa.Array]
+) -> tuple[list[pa.Array], list[pa.Array]]:
+    """Return some distinct keys of the stream, and the master's keys that may be the same."""
+    mine = _joined([plain(c) for c in ours])
+    there = _joined([plain(c) for c in theirs])
+    found = pc.and_(mine.is_valid(), pc.is_in(mine, pc.unique(there.drop_null())))
+    _, first = np.unique(np.asarray(pc.fill_null(mine, "")), return_index=True)
+    chosen = np.intersect1d(np.flatnonzero(np.asarray(found)), first)[:FORMED]
+    near = pc.is_in(there, mine.take(pa.array(chosen))) if len(chosen) else None
+    return [c.take(pa.array(chosen, pa.int64())) for c in ours], [
+        c.filter(near) if near is not None else c.slice(0, 0) for c in theirs
+    ]
+
+
+def _one_type(one: pa.DataType, other: pa.DataType) -> bool:
+    return bool(
+        one == other
+        or (pa.types.is_integer(one) and pa.types.is_integer(other))
+        or (pa.types.is_timestamp(one) and pa.types.is_timestamp(other) and one.tz == other.tz)
+    )
+
+
+def _with_form(known: ColumnFormat | None, column: str, form: dict[str, Any]) -> ColumnFormat:
+    before = known.model_dump(exclude_defaults=True) if known else {}
+    return declared(column, before | form)

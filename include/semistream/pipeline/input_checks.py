@@ -1,0 +1,129 @@
+"""Checks of a job's inputs before anything is written: whether its stream is there and can be read,
+and whether it fits the dimensions."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from difflib import get_close_matches
+from itertools import chain
+from pathlib import Path
+
+import pyarrow as pa
+from sqlalchemy import Engine, inspect
+
+from semistream.data_files import ENDINGS, is_remote, list_files
+from semistream.ddl import parse_ddl
+from semistream.errors import ConfigError
+from semistream.job import AnyJob, Job, Role, StreamSpec
+from semistream.keys import resolve_keys
+from semistream.master.manifest import decode_schema
+from semistream.paths import Paths
+from semistream.provisioning.master_rows import check_columns, open_rows
+from semistream.provisioning.publishing import master_row
+from semistream.streaming.sources.registry import SOURCES, find_source
+from semistream.warehouse.schema import masters
+from semistream.workloads.jobs import JoinedDimension, load_dimensions
+
+
+def check_inputs(
+    job: Job, target: str | Path, places: Paths, engine: Engine, url: str | None, *, loads: bool
+) -> list[str]:
+    """Check a job's stream, and whether it fits the dimensions. Return remarks.
+
+    target: the job's name or file; url: the database of the dimensions' tables, if not the
+    warehouse; loads: whether the stream is loaded next, and must have files to find its columns.
+    Raises ConfigError.
+    """
+    remarks = list[str]()
+    if loads or not _is_empty(job.stream):
+        stream = stream_schema(job.stream)
+    else:
+        stream = job.stream.declared
+        remarks.append(f"The stream has no file yet in {job.stream.path}.")
+    found = {
+        joined.dimension.name: dimension_schema(joined, engine, url)
+        for joined in load_dimensions(target, places)
+    }
+    for error in problems(job, stream, found):
+        raise error
+    return remarks
+
+
+def _is_empty(spec: StreamSpec) -> bool:
+    """Return whether a stream of local files has none."""
+    return bool(
+        spec.format in ENDINGS
+        and spec.path
+        and not is_remote(spec.path)
+        and next(iter(list_files(spec.path, spec.options, spec.format)), None) is None
+    )
+
+
+def stream_schema(spec: StreamSpec) -> pa.Schema | None:
+    """Return the columns of a stream, None if only Spark can find them. Raises ConfigError for one
+    that cannot be read."""
+    if spec.format not in SOURCES and (near := get_close_matches(spec.format.lower(), SOURCES, 1)):
+        raise ConfigError(
+            "stream.format",
+            "must be a format that Semistream reads, or a streaming source of Spark's",
+            spec.format,
+            f"Did you mean {near[0]}? Semistream reads {', '.join(SOURCES)}.",
+        )
+    source = find_source(spec)
+    source.check()
+    return source.schema
+
+
+def dimension_schema(joined: JoinedDimension, engine: Engine, url: str | None) -> pa.Schema:
+    """Return the columns of a dimension, with the types that its table has or will have. Raises
+    ConfigError for rows that cannot be read or do not fit the table."""
+    dimension, known = joined.dimension, None
+    with engine.connect() as connection:
+        if inspect(connection).has_table(masters.name):
+            row = master_row(connection, dimension.name)
+            known = None if row is None else decode_schema(row.arrow_schema).remove(0)
+    known = known or (parse_ddl(dimension.columns) if dimension.columns else None)
+    return open_rows(dimension, keyed(joined), engine, url, known).schema
+
+
+def keyed(joined: JoinedDimension) -> list[str]:
+    """Return the columns of a dimension that are part of a key."""
+    return list(dict.fromkeys((*joined.dimension.business_key, *chain(*joined.keys))))
+
+
+def problems(
+    job: AnyJob, stream: pa.Schema | None, dimensions: Mapping[str, pa.Schema]
+) -> Iterator[ConfigError]:
+    """Yield what is wrong between a job's stream and its dimensions. stream: None if its columns
+    are not known; dimensions: their columns by name, of those that could be read."""
+    if stream is None or not isinstance(job, Job):
+        return
+    yield from _unknown("stream.id", job.stream.id, stream, "stream")
+    for role in job.roles:
+        if role.dimension.name in dimensions:
+            yield from _of_role(role, stream, dimensions[role.dimension.name], len(job.roles) > 1)
+
+
+def _of_role(
+    role: Role, stream: pa.Schema, rows: pa.Schema, several: bool
+) -> Iterator[ConfigError]:
+    place = f"dimensions.{role.name}." if several else ""
+    try:
+        check_columns(role.dimension, "columns", role.columns, rows)
+        resolve_keys(stream, rows, list(role.on.items()))
+    except ConfigError as e:
+        yield ConfigError(f"{place}{e.parameter}", e.constraint, e.value, e.remedy)
+
+
+def _unknown(
+    parameter: str, names: Collection[str], schema: pa.Schema, side: str
+) -> Iterator[ConfigError]:
+    for name in names:
+        if name not in schema.names:
+            near = "".join(f"Did you mean {n}? " for n in get_close_matches(name, schema.names, 1))
+            yield ConfigError(
+                parameter,
+                f"must name a column of the {side}",
+                name,
+                f"{near}It has: {', '.join(schema.names)}.",
+            )

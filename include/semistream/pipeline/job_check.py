@@ -1,0 +1,579 @@
+"""What a job's load would do, found out from its files without Spark and without writing anything
+but temporary files: types, keys, match rates, and the prediction of the cost models."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from sqlalchemy.engine import make_url
+
+from semistream import workloads
+from semistream.column_format import key_forms
+from semistream.cost_models import MODELS, Costs
+from semistream.cost_models.bound import Demand, price
+from semistream.data_files import ENDINGS
+from semistream.ddl import parse_ddl
+from semistream.errors import ConfigError, SemistreamError
+from semistream.files.column_facts import ColumnFacts, column_facts
+from semistream.files.detection import sampled
+from semistream.files.near_misses import is_suspicious, near_misses
+from semistream.files.source import Rejected
+from semistream.job import AnyJob, Job, Role, StreamSpec, StreamStreamJob, added_columns
+from semistream.joins.spec import join_spec
+from semistream.joins.star import check_unique
+from semistream.keys import master_keys, resolve_keys
+from semistream.master.manifest import Manifest
+from semistream.master.publish import current_manifest, publish_snapshot
+from semistream.master.published import snapshot_root
+from semistream.master.snapshot import open_snapshot
+from semistream.paths import Paths
+from semistream.pipeline.input_checks import keyed, problems, stream_schema
+from semistream.pipeline.settings import CheckSettings
+from semistream.progress import Progress
+from semistream.provisioning.master_rows import open_rows
+from semistream.scratch import scratch_directory
+from semistream.settings import AUTO
+from semistream.sizing.choice import known_costs
+from semistream.sizing.plan import Plan
+from semistream.sizing.role_plan import RolePlan
+from semistream.sizing.search import predict
+from semistream.sizing.star_plan import size_plan
+from semistream.sizing.workload import describe
+from semistream.streaming.sources.file_reader import find_reader, is_local, listed
+from semistream.streaming.waiting import MOST_SHARE, pass_seconds
+from semistream.tuning.case import stream_sample
+from semistream.warehouse import connect
+from semistream.workloads.jobs import JoinedDimension
+
+SAMPLE_BYTES = 256_000_000  # the most bytes of the stream's rows that are held
+HEAD = 10_000  # rows of a dimension whose columns are described
+SHOWN = 3  # keys and rows that are shown as examples
+BASE = 220_000_000  # bytes that a worker's process needs with an empty join
+OVER = 1.1  # bytes of a worker's process for each of its part of M
+
+Level = Literal["error", "warning", "note"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something to know before the load. level: error, where the load or its proof would fail;
+    about: the stream or a role."""
+
+    level: Level
+    about: str
+    text: str
+
+
+@dataclass(frozen=True)
+class StreamFacts:
+    """What a stream's files have. rows: those looked at; about: how many there seem to be;
+    unparsable: of those looked at; duplicates: of these, tuples whose id came before."""
+
+    name: str
+    format: str
+    path: str | None
+    files: int = 0
+    bytes: int = 0
+    rows: int = 0
+    about: int = 0
+    unparsable: int = 0
+    duplicates: int = 0
+    columns: tuple[ColumnFacts, ...] = ()
+
+
+@dataclass(frozen=True)
+class RoleFacts:
+    """What a role's dimension has for the stream's tuples.
+
+    rows: read, all if whole; rejected: of them, rows that cannot be taken; duplicates: whose
+    business key came before; matched, null_keys: shares of the tuples looked at; unmatched: the
+    most frequent keys without a row; declaration: the setting formats that would make more match.
+    """
+
+    role: str
+    dimension: str
+    source: str
+    on: Mapping[str, str]
+    rows: int = 0
+    whole: bool = True
+    rejected: int = 0
+    duplicates: int = 0
+    matched: float = 0.0
+    null_keys: float = 0.0
+    unmatched: tuple[str, ...] = ()
+    near_misses: str = ""
+    declaration: str = ""
+    columns: tuple[ColumnFacts, ...] = ()
+
+
+@dataclass(frozen=True)
+class RolePrediction:
+    """What the cost models choose and predict for a role. memory: bytes of M; rate: tuples/s inside
+    the join of all operators, None where R is held whole; bytes_read: of R a second at that rate;
+    busy: share of the time at the given rate; least_wait: s, the smallest max_wait of a load that
+    runs on."""
+
+    role: str
+    algorithm: str
+    sizes: Mapping[str, Any]
+    memory: int
+    rate: float | None = None
+    bytes_read: float = 0.0
+    busy: float | None = None
+    least_wait: float = 0.0
+
+
+@dataclass
+class JobCheck:
+    """The result. ok: whether nothing was found for which the load or its proof would fail."""
+
+    job: str
+    streams: list[StreamFacts] = field(default_factory=list)
+    roles: list[RoleFacts] = field(default_factory=list)
+    predictions: list[RolePrediction] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    memory: int = 0
+    partitions: int = 1
+    worker_bytes: int = 0
+    costs: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return not any(found.level == "error" for found in self.findings)
+
+    def add(self, level: Level, about: str, text: str) -> None:
+        self.findings.append(Finding(level, about, text))
+
+
+def check_job(settings: CheckSettings, places: Paths, progress: Progress) -> JobCheck:
+    """Check a job. What is wrong with it is among the findings of the result."""
+    found = JobCheck(
+        settings.job,
+        memory=int(settings.memory),
+        partitions=settings.partitions or len(os.sched_getaffinity(0)),
+    )
+    found.worker_bytes = BASE + round(OVER * found.memory / found.partitions)
+    try:
+        job = workloads.load_any_job(settings.job, places)
+    except ConfigError as e:
+        found.add("error", "job", str(e))
+        return found
+    found.job = job.name
+    _Check(settings, job, places, found, progress).run()
+    return found
+
+
+@dataclass
+class _Check:
+    """The check of a job. samples: rows of the streams that could be read; snapshots: by dimension
+    and key, of the rows that were read."""
+
+    settings: CheckSettings
+    job: AnyJob
+    places: Paths
+    found: JobCheck
+    progress: Progress
+    samples: list[pa.RecordBatch] = field(default_factory=list)
+    schemas: dict[str, pa.Schema] = field(default_factory=dict)
+    snapshots: dict[tuple[str, tuple[str, ...]], Path] = field(default_factory=dict)
+
+    def run(self) -> None:
+        names = ["stream"] if isinstance(self.job, Job) else ["left", "right"]
+        known = []
+        for name, spec in zip(names, self.job.streams, strict=True):
+            self.progress(f"reading the {name}", 0, None)
+            try:
+                known.append(stream_schema(spec))
+                self._stream(name, spec)
+            except SemistreamError as e:
+                self.found.add("error", name, str(e))
+        if not isinstance(self.job, Job):
+            schemas = [schema for schema in known if schema is not None]
+            if len(schemas) == len(names):
+                self._two_streams(self.job, *schemas)
+            return
+        for joined in workloads.load_dimensions(self.settings.job, self.places):
+            self._dimension(joined)
+        for error in problems(self.job, known[0] if known else None, self.schemas):
+            self.found.add("error", "job", str(error))
+        if self.found.ok and self.samples:
+            self._predict(self.job, self.samples[0])
+
+    # ---- streams
+
+    def _two_streams(self, job: StreamStreamJob, left: pa.Schema, right: pa.Schema) -> None:
+        try:
+            resolve_keys(left, right, list(job.on.items()), sides=("left stream", "right stream"))
+        except ConfigError as e:
+            self.found.add("error", "job", str(e))
+
+    def _stream(self, name: str, spec: StreamSpec) -> None:
+        """Read some rows of a stream, and describe them."""
+        if spec.format == "zipf":
+            rows = stream_sample(spec, self.settings.rows)
+            self.samples.append(rows.combine_chunks().to_batches()[0])
+            facts = StreamFacts(
+                name, spec.format, None, rows=rows.num_rows, columns=column_facts(rows)
+            )
+            self.found.streams.append(facts)
+            return
+        if spec.format not in ENDINGS or not is_local(spec):
+            self.found.streams.append(StreamFacts(name, spec.format, spec.path))
+            self.found.add(
+                "note", name, f"a source of format {spec.format} is not looked into here"
+            )
+            return
+        try:
+            files = listed(spec)
+        except ConfigError as e:
+            if spec.columns:
+                self.found.streams.append(StreamFacts(name, spec.format, spec.path))
+                self.found.add("warning", name, f"no file is there yet. {e}")
+                return
+            raise
+        reader = find_reader(spec)
+        try:
+            # a sample of the files; the load itself refuses any that has other columns
+            source = reader.open(files)
+            sample = sampled(source, self.settings.rows, SAMPLE_BYTES)
+        except ConfigError as e:
+            raise ConfigError(
+                "stream.path", "must hold files that can be read", spec.path, str(e)
+            ) from None
+        rows = sample.rows.combine_chunks()
+        self.samples.append(
+            rows.to_batches()[0] if rows.num_rows else pa.RecordBatch.from_pylist([], rows.schema)
+        )
+        duplicates = self._ids(name, spec, rows)
+        self.found.streams.append(
+            StreamFacts(
+                name,
+                spec.format,
+                spec.path,
+                len(files),
+                sum(file.stat().st_size for file in files),
+                sample.read,
+                sample.about,
+                len(sample.rejected),
+                duplicates,
+                column_facts(rows, sample.rejected),
+            )
+        )
+        if not sample.read:
+            self.found.add("warning", name, "its files have no row")
+        self._unparsable(name, spec, sample.rejected, sample.read)
+
+    def _unparsable(
+        self, name: str, spec: StreamSpec, rejected: Sequence[Rejected], read: int
+    ) -> None:
+        if not rejected:
+            return
+        first = rejected[0]
+        above = len(rejected) > spec.max_unparsable * read
+        self.found.add(
+            "error" if above else "note",
+            name,
+            f"{len(rejected):,} of {read:,} rows cannot be read, the first: {first.place}: "
+            f"{first.detail}"
+            + (f"; the proof fails above max_unparsable, {spec.max_unparsable:g}" if above else ""),
+        )
+
+    def _ids(self, name: str, spec: StreamSpec, rows: pa.Table) -> int:
+        """Return how many tuples have the id of one before, and say what is wrong with ids."""
+        if not spec.id:
+            self.found.add(
+                "warning",
+                name,
+                "no id: the proof counts the tuples, and cannot name one that is missing or twice",
+            )
+        if not spec.id or not set(spec.id) <= set(rows.schema.names) or not rows.num_rows:
+            return 0
+        # columns that are no keys, as doubles, may be part of an id
+        distinct = rows.select(list(spec.id)).group_by(list(spec.id)).aggregate([]).num_rows
+        duplicates = rows.num_rows - distinct
+        if duplicates:
+            self.found.add(
+                "error" if spec.unique_ids else "note",
+                name,
+                f"{duplicates:,} of {rows.num_rows:,} tuples have the id of another one "
+                f"({', '.join(spec.id)})"
+                + ("; the proof fails, unless unique_ids is false" if spec.unique_ids else ""),
+            )
+        return duplicates
+
+    # ---- dimensions
+
+    def _dimension(self, joined: JoinedDimension) -> None:
+        """Read the rows of a dimension once for each key, and describe it in each of its roles."""
+        dimension, read = joined.dimension, _Read()
+        self.progress(f"reading {dimension.name}", 0, None)
+        try:
+            rows = self._open(joined)
+            self.schemas[dimension.name] = rows.schema
+            for key in dict.fromkeys(role.key for role in joined.roles):
+                read = _Read()
+                self._publish(joined, key, read)
+        except SemistreamError as e:
+            self.found.add("error", dimension.name, str(e))
+            return
+        rejected = len(read.rejected)
+        if rejected:
+            above = rejected > dimension.max_rejected * read.rows
+            self.found.add(
+                "error" if above else "note",
+                dimension.name,
+                f"{rejected:,} of {read.rows:,} rows cannot be taken, the first: {read.rejected[0]}"
+                + (
+                    f"; nothing is provisioned above max_rejected, {dimension.max_rejected:g}"
+                    if above
+                    else ""
+                ),
+            )
+        if rejected == read.rows and not dimension.allow_empty:
+            self.found.add("error", dimension.name, "it has no row: no tuple would match")
+        if read.duplicates:
+            self.found.add(
+                "warning",
+                dimension.name,
+                f"{read.duplicates:,} rows have the business key of another one "
+                f"({', '.join(dimension.business_key)}): the last one is taken",
+            )
+        if not read.whole:
+            self.found.add(
+                "warning",
+                dimension.name,
+                f"{read.rows:,} of its rows were read: match rates are at least those told, and "
+                "predictions are of so many (master_rows)",
+            )
+        for role in joined.roles:
+            facts = RoleFacts(
+                role.name,
+                dimension.name,
+                str(dimension.path or dimension.table),
+                role.on,
+                read.rows,
+                read.whole,
+                rejected,
+                read.duplicates,
+                columns=column_facts(
+                    pa.Table.from_batches(read.head, self.schemas[dimension.name])
+                ),
+            )
+            self.found.roles.append(self._matched(role, facts))
+
+    def _open(self, joined: JoinedDimension) -> Any:
+        dimension, engine = joined.dimension, None
+        if dimension.table is not None:
+            url = make_url(self.places.warehouse_url)
+            if url.get_backend_name() == "sqlite" and not Path(url.database or "").exists():
+                raise ConfigError(
+                    "table",
+                    "must be in a warehouse that exists",
+                    dimension.table,
+                    f"{self.places.warehouse_url} is not there yet.",
+                )
+            engine = connect(self.places.warehouse_url)
+        known = parse_ddl(dimension.columns) if dimension.columns else None
+        for key in joined.keys:
+            root = snapshot_root(self.places.snapshots, dimension.name, key)
+            if (former := current_manifest(root)) is not None:
+                fields = [f for f in former.schema if f.name != dimension.surrogate_key]
+                known = pa.schema(fields)
+        return open_rows(dimension, keyed(joined), engine, None, known)
+
+    def _publish(self, joined: JoinedDimension, key: tuple[str, ...], read: _Read) -> None:
+        """Write the rows of a dimension that are read into a temporary snapshot by a key."""
+        dimension, rows = joined.dimension, self._open(joined)
+        name, root = dimension.name, scratch_directory()
+        identity = master_keys(rows.schema, list(dimension.business_key))
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            for batch, rejected in rows.batches:
+                read.add(batch, [r.detail for r in rejected], *identity.master_codes(batch))
+                yield batch
+                if read.rows >= self.settings.master_rows:
+                    read.whole = False
+                    return
+
+        forms = key_forms(key, dimension.formats)
+        manifest = publish_snapshot(
+            batches(), rows.schema, root, name, key, flush=False, formats=forms
+        )
+        self.snapshots[name, key] = root / manifest.version
+
+    def _matched(self, role: Role, facts: RoleFacts) -> RoleFacts:
+        """Return the facts of a role with the share of the sample's tuples that have a row."""
+        if not self.samples or not self.samples[0].num_rows:
+            return facts
+        sample = self.samples[0]
+        with closing(open_snapshot(self.snapshots[role.dimension.name, role.key].parent)) as r:
+            try:
+                keys = resolve_keys(sample.schema, r.schema, list(role.on.items()))
+            except ConfigError:  # told by ``problems``
+                return facts
+            codes, valid = keys.stream_codes(sample)
+            parts = [r.read_codes(p) for p in range(r.partition_count)]
+            there = np.unique(np.concatenate(parts)) if parts else np.zeros(0, np.int64)
+            match = valid & np.isin(codes, there)
+            lost = sample.select(list(role.on)).filter(pa.array(valid & ~match))
+            near = None
+            if is_suspicious(int(match.sum()), lost.num_rows):
+                near = near_misses(lost, r)
+        share, without = float(match.mean()), 1 - float(match.mean())
+        facts = replace(
+            facts,
+            matched=share,
+            null_keys=1 - float(valid.mean()),
+            unmatched=_frequent(lost),
+            near_misses=str(near or ""),
+            declaration=near.declaration if near else "",
+        )
+        if near:
+            self.found.add("warning", role.name, f"{near}: formats: {near.declaration}")
+        if without > role.max_unmatched:
+            self.found.add(
+                "error" if facts.whole else "warning",
+                role.name,
+                f"{without:.1%} of the tuples have no row, for instance "
+                f"{', '.join(facts.unmatched) or 'without a key'}; the proof fails above "
+                f"max_unmatched, {role.max_unmatched:g}",
+            )
+        return facts
+
+    # ---- the load
+
+    def _predict(self, job: Job, sample: pa.RecordBatch) -> None:
+        """Predict what the load does, as it chooses it for its first micro-batch."""
+        if not sample.num_rows:
+            return
+        self.progress("predicting", 0, None)
+        costs = known_costs(self.places.home)
+        self.found.costs = costs.machine + ("" if costs.measured else ", which only compare")
+        try:
+            plan = size_plan(self._plan(job), sample, costs, one_machine=True)
+            demand = None
+            if self.settings.max_wait:
+                demand = Demand(self.settings.max_wait, self.settings.rate)
+            plan = plan.choose(sample, costs, demand=demand)
+            stream = sample
+            for join in plan.joins:
+                self.found.predictions.append(self._prediction(join, stream, costs, demand))
+                stream = join.joined(stream)
+        except ConfigError as e:
+            self.found.add("error", "job", str(e))
+
+    def _plan(self, job: Job) -> Plan[RolePlan]:
+        """Return the plan of a load of the job, with an open algorithm. Raises ConfigError."""
+        directories = [self.snapshots[role.dimension.name, role.key] for role in job.roles]
+        manifests = list(map(Manifest.read, directories))
+        partitions, count = self.found.partitions, len(job.roles)
+        placing = max(
+            range(count),
+            key=lambda i: (
+                manifests[i].bucket_count >= partitions,
+                manifests[i].tuple_count * manifests[i].tuple_bytes,
+            ),
+        )
+        columns = added_columns(job.roles, [m.schema.names for m in manifests])
+        joins = []
+        for number, (role, directory) in enumerate(zip(job.roles, directories, strict=True)):
+            join = RolePlan(
+                AUTO,
+                self.found.memory // (partitions * count),
+                role.join_type or self.settings.join_type,
+                {},
+                tuple(role.on.items()),
+                partitions,
+                str(directory),
+                columns[number],
+                role.name,
+                everywhere=number != placing,
+                share=count,
+                auto=True,
+                many=role.many,
+                number=number,
+            )
+            # rows with one business key become one row
+            unique = manifests[number].unique or set(role.dimension.business_key) <= set(role.key)
+            if count > 1:
+                check_unique(join.kind, unique, role.key)
+            joins.append(join)
+        return Plan(tuple(joins))
+
+    def _prediction(
+        self, join: RolePlan, stream: pa.RecordBatch, costs: Costs, demand: Demand | None
+    ) -> RolePrediction:
+        """Return the prediction for a role, whose stream is like these tuples."""
+        partitions = self.found.partitions
+        sizes = {k: v for k, v in join.parameters.items() if k != "sharers"}
+        found = RolePrediction(join.role, join.algorithm, sizes, join.memory * partitions)
+        if join.algorithm not in MODELS:
+            return found
+        model = MODELS[join.algorithm]
+        with closing(join.relation(0)) as relation:
+            added = join.added(stream.schema, relation)
+            work = describe(join_spec("", 0, stream.schema, relation, join.on, added), stream)
+            told = {name: float(sizes[name]) for name in model.sizes if sizes.get(name)}
+            if len(told) < len(model.sizes):
+                return found
+            of = predict(join.algorithm, work, join.memory, costs, **told)
+        each = Demand(math.inf, of.mu)
+        asked = demand and demand._replace(rate=demand.rate / partitions)
+        operator = join.open(stream.schema, 0, costs, stream)
+        try:
+            seconds = pass_seconds(operator, costs)
+        finally:
+            operator.master.close()
+        return replace(
+            found,
+            rate=of.mu * partitions,
+            bytes_read=price(of, work, costs, model.phase, each).bytes_read * partitions,
+            busy=price(of, work, costs, model.phase, asked).busy if asked else None,
+            least_wait=seconds / MOST_SHARE,
+        )
+
+
+@dataclass
+class _Read:
+    """What was read of a dimension."""
+
+    rows: int = 0
+    rejected: list[str] = field(default_factory=list)
+    head: list[pa.RecordBatch] = field(default_factory=list)
+    whole: bool = True
+    codes: list[np.ndarray] = field(default_factory=list)
+
+    def add(
+        self, batch: pa.RecordBatch, rejected: Sequence[str], codes: np.ndarray, valid: np.ndarray
+    ) -> None:
+        self.rows += batch.num_rows + len(rejected)
+        self.rejected += rejected
+        left = HEAD - sum(part.num_rows for part in self.head)
+        if left > 0:
+            self.head.append(batch.slice(0, left))
+        self.codes.append(codes[valid])
+        self.rejected += ["a business key is null"] * int((~valid).sum())
+
+    @property
+    def duplicates(self) -> int:
+        if not self.codes:
+            return 0
+        codes = np.concatenate(self.codes)
+        return len(codes) - len(np.unique(codes))
+
+
+def _frequent(keys: pa.RecordBatch) -> tuple[str, ...]:
+    """Return the most frequent keys as texts."""
+    columns = [pc.fill_null(column.cast(pa.string()), "") for column in keys.columns]
+    texts = columns[0] if len(columns) == 1 else pc.binary_join_element_wise(*columns, ", ")
+    return tuple(repr(key) for key, _ in Counter(texts.to_pylist()).most_common(SHOWN))

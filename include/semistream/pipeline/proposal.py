@@ -1,0 +1,363 @@
+"""A job proposed from a user's files: how they are written, the types of their columns, and the
+keys by which they are joined; as YAML with comments."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import yaml
+
+from semistream.column_format import ColumnFormat, declared
+from semistream.ddl import to_ddl
+from semistream.errors import ConfigError
+from semistream.files.column_facts import column_facts
+from semistream.files.detection import DetectedFile, detect
+from semistream.files.key_proposals import Ids, KeyProposal, given_key, identifying, propose_key
+from semistream.settings import pairs
+
+STREAM_ROWS, MASTER_ROWS = 50_000, 1_000_000  # the most rows that are read
+SAMPLE_BYTES = 128_000_000  # the most bytes of rows of each file that are held
+DIGITS, WIDE = 15, 3  # digits of a proposed decimal, if the sample's numbers leave so many free
+NAME = 40  # characters of a name
+MOST_UNMATCHED = 0.5  # the default of a role's max_unmatched
+
+
+@dataclass(frozen=True)
+class ProposedRole:
+    """A role of a master file in a proposed job."""
+
+    name: str
+    master: DetectedFile
+    key: KeyProposal
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A proposed job. notes: what the user should know about its files."""
+
+    name: str
+    stream: DetectedFile
+    ids: Ids
+    roles: tuple[ProposedRole, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the proposal as JSON values."""
+        return {
+            "name": self.name,
+            "stream": _file(self.stream)
+            | {"id": self.ids.columns, "duplicates": self.ids.duplicates},
+            "roles": {
+                role.name: _file(role.master)
+                | {
+                    "on": role.key.on,
+                    "match_rate": role.key.rate,
+                    "tuples_looked_up": role.key.tuples,
+                    "distinct": role.key.distinct,
+                    "sure": role.key.sure,
+                    "business_key": role.key.business_key,
+                    "others": [pair._asdict() for pair in role.key.others],
+                }
+                for role in self.roles
+            },
+            "notes": list(self.notes()),
+        }
+
+    def notes(self) -> Iterator[str]:
+        """Yield what the user should look at, the most important first."""
+        for role in self.roles:
+            key = role.key
+            if not key.sure:
+                yield (
+                    f"{role.name}: the key {_on(key.on)} is a guess, by the values alone: check it"
+                )
+            if key.distinct < 1:
+                yield (
+                    f"{role.name}: only {key.distinct:.1%} of its rows differ in "
+                    f"{', '.join(key.on.values())}: a tuple may match several of them"
+                )
+            if 1 - key.rate > MOST_UNMATCHED:
+                yield (
+                    f"{role.name}: {1 - key.rate:.0%} of the tuples have no row: the proof fails "
+                    f"above max_unmatched, {MOST_UNMATCHED}"
+                )
+            for pair in key.others:
+                yield (
+                    f"{role.name}: {pair.stream} matches {pair.master}, too ({pair.rate:.0%}): "
+                    "another role of it?"
+                )
+        if not self.ids.columns:
+            yield "the stream has no column that identifies a tuple: the proof only counts"
+        elif self.ids.duplicates:
+            yield (
+                f"{self.ids.duplicates:,} ids come twice in {', '.join(self.ids.columns)}: "
+                "unique_ids is false"
+            )
+        for file in (self.stream, *(role.master for role in self.roles)):
+            for column, note in file.notes.items():
+                text = note if column in note else f"{column}: {note}"
+                yield f"{file.path.name}: {text}"
+            if file.rejected:
+                yield (
+                    f"{file.path.name}: {len(file.rejected):,} of "
+                    f"{len(file.rejected) + file.rows.num_rows:,} rows cannot be read, the first: "
+                    f"{file.rejected[0].detail}"
+                )
+            if not file.whole:
+                yield (
+                    f"{file.path.name}: {file.rows.num_rows:,} of about {file.about:,} rows were "
+                    "looked at"
+                )
+
+    def to_yaml(self, beside: Path, schema: str) -> str:
+        """Return the job's YAML with comments. beside: the directory of the file, to which paths
+        below it are relative; schema: path of the job files' JSON schema from there."""
+        lines = [
+            f"# yaml-language-server: $schema={schema}",
+            f"# Proposed by `semistream init` from {self.stream.path.name} and "
+            f"{', '.join(role.master.path.name for role in self.roles)}. What is left out has a",
+            "# default: docs/loading.md explains every setting, docs/input.md how files are read.",
+            f"name: {self.name}",
+            "stream:",
+            *_indented(self._stream(beside)),
+            "dimensions:",
+        ]
+        for role in self.roles:
+            lines += [f"  {role.name}:", *_indented(self._role(role, beside), 4)]
+        lines.append(f"fact_table: fact_{self.name}"[: len("fact_table: ") + NAME])
+        return "\n".join(lines) + "\n"
+
+    def _stream(self, beside: Path) -> Iterator[str]:
+        of = self.stream
+        yield f"format: {of.kind}"
+        comment = "" if of.path.is_dir() else "  # or a directory, whose new files are loaded, too"
+        yield f"path: {_scalar(_relative(of.path, beside))}{comment}"
+        yield from _written(of)
+        if self.ids.columns:
+            same = f"{self.ids.duplicates:,} come twice" if self.ids.duplicates else "none twice"
+            yield (
+                f"id: {_flow(list(self.ids.columns))}  # identifies a tuple, for the proof; of "
+                f"{of.rows.num_rows:,} {same}"
+            )
+            if self.ids.duplicates:
+                yield "unique_ids: false  # otherwise the proof fails for an id that comes twice"
+        else:
+            yield "# id: [...]  # no columns identify a tuple: without, the proof can only count"
+
+    def _role(self, role: ProposedRole, beside: Path) -> Iterator[str]:
+        of, key = role.master, role.key
+        yield "dimension:"
+        yield f"  path: {_scalar(_relative(of.path, beside))}"
+        yield from _indented(_written(of))
+        if key.business_key:
+            yield (
+                f"  business_key: {_flow(list(key.business_key))}  # identifies a row; only "
+                f"{key.distinct:.1%} of the rows differ in the join columns"
+            )
+        if not key.sure:
+            yield "# a guess, by the values alone: check it"
+        yield (
+            f"on: {_flow(key.on)}  # stream column: master column; {key.rate:.1%} of "
+            f"{key.tuples:,} tuples have a row"
+        )
+        if key.business_key:
+            yield "many: true  # a tuple becomes a fact with each row that it matches"
+        elif key.distinct < 1:
+            yield (
+                f"# {1 - key.distinct:.1%} of the rows have another one's key: the last is taken"
+            )
+        added = [c for c in of.columns if c not in key.on.values()]
+        yield f"columns: {_flow(added)}  # that the facts get; renamed: {{name: product_name}}"
+        yield "join_type: inner  # left: a tuple without a row is loaded, too, with nulls"
+        yield (
+            f"max_unmatched: {_limit(key.rate)}  # share of the tuples that may have no row; the "
+            "proof fails above it"
+        )
+
+
+def propose(
+    stream: Path,
+    masters: Sequence[Path],
+    *,
+    name: str = "",
+    on: Sequence[str] = (),
+    ids: Sequence[str] = (),
+) -> Proposal:
+    """Propose a job from a stream's file and master files, or directories of files.
+
+    name: of the job, by default the stream's; on: join columns, as [ROLE:]STREAM=MASTER, in the
+    place of proposed ones; ids: columns that identify a tuple, likewise. Raises ConfigError for
+    files that cannot be read, and if no key of a master is found.
+    """
+    of_stream = detect(stream, "stream", STREAM_ROWS, SAMPLE_BYTES)
+    given = _given(on, [_name(path) for path in masters])
+    roles, taken = list[ProposedRole](), set[str]()
+    for path in masters:
+        master = detect(path, "master", MASTER_ROWS, SAMPLE_BYTES)
+        role = _free(_name(path), taken)
+        taken.add(role)
+        if role in given:
+            _check_columns(given[role], of_stream, master)
+            key: KeyProposal | None = given_key(of_stream, master, given[role])
+        else:
+            key = propose_key(of_stream, master)
+        if key is None:
+            raise ConfigError(
+                "on",
+                f"must be given for {path}: no column of it has values of the stream's",
+                None,
+                f"Columns of the stream: {', '.join(of_stream.columns)}; of {path.name}: "
+                f"{', '.join(master.columns)}. Give --on {role}:STREAM=MASTER.",
+            )
+        roles.append(ProposedRole(role, master, key))
+    of_stream, roles = _with_keys(of_stream, roles)
+    found = Ids(tuple(ids), 0) if ids else identifying(of_stream)
+    return Proposal(name or _name(stream), of_stream, found, tuple(roles))
+
+
+def _with_keys(
+    stream: DetectedFile, roles: Sequence[ProposedRole]
+) -> tuple[DetectedFile, list[ProposedRole]]:
+    """Return the files with the types and the formats that their keys need."""
+    out = list[ProposedRole]()
+    for role in roles:
+        master = role.master
+        for s in role.key.stream_texts:
+            stream = stream.with_text(s)
+        for m in role.key.master_texts:
+            master = master.with_text(m)
+        stream = replace(stream, formats=stream.formats | role.key.formats)
+        # both sides have the form that one of them declares, and so a role after this one, too
+        out.append(replace(role, master=master))
+    return stream, out
+
+
+def _given(on: Sequence[str], roles: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Return the join columns that the user gave, by role; without a role those of the first."""
+    found: dict[str, dict[str, str]] = {}
+    for text in on:
+        role, _, rest = text.rpartition(":")
+        if role and role not in roles:
+            raise ConfigError(
+                "on", "must name a master file", role, f"They are: {', '.join(roles)}."
+            )
+        found.setdefault(role or roles[0], {}).update(pairs(rest))
+    return found
+
+
+def _check_columns(on: Mapping[str, str], stream: DetectedFile, master: DetectedFile) -> None:
+    for column, of in [*((s, stream) for s in on), *((m, master) for m in on.values())]:
+        if column not in of.columns:
+            raise ConfigError(
+                "on",
+                f"must name columns of {of.path.name}",
+                column,
+                f"It has: {', '.join(of.columns)}.",
+            )
+
+
+def _name(path: Path) -> str:
+    """Return a name for a job or a role that is made of a file's."""
+    name = re.sub(r"\W+", "_", path.name.split(".")[0], flags=re.ASCII).strip("_").lower()
+    name = name or "data"
+    return (name if name[0].isalpha() else f"_{name}")[: NAME - len("fact_")]
+
+
+def _free(name: str, taken: set[str]) -> str:
+    return next(n for n in (name, *(f"{name}_{i}" for i in range(2, 100))) if n not in taken)
+
+
+def _file(of: DetectedFile) -> dict[str, Any]:
+    return {
+        "path": str(of.path),
+        "format": of.kind,
+        "options": of.options,
+        "formats": {c: json.loads(str(form)) for c, form in of.formats.items()},
+        "rows": of.rows.num_rows,
+        "about": of.about,
+        "columns": [asdict(column) for column in column_facts(of.rows, of.rejected)],
+    }
+
+
+def _written(of: DetectedFile) -> Iterator[str]:
+    """Yield the lines that tell how files are written, and their columns with examples."""
+    if of.options:
+        yield f"options: {_flow(of.options)}"
+    if of.formats:
+        yield "formats:"
+        for column, form in of.formats.items():
+            note = f"  # {of.notes[column]}" if column in of.notes else ""
+            yield f"  {_scalar(column)}: {_form(column, form)}{note}"
+    facts = column_facts(of.rows, of.rejected)
+    widths = [max(len(f.name) for f in facts), max(len(f.type) for f in facts)]
+    for f in facts:
+        nulls = f"; {f.nulls / max(of.rows.num_rows, 1):.1%} null" if f.nulls else ""
+        unfit = f"; {f.unparsable:,} unparsable" if f.unparsable else ""
+        examples = ", ".join(" ".join(e.split()) for e in f.examples)
+        yield f"# {f.name:{widths[0]}}  {f.type:{widths[1]}}  {examples}{nulls}{unfit}".rstrip()
+    if of.kind != "parquet" and not any(pa.types.is_nested(f.type) for f in of.rows.schema):
+        yield f"columns: {_scalar(to_ddl(pa.schema([_wide(of.rows, f) for f in of.rows.schema])))}"
+
+
+def _wide(rows: pa.Table, field: pa.Field) -> pa.Field:
+    """Return a decimal column with few more digits than its numbers need."""
+    if not pa.types.is_decimal(field.type):
+        return field
+    most = pc.max(pc.abs(rows.column(field.name))).as_py()
+    digits = len(str(int(most or 0))) + field.type.scale
+    if digits + WIDE > DIGITS:
+        return field
+    return field.with_type(pa.decimal128(DIGITS, field.type.scale))
+
+
+def _limit(rate: float) -> float:
+    """Return a limit of unmatched tuples that the present ones do not reach."""
+    return next(
+        limit for limit in (0.01, 0.05, 0.1, 0.2, 0.5, 1.0) if limit >= min(2 * (1 - rate), 1)
+    )
+
+
+def _form(column: str, form: ColumnFormat) -> str:
+    short = form.describe()
+    if form.notation and _same(column, short, form):
+        return _scalar(short)
+    return _flow(json.loads(str(form)))
+
+
+def _same(column: str, short: str, form: ColumnFormat) -> bool:
+    try:
+        return declared(column, short) == form
+    except ConfigError:
+        return False
+
+
+def _relative(path: Path, beside: Path) -> str:
+    """Return a path as a job names it: relative if the file is below the job's directory."""
+    found, base = Path(os.path.abspath(path)), Path(os.path.abspath(beside))
+    return str(found.relative_to(base)) if found.is_relative_to(base) else str(found)
+
+
+def _on(on: Mapping[str, str]) -> str:
+    return ", ".join(s if s == m else f"{s} = {m}" for s, m in on.items())
+
+
+def _flow(value: Any) -> str:
+    text = yaml.safe_dump(
+        value, default_flow_style=True, sort_keys=False, allow_unicode=True, width=2**20
+    )
+    return str(text).strip()
+
+
+def _scalar(text: str) -> str:
+    return _flow([text])[1:-1]
+
+
+def _indented(lines: Iterable[str], by: int = 2) -> list[str]:
+    return [" " * by + line for line in lines]

@@ -1,0 +1,248 @@
+"""`semistream init`, `check` and `schema`: from a user's files to a job that can be loaded."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from semistream.paths import Paths
+from semistream.pipeline.job_schema import job_schema
+from semistream.settings import read_yaml
+from semistream.workloads import load_job
+
+SALES = "".join(
+    f"{100 + i};{i % 60:05d};{i % 9 + 1};{i},{i % 100:02d};{i % 28 + 1:02d}.03.2025\r\n"
+    for i in range(600)
+)
+PRODUCTS = "".join(f"{i:05d};Größe {i};1.2{i:02d},5\r\n" for i in range(57))
+
+
+@pytest.fixture
+def german(tmp_path) -> Path:
+    """Files as Excel writes them in Germany; 3 of 60 products are not in the master file."""
+    (tmp_path / "verkauf.csv").write_text(
+        "Beleg;Artikel;Menge;Preis;Datum\r\n" + SALES, encoding="utf-8-sig"
+    )
+    (tmp_path / "artikel.csv").write_text(
+        "Nr;Bezeichnung;EK-Preis\r\n" + PRODUCTS, encoding="cp1252"
+    )
+    return tmp_path
+
+
+def tree(directory: Path) -> dict[str, int]:
+    return {str(p): p.stat().st_mtime_ns for p in [directory, *directory.rglob("*")]}
+
+
+def valid(*files: Path, schema: Path) -> bool:
+    words = [sys.executable, "-m", "check_jsonschema", "--schemafile", schema, *files]
+    return subprocess.run(words, capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.slow
+def test_german_files_become_a_job_that_is_checked_without_writing(run, german):
+    code, out, err = run("init", "verkauf.csv", "artikel.csv", "--out", "jobs/v.yaml")
+    assert code == 0, err
+    assert "Artikel = Nr" in out
+    assert "95.0%" in out
+    job = load_job("jobs/v.yaml")
+    assert job.stream.options == {"sep": ";"}
+    assert job.stream.id == ("Beleg",)
+    assert (job.stream.formats["Preis"].point, job.stream.formats["Datum"].time) == (
+        ",",
+        "%d.%m.%Y",
+    )
+    assert job.stream.declared.field("Artikel").type == pa.string()
+    (role,) = job.roles
+    assert role.on == {"Artikel": "Nr"}
+    assert role.dimension.options == {"encoding": "cp1252", "sep": ";"}
+    assert role.dimension.formats["EK-Preis"].thousands == "."
+    assert valid(Path("jobs/v.yaml"), schema=Path("jobs/job.schema.json"))
+    assert run("init", "verkauf.csv", "artikel.csv", "--out", "jobs/v.yaml")[0] == 2
+
+    before = tree(german)
+    code, out, err = run("check", "jobs/v.yaml", "--json", "--max-wait", "60", "--rate", "1000")
+    assert code == 0, out + err
+    found = json.loads(out)
+    assert (found["ok"], found["roles"][0]["matched"]) == (True, 0.95)
+    assert found["roles"][0]["unmatched"] == ["'00057'", "'00058'", "'00059'"]
+    (stream,) = found["streams"]
+    assert (stream["rows"], stream["about"], stream["unparsable"]) == (600, 600, 0)
+    assert {c["name"]: c["type"] for c in stream["columns"]}["Preis"] == "DECIMAL(15,2)"
+    (prediction,) = found["predictions"]
+    assert prediction["memory"] == found["memory"] == 64_000_000
+    assert prediction["rate"] > 1000 > prediction["busy"]
+    code, out, _ = run("check", "jobs/v.yaml")
+    assert "v.yaml" not in out
+    assert out.endswith("verkauf can be loaded.\n")
+    assert tree(german) == before
+
+
+def test_a_job_is_found_by_its_name(run, german):
+    assert run("init", "verkauf.csv", "artikel.csv", "--name", "mine")[0] == 0
+    assert (Paths.from_environment().jobs / "mine.yaml").exists()
+    assert run("check", "mine")[0] == 0
+
+
+def proposed(run, *words) -> dict:
+    code, out, err = run("init", *words, "--json", "--force")
+    assert code == 0, err
+    return json.loads(out)
+
+
+def test_keys_that_one_column_does_not_identify(run, tmp_path):
+    stations, hours = "ABCD", range(24)
+    n = 2000
+    readings = {
+        "station": [stations[i * 7 % 4] for i in range(n)],
+        "hour": [i * 5 % 24 for i in range(n)],
+        "value": [i / 7 for i in range(n)],
+    }
+    tariffs = {
+        "place": [s for s in stations for _ in hours],
+        "hour": [h for _ in stations for h in hours],
+        "tariff": [float(i) for i in range(96)],
+    }
+    pq.write_table(pa.table(readings), tmp_path / "readings.parquet")
+    pq.write_table(pa.table(tariffs), tmp_path / "tariffs.parquet")
+    found = proposed(run, "readings.parquet", "tariffs.parquet")
+    role = found["roles"]["tariffs"]
+    assert role["on"] == {"station": "place", "hour": "hour"}
+    assert (role["match_rate"], role["distinct"], role["business_key"]) == (1, 1, [])
+    assert found["stream"]["id"] == []
+    assert run("check", found["file"])[0] == 0
+
+    # each has two rows: nothing but both columns identifies a master row
+    (tmp_path / "calls.csv").write_text(
+        "number|seconds\n" + "".join(f"{i % 50 + 490000}|{i % 77}\n" for i in range(500))
+    )
+    (tmp_path / "owners.csv").write_text(
+        "msisdn,since,plan\n"
+        + "".join(f"{i + 490000},{y}-01-01,p\n" for i in range(50) for y in (2023, 2024))
+    )
+    found = proposed(run, "calls.csv", "owners.csv")
+    role = found["roles"]["owners"]
+    assert (role["on"], role["distinct"]) == ({"number": "msisdn"}, 0.5)
+    assert role["business_key"] == ["msisdn", "since"]
+    assert load_job(found["file"]).roles[0].many
+
+
+def test_keys_that_are_written_in_two_ways(run, tmp_path):
+    (tmp_path / "orders.jsonl").write_text(
+        "".join(json.dumps({"id": i, "cust": i % 40 + 1, "by": "Ann "}) + "\n" for i in range(200))
+    )
+    (tmp_path / "customers.csv").write_text(
+        "customer_id,name\n" + "".join(f"{i:06d},n{i}\n" for i in range(1, 41))
+    )
+    (tmp_path / "people.csv").write_text("person,town\nann,Rom\nbob,Ulm\n")
+    found = proposed(run, "orders.jsonl", "customers.csv", "people.csv")
+    job = load_job(found["file"])
+    assert job.stream.declared.field("cust").type == pa.string()
+    assert job.stream.formats["cust"].normal_form == {"zeros": "strip"}
+    assert job.stream.formats["by"].normal_form == {"trim": True, "case": "fold"}
+    code, out, _ = run("check", found["file"], "--json")
+    assert (code, [r["matched"] for r in json.loads(out)["roles"]]) == (0, [1, 1])
+
+    text = Path(found["file"]).read_text().replace("cust: {zeros: strip}", "")
+    Path(found["file"]).write_text(text)
+    code, out, _ = run("check", found["file"])
+    assert code == 1
+    assert "40 would match without leading zeros in cust" in out
+    assert "formats: {cust: {zeros: strip}}" in out
+    assert "the proof fails above max_unmatched, 0.01" in out
+
+
+def test_dates_of_two_formats_stay_texts_and_are_told(run, tmp_path):
+    (tmp_path / "s.csv").write_text(
+        "id,k,day,us\n"
+        + "".join(
+            f"{i},{i % 5},{'2025-03-04' if i % 2 else '04.03.2025'},03/{i % 28 + 1:02d}/2025\n"
+            for i in range(100)
+        )
+    )
+    (tmp_path / "m.csv").write_text("k,v\n" + "".join(f"{i},{i}\n" for i in range(5)))
+    found = proposed(run, "s.csv", "m.csv")
+    assert {c["name"]: c["type"] for c in found["stream"]["columns"]}["day"] == "STRING"
+    assert any("day: 50% of the values are written as %d.%m.%Y" in n for n in found["notes"])
+    assert found["stream"]["formats"]["us"] == {"time": "%m/%d/%Y"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("format: csv", "format: cvs", "Did you mean csv?"),
+        ("fact_table:", "fact_tabel:", "Did you mean fact_table?"),
+        ("on: {Artikel: Nr}", "on: {Artikle: Nr}", "'on' must name a column of the stream"),
+        ("on: {Artikel: Nr}", "on: {Menge: Nr}", "'on' must join columns of one type"),
+        ("id: [Beleg]", "id: [Belge]", "Did you mean Beleg?"),
+        ("id: [Beleg]", "id: [Menge]", "591 of 600 tuples have the id of another one"),
+        ("verkauf.csv ", "verkuf.csv ", "'stream.path' must be a directory that is there"),
+        ("cp1252, sep: ;", "cp1252, spe: ;", "Did you mean sep?"),
+    ],
+)
+def test_what_cannot_work_is_told_by_check_and_writes_nothing(run, german, old, new, said):
+    assert run("init", "verkauf.csv", "artikel.csv", "--out", "v.yaml")[0] == 0
+    job = Path("v.yaml")
+    job.write_text((before := job.read_text()).replace(old, new))
+    assert job.read_text() != before
+    code, out, _ = run("check", "v.yaml")
+    assert code == 1
+    assert said in out
+    if "ids" not in said and "id of" not in said and "stream.path" not in said:
+        code, _, err = run("provision", "v.yaml")
+        assert code == 2
+        assert said in err
+        assert not list(german.glob("var/snapshots/*"))
+
+
+def test_without_a_terminal_the_files_must_be_given(run, monkeypatch):
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: False, raising=False)
+    code, _, err = run("init")
+    assert code == 2
+    assert "'STREAM_FILE' must be given" in err
+
+
+def test_it_asks_five_questions(run, german, monkeypatch):
+    answers = iter(["verkauf.csv", "artikel.csv", "", "Beleg", "mine"])
+    asked = []
+    monkeypatch.setattr("builtins.input", lambda question: asked.append(question) or next(answers))
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+    assert run("init")[0] == 0
+    assert len(asked) == 5
+    assert "95% of the tuples have a row" in asked[2]
+    assert load_job(Paths.from_environment().jobs / "mine.yaml").stream.id == ("Beleg",)
+
+
+@pytest.mark.slow
+def test_the_schema_of_jobs_accepts_the_shipped_ones_and_no_misspelt_key(tmp_path):
+    schema = tmp_path / "job.schema.json"
+    schema.write_text(job_schema())
+    shipped = sorted((Path(__file__).parents[1] / "include/semistream/workloads").glob("*.yaml"))
+    assert len(shipped) >= 5
+    assert valid(*shipped, schema=schema)
+    wrong = tmp_path / "wrong.yaml"
+    for old, new in (("fact_table", "fact_tabel"), ("path: tpch", "paht: tpch")):
+        text = next(f for f in shipped if f.stem == "tpch").read_text()
+        wrong.write_text(text.replace(old, new))
+        assert read_yaml(wrong)
+        assert not valid(wrong, schema=schema)
+
+
+def test_a_shell_completes_commands_and_flags(tmp_path):
+    found = tmp_path / "found"
+    for line, word in (("semistream che", "check"), ("semistream check --mas", "--master-rows")):
+        environment = os.environ | {
+            "_ARGCOMPLETE": "1",
+            "_ARGCOMPLETE_STDOUT_FILENAME": str(found),
+            "_ARGCOMPLETE_IFS": "\n",
+            "COMP_LINE": line,
+            "COMP_POINT": str(len(line)),
+        }
+        subprocess.run([sys.executable, "-m", "semistream.cli"], env=environment, check=False)
+        assert found.read_text().split() == [word]
