@@ -200,7 +200,8 @@ def _arguments(parser: argparse.ArgumentParser) -> Iterator[tuple[str, str]]:
         name = ", ".join(action.option_strings) or str(action.metavar or action.dest)
         takes = action.nargs != 0 and action.option_strings
         value = formatter._format_args(action, action.dest.upper()) if takes else ""
-        yield f"`{name} {value}`".replace(" `", "`"), _cell(formatter._expand_help(action))
+        about = formatter._expand_help(action) if action.help else ""
+        yield f"`{name} {value}`".replace(" `", "`"), _cell(about)
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
