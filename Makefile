@@ -41,7 +41,7 @@ check: setup ## Check format, lint rules, types and layers, as CI does
 	@$(RUN) ruff format --check . && ruff check . && mypy && lint-imports
 
 lock: setup ## Renew the lock files from pyproject.toml, keeping versions that still fit (ARGS=--upgrade to raise them)
-	@$(RUN) $(COMPILE) -o requirements.lock pyproject.toml --extra all
+	@$(RUN) $(COMPILE) -o requirements.lock pyproject.toml --extra all --group airflow
 	@$(RUN) $(COMPILE) --group dev --constraint requirements.lock -o requirements-dev.lock
 	@$(RUN) $(COMPILE) --group docs --constraint requirements.lock --constraint requirements-dev.lock -o requirements-docs.lock
 	@$(RUN) $(COMPILE) --group tools -o requirements-tools.lock

@@ -349,8 +349,8 @@ class LoadOperator(SparkAppOperator):
         self.checkpoint = checkpoint = Path(event["checkpoint"])
         if event["state"] != "stopped":
             self.log.error("The end of the driver's output:\n%s", drivers.log_tail(checkpoint))
-            if event["why"].startswith("failed: ConfigError"):
-                raise AirflowFailException(event["why"].partition("ConfigError: ")[2])
+            if refused := drivers.refusal(checkpoint, event["why"]):
+                raise AirflowFailException(refused)
             if not steps.warehouse_answers(self.places()):
                 raise WarehouseAway(f"The warehouse is away. {self.job} {event['why']}")
             raise AirflowException(

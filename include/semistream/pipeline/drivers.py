@@ -115,6 +115,15 @@ def ending(checkpoint: Path) -> tuple[str, str] | None:
     return "failed", f"was killed while {status.state}"
 
 
+def refusal(checkpoint: Path, why: str) -> str:
+    """Return what a driver, which ended for the reason `why`, said of a setting that cannot work;
+    "" if it ended for another reason."""
+    status = read_status(checkpoint)
+    if status is None or not status.refused or not why.endswith(status.error):
+        return ""
+    return status.error.partition(": ")[2]  # after the error's type
+
+
 def _speaks_of(status: Status, record: Launch | None) -> bool:
     """Return whether a status is from the launched driver and not from an earlier one."""
     return record is None or datetime.fromisoformat(status.heartbeat).timestamp() >= record.at - 1

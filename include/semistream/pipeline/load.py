@@ -77,9 +77,8 @@ def _run(
         _follow(settings, places, progress)
     _, why = drivers.ending(checkpoint) or ("", "")
     if why:
-        status = read_status(checkpoint)
-        if status is not None and status.refused and why.endswith(status.error):
-            raise RefusedSetting(status.error.partition(": ")[2])  # after the error's type
+        if refused := drivers.refusal(checkpoint, why):
+            raise RefusedSetting(refused)
         first, *_ = why.splitlines()  # Spark's stack traces follow
         raise SemistreamError(
             f"{settings.name()} {first}\nStarted again, it goes on where it was. Log: "
