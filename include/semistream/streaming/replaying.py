@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from sqlalchemy import ColumnElement, Connection, Row, false, or_
 
+from semistream.column_format import ColumnFormat
 from semistream.errors import ConfigError
 from semistream.files.opening import open_source
 from semistream.job import StreamSpec
@@ -131,7 +132,7 @@ def stage_file(
     """Stage the tuples of a file. Raises ConfigError for a row that names no row of ``unmatched``
     of the app, that cannot be joined again, or whose id is another one."""
     taken, seen = Taken(), [np.empty((0, 2), np.int64)]
-    for keys, tuples, texts in _read(file, staging.stream):
+    for keys, tuples, texts in _read(file, staging.stream, spec.formats):
         seen.append(np.array(keys, np.int64))
         known = by_key(connection, number, keys)
         if absent := [key for key in keys if key not in known]:
@@ -267,11 +268,15 @@ def _refusal(file: Path, constraint: str, keys: Sequence[tuple[int, int]]) -> Co
 
 
 def _read(
-    file: Path, stream: pa.Schema
+    file: Path, stream: pa.Schema, declared: Mapping[str, ColumnFormat]
 ) -> Iterator[tuple[list[tuple[int, int]], pa.RecordBatch, list[str | None]]]:
     """Yield the rows of a file: keys of rows of ``unmatched``, tuples, and texts, None where the
-    file has none. Raises ConfigError."""
-    source = open_source("replay", file)
+    file has none. declared: formats of the stream's columns; a mended key takes its normal form.
+    Raises ConfigError."""
+    normal = {
+        name: ColumnFormat(**of.normal_form) for name, of in declared.items() if of.normal_form
+    }
+    source = open_source("replay", file, formats=normal)
     load_id, load_row, text = (_free(n, stream) for n in ("load_id", "load_row", TEXT_COLUMN))
     kinds = pa.schema([(load_id, pa.int64()), (load_row, pa.int32()), *stream, (text, pa.string())])
     needed = [name for name in kinds.names if name != text]
