@@ -24,6 +24,7 @@ BLOCK = re.compile(
 # pages that go on where the one before ended
 CHAINS = {
     "retail": ("start.md", "how-to/unmatched.md", "how-to/day-again.md", "how-to/delta.md"),
+    "first job": ("first-job.md",),
     "sales": ("how-to/own-job.md", "how-to/alerts.md", "how-to/upgrade.md"),
     "flights": ("how-to/join-files.md", "how-to/second-dimension.md"),
     "mysql": ("how-to/mysql.md",),
@@ -93,9 +94,13 @@ def run(script: str, directory: Path, environment: dict[str, str]) -> str:
 
 def is_in(line: str, printed: str) -> bool:
     """Whether a line is a part of what was printed, apart from the lines of tables and blanks."""
-    pattern = ".*".join(re.escape(" ".join(part.split())) for part in line.split("…"))
-    text = "\n".join(" ".join(of.replace("│", " ").split()) for of in printed.splitlines())
+    pattern = ".*".join(re.escape(without_lines(part)) for part in line.split("…"))
+    text = "\n".join(map(without_lines, printed.splitlines()))
     return re.search(pattern, text) is not None
+
+
+def without_lines(text: str) -> str:
+    return " ".join(text.replace("│", " ").split())
 
 
 def test_every_block_is_run_or_says_why_not():

@@ -32,8 +32,9 @@ def _print(found: JobCheck) -> None:
     screen, text = console.wide_console(160), console.text_console()
     for stream in found.streams:
         text.print(
-            f"{stream.name}: {stream.format} {stream.path or ''}, {stream.files:,} files, "
-            f"{stream.bytes:,} bytes, {_about(stream.rows, stream.about)}"
+            f"{stream.name}: {stream.format} {stream.path or ''}, {stream.files:,} "
+            f"file{'s' * (stream.files != 1)}, {stream.bytes:,} bytes, "
+            f"{_about(stream.rows, stream.about)}"
             if stream.files
             else f"{stream.name}: {stream.format} {stream.path or ''}"
         )
