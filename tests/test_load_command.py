@@ -104,6 +104,8 @@ def test_an_interrupt_drains_and_proves(sales):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # a shell lets what runs in the background ignore it
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     checkpoint = sales / "var" / "checkpoints" / "sales"
     try:

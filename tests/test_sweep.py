@@ -72,7 +72,9 @@ def test_a_sweep_with_a_failing_point_and_the_load_behind_it(
     # other tests load facts and a dimension of the other names into the same warehouse
     declared = small_job.file.read_text()
     small_job.file.write_text(
-        declared.replace("name: product", "name: article").replace("fact_small", "fact_article")
+        declared.replace("name: product", "name: swept_product").replace(
+            "fact_small", "fact_article"
+        )
     )
     places = Paths(
         home=Path(airflow_environment["SEMISTREAM_HOME"]),
