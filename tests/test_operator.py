@@ -15,6 +15,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from sqlalchemy import create_engine, inspect
 
 from airflow_server import wait_until
 from semistream.errors import ConfigError
@@ -316,6 +317,28 @@ def test_a_connection_of_the_type_semistream_gives_home_warehouse_and_master(
     with pytest.raises(ConfigError, match="must be a URL as SQLAlchemy has it") as e:
         operator.places()
     assert "hush/hush" not in str(e.value)
+
+
+def test_a_tested_connection_leaves_the_environment_as_it_is(monkeypatch, tmp_path):
+    from semistream.airflow.hook import SemistreamHook
+
+    monkeypatch.setenv("SEMISTREAM_HOME", "other")
+    monkeypatch.setenv("WAREHOUSE_URL", "sqlite:///other.db")
+    given = {"home": str(tmp_path), "warehouse": f"sqlite:///{tmp_path / 'dw.db'}"}
+    monkeypatch.setenv("AIRFLOW_CONN_EAST", json.dumps({"conn_type": "semistream", "extra": given}))
+    assert SemistreamHook("east").test_connection() == (
+        True,
+        f"The warehouse is {given['warehouse']}",
+    )
+    assert (os.environ["SEMISTREAM_HOME"], os.environ["WAREHOUSE_URL"]) == (
+        "other",
+        "sqlite:///other.db",
+    )
+    assert inspect(create_engine(given["warehouse"])).get_table_names() == []
+    given["warehouse"] = "mysql+pymysql://u@127.0.0.1:1/dw"
+    monkeypatch.setenv("AIRFLOW_CONN_EAST", json.dumps({"conn_type": "semistream", "extra": given}))
+    works, why = SemistreamHook("east").test_connection()
+    assert not works and "Can't connect" in why
 
 
 def test_an_app_that_fails_fails_its_task_and_one_that_is_killed_ends(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 from pydantic import Field
@@ -25,13 +26,14 @@ class Paths(Settings):
     reports_kept: int = Field(50, ge=1)
 
     @classmethod
-    def from_environment(cls) -> Paths:
-        home = Path(os.environ.get("SEMISTREAM_HOME", "var")).absolute()
+    def from_environment(cls, environment: Mapping[str, str] | None = None) -> Paths:
+        """Return those of an environment, by default this process's."""
+        of = os.environ if environment is None else environment
+        home = Path(of.get("SEMISTREAM_HOME", "var")).absolute()
         given = {
-            "warehouse_url": os.environ.get("WAREHOUSE_URL")
-            or f"sqlite:///{home / 'warehouse.db'}",
-            "jobs_dir": os.environ.get("SEMISTREAM_JOBS"),
-            "reports_kept": os.environ.get("SEMISTREAM_REPORTS_KEPT"),
+            "warehouse_url": of.get("WAREHOUSE_URL") or f"sqlite:///{home / 'warehouse.db'}",
+            "jobs_dir": of.get("SEMISTREAM_JOBS"),
+            "reports_kept": of.get("SEMISTREAM_REPORTS_KEPT"),
         }
         return cls.load({"home": home} | {k: v for k, v in given.items() if v})
 

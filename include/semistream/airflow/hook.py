@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from functools import cached_property
 from typing import Any
 
 from airflow.sdk import BaseHook, Connection
@@ -47,30 +48,35 @@ class SemistreamHook(BaseHook):
         return self._field("spark_master")
 
     def test_connection(self) -> tuple[bool, str]:
-        """Return whether the warehouse can be opened, and what was found."""
-        from semistream.warehouse import open_warehouse
+        """Return whether the warehouse answers, and what was found. Nothing is created in it, and
+        the environment stays as it is: this may run in Airflow's API server."""
+        from semistream.warehouse import connect
 
-        places = self.get_conn()
         try:
-            with open_warehouse(places.warehouse_url) as engine:
-                return True, f"The warehouse is {engine.url.render_as_string()}"
+            engine = connect(Paths.from_environment(os.environ | self.environment()).warehouse_url)
+            try:
+                engine.connect().close()
+            finally:
+                engine.dispose()
+            return True, f"The warehouse is {engine.url.render_as_string()}"
         except Exception as e:
             return False, str(e)
 
+    @cached_property
     def _connection(self) -> Connection | None:
         if self.semistream_conn_id != DEFAULT:
             return self.get_connection(self.semistream_conn_id)
         return _connection_if_any(DEFAULT)
 
     def _field(self, name: str) -> str:
-        connection = self._connection()
+        connection = self._connection
         return str(connection.extra_dejson.get(name) or "") if connection else ""
 
     def _warehouse(self) -> str:
         from sqlalchemy import URL, make_url  # imported only here: parsing a DAG needs no SQL
         from sqlalchemy.exc import ArgumentError
 
-        connection = self._connection()
+        connection = self._connection
         if connection and (given := connection.extra_dejson.get("warehouse")):
             try:
                 url = make_url(given)

@@ -11,8 +11,8 @@ from semistream.errors import ConfigError, MissingExtra, TooManyRows, WarehouseA
 from semistream.imports import missing_extra
 
 TRIES = 3  # of a failure that is not known to pass
-WAIT = timedelta(minutes=5)  # for a warehouse that is away
-PATIENCE = timedelta(hours=1)
+WAIT = timedelta(minutes=5)  # between two tries meanwhile
+AWAY = timedelta(hours=1)  # for which a warehouse that is away is waited for, at least
 
 
 class Retrying(RetryPolicy):
@@ -41,7 +41,7 @@ class Retrying(RetryPolicy):
 
 # default_args of tasks
 RETRIES: dict[str, Any] = {
-    "retries": PATIENCE // WAIT + TRIES,
+    "retries": AWAY // WAIT + TRIES,
     "retry_delay": timedelta(seconds=10),
     "retry_policy": Retrying(),
 }
