@@ -704,7 +704,9 @@ def test_all_pages_can_be_read_by_all_at_each_width_and_in_both_themes(page, bro
 
     page.status("sales")
     running, failed = page.status("running_under_a_name_that_is_rather_long"), page.status("failed")
-    StatusFile(failed, "failed").update(state="failed", error="ConfigError: no such directory")
+    StatusFile(failed, "failed").update(
+        state="failed", error="ConfigError: no such directory", refused=True
+    )
     owner = "semi_stream_load manual__2026-01-01 0"
     launch = {"pid": 1, "started": 1, "host": socket.gethostname(), "owner": owner, "at": 1.0}
     (failed / "driver.json").write_text(json.dumps(launch))

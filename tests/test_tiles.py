@@ -80,9 +80,11 @@ def test_the_bars_are_rates_of_the_last_hours():
 
 
 def test_the_match_rate_is_of_the_newest_tuples_and_its_band_of_those_before():
-    former = [commit(0, 1000, 900 + n) for n in range(20)]
+    former = [commit(0, 1000, 900 + n) for n in range(21)]
     share, band = match_share([*former, commit(0, 500, 100), commit(0, 500, 50)])
-    assert share == 0.15 and band == (0.901, 0.918)
+    distance = 3 * 1.4826 * 0.005  # three deviations, of the median 0.91
+    assert share == 0.15 and band == pytest.approx((0.91 - distance, 0.91 + distance))
+    assert match_share([*[commit(0, 10, 10)] * 5, commit(0, 1000, 1)]) == (0.001, (1.0, 1.0))
     assert match_share([commit(0, 10, 9)]) == (0.9, None)
     assert match_share([commit(0, 0)]) == (None, None)
 

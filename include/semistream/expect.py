@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from semistream.durations import seconds_of
 from semistream.errors import ConfigError
 from semistream.settings import Names, Settings
 
 LEARNED = "learned"  # in the place of a mapping: no limit is given
-UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-DURATION = re.compile(
-    r"(\d+(?:\.\d+)?) *(s|seconds?|m|min|minutes?|h|hours?|d|days?)", re.IGNORECASE
-)
 
 
 def _share(value: Any) -> Any:
@@ -30,7 +26,7 @@ def _share(value: Any) -> Any:
 
 
 def _duration(value: str) -> str:
-    if not DURATION.fullmatch(value.strip()):
+    if seconds_of(value) is None:
         raise ValueError("must be a time such as 2 hours, in seconds, minutes, hours or days")
     return value.strip()
 
@@ -119,8 +115,7 @@ class Freshness(Expectation):
 
     @property
     def seconds(self) -> float | None:
-        found = DURATION.fullmatch(self.within or "")
-        return float(found[1]) * UNITS[found[2][0].lower()] if found else None
+        return seconds_of(self.within or "")
 
 
 class Expectations(Settings):

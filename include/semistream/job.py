@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from semistream.column_format import Formats, paired
+from semistream.durations import seconds_of
 from semistream.errors import ConfigError
 from semistream.expect import Expectations
 from semistream.scheduling import SCHEDULING, Scheduling
@@ -228,8 +229,7 @@ class Dimension(Settings):
         return self
 
 
-GRACE = re.compile(r"(\d+(?:\.\d+)?) ?(minute|hour|day|version)s?")
-HOURS = {"minute": 1 / 60, "hour": 1.0, "day": 24.0}  # of a unit of time
+VERSIONS = re.compile(r"(\d+) *versions?")
 
 
 class Role(Settings):
@@ -287,7 +287,7 @@ class Role(Settings):
 
     @model_validator(mode="after")
     def _a_grace(self) -> Self:
-        if self.grace is not None and GRACE.fullmatch(self.grace) is None:
+        if self.grace is not None and not (self.grace_hours or self.grace_versions):
             raise ConfigError(
                 f"dimensions.{self.name}.grace",
                 "must be a number of minutes, hours, days or versions",
@@ -299,19 +299,13 @@ class Role(Settings):
     @property
     def grace_hours(self) -> float:
         """The grace in hours, 0 if there is none or if it counts versions."""
-        number, unit = self._grace
-        return number * HOURS.get(unit, 0.0)
+        return (seconds_of(self.grace or "") or 0.0) / 3600
 
     @property
     def grace_versions(self) -> int:
         """The grace in versions, 0 if there is none or if it is a time."""
-        number, unit = self._grace
-        return int(number) if unit == "version" else 0
-
-    @property
-    def _grace(self) -> tuple[float, str]:
-        found = GRACE.fullmatch(self.grace or "")
-        return (0.0, "") if found is None else (float(found[1]), found[2])
+        found = VERSIONS.fullmatch(self.grace or "")
+        return int(found[1]) if found else 0
 
     @property
     def surrogate_key(self) -> str:

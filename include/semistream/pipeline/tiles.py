@@ -15,6 +15,7 @@ from semistream.pipeline import drivers
 from semistream.streaming.status import Status, read_status, stop_requested
 from semistream.warehouse.commit_history import CommitCounts, read_commits
 from semistream.warehouse.lateness import Lateness
+from semistream.warehouse.load_history import LEARNED_FROM, Band
 from semistream.warehouse.proof import Proof
 from semistream.warehouse.schema import load_commits, load_files
 from semistream.warehouse.totals import Totals
@@ -23,7 +24,6 @@ HOURS, BARS = 6, 48  # of the sparkline
 KEPT = 5_000  # commits of an app that are remembered
 NOW = 60.0  # s over which the present rate is taken, at least
 SHARE_OF = 1_000  # tuples of which the present match rate is
-BAND, LEAST = 0.05, 5  # the quantile that ends the band, and the commits that it needs
 SLACK = 1.5  # a wait longer than this many times the bound is late
 
 Tone = Literal["good", "bad", "busy", "warn", "none"]
@@ -218,16 +218,16 @@ def bars(commits: Sequence[CommitCounts], now: datetime) -> tuple[float, ...]:
 
 def match_share(commits: Sequence[CommitCounts]) -> tuple[float | None, tuple[float, float] | None]:
     """Return the share of the newest finished tuples that are matched, None without any, and the
-    band in which the share of most former commits is, None if they are few."""
+    band that is usual of former commits, None if they are few."""
     newest, finished, matched = len(commits), 0, 0
     while newest and finished < SHARE_OF:
         newest -= 1
         finished, matched = (finished + commits[newest].finished, matched + commits[newest].matched)
-    former = sorted(of.matched / of.finished for of in commits[:newest] if of.finished)
+    former = [of.matched / of.finished for of in commits[:newest] if of.finished]
     band = None
-    if len(former) >= LEAST:
-        cut = int(BAND * len(former))
-        band = former[cut], former[-1 - cut]
+    if len(former) >= LEARNED_FROM:
+        usual = Band.learn(former)
+        band = max(usual.low, 0.0), min(usual.high, 1.0)
     return (matched / finished if finished else None), band
 
 
@@ -331,10 +331,10 @@ def _ended(checkpoint: Path, status: Status | None, why: str) -> Trouble:
             "restart",
         )
     if why.startswith("failed: "):
-        cause = why.removeprefix("failed: ").partition("\n")[0]
+        cause = drivers.refusal(checkpoint, why) or why.removeprefix("failed: ")
         return Trouble(
             "Failed",
-            cause.removeprefix("ConfigError: "),
+            cause.partition("\n")[0],
             "Mend the cause and start it again: it goes on where it was.",
             "restart",
         )

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, ByteSize, Field
 
 from semistream.column_format import declared
+from semistream.durations import seconds_of
 from semistream.errors import ConfigError
 from semistream.job import Job
 from semistream.paths import Paths
@@ -42,9 +43,6 @@ def _trigger(value: str) -> str:
         lambda m: {"ms": " milliseconds", "s": " seconds", "m": " minutes"}[m[1]],
         value,
     )
-
-
-UNITS = {"ms": 1e-3, "millisecond": 1e-3, "s": 1, "second": 1, "m": 60, "minute": 60, "hour": 3600}
 
 
 def _app(value: str) -> str:
@@ -153,8 +151,7 @@ class AppSettings(Settings):
         """Seconds from one micro-batch to the next; None with availableNow."""
         if self.trigger == AVAILABLE_NOW:
             return None
-        number, unit = re.findall(r"[\d.]+|[a-z]+", self.trigger)
-        return float(number) * UNITS[unit.removesuffix("s") or unit]
+        return seconds_of(self.trigger)
 
     def directory(self, places: Paths) -> Path:
         """Return the absolute path of the checkpoint."""

@@ -1,0 +1,33 @@
+"""Times as people write them: 90 s, 1.5 hours, 2 days."""
+
+from __future__ import annotations
+
+import re
+
+UNITS = {  # s; also in the plural
+    "millisecond": 1e-3,
+    "second": 1.0,
+    "minute": 60.0,
+    "hour": 3600.0,
+    "day": 86_400.0,
+}
+SHORT = {
+    "ms": "millisecond",
+    "s": "second",
+    "m": "minute",
+    "min": "minute",
+    "h": "hour",
+    "d": "day",
+}
+WRITTEN = re.compile(
+    rf"(\d+(?:\.\d+)?) *(?:({'|'.join(UNITS)})s?|({'|'.join(SHORT)}))", re.IGNORECASE
+)
+
+
+def seconds_of(text: str) -> float | None:
+    """Return the seconds of a number and a unit; None for another text."""
+    found = WRITTEN.fullmatch(text.strip())
+    if found is None:
+        return None
+    number, unit, short = found.groups()
+    return float(number) * UNITS[(unit or SHORT[short.lower()]).lower()]
