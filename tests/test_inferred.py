@@ -47,7 +47,7 @@ class InferLoad(SmallLoad):
             | role
         )
 
-    def provide(self, parts):
+    def provide(self, parts, *, published=True):
         """Provision the first parts, twice, as two actions of a run may do, and publish them."""
         rows = [{"code": f"c{i}", "name": f"part {i}", "price": i % 97} for i in range(parts)]
         pq.write_table(pa.Table.from_pylist(rows, PARTS), self.file)
@@ -57,7 +57,8 @@ class InferLoad(SmallLoad):
         provision(joined, engine)
         again = provision(joined._replace(roles=()), engine)  # by itself, without a job
         assert (again.inserted, again.updated) == (0, 0)
-        publish("part", ["code"], engine, self.places.snapshots)
+        if published:
+            publish("part", ["code"], engine, self.places.snapshots)
         engine.dispose()
 
     def inferred(self):
@@ -130,6 +131,23 @@ def test_a_tuple_is_a_fact_at_once_and_its_member_is_filled_in(spark, both):
     assert both.run(spark)["filled"] == 0
     both.check()
     both.prove()
+
+
+def test_facts_wait_while_the_dimension_is_ahead_of_its_published_version(spark, load):
+    load.provide(400)
+    load.add_file(900)
+    inferred = load.run(spark)["inferred"]
+    load.provide(2000)
+    load.provide(load.parts, published=False)  # no load has that version
+    load.add_file(100)
+    more = load.run(spark)
+    assert more["filled"] == 0 and load.counts() == (inferred + more["inferred"], 0)
+    load.prove()
+    load.provide(load.parts)
+    filled = load.run(spark)["filled"]
+    assert filled > 0 and load.counts() == (inferred + more["inferred"] - filled, filled)
+    load.check()
+    load.prove()
 
 
 # ---- members, without Spark

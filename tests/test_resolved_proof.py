@@ -3,13 +3,14 @@ and what says otherwise is named."""
 
 import json
 import time
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 import pytest
 import sqlalchemy as sa
 
 from semistream.keys import codes
+from semistream.quality.resolved import is_overdue
 from semistream.reasons import Reason
 from semistream.streaming.spool import Spool
 from semistream.warehouse.bulk import bulk_insert
@@ -273,6 +274,32 @@ def test_a_limit_on_age_fails_and_passes(loader):
     most = (int(share["unmatched"]) - 1) / int(share["rows_read"])
     for grace in ("6 hours", "2 versions"):
         assert failed(limited(4.0, max_unmatched=most, grace=grace)) == set()
+
+
+def test_what_is_overdue_is_looked_at_though_nothing_was_loaded(loader):
+    role, now = loader.job.dimensions["sales"], datetime.now(UTC).replace(tzinfo=None)
+    with loader.engine.begin() as connection:
+        b = load_batches.c
+        old = load_batches.update().where(b.batch == 1, b.drain == 0)
+        connection.execute(old.values(committed_at=now - timedelta(hours=5)))
+
+    def overdue(verified, **limits):
+        """verified: hours since the last verification."""
+        limited = role.model_copy(update=limits)
+        job = loader.job.model_copy(update={"dimensions": {"sales": limited}})
+        with loader.engine.connect() as connection:
+            return is_overdue(connection, loader.job.name, job, now - timedelta(hours=verified))
+
+    assert not overdue(1)
+    assert not overdue(1, max_open_hours=6.0)
+    assert overdue(1, max_open_hours=4.0)
+    assert not overdue(1, max_open_hours=4.0, grace="6 hours")
+    # a grace that has ended since the verification lets max_unmatched count the tuples
+    assert overdue(1, grace="270 minutes")
+    assert not overdue(0.25, grace="270 minutes")
+    # versions do not pass with time
+    assert not overdue(0.5, max_open_hours=4.0, grace="2 versions")
+    assert overdue(1.5, max_open_hours=4.0, grace="2 versions")
 
 
 def test_key_codes_are_those_of_the_keys(loader):
