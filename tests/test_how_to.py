@@ -100,7 +100,7 @@ def is_in(line: str, printed: str) -> bool:
 
 
 def without_lines(text: str) -> str:
-    return " ".join(text.replace("│", " ").split())
+    return " ".join(re.sub("[\u2500-\u257f]+", " ", text).split())
 
 
 def test_every_block_is_run_or_says_why_not():

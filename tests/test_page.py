@@ -214,8 +214,9 @@ def make_page(tmp_path, monkeypatch, airflow_plugins):
 
 
 @pytest.fixture
-def page(make_page, tmp_path):
-    """On SQLite, filled."""
+def page(make_page, tmp_path, monkeypatch):
+    """On SQLite, filled. A request waits for its reading, also on a machine that is busy."""
+    monkeypatch.setattr(overview, "WAREHOUSE_TIMEOUT", 60.0)
     page = make_page(f"sqlite:///{tmp_path / 'warehouse.db'}")
     page.fill()
     yield page
