@@ -38,8 +38,8 @@ from semistream.streaming.sinks.warehouse import Warehouse
 from semistream.streaming.sources.log import SourceLog
 from semistream.streaming.status import checkpoint_lock
 from semistream.warehouse import open_warehouse
-from semistream.warehouse.ledger import Ledger, app_number, retrying
-from semistream.warehouse.schema import load_apps, load_commits, load_files
+from semistream.warehouse.ledger import Ledger, app_number, checkpoint_of, retrying
+from semistream.warehouse.schema import load_commits, load_files
 from semistream.warehouse.taking_out import Stretch, content, stretches, take_out, with_resolving
 
 RETRY = 60.0  # s for which a locked or lost database is tried again
@@ -165,7 +165,7 @@ def carry_out(of: DayAgain, places: Paths, checkpoint: Path) -> None:
                     )
                 write_checked(checkpoint / RESET, _values(of))
             with engine.connect() as connection:
-                number = app_number(connection, of.app) or 0
+                number = app_number(connection, of.app)
                 commits = content(connection, of.app, of.stretches).commits
             for sink in _outside(engine, of.app, places, checkpoint, commits):
                 sink.take_out([stretch.loads(number) for stretch in of.stretches])
@@ -221,8 +221,7 @@ def _check_kind(job: AnyJob, app: str) -> None:
 def _check_checkpoint(ledger: Ledger, app: str, checkpoint: Path) -> Position:
     """Check that ledger and checkpoint are of the same time, and nothing is begun. Return the
     position of the newest commit."""
-    a = load_apps.c
-    noted = ledger.run(lambda c: c.scalar(select(a.checkpoint).where(a.app == app)))
+    noted = ledger.run(lambda connection: checkpoint_of(connection, app))
     if noted and Path(noted) != checkpoint:
         raise ConfigError(
             "checkpoint", f"must be {noted}, which {app} goes on with", str(checkpoint), "Give it."

@@ -21,15 +21,9 @@ from semistream.positions import Kind, Position, resolves
 from semistream.streaming.phases import PHASES
 from semistream.warehouse import open_warehouse
 from semistream.warehouse.commit_history import CommitCounts, read_commits, with_inputs
-from semistream.warehouse.ledger import app_number
+from semistream.warehouse.ledger import app_number, newest_commit
 from semistream.warehouse.load_ids import app_loads
-from semistream.warehouse.schema import (
-    load_batches,
-    load_commits,
-    load_rejections,
-    quality_runs,
-    unmatched,
-)
+from semistream.warehouse.schema import load_batches, load_rejections, quality_runs, unmatched
 from semistream.warehouse.unmatched_groups import is_of, kinds_of
 
 CHARTED = 2_000  # commits that the charts show at a time
@@ -93,13 +87,8 @@ def load_page(app: str, places: Paths, before: Position | None = None) -> LoadPa
             rejected, resolved = _rejected(connection, app)
             quality = summary.quality(connection, places, app)
             memory = _memory(connection, app, newest)
-            sink = connection.scalar(
-                select(load_commits.c.sink)
-                .where(load_commits.c.app == app)
-                .order_by(load_commits.c.batch.desc(), load_commits.c.drain.desc())
-                .limit(1)
-            )
-    settings = list(_settings(job, newest[0], sink or "")) if newest else []
+            commit = newest_commit(connection, app)
+    settings = list(_settings(job, newest[0], commit.sink)) if newest and commit else []
     return LoadPage(
         app,
         tuple(settings),
@@ -219,7 +208,7 @@ def _rejected(connection: Connection, app: str) -> tuple[list[Rejected], int]:
     """Return all that was ever unmatched by role and reason, most first, and how many of it were
     resolved since."""
     r, u = load_rejections.c, unmatched.c
-    loads = app_loads(app_number(connection, app) or 0)
+    loads = app_loads(app_number(connection, app))
     counts = connection.execute(
         select(r.role, r.reason, func.sum(r.tuples))
         .where(r.load_id.between(*loads))

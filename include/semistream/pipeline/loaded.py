@@ -5,12 +5,11 @@ from __future__ import annotations
 import difflib
 import json
 
-from sqlalchemy import Engine, select
+from sqlalchemy import Engine
 
 from semistream.errors import ConfigError
 from semistream.job import AnyJob, job_of
-from semistream.warehouse.ledger import Ledger
-from semistream.warehouse.schema import load_commits
+from semistream.warehouse.ledger import Ledger, committed_apps
 
 
 def loaded_job(engine: Engine, app: str) -> AnyJob:
@@ -18,9 +17,8 @@ def loaded_job(engine: Engine, app: str) -> AnyJob:
     the likely name, for an app that has committed nothing."""
     if (newest := Ledger(engine, app).newest_job()) is not None:
         return job_of(json.loads(newest[1]))
-    c = load_commits.c
     with engine.connect() as connection:
-        known = list(connection.scalars(select(c.app).distinct().order_by(c.app)))
+        known = committed_apps(connection)
     near = difflib.get_close_matches(app, known, 1, 0.5)
     raise ConfigError(
         "app",

@@ -27,9 +27,8 @@ from semistream.streaming.settings import LoadSettings, StreamStreamSettings
 from semistream.streaming.status import StatusFile, checkpoint_lock
 from semistream.tuning.settings import TuneSettings
 from semistream.warehouse import open_warehouse, removal
-from semistream.warehouse.ledger import Ledger, app_number, is_transient
+from semistream.warehouse.ledger import Ledger, app_number, committed_apps, is_transient
 from semistream.warehouse.load_ids import app_loads
-from semistream.warehouse.schema import load_commits
 from semistream.warehouse.schema import propagated as warehouse_propagated
 
 if TYPE_CHECKING:
@@ -281,7 +280,7 @@ def propagated(app: str, places: Paths, checkpoint: Path) -> dict[str, Any]:
     mark, p = checkpoint / "announced.json", warehouse_propagated.c
     told = json.loads(mark.read_text()) if mark.exists() else 0
     with open_warehouse(places.warehouse_url) as engine, engine.connect() as connection:
-        own = app_loads(app_number(connection, app) or 0)
+        own = app_loads(app_number(connection, app))
         first, last = max(own[0], told + 1), own[1]
         mine = p.load_id.between(first, last)
         count, newest = connection.execute(
@@ -407,9 +406,7 @@ def replay(
 def loaded_apps(places: Paths) -> list[str]:
     """Return the apps that have committed anything."""
     with open_warehouse(places.warehouse_url) as engine, engine.connect() as connection:
-        return list(
-            connection.scalars(select(load_commits.c.app).distinct().order_by(load_commits.c.app))
-        )
+        return committed_apps(connection)
 
 
 def rows_of(app: str, places: Paths) -> dict[str, int]:

@@ -118,7 +118,7 @@ def final_summary(app: str, places: Paths) -> dict[str, Any]:
     last verification."""
     u, i = unmatched.c, load_inputs.c
     with open_warehouse(places.warehouse_url) as engine, engine.connect() as connection:
-        first, last = app_loads(app_number(connection, app) or 0)
+        first, last = app_loads(app_number(connection, app))
         reasons = (
             select(u.reason, func.count())
             .where(u.load_id.between(first, last), u.resolved_by.is_(None))

@@ -34,8 +34,9 @@ from semistream.streaming.stream_schemas import former_schema
 from semistream.streaming.unmatched_keys import find_near_misses
 from semistream.warehouse import open_warehouse
 from semistream.warehouse.bulk import fetch
+from semistream.warehouse.ledger import app_number, checkpoint_of
 from semistream.warehouse.load_ids import app_loads
-from semistream.warehouse.schema import load_apps, unmatched
+from semistream.warehouse.schema import unmatched
 from semistream.warehouse.unmatched_groups import (
     Group,
     Kind,
@@ -184,9 +185,9 @@ def export_unmatched(
 
 
 def _loaded(engine: Engine, app: str, places: Paths) -> _Loaded:
-    job, a = loaded_job(engine, app), load_apps.c
+    job = loaded_job(engine, app)
     with engine.connect() as connection:
-        noted = connection.scalar(select(a.checkpoint).where(a.app == app))
+        noted = checkpoint_of(connection, app)
     return _Loaded(app, job, Path(noted) if noted else places.checkpoints / app)
 
 
@@ -312,15 +313,11 @@ def _near(
             f"Of {near.of:,} rows of {role.name}, {near.rows:,} were read for the nearest keys"
         )
     misses = find_near_misses(
-        connection, app_loads(_number(connection, app)), role.name, role.on, root / version
+        connection, app_loads(app_number(connection, app)), role.name, role.on, root / version
     )
     if misses is not None:
         remarks.append(f"{misses}: formats: {misses.declaration}")
     return [*named, *top[COMPARED:]], tuple(remarks)
-
-
-def _number(connection: Connection, app: str) -> int:
-    return connection.scalar(select(load_apps.c.number).where(load_apps.c.app == app)) or 0
 
 
 def _with_places(engine: Engine, loaded: _Loaded, listed: Sequence[Listed]) -> list[Listed]:

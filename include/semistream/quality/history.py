@@ -23,7 +23,7 @@ from semistream.quality.scope import Scope
 from semistream.quality.staging import Staging
 from semistream.streaming.position import check_no_reset, done_by_spark, follows, position, prepared
 from semistream.streaming.sinks.base import StoredRows
-from semistream.warehouse.ledger import Ledger
+from semistream.warehouse.ledger import Ledger, checkpoint_of
 from semistream.warehouse.load_ids import app_loads, last_load
 from semistream.warehouse.schema import (
     NAME,
@@ -119,7 +119,7 @@ def lost_batches(engine: sa.Engine, app: str, default: Path) -> Ahead:
     The checkpoint is read first and the ledger last, because a load may be running.
     """
     with engine.connect() as connection:
-        noted = connection.scalar(select(load_apps.c.checkpoint).where(load_apps.c.app == app))
+        noted = checkpoint_of(connection, app)
     checkpoint = Path(noted) if noted else default
     if not checkpoint.is_dir():
         return Ahead(

@@ -156,7 +156,7 @@ def resolved_once(scope: Scope, there: sa.Table) -> Check:
 def is_overdue(connection: sa.Connection, app: str, job: Job, since: datetime) -> bool:
     """Return whether something that an app has loaded is open for longer than a role of the job
     allows, or has lost its grace. since: the last verification, UTC."""
-    b, number = load_batches.c, app_number(connection, app) or 0
+    b, number = load_batches.c, app_number(connection, app)
     now = hours_ago(0)
     for role in job.roles:
         late = list[ColumnElement[bool]]()

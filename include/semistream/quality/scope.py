@@ -18,7 +18,7 @@ from semistream.job import Role as JobRole
 from semistream.master.published import snapshot_root
 from semistream.positions import KINDS, START, Position
 from semistream.reasons import QUARANTINED, Reason
-from semistream.warehouse.ledger import app_number
+from semistream.warehouse.ledger import app_number, committed_apps
 from semistream.warehouse.load_ids import app_loads, first_load, last_load
 from semistream.warehouse.schema import inferred, load_batches, load_commits, load_inputs, unmatched
 from semistream.warehouse.tables import copied_columns, dimension_name, existing_table
@@ -317,7 +317,7 @@ def committed(connection: sa.Connection, app: str) -> list[sa.Row]:
         connection.execute(select(load_commits).where(c.app == app).order_by(c.batch, c.drain))
     )
     if not commits:
-        known = list(connection.scalars(select(c.app).distinct().order_by(c.app)))
+        known = committed_apps(connection)
         raise ConfigError(
             "app",
             "must have committed batches in the warehouse",
@@ -387,7 +387,7 @@ def range_of(
     ).first()
     return Range(
         app,
-        app_number(connection, app) or 0,
+        app_number(connection, app),
         first,
         (commits[-1].batch, commits[-1].drain),
         None if drained is None else (drained.batch, drained.drain),

@@ -89,7 +89,7 @@ class TuplePlaces:
         self._schemas, self._most_bytes = schemas, most_bytes
         with engine.connect() as connection:
             self._stretches = stretches(connection, app)
-            number = app_number(connection, app) or 0
+            number = app_number(connection, app)
         self._ends = np.array([last_load(number, of.last) for of in self._stretches], np.int64)
 
     def find(self, loads: np.ndarray, ids: pa.Array, side: int = 0) -> Places:

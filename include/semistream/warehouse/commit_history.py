@@ -137,7 +137,7 @@ def with_inputs(
     commits = list(commits)
     if not commits:
         return []
-    number = app_number(connection, app) or 0
+    number = app_number(connection, app)
     loads = first_load(number, commits[0].position), last_load(number, commits[-1].position)
     rejected: dict[Position, dict[tuple[str, str], int]] = defaultdict(dict)
     versions: dict[Position, dict[str, str]] = defaultdict(dict)

@@ -11,10 +11,10 @@ from datetime import datetime
 from sqlalchemy import Connection, Row, and_, func, select
 
 from semistream.reasons import Reason
-from semistream.warehouse.ledger import app_number
+from semistream.warehouse.ledger import app_number, newest_commit
 from semistream.warehouse.load_ids import app_loads
 from semistream.warehouse.resolution import open_rows
-from semistream.warehouse.schema import inferred, load_batches, load_commits, unmatched
+from semistream.warehouse.schema import inferred, load_batches, unmatched
 
 MEDIAN, MOST = 0.5, 0.99
 
@@ -68,11 +68,8 @@ class Lateness:
 def lateness(connection: Connection, app: str) -> Lateness | None:
     """Return the lateness of all that an app has loaded; None if it has resolved no tuple and
     inferred no member, and is not to do so."""
-    b, c, number = load_batches.c, load_commits.c, app_number(connection, app) or 0
-    job = connection.scalar(
-        select(c.job).where(c.app == app).order_by(c.batch.desc(), c.drain.desc()).limit(1)
-    )
-    roles = json.loads(job or "{}").get("dimensions", {}).values()
+    b, number, newest = load_batches.c, app_number(connection, app), newest_commit(connection, app)
+    roles = json.loads(newest.job if newest else "{}").get("dimensions", {}).values()
     resolved = connection.scalar(select(func.sum(b.resolved)).where(b.app == app))
     some = select(1).where(inferred.c.load_id.between(*app_loads(number))).limit(1)
     if not (

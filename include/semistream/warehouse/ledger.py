@@ -65,6 +65,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError
 from tenacity import Retrying, retry_if_exception, stop_before_delay, wait_random_exponential
 
 from semistream.data_files import DataFile
+from semistream.job import SIDES
 from semistream.positions import Kind, Position
 from semistream.reasons import Reason
 from semistream.warehouse.dialects import SYSTEMS
@@ -126,7 +127,7 @@ def assigned(
 def parts_of(offsets: dict[str, Any]) -> list[dict[str, Any]]:
     """Split a load's ``source_offsets`` by stream. Return a list of one entry, or of the left
     stream's and the right stream's."""
-    return [offsets[side] for side in ("left", "right")] if "left" in offsets else [offsets]
+    return [offsets[side] for side in SIDES] if "left" in offsets else [offsets]
 
 
 class Ledger:
@@ -172,15 +173,7 @@ class Ledger:
         )
 
     def _newest(self, *conditions: ColumnElement[bool]) -> Row[Any] | None:
-        """Return the newest commit, of those to which the conditions apply."""
-        c = load_commits.c
-        query = (
-            select(load_commits)
-            .where(c.app == self.app, *conditions)
-            .order_by(c.batch.desc(), c.drain.desc())
-            .limit(1)
-        )
-        return self.run(lambda connection: connection.execute(query).first())
+        return self.run(lambda connection: newest_commit(connection, self.app, *conditions))
 
     def last(self) -> Position | None:
         """Return the position of the newest commit, or None if there is none."""
@@ -408,9 +401,34 @@ def utc_now() -> datetime:
     return datetime.now(UTC).replace(tzinfo=None, microsecond=0)
 
 
-def app_number(connection: Connection, app: str) -> int | None:
-    """Return the number of an app in its load_ids, or None if it has none yet."""
-    return connection.scalar(select(load_apps.c.number).where(load_apps.c.app == app))
+def app_number(connection: Connection, app: str) -> int:
+    """Return the number of an app in its load_ids; 0, which no load has, if it has none yet."""
+    return connection.scalar(select(load_apps.c.number).where(load_apps.c.app == app)) or 0
+
+
+def checkpoint_of(connection: Connection, app: str) -> str | None:
+    """Return the path of an app's checkpoint; None until its first load has begun."""
+    return connection.scalar(select(load_apps.c.checkpoint).where(load_apps.c.app == app))
+
+
+def committed_apps(connection: Connection) -> list[str]:
+    """Return the apps that have committed anything, by name."""
+    c = load_commits.c
+    return list(connection.scalars(select(c.app).distinct().order_by(c.app)))
+
+
+def newest_commit(
+    connection: Connection, app: str, *conditions: ColumnElement[bool]
+) -> Row[Any] | None:
+    """Return an app's newest commit, of those to which the conditions apply."""
+    c = load_commits.c
+    query = (
+        select(load_commits)
+        .where(c.app == app, *conditions)
+        .order_by(c.batch.desc(), c.drain.desc())
+        .limit(1)
+    )
+    return connection.execute(query).first()
 
 
 # ---- records and rows

@@ -133,7 +133,7 @@ def usual_weekday(loads: Sequence[Load], of: Load) -> list[Load]:
 def read_loads(connection: Connection, app: str, until: Position) -> list[Load]:
     """Return the loads of the newest ``COMMITS`` commits up to a position, in order. Tuples of the
     last one may still wait."""
-    number, c = app_number(connection, app) or 0, load_commits.c
+    number, c = app_number(connection, app), load_commits.c
     commits = connection.execute(
         select(
             c.batch,

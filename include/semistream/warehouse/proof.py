@@ -16,7 +16,8 @@ import sqlalchemy as sa
 from sqlalchemy import func, select
 
 from semistream.positions import START, Position
-from semistream.warehouse.schema import load_commits, quality_runs
+from semistream.warehouse.ledger import newest_commit
+from semistream.warehouse.schema import quality_runs
 
 
 @dataclass(frozen=True)
@@ -75,13 +76,7 @@ class Proof:
 def read_proof(connection: sa.Connection, app: str) -> Proof | None:
     """Return the proof of an app for the fact table that it loads now; None if it has committed
     nothing."""
-    c, q = load_commits.c, quality_runs.c
-    commit = connection.execute(
-        select(c.batch, c.drain, c.fact_table)
-        .where(c.app == app)
-        .order_by(c.batch.desc(), c.drain.desc())
-        .limit(1)
-    ).first()
+    q, commit = quality_runs.c, newest_commit(connection, app)
     if commit is None:
         return None
     mine = sa.and_(q.app == app, q.fact_table == commit.fact_table, q.to_batch.is_not(None))

@@ -81,7 +81,7 @@ def _rows(
         *(existing_table(connection, name) for name in fact_tables(inspect(connection))),
         *LEDGER,
     ]
-    number = app_number(connection, app) or 0
+    number = app_number(connection, app)
     return [
         (t, t.c.app == app if "app" in t.c else t.c.load_id.between(*app_loads(number)))
         for t in tables

@@ -109,7 +109,7 @@ def with_resolving(connection: Connection, app: str, of: Sequence[Stretch]) -> l
     """Return stretches of an app with those of the loads that have joined their tuples again, in
     order. Raises ConfigError if such a load has joined tuples of other stretches, too: these would
     be in no load."""
-    number, u, every = app_number(connection, app) or 0, unmatched.c, stretches(connection, app)
+    number, u, every = app_number(connection, app), unmatched.c, stretches(connection, app)
     chosen = set(of)
     while True:
         mine = or_(*(u.load_id.between(*stretch.loads(number)) for stretch in chosen))
@@ -148,7 +148,7 @@ def _resolving(connection: Connection, app: str, of: Iterable[Stretch]) -> list[
 
 def content(connection: Connection, app: str, of: Sequence[Stretch]) -> Content:
     """Return what stretches of an app hold."""
-    b, c, number = load_batches.c, load_commits.c, app_number(connection, app) or 0
+    b, c, number = load_batches.c, load_commits.c, app_number(connection, app)
     sums = [
         func.coalesce(func.sum(column), 0) for column in (b.output_rows, b.unmatched, b.rows_read)
     ]
@@ -170,7 +170,7 @@ def take_out(connection: Connection, app: str, of: Sequence[Stretch], listed: fl
     source had none of the files that were taken out; None: unknown.
     """
     b, c, i, f, q = load_batches.c, load_commits.c, load_inputs.c, load_files.c, quality_runs.c
-    number, now = app_number(connection, app) or 0, utc_now().isoformat()
+    number, now = app_number(connection, app), utc_now().isoformat()
     for stretch in of:
         loads = stretch.loads(number)
         commits = content(connection, app, [stretch]).commits

@@ -12,9 +12,9 @@ from semistream.job import SIDES
 from semistream.positions import START
 from semistream.reasons import QUARANTINED
 from semistream.warehouse.dialects import system_of
-from semistream.warehouse.ledger import app_number
+from semistream.warehouse.ledger import app_number, newest_commit
 from semistream.warehouse.load_ids import first_load, last_load
-from semistream.warehouse.schema import load_commits, load_rejections, unmatched
+from semistream.warehouse.schema import load_rejections, unmatched
 
 ROWS = 10_000  # fetched at a time
 
@@ -137,13 +137,7 @@ def examples_of(
 
 def _committed(connection: Connection, app: str) -> tuple[int, int]:
     """Return the least and the greatest load_id that an app's committed loads can have."""
-    c, number = load_commits.c, app_number(connection, app) or 0
-    newest = connection.execute(
-        select(c.batch, c.drain)
-        .where(c.app == app)
-        .order_by(c.batch.desc(), c.drain.desc())
-        .limit(1)
-    ).first()
+    number, newest = app_number(connection, app), newest_commit(connection, app)
     end = START if newest is None else (newest.batch, newest.drain)
     return first_load(number, START), last_load(number, end)
 
