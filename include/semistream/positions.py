@@ -28,6 +28,11 @@ def resolves(kind: Any) -> Any:
     return kind >= Kind.RESOLVE
 
 
+def ordinal(batch: Any, kind: Any) -> Any:
+    """Return a number by which positions can be compared. Takes numbers or columns."""
+    return batch * KINDS + kind
+
+
 def next_resolve(last: Position) -> Position | None:
     """Return the position of a resolving load that follows ``last``; None if as many as there are
     numbers for have followed that batch."""

@@ -29,12 +29,13 @@ from semistream.quality.join_size import stage_join_sizes
 from semistream.quality.older_versions import stage_older
 from semistream.quality.resolved import open_age
 from semistream.quality.scope import Role, Scope
-from semistream.quality.staging import Older, Sample, Staging, drawn_facts, stage_sample
+from semistream.quality.staging import Older, Sample, Staging, stage_sample
 from semistream.reasons import Reason
 from semistream.streaming.unmatched_keys import Passed, find_near_misses
 from semistream.warehouse.load_history import MISSING, newest_rise
 from semistream.warehouse.load_ids import last_load
 from semistream.warehouse.schema import inferred, load_inputs, load_rejections, unmatched
+from semistream.warehouse.tables import same_row
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +77,7 @@ def surrogate_keys(scope: Scope, role: Role) -> Check:
     fk, pk = f.c[role.surrogate], d.c[role.surrogate]
     absent: ColumnElement[bool] = pk.is_(None)
     if role.left:
-        there = select(1).where(*(d.c[m] == f.c[s] for s, m in role.on.items())).correlate(f)
+        there = select(1).where(role.same_key(f, d)).correlate(f)
         absent = or_(
             and_(role.has_row(f), pk.is_(None)),
             and_(role.lacks_row(f), role.is_current(f), sa.exists(there)),
@@ -112,7 +113,7 @@ def enriched_columns(scope: Scope, role: Role, older: Older | None) -> Check:
         )
     if role.infers:
         n = inferred.c
-        these = and_(n.load_id == f.c.load_id, n.load_row == f.c.load_row, n.role == role.name)
+        these = and_(same_row(inferred, f), n.role == role.name)
         queries.append(
             select(*shown, *_first_that_differs(scope, role, d, "in_dimension"))
             .select_from(
@@ -127,11 +128,7 @@ def enriched_columns(scope: Scope, role: Role, older: Older | None) -> Check:
         )
         queries.append(
             select(*shown, *_first_that_differs(scope, role, m, "in_dimension"))
-            .select_from(
-                o.join(f, and_(f.c.load_id == o.c.load_id, f.c.load_row == o.c.load_row)).outerjoin(
-                    m, own
-                )
-            )
+            .select_from(o.join(f, same_row(o, f)).outerjoin(m, own))
             .where(role.differ(f, m))
         )
     return Check(
@@ -173,10 +170,10 @@ def sample_joined(scope: Scope, role: Role, sample: Sample, size: int) -> Check:
     """Return the check that compares sampled facts with the master rows of their version. Staging
     has these, from the dimension or from a snapshot."""
     f, s, m = scope.fact, sample.facts, sample.master
-    same_row = and_(
+    same_master = and_(
         m.c.quality_version == s.c.quality_version,
         m.c[role.surrogate] == f.c[role.surrogate],
-        *(f.c[a] == m.c[b] for a, b in role.on.items()),
+        role.same_key(f, m),
     )
     differ = (
         select(
@@ -186,7 +183,7 @@ def sample_joined(scope: Scope, role: Role, sample: Sample, size: int) -> Check:
             s.c.quality_version.label("master_version"),
             *_first_that_differs(scope, role, m, "joined_again", "(no such master row)"),
         )
-        .select_from(f.join(s, drawn_facts(scope, sample)).outerjoin(m, same_row))
+        .select_from(f.join(s, same_row(f, s)).outerjoin(m, same_master))
         .where(role.has_row(f) if role.left else sa.true(), role.differ(f, m))
         .distinct()
     )
@@ -209,12 +206,8 @@ def _matches_lost(scope: Scope, role: Role, sample: Sample) -> Select:
         scope.recounted(g),
         g.c[role.surrogate] == m.c[role.surrogate],
     )
-    rows = s.join(f, drawn_facts(scope, sample)).join(
-        m,
-        and_(
-            m.c.quality_version == s.c.quality_version,
-            *(f.c[a] == m.c[b] for a, b in role.on.items()),
-        ),
+    rows = s.join(f, same_row(s, f)).join(
+        m, and_(m.c.quality_version == s.c.quality_version, role.same_key(f, m))
     )
     return (
         select(

@@ -6,8 +6,9 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, and_, delete, insert, or_, select, true
+from sqlalchemy import Connection, delete, insert, or_, select, true
 
+from semistream.positions import ordinal
 from semistream.quality.checkpoint import CheckResult
 from semistream.quality.checks import PARTS
 from semistream.warehouse.load_ids import batch_of, key_of
@@ -41,15 +42,15 @@ def write_failures(
     """
     q, f = quality_runs.c, quality_failures.c
     run = connection.execute(select(quality_runs).where(q.id == verification)).one()
-    first = true() if run.from_batch is None else _from(q.from_batch, q.from_drain, run)
     covered = select(q.id).where(
         q.app == run.app,
         q.fact_table == run.fact_table,
-        first,
+        true()
+        if run.from_batch is None
+        else ordinal(q.from_batch, q.from_drain) >= ordinal(run.from_batch, run.from_drain),
         or_(
             q.to_batch.is_(None),
-            q.to_batch < run.to_batch,
-            and_(q.to_batch == run.to_batch, q.to_drain <= run.to_drain),
+            ordinal(q.to_batch, q.to_drain) <= ordinal(run.to_batch, run.to_drain),
         ),
     )
     connection.execute(delete(quality_failures).where(f.verification.in_(covered)))
@@ -65,11 +66,6 @@ def write_failures(
     ]
     if rows:
         connection.execute(insert(quality_failures), rows)
-
-
-def _from(batch: Any, drain: Any, run: Any) -> Any:
-    """Return the condition for verifications that begin where ``run`` does, or later."""
-    return or_(batch > run.from_batch, and_(batch == run.from_batch, drain >= run.from_drain))
 
 
 def _rows(result: CheckResult, number: int, ids: Sequence[str]) -> Iterator[dict[str, Any]]:

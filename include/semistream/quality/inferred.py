@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sqlalchemy as sa
-from sqlalchemy import and_, func, literal, null, or_, select
+from sqlalchemy import func, literal, null, or_, select
 
 from semistream.quality.checks import Check, load_of
 from semistream.quality.scope import Role, Scope
 from semistream.warehouse.schema import inferred, load_inputs
-from semistream.warehouse.tables import IS_INFERRED
+from semistream.warehouse.tables import IS_INFERRED, same_row
 
 
 def inferred_facts(scope: Scope, role: Role) -> Check:
@@ -27,10 +27,13 @@ def inferred_facts(scope: Scope, role: Role) -> Check:
         .select_from(load_inputs.outerjoin(noted, noted.c.load_id == i.load_id))
         .where(scope.holds(load_inputs), i.role == role.name, i.inferred != found)
     )
-    these = and_(n.load_id == f.c.load_id, n.load_row == f.c.load_row)
     named = (
         select(*load_of(inferred), n.load_row, n.member, f.c[role.surrogate])
-        .select_from(inferred.outerjoin(f, these).outerjoin(d, d.c[role.surrogate] == n.member))
+        .select_from(
+            inferred.outerjoin(f, same_row(inferred, f)).outerjoin(
+                d, d.c[role.surrogate] == n.member
+            )
+        )
         .where(
             scope.until(inferred),
             n.role == role.name,
@@ -51,7 +54,6 @@ def inferred_open(scope: Scope, role: Role) -> Check:
     """Return the check that facts whose members have no master row yet have no columns of it, and
     that no fact stays so when the row has come."""
     n, f, d = inferred.c, scope.fact, role.dimension
-    these = and_(n.load_id == f.c.load_id, n.load_row == f.c.load_row)
     # the newest load has taken up the version that the dimension table has
     current = role.versions.get(scope.last) == role.version
     wrong = [
@@ -65,7 +67,9 @@ def inferred_open(scope: Scope, role: Role) -> Check:
         "The columns that a fact copies of the dimension are null as long as its member is "
         "inferred. When a load takes up the version that has the member's row, it fills them in.",
         select(*load_of(inferred), n.load_row, n.member, sa.case(*wrong).label("finding"))
-        .select_from(inferred.join(f, these).join(d, d.c[role.surrogate] == n.member))
+        .select_from(
+            inferred.join(f, same_row(inferred, f)).join(d, d.c[role.surrogate] == n.member)
+        )
         .where(
             scope.until(inferred),
             n.role == role.name,

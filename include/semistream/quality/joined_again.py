@@ -161,7 +161,7 @@ def _masters(staging: Staging, role: Role, tuples: sa.Table) -> sa.Table:
     for version in staging.scalars(select(of_tuple).distinct()):
         if version == role.version:
             names = [c.name for c in table.columns if c.name != "quality_version"]
-            same = and_(of_tuple == version, *(t[a] == d.c[b] for a, b in role.on.items()))
+            same = and_(of_tuple == version, role.same_key(tuples, d))
             rows = select(literal(version), *(d.c[n] for n in names))
             staging.fill(table, rows.select_from(tuples.join(d, same)).distinct())
         elif (role.snapshots / version).is_dir():
@@ -179,8 +179,8 @@ def _version(role: Role) -> str:
 
 def joined(role: Role, tuples: sa.Table, masters: sa.Table) -> sa.ColumnElement[bool]:
     """Return the condition that joins staged tuples with a role's master rows."""
-    t, m = tuples.c, masters.c
-    return and_(m.quality_version == t[_version(role)], *(t[a] == m[b] for a, b in role.on.items()))
+    same_version = masters.c.quality_version == tuples.c[_version(role)]
+    return and_(same_version, role.same_key(tuples, masters))
 
 
 def _expected(

@@ -13,11 +13,12 @@ import pyarrow as pa
 import sqlalchemy as sa
 from sqlalchemy import BigInteger, Column, Integer, and_, func, or_, select
 
-from semistream.positions import KINDS
+from semistream.positions import ordinal
 from semistream.quality.scope import Role, Scope
 from semistream.quality.staging import Older, Staging, master_table, stage_version
 from semistream.warehouse.proof import as_run
 from semistream.warehouse.schema import NAME, inferred, load_inputs, quality_runs
+from semistream.warehouse.tables import same_row
 
 
 def stage_older(staging: Staging, scope: Scope, role: Role) -> Older | None:
@@ -71,8 +72,7 @@ def stage_older(staging: Staging, scope: Scope, role: Role) -> Older | None:
 
 @dataclass(frozen=True)
 class Loads:
-    """The loads under one version of the master data. positions: batch times KINDS,
-    plus the kind."""
+    """The loads under one version of the master data. positions: see ``ordinal``."""
 
     version: str
     positions: tuple[int, ...]
@@ -83,7 +83,7 @@ class Loads:
 def _loads(staging: Staging, scope: Scope, role: Role) -> list[Loads]:
     of_role, found = role.loads(), dict[str, list[sa.Row]]()
     b = of_role.c
-    at = (b.batch * KINDS + b.drain).label("at")
+    at = ordinal(b.batch, b.drain).label("at")
     for row in staging.all(
         select(
             b.version,
@@ -120,7 +120,7 @@ def _seen_before(staging: Staging, scope: Scope, loads: Loads) -> bool:
         )
     )
     looked = [
-        (KINDS * run.first[0] + run.first[1], KINDS * run.last[0] + run.last[1])
+        (ordinal(*run.first), ordinal(*run.last))
         for run in map(as_run, runs)
         if not any(f"version {loads.version} " in what for what in run.unseen)
     ]
@@ -174,7 +174,7 @@ def _stage_facts(
     )
     staging.fill(facts, query)
     n = inferred.c
-    these = and_(n.load_id == f.c.load_id, n.load_row == f.c.load_row, n.role == role.name)
+    these = and_(same_row(inferred, f), n.role == role.name)
     query = (
         select(f.c.load_id, f.c.load_row, n.version, f.c[role.surrogate])
         .select_from(inferred.join(f, these).outerjoin(d, same))

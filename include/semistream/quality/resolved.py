@@ -170,7 +170,7 @@ def is_overdue(connection: sa.Connection, app: str, job: Job, since: datetime) -
             late.append(b.committed_at.between(since - grace, now - grace))
         for table, mine in (
             (unmatched, and_(open_rows(number), lacks(role.name, alone=len(job.roles) == 1))),
-            (inferred, is_open(number, role.name)),
+            (inferred, and_(is_open(number), inferred.c.role == role.name)),
         ):
             some = select(literal(1)).select_from(
                 table.join(load_batches, b.load_id == table.c.load_id)

@@ -16,12 +16,12 @@ from semistream.errors import ConfigError
 from semistream.job import SIDES, UNKNOWN, AnyJob, Job, SideSpec, StreamSpec
 from semistream.job import Role as JobRole
 from semistream.master.published import snapshot_root
-from semistream.positions import KINDS, START, Position
+from semistream.positions import START, Position, ordinal
 from semistream.reasons import QUARANTINED, Reason
 from semistream.warehouse.ledger import app_number, committed_apps
 from semistream.warehouse.load_ids import app_loads, first_load, last_load
 from semistream.warehouse.schema import inferred, load_batches, load_commits, load_inputs, unmatched
-from semistream.warehouse.tables import copied_columns, dimension_name, existing_table
+from semistream.warehouse.tables import copied_columns, dimension_name, existing_table, same_row
 
 UNPUBLISHED = "not published yet"  # stands for a version of the master data
 
@@ -46,8 +46,8 @@ class Range:
         return and_(
             table.c.app == self.app,
             table.c.batch.between(first[0], self.last[0]),
-            _at(table) > _number(first),
-            _at(table) <= _number(self.last),
+            ordinal(table.c.batch, table.c.drain) > ordinal(*first),
+            ordinal(table.c.batch, table.c.drain) <= ordinal(*self.last),
         )
 
     def _loads(self, first: Position) -> tuple[int, int]:
@@ -74,7 +74,7 @@ class Range:
 
     def after(self, table: FromClause) -> ColumnElement[bool]:
         """Return the condition for rows, with batch and drain, after `first`."""
-        return _at(table) > _number(self.first or START)
+        return ordinal(table.c.batch, table.c.drain) > ordinal(*(self.first or START))
 
     def recounted(self, table: FromClause) -> ColumnElement[bool]:
         """Return the condition for rows of loads that can contain tuples of the recounted part of
@@ -235,8 +235,7 @@ class Role:
         ``inferred`` satisfy further conditions."""
         if not self.infers:
             return sa.false()
-        i = inferred.c
-        mine = (i.load_id == facts.c.load_id, i.load_row == facts.c.load_row, i.role == self.name)
+        mine = (same_row(inferred, facts), inferred.c.role == self.name)
         return select(1).where(*mine, *more).correlate(facts).exists()
 
     def differ(self, facts: FromClause, master: FromClause) -> ColumnElement[bool]:
@@ -250,6 +249,10 @@ class Role:
             master.c[self.surrogate].is_(None),
             *(facts.c[a].is_distinct_from(wanted(master.c[m])) for a, m in self.added.items()),
         )
+
+    def same_key(self, tuples: FromClause, master: FromClause) -> ColumnElement[bool]:
+        """Return the condition that joins tuples, or facts, with master rows by the role's key."""
+        return and_(*(tuples.c[s] == master.c[m] for s, m in self.on.items()))
 
     def loads(self) -> FromClause:
         """Return the loads joined with this role, with the columns of ``load_batches`` and the
@@ -300,14 +303,6 @@ class Scope(Range):
         u = unmatched.c
         mine = and_(self.kept(stream), u.reason.in_(QUARANTINED), self.recounted(unmatched))
         return select(1).where(mine, u.stream_id == tuples.c.quality_id).correlate(tuples).exists()
-
-
-def _at(table: FromClause) -> ColumnElement[int]:
-    return table.c.batch * KINDS + table.c.drain
-
-
-def _number(position: Position) -> int:
-    return position[0] * KINDS + position[1]
 
 
 def committed(connection: sa.Connection, app: str) -> list[sa.Row]:
@@ -379,7 +374,7 @@ def range_of(
     b = load_batches.c
     drained = connection.execute(
         select(b.batch, b.drain)
-        .where(b.app == app, b.batch * KINDS + b.drain <= _number(first or START))
+        .where(b.app == app, ordinal(b.batch, b.drain) <= ordinal(*(first or START)))
         .group_by(b.batch, b.drain)
         .having(func.sum(b.waiting) == 0)
         .order_by(b.batch.desc(), b.drain.desc())

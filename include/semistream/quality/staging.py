@@ -43,6 +43,7 @@ from semistream.warehouse.bulk import bulk_insert
 from semistream.warehouse.dialects import name_length, system_of, table_options
 from semistream.warehouse.load_ids import last_load
 from semistream.warehouse.schema import NAME, load_batches, load_inputs, unmatched
+from semistream.warehouse.tables import same_row
 from semistream.warehouse.types import KeyString, LongString
 
 ROWS_AT_ONCE = 50_000
@@ -328,20 +329,13 @@ def _sample_unmatched(
     return table
 
 
-def drawn_facts(scope: Scope, sample: Sample) -> sa.ColumnElement[bool]:
-    """Return the condition that joins the facts with their sample through the primary key."""
-    f, s = scope.fact, sample.facts
-    return and_(f.c.load_id == s.c.load_id, f.c.load_row == s.c.load_row)
-
-
 def _stage_dimension(staging: Staging, scope: Scope, role: Role, sample: Sample) -> None:
     """Stage the master rows of the current version that have the sample's keys; the database joins
     them."""
     d, f, s, u = role.dimension, scope.fact, sample.facts, sample.unmatched
-    same_key = and_(*(f.c[a] == d.c[b] for a, b in role.on.items()))
     same_other = and_(*(u.c[f"key_{i}"] == d.c[b] for i, b in enumerate(role.on.values())))
     for table, joined in (
-        (s, s.join(f, drawn_facts(scope, sample)).join(d, same_key)),
+        (s, s.join(f, same_row(s, f)).join(d, role.same_key(f, d))),
         (u, u.join(d, same_other)),
     ):
         rows = (
@@ -360,7 +354,7 @@ def _stage_snapshot(
     snapshot. If the snapshot is lost, remove the version's rows from the sample."""
     s, u, f = sample.facts, sample.unmatched, scope.fact
     stream_key, master_key = next(iter(role.on.items()))
-    matched = select(f.c[stream_key]).select_from(s.join(f, drawn_facts(scope, sample)))
+    matched = select(f.c[stream_key]).select_from(s.join(f, same_row(s, f)))
     keys = {
         *staging.scalars(matched.where(s.c.quality_version == version).distinct()),
         *staging.scalars(select(u.c.key_0).where(u.c.quality_version == version).distinct()),

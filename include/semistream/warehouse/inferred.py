@@ -64,7 +64,7 @@ class Filling:
         due = (
             select(i.load_id, i.load_row)
             .join(self.table, d[self.surrogate] == i.member)
-            .where(is_open(ledger.number(), self.role), d[IS_INFERRED] == 0)
+            .where(is_open(ledger.number()), i.role == self.role, d[IS_INFERRED] == 0)
             .order_by(i.load_id, i.load_row)
             .limit(AT_ONCE)
         )
@@ -114,23 +114,20 @@ class Filling:
         return sum(checksum(batch) for batch in fetch(connection, rows, schema))
 
 
-def is_open(number: int, role: str) -> ColumnElement[bool]:
+def is_open(number: int) -> ColumnElement[bool]:
     """Return the condition for an app's rows of ``inferred`` whose facts are not filled in. number:
     of the app in its load_ids."""
-    i = inferred.c
-    return and_(i.load_id.between(*app_loads(number)), i.role == role, i.version.is_(None))
+    return and_(inferred.c.load_id.between(*app_loads(number)), inferred.c.version.is_(None))
 
 
 def open_roles(connection: Connection, number: int) -> set[str]:
     """Return the roles in which facts of an app name inferred members and are not filled in."""
-    i = inferred.c
-    mine = and_(i.load_id.between(*app_loads(number)), i.version.is_(None))
-    return set(connection.scalars(select(i.role).where(mine).group_by(i.role)))
+    role = inferred.c.role
+    return set(connection.scalars(select(role).where(is_open(number)).group_by(role)))
 
 
 def count_open(connection: Connection, number: int) -> int:
     """Return how many facts of an app, counted for each role, name an inferred member and are not
     filled in."""
-    i = inferred.c
-    mine = and_(i.load_id.between(*app_loads(number)), i.version.is_(None))
-    return connection.scalar(select(func.count()).select_from(inferred).where(mine)) or 0
+    query = select(func.count()).select_from(inferred).where(is_open(number))
+    return connection.scalar(query) or 0

@@ -11,6 +11,7 @@ from datetime import datetime
 from sqlalchemy import Connection, Row, and_, func, select
 
 from semistream.reasons import Reason
+from semistream.warehouse.inferred import is_open
 from semistream.warehouse.ledger import app_number, newest_commit
 from semistream.warehouse.load_ids import app_loads
 from semistream.warehouse.resolution import open_rows
@@ -107,17 +108,14 @@ def _filled(connection: Connection, number: int) -> Late:
     """Count all rows of ``inferred`` of an app, by when they were loaded and filled in."""
     b, i = load_batches.c, inferred.c
     facts = inferred.join(load_batches, b.load_id == i.load_id)
-    mine = i.load_id.between(*app_loads(number))
     pairs = connection.execute(
         select(b.committed_at, i.filled_at, func.count())
         .select_from(facts)
-        .where(mine, i.version.is_not(None))
+        .where(i.load_id.between(*app_loads(number)), i.version.is_not(None))
         .group_by(b.committed_at, i.filled_at)
     ).all()
     open_ = connection.execute(
-        select(func.count(), func.min(b.committed_at))
-        .select_from(facts)
-        .where(mine, i.version.is_(None))
+        select(func.count(), func.min(b.committed_at)).select_from(facts).where(is_open(number))
     ).one()
     return _late(pairs, open_)
 

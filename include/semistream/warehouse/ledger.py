@@ -72,15 +72,13 @@ from semistream.warehouse.dialects import SYSTEMS
 from semistream.warehouse.load_ids import first_load, last_load, load_id
 from semistream.warehouse.records import Commit, InputCounts, LoadRecord
 from semistream.warehouse.schema import (
-    inferred,
+    OF_LOADS,
     load_apps,
     load_batches,
     load_commits,
     load_files,
     load_inputs,
     load_rejections,
-    propagated,
-    unmatched,
 )
 
 T = TypeVar("T")
@@ -338,15 +336,7 @@ class Ledger:
         first, last = first_load(number, (batch, drain)), last_load(number, (batch, drain))
 
         def work(connection: Connection) -> None:
-            for table in (
-                *tables,
-                unmatched,
-                inferred,
-                propagated,
-                load_rejections,
-                load_inputs,
-                load_batches,
-            ):
+            for table in (*tables, *OF_LOADS):
                 connection.execute(delete(table).where(table.c.load_id.between(first, last)))
 
         self.run(work)

@@ -10,31 +10,15 @@ from semistream.errors import ConfigError
 from semistream.warehouse.ledger import app_number
 from semistream.warehouse.load_ids import app_loads
 from semistream.warehouse.schema import (
-    inferred,
-    load_batches,
+    OF_LOADS,
     load_commits,
     load_files,
-    load_inputs,
-    load_rejections,
-    propagated,
     quality_failures,
     quality_runs,
-    unmatched,
 )
 from semistream.warehouse.tables import existing_table, fact_tables
 
-LEDGER = (
-    unmatched,
-    inferred,
-    propagated,
-    load_rejections,
-    load_inputs,
-    load_batches,
-    load_commits,
-    load_files,
-    quality_failures,
-    quality_runs,
-)
+LEDGER = (*OF_LOADS, load_commits, load_files, quality_failures, quality_runs)
 
 
 def rows_of(connection: Connection, app: str, holds: Callable[[str], bool]) -> dict[str, int]:

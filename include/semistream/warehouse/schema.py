@@ -339,3 +339,6 @@ quality_failures = Table(
     Column("remedy", Text, nullable=False),
     Index("ix_quality_failures_app", "app"),
 )
+
+# the tables in which loads write rows, of which each has their load_id, besides the fact tables
+OF_LOADS = (unmatched, inferred, propagated, load_rejections, load_inputs, load_batches)

@@ -10,13 +10,16 @@ import pyarrow as pa
 from sqlalchemy import (
     BigInteger,
     Column,
+    ColumnElement,
     Connection,
     Engine,
+    FromClause,
     Index,
     Inspector,
     Integer,
     MetaData,
     Table,
+    and_,
     inspect,
     quoted_name,
 )
@@ -250,6 +253,11 @@ def copied_columns(fact: Table, dimension: Table, role: Role) -> dict[str, str]:
                 out[a] = m
                 break
     return out
+
+
+def same_row(one: FromClause, other: FromClause) -> ColumnElement[bool]:
+    """Return the condition that joins rows which have the same ``ROW_KEY``."""
+    return and_(*(one.c[name] == other.c[name] for name in ROW_KEY))
 
 
 def arrow_schema(table: Table) -> pa.Schema:

@@ -30,9 +30,9 @@ from sqlalchemy import (
 )
 
 from semistream.errors import ConfigError
-from semistream.positions import START, Kind, Position, named, resolves
+from semistream.positions import START, Kind, Position, named, ordinal, resolves
 from semistream.warehouse.ledger import app_number, utc_now
-from semistream.warehouse.load_ids import app_loads, batch_of, drain_of, first_load, last_load
+from semistream.warehouse.load_ids import app_loads, batch_of, drain_of, last_load
 from semistream.warehouse.schema import (
     inferred,
     load_apps,
@@ -205,9 +205,9 @@ def take_out(connection: Connection, app: str, of: Sequence[Stretch], listed: fl
             )
         covering = and_(
             q.app == app,
-            _number(q.to_batch, q.to_drain) > _number(*stretch.first),
+            ordinal(q.to_batch, q.to_drain) > ordinal(*stretch.first),
             or_(
-                q.from_batch.is_(None), _number(q.from_batch, q.from_drain) < _number(*stretch.last)
+                q.from_batch.is_(None), ordinal(q.from_batch, q.from_drain) < ordinal(*stretch.last)
             ),
         )
         by = quality_failures.c.verification
@@ -228,10 +228,5 @@ def _taken_out(offsets: dict[str, Any], at: str) -> dict[str, Any]:
 
 def _within(stretch: Stretch, of: Any) -> ColumnElement[bool]:
     """Return the condition for rows, with batch and drain, of a stretch."""
-    at = _number(of.batch, of.drain)
-    return and_(at > _number(*stretch.first), at <= _number(*stretch.last))
-
-
-def _number(batch: Any, drain: Any) -> Any:
-    """Return a number that orders positions."""
-    return first_load(0, (batch, drain))
+    at = ordinal(of.batch, of.drain)
+    return and_(at > ordinal(*stretch.first), at <= ordinal(*stretch.last))
