@@ -10,6 +10,7 @@ from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import (
+    Column,
     ColumnElement,
     FromClause,
     Select,
@@ -33,7 +34,6 @@ from semistream.quality.staging import Older, Sample, Staging, stage_sample
 from semistream.reasons import Reason
 from semistream.streaming.unmatched_keys import Passed, find_near_misses
 from semistream.warehouse.load_history import MISSING, newest_rise
-from semistream.warehouse.load_ids import last_load
 from semistream.warehouse.schema import inferred, load_inputs, load_rejections, unmatched
 from semistream.warehouse.tables import same_row
 
@@ -254,24 +254,22 @@ def look_into_misses(staging: Staging, scope: Scope, role: Role) -> str:
     """Note, for the log and the report, that more tuples than before have no row of the dimension,
     and which keys would match in another form. Return a sentence on the latter; "": there are
     none."""
-    loads = scope.settled + 1, last_load(scope.number, scope.last)
     r, said = load_rejections.c, list[str]()
     with staging.engine.connect() as connection:
         rise = newest_rise(connection, scope.app, role.name, scope.first, scope.last)
         said += [] if rise is None else [f"{rise}."]
         counts = _counts(scope, role)
         read, missing = connection.execute(select(counts.c.rows_read, counts.c.unmatched)).one()
-        no_match = connection.scalar(
-            select(func.coalesce(func.sum(r.tuples), 0)).where(
-                r.load_id.between(*loads), r.role == role.name, r.reason == Reason.NO_MATCH
-            )
-        )
+        rejected = _total(scope, role, r.tuples, r.reason == Reason.NO_MATCH)
+        no_match = connection.scalar(select(rejected))
         passed, found = None, None
         if not role.rejects:
             passed, no_match = Passed(scope.fact, role.lacks_row(scope.fact)), missing
         if is_suspicious(int(read - missing), int(no_match or 0)):
             snapshot = role.snapshots / role.versions.get(scope.last, "")
-            found = find_near_misses(connection, loads, role.name, role.on, snapshot, passed)
+            found = find_near_misses(
+                connection, scope.unsettled, role.name, role.on, snapshot, passed
+            )
     why = "" if found is None else f"{found}: formats: {found.declaration}."
     why = why[:1].upper() + why[1:]
     said += [why] if why else []
@@ -284,23 +282,12 @@ def look_into_misses(staging: Staging, scope: Scope, role: Role) -> str:
 def _counts(scope: Scope, role: Role) -> sa.Subquery:
     """Return (rows_read, unmatched) of the loads since the last time that no tuple waited, so that
     tuples which were read earlier and finished later do not count by halves."""
-    i, r = load_inputs.c, load_rejections.c
-    loads = scope.settled + 1, last_load(scope.number, scope.last)
-    read = select(func.coalesce(func.sum(i.rows_read), 0)).where(
-        i.load_id.between(*loads), i.role == role.name
-    )
-    missing = select(func.coalesce(func.sum(r.tuples), 0)).where(
-        r.load_id.between(*loads), r.role == role.name, r.reason.in_(MISSING)
-    )
-    missed = select(func.coalesce(func.sum(i.missed), 0)).where(
-        i.load_id.between(*loads), i.role == role.name
-    )
-    u = unmatched.c
+    i, r, u = load_inputs.c, load_rejections.c, unmatched.c
     resolved = (
         select(func.count())
         .select_from(unmatched)
         .where(
-            u.load_id.between(*loads),
+            u.load_id.between(*scope.unsettled),
             scope.kept(),
             role.keeps(unmatched),
             or_(
@@ -310,22 +297,32 @@ def _counts(scope: Scope, role: Role) -> sa.Subquery:
         )
         .scalar_subquery()
     )
-    lacking = missing.scalar_subquery() + missed.scalar_subquery() - resolved
+    missing = _total(scope, role, r.tuples, r.reason.in_(MISSING))
+    lacking = missing + _total(scope, role, i.missed) - resolved
     if role.infers:
         of_open = (
             select(func.count())
             .select_from(inferred)
             .where(
-                inferred.c.load_id.between(*loads),
+                inferred.c.load_id.between(*scope.unsettled),
                 inferred.c.role == role.name,
                 inferred.c.version.is_(None),
                 ~role.in_grace(inferred),
             )
         )
         lacking += of_open.scalar_subquery()
-    return select(read.scalar_subquery().label("rows_read"), lacking.label("unmatched")).subquery(
-        "counts"
-    )
+    read = _total(scope, role, i.rows_read)
+    return select(read.label("rows_read"), lacking.label("unmatched")).subquery("counts")
+
+
+def _total(
+    scope: Scope, role: Role, column: Column[Any], *conditions: ColumnElement[bool]
+) -> sa.ScalarSelect[Any]:
+    """Return the sum of a column of the ledger over the role's rows of the loads since the last
+    time that no tuple waited."""
+    table = column.table.c
+    mine = (table.load_id.between(*scope.unsettled), table.role == role.name)
+    return select(func.coalesce(func.sum(column), 0)).where(*mine, *conditions).scalar_subquery()
 
 
 def unmatched_share(scope: Scope, role: Role, why: str) -> Check:

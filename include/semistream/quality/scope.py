@@ -83,7 +83,7 @@ class Range:
         Such rows are looked up by their stream ids. `+ 0` keeps SQLite, which has no statistics,
         from using the primary key instead.
         """
-        return (table.c.load_id + 0).between(self.settled + 1, last_load(self.number, self.last))
+        return (table.c.load_id + 0).between(*self.unsettled)
 
     def before(self, table: FromClause) -> ColumnElement[bool]:
         """Return the condition for rows of loads before the recounted ones."""
@@ -93,6 +93,11 @@ class Range:
     def settled(self) -> int:
         """The greatest load_id up to which no tuple waited, before the first verified load."""
         return last_load(self.number, self.source_first or START)
+
+    @property
+    def unsettled(self) -> tuple[int, int]:
+        """The least and the greatest load_id since then, up to `last`."""
+        return self.settled + 1, last_load(self.number, self.last)
 
 
 @dataclass(frozen=True)
