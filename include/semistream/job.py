@@ -410,6 +410,11 @@ class Job(Scheduling):
     def streams(self) -> tuple[StreamSpec, ...]:
         return (self.stream,)
 
+    @property
+    def stream_names(self) -> tuple[str, ...]:
+        """The settings that have the streams."""
+        return ("stream",)
+
     def fact_ids(self, columns: Collection[str]) -> tuple[str, ...]:
         """Return the fact table's columns that identify the tuples from which a row was joined."""
         return self.stream.id
@@ -626,6 +631,11 @@ class StreamStreamJob(Scheduling):
     @property
     def streams(self) -> tuple[SideSpec, ...]:
         return (self.left, self.right)
+
+    @property
+    def stream_names(self) -> tuple[str, ...]:
+        """The settings that have the streams."""
+        return SIDES
 
     def in_fact(self, side: int, names: Iterable[str], columns: Collection[str]) -> dict[str, str]:
         """Return the names of a side's columns in the fact table, which has these columns."""

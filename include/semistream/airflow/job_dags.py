@@ -115,8 +115,7 @@ def _cron(expression: str, timezone: str) -> CronTriggerTimetable:
 def arrivals(job: AnyJob, number: int) -> Asset:
     """Return the asset of the files of one of a job's streams, which a trigger watches. Raises
     ConfigError for a stream that is not of local files."""
-    stream = job.streams[number]
-    side = "stream" if isinstance(job, Job) else ("left", "right")[number]
+    stream, side = job.streams[number], job.stream_names[number]
     if stream.format not in FILE_FORMATS or not stream.path or "://" in stream.path:
         raise ConfigError(
             "schedule",

@@ -3,9 +3,8 @@ and whether it fits the dimensions."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
-from itertools import chain
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,7 +13,7 @@ from sqlalchemy import Engine, inspect
 from semistream.data_files import ENDINGS, is_remote, list_files
 from semistream.ddl import parse_ddl
 from semistream.errors import ConfigError
-from semistream.job import AnyJob, Job, Role, StreamSpec
+from semistream.job import Job, Role, StreamSpec
 from semistream.keys import resolve_keys
 from semistream.master.manifest import decode_schema
 from semistream.paths import Paths
@@ -83,22 +82,25 @@ def dimension_schema(joined: JoinedDimension, engine: Engine, url: str | None) -
             row = master_row(connection, dimension.name)
             known = None if row is None else decode_schema(row.arrow_schema).remove(0)
     known = known or (parse_ddl(dimension.columns) if dimension.columns else None)
-    return open_rows(dimension, keyed(joined), engine, url, known).schema
-
-
-def keyed(joined: JoinedDimension) -> list[str]:
-    """Return the columns of a dimension that are part of a key."""
-    return list(dict.fromkeys((*joined.dimension.business_key, *chain(*joined.keys))))
+    return open_rows(dimension, joined.key_columns, engine, url, known).schema
 
 
 def problems(
-    job: AnyJob, stream: pa.Schema | None, dimensions: Mapping[str, pa.Schema]
+    job: Job, stream: pa.Schema | None, dimensions: Mapping[str, pa.Schema]
 ) -> Iterator[ConfigError]:
     """Yield what is wrong between a job's stream and its dimensions. stream: None if its columns
     are not known; dimensions: their columns by name, of those that could be read."""
-    if stream is None or not isinstance(job, Job):
+    if stream is None:
         return
-    yield from _unknown("stream.id", job.stream.id, stream, "stream")
+    for name in job.stream.id:
+        if name not in stream.names:
+            near = "".join(f"Did you mean {n}? " for n in get_close_matches(name, stream.names, 1))
+            yield ConfigError(
+                "stream.id",
+                "must name a column of the stream",
+                name,
+                f"{near}It has: {', '.join(stream.names)}.",
+            )
     for role in job.roles:
         if role.dimension.name in dimensions:
             yield from _of_role(role, stream, dimensions[role.dimension.name], len(job.roles) > 1)
@@ -113,17 +115,3 @@ def _of_role(
         resolve_keys(stream, rows, list(role.on.items()))
     except ConfigError as e:
         yield ConfigError(f"{place}{e.parameter}", e.constraint, e.value, e.remedy)
-
-
-def _unknown(
-    parameter: str, names: Collection[str], schema: pa.Schema, side: str
-) -> Iterator[ConfigError]:
-    for name in names:
-        if name not in schema.names:
-            near = "".join(f"Did you mean {n}? " for n in get_close_matches(name, schema.names, 1))
-            yield ConfigError(
-                parameter,
-                f"must name a column of the {side}",
-                name,
-                f"{near}It has: {', '.join(schema.names)}.",
-            )

@@ -3,7 +3,6 @@ but temporary files: types, keys, match rates, and the prediction of the cost mo
 
 from __future__ import annotations
 
-import math
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,8 +18,6 @@ from sqlalchemy.engine import make_url
 
 from semistream import workloads
 from semistream.column_format import key_forms
-from semistream.cost_models import MODELS, Costs
-from semistream.cost_models.bound import Demand, price
 from semistream.data_files import ENDINGS
 from semistream.ddl import parse_ddl
 from semistream.errors import ConfigError, SemistreamError
@@ -28,30 +25,21 @@ from semistream.files.column_facts import ColumnFacts, column_facts
 from semistream.files.detection import sampled
 from semistream.files.near_misses import is_suspicious, near_misses
 from semistream.files.source import Rejected
-from semistream.job import AnyJob, Job, Role, StreamSpec, StreamStreamJob, added_columns
-from semistream.joins.spec import join_spec
-from semistream.joins.star import check_unique
+from semistream.job import AnyJob, Job, Role, StreamSpec, StreamStreamJob
 from semistream.keys import master_keys, resolve_keys
-from semistream.master.manifest import Manifest
 from semistream.master.publish import current_manifest, publish_snapshot
 from semistream.master.published import snapshot_root
 from semistream.master.snapshot import open_snapshot
 from semistream.paths import Paths
-from semistream.pipeline.input_checks import keyed, problems, stream_schema
+from semistream.pipeline.input_checks import problems, stream_schema
+from semistream.pipeline.load_prediction import RolePrediction, predict_load
 from semistream.pipeline.settings import CheckSettings
 from semistream.progress import Progress
 from semistream.provisioning.master_rows import open_rows
 from semistream.scratch import scratch_directory
-from semistream.settings import AUTO
 from semistream.sizing.choice import known_costs
-from semistream.sizing.plan import Plan
-from semistream.sizing.role_plan import RolePlan
-from semistream.sizing.search import predict
-from semistream.sizing.star_plan import size_plan
-from semistream.sizing.workload import describe
 from semistream.streaming.sources.file_reader import find_reader, is_local, listed
-from semistream.streaming.waiting import MOST_SHARE, pass_seconds
-from semistream.tuning.case import stream_sample
+from semistream.tuning.case import as_batch, stream_sample
 from semistream.warehouse import connect
 from semistream.workloads.jobs import JoinedDimension
 
@@ -116,23 +104,6 @@ class RoleFacts:
     columns: tuple[ColumnFacts, ...] = ()
 
 
-@dataclass(frozen=True)
-class RolePrediction:
-    """What the cost models choose and predict for a role. memory: bytes of M; rate: tuples/s inside
-    the join of all operators, None where R is held whole; bytes_read: of R a second at that rate;
-    busy: share of the time at the given rate; least_wait: s, the smallest max_wait of a load that
-    runs on."""
-
-    role: str
-    algorithm: str
-    sizes: Mapping[str, Any]
-    memory: int
-    rate: float | None = None
-    bytes_read: float = 0.0
-    busy: float | None = None
-    least_wait: float = 0.0
-
-
 @dataclass
 class JobCheck:
     """The result. ok: whether nothing was found for which the load or its proof would fail."""
@@ -188,9 +159,8 @@ class _Check:
     snapshots: dict[tuple[str, tuple[str, ...]], Path] = field(default_factory=dict)
 
     def run(self) -> None:
-        names = ["stream"] if isinstance(self.job, Job) else ["left", "right"]
         known = []
-        for name, spec in zip(names, self.job.streams, strict=True):
+        for name, spec in zip(self.job.stream_names, self.job.streams, strict=True):
             self.progress(f"reading the {name}", 0, None)
             try:
                 known.append(stream_schema(spec))
@@ -199,15 +169,27 @@ class _Check:
                 self.found.add("error", name, str(e))
         if not isinstance(self.job, Job):
             schemas = [schema for schema in known if schema is not None]
-            if len(schemas) == len(names):
+            if len(schemas) == len(self.job.streams):
                 self._two_streams(self.job, *schemas)
             return
         for joined in workloads.load_dimensions(self.settings.job, self.places):
             self._dimension(joined)
         for error in problems(self.job, known[0] if known else None, self.schemas):
             self.found.add("error", "job", str(error))
-        if self.found.ok and self.samples:
+        if self.found.ok and self.samples and self.samples[0].num_rows:
             self._predict(self.job, self.samples[0])
+
+    def _predict(self, job: Job, sample: pa.RecordBatch) -> None:
+        self.progress("predicting", 0, None)
+        costs = known_costs(self.places.home)
+        self.found.costs = costs.machine + ("" if costs.measured else ", which only compare")
+        versions = [self.snapshots[role.dimension.name, role.key] for role in job.roles]
+        try:
+            self.found.predictions.extend(
+                predict_load(self.settings, job, versions, sample, self.found.partitions, costs)
+            )
+        except ConfigError as e:
+            self.found.add("error", "job", str(e))
 
     # ---- streams
 
@@ -221,7 +203,7 @@ class _Check:
         """Read some rows of a stream, and describe them."""
         if spec.format == "zipf":
             rows = stream_sample(spec, self.settings.rows)
-            self.samples.append(rows.combine_chunks().to_batches()[0])
+            self.samples.append(as_batch(rows))
             facts = StreamFacts(
                 name, spec.format, None, rows=rows.num_rows, columns=column_facts(rows)
             )
@@ -251,9 +233,7 @@ class _Check:
                 "stream.path", "must hold files that can be read", spec.path, str(e)
             ) from None
         rows = sample.rows.combine_chunks()
-        self.samples.append(
-            rows.to_batches()[0] if rows.num_rows else pa.RecordBatch.from_pylist([], rows.schema)
-        )
+        self.samples.append(as_batch(rows))
         duplicates = self._ids(name, spec, rows)
         self.found.streams.append(
             StreamFacts(
@@ -389,7 +369,7 @@ class _Check:
             if (former := current_manifest(root)) is not None:
                 fields = [f for f in former.schema if f.name != dimension.surrogate_key]
                 known = pa.schema(fields)
-        return open_rows(dimension, keyed(joined), engine, None, known)
+        return open_rows(dimension, joined.key_columns, engine, None, known)
 
     def _publish(self, joined: JoinedDimension, key: tuple[str, ...], read: _Read) -> None:
         """Write the rows of a dimension that are read into a temporary snapshot by a key."""
@@ -449,98 +429,6 @@ class _Check:
                 f"max_unmatched, {role.max_unmatched:g}",
             )
         return facts
-
-    # ---- the load
-
-    def _predict(self, job: Job, sample: pa.RecordBatch) -> None:
-        """Predict what the load does, as it chooses it for its first micro-batch."""
-        if not sample.num_rows:
-            return
-        self.progress("predicting", 0, None)
-        costs = known_costs(self.places.home)
-        self.found.costs = costs.machine + ("" if costs.measured else ", which only compare")
-        try:
-            plan = size_plan(self._plan(job), sample, costs, one_machine=True)
-            demand = None
-            if self.settings.max_wait:
-                demand = Demand(self.settings.max_wait, self.settings.rate)
-            plan = plan.choose(sample, costs, demand=demand)
-            stream = sample
-            for join in plan.joins:
-                self.found.predictions.append(self._prediction(join, stream, costs, demand))
-                stream = join.joined(stream)
-        except ConfigError as e:
-            self.found.add("error", "job", str(e))
-
-    def _plan(self, job: Job) -> Plan[RolePlan]:
-        """Return the plan of a load of the job, with an open algorithm. Raises ConfigError."""
-        directories = [self.snapshots[role.dimension.name, role.key] for role in job.roles]
-        manifests = list(map(Manifest.read, directories))
-        partitions, count = self.found.partitions, len(job.roles)
-        placing = max(
-            range(count),
-            key=lambda i: (
-                manifests[i].bucket_count >= partitions,
-                manifests[i].tuple_count * manifests[i].tuple_bytes,
-            ),
-        )
-        columns = added_columns(job.roles, [m.schema.names for m in manifests])
-        joins = []
-        for number, (role, directory) in enumerate(zip(job.roles, directories, strict=True)):
-            join = RolePlan(
-                AUTO,
-                self.found.memory // (partitions * count),
-                role.join_type or self.settings.join_type,
-                {},
-                tuple(role.on.items()),
-                partitions,
-                str(directory),
-                columns[number],
-                role.name,
-                everywhere=number != placing,
-                share=count,
-                auto=True,
-                many=role.many,
-                number=number,
-            )
-            # rows with one business key become one row
-            unique = manifests[number].unique or set(role.dimension.business_key) <= set(role.key)
-            if count > 1:
-                check_unique(join.kind, unique, role.key)
-            joins.append(join)
-        return Plan(tuple(joins))
-
-    def _prediction(
-        self, join: RolePlan, stream: pa.RecordBatch, costs: Costs, demand: Demand | None
-    ) -> RolePrediction:
-        """Return the prediction for a role, whose stream is like these tuples."""
-        partitions = self.found.partitions
-        sizes = {k: v for k, v in join.parameters.items() if k != "sharers"}
-        found = RolePrediction(join.role, join.algorithm, sizes, join.memory * partitions)
-        if join.algorithm not in MODELS:
-            return found
-        model = MODELS[join.algorithm]
-        with closing(join.relation(0)) as relation:
-            added = join.added(stream.schema, relation)
-            work = describe(join_spec("", 0, stream.schema, relation, join.on, added), stream)
-            told = {name: float(sizes[name]) for name in model.sizes if sizes.get(name)}
-            if len(told) < len(model.sizes):
-                return found
-            of = predict(join.algorithm, work, join.memory, costs, **told)
-        each = Demand(math.inf, of.mu)
-        asked = demand and demand._replace(rate=demand.rate / partitions)
-        operator = join.open(stream.schema, 0, costs, stream)
-        try:
-            seconds = pass_seconds(operator, costs)
-        finally:
-            operator.master.close()
-        return replace(
-            found,
-            rate=of.mu * partitions,
-            bytes_read=price(of, work, costs, model.phase, each).bytes_read * partitions,
-            busy=price(of, work, costs, model.phase, asked).busy if asked else None,
-            least_wait=seconds / MOST_SHARE,
-        )
 
 
 @dataclass

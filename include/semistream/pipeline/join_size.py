@@ -212,9 +212,7 @@ def estimate_join_size(
             Measure(settings.sum, *(given.schema for given in inputs)) if settings.sum else None
         )
         sides, keys_read = [], 0
-        for which, given, sketch, i in zip(
-            ("left", "right"), inputs, sketches, (0, 1), strict=True
-        ):
+        for i, (which, given, sketch) in enumerate(zip(SIDES, inputs, sketches, strict=True)):
             weighted = measure if i == 0 else None
             columns = list(
                 dict.fromkeys(

@@ -254,9 +254,7 @@ def _settings(job: AnyJob, newest: CommitCounts, sink: str) -> Iterator[Setting]
     yield Setting("memory (M)", f"{newest.memory_budget / 1e6:,.1f} MB")
     yield Setting("partitions (P)", str(newest.partitions))
     yield Setting("sink", sink)
-    for name, stream in zip(
-        ("stream",) if isinstance(job, Job) else ("left", "right"), job.streams, strict=True
-    ):
+    for name, stream in zip(job.stream_names, job.streams, strict=True):
         yield Setting(name, " ".join(filter(None, (stream.format, stream.path or ""))))
         yield Setting(f"{name}: id", ", ".join(stream.id))
     if isinstance(job, Job):

@@ -92,7 +92,7 @@ def provision(
     _check_declaration(joined, known)
     declared = parse_ddl(dimension.columns) if dimension.columns else None
     former = forms_of(known) if known is not None else {}
-    keyed = list(dict.fromkeys((*keys, *former, *(c for key in joined.keys for c in key))))
+    keyed = list(dict.fromkeys((*joined.key_columns, *former)))
     forms = key_forms(keyed, dimension.formats)
     if known is not None and any(forms.get(c) != former.get(c) for c in (*keys, *former)):
         raise ConfigError(

@@ -17,13 +17,14 @@ from semistream.column_format import key_forms
 from semistream.cost_models.bound import Demand
 from semistream.cost_models.costs import Costs
 from semistream.errors import ConfigError
-from semistream.job import UNKNOWN, Job, Role, added_columns
+from semistream.job import UNKNOWN, Job, Role
 from semistream.joins.registry import find_algorithm
 from semistream.joins.star import check_unique, execution_order
 from semistream.master.manifest import Manifest
 from semistream.master.published import current_version, pin, snapshot_root
 from semistream.provisioning.inferred import check_inferring
 from semistream.provisioning.publishing import check_unknown_member
+from semistream.sizing.asked_plan import asked_joins, placing
 from semistream.sizing.plan import Plan
 from semistream.sizing.role_plan import RolePlan, open_star
 from semistream.sizing.star_plan import size_plan
@@ -104,7 +105,8 @@ class SemiStreamPlanner:
 
     def partitions(self, cores: int) -> int:
         self._cores = cores
-        return self.settings.partitions or min(cores, self._placing(1)[1].bucket_count)
+        manifests = [Manifest.read(self._current(role)) for role in self.job.roles]
+        return self.settings.partitions or min(cores, manifests[placing(manifests, 1)].bucket_count)
 
     def ends(self, exhausted: bool) -> bool:
         return True  # all of R is known
@@ -113,60 +115,27 @@ class SemiStreamPlanner:
         """Do nothing: a load can continue after a drain."""
 
     def wanted(self, partitions: int) -> Plan[RolePlan]:
-        roles, placing = self.job.roles, self._placing(partitions)[0]
-        columns = added_columns(
-            roles, [Manifest.read(self._current(role)).schema.names for role in roles]
+        versions = [self._current(role) for role in self.job.roles]
+        asked = asked_joins(
+            self.settings, self.job.roles, versions, partitions, self.settings.reason
         )
-        joins = tuple(
-            self._join(number, partitions, of, everywhere=role is not placing)
-            for number, (role, of) in enumerate(zip(roles, columns, strict=True))
-        )
+        joins = tuple(map(self._checked, asked))
         execution_order([join.kind for join in joins])  # there must be one
         return Plan(joins)
 
-    def _placing(self, partitions: int) -> tuple[Role, Manifest]:
-        """Return the role that places the tuples, the one with the largest R of those that can be
-        cut into so many partitions, and its manifest."""
-        sizes = [(role, Manifest.read(self._current(role))) for role in self.job.roles]
-        return max(sizes, key=lambda of: (of[1].bucket_count >= partitions, _bytes(of[1])))
-
-    def _join(
-        self, number: int, partitions: int, columns: dict[str, str] | None, *, everywhere: bool
-    ) -> RolePlan:
-        """Return the plan of the join with a role, given by its number, as the settings and the
-        dimension's current version ask for it. columns: see ``RolePlan``; everywhere: another join
-        places the tuples. Raises ConfigError."""
-        role = self.job.roles[number]
-        directory = self._current(role)
-        manifest = Manifest.read(directory)
-        if not everywhere and partitions > (buckets := manifest.bucket_count):
+    def _checked(self, asked: RolePlan) -> RolePlan:
+        """Return the plan of a join with what the dimension's table tells. Raises ConfigError if
+        the version does not fit it."""
+        role, manifest = self.job.role(asked.role), Manifest.read(Path(asked.snapshot))
+        if asked.places and asked.partitions > (buckets := manifest.bucket_count):
             raise ConfigError(
                 "partitions",
                 f"must be at most {buckets}, the buckets of the master snapshot",
-                partitions,
+                asked.partitions,
                 "Ask for fewer, or publish the snapshot with more buckets.",
             )
         self._check_forms(role, manifest)
-        s = self.settings
-        plan = RolePlan(
-            s.algorithm.lower(),
-            int(s.memory) // (partitions * len(self.job.roles)),
-            role.join_type or s.join_type,
-            dict(s.parameters),
-            tuple(role.on.items()),
-            partitions,
-            str(directory),
-            columns,
-            role.name,
-            everywhere=everywhere,
-            reason=s.reason,
-            share=len(self.job.roles),
-            auto=s.auto,
-            many=role.many,
-            number=number,
-            unknown=self._unknown(role),
-            infer=role.late == "infer",
-        )
+        plan = replace(asked, unknown=self._unknown(role))
         if plan.share > 1:
             check_unique(plan.kind, manifest.unique, role.key)
         return plan
@@ -288,10 +257,6 @@ class SemiStreamPlanner:
     ) -> tuple[pa.Schema, pa.Schema]:
         """Return the columns of a plan's joined rows as ``open`` does, without using the plan."""
         return self._opened(plan, streams)[1]
-
-
-def _bytes(manifest: Manifest) -> float:
-    return manifest.tuple_count * manifest.tuple_bytes
 
 
 def _unexplained(plan: Plan[RolePlan]) -> Plan[RolePlan]:

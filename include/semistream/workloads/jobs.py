@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -170,6 +171,11 @@ class JoinedDimension(NamedTuple):
     roles: tuple[Role, ...]
     keys: tuple[tuple[str, ...], ...]
     declared_in: Path | None = None
+
+    @property
+    def key_columns(self) -> list[str]:
+        """The dimension's columns that are part of a key, each once."""
+        return list(dict.fromkeys((*self.dimension.business_key, *chain(*self.keys))))
 
 
 def _joined(dimension: Dimension, roles: list[Role], file: Path, places: Paths) -> JoinedDimension:

@@ -1,0 +1,102 @@
+"""What a job's load would choose and reach, predicted by the cost models from a sample of its
+stream and from snapshots of its dimensions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from semistream.cost_models import MODELS, Costs
+from semistream.cost_models.bound import Demand, price
+from semistream.job import Job
+from semistream.joins.spec import join_spec
+from semistream.joins.star import check_unique
+from semistream.master.manifest import Manifest
+from semistream.pipeline.settings import CheckSettings
+from semistream.settings import JoinSettings
+from semistream.sizing.asked_plan import asked_joins
+from semistream.sizing.plan import Plan
+from semistream.sizing.role_plan import RolePlan
+from semistream.sizing.search import predict
+from semistream.sizing.star_plan import size_plan
+from semistream.sizing.workload import describe
+from semistream.streaming.waiting import MOST_SHARE, pass_seconds
+
+
+@dataclass(frozen=True)
+class RolePrediction:
+    """What the cost models choose and predict for a role. memory: bytes of M; rate: tuples/s inside
+    the join of all operators, None where R is held whole; bytes_read: of R a second at that rate;
+    busy: share of the time at the given rate; least_wait: s, the smallest max_wait of a load that
+    runs on."""
+
+    role: str
+    algorithm: str
+    sizes: Mapping[str, Any]
+    memory: int
+    rate: float | None = None
+    bytes_read: float = 0.0
+    busy: float | None = None
+    least_wait: float = 0.0
+
+
+def predict_load(
+    settings: CheckSettings,
+    job: Job,
+    versions: Sequence[Path],
+    sample: pa.RecordBatch,
+    partitions: int,
+    costs: Costs,
+) -> Iterator[RolePrediction]:
+    """Yield the prediction of each role, as a load chooses its plan for its first micro-batch.
+    versions: the snapshots of the roles' dimensions. Raises ConfigError for a load that would be
+    refused."""
+    asked = JoinSettings.load({"memory": settings.memory, "join_type": settings.join_type})
+    plan = Plan(tuple(asked_joins(asked, job.roles, versions, partitions)))
+    for role, join, version in zip(job.roles, plan.joins, versions, strict=True):
+        # rows with one business key become one row
+        unique = {*role.dimension.business_key} <= {*role.key} or Manifest.read(version).unique
+        if join.share > 1:
+            check_unique(join.kind, unique, role.key)
+    demand = Demand(settings.max_wait, settings.rate) if settings.max_wait else None
+    plan = size_plan(plan, sample, costs, one_machine=True).choose(sample, costs, demand=demand)
+    for join in plan.joins:
+        yield _prediction(join, sample, costs, demand)
+        sample = join.joined(sample)
+
+
+def _prediction(
+    join: RolePlan, stream: pa.RecordBatch, costs: Costs, demand: Demand | None
+) -> RolePrediction:
+    """Return the prediction for a role, whose stream is like these tuples."""
+    partitions = join.partitions
+    sizes = {k: v for k, v in join.parameters.items() if k != "sharers"}
+    found = RolePrediction(join.role, join.algorithm, sizes, join.memory * partitions)
+    if join.algorithm not in MODELS:
+        return found
+    model = MODELS[join.algorithm]
+    with closing(join.relation(0)) as relation:
+        added = join.added(stream.schema, relation)
+        work = describe(join_spec("", 0, stream.schema, relation, join.on, added), stream)
+        told = {name: float(sizes[name]) for name in model.sizes if sizes.get(name)}
+        if len(told) < len(model.sizes):
+            return found
+        of = predict(join.algorithm, work, join.memory, costs, **told)
+    each = Demand(math.inf, of.mu)
+    asked = demand and demand._replace(rate=demand.rate / partitions)
+    operator = join.open(stream.schema, 0, costs, stream)
+    with closing(operator.master):
+        seconds = pass_seconds(operator, costs)
+    return replace(
+        found,
+        rate=of.mu * partitions,
+        bytes_read=price(of, work, costs, model.phase, each).bytes_read * partitions,
+        busy=price(of, work, costs, model.phase, asked).busy if asked else None,
+        least_wait=seconds / MOST_SHARE,
+    )
