@@ -344,6 +344,11 @@ def pairs(value: Any) -> Any:
     return dict(pairs)
 
 
+def pair_words(given: Mapping[str, str]) -> str:
+    """Return pairs of names as people read them: ``a = b``, or ``a`` where both are the same."""
+    return ", ".join(a if a == b else f"{a} = {b}" for a, b in given.items())
+
+
 def names(value: Any) -> Any:
     """Convert 'a, "b, c"' or ['a', 'b, c'] to a tuple of names. Each element of a list is one
     name."""

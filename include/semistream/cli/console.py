@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +42,20 @@ def key_value_table() -> Table:
     return table
 
 
+def plain_table(*columns: str, right: Collection[str] = ()) -> Table:
+    """Return an empty table without lines. right: the columns that are aligned to the right; long
+    texts of the others are folded."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for name in columns:
+        if name in right:
+            table.add_column(name, justify="right")
+        else:
+            table.add_column(name, overflow="fold")
+    return table
+
+
 def print_table(console: Console, table: Table) -> None:
     """Print a table without the blanks at the ends of its lines."""
     with console.capture() as captured:
@@ -50,15 +64,11 @@ def print_table(console: Console, table: Table) -> None:
 
 
 def show(as_json: bool, value: Any, render: Callable[[Any], None]) -> None:
-    """Show a command's result: as JSON, or as ``render`` prints it. Both get the same value."""
-    if as_json:
-        print_json(value)
-    else:
+    """Show a command's result: as JSON, in which dataclasses are objects, or as ``render`` prints
+    it. Both get the same value."""
+    if not as_json:
         render(value)
-
-
-def print_json(value: Any) -> None:
-    """Print a value as JSON. Dataclasses become objects."""
+        return
     import json
 
     print(json.dumps(value, indent=2, default=_plain, ensure_ascii=False))

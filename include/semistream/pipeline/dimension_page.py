@@ -15,6 +15,7 @@ from semistream.durable import read_checked
 from semistream.errors import ConfigError, StateError
 from semistream.master.published import ANEW, MANIFEST, current_version, snapshot_roots
 from semistream.paths import Paths
+from semistream.settings import pair_words
 from semistream.warehouse import open_warehouse
 from semistream.warehouse.commit_history import read_commits, with_inputs
 from semistream.warehouse.schema import load_commits, masters, rejected_master
@@ -152,9 +153,8 @@ def _joined(connection: Connection) -> dict[str, list[Joined]]:
     found: dict[str, list[Joined]] = {}
     for app, job in jobs:
         for role, of in json.loads(job).get("dimensions", {}).items():
-            on = ", ".join(a if a == b else f"{a} = {b}" for a, b in of["on"].items())
-            join_type = of.get("join_type") or ""
-            found.setdefault(of["dimension"]["name"], []).append(Joined(app, role, on, join_type))
+            joined = Joined(app, role, pair_words(of["on"]), of.get("join_type") or "")
+            found.setdefault(of["dimension"]["name"], []).append(joined)
     return found
 
 

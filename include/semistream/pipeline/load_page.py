@@ -18,6 +18,7 @@ from semistream.pipeline import summary
 from semistream.pipeline.lineage import Drawing, lineage
 from semistream.pipeline.loaded import loaded_job
 from semistream.positions import Kind, Position, resolves
+from semistream.settings import pair_words
 from semistream.streaming.phases import PHASES
 from semistream.warehouse import open_warehouse
 from semistream.warehouse.commit_history import CommitCounts, read_commits, with_inputs
@@ -259,7 +260,7 @@ def _settings(job: AnyJob, newest: CommitCounts, sink: str) -> Iterator[Setting]
         yield Setting(f"{name}: id", ", ".join(stream.id))
     if isinstance(job, Job):
         for role in job.roles:
-            on = ", ".join(a if a == b else f"{a} = {b}" for a, b in role.on.items())
-            parts = [role.dimension.name, f"on {on}", role.join_type or "", f"late: {role.late}"]
-            yield Setting(f"role {role.name}", ", ".join(filter(None, parts)))
+            on, late = f"on {pair_words(role.on)}", f"late: {role.late}"
+            parts = filter(None, (role.dimension.name, on, role.join_type, late))
+            yield Setting(f"role {role.name}", ", ".join(parts))
     yield Setting("fact table", job.fact_table)

@@ -21,7 +21,7 @@ from semistream.errors import ConfigError
 from semistream.files.column_facts import column_facts
 from semistream.files.detection import DetectedFile, detect
 from semistream.files.key_proposals import Ids, KeyProposal, given_key, identifying, propose_key
-from semistream.settings import pairs
+from semistream.settings import pair_words, pairs
 
 STREAM_ROWS, MASTER_ROWS = 50_000, 1_000_000  # the most rows that are read
 SAMPLE_BYTES = 128_000_000  # the most bytes of rows of each file that are held
@@ -76,7 +76,8 @@ class Proposal:
             key = role.key
             if not key.sure:
                 yield (
-                    f"{role.name}: the key {_on(key.on)} is a guess, by the values alone: check it"
+                    f"{role.name}: the key {pair_words(key.on)} is a guess, by the values alone: "
+                    "check it"
                 )
             if key.distinct < 1:
                 yield (
@@ -342,10 +343,6 @@ def _relative(path: Path, beside: Path) -> str:
     """Return a path as a job names it: relative if the file is below the job's directory."""
     found, base = Path(os.path.abspath(path)), Path(os.path.abspath(beside))
     return str(found.relative_to(base)) if found.is_relative_to(base) else str(found)
-
-
-def _on(on: Mapping[str, str]) -> str:
-    return ", ".join(s if s == m else f"{s} = {m}" for s, m in on.items())
 
 
 def _flow(value: Any) -> str:

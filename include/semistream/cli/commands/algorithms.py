@@ -41,11 +41,7 @@ def run(arguments: Namespace) -> int:
 
 
 def _print(entries: list[dict[str, Any]]) -> None:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, show_edge=False)
-    for column in ("name", "joins", "needs index", r"parameters \[default]", "paper"):
-        table.add_column(column, overflow="fold")  # its texts may take several lines
+    table = console.plain_table("name", "joins", "needs index", r"parameters \[default]", "paper")
     for e in entries:
         parameters = "\n".join(
             f"{n} [{p['default']}]: {p['description']}" for n, p in e["parameters"].items()

@@ -27,6 +27,7 @@ def run(arguments: Namespace) -> int:
 
 def _print(found: JobCheck) -> None:
     from semistream.joins.waits import in_seconds
+    from semistream.settings import pair_words
     from semistream.sizing.search import format_sizes
 
     screen, text = console.wide_console(160), console.text_console()
@@ -42,14 +43,12 @@ def _print(found: JobCheck) -> None:
             console.print_table(screen, _columns(stream.columns, stream.rows))
         print()
     if found.roles:
-        table = _table(
-            ("role", "dimension", "from", "join columns"),
-            ("rows", "left out", "duplicates", "tuples with a row", "without a key"),
-        )
+        numbers = ("rows", "left out", "duplicates", "tuples with a row", "without a key")
+        words = ("role", "dimension", "from", "join columns")
+        table = console.plain_table(*words, *numbers, right=numbers)
         for role in found.roles:
-            on = ", ".join(s if s == m else f"{s} = {m}" for s, m in role.on.items())
             table.add_row(
-                *(role.role, role.dimension, role.source, on),
+                *(role.role, role.dimension, role.source, pair_words(role.on)),
                 f"{'' if role.whole else 'first '}{role.rows:,}",
                 *(f"{n:,}" for n in (role.rejected, role.duplicates)),
                 *(f"{share:.1%}" for share in (role.matched, role.null_keys)),
@@ -58,11 +57,9 @@ def _print(found: JobCheck) -> None:
         print()
     if found.predictions:
         busy = any(p.busy is not None for p in found.predictions)
-        table = _table(
-            ("role", "algorithm", "sizes"),
-            ("memory, bytes", "tuples/s", "master data MB/s", "least max_wait")
-            + (("busy",) if busy else ()),
-        )
+        numbers = ("memory, bytes", "tuples/s", "master data MB/s", "least max_wait")
+        numbers += ("busy",) if busy else ()
+        table = console.plain_table("role", "algorithm", "sizes", *numbers, right=numbers)
         for p in found.predictions:
             table.add_row(
                 *(p.role, p.algorithm, format_sizes(p.sizes) or "held whole", f"{p.memory:,}"),
@@ -84,31 +81,17 @@ def _print(found: JobCheck) -> None:
 
 
 def _columns(columns: Any, rows: int) -> Table:
-    table = _table(("column", "type", "examples"), ("null", "unparsable"))
+    from rich.text import Text
+
+    numbers = ("null", "unparsable")
+    table = console.plain_table("column", "type", "examples", *numbers, right=numbers)
     for c in columns:
         examples = ", ".join(" ".join(e.split()) for e in c.examples)
         table.add_row(
-            *map(_literal, (c.name, c.type, examples)),
+            *map(Text, (c.name, c.type, examples)),
             f"{c.nulls / max(rows, 1):.1%}" if c.nulls else "",
             f"{c.unparsable:,}" if c.unparsable else "",
         )
-    return table
-
-
-def _literal(text: str) -> Any:
-    from rich.text import Text
-
-    return Text(text)
-
-
-def _table(left: tuple[str, ...], right: tuple[str, ...]) -> Table:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, show_edge=False)
-    for name in left:
-        table.add_column(name, overflow="fold")
-    for name in right:
-        table.add_column(name, justify="right")
     return table
 
 

@@ -114,17 +114,16 @@ def _answer(question: str, proposed: str = "") -> str:
 
 
 def _print(found: Proposal, out: Path) -> None:
-    from rich.table import Table
+    from semistream.settings import pair_words
 
-    table = Table(box=None, pad_edge=False, show_edge=False)
-    for name in ("role", "rows", "join columns", "tuples with a row", "rows that differ in it"):
-        table.add_column(name, justify="left" if name in ("role", "join columns") else "right")
+    shares = ("tuples with a row", "rows that differ in it")
+    table = console.plain_table("role", "rows", "join columns", *shares, right=("rows", *shares))
     for role in found.roles:
         key, master = role.key, role.master
         table.add_row(
             role.name,
             f"{'' if master.whole else 'about '}{master.about:,}",
-            ", ".join(s if s == m else f"{s} = {m}" for s, m in key.on.items()),
+            pair_words(key.on),
             f"{key.rate:.1%}",
             f"{key.distinct:.1%}",
         )

@@ -80,23 +80,11 @@ def _print_summary(summary: Summary, settings: JoinFiles) -> None:
 
 def _role_table(summary: Summary) -> Table:
     """Return a table with a line for each role, in the order of execution."""
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for name in (
-        "role",
-        "rows read",
-        "matched",
-        "no_match",
-        "null_key",
-        "through the cache",
-        "bytes of R read",
-        "master rows",
-        "memory",
-        "of its share",
-    ):
-        table.add_column(name, justify="left" if name == "role" else "right")
-    table.add_column("algorithm")
+    numbers = (
+        *("rows read", "matched", "no_match", "null_key", "through the cache"),
+        *("bytes of R read", "master rows", "memory", "of its share"),
+    )
+    table = console.plain_table("role", *numbers, "algorithm", right=numbers)
     for role in summary.roles:
         table.add_row(
             role.role,

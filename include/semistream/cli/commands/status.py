@@ -60,16 +60,12 @@ def _entry(checkpoint: Path) -> dict[str, Any]:
 
 
 def _table(entries: list[dict[str, Any]]) -> Table:
-    from rich.table import Table
-
     from semistream.joins.waits import in_seconds
 
-    table = Table(box=None, pad_edge=False, show_edge=False)
-    table.add_column("app", overflow="fold")
-    for name in ("state", "batch", "read", "matched", "unmatched", "waiting", "tuples/s", "waited"):
-        table.add_column(name, justify="left" if name == "state" else "right")
-    table.add_column("last sign of life (UTC)")
-    table.add_column("error", overflow="fold")
+    numbers = ("batch", "read", "matched", "unmatched", "waiting", "tuples/s", "waited")
+    table = console.plain_table(
+        "app", "state", *numbers, "last sign of life (UTC)", "error", right=numbers
+    )
     for e in entries:
         if "heartbeat" not in e:
             table.add_row(e["app"], e["state"], *[""] * 8, e["error"])

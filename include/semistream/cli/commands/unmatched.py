@@ -56,36 +56,26 @@ def run(arguments: Namespace) -> int:
             print(f"{app} has no such unmatched tuple: no file was written.")
         return 0
     listed = unmatched.list_unmatched(app, places, **asked, limit=arguments.limit)
-    console.show(arguments.json, unmatched.as_dicts(listed), lambda _: _print_all(app, listed))
+    console.show(arguments.json, listed, lambda listed: _print(app, listed))
     return 0
 
 
-def _print_all(app: str, listed: Sequence[Listed]) -> None:
+def _print(app: str, listed: Sequence[Listed]) -> None:
     if not listed:
         print(f"{app} has no such unmatched tuple.")
     for of in listed:
-        _print(of)
-
-
-def _print(of: Listed) -> None:
-    print(of.title)
-    console.print_table(console.wide_console(160), _table(of))
-    for remark in of.remarks:
-        console.text_console().print(f"  {remark}")
-    print()
+        print(of.title)
+        console.print_table(console.wide_console(160), _table(of))
+        for remark in of.remarks:
+            console.text_console().print(f"  {remark}")
+        print()
 
 
 def _table(of: Listed) -> Table:
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False, show_edge=False)
-    near = any(key.nearest for key in of.top)
-    table.add_column("  key", overflow="fold")
-    table.add_column("tuples", justify="right")
-    table.add_column("newest one", overflow="fold")
-    if near:
-        table.add_column(f"nearest in {of.role}", overflow="fold")
+    near = [f"nearest in {of.role}"] if any(key.nearest for key in of.top) else []
+    table = console.plain_table("  key", "tuples", "newest one", *near, right=("tuples",))
     for key in of.top:
         cells = [f"  {key}", f"{key.tuples:,}", f"{key.example or ''}"]
         table.add_row(*map(Text, [*cells, key.near] if near else cells))
