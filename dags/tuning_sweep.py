@@ -48,7 +48,7 @@ def tuning_sweep() -> None:
     def points(params: dict[str, Any], run_id: str) -> list[dict[str, Any]]:
         """Return the points of the grid, around the best settings by the model, and write the
         bounded stream with which they are measured."""
-        settings = steps.tune_settings(params)
+        settings = steps.from_form(TuneSettings, params)
         return steps.sweep(run_id, places()).begin(settings)
 
     @task_group

@@ -24,6 +24,7 @@ from loads import SmallJob
 from semistream.paths import Paths
 from semistream.pipeline import drivers, steps
 from semistream.streaming.status import read_status
+from semistream.tuning.settings import TuneSettings
 
 pytestmark = pytest.mark.timeout(600)
 # each question takes some of the server's time
@@ -341,7 +342,7 @@ def test_page_links_the_latest_tuning_report(airflow_server, browser_in, shot, p
         "partitions": 1,
     }
     sweep = steps.sweep(run, places)
-    for point in sweep.begin(steps.tune_settings(form)):
+    for point in sweep.begin(steps.from_form(TuneSettings, form)):
         sweep.record(point)
     sweep.publish()
     in_page(browser_in, airflow_server)

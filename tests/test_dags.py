@@ -197,9 +197,8 @@ def test_form_of_two_streams_has_every_setting_but_checkpoint_and_reason(dags):
 
     params = dags["stream_stream_load"].params
     assert set(params) == set(StreamStreamSettings.model_fields) - {"checkpoint", "reason"}
-    assert steps.stream_stream_settings("orders", params.dump()) == StreamStreamSettings.load(
-        {"job": "orders"}
-    )
+    given = steps.from_form(StreamStreamSettings, params.dump(), job="orders")
+    assert given == StreamStreamSettings.load({"job": "orders"})
 
 
 @pytest.mark.parametrize(

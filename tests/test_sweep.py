@@ -23,6 +23,7 @@ from semistream.pipeline import steps
 from semistream.streaming.settings import LoadSettings
 from semistream.tuning.advice import Advice
 from semistream.tuning.measure import MEASURED, Point, error, settled
+from semistream.tuning.settings import TuneSettings
 from semistream.tuning.sweep import advised, better
 
 pytestmark = pytest.mark.usefixtures("airflow_environment")
@@ -211,7 +212,7 @@ def test_a_sweep_of_ones_own_sample_and_snapshot(tmp_path, warehouse_url):
         "calibrate": True,
     }
     sweep = steps.sweep("manual__1+00:00", places)
-    points = sweep.begin(steps.tune_settings(form))
+    points = sweep.begin(steps.from_form(TuneSettings, form))
     assert [p["algorithm"] for p in points[:6]] == ["sscj"] * 4 + ["hybridjoin"] * 2
     begun = json.loads((places.home / "tuning/manual__1-00-00/sweep.json").read_text())
     assert points[begun["auto"]["120000"]]["best"]  # what auto would take is measured too

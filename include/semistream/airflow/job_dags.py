@@ -50,7 +50,6 @@ def _dag(job: AnyJob, file: Path) -> DAG:
             "name", "must be letters, digits, '_', '.' and '-'", job.name, "Give a simple name."
         )
     checked_settings(job, str(file), job.settings)
-    alert = (job.name, job.owner, job.deadline or "", job.timezone, job.notify)
     with DAG(
         dag_id=f"load_{job.name}",
         description=job.description.partition("\n")[0] or f"Load {job.fact_table}",
@@ -60,7 +59,7 @@ def _dag(job: AnyJob, file: Path) -> DAG:
         tags=["semistream", *job.tags],
         params=job_form(job),
         max_active_runs=2,  # one that loads, and one that is skipped meanwhile
-        deadline=deadline_alert(*alert) if job.deadline else None,
+        deadline=deadline_alert(job),
     ) as dag:
         SemistreamTaskGroup(file, from_form=True, prefix_group_id=False)
     return dag

@@ -18,6 +18,7 @@ from airflow.sdk.module_loading import import_string
 
 from semistream.airflow.deadlines import TimeOfDay
 from semistream.errors import ConfigError
+from semistream.job import AnyJob
 from semistream.pipeline import message
 from semistream.pipeline.message import Message
 
@@ -77,18 +78,19 @@ class FailureCallback:
         send(said, self.notifiers, context)
 
 
-def deadline_alert(
-    job: str, owner: str, at: str, timezone: str, notifiers: Sequence[Mapping[str, Any]]
-) -> DeadlineAlert:
-    """Return the alert of a job's deadline, which an executor that supports callbacks delivers."""
+def deadline_alert(job: AnyJob) -> DeadlineAlert | None:
+    """Return the alert of a job's deadline, which an executor that supports callbacks delivers;
+    None for a job without one."""
+    if not job.deadline:
+        return None
     given = {
-        "job": job,
-        "owner": owner,
-        "deadline": f"{at} {timezone}",
-        "notifiers": [dict(notifier) for notifier in notifiers],
+        "job": job.name,
+        "owner": job.owner,
+        "deadline": f"{job.deadline} {job.timezone}",
+        "notifiers": [dict(notifier) for notifier in job.notify],
     }
     return DeadlineAlert(
-        reference=TimeOfDay(at, timezone),
+        reference=TimeOfDay(job.deadline, job.timezone),
         interval=timedelta(0),
         callback=SyncCallback(notify_of_deadline, given),
     )

@@ -28,7 +28,7 @@ from semistream.errors import WarehouseAway
 from semistream.paths import Paths
 from semistream.pipeline import drivers
 from semistream.settings import Settings
-from semistream.streaming.settings import AppSettings, LoadSettings
+from semistream.streaming.settings import AppSettings, LoadSettings, StreamStreamSettings
 from semistream.streaming.status import request_stop
 
 WAREHOUSE = "warehouse"  # the Airflow connection
@@ -377,7 +377,7 @@ class StreamStreamLoadOperator(LoadOperator):
     def settings(self, context: Any) -> AppSettings:
         from semistream.pipeline import steps
 
-        return steps.stream_stream_settings(self.job, self.values(context))
+        return steps.from_form(StreamStreamSettings, self.values(context), job=self.job)
 
     def finish(self, context: Any, event: dict[str, Any]) -> dict[str, Any]:
         from semistream.pipeline import steps

@@ -160,7 +160,8 @@ def show_dimension(name: str, request: Request) -> str:
 @app.post("/apps/{name}/stop", dependencies=[may_stop, Depends(same_origin)])
 def stop(name: str, request: Request) -> RedirectResponse:
     checkpoints = places().checkpoints
-    _check_app(name, checkpoints)
+    if name not in drivers.app_names(checkpoints):
+        raise HTTPException(404, f"There is no app {name!r}")
     request_stop(checkpoints / name)
     return RedirectResponse(_root(request) + "/", status_code=303)
 
@@ -243,11 +244,6 @@ def _found(look: Callable[[], T]) -> T:
         return look()
     except ConfigError as e:
         raise HTTPException(404, str(e)) from None
-
-
-def _check_app(name: str, checkpoints: Path) -> None:
-    if name not in drivers.app_names(checkpoints):
-        raise HTTPException(404, f"There is no app {name!r}")
 
 
 def _position(text: str) -> Position | None:

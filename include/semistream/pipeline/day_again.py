@@ -21,6 +21,7 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
 from sqlalchemy import Connection, Engine, and_, or_, select
 
 from semistream.data_files import DataFile, is_remote
@@ -83,6 +84,9 @@ class DayAgain:
         return said + "".join(asked + also)
 
 
+DAY_AGAIN = TypeAdapter(DayAgain)
+
+
 def plan(
     app: str, places: Paths, checkpoint: Path, *, day: date | None = None, files: Sequence[str] = ()
 ) -> DayAgain:
@@ -134,19 +138,7 @@ def plan(
 def under_way(checkpoint: Path) -> DayAgain | None:
     """Return what was being taken out when a reset was cut short; None if none was."""
     values = read_checked(checkpoint / RESET, RESTORE)
-    if values is None:
-        return None
-    return DayAgain(
-        **values
-        | {
-            "stretches": tuple(
-                Stretch(tuple(first), tuple(last)) for first, last in values["stretches"]
-            ),
-            **{name: tuple(values[name]) for name in ("files", "others", "batches")},
-            "logs": tuple((after, last) for after, last in values["logs"]),
-            "last": tuple(values["last"]),
-        }
-    )
+    return None if values is None else DAY_AGAIN.validate_python(values)
 
 
 def carry_out(of: DayAgain, places: Paths, checkpoint: Path) -> None:
@@ -163,7 +155,7 @@ def carry_out(of: DayAgain, places: Paths, checkpoint: Path) -> None:
                         of.app,
                         f"Do it again: {of.command}.",
                     )
-                write_checked(checkpoint / RESET, _values(of))
+                write_checked(checkpoint / RESET, DAY_AGAIN.dump_python(of, mode="json"))
             with engine.connect() as connection:
                 number = app_number(connection, of.app)
                 commits = content(connection, of.app, of.stretches).commits
@@ -190,12 +182,6 @@ def _outside(
     outside = [setting for setting in settings if not sink_kind(setting).in_warehouse]
     warehouse = Warehouse.of(places.warehouse_url, loaded_job(engine, app), RETRY)
     return [open_sink(setting, warehouse, checkpoint) for setting in outside]
-
-
-def _values(of: DayAgain) -> dict[str, Any]:
-    """Return JSON values, the same as are read again."""
-    found: dict[str, Any] = json.loads(json.dumps(vars(of)))
-    return found
 
 
 # ---- what can be taken out

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import func, select
 from sqlalchemy.exc import DBAPIError
@@ -23,9 +23,8 @@ from semistream.paths import Paths
 from semistream.pipeline.settings import JoinSizeSettings
 from semistream.settings import Publishing, Settings
 from semistream.streaming.position import PROGRESS, RESTORE
-from semistream.streaming.settings import LoadSettings, StreamStreamSettings
+from semistream.streaming.settings import LoadSettings
 from semistream.streaming.status import StatusFile, checkpoint_lock
-from semistream.tuning.settings import TuneSettings
 from semistream.warehouse import open_warehouse, removal
 from semistream.warehouse.ledger import Ledger, app_number, committed_apps, is_transient
 from semistream.warehouse.load_ids import app_loads
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from semistream.tuning.sweep import Sweep
     from semistream.workloads.jobs import JoinedDimension
 
+S = TypeVar("S", bound=Settings)
 VALUES_TOLD = 10_000  # the most values in an asset event
 
 log = logging.getLogger(__name__)
@@ -207,7 +207,7 @@ def load_settings(
 
     recommended: the results of tuning sweeps, the newest first; used if the algorithm is auto.
     """
-    settings = LoadSettings.load({**_given(LoadSettings, values), "job": job})
+    settings = from_form(LoadSettings, values, job=job)
     if not settings.auto:
         return settings
     from semistream.tuning.sweep import advised
@@ -234,13 +234,11 @@ def load_without_spark(settings: LoadSettings, places: Paths) -> bool:
         return False
 
 
-def stream_stream_settings(job: str, values: Mapping[str, Any]) -> StreamStreamSettings:
-    """Return the settings of a load of two streams from a filled-in form. Raises ConfigError."""
-    return StreamStreamSettings.load({**_given(StreamStreamSettings, values), "job": job})
-
-
-def _given(kind: type[Settings], values: Mapping[str, Any]) -> dict[str, Any]:
-    return {k: v for k, v in values.items() if k in kind.model_fields and v is not None}
+def from_form(kind: type[S], values: Mapping[str, Any], **more: Any) -> S:
+    """Return settings from a filled-in form, ignoring the form's other entries. more: settings that
+    count in the place of the form's. Raises ConfigError."""
+    given = {k: v for k, v in values.items() if k in kind.model_fields and v is not None}
+    return kind.load(given | more)
 
 
 def sweep(run: str, places: Paths) -> Sweep:
@@ -250,17 +248,12 @@ def sweep(run: str, places: Paths) -> Sweep:
     return Sweep(run, places)
 
 
-def tune_settings(values: Mapping[str, Any]) -> TuneSettings:
-    """Return the settings of a tuning sweep from a filled-in form. Raises ConfigError."""
-    return TuneSettings.load(_given(TuneSettings, values))
-
-
 def estimate_join_size(values: Mapping[str, Any], places: Paths) -> dict[str, Any]:
     """Estimate the size of the join that a filled-in form names, and log it. Raises ConfigError,
     and TooManyRows for an estimate above the form's limit."""
     from semistream.pipeline.join_size import estimate_join_size as estimate
 
-    found = estimate(JoinSizeSettings.load(_given(JoinSizeSettings, values)), places)
+    found = estimate(from_form(JoinSizeSettings, values), places)
     log.info("%s", found.describe())
     return asdict(found)
 

@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -419,7 +419,8 @@ def _rows(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of the file. The keys of some rows are read first, and their places found;
     then the rows themselves."""
-    u, role = unmatched.c, _role_of(loaded.job)
+    # in which the tuples without master data are whose rows name none
+    u, role = unmatched.c, loaded.job.roles[0].name if isinstance(loaded.job, Job) else None
     with engine.connect() as connection:
         mine = or_(*(is_of(connection, loaded.app, kind) for kind in kinds))
         after = (-1, -1)
@@ -450,11 +451,6 @@ def _rows(
                     yield _batch(part, places, done, tuples, schema, role)
                     done += len(part)
             after = last
-
-
-def _role_of(job: AnyJob) -> str | None:
-    """Return the role of a job's tuples without master data whose rows name none."""
-    return job.roles[0].name if isinstance(job, Job) else None
 
 
 def _batch(
@@ -529,8 +525,3 @@ def _shown(value: Any) -> str:
     """Return a value as it is, in quotes where blanks would not be seen."""
     text = str(value)
     return repr(text) if text != text.strip() or not text else text
-
-
-def as_dicts(listed: Sequence[Listed]) -> list[dict[str, Any]]:
-    """Return what is listed as JSON values."""
-    return [asdict(of) for of in listed]

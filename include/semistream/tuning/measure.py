@@ -174,28 +174,18 @@ def _measure(case: SizingInput, point: Point) -> Point:
             if stats.cache_hits - hits == chunk.num_rows:
                 r = 0
 
+    def counts() -> tuple[float, ...]:
+        """Return the tuples finished, the seconds, the iterations and the cache hits so far."""
+        finished = stats.matched + stats.unmatched
+        return finished, stats.seconds, stats.iteration_count, stats.cache_hits
+
     scans = 0 if REGISTRY[point.algorithm].needs_index else 2
     enough = max(case.tuples.num_rows, int(TURNOVERS * point.turnover * case.share))
     feed(enough, scans)
-    before = (
-        stats.matched + stats.unmatched,
-        stats.seconds,
-        stats.iteration_count,
-        stats.cache_hits,
-    )
+    before = counts()
     feed(enough, scans)
     finished, seconds, loops, hits = (
-        now - then
-        for now, then in zip(
-            (
-                stats.matched + stats.unmatched,
-                stats.seconds,
-                stats.iteration_count,
-                stats.cache_hits,
-            ),
-            before,
-            strict=True,
-        )
+        now - then for now, then in zip(counts(), before, strict=True)
     )
     return replace(
         point,
