@@ -45,6 +45,23 @@ def load(loader: Loader, batch: int, rows: int) -> None:
     loader.commit(batch, 1)
 
 
+@ON_SQLITE
+def test_a_failure_tells_what_its_check_compares(loader):
+    """And not another column that its rows have, too."""
+    loader.load(range(BATCHES))
+    alter(
+        loader,
+        f"UPDATE load_batches SET matched = matched + 1 WHERE load_id = {load_id(1, 1, 0, 0)}",
+    )
+    check(loader)
+    told = {row.expectation: (row.expected, row.found) for row in failures(loader)}
+    assert told["batch_arithmetic"] == told["total_arithmetic"] == (None, "-1")
+    alter(loader, "UPDATE load_commits SET rows_read = 61 WHERE batch = 1")
+    check(loader)
+    [row] = [row for row in failures(loader) if row.expectation == "commit_rows"]
+    assert (row.expected, row.found) == ("61", "60")
+
+
 def failures(loader: Loader) -> list[sa.Row]:
     f = quality_failures.c
     with loader.engine.connect() as connection:

@@ -454,6 +454,7 @@ def test_broken(name, loader):
         )
     page = result.report.read_text()
     for r in result.failed:
+        assert {r.expected, r.found} <= {"", *r.rows[0]}, "columns of the check's rows"
         assert r.title.replace("'", "&#39;") in page
         assert all(
             str(v) in page for v in r.rows[0].values() if v is not None and not isinstance(v, str)

@@ -28,26 +28,30 @@ SITE = "semistream"
 RUNS_KEPT = 200  # on the index page
 DOCS = "semistream.quality.docs"
 PAGES, RESULTS = "validations", "results"  # the index omits pages without a result
+OF_CHECK = ("remedy", "cause", "of", "expected", "found")  # what a result keeps of its check
 
 
 @dataclass(frozen=True)
 class CheckResult:
     """The result of one expectation. rows: the first offending rows; count: the number of all;
     error: why the check could not run; cause, remedy: tell the reader why it fails, and what to do;
-    of: the role or stream that it is about; warns: whether rows found are no failure."""
+    of: the role or stream that it is about; warns: whether rows found are no failure; expected,
+    found: the rows' columns that have what was expected and found, if they have such."""
 
     name: str
     title: str
     explanation: str
-    remedy: str
     success: bool
     count: int
     query: str
     rows: list[dict[str, Any]]
     error: str | None
+    remedy: str = ""
     cause: str = ""
     of: str = ""
     warns: bool = False
+    expected: str = ""
+    found: str = ""
 
     @property
     def warned(self) -> bool:
@@ -92,7 +96,8 @@ def run_checkpoint(
             description=c.title,
             notes=c.explanation,
             severity="warning" if c.warns else "critical",
-            meta={"check": c.name, "remedy": c.remedy, "cause": c.cause, "of": c.of}
+            meta={"check": c.name}
+            | {name: getattr(c, name) for name in OF_CHECK}
             | ({"run": summary} if i == 0 else {}),
         )
         for i, c in enumerate(checks)
@@ -160,7 +165,6 @@ def read_result(result: Any) -> CheckResult:
         meta.get("check", config.type),
         config.description,
         config.notes,
-        meta.get("remedy", ""),
         bool(result.success),
         found.get("observed_value", 0),
         config.kwargs.get("query", ""),
@@ -169,9 +173,8 @@ def read_result(result: Any) -> CheckResult:
             for r in details.get("unexpected_rows", [])
         ],
         errors[0] if errors else None,
-        meta.get("cause", ""),
-        meta.get("of", ""),
-        config.severity == "warning",
+        warns=config.severity == "warning",
+        **{name: meta.get(name, "") for name in OF_CHECK},
     )
 
 

@@ -55,6 +55,8 @@ class Check:
     cause: str = ""  # of the failure, in plain words
     of: str = ""  # the role or stream that it is about, of several
     warns: bool = False  # whether rows that are found are a warning, and no failure
+    expected: str = ""  # the query's column that has what was expected, if it has one
+    found: str = ""  # and what was found instead
 
     def sql(self, dialect: sa.Dialect) -> str:
         """Return the query as text for ``sa.text``: literals inline, no parameters."""
@@ -216,6 +218,8 @@ def ledger_checks(scope: Scope) -> Iterator[Check]:
             .where(scope.holds(load_commits), func.coalesce(sums.c.n, 0) != c.partitions),
             orphans,
         ),
+        expected="partitions_expected",
+        found="partitions_in_ledger",
     )
     yield Check(
         "commit_rows",
@@ -230,6 +234,8 @@ def ledger_checks(scope: Scope) -> Iterator[Check]:
         )
         .select_from(load_commits.join(sums, same))
         .where(scope.holds(load_commits), sums.c.rows_read != c.rows_read),
+        expected="rows_read_by_driver",
+        found="rows_read_by_partitions",
     )
     yield Check(
         "batch_arithmetic",
@@ -247,6 +253,7 @@ def ledger_checks(scope: Scope) -> Iterator[Check]:
             b.waiting,
             unaccounted(b).label("difference"),
         ).where(scope.holds(load_batches), unaccounted(b) != 0),
+        found="difference",
     )
     previous = func.lag(b.waiting).over(partition_by=b.partition, order_by=(b.batch, b.drain))
     before = (
@@ -266,6 +273,8 @@ def ledger_checks(scope: Scope) -> Iterator[Check]:
         select(before).where(
             scope.after(before), before.c.waiting_before != before.c.waiting_after_previous_batch
         ),
+        expected="waiting_after_previous_batch",
+        found="waiting_before",
     )
     yield Check(
         "drained",
@@ -275,6 +284,7 @@ def ledger_checks(scope: Scope) -> Iterator[Check]:
         select(*load_of(load_batches), b.waiting).where(
             scope.holds(load_batches), b.drain == Kind.DRAIN, b.waiting != 0
         ),
+        found="waiting",
     )
     yield total_arithmetic(scope)
     yield input_arithmetic(scope)
@@ -303,6 +313,7 @@ def total_arithmetic(scope: Scope) -> Check:
         "last one verified here. Less those resolved, the unmatched are the open ones: each tuple "
         "read is a fact, open in unmatched, or waiting.",
         select(total, difference.label("difference")).where(difference != 0),
+        found="difference",
     )
 
 
@@ -343,6 +354,7 @@ def input_arithmetic(scope: Scope) -> Check:
         "(all)); and a role reads what the role before it has let pass. The difference is what is "
         "not accounted for.",
         sa.union_all(own, load, between),
+        found="difference",
     )
 
 
@@ -357,6 +369,8 @@ def fact_rows(scope: Scope) -> Check:
         "Each partition of a batch notes how many rows it wrote. Fewer rows now means that rows "
         "were deleted or lost, more means that they were written twice.",
         sa.union_all(*_both_ways(scope, scope.fact, sa.true(), written.subquery("ledger"), {})),
+        expected="rows_in_ledger",
+        found="rows_in_table",
     )
 
 
@@ -391,6 +405,8 @@ def unmatched_rows(scope: Scope) -> Check:
         "table unmatched. Its rows, by reason, must be those that the ledger counted "
         "(reason (all): the ledger's total against its own count by reason).",
         sa.union_all(*_both_ways(scope, unmatched, scope.kept(), ledger, key), totals),
+        expected="rows_in_ledger",
+        found="rows_in_table",
     )
 
 
@@ -428,6 +444,7 @@ def unparsable(scope: Scope) -> Check:
         "that was mended and joined again does not count. The limit is the job's "
         "stream.max_unparsable.",
         select(counted).where(counted.c.unparsable > limit * counted.c.rows_read),
+        found="unparsable",
     )
 
 
@@ -442,6 +459,8 @@ def same_rows(wrong: sa.Table, told: Iterable[str] = ()) -> Check:
         "again. Where it differs, the load is joined again from its source and its master "
         "data: old is what these say, new what the warehouse has. " + " ".join(told),
         select(*columns).order_by(wrong.c.number),
+        expected="old",
+        found="new",
     )
 
 
@@ -453,6 +472,7 @@ def table_files(damaged: sa.Table) -> Check:
         "has another size than was recorded, or cannot be read; what it had is missing below too. "
         "Restore it, or load what was lost under another app name.",
         select(damaged),
+        found="finding",
     )
 
 
@@ -492,6 +512,8 @@ def no_duplicates(scope: Scope, sources: Sequence[sa.Table | None]) -> Check:
             else "."
         ),
         select(*many.c, times.label("rows_in_source")).where(many.c.rows_in_warehouse > times),
+        expected="rows_in_source",
+        found="rows_in_warehouse",
     )
 
 

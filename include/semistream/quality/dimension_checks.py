@@ -143,6 +143,8 @@ def enriched_columns(scope: Scope, role: Role, older: Older | None) -> Check:
             else ""
         ),
         sa.union_all(*queries) if len(queries) > 1 else queries[0],
+        expected="in_dimension",
+        found="loaded",
     )
 
 
@@ -194,6 +196,8 @@ def sample_joined(scope: Scope, role: Role, sample: Sample, size: int) -> Check:
         "the database with the master data of the version that they were loaded with, "
         "and compared column by column.",
         differ if role.unique else sa.union_all(differ, _matches_lost(scope, role, sample)),
+        expected="joined_again",
+        found="loaded",
     )
 
 
@@ -342,6 +346,7 @@ def unmatched_share(scope: Scope, role: Role, why: str) -> Check:
         f"`semistream reset {scope.app}`, and load again. Where so many tuples rightly have none, "
         f"raise max_unmatched of the role {role.name} in the job, and `semistream verify "
         f"{scope.app} --job FILE`.".strip(),
+        found="unmatched",
     )
 
 
@@ -356,4 +361,6 @@ def expected_rows(sizes: sa.Table) -> Check:
         "(see the columns estimate and bound): this finds large losses only, but such that the "
         "load's own counting would not tell.",
         select(sizes).where(or_(s.rows_loaded < s.at_least, s.rows_loaded > s.at_most)),
+        expected="at_least",
+        found="rows_loaded",
     )

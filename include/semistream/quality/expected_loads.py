@@ -200,6 +200,8 @@ def _check(
         f"Look for what the source lacks, or has too much of. Where it is right as it is, change "
         f"expect in the job, and `semistream verify {scope.app} --job FILE`.",
         warns=warns,
+        expected="expected",
+        found="found",
     )
 
 

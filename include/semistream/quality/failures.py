@@ -14,17 +14,7 @@ from semistream.quality.checks import PARTS
 from semistream.warehouse.load_ids import batch_of, key_of
 from semistream.warehouse.schema import quality_failures, quality_runs
 
-# the columns of checks' rows that say what is expected, and what was found; the first counts
-EXPECTED = (
-    *("expected", "old", "in_dimension", "joined_again", "rows_in_ledger", "rows_in_source"),
-    *("partitions_expected", "waiting_after_previous_batch", "at_least"),
-)
-FOUND = (
-    *("found", "new", "loaded", "rows_in_table", "rows_in_warehouse", "rows_in_unmatched"),
-    *("partitions_in_ledger", "rows_read_by_partitions", "waiting_before", "rows_loaded"),
-    *("rows_read", "finding", "unmatched", "difference"),
-)
-BATCH = ("batch", "source_batch", "first_batch")
+BATCH = ("batch", "source_batch", "first_batch")  # columns of checks' rows
 
 
 def write_failures(
@@ -85,12 +75,14 @@ def _rows(result: CheckResult, number: int, ids: Sequence[str]) -> Iterator[dict
         load = row.get("load_id", None if None in at else key_of(number, *at))
         yield {
             **of_check,
-            "batch": _first(row, BATCH) if load is None else batch_of(load),
+            "batch": next((row[name] for name in BATCH if name in row), None)
+            if load is None
+            else batch_of(load),
             "load_id": load,
             "stream_id": _id(row, ids),
             "column_name": row.get("column"),
-            "expected": _text(_first(row, EXPECTED)),
-            "found": _text(_first(row, FOUND)),
+            "expected": _text(row.get(result.expected)),
+            "found": _text(row.get(result.found)),
             "detail": result.error or json.dumps(row, ensure_ascii=False),
         }
 
@@ -100,10 +92,6 @@ def _id(row: Mapping[str, Any], ids: Sequence[str]) -> str | None:
     if "stream_id" in row:
         return _text(row["stream_id"])
     return "|".join(str(row[i]) for i in ids) if ids and set(ids) <= row.keys() else None
-
-
-def _first(row: Mapping[str, Any], names: Sequence[str]) -> Any:
-    return next((row[name] for name in names if name in row), None)
 
 
 def _text(value: Any) -> str | None:

@@ -77,6 +77,7 @@ def checks(
             "done. Where these are ahead, an older backup of the warehouse was put back. Restore "
             "the warehouse as the checkpoint knows it, or load the source anew (semistream reset).",
             select(table),
+            found="finding",
         )
     if gone:
         table = staging.table(
@@ -91,6 +92,7 @@ def checks(
             "Nothing of what was loaded can be proven without it. Restore it from a backup of the "
             "same time as the ledger, or load the source anew (semistream reset).",
             select(table),
+            found="finding",
         )
         return
     table = staging.table(
@@ -106,6 +108,7 @@ def checks(
         "Each row names the load that wrote it. The ledger has no load of the key listed here: the "
         "rows were put there by another, or their ledger row is lost.",
         select(table),
+        found="rows",
     )
 
 

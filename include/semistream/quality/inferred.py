@@ -47,6 +47,8 @@ def inferred_facts(scope: Scope, role: Role) -> Check:
         "fact the table inferred has. Listed are loads that have noted another number of them than "
         "they counted, then facts that are gone, that name another row, or whose member is gone.",
         sa.union_all(counted, named),
+        expected="expected",
+        found="found",
     )
 
 
@@ -78,4 +80,5 @@ def inferred_open(scope: Scope, role: Role) -> Check:
         ),
         f"Run the load, or `semistream replay {scope.app}`, which fills in the columns of facts. "
         "Where a column has been changed by hand, set it to null.",
+        found="finding",
     )

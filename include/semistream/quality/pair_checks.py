@@ -95,6 +95,7 @@ def closed_checks(scope: Scope, closing: Closing, closed: sa.Table) -> Iterator[
         .where(scope.until(closed))
         .group_by(*keys)
         .having(func.count() > 1),
+        found="times_in_warehouse",
     )
     there = (
         select(c.load_id, func.count().label("number"))
@@ -114,6 +115,8 @@ def closed_checks(scope: Scope, closing: Closing, closed: sa.Table) -> Iterator[
         )
         .select_from(load_batches.outerjoin(there, there.c.load_id == b.load_id))
         .where(scope.until(load_batches), func.coalesce(b.closed, 0) != number),
+        expected="rows_written",
+        found="rows_in_warehouse",
     )
     if scope.last[1]:
         yield Check(

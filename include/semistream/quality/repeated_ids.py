@@ -80,6 +80,7 @@ def _unique_ids(found: Repeated, stream: Stream, recounted: bool) -> Check:
         f"that do under stream.id, reset and load again. Where copies are right, set unique_ids: "
         f"false under {stream.name or 'stream'} in the job, and `semistream verify APP --job "
         f"FILE`.",
+        found="times_in_source",
     )
 
 

@@ -81,6 +81,8 @@ def resolved_rows(scope: Scope) -> Check:
             .select_from(marked.outerjoin(load_batches, marked.c.load_id == b.load_id))
             .where(b.load_id.is_(None)),
         ),
+        expected="resolved_in_ledger",
+        found="rows_marked",
     )
 
 
@@ -150,6 +152,7 @@ def resolved_once(scope: Scope, there: sa.Table) -> Check:
                 s.number > s.nameless
             ),
         ),
+        found="finding",
     )
 
 

@@ -72,6 +72,7 @@ def source_files(stream: Stream, files: sa.Table) -> Check:
         "batch was loaded: complete files are to be renamed into the stream's directory. "
         "What could not be looked at may be, or hide, such a file: mend or remove it.",
         select(files),
+        found="finding",
     )
 
 
@@ -95,6 +96,8 @@ def source_rows(scope: Scope, stream: Stream, counts: sa.Table) -> Check:
         select(s.batch, s.source, s.rows_in_source, found.label("rows_read"))
         .select_from(counts.outerjoin(per_batch, per_batch.c.batch == s.batch))
         .where(s.rows_in_source != found),
+        expected="rows_in_source",
+        found="rows_read",
     )
 
 
@@ -217,4 +220,6 @@ def unmatched_once(scope: Scope, stream: Stream, source: sa.Table) -> Check:
         select(*kept.c, loaded.label(f"in_{scope.fact_name}"), times.label("rows_in_source")).where(
             kept.c.rows_in_unmatched + loaded > times
         ),
+        expected="rows_in_source",
+        found="rows_in_unmatched",
     )
