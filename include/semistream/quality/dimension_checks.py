@@ -88,7 +88,7 @@ def surrogate_keys(scope: Scope, role: Role) -> Check:
     other = or_(*(f.c[s] != d.c[m] for s, m in pairs)) if pairs else sa.false()
     shown = [d.c[m].label(f"{d.name}_{m}") for _, m in pairs]
     return Check(
-        role.named("surrogate_keys"),
+        "surrogate_keys",
         "Every surrogate key is in its dimension and is the right one",
         f"{role.surrogate} of each fact names a row of {d.name}"
         + (f", and that row has the fact's own {listed(role.on)}." if pairs else ".")
@@ -132,7 +132,7 @@ def enriched_columns(scope: Scope, role: Role, older: Older | None) -> Check:
             .where(role.differ(f, m))
         )
     return Check(
-        role.named("enriched_columns"),
+        "enriched_columns",
         "Enriched columns are what the master data says",
         f"Compared for every fact, with {d.name}, or with the version of the master data "
         f"that it was loaded with where that is another: {listed(role.added)}."
@@ -190,7 +190,7 @@ def sample_joined(scope: Scope, role: Role, sample: Sample, size: int) -> Check:
         .distinct()
     )
     return Check(
-        role.named("sample_joined"),
+        "sample_joined",
         "A sample of facts, joined again by the database, is the same",
         f"{size:,} facts drawn at random (seed {sample.seed}) are joined by "
         "the database with the master data of the version that they were loaded with, "
@@ -232,7 +232,7 @@ def _matches_lost(scope: Scope, role: Role, sample: Sample) -> Select:
 def sample_unmatched(role: Role, sample: Sample, size: int) -> Check:
     s, m = sample.unmatched, sample.master
     return Check(
-        role.named("sample_unmatched"),
+        "sample_unmatched",
         "A sample of unmatched tuples, joined again by the database, has no match",
         f"{size:,} tuples that were put aside for lack of master data, "
         f"drawn at random (seed {sample.seed}). One listed here does have master data.",
@@ -333,7 +333,7 @@ def unmatched_share(scope: Scope, role: Role, why: str) -> Check:
     """Return the check of ``max_unmatched``. why: a sentence on near misses, or empty."""
     counts = _counts(scope, role)
     return Check(
-        role.named("unmatched_share"),
+        "unmatched_share",
         f"No more than {role.max_unmatched:.4g} of the tuples have no row of {role.name}",
         f"A tuple without a row of {role.dimension.name}, or without a key, is kept in unmatched; "
         "in a left join of several roles it is a fact without its columns. "

@@ -76,7 +76,7 @@ def expectation_checks(
     if (volume := expect.volume) is not None:
         judged = [Judged(loads[n], loads[n].read, volume_limits(volume, loads, n)) for n in new]
         title = "Each load reads as many rows as are expected"
-        yield _check(staging, scope, "volume", title, volume, judged, "{:,.0f}".format)
+        yield _check(staging, scope, "volume", "", title, volume, judged, "{:,.0f}".format)
     if (rate := expect.match_rate) is not None:
         inputs = [role.name for role in scope.roles] or [*SIDES]
         for role in rate.roles or inputs:
@@ -85,12 +85,13 @@ def expectation_checks(
                 for n in new
                 if loads[n].finished[role]
             ]
-            name = f"{role}_match_rate" if len(inputs) > 1 else "match_rate"
+            of = role if len(inputs) > 1 else ""
             title = f"As many tuples of each load have a match in {role} as are expected"
-            yield _check(staging, scope, name, title, rate, judged, "{:.1%}".format)
+            yield _check(staging, scope, "match_rate", of, title, rate, judged, "{:.1%}".format)
     if (freshness := expect.freshness) is not None:
         title = "The newest load is as recent as is expected"
-        yield _check(staging, scope, "freshness", title, freshness, _age(freshness, loads), _time)
+        judged = _age(freshness, loads)
+        yield _check(staging, scope, "freshness", "", title, freshness, judged, _time)
 
 
 def is_stale(expect: Expectations, loads: Sequence[Load]) -> bool:
@@ -157,13 +158,16 @@ def _age(freshness: Freshness, loads: Sequence[Load]) -> list[Judged]:
 def _check(
     staging: Staging,
     scope: Scope,
-    name: str,
+    what: str,
+    role: str,
     title: str,
     expectation: Expectation,
     judged: Sequence[Judged],
     form: Form,
 ) -> Check:
-    """Return the check that values are within their limits. What cannot be judged yet is noted."""
+    """Return the check that values are within their limits. What cannot be judged yet is noted.
+    what: the check's name; role: that it is about, "" for the only one, or none."""
+    name = f"{role}_{what}" if role else what
     if any(of.limits is None for of in judged):
         staging.notes.append(
             f"Not enough loads yet to learn what is usual ({name}): it takes {LEARNED_FROM} before."
@@ -191,7 +195,7 @@ def _check(
         rows=wrong,
     )
     return Check(
-        name,
+        what,
         title,
         "A load is what was read between two moments at which nothing waited. "
         + (f"Expected of the newest one: {limits[0]}. " if limits else "")
@@ -202,7 +206,7 @@ def _check(
         warns=warns,
         expected="expected",
         found="found",
-    )
+    ).about(role)
 
 
 def _time(seconds: float) -> str:

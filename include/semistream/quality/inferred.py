@@ -41,7 +41,7 @@ def inferred_facts(scope: Scope, role: Role) -> Check:
         )
     )
     return Check(
-        role.named("inferred_facts"),
+        "inferred_facts",
         f"Every fact with an inferred member of {d.name} is there, and its member is, too",
         "A tuple that came before its master row is a fact with an inferred member, whose key and "
         "fact the table inferred has. Listed are loads that have noted another number of them than "
@@ -64,7 +64,7 @@ def inferred_open(scope: Scope, role: Role) -> Check:
         *([(d.c[IS_INFERRED] == 0, literal("not filled in"))] if current else []),
     ]
     return Check(
-        role.named("inferred_open"),
+        "inferred_open",
         f"No fact keeps an inferred member of {d.name} without columns when its row has come",
         "The columns that a fact copies of the dimension are null as long as its member is "
         "inferred. When a load takes up the version that has the member's row, it fills them in.",

@@ -193,7 +193,7 @@ def sample_pairs(
             *(source.c[n].label(of) for n, of in other.ids.items()),
         ]
         yield Check(
-            f"{side.name}_sample_pairs",
+            "sample_pairs",
             f"A sample of the {side.name} stream, joined by the database with all of the other "
             f"one, is in {scope.fact_name}",
             f"Up to {size:,} tuples, drawn at random, with the {other.name} stream as its source "
@@ -205,7 +205,7 @@ def sample_pairs(
                 ~scope.refused(side, sample),
                 ~scope.refused(other, source),
             ),
-        )
+        ).about(side.name)
 
 
 def _sample(staging: Staging, side: Stream, source: sa.Table, size: int) -> sa.Table:

@@ -71,7 +71,7 @@ def _unique_ids(found: Repeated, stream: Stream, recounted: bool) -> Check:
         f.last_file,
     ).order_by(f.first_place, f.last_place, f.stream_id)
     return Check(
-        stream.named("unique_ids"),
+        "unique_ids",
         f"No id comes twice in the {stream.word}source",
         f"A tuple is identified by {', '.join(stream.ids)}.{how} {found.told}".strip(),
         named,

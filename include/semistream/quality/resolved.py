@@ -188,7 +188,7 @@ def open_age(scope: Scope, role: Role, hours: float) -> Check:
     """Return the check that no tuple lacks a row of a dimension for longer than so many hours."""
     b, u, i, oldest = load_batches.c, unmatched.c, inferred.c, hours_ago(hours)
     return Check(
-        role.named("open_age"),
+        "open_age",
         f"No tuple lacks a row of {role.name} for more than {hours:g} hours",
         f"A tuple without a row of {role.dimension.name} is open in unmatched until a later "
         "version has one and it is joined again, or is a fact with an inferred member until this "

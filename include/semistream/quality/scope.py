@@ -132,7 +132,7 @@ class Stream:
         return SIDES.index(self.name) if self.name else None
 
     def named(self, what: str) -> str:
-        """Return the name of a check or table that is this stream's own."""
+        """Return the name of a staging table that is this stream's own."""
         return f"{self.name}_{what}" if self.name else what
 
     @property
@@ -178,10 +178,6 @@ class Role:
             versions = select(i.load_id).where(i.role == self.name, i.version.in_(latest))
             young.append(table.c.load_id.in_(versions))
         return or_(sa.false(), *young)
-
-    def named(self, what: str) -> str:
-        """Return the name of a check that is this role's own."""
-        return what if self.alone else f"{self.name}_{what}"
 
     @property
     def words(self) -> str:

@@ -65,7 +65,7 @@ def stream_checks(
 
 def source_files(stream: Stream, files: sa.Table) -> Check:
     return Check(
-        stream.named("source_files"),
+        "source_files",
         f"Every file of the {stream.word}source is in a batch, and as it was loaded",
         "The ledger names each file with its size and time. A file listed here was "
         "there when the source was read and is in no batch, or it was written after its "
@@ -89,7 +89,7 @@ def source_rows(scope: Scope, stream: Stream, counts: sa.Table) -> Check:
     per_batch = read.subquery("read")
     found = func.coalesce(per_batch.c.rows_read, 0)
     return Check(
-        stream.named("source_rows"),
+        "source_rows",
         f"The {stream.word}source has as many rows as were read",
         "The files (or table) that each batch was read from are opened again, without "
         "Spark, and counted.",
@@ -136,7 +136,7 @@ def none_missing(scope: Scope, stream: Stream, absent: sa.Select, lost: int) -> 
         # of two streams, a tuple that waits may have had a partner
         absent = select(*found.c).where(how_many > most if stream.name else how_many != most)
     return Check(
-        stream.named("none_missing"),
+        "none_missing",
         f"All {which.replace('tuple', 'tuples')} but at most {lost:,} have arrived"
         if lost
         else f"Every {which} has arrived",
@@ -161,7 +161,7 @@ def none_invented(scope: Scope, stream: Stream, source: sa.Table) -> Check:
     f, s = scope.fact, source.c
     ids = [f.c[of] for of in stream.ids.values()]
     return Check(
-        stream.named("none_invented"),
+        "none_invented",
         f"Every {stream.name} tuple of a row comes from the source"
         if stream.name
         else "Every loaded row comes from the source",
@@ -211,7 +211,7 @@ def unmatched_once(scope: Scope, stream: Stream, source: sa.Table) -> Check:
         else_=0,
     )
     return Check(
-        stream.named("unmatched_once"),
+        "unmatched_once",
         f"Every unmatched tuple comes from the {stream.word}source, from there only once, and has "
         f"no match",
         f"A tuple in unmatched whose {listed(stream.ids)} the source does not have, or has less "

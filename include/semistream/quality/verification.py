@@ -33,7 +33,6 @@ from semistream.quality.checks import (
     table_files,
     unmatched_rows,
     unparsable,
-    with_remedy,
 )
 from semistream.quality.checksums import Sums, stage_checksums
 from semistream.quality.dimension_checks import dimension_checks
@@ -43,6 +42,7 @@ from semistream.quality.findings import WrongRows
 from semistream.quality.history import Ahead, lost_batches
 from semistream.quality.pair_checks import closed_table, pair_checks
 from semistream.quality.recount import recounted_columns, stage_sources
+from semistream.quality.remedies import with_remedy
 from semistream.quality.report import summarise
 from semistream.quality.resolved import is_overdue, resolved_checks
 from semistream.quality.scope import (
@@ -371,7 +371,8 @@ def _checks(
     if damaged is not None:
         yield table_files(damaged)
     for stream, recounted in zip(scope.streams, found, strict=True):
-        yield from stream_checks(staging, scope, stream, recounted)
+        for check in stream_checks(staging, scope, stream, recounted):
+            yield check.about(stream.name)
     ids = [recounted.ids for recounted in found]
     # of a single stream, unique_ids finds what was loaded twice where the source is gone
     if all(
@@ -380,7 +381,8 @@ def _checks(
     ):
         yield no_duplicates(scope, ids)
     for role in scope.roles:
-        yield from dimension_checks(staging, scope, role, size, seed)
+        for check in dimension_checks(staging, scope, role, size, seed):
+            yield check.about("" if role.alone else role.name)
     if isinstance(job, StreamStreamJob):
         yield from pair_checks(staging, scope, job, ids, size)
 
