@@ -1,0 +1,124 @@
+"""A job that joins one stream with dimensions."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, ClassVar, Self
+
+from pydantic import Field, model_validator
+
+from semistream.column_format import paired
+from semistream.errors import ConfigError
+from semistream.expect import Expectations
+from semistream.job.dimensions import Role, check_same
+from semistream.job.short_form import with_roles
+from semistream.job.streams import StreamSpec
+from semistream.scheduling import SCHEDULING, Scheduling
+
+
+class Job(Scheduling):
+    """A load of one stream: the stream, the dimensions that it is joined with, and the table for
+    the result.
+
+    A job with one role may give ``master`` (the dimension), ``on``, ``columns``,
+    ``max_unmatched``, ``late``, ``max_open_hours`` and ``grace`` in the place of ``dimensions``.
+    The role then has the dimension's name.
+    """
+
+    shipped: ClassVar[tuple[str, ...]] = ("tpch", "nycflights13", "tpcds")
+
+    name: str = Field(description="Name of the job")
+    stream: StreamSpec
+    dimensions: dict[str, Role] = Field(
+        description="Dimensions that the stream is joined with, by role"
+    )
+    fact_table: str = Field(description="Table that receives the joined tuples")
+    index_ids: bool = Field(
+        False,
+        description="Whether the fact table has an index on the "
+        "stream's id columns, for those who look rows up by "
+        "them; the load takes longer with it",
+    )
+    expect: Expectations = Field(
+        Expectations.load({}),
+        description="What is expected of each load (volume, match_rate, freshness), as part of the "
+        "proof of completeness",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_short_form(cls, values: Any) -> Any:
+        return with_roles(values) if isinstance(values, dict) else values
+
+    @model_validator(mode="after")
+    def _one_form_of_keys(self) -> Self:
+        """Give both sides the normal form of their keys that one of them declares."""
+        stream, roles = self.stream.formats, {}
+        for name, role in self.dimensions.items():
+            dimension = role.dimension
+            stream, formats = paired(role.on.items(), stream, dimension.formats)
+            roles[name] = role.model_copy(
+                update={
+                    "dimension": dimension.model_copy(
+                        update={
+                            "formats": formats,
+                            "business_key": dimension.business_key or role.key,
+                        }
+                    )
+                }
+            )
+        return self.model_copy(
+            update={
+                "stream": self.stream.model_copy(update={"formats": stream}),
+                "dimensions": roles,
+            }
+        )
+
+    @model_validator(mode="after")
+    def _expected_of_its_roles(self) -> Self:
+        self.expect.check_roles(tuple(self.dimensions))
+        return self
+
+    @model_validator(mode="after")
+    def _one_declaration(self) -> Self:
+        declared: dict[str, Role] = {}
+        for role in self.roles:
+            other = declared.setdefault(role.dimension.name, role)
+            check_same(
+                role.dimension, f"the role {role.name}", other.dimension, f"the role {other.name}"
+            )
+        return self
+
+    @property
+    def roles(self) -> tuple[Role, ...]:
+        return tuple(self.dimensions.values())
+
+    def role(self, name: str) -> Role:
+        """Return the role of this name, the first one for "". Raises ConfigError."""
+        if name and name not in self.dimensions:
+            raise ConfigError(
+                "role",
+                f"must be a role of the job {self.name}",
+                name,
+                f"It has: {', '.join(self.dimensions)}.",
+            )
+        return self.dimensions[name] if name else self.roles[0]
+
+    @property
+    def streams(self) -> tuple[StreamSpec, ...]:
+        return (self.stream,)
+
+    @property
+    def stream_names(self) -> tuple[str, ...]:
+        """The settings that have the streams."""
+        return ("stream",)
+
+    def fact_ids(self, columns: Collection[str]) -> tuple[str, ...]:
+        """Return the fact table's columns that identify the tuples from which a row was joined."""
+        return self.stream.id
+
+    def to_ledger(self) -> str:
+        """Return JSON that ``Job.load`` accepts, without options of the source that may hold a
+        secret."""
+        shown = self.model_copy(update={"stream": self.stream.shown()})
+        return shown.model_dump_json(exclude=SCHEDULING)
