@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Any
 
 from airflow.sdk import Param
@@ -91,11 +90,11 @@ def stream_stream_form() -> dict[str, Param]:
     return form(StreamStreamSettings, PAIR_SECTIONS, **TWO_STREAMS)
 
 
-def job_form(job: AnyJob, without: Collection[str] = ("job", "app")) -> dict[str, Param]:
+def job_form(job: AnyJob) -> dict[str, Param]:
     """Return the form of a job's load, with the job's own settings as its defaults."""
     params = load_form() if isinstance(job, Job) else stream_stream_form()
     for name, value in job.settings.items():
         if name in params:
             # the form takes a number of bytes as text
             params[name].value = str(value) if name == "memory" else value
-    return {name: param for name, param in params.items() if name not in without}
+    return {name: param for name, param in params.items() if name not in ("job", "app")}

@@ -329,7 +329,7 @@ def unparsable(scope: Scope) -> Check:
     )
 
 
-def same_rows(wrong: sa.Table, told: Iterable[str] = ()) -> Check:
+def same_rows(wrong: sa.Table, told: Iterable[str]) -> Check:
     """Return the check that the rows' checksums are those of the ledger. wrong: the rows of loads
     whose checksum differs; told: sentences about what ``wrong`` omits."""
     columns = [c for c in wrong.columns if c.name != "number"]

@@ -67,18 +67,14 @@ def stage_sources(
 
 
 def read_tuples(
-    engine: sa.Engine,
-    stream: StreamSpec,
-    commits: list[sa.Row],
-    columns: Columns,
-    side: int | None = None,
+    engine: sa.Engine, stream: StreamSpec, commits: list[sa.Row], columns: Columns
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yield (batch, rows of its source) with these columns, the first of which are the stream's id.
-    Raises CannotRecount."""
+    """Yield (batch, rows of its source), of a job of one stream, with these columns, the first of
+    which are the stream's id. Raises CannotRecount."""
     names = tuple(columns)
     for c in commits:
         if c.drain == Kind.BATCH:
-            for part in recounts(engine, c, side, stream):
+            for part in recounts(engine, c, None, stream):
                 yield from ((c.batch, found) for _, found in part.read(names))
 
 

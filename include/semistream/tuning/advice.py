@@ -12,7 +12,7 @@ from rich.table import Table
 
 from semistream.cost_models.bound import Demand, describe_price
 from semistream.paths import Paths
-from semistream.progress import Progress, silent
+from semistream.progress import Progress
 from semistream.sizing.search import format_sizes
 from semistream.sizing.sizing_input import SizingInput
 from semistream.tuning.case import costs_for
@@ -117,11 +117,7 @@ class Advice:
 
 
 def advise(
-    case: SizingInput,
-    settings: TuneSettings,
-    paths: Paths,
-    measured: bool = False,
-    progress: Progress = silent,
+    case: SizingInput, settings: TuneSettings, paths: Paths, measured: bool, progress: Progress
 ) -> Advice:
     """Return the advice: by the cost models alone, which takes a moment, or with ``measured`` after
     running the grid's points one after the other."""

@@ -13,6 +13,8 @@ from semistream.errors import ConfigError
 from semistream.warehouse.ledger import assigned, retrying
 from semistream.warehouse.schema import identity, masters
 
+RETRY = 60.0  # s for which a locked or lost database is tried again
+
 
 def warehouse_identity(engine: Engine, retry: float) -> str:
     """Return the warehouse's own random name. The first call creates it."""
@@ -28,14 +30,12 @@ def adopt(engine: Engine, source: Mapping[str, Any]) -> None:
             connection.execute(identity.insert().values(number=1, uuid=source["identity"]))
 
 
-def snapshot_source(
-    engine: Engine, table: str, changes: int, retry: float = 60.0
-) -> dict[str, Any]:
+def snapshot_source(engine: Engine, table: str, changes: int) -> dict[str, Any]:
     """Return the part of a snapshot's manifest that describes the dimension table it was published
     from. changes: see ``masters``."""
     return {
         "warehouse": engine.url.render_as_string(hide_password=True),
-        "identity": warehouse_identity(engine, retry),
+        "identity": warehouse_identity(engine, RETRY),
         "table": table,
         "changes": changes,
     }

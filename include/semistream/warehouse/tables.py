@@ -55,7 +55,6 @@ def dimension_table(
     schema: pa.Schema,
     business_key: Sequence[str],
     join_keys: Collection[Sequence[str]] = (),
-    metadata: MetaData | None = None,
     *,
     unknown_member: bool = False,
     inferred: bool = False,
@@ -73,7 +72,7 @@ def dimension_table(
     stored = stored_schema(schema)
     table = Table(
         dimension_name(name),
-        metadata or MetaData(),
+        MetaData(),
         Column(surrogate_key(name), big_integer(), primary_key=True, autoincrement=True),
         *[
             Column(
@@ -106,7 +105,6 @@ def fact_table(
     surrogates: Sequence[str],
     added: pa.Schema,
     id_columns: Sequence[str] = (),
-    metadata: MetaData | None = None,
     *,
     index_ids: bool = False,
     keys: Sequence[str] = (),
@@ -126,7 +124,7 @@ def fact_table(
     _need("stream.id", id_columns, stream if surrogates else pa.schema([*stream, *added]))
     table = Table(
         name,
-        metadata or MetaData(),
+        MetaData(),
         *[Column(quoted(f.name), sql_type(f, f.name in id_columns)) for f in stored_schema(stream)],
         *(Column(name, BigInteger) for name in surrogates),
         *[Column(quoted(f.name), sql_type(f, f.name in id_columns)) for f in stored_schema(added)],

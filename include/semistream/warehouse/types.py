@@ -128,7 +128,7 @@ ARROW_TYPES: tuple[tuple[Any, pa.DataType], ...] = (
 )
 
 
-def sql_type(field: pa.Field, key: bool = False) -> Any:
+def sql_type(field: pa.Field, key: bool) -> Any:
     """Return the column type of an Arrow field in a stored schema. key: the column is indexed."""
     k = field.type
     if (made := next((make for test, make in SQL_TYPES if test(k)), None)) is not None:

@@ -59,13 +59,11 @@ def kinds_of(connection: Connection, app: str) -> list[Kind]:
     )
 
 
-def is_of(connection: Connection, app: str, kind: Kind | None = None) -> ColumnElement[bool]:
-    """Return the condition for an app's open rows of ``unmatched``, of all kinds or of one, without
-    those of a batch that is not committed yet."""
+def is_of(connection: Connection, app: str, kind: Kind) -> ColumnElement[bool]:
+    """Return the condition for an app's open rows of ``unmatched`` of a kind, without those of a
+    batch that is not committed yet."""
     u = unmatched.c
     mine = and_(u.load_id.between(*_committed(connection, app)), u.resolved_by.is_(None))
-    if kind is None:
-        return mine
     # a job of one role names none
     role = or_(u.role == kind.role, u.side == kind.role, and_(u.role.is_(None), u.side.is_(None)))
     return and_(mine, u.reason == kind.reason, *([role] if kind.role else []))
