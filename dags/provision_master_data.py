@@ -5,10 +5,10 @@ from typing import Any
 
 from airflow.sdk import Param, dag, task
 
+from semistream import workloads
 from semistream.airflow.operators import BYTES, DIMENSIONS, ProvisionOperator, form, places
 from semistream.airflow.retries import RETRIES
 from semistream.job import Job
-from semistream.pipeline import steps
 from semistream.settings import Publishing
 
 
@@ -36,12 +36,14 @@ def provision_master_data() -> None:
     @task
     def prepare(params: dict[str, Any]) -> None:
         """Make the missing data files of a shipped job."""
-        steps.prepare(params["job"], places())
+        workloads.prepare_target(params["job"], places())
 
     @task
     def dimensions(params: dict[str, Any]) -> list[str]:
         """Return the dimensions to provision."""
-        return steps.dimensions(params["job"], places())
+        from semistream.pipeline import provision_steps
+
+        return provision_steps.dimensions(params["job"], places())
 
     names = dimensions()
     provision = ProvisionOperator.partial(

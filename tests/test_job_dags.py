@@ -15,7 +15,7 @@ from sqlalchemy.exc import OperationalError
 from loads import SmallJob
 from semistream.errors import ConfigError, TooManyRows, WarehouseAway
 from semistream.paths import Paths
-from semistream.pipeline import drivers, steps
+from semistream.pipeline import drivers, provision_steps
 from semistream.workloads import load_job
 from semistream.yaml_lines import line_of
 
@@ -306,9 +306,9 @@ def test_dimensions_are_provisioned_when_their_source_has_changed(home):
     places, job = Paths.from_environment(), str(home / "jobs" / "small.yaml")
 
     def to_provision() -> list[str]:
-        found = steps.changed_dimensions(job, places)
+        found = provision_steps.changed_dimensions(job, places)
         for name in found:
-            steps.provision_changed(job, name, "16MB", places, lambda: None)
+            provision_steps.provision_changed(job, name, "16MB", places, lambda: None)
         return found
 
     assert to_provision() == ["product"] and to_provision() == []

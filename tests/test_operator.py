@@ -170,14 +170,16 @@ def test_only_what_one_process_does_not_publish_is_submitted(
     airflow_plugins, monkeypatch, in_process
 ):
     from semistream.airflow.operators import ProvisionOperator, table_asset
-    from semistream.pipeline import steps
+    from semistream.pipeline import provision_steps
 
     asked, submitted, events = [], [], []
     joined = JoinedDimension(Dimension(name="product"), (), ())
-    monkeypatch.setattr(steps, "_joined", lambda *_: joined)
-    monkeypatch.setattr(steps, "provision", lambda *_: {"read": 3})
-    monkeypatch.setattr(steps, "publish", lambda *given: asked.append(given[:-1]) or in_process)
-    monkeypatch.setattr(steps, "published", lambda *_: {"tuples": 3})
+    monkeypatch.setattr(provision_steps, "_joined", lambda *_: joined)
+    monkeypatch.setattr(provision_steps, "provision", lambda *_: {"read": 3})
+    monkeypatch.setattr(
+        provision_steps, "publish", lambda *given: asked.append(given[:-1]) or in_process
+    )
+    monkeypatch.setattr(provision_steps, "published", lambda *_: {"tuples": 3})
     monkeypatch.setattr(
         ProvisionOperator, "submit", lambda self: submitted.append(self.application_args)
     )

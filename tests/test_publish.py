@@ -16,7 +16,7 @@ from semistream.master.publish import current_manifest
 from semistream.master.published import snapshot_root
 from semistream.master.snapshot import open_snapshot
 from semistream.paths import Paths
-from semistream.pipeline import steps
+from semistream.pipeline import provision_steps
 from semistream.provisioning import publishing
 from semistream.provisioning.spark import Publish, PublishSettings, task_count
 
@@ -136,13 +136,13 @@ def test_a_small_dimension_is_published_in_process_and_none_that_has_not_changed
     name, root = str(places.home / "job.yaml"), places.snapshots / "m" / "code"
     provision(job(places, ["code"]), warehouse)
     monkeypatch.setattr(publishing, "SMALL", ROWS * 10 if is_small else ROWS * 10 - 1)
-    assert steps.publish(name, "m", "16MB", places) == is_small
+    assert provision_steps.publish(name, "m", "16MB", places) == is_small
     assert (current_manifest(root) is not None) == is_small
     publish(job(places, ["code"]), warehouse, places.snapshots)
-    assert steps.publish(name, "m", "16MB", places)
+    assert provision_steps.publish(name, "m", "16MB", places)
     assert current_manifest(root).version == "v000001"
     with pytest.raises(ConfigError, match="memory"):
-        steps.publish(name, "m", "3 bananas", places)
+        provision_steps.publish(name, "m", "3 bananas", places)
 
 
 def test_spark_publishes_columns_of_any_name_and_date(spark, warehouse, places):

