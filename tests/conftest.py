@@ -322,6 +322,22 @@ def loader(tmp_path, warehouse_url):
 
 
 @pytest.fixture
+def seconds(monkeypatch):
+    """The clock by which joins wait."""
+    from clock import Seconds
+
+    clock = Seconds()
+    monkeypatch.setattr(time, "perf_counter", clock)
+    return clock
+
+
+@pytest.fixture(params=["sql", "delta"])
+def sink(request, tmp_path) -> str:
+    """The warehouse's own table, or a Delta table."""
+    return "sql" if request.param == "sql" else str(tmp_path / "delta")
+
+
+@pytest.fixture
 def load(tmp_path, warehouse_url):
     """A small load into each kind of warehouse, its master data published."""
     from loads import small_load

@@ -286,6 +286,28 @@ def batches(load: SmallLoad) -> int:
         return -1
 
 
+POINTS = [  # where the driver dies, in the order in which a batch passes them
+    ("semistream.streaming.progress.Progress.write", "before"),
+    ("semistream.streaming.progress.Progress.write", "after"),
+    ("semistream.streaming.app.run_tasks", "after"),
+    ("semistream.warehouse.ledger.Ledger.commit", "before"),
+    ("semistream.warehouse.ledger.Ledger.commit", "after"),
+    ("semistream.streaming.commit.Commits.finish", "after"),
+    ("semistream.streaming.app.App._finish", "after"),
+]
+OF_DELTA = [  # what it has besides: an intent, and a commit that Spark need not wait for
+    ("semistream.streaming.commit.Commits.prepare", "before"),
+    ("semistream.streaming.commit.Commits.prepare", "after"),
+    ("semistream.streaming.sinks.delta.DeltaSink.commit", "before"),
+    ("semistream.streaming.sinks.delta.DeltaSink.commit", "after"),
+]
+
+
+def points(sink: str) -> list[tuple[str, str]]:
+    """The steps at which the driver of a load with this sink can die, for ``crash_at``."""
+    return POINTS if sink == "sql" else POINTS + OF_DELTA
+
+
 def crash_at(patch: pytest.MonkeyPatch, name: str, when: str, nth: int) -> None:
     """The n-th call ends in an OSError, before or after it did its work."""
     module, kind, method = name.rsplit(".", 2)

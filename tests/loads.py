@@ -60,6 +60,10 @@ class AnyLoad:
     def settings(self, **values: Any) -> AppSettings:
         raise NotImplementedError
 
+    @property
+    def checkpoint(self) -> Path:
+        return self.settings().directory(self.places)
+
     def put_file(self, directory: Path, table: pa.Table) -> None:
         """A file, complete when it appears, and newer than those before by more than a clock's
         tick."""
@@ -99,6 +103,11 @@ class AnyLoad:
     def execute(self, sql: str) -> None:
         with transaction(self.places.warehouse_url) as connection:
             connection.execute(text(sql))
+
+    def alter(self, *statements: str) -> None:
+        """Execute statements, none of which is without an effect."""
+        with transaction(self.places.warehouse_url) as connection:
+            assert all(connection.execute(text(sql)).rowcount for sql in statements)
 
 
 class SmallLoad(AnyLoad):
@@ -195,11 +204,11 @@ class SmallLoad(AnyLoad):
         assert all(i == str(json.loads(t)["id"]) for r, i, t in rows)
         return Counter((*json.loads(t).values(), reason) for reason, _, t in rows)
 
-    def check(self, join_type: str = "inner") -> None:
+    def check(self, join_type: str = "inner", sink: str = "sql") -> None:
         """Facts and unmatched tuples are the oracle's, row for row; the ledger adds up and nothing
         waits."""
         joined, unmatched = self.expected(join_type)
-        same(self.facts(), joined)
+        same(self.facts(sink), joined)
         same(self.unmatched(), unmatched)
         self.check_ledger()
 

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import csv
 
-from loads import AnyLoad, same
+from loads import AnyLoad, delta_facts, same
 from semistream.job import StreamStreamJob
 from semistream.paths import Paths
 from semistream.streaming.settings import StreamStreamSettings
@@ -140,15 +140,10 @@ class Pair(AnyLoad):
             for key, of in amounts.items()
         )
 
-    def facts(self) -> Counter:
+    def facts(self, sink: str = "sql") -> Counter:
+        if sink != "sql":
+            return delta_facts(sink, COLUMNS)
         return Counter(self.query(f"SELECT {', '.join(COLUMNS)} FROM fact_orders"))
-
-    def delta_facts(self, uri: str) -> Counter:
-        """``facts`` where they are in a Delta table."""
-        from deltalake import DeltaTable
-
-        rows = DeltaTable(uri).to_pyarrow_table().select(list(COLUMNS))
-        return Counter(tuple(row.values()) for row in rows.to_pylist())
 
     def unmatched(self) -> Counter:
         ids = {"left": "id", "right": "line"}

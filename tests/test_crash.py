@@ -73,63 +73,42 @@ def test_two_streams(tmp_path, make_app):
     same(pair.closed(), pair.expected_closed())
 
 
-POINTS = [  # where the driver dies, in the order in which a batch passes them
-    ("semistream.streaming.progress.Progress.write", "before"),
-    ("semistream.streaming.progress.Progress.write", "after"),
-    ("semistream.streaming.app.run_tasks", "after"),
-    ("semistream.warehouse.ledger.Ledger.commit", "before"),
-    ("semistream.warehouse.ledger.Ledger.commit", "after"),
-    ("semistream.streaming.commit.Commits.finish", "after"),
-    ("semistream.streaming.app.App._finish", "after"),
-]
-OF_DELTA = [  # what it has besides: an intent, and a commit that Spark need not wait for
-    ("semistream.streaming.commit.Commits.prepare", "before"),
-    ("semistream.streaming.commit.Commits.prepare", "after"),
-    ("semistream.streaming.sinks.delta.DeltaSink.commit", "before"),
-    ("semistream.streaming.sinks.delta.DeltaSink.commit", "after"),
-]
-
-
-@pytest.mark.parametrize("sink", ["sql", "delta"])
 @pytest.mark.parametrize("make", ROLES)
 def test_driver_dies_at_every_step_of_batches_and_drains(spark, tmp_path, monkeypatch, sink, make):
     load = make(tmp_path, f"sqlite:///{tmp_path / 'warehouse.db'}")
-    target = "sql" if sink == "sql" else str(tmp_path / "delta")
     for nth in (1, 2):  # in the batch, and in the drain that follows it
-        for number, (name, when) in enumerate(POINTS if sink == "sql" else POINTS + OF_DELTA):
+        for number, (name, when) in enumerate(faults.points(sink)):
             load.add_file(250)
             if number == 3:
                 load.publish(f"part {nth}")  # the next batch drains first and takes it up
             with monkeypatch.context() as patch:
                 faults.crash_at(patch, name, when, nth)
                 with pytest.raises(OSError, match="crash"):
-                    load.run(spark, sink=target)
-    load.run(spark, sink=target)
+                    load.run(spark, sink=sink)
+    load.run(spark, sink=sink)
     joined, unmatched = load.expected()
-    same(load.lasting(load.facts(target)), load.lasting(joined))
+    same(load.lasting(load.facts(sink)), load.lasting(joined))
     same(load.unmatched(), unmatched)
     load.check_ledger()
 
 
-@pytest.mark.parametrize("sink", ["sql", "delta"])
 def test_driver_dies_at_every_step_with_two_streams(spark, tmp_path, monkeypatch, sink):
     pair = Pair(tmp_path / "home", f"sqlite:///{tmp_path / 'warehouse.db'}", "full")
-    target = "sql" if sink == "sql" else str(tmp_path / "delta")
-    points = POINTS if sink == "sql" else POINTS + OF_DELTA
+    points = faults.points(sink)
     for name, when in points:
         pair.add(60, 60)
         with monkeypatch.context() as patch:
             faults.crash_at(patch, name, when, 1)
             with pytest.raises(OSError, match="crash"):
-                pair.run(spark, sink=target)
-    pair.run(spark, sink=target)
+                pair.run(spark, sink=sink)
+    pair.run(spark, sink=sink)
     for name, when in points[:4]:  # at the end of both streams
         with monkeypatch.context() as patch:
             faults.crash_at(patch, name, when, 1)
             with pytest.raises(OSError, match="crash"):
-                pair.run(spark, sink=target, end=True)
-    pair.run(spark, sink=target, end=True)
+                pair.run(spark, sink=sink, end=True)
+    pair.run(spark, sink=sink, end=True)
     joined, unmatched = pair.expected()
-    same(pair.facts() if sink == "sql" else pair.delta_facts(target), joined)
+    same(pair.facts(sink), joined)
     same(pair.unmatched(), unmatched)
     pair.check_ledger()

@@ -8,11 +8,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from sqlalchemy import text
 
 from damage import copy, flip, of_former_version
-from loads import SmallLoad, delta_facts, provision_beside, same, transaction
-from semistream import quality
+from loads import SmallLoad, delta_facts, same, verify
 from semistream.errors import SemistreamError, StateError
 from semistream.pipeline import steps
 from semistream.streaming.app import App
@@ -69,8 +67,7 @@ def largest(paths) -> Path:
 
 def statement(*statements: str, named: str = "the ledger of sales ends with 0"):
     def run(load: SmallLoad) -> str:
-        with transaction(load.places.warehouse_url) as connection:
-            assert all(connection.execute(text(sql)).rowcount for sql in statements)
+        load.alter(*statements)
         return named
 
     return run
@@ -81,15 +78,11 @@ def state_of(load: SmallLoad) -> Path:
         "SELECT state_file FROM load_inputs JOIN load_batches USING (load_id) "
         "WHERE batch = 1 AND partition = 0"
     )
-    return checkpoint(load) / "state" / name
-
-
-def checkpoint(load: SmallLoad) -> Path:
-    return load.settings().directory(load.places)
+    return load.checkpoint / "state" / name
 
 
 def altered_progress(load: SmallLoad) -> Path:
-    path = checkpoint(load) / "progress.json"
+    path = load.checkpoint / "progress.json"
     path.write_text(path.read_text().replace('"batch": 1', '"batch": 2'))
     return path
 
@@ -108,9 +101,9 @@ DAMAGES = {  # each gives what the refusal must name
     "a bit of the name of the current version": lambda load: flip(
         load.places.snapshots / "part" / "code" / "CURRENT", 0.8
     ),
-    "a bit of progress.json": lambda load: flip(checkpoint(load) / "progress.json"),
+    "a bit of progress.json": lambda load: flip(load.checkpoint / "progress.json"),
     "another batch in progress.json": altered_progress,
-    "progress.json is gone": lambda load: remove(checkpoint(load) / "progress.json").parent,
+    "progress.json is gone": lambda load: remove(load.checkpoint / "progress.json").parent,
     "a bit of a join state": lambda load: flip(state_of(load)),
     "a join state is gone": lambda load: remove(state_of(load)),
     "a join state of a former version": lambda load: of_former_version(state_of(load)),
@@ -125,9 +118,9 @@ DAMAGES = {  # each gives what the refusal must name
         "DELETE FROM load_commits WHERE batch = 1", "DELETE FROM load_batches WHERE batch = 1"
     ),
     "spark's own note of the last batch": lambda load: (
-        remove(checkpoint(load) / "query" / "offsets" / "1").parent.parent
+        remove(load.checkpoint / "query" / "offsets" / "1").parent.parent
     ),
-    "spark's query": lambda load: shutil.rmtree(checkpoint(load) / "query"),
+    "spark's query": lambda load: shutil.rmtree(load.checkpoint / "query"),
 }
 
 
@@ -194,7 +187,7 @@ def test_a_promise_that_is_gone_is_missed(spark, sqlite_load, tmp_path, monkeypa
     with monkeypatch.context() as patch, pytest.raises(Lost):
         patch.setattr(DeltaSink, "commit", lost)
         sqlite_load.run(spark, sink=delta)
-    intent = checkpoint(sqlite_load) / "intent.json"
+    intent = sqlite_load.checkpoint / "intent.json"
     aside = shutil.move(intent, tmp_path)
     for _ in range(2):
         with pytest.raises(SemistreamError, match=r"intent\.json"):
@@ -214,17 +207,9 @@ def test_damaged_files_of_a_delta_table_are_found(spark, sqlite_load, tmp_path):
     for _ in range(3):
         sqlite_load.add_file(500)
         sqlite_load.run(spark, sink=str(delta), partitions=1)
-    provision_beside(sqlite_load)
 
     def failed() -> dict[str, list]:
-        result = quality.verify(
-            sqlite_load.places.warehouse_url,
-            "sales",
-            job=sqlite_load.job,
-            reports_dir=tmp_path / "reports",
-            snapshots=sqlite_load.places.snapshots,
-        )
-        return {r.name: r.rows for r in result.failed}
+        return {r.name: r.rows for r in verify(sqlite_load).failed}
 
     assert not failed()
     first, second, third = sorted(delta.glob("*.parquet"), key=lambda p: -p.stat().st_size)[:3]

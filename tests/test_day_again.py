@@ -13,6 +13,7 @@ import sqlalchemy as sa
 
 import faults
 import sink_loads
+from csv_loads import CsvLoad, sale
 from loads import delta_facts, same, verify
 from provisioned import provision, publish
 from semistream.errors import ConfigError, StateError
@@ -29,7 +30,6 @@ from semistream.warehouse.totals import read_totals
 from sink_loads import orders
 from star_loads import star_load
 from stream_pairs import Pair
-from test_proof_of_files import CsvLoad, sale
 
 # ---- the ledger
 
@@ -124,25 +124,6 @@ def three(spark, tmp_path):
     return load
 
 
-def rows(load: CsvLoad, table: str, *columns: str) -> Counter:
-    engine = sa.create_engine(load.places.warehouse_url)
-    with engine.connect() as connection:
-        found = connection.exec_driver_sql(f"SELECT {', '.join(columns)} FROM {table}").all()
-    engine.dispose()
-    return Counter(map(tuple, found))
-
-
-def loaded(load: CsvLoad) -> tuple[Counter, Counter]:
-    return (
-        rows(load, "fact_sales", "id", "sku", "amount", "share", "sold_at", "note", "category"),
-        rows(load, "unmatched", "reason", "stream_id", "tuple"),
-    )
-
-
-def checkpoint(load: CsvLoad) -> Path:
-    return (load.places.checkpoints / "sales").absolute()
-
-
 def oracle(spark, place: Path) -> tuple[Counter, Counter]:
     """One load of the right files."""
     place.mkdir()
@@ -150,7 +131,7 @@ def oracle(spark, place: Path) -> tuple[Counter, Counter]:
     for n, name in enumerate(("monday", "tuesday", "wednesday")):
         load.add(f"{name}.csv", *map(sale, range(100 * n, 100 * n + 100)))
     load.run(spark)
-    return loaded(load)
+    return load.loaded()
 
 
 def test_a_wrong_file_is_corrected_and_loaded_again_without_the_rest(
@@ -159,34 +140,36 @@ def test_a_wrong_file_is_corrected_and_loaded_again_without_the_rest(
     monkeypatch.setenv("SEMISTREAM_HOME", str(three.places.home))
     monkeypatch.setenv("WAREHOUSE_URL", three.places.warehouse_url)
     assert "checks hold" in three.verify()
-    wrong = three.files / "tuesday.csv"
+    wrong = three.stream_directory / "tuesday.csv"
     code, out, _ = run("reset", "sales", "--file", wrong)
     assert code == 1 and "batch 1 out of sales: 100 tuples" in out and "Give --yes" in out
     assert "reads 1 files again" in out and str(wrong) in out
-    assert len(rows(three, "unmatched", "load_id", "load_row")) > 50
+    assert len(three.rows("unmatched", "load_id", "load_row")) > 50
     code, out, error = run("reset", "sales", "--file", wrong, "--yes")
     assert code == 0, error
-    kept = {of for (of,) in rows(three, "fact_sales", "id")}
+    kept = {of for (of,) in three.rows("fact_sales", "id")}
     assert kept and not kept & set(range(100, 200))
     assert "checks hold" in three.verify()
     three.add("tuesday.csv", *map(sale, range(100, 200)))
     three.run(spark)
-    assert loaded(three) == oracle(spark, tmp_path / "oracle")
+    assert three.loaded() == oracle(spark, tmp_path / "oracle")
     assert "checks hold" in three.verify()
-    of_batches = rows(three, "load_commits WHERE drain = 0", "batch", "rows_read")
+    of_batches = three.rows("load_commits WHERE drain = 0", "batch", "rows_read")
     assert of_batches == Counter([(0, 100), (1, 0), (2, 100), (3, 100)])
-    before = rows(three, "load_commits", "batch", "drain")
+    before = three.rows("load_commits", "batch", "drain")
     three.run(spark)  # nothing else is read again
-    assert rows(three, "load_commits", "batch", "drain") == before
+    assert three.rows("load_commits", "batch", "drain") == before
 
 
 def test_a_day_is_that_of_the_files_last_change(spark, three, tmp_path):
     """The last second of a day in UTC; monday's file is of no batch but its own."""
-    places, here = three.places, checkpoint(three)
+    places, here = three.places, three.checkpoint
     with pytest.raises(ConfigError, match="last modified"):
         day_again.plan("sales", places, here, day=datetime(2026, 11, 23, tzinfo=UTC).date())
-    (aside := tmp_path / "tuesday.csv").write_text((three.files / "tuesday.csv").read_text())
-    file = three.files / "old.csv"
+    (aside := tmp_path / "tuesday.csv").write_text(
+        (three.stream_directory / "tuesday.csv").read_text()
+    )
+    file = three.stream_directory / "old.csv"
     aside.write_text("\n".join([aside.read_text().splitlines()[0], *map(sale, range(300, 320))]))
     os.utime(aside, (OLD, OLD))
     aside.rename(file)
@@ -194,12 +177,12 @@ def test_a_day_is_that_of_the_files_last_change(spark, three, tmp_path):
     plan = day_again.plan("sales", places, here, day=datetime(2026, 11, 23, tzinfo=UTC).date())
     assert (plan.files, plan.others, plan.rows_read) == ((str(file),), (), 20)
     day_again.carry_out(plan, places, here)
-    assert not {of for (of,) in rows(three, "fact_sales", "id")} & set(range(300, 320))
+    assert not {of for (of,) in three.rows("fact_sales", "id")} & set(range(300, 320))
     assert "checks hold" in three.verify()
     file.unlink()  # it is not to be loaded at all
     three.run(spark)
     assert "checks hold" in three.verify()
-    of_batches = rows(three, "load_commits WHERE drain = 0", "batch", "rows_read")
+    of_batches = three.rows("load_commits WHERE drain = 0", "batch", "rows_read")
     assert of_batches == Counter([(0, 100), (1, 100), (2, 100), (3, 0)])
 
 
@@ -225,7 +208,7 @@ def test_a_reset_that_was_cut_short_is_finished_by_the_same_command(
             work(*arguments)
         raise KeyError("killed")
 
-    wrong = str(three.files / "tuesday.csv")
+    wrong = str(three.stream_directory / "tuesday.csv")
     with monkeypatch.context() as patch, pytest.raises(KeyError):
         patch.setattr(of, name, killed)
         run("reset", "sales", "--file", wrong, "--yes")
@@ -237,35 +220,35 @@ def test_a_reset_that_was_cut_short_is_finished_by_the_same_command(
     code, out, error = run("reset", "sales", "--file", wrong, "--yes")
     assert code == 0 and "finished what was cut short" in out, error
     three.run(spark)
-    assert loaded(three) == oracle(spark, tmp_path / "oracle")
+    assert three.loaded() == oracle(spark, tmp_path / "oracle")
     assert "checks hold" in three.verify()
 
 
 def test_what_cannot_be_taken_out_is_refused(spark, three, run, monkeypatch):
     monkeypatch.setenv("SEMISTREAM_HOME", str(three.places.home))
     monkeypatch.setenv("WAREHOUSE_URL", three.places.warehouse_url)
-    before = loaded(three)
-    wrong = str(three.files / "tuesday.csv")
+    before = three.loaded()
+    wrong = str(three.stream_directory / "tuesday.csv")
     for arguments, words in (
-        (["--file", str(three.files / "tusday.csv")], f"Did you mean {wrong}?"),
+        (["--file", str(three.stream_directory / "tusday.csv")], f"Did you mean {wrong}?"),
         (["--day", "2020-01-01"], "were last modified (UTC)"),
         (["--day", "23.11.2026"], "must be a date such as"),
         (["--day", "2020-01-01", "--file", wrong], "not allowed with"),
-        (["--file", wrong, "--checkpoint", str(three.home)], f"must be {checkpoint(three)}"),
+        (["--file", wrong, "--checkpoint", str(three.home)], f"must be {three.checkpoint}"),
     ):
         code, _, error = run("reset", "sales", *arguments, "--yes")
         assert code == 2 and words in error, error
-    with checkpoint_lock(checkpoint(three)):
+    with checkpoint_lock(three.checkpoint):
         code, _, error = run("reset", "sales", "--file", wrong, "--yes")
         assert code == 2 and "is in use by another app" in error
     code, _, error = run("reset", "sale", "--file", wrong, "--yes")
     assert code == 2 and "Did you mean sales?" in error
-    plan = day_again.plan("sales", three.places, checkpoint(three), files=[wrong])
+    plan = day_again.plan("sales", three.places, three.checkpoint, files=[wrong])
     three.add("thursday.csv", *map(sale, range(300, 310)))
     three.run(spark)
     with pytest.raises(ConfigError, match="must have loaded nothing since"):
-        day_again.carry_out(plan, three.places, checkpoint(three))
-    assert all(not a - b for a, b in zip(before, loaded(three), strict=True))
+        day_again.carry_out(plan, three.places, three.checkpoint)
+    assert all(not a - b for a, b in zip(before, three.loaded(), strict=True))
 
 
 # ---- tuples that were joined again
@@ -283,29 +266,29 @@ def new_products(load: CsvLoad, *skus: str) -> None:
 def test_what_was_joined_again_goes_with_its_file(spark, three, tmp_path):
     new_products(three, *(f"q{i}" for i in range(20)))
     assert steps.replay("sales", three.places).startswith("sales: ")
-    assert len(rows(three, "fact_sales WHERE category = 'late'", "id")) > 50
+    assert len(three.rows("fact_sales WHERE category = 'late'", "id")) > 50
     assert "checks hold" in three.verify()
-    wrong = str(three.files / "tuesday.csv")
-    plan = day_again.plan("sales", three.places, checkpoint(three), files=[wrong])
+    wrong = str(three.stream_directory / "tuesday.csv")
+    plan = day_again.plan("sales", three.places, three.checkpoint, files=[wrong])
     assert plan.batches == (1,) and len(plan.stretches) == 2
-    day_again.carry_out(plan, three.places, checkpoint(three))
-    assert not rows(three, "fact_sales WHERE category = 'late'", "id")
+    day_again.carry_out(plan, three.places, three.checkpoint)
+    assert not three.rows("fact_sales WHERE category = 'late'", "id")
     assert "checks hold" in three.verify()
     three.add("tuesday.csv", *map(sale, range(100, 200)))
     three.run(spark)
-    assert loaded(three) == oracle(spark, tmp_path / "oracle")
+    assert three.loaded() == oracle(spark, tmp_path / "oracle")
     assert "checks hold" in three.verify()
 
 
 def test_a_file_whose_tuples_were_joined_again_with_those_of_others_stays(spark, three):
     new_products(three, "q1", "x28")  # a key of tuesday's, and one of monday's
     steps.replay("sales", three.places)
-    before = loaded(three)
+    before = three.loaded()
     for name in ("monday", "tuesday"):
         with pytest.raises(ConfigError, match="resolving load 1 behind batch 2, with"):
-            file = str(three.files / f"{name}.csv")
-            day_again.plan("sales", three.places, checkpoint(three), files=[file])
-    assert loaded(three) == before and "checks hold" in three.verify()
+            file = str(three.stream_directory / f"{name}.csv")
+            day_again.plan("sales", three.places, three.checkpoint, files=[file])
+    assert three.loaded() == before and "checks hold" in three.verify()
 
 
 # ---- tuples that wait from one batch to the next
@@ -328,7 +311,7 @@ def test_files_whose_tuples_waited_for_each_other_go_together(spark, load):
     run_meshjoin(load, spark)
     assert load.query("SELECT count(*) FROM load_batches WHERE waiting > 0") != [(0,)]
     assert verify(load).success
-    here = load.settings().directory(load.places).absolute()
+    here = load.checkpoint
     plan = day_again.plan("sales", load.places, here, files=[of_file(load, 1)])
     assert (plan.files, set(plan.others)) == (
         (of_file(load, 1),),
@@ -351,7 +334,7 @@ def test_a_file_that_is_gone_is_not_loaded_again_unless_it_was_asked_for(spark, 
     for _ in range(2):
         load.add_file(300)
     run_meshjoin(load, spark)
-    here = load.settings().directory(load.places).absolute()
+    here = load.checkpoint
     Path(of_file(load, 0)).unlink()
     with pytest.raises(ConfigError, match="these are gone"):
         day_again.plan("sales", load.places, here, files=[of_file(load, 1)])
@@ -382,7 +365,7 @@ def test_the_last_batch_is_taken_out_while_its_tuples_wait(spark, sqlite_load, m
     assert load.query("SELECT sum(waiting) FROM load_batches WHERE batch = 1 AND drain = 0") != [
         (0,)
     ]
-    here = load.settings().directory(load.places).absolute()
+    here = load.checkpoint
     plan = day_again.plan("sales", load.places, here, files=[of_file(load, 1)])
     assert (plan.batches, plan.rows_read) == ((1,), 400)
     day_again.carry_out(plan, load.places, here)
@@ -400,7 +383,7 @@ def test_files_are_taken_out_of_a_delta_table(spark, sqlite_load, monkeypatch):
     for rows_of_file in (300, 200):
         load.add_file(rows_of_file)
         load.run(spark, sink=target)
-    before, here = delta_facts(target), load.settings().directory(load.places).absolute()
+    before, here = delta_facts(target), load.checkpoint
     plan = day_again.plan("sales", load.places, here, files=[of_file(load, 1)])
     assert (plan.batches, plan.rows_read) == ((1,), 200)
     with monkeypatch.context() as patch, pytest.raises(OSError, match="crash"):
@@ -424,7 +407,7 @@ def test_a_file_of_a_star_is_taken_out_and_loaded_again(spark, tmp_path):
     for rows_of_file in (300, 200):
         load.add_file(rows_of_file)
         load.run(spark)
-    here = load.settings().directory(load.places).absolute()
+    here = load.checkpoint
     plan = day_again.plan("sales", load.places, here, files=[of_file(load, 1)])
     day_again.carry_out(plan, load.places, here)
     left = "SELECT sum(missed), sum(passed) FROM load_inputs JOIN load_batches USING (load_id) "
@@ -441,4 +424,4 @@ def test_loads_of_other_kinds_are_refused(tmp_path, spark):
     pair.add(30, 30)
     pair.run(spark, end=True)
     with pytest.raises(ConfigError, match="must be a load of one stream"):
-        day_again.plan("orders", pair.places, pair.settings().directory(pair.places), files=["any"])
+        day_again.plan("orders", pair.places, pair.checkpoint, files=["any"])

@@ -10,9 +10,8 @@ import pyarrow as pa
 import pyarrow.csv as arrow_csv
 import pyarrow.parquet as pq
 import pytest
-from sqlalchemy import text
 
-from loads import ON, same, transaction
+from loads import ON, same
 from semistream.data_files import DataFile
 from semistream.errors import SemistreamError
 from semistream.files.source import Rejected
@@ -104,10 +103,9 @@ def test_a_batch_is_finished_as_it_was_begun_whoever_reads(spark, sqlite_load, m
     monkeypatch.setattr(SqlSink, "commit", fails)
     with pytest.raises(Exception, match="the driver dies"):
         sqlite_load.run(spark, **settings)
-    with transaction(sqlite_load.places.warehouse_url) as connection:
-        first = "SELECT load_id FROM load_batches WHERE partition = 0"
-        for table in ("fact_sales", "unmatched", "load_rejections", "load_inputs", "load_batches"):
-            connection.execute(text(f"DELETE FROM {table} WHERE load_id IN ({first})"))
+    first = "SELECT load_id FROM load_batches WHERE partition = 0"
+    for table in ("fact_sales", "unmatched", "load_rejections", "load_inputs", "load_batches"):
+        sqlite_load.execute(f"DELETE FROM {table} WHERE load_id IN ({first})")
     monkeypatch.setattr(SqlSink, "commit", commit)
     monkeypatch.setattr(FileReader, "replicated", lambda *_: False)
     sqlite_load.run(spark, **settings)

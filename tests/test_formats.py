@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import text
 
+from loads import verify
 from provisioned import provision, publish
-from semistream import quality
 from semistream.column_format import DIRECTIVES, ColumnFormat, declared, formats, paired
 from semistream.errors import ConfigError, SemistreamError
 from semistream.files.convert import cast_cells, prepared_cells
@@ -784,13 +784,7 @@ def test_a_load_of_messy_files_is_proven(spark, sqlite_load, tmp_path):
     ]
     told = sqlite_load.query("SELECT tuple FROM unmatched WHERE reason = 'unparsable'")
     assert any("as 1.234,56" in t for (t,) in told) and any("as %d/%m/%Y" in t for (t,) in told)
-    proof = quality.verify(
-        places.warehouse_url,
-        "sales",
-        job=mine,
-        reports_dir=places.home / "reports",
-        snapshots=places.snapshots,
-    )
+    proof = verify(sqlite_load, mine)
     assert proof.success, [(r.name, r.rows) for r in proof.results if not r.success]
     assert not [n for n in proof.notes if "not counted again" in n]
     rows = spark.createDataFrame([(1, " STRASSE "), (2, None), (3, "x")], "id INT, sku STRING")

@@ -4,11 +4,10 @@ makes it run."""
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
-from loads import SmallLoad, transaction
+from loads import SmallLoad
 from semistream.errors import SemistreamError
 from semistream.pipeline import steps
 from semistream.sizing.role_plan import RolePlan
@@ -33,27 +32,18 @@ def idle(load: SmallLoad, **values):
         return App(settings, load.job, load.places, StatusFile(directory, "sales")).idle()
 
 
-def change(load: SmallLoad, sql: str) -> None:
-    with transaction(load.places.warehouse_url) as connection:
-        connection.exec_driver_sql(sql)
-
-
-def checkpoint(load: SmallLoad) -> Path:
-    return load.settings().directory(load.places)
-
-
 def test_it_notes_what_a_run_would_note(spark, loaded):
     ran = loaded.run(spark)
     (before,) = loaded.query("SELECT max(source_listed) FROM load_commits")[0]
-    (checkpoint(loaded) / "stop").touch()
+    (loaded.checkpoint / "stop").touch()
     found = idle(loaded)
     unlike = {"seconds"}
     assert {k: v for k, v in found.items() if k not in unlike} == {
         k: v for k, v in ran.items() if k not in unlike
     }
-    assert json.loads((checkpoint(loaded) / "summary.json").read_text()) == found
-    assert read_status(checkpoint(loaded)).state == "stopped"
-    assert not (checkpoint(loaded) / "stop").exists()
+    assert json.loads((loaded.checkpoint / "summary.json").read_text()) == found
+    assert read_status(loaded.checkpoint).state == "stopped"
+    assert not (loaded.checkpoint / "stop").exists()
     assert loaded.query("SELECT max(source_listed) FROM load_commits")[0][0] > before
     loaded.add_file(200)
     assert idle(loaded) is None
@@ -63,12 +53,12 @@ def test_it_notes_what_a_run_would_note(spark, loaded):
 
 
 def begun(load: SmallLoad) -> None:
-    at = Progress.read(checkpoint(load), RolePlan)
-    Progress(at.batch + 1, 0, at.plan, {}, at.source, at.sources).write(checkpoint(load))
+    at = Progress.read(load.checkpoint, RolePlan)
+    Progress(at.batch + 1, 0, at.plan, {}, at.source, at.sources).write(load.checkpoint)
 
 
 def given_by_spark(load: SmallLoad) -> None:
-    offsets = checkpoint(load) / "query" / "offsets"
+    offsets = load.checkpoint / "query" / "offsets"
     (offsets / "2").write_bytes((offsets / "1").read_bytes())
 
 
@@ -78,15 +68,14 @@ LEFT_TO_DO = {
     "a batch that was begun": begun,
     "a batch that Spark has begun": given_by_spark,
     "a batch that Spark has not noted": lambda load: (
-        checkpoint(load) / "query" / "commits" / "1"
+        load.checkpoint / "query" / "commits" / "1"
     ).unlink(),
-    "tuples that wait": lambda load: change(
-        load,
+    "tuples that wait": lambda load: load.alter(
         "UPDATE load_inputs SET waiting = 5, rows_read = rows_read + 5 "
-        "WHERE load_id = (SELECT max(load_id) FROM load_batches)",
+        "WHERE load_id = (SELECT max(load_id) FROM load_batches)"
     ),
-    "a file whose name is forgotten": lambda load: change(
-        load, "DELETE FROM load_files WHERE batch = 0"
+    "a file whose name is forgotten": lambda load: load.alter(
+        "DELETE FROM load_files WHERE batch = 0"
     ),
     "an entry that cannot be looked at": lambda load: (
         load.stream_directory / "x.parquet"
@@ -98,11 +87,11 @@ LEFT_TO_DO = {
             update={"stream": load.job.stream.model_copy(update={"max_unparsable": 0.5})}
         ),
     ),
-    "no progress": lambda load: (checkpoint(load) / "progress.json").unlink(),
-    "no list of files": lambda load: (checkpoint(load) / "query" / "sources" / "0" / "1").unlink(),
-    "a damaged note": lambda load: (checkpoint(load) / "progress.json").write_text("{}"),
-    "an older ledger": lambda load: change(load, "DELETE FROM load_commits WHERE batch = 1"),
-    "facts that are gone": lambda load: change(load, "DELETE FROM fact_sales"),
+    "no progress": lambda load: (load.checkpoint / "progress.json").unlink(),
+    "no list of files": lambda load: (load.checkpoint / "query" / "sources" / "0" / "1").unlink(),
+    "a damaged note": lambda load: (load.checkpoint / "progress.json").write_text("{}"),
+    "an older ledger": lambda load: load.alter("DELETE FROM load_commits WHERE batch = 1"),
+    "facts that are gone": lambda load: load.alter("DELETE FROM fact_sales"),
 }
 REFUSED = ("no progress", "a damaged note", "an older ledger", "facts that are gone")
 
@@ -142,9 +131,9 @@ def test_changed_settings_are_left_to_a_run(loaded, tmp_path, settings):
 def test_a_step_leaves_what_a_load_refuses_to_the_load(loaded):
     settings = loaded.settings().model_copy(update={"job": str(loaded.yaml())})
     assert steps.load_without_spark(settings, loaded.places)
-    with checkpoint_lock(checkpoint(loaded)):  # as another app holds it
+    with checkpoint_lock(loaded.checkpoint):  # as another app holds it
         assert not steps.load_without_spark(settings, loaded.places)
-    change(loaded, "DELETE FROM fact_sales")
+    loaded.alter("DELETE FROM fact_sales")
     assert not steps.load_without_spark(settings, loaded.places)
     other = settings.model_copy(update={"app": "never_started"})
     assert not steps.load_without_spark(other, loaded.places)

@@ -14,7 +14,6 @@ import pytest
 import faults
 import oracle
 from loads import SmallLoad, same, verify
-from semistream import quality
 from semistream.errors import ConfigError
 from semistream.job import Dimension, Job, Role
 from semistream.pipeline import steps
@@ -406,14 +405,7 @@ def test_inferred_and_resolved_roles_of_one_star(spark, tmp_path):
         "matched + unmatched + waiting OR missed > matched OR missed < 0"
     )
     assert star.query(broken) == []
-    result = quality.verify(
-        star.places.warehouse_url,
-        "sales",
-        job=star.job,
-        reports_dir=star.places.home / "reports",
-        snapshots=star.places.snapshots,
-        seed=1,
-    )
+    result = verify(star, seed=1)
     assert result.success, result.describe()
 
 

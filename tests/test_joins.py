@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import oracle
 import strategies
+from clock import Seconds
 from semistream import keys as keys_module
 from semistream.errors import ConfigError, StateError
 from semistream.joins import REGISTRY, JoinState, selection
@@ -537,24 +538,6 @@ def test_what_the_caller_does_with_the_output_is_no_time_of_an_iteration(algorit
     assert 0 < sum(i.seconds for i in join.stats.iterations) <= join.stats.seconds < 3_600
     if algorithm == "elevatorjoin":
         assert join.sweeps > 1 and 0.01 < join.costs.phi <= 1
-
-
-class Seconds:
-    """A clock that stands still unless it is told to go on."""
-
-    def __init__(self):
-        self.now = 1000.0
-
-    def __call__(self):
-        self.now += 1e-7  # readings differ
-        return self.now
-
-
-@pytest.fixture
-def seconds(monkeypatch):
-    clock = Seconds()
-    monkeypatch.setattr(time, "perf_counter", clock)
-    return clock
 
 
 def second_an_iteration(join, clock):

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import faults
-from loads import MASTER, SmallLoad, delta_facts, same, verify
+from loads import MASTER, SmallLoad, same, verify
 from semistream.errors import ConfigError, StateError
 from semistream.job import Job
 from semistream.master.publish import publish_snapshot
@@ -25,7 +25,6 @@ from semistream.warehouse import connect
 from semistream.warehouse.ledger import Ledger
 from semistream.warehouse.resolution import ORIGINS, mark_resolved
 from star_loads import StarLoad
-from test_crash import OF_DELTA, POINTS
 
 RESOLVED = "SELECT sum(resolved), sum(matched) FROM load_batches WHERE drain > 1"
 
@@ -69,7 +68,7 @@ class LateLoad(SmallLoad):
         """Facts and open tuples are the oracle's of the newest version; each resolved row names a
         load that counted it."""
         joined, lost = self.expected(join_type)
-        same(self.facts() if self.target == "sql" else delta_facts(self.target), joined)
+        same(self.facts(self.target), joined)
         same(self.open(), lost)
         self.check_resolved()
 
@@ -107,9 +106,8 @@ def open_keys(load):
     return {row[1] for row in load.open()}
 
 
-@pytest.mark.parametrize("sink", ["sql", "delta"])
 def test_a_new_version_resolves_what_it_has_brought(spark, both, tmp_path, sink):
-    both.target = "sql" if sink == "sql" else str(tmp_path / "delta")
+    both.target = sink
     both.publish_first(400)
     for rows in (900, 700):
         both.add_file(rows)
@@ -201,16 +199,14 @@ def test_as_many_resolving_loads_as_there_are_numbers_for_follow_a_batch(spark, 
 # ---- crashes
 
 
-@pytest.mark.parametrize("sink", ["sql", "delta"])
 def test_a_driver_that_dies_at_any_step_resolves_each_tuple_once(
     spark, late, tmp_path, monkeypatch, sink
 ):
-    late.target = "sql" if sink == "sql" else str(tmp_path / "delta")
+    late.target = sink
     late.publish_first(50)
     late.add_file(3000)
     late.load(spark)
-    points = POINTS if sink == "sql" else POINTS + OF_DELTA
-    for number, (name, when) in enumerate(points):
+    for number, (name, when) in enumerate(faults.points(sink)):
         late.publish_first(100 + 100 * number)
         late.add_file(20)
         with monkeypatch.context() as patch:

@@ -213,7 +213,7 @@ def test_a_load_shares_out_its_first_tuples_and_keeps_to_it(spark, tmp_path):
     for rows in (6000, 3000):
         load.add_file(rows)
     load.run(spark)
-    progress = load.settings().directory(load.places) / "progress.json"
+    progress = load.checkpoint / "progress.json"
     owners = json.loads(progress.read_text())["values"]["plan"]["joins"][0]["owners"]
     load.add_file(2000)
     load.run(spark)

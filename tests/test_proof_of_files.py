@@ -3,103 +3,12 @@
 from __future__ import annotations
 
 import json
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import pytest
-import yaml
 
-from provisioned import provision, publish
-from semistream.paths import Paths
-from semistream.pipeline import steps
+from csv_loads import CsvLoad, sale
 from semistream.quality import VerificationFailed
-from semistream.streaming.app import App
-from semistream.streaming.settings import LoadSettings
-from semistream.streaming.status import StatusFile, checkpoint_lock
-from semistream.warehouse import open_warehouse
-from semistream.workloads import load_job
-
-COLUMNS = (
-    "id BIGINT, sku STRING, amount DECIMAL(10,2), share DOUBLE, sold_at TIMESTAMP, note STRING"
-)
-HEADER = "id,sku,amount,share,sold_at,note"
-PRODUCTS = "sku,category\n" + "".join(f"p{i},c{i % 3}\n" for i in range(20))
-
-
-def sale(i: int) -> str:
-    sku = "" if i % 31 == 30 else f"x{i}" if i % 29 == 28 else f"p{i % 20}"
-    return (
-        f"{i},{sku},{i}.{i % 100:02d},{i / 8},2026-01-{1 + i % 28:02d} 10:00:{i % 60:02d},"
-        f"{'' if i % 5 == 0 else f'note {i}'}"
-    )
-
-
-class CsvLoad:
-    def __init__(self, home: Path, **stream):
-        self.places = Paths(home=home / "var", warehouse_url=f"sqlite:///{home / 'warehouse.db'}")
-        self.home, self.files = home, home / "sales"
-        self.files.mkdir()
-        (home / "products.csv").write_text(PRODUCTS)
-        self.file = home / "job.yaml"
-        self.write_job(**stream)
-        with open_warehouse(self.places.warehouse_url) as engine:
-            provision(self.job, engine)
-            publish(self.job, engine, self.places.snapshots)
-
-    def write_job(self, **stream) -> None:
-        self.file.write_text(
-            yaml.safe_dump(
-                {
-                    "name": "sales",
-                    "stream": {
-                        "format": "csv",
-                        "path": str(self.files),
-                        "columns": COLUMNS,
-                        "id": ["id"],
-                        "options": {"header": "true"},
-                        "max_unparsable": 1,
-                        **stream,
-                    },
-                    "master": {"name": "product", "path": str(self.home / "products.csv")},
-                    "on": "sku",
-                    "fact_table": "fact_sales",
-                }
-            )
-        )
-        self.job = load_job(self.file, self.places)
-
-    def add(self, name: str, *lines: str) -> Path:
-        (file := self.files / name).write_text("\n".join([HEADER, *lines, ""]))
-        return file
-
-    def run(self, spark) -> None:
-        settings = LoadSettings.load(
-            {"job": str(self.file), "app": "sales", "partitions": 2, "memory": "2MB"}
-        )
-        directory = settings.directory(self.places)
-        with checkpoint_lock(directory), StatusFile(directory, "sales") as status:
-            load = App(settings, self.job, self.places, status)
-            load.check()
-            load.run(spark)
-
-    def alter(self, *statements: str) -> None:
-        with closing(sqlite3.connect(self.home / "warehouse.db")) as connection, connection:
-            for statement in statements:
-                assert connection.execute(statement).rowcount
-
-    def verify(self, since_last: bool = False, job: Path | str = "") -> str:
-        """What is said where it holds."""
-        return steps.verify("sales", self.places, since_last=since_last, sample=100, job=str(job))[
-            "text"
-        ]
-
-    def failures(self, **options) -> dict[str, list[dict]]:
-        with pytest.raises(VerificationFailed) as failed:
-            self.verify(**options)
-        self.said = str(failed.value)
-        return {r.name: r.rows for r in failed.value.result.failed}
-
 
 UNPARSABLE = [f"{500 + i},p1,much,1,2026-01-01 10:00:00,x" for i in range(5)] + ["601,p1,1.00"]
 

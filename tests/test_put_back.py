@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from damage import copy, of_former_version
-from loads import SmallLoad, delta_facts, provision_beside, same, verify
+from loads import SmallLoad, provision_beside, verify
 from semistream import cli, quality
 from semistream.durable import read_checked, write_checked
 from semistream.errors import SemistreamError
@@ -34,10 +34,6 @@ class Loaded:
             copy(place / "warehouse.db", place / f"{name}.db")
         shutil.copytree(place / "home", place / "before", symlinks=True)
 
-    @property
-    def checkpoint(self) -> Path:
-        return self.load.settings().directory(self.load.places)
-
     def run(self, **settings):
         """Let tuples wait until the drain: with little R, ELEVATORJOIN would answer all at once."""
         return self.load.run(
@@ -51,12 +47,6 @@ class Loaded:
 
     def put_back(self, backup: str) -> None:
         copy(self.place / f"{backup}.db", self.place / "warehouse.db")
-
-    def execute(self, *statements: str) -> None:
-        with sqlite3.connect(self.place / "warehouse.db") as connection:
-            for statement in statements:
-                assert connection.execute(statement).rowcount
-        connection.close()
 
     def refused(self, *words: str, **settings) -> None:
         """Twice, and nothing is loaded."""
@@ -79,10 +69,7 @@ class Loaded:
         assert not self.failed()
 
     def check(self) -> None:
-        joined, unmatched = self.load.expected()
-        same(self.load.facts() if self.sink == "sql" else delta_facts(self.sink), joined)
-        same(self.load.unmatched(), unmatched)
-        self.load.check_ledger()
+        self.load.check(sink=self.sink)
 
 
 @pytest.fixture(scope="module")
@@ -138,7 +125,7 @@ def test_an_older_warehouse_is_put_back_and_all_is_loaded_anew(loaded, monkeypat
 def test_a_proven_ledger_is_put_back(sql):
     """Its own verifications came back with it, and nothing was committed since the last one."""
     sql.put_back("older")
-    sql.execute(
+    sql.load.alter(
         "INSERT INTO quality_runs (app, fact_table, started_at, seconds, to_batch, to_drain, "
         "success, expectations, failed, unseen, report) VALUES ('sales', 'fact_sales', "
         "'2026-01-01 00:00:00.000000', 1, 0, 1, 1, 21, '[]', '[]', '')"
@@ -151,9 +138,9 @@ def test_the_drain_is_gone_from_an_older_warehouse(sql):
         "SELECT state_file FROM load_inputs JOIN load_batches USING "
         "(load_id) WHERE batch = 1 AND drain = 0"
     )
-    (sql.checkpoint / "state" / state).unlink(missing_ok=True)  # as a later commit does
+    (sql.load.checkpoint / "state" / state).unlink(missing_ok=True)  # as a later commit does
     drain = "load_id IN (SELECT load_id FROM load_batches WHERE batch = 1 AND drain = 1)"
-    sql.execute(
+    sql.load.alter(
         "DELETE FROM load_commits WHERE batch = 1 AND drain = 1",
         *(
             f"DELETE FROM {table} WHERE {drain}"
@@ -169,7 +156,7 @@ def test_rows_of_a_load_that_nobody_knows(loaded):
     table = "fact_sales"
     if loaded.sink == "sql":
         columns = "id, sku, amount, part_sk, name, price"
-        loaded.execute(
+        loaded.load.alter(
             f"INSERT INTO fact_sales ({columns}, load_id, load_row) "
             f"SELECT {columns}, k.load_id, 0 FROM fact_sales, (SELECT 7 load_id UNION "
             "SELECT 100000990000000 UNION SELECT 900000000000000000) k "
@@ -189,7 +176,7 @@ def test_rows_of_a_load_that_nobody_knows(loaded):
             pa.Table.from_pylist(rows, DeltaTable(loaded.sink).to_pyarrow_table().schema),
             mode="append",
         )
-    loaded.execute(
+    loaded.load.alter(
         "INSERT INTO unmatched (load_id, load_row, fact_table, reason, tuple) VALUES "
         "(8, 0, 'fact_sales', 'no_match', '{}')"
     )
@@ -208,13 +195,13 @@ def test_rows_of_another_app_are_its_own(sql):
     job = sql.load.job.model_copy(update={"fact_table": "fact_more"})
     sql.run(app="more", job=job)
     for app in ("other", "more"):
-        sql.execute(f"DELETE FROM load_batches WHERE app = '{app}' AND batch = 1")
+        sql.load.alter(f"DELETE FROM load_batches WHERE app = '{app}' AND batch = 1")
     assert not sql.failed()
 
 
 def test_the_table_is_gone(loaded, monkeypatch):
     if loaded.sink == "sql":
-        loaded.execute("DROP TABLE fact_sales")
+        loaded.load.alter("DROP TABLE fact_sales")
     else:
         shutil.rmtree(loaded.sink)
     loaded.load.add_file(100)
@@ -227,7 +214,7 @@ def test_the_table_is_gone(loaded, monkeypatch):
 
 def test_the_table_is_emptied(loaded):
     if loaded.sink == "sql":
-        loaded.execute("DELETE FROM fact_sales")
+        loaded.load.alter("DELETE FROM fact_sales")
     else:
         from deltalake import DeltaTable
 
@@ -322,7 +309,7 @@ def test_a_reset_was_cut_short(sql, gone, monkeypatch):
             connection.execute(f"DELETE FROM {table}")
     connection.close()
     for name in gone:
-        path = sql.checkpoint / name
+        path = sql.load.checkpoint / name
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     try:
         summary = sql.run()
@@ -349,15 +336,15 @@ def killed(path: Path) -> None:
 
 
 def test_the_list_of_files_is_gone(sql):
-    aside = shutil.move(sql.checkpoint / "query" / "sources", sql.place)
-    sql.refused(f"{sql.checkpoint}/query/sources/0/1", "is gone", "semistream reset sales")
-    shutil.move(aside, sql.checkpoint / "query" / "sources")
+    aside = shutil.move(sql.load.checkpoint / "query" / "sources", sql.place)
+    sql.refused(f"{sql.load.checkpoint}/query/sources/0/1", "is gone", "semistream reset sales")
+    shutil.move(aside, sql.load.checkpoint / "query" / "sources")
     assert sql.run()["rows_read"] == 0
 
 
 def test_a_drained_load_goes_on_without_what_only_waiting_tuples_need(sql):
     """The states of a former format, its plan, and its version of the master data."""
-    for state in (sql.checkpoint / "state").iterdir():
+    for state in (sql.load.checkpoint / "state").iterdir():
         of_former_version(state)
     assert sql.run()["rows_read"] == 0
     sql.load.add_file(100)
@@ -366,7 +353,7 @@ def test_a_drained_load_goes_on_without_what_only_waiting_tuples_need(sql):
     sql.load.publish("later")
     shutil.rmtree(sql.load.places.snapshots / "part" / "code" / "v000001")
     assert sql.run()["rows_read"] == 0
-    note = sql.checkpoint / "progress.json"
+    note = sql.load.checkpoint / "progress.json"
     values = read_checked(note, "")
     del values["sources"]
     write_checked(note, values)
@@ -388,7 +375,7 @@ def test_two_streams(spark, tmp_path):
         return {r.name for r in result.failed}
 
     assert not failed()
-    for state in (pair.settings().directory(pair.places) / "state").iterdir():
+    for state in (pair.checkpoint / "state").iterdir():
         of_former_version(state)
     assert pair.run(spark, end=True)["rows_read"] == 0
     pair.check()

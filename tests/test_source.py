@@ -215,7 +215,7 @@ def test_a_batch_is_passed_over_for_what_it_is_not_for_its_number(spark, sqlite_
     for _ in range(4):
         sqlite_load.add_file(50)
     sqlite_load.run(spark)
-    query = sqlite_load.settings().directory(sqlite_load.places) / "query"
+    query = sqlite_load.checkpoint / "query"
     shutil.rmtree(query)
     sqlite_load.run(spark)  # as before: the same batches
     sqlite_load.check()
@@ -243,7 +243,7 @@ def test_a_batch_that_spark_has_forgotten_is_loaded_as_spark_gives_it_next(
     with pytest.raises(ConnectionError):
         sqlite_load.run(spark, max_files=0)
     monkeypatch.undo()
-    query = sqlite_load.settings().directory(sqlite_load.places) / "query"
+    query = sqlite_load.checkpoint / "query"
     for name in ("offsets/1", "offsets/.1.crc", "sources/0/1", "sources/0/.1.crc"):
         (query / name).unlink(missing_ok=True)
     sqlite_load.add_file(50)
@@ -262,7 +262,7 @@ def test_spark_s_own_notes_are_on_disk_before_a_batch_begins(spark, sqlite_load,
         Commits, "begin", lambda self, progress: (flushed.append("begin"), begin(self, progress))[1]
     )
     sqlite_load.run(spark)
-    query = sqlite_load.settings().directory(sqlite_load.places) / "query"
+    query = sqlite_load.checkpoint / "query"
     assert {str(query / "offsets/0"), str(query / "sources/0/0")} <= set(
         flushed[: flushed.index("begin")]
     )

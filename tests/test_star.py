@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-import time
 from collections import Counter
 from decimal import Decimal
 
@@ -230,20 +229,9 @@ def sales(**keys):
 BOUND = 8.0  # s, with a batch a second
 
 
-class Seconds:
-    def __init__(self):
-        self.now = 1000.0
-
-    def __call__(self):
-        self.now += 1e-7  # readings differ
-        return self.now
-
-
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_no_tuple_waits_longer_than_the_bound_on_its_whole_way(algorithm, monkeypatch):
+def test_no_tuple_waits_longer_than_the_bound_on_its_whole_way(algorithm, seconds):
     """Three tuples a second; each of two dimensions is read in its part of the bound."""
-    clock = Seconds()
-    monkeypatch.setattr(time, "perf_counter", clock)
     random = np.random.default_rng(3)
     stream = sales(a=random.permutation(500)[:120], b=random.permutation(250)[:120])
     roles = [
@@ -255,7 +243,7 @@ def test_no_tuple_waits_longer_than_the_bound_on_its_whole_way(algorithm, monkey
     assert sum(parts) == pytest.approx(1.0)
     came, left = {}, {}
     for second, at in enumerate(range(0, stream.num_rows + 3 * int(BOUND + 2), 3)):
-        clock.now += 1.0
+        seconds.now += 1.0
         part = stream.slice(at, 3).combine_chunks().to_batches()
         outputs = [o for batch in part for o in star.process(batch)]
         came |= dict.fromkeys(range(at, min(at + 3, stream.num_rows)), second)
@@ -267,21 +255,19 @@ def test_no_tuple_waits_longer_than_the_bound_on_its_whole_way(algorithm, monkey
     assert max(left[n] - came[n] for n in came) <= BOUND + 1
 
 
-def test_the_time_before_a_tuple_comes_to_a_join_is_waited_for_once(monkeypatch):
+def test_the_time_before_a_tuple_comes_to_a_join_is_waited_for_once(seconds):
     """A micro-batch that began a minute ago, whose tuples wait another minute in one join."""
-    clock = Seconds()
-    monkeypatch.setattr(time, "perf_counter", clock)
     roles = [
         Role("one", dimension(400), [("a", "k")], "left", memory=30_000),
         Role("two", dimension(200), [("b", "k")], "left", memory=500_000),
     ]
     stream = sales(a=np.arange(120), b=np.arange(120))
     star = star_of(stream.schema, roles)
-    star.begin(clock.now)
-    clock.now += 60.0
+    star.begin(seconds.now)
+    seconds.now += 60.0
     outputs = [*star.process(stream.combine_chunks().to_batches()[0])]
     assert star.waiting
-    clock.now += 60.0
+    seconds.now += 60.0
     outputs += star.drain()
     assert found(outputs) == expected(stream, roles)[:2]
     one, two = (each.join.stats.waits.longest for each in star.joins)

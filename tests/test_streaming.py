@@ -18,7 +18,7 @@ import pytest
 from pyarrow import csv
 from sqlalchemy import text
 
-from loads import MASTER, SmallLoad, provision_beside, same, transaction, until, verify
+from loads import MASTER, SmallLoad, same, until, verify
 from semistream.errors import ConfigError, TooManyRows
 from semistream.job import Job, StreamSpec
 from semistream.master.publish import publish_snapshot
@@ -61,7 +61,6 @@ def test_load_is_the_oracles_join_and_a_second_run_is_incremental(spark, load, j
     until(lambda: len(list(states.iterdir())) == 2)  # of the latest commit only
 
 
-@pytest.mark.parametrize("sink", ["sql", "delta"])
 def test_files_without_tuples_need_no_task(spark, sqlite_load, tmp_path, monkeypatch, sink):
     """Not even where the driver has died at it: then it is done again, as any batch."""
     for rows in (0, 900, 0, 0, 700):
@@ -69,10 +68,7 @@ def test_files_without_tuples_need_no_task(spark, sqlite_load, tmp_path, monkeyp
     # Spark takes them by age
     for second, file in enumerate(sorted(sqlite_load.stream_directory.iterdir())):
         os.utime(file, (second + 1, second + 1))
-    settings = {
-        "sink": "sql" if sink == "sql" else str(tmp_path / "delta"),
-        "algorithm": "meshjoin",
-    }
+    settings = {"sink": sink, "algorithm": "meshjoin"}
     ran, run, commit = [], app.run_tasks, Ledger.commit
 
     def noted(spark, work, batch):
@@ -99,16 +95,7 @@ def test_files_without_tuples_need_no_task(spark, sqlite_load, tmp_path, monkeyp
     monkeypatch.setattr(Ledger, "commit", commit)
     assert sqlite_load.run(spark, **settings)["rows_read"] == 700
     assert ran[2:] == [(3, 0), (4, 0), (4, 1)]
-    sqlite_load.check_ledger()
-    if sink == "sql":
-        sqlite_load.check()
-    else:
-        from deltalake import DeltaTable
-
-        assert (
-            DeltaTable(settings["sink"]).to_pyarrow_table().num_rows
-            == sqlite_load.expected()[0].total()
-        )
+    sqlite_load.check(sink=sink)
 
 
 @pytest.mark.parametrize("format", ["parquet", "csv"])
@@ -165,7 +152,7 @@ def test_files_that_a_state_adds_to_stay_as_long_as_it_does(spark, sqlite_load, 
     for rows in (300, 100, 100):
         sqlite_load.add_file(rows)
     sqlite_load.run(spark)
-    states = sqlite_load.settings().directory(sqlite_load.places) / "state"
+    states = sqlite_load.checkpoint / "state"
     last = "SELECT state_file FROM load_inputs JOIN load_batches USING (load_id) WHERE batch = 2"
     chains = [JoinState.files(states / name) for (name,) in sqlite_load.query(last)]
     assert max(map(len, chains)) > 1
@@ -712,11 +699,9 @@ def test_join_dataframe(spark, sqlite_load, join_type):
     )
 
 
-@pytest.mark.parametrize("sink", ["sql", "delta"])
 def test_ids_and_keys_too_long_for_an_index_are_kept_and_verified(spark, load, tmp_path, sink):
     """A tuple whose id no index takes is unmatched for that reason; ids that are long together
     only, and long keys, are not."""
-    from semistream import quality
 
     a, b, c = "a" * 300, "b" * 190, "c" * 100
     rows = [
@@ -739,32 +724,16 @@ def test_ids_and_keys_too_long_for_an_index_are_kept_and_verified(spark, load, t
     )
     stream = load.job.stream.model_copy(update={"path": str(directory), "id": ("ref", "line")})
     job = load.job.model_copy(update={"stream": stream})
-    summary = load.run(
-        spark, job, join_type="left", sink="sql" if sink == "sql" else str(tmp_path / "delta")
-    )
+    summary = load.run(spark, job, join_type="left", sink=sink)
     assert (summary["rows_read"], summary["matched"]) == (10, 5)
     assert summary["rejected"] == {"long_id": 2, "no_match": 2, "null_key": 1}
     kept = load.query("SELECT reason, stream_id, tuple FROM unmatched")
     assert {json.loads(t)["ref"] for r, _, t in kept if r == "long_id"} == {a, a + "2"}
     assert all(len(i) <= 190 for _, i, _ in kept) and len({i for _, i, _ in kept}) == 5
-    provision_beside(load)
-    result = quality.verify(
-        load.places.warehouse_url,
-        "sales",
-        job=job,
-        reports_dir=tmp_path / "reports",
-        snapshots=load.places.snapshots,
-    )
-    assert result.success and len(result.results) == 26 + (sink == "delta"), str(result)
-    with transaction(load.places.warehouse_url) as connection:
-        connection.execute(text("DELETE FROM unmatched WHERE tuple LIKE :t"), {"t": f"%{a}2%"})
-    result = quality.verify(
-        load.places.warehouse_url,
-        "sales",
-        job=job,
-        reports_dir=tmp_path / "reports",
-        snapshots=load.places.snapshots,
-    )
+    result = verify(load, job)
+    assert result.success and len(result.results) == 26 + (sink != "sql"), str(result)
+    load.alter(f"DELETE FROM unmatched WHERE tuple LIKE '%{a}2%'")
+    result = verify(load, job)
     assert {r.name for r in result.failed} == {"unmatched_rows", "none_missing", "same_rows"}
     (missing,) = next(r.rows for r in result.failed if r.name == "none_missing")
     assert missing["ref"].startswith("a" * 125 + "#") and missing["line"] == "x"
@@ -775,7 +744,7 @@ def pairs(table):
 
 
 def test_a_crash_while_the_first_batch_was_planned_leaves_nothing_in_the_way(spark, sqlite_load):
-    offsets = sqlite_load.settings().directory(sqlite_load.places) / "query" / "offsets"
+    offsets = sqlite_load.checkpoint / "query" / "offsets"
     offsets.mkdir(parents=True)
     (offsets / ".0.942d2945-4d52-4d38-b119-49142442e6db.tmp").write_text("v1")
     (offsets.parent / "metadata").write_text('{"id":"fd1ae345-')
@@ -784,11 +753,10 @@ def test_a_crash_while_the_first_batch_was_planned_leaves_nothing_in_the_way(spa
     sqlite_load.check()
 
 
-@pytest.mark.parametrize("sink", ["sql", "delta"])
 def test_each_load_keeps_a_sketch_of_its_keys_and_the_proof_expects_as_many_rows(
-    spark, sqlite_load, sink, tmp_path
+    spark, sqlite_load, sink
 ):
-    load, sink = sqlite_load, "sql" if sink == "sql" else str(tmp_path / "facts")
+    load = sqlite_load
     for _ in range(2):
         load.add_file(3000)
     load.run(spark, sink=sink)

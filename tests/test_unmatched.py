@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import sink_loads
+from csv_loads import CsvLoad, sale
 from semistream import cli
 from semistream.durable import write_checked
 from semistream.errors import ConfigError
@@ -35,8 +36,6 @@ from semistream.warehouse import schema
 from semistream.warehouse import unmatched_groups as groups
 from semistream.warehouse.load_ids import load_id
 from sink_loads import BATCHES, ON_SQLITE, PER_BATCH, STREAM, orders
-from test_day_again import loaded
-from test_proof_of_files import CsvLoad, sale
 
 EVERY = [row for batch in range(BATCHES) for row in orders(batch)]
 KNOWN = {product["sku"] for product in sink_loads.products()}
@@ -280,12 +279,12 @@ def test_what_is_mended_in_the_file_becomes_facts(spark, tmp_path, ending):
         out.write_text(text)
     assert steps.replay("sales", load.places, out).startswith(f"sales: {count} unmatched tuples")
     assert not list_unmatched("sales", load.places) and "checks hold" in load.verify()
-    facts = loaded(load)[0]
+    facts = load.loaded()[0]
     (tmp_path / "right").mkdir()
     other = CsvLoad(tmp_path / "right")
     other.add("a.csv", *right)
     other.run(spark)
-    assert facts == loaded(other)[0] and len(facts) == len(right)
+    assert facts == other.loaded()[0] and len(facts) == len(right)
 
 
 def mend(texts: list[str | None]) -> list[str | None]:
