@@ -26,11 +26,13 @@ FLAGS = (
 )
 
 
-def chromium(profile: Path) -> webdriver.Chrome:
+def chromium(profile: Path, *flags: str) -> webdriver.Chrome:
+    """Start Chromium with a profile of its own; downloads go there too."""
     options = webdriver.ChromeOptions()
     options.binary_location = "/usr/bin/chromium"
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    for flag in (*FLAGS, f"user-data-dir={profile}"):
+    options.add_experimental_option("prefs", {"download.default_directory": str(profile)})
+    for flag in (*FLAGS, f"user-data-dir={profile}", *flags):
         options.add_argument("--" + flag)
     return webdriver.Chrome(options=options, service=Service("/usr/bin/chromedriver"))
 

@@ -30,7 +30,7 @@ from semistream.streaming.spool import Spool
 from semistream.warehouse import connect, create_all
 from semistream.warehouse.bulk import bulk_insert, fetch
 from semistream.warehouse.records import Commit, InputCounts, LoadRecord
-from semistream.warehouse.schema import load_commits, load_files
+from semistream.warehouse.schema import load_commits, load_files, quality_runs
 from semistream.warehouse.tables import (
     arrow_schema,
     dimension_table,
@@ -289,6 +289,11 @@ def check(loader: Loader, **options) -> VerificationResult:
     return quality.verify(
         loader.url, "sales", job=loader.job, reports_dir=loader.reports, **options
     )
+
+
+def run_count(loader: Loader) -> int:
+    with loader.engine.connect() as connection:
+        return connection.scalar(sa.select(sa.func.count()).select_from(quality_runs))
 
 
 def failed(result: VerificationResult) -> set[str]:

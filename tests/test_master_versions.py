@@ -1,0 +1,177 @@
+"""Facts are compared with the version of the master data that they were loaded with."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from semistream.warehouse.schema import masters
+from sink_loads import (
+    BATCHES,
+    ON_SQLITE,
+    Loader,
+    alter,
+    check,
+    failed,
+    now,
+    publish,
+    rows_of,
+    run_count,
+)
+
+
+def test_master_data_changed(loader, tmp_path):
+    snapshots = tmp_path / "snapshots"
+    loader.version = publish(loader, snapshots)
+    loader.load(range(1))
+    with loader.engine.begin() as connection:
+        connection.execute(
+            loader.dimension.update()
+            .where(loader.dimension.c.sku == "p00")
+            .values(name="renamed", colour="red")
+        )
+        connection.execute(loader.dimension.insert().values(sku="x9", name="new"))
+    first, loader.version = loader.version, publish(loader, snapshots)
+    assert first != loader.version
+    loader.load(range(1, 3))
+    result = check(loader, snapshots=snapshots)
+    assert result.success and not result.notes, str(result)
+    alter(
+        loader,
+        "UPDATE fact_sales SET name = 'renamed' WHERE order_id = 20",
+        "UPDATE fact_sales SET name = 'Product 0' WHERE order_id = 60",
+    )
+    result = check(loader, snapshots=snapshots, sample=0)
+    assert {(r["order_id"], r["in_dimension"]) for r in rows_of(result, "enriched_columns")} == {
+        (20, "Product 0 100%: 'new'"),
+        (60, "renamed"),
+    }, "also those of a version before"
+    result = check(loader, snapshots=snapshots)
+    assert failed(result) == {"sample_joined", "enriched_columns", "same_rows"}
+    assert {
+        (r["order_id"], r["master_version"], r["joined_again"])
+        for r in rows_of(result, "sample_joined")
+    } == {(20, first, "Product 0 100%: 'new'"), (60, loader.version, "renamed")}
+    shutil.rmtree(snapshots / "sales" / "sku" / first)
+    result = check(loader, snapshots=snapshots)
+    assert [r["order_id"] for r in rows_of(result, "sample_joined")] == [60]
+    assert "no longer kept" in result.notes[0] and result.notes[0] in result.report.read_text()
+
+
+@pytest.mark.parametrize("verified", [True, False])
+@ON_SQLITE
+def test_a_version_that_is_gone_is_said_to_be(loader, tmp_path, verified):
+    """Its facts were compared while it was there, or the verdict says that they were not."""
+    snapshots = tmp_path / "snapshots"
+    loader.version = publish(loader, snapshots)
+    loader.load(range(1))
+    if verified:
+        assert check(loader, snapshots=snapshots).success
+    with loader.engine.begin() as connection:
+        connection.execute(loader.dimension.update().values(name="renamed"))
+    first, loader.version = loader.version, publish(loader, snapshots)
+    loader.load(range(1, 2))
+    shutil.rmtree(snapshots / "sales" / "sku" / first)
+    result = check(loader, snapshots=snapshots)
+    assert result.success
+    what = (
+        f"52 facts and 8 unmatched tuples were loaded with version {first} of the master data, "
+        f"which is no longer kept"
+    )
+    if verified:
+        assert not result.unseen and any(
+            n.startswith(f"{what}: they were compared") for n in result.notes
+        )
+    else:
+        assert result.unseen == [f"{what}: they were not compared with it"]
+        assert (
+            result.unseen[0] in result.proof
+            and "as far as can be seen" in result.report.read_text()
+        )
+    again = check(loader, snapshots=snapshots)
+    assert again.unseen == result.unseen, "to have passed over it once is not to have seen it"
+
+
+@ON_SQLITE
+def test_a_version_that_is_damaged_is_said_to_be(loader, tmp_path):
+    snapshots = tmp_path / "snapshots"
+    loader.version = publish(loader, snapshots)
+    loader.load(range(1))
+    with loader.engine.begin() as connection:
+        connection.execute(loader.dimension.update().values(name="renamed"))
+    first, loader.version = loader.version, publish(loader, snapshots)
+    loader.load(range(1, 2))
+    for file in (snapshots / "sales" / "sku" / first).glob("*.arrow"):
+        file.write_bytes(file.read_bytes()[:200])
+    alter(loader, "UPDATE fact_sales SET quantity = 77 WHERE order_id = 20")
+    result = check(loader, snapshots=snapshots)
+    assert failed(result) == {"same_rows"}
+    assert f"facts of version {first} of the master data were not all compared" in result.unseen[0]
+    assert "Not all of these loads could be joined again" in result.report.read_text()
+    assert any("cannot be read" in note for note in result.notes)
+
+
+def provision_again(loader: Loader, changes: int) -> None:
+    """As provisioning changes a dimension, which is not yet published: every name, and colours
+    where there was none."""
+    row = {
+        "table_name": "dim_sales",
+        "arrow_schema": "",
+        "business_key": "[]",
+        "rows": 1,
+        "provisioned_at": now(),
+    }
+    with loader.engine.begin() as connection:
+        connection.execute(masters.delete())
+        connection.execute(masters.insert().values(name="sales", changes=changes, **row))
+        connection.execute(
+            loader.dimension.update().values(
+                name=f"name {changes}", colour="red" if changes > 1 else None
+            )
+        )
+
+
+def test_master_data_changed_and_not_yet_published(loader, tmp_path):
+    """The facts are held against the version that they were loaded with."""
+    snapshots = tmp_path / "snapshots"
+    provision_again(loader, 1)
+    loader.version = publish(loader, snapshots, 1)
+    loader.load(range(BATCHES))
+    assert not check(loader, snapshots=snapshots).notes
+    provision_again(loader, 2)
+    result = check(loader, snapshots=snapshots)
+    assert result.success and not result.notes, str(result)
+    alter(loader, "UPDATE fact_sales SET name = 'name 2' WHERE order_id = 20")
+    result = check(loader, snapshots=snapshots)
+    assert failed(result) == {"sample_joined", "enriched_columns", "same_rows"}
+    assert [(r["order_id"], r["joined_again"]) for r in rows_of(result, "sample_joined")] == [
+        (20, "name 1")
+    ]
+    publish(loader, snapshots, 2)
+    assert rows_of(check(loader, snapshots=snapshots), "sample_joined") == rows_of(
+        result, "sample_joined"
+    )
+
+
+def test_master_data_changed_while_it_was_verified(loader, tmp_path, monkeypatch):
+    """What is found then is looked at again, and reported once."""
+    from semistream.quality import verification
+
+    snapshots = tmp_path / "snapshots"
+    provision_again(loader, 1)
+    loader.version = publish(loader, snapshots, 1)
+    loader.load(range(BATCHES))
+    original, found = verification.run_checkpoint, []
+
+    def meanwhile(*args):
+        if not found:
+            provision_again(loader, 2)
+        found.append(original(*args))
+        return found[-1]
+
+    monkeypatch.setattr(verification, "run_checkpoint", meanwhile)
+    result = check(loader, snapshots=snapshots)
+    assert [success for success, _, _ in found] == [False, True] and result.success
+    assert run_count(loader) == 1 and result.index.read_text().count("<a href") == 1
+    assert list((loader.reports / "validations").rglob("*.html")) == [result.report]
