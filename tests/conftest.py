@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -265,6 +266,26 @@ def run(tmp_path, monkeypatch, capsys):
         return code, *capsys.readouterr()
 
     return run
+
+
+@pytest.fixture
+def join(run):
+    """Run `semistream join` successfully and give its statistics; options by name."""
+    from console import flags
+
+    def join(*more, **options):
+        given = {
+            "stream": "s.csv",
+            "master": "m.csv",
+            "on": "k",
+            "out": "out.parquet",
+            "stats": "stats.json",
+        } | options
+        code, _, err = run("join", *more, *flags(given))
+        assert code == 0, err
+        return json.loads(Path(given["stats"]).read_text())
+
+    return join
 
 
 @pytest.fixture

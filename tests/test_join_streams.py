@@ -5,23 +5,21 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.csv as arrow_csv
 import pyarrow.parquet as pq
 import pytest
 
-from semistream import cli
+from console import flags, same_as_sql
 
 N = 9000
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch, capsys):
+def join(run):
     """Run the command in a directory with the orders' and the lines' files: (exit code, standard
     output, standard error)."""
-    monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(11)
     ids = np.arange(N) * 4
     ordered = np.arange(N) * 1_000_000
@@ -48,7 +46,7 @@ def run(tmp_path, monkeypatch, capsys):
         pq.write_table(table, f"{name}.parquet")
         arrow_csv.write_csv(table, f"{name}.csv")
 
-    def run(*arguments, **options):
+    def join(**options):
         given = {
             "left": "orders.parquet",
             "right": "lines.parquet",
@@ -56,14 +54,9 @@ def run(tmp_path, monkeypatch, capsys):
             "out": "out.parquet",
             "stats": "stats.json",
         } | options
-        flags = [x for k, v in given.items() if v for x in (f"--{k.replace('_', '-')}", str(v))]
-        try:
-            code = cli.main(["join-streams", *flags, *arguments])
-        except SystemExit as e:
-            code = e.code
-        return code, *capsys.readouterr()
+        return run("join-streams", *flags(given))
 
-    return run
+    return join
 
 
 def summary(result):
@@ -72,12 +65,12 @@ def summary(result):
     return json.loads(Path("stats.json").read_text()), out
 
 
-def same_as_sql(join, condition="a.id = b.order_id"):
-    """Whether out.parquet is what DuckDB's join of the two files gives."""
-    mine = "SELECT * FROM 'out.parquet'"
-    theirs = f"SELECT * FROM 'orders.parquet' a {join} JOIN 'lines.parquet' b ON {condition}"
-    differing = f"(({mine} EXCEPT ALL {theirs}) UNION ALL ({theirs} EXCEPT ALL {mine}))"
-    return duckdb.sql(f"SELECT count(*) FROM {differing}").fetchall() == [(0,)]
+def is_join(kind, condition="a.id = b.order_id"):
+    """Whether out.parquet is what a database's join of the two files gives."""
+    return same_as_sql(
+        "out.parquet",
+        f"SELECT * FROM 'orders.parquet' a {kind} JOIN 'lines.parquet' b ON {condition}",
+    )
 
 
 @pytest.mark.parametrize(
@@ -89,9 +82,9 @@ def same_as_sql(join, condition="a.id = b.order_id"):
         ("full", "500KB", "xjoin"),
     ],
 )
-def test_equals_the_join_of_a_database(run, join_type, memory, algorithm):
-    stats, out = summary(run(join_type=join_type, memory=memory, algorithm=algorithm))
-    assert same_as_sql(join_type) and "output rows" in out
+def test_equals_the_join_of_a_database(join, join_type, memory, algorithm):
+    stats, out = summary(join(join_type=join_type, memory=memory, algorithm=algorithm))
+    assert is_join(join_type) and "output rows" in out
     assert stats["memory_peak"] <= stats["memory_budget"]
     assert (stats["relocated"] > 0) == (memory == "500KB")
     for side in ("left", "right"):
@@ -101,17 +94,17 @@ def test_equals_the_join_of_a_database(run, join_type, memory, algorithm):
     assert stats["over_time"][-1]["rows"] > N
 
 
-def test_a_unique_side_closes_its_keys(run):
-    stats, out = summary(run(unique="left", memory="64MB"))
-    assert same_as_sql("") and stats["left"]["punctuations"] == N
+def test_a_unique_side_closes_its_keys(join):
+    stats, out = summary(join(unique="left", memory="64MB"))
+    assert is_join("") and stats["left"]["punctuations"] == N
     right = stats["right"]
     assert right["purged"] + right["dropped"] == right["matched"] and right["held_peak"] < 6000
     assert "dropped on the fly" in out
 
 
-def test_event_times_bound_the_state(run):
+def test_event_times_bound_the_state(join):
     stats, _ = summary(
-        run(
+        join(
             left_time="ordered",
             right_time="shipped",
             within="5min",
@@ -120,7 +113,7 @@ def test_event_times_bound_the_state(run):
             left_unmatched="lone.parquet",
         )
     )
-    assert same_as_sql(
+    assert is_join(
         "FULL", "a.id = b.order_id AND abs(epoch_us(a.ordered) - epoch_us(b.shipped)) <= 300000000"
     )
     assert max(stats["left"]["held_peak"], stats["right"]["held_peak"]) < N * 3 // 4
@@ -129,7 +122,7 @@ def test_event_times_bound_the_state(run):
     assert set(lone["reason"].to_pylist()) == {"no_partner"}
 
 
-def test_a_tuple_that_is_too_late_is_quarantined(run):
+def test_a_tuple_that_is_too_late_is_quarantined(join):
     pq.write_table(
         pa.concat_tables(
             [pq.read_table("lines.parquet"), pq.read_table("lines.parquet").slice(10, 3)]
@@ -137,7 +130,7 @@ def test_a_tuple_that_is_too_late_is_quarantined(run):
         "again.parquet",
     )
     stats, _ = summary(
-        run(
+        join(
             right="again.parquet",
             left_time="ordered",
             right_time="shipped",
@@ -151,45 +144,45 @@ def test_a_tuple_that_is_too_late_is_quarantined(run):
     assert late.num_rows == 3
 
 
-def test_a_file_of_punctuations_and_what_propagates(run):
+def test_a_file_of_punctuations_and_what_propagates(join):
     Path("p.jsonl").write_text(
         "\n".join(
             json.dumps({"side": side, "after": after, "match": {column: {"range": [None, N * 4]}}})
             for side, column, after in (("left", "id", N), ("right", "order_id", 100_000_000))
         )
     )
-    stats, _ = summary(run(punctuations="p.jsonl", propagated="closed.jsonl"))
-    assert same_as_sql("") and stats["left"]["punctuations"] == 1
+    stats, _ = summary(join(punctuations="p.jsonl", propagated="closed.jsonl"))
+    assert is_join("") and stats["left"]["punctuations"] == 1
     assert stats["right"]["punctuations"] == 0
     assert [json.loads(x) for x in Path("closed.jsonl").read_text().splitlines()] == [
         {"side": "left", "match": json.dumps({"id": {"range": [None, N * 4]}})}
     ]
 
 
-def test_punctuations_of_the_file_come_between_its_rows(run):
+def test_punctuations_of_the_file_come_between_its_rows(join):
     Path("a.csv").write_text("id,x\n1,a\n2,b\n1,c\n")
     Path("b.csv").write_text("order_id,y\n1,p\n2,q\n")
     Path("p.jsonl").write_text('{"side": "left", "after": 2, "match": {"id": 1}}\n')
     stats, _ = summary(
-        run(left="a.csv", right="b.csv", punctuations="p.jsonl", left_unmatched="lone.csv")
+        join(left="a.csv", right="b.csv", punctuations="p.jsonl", left_unmatched="lone.csv")
     )
     assert stats["left"]["unmatched"] == {"against_punctuation": 1} and stats["output_rows"] == 2
     assert Path("lone.csv").read_text().splitlines()[1].startswith('1,"c","against_punctuation"')
 
 
-def test_rows_that_are_punctuations_are_no_tuples(run):
+def test_rows_that_are_punctuations_are_no_tuples(join):
     Path("a.csv").write_text("id,x,final\n1,a,\n1,b,true\n2,c,false\n")
     Path("b.csv").write_text("order_id,y\n1,p\n2,q\n")
-    stats, _ = summary(run(left="a.csv", right="b.csv", left_punctuations="final", out="out.csv"))
+    stats, _ = summary(join(left="a.csv", right="b.csv", left_punctuations="final", out="out.csv"))
     assert stats["left"]["rows_read"] == 2 and stats["left"]["punctuations"] == 1
     assert sorted(Path("out.csv").read_text().splitlines()[1:]) == ['1,"a",1,"p"', '2,"c",2,"q"']
 
 
-def test_formats_mix_and_malformed_rows_are_set_apart(run):
+def test_formats_mix_and_malformed_rows_are_set_apart(join):
     with open("lines.csv", "a") as file:
         file.write("nonsense,,\n")
     stats, out = summary(
-        run(
+        join(
             right="lines.csv",
             right_unmatched="lone.jsonl",
             out="out.jsonl",
@@ -223,13 +216,13 @@ def test_formats_mix_and_malformed_rows_are_set_apart(run):
         ({"index": "eager", "algorithm": "xjoin"}, "pjoin"),
     ],
 )
-def test_what_cannot_work_is_said(run, options, words):
-    code, _, err = run(**options)
+def test_what_cannot_work_is_said(join, options, words):
+    code, _, err = join(**options)
     assert code == 2 and words in err, err
     assert "Traceback" not in err and not Path("out.parquet").exists()
 
 
-def test_punctuations_may_contain_earlier_ones(run):
+def test_punctuations_may_contain_earlier_ones(join):
     said = [
         (2, {"id": 4}),
         (3, {"id": {"range": [None, 8]}}),
@@ -240,15 +233,15 @@ def test_punctuations_may_contain_earlier_ones(run):
     Path("p.jsonl").write_text(
         "\n".join(json.dumps({"side": "left", "after": n, "match": match}) for n, match in said)
     )
-    stats, _ = summary(run(punctuations="p.jsonl", propagated="closed.jsonl"))
-    assert same_as_sql("") and stats["left"]["punctuations"] == 4  # one says nothing new
+    stats, _ = summary(join(punctuations="p.jsonl", propagated="closed.jsonl"))
+    assert is_join("") and stats["left"]["punctuations"] == 4  # one says nothing new
     told = [
         json.loads(json.loads(x)["match"]) for x in Path("closed.jsonl").read_text().splitlines()
     ]
     assert told == [said[0][1], said[1][1], said[2][1], {}]
 
 
-def test_propagation_is_pushed_or_pulled(run):
+def test_propagation_is_pushed_or_pulled(join):
     """Pulled, it takes the disk join of what is on disk, again and again; pushed by a count that is
     not reached, or by time, it takes none before the end."""
     options = {"unique": "left", "memory": "500KB", "propagated": "closed.jsonl"}
@@ -258,8 +251,8 @@ def test_propagation_is_pushed_or_pulled(run):
         "push": {"index": "eager"},
         "seldom": {"propagate_count": 10 * N, "propagate_seconds": 1e6},
     }.items():
-        stats, _ = summary(run(**options, **more))
-        assert same_as_sql("") and stats["left"]["propagated"] + stats["left"]["forgotten"] == N
+        stats, _ = summary(join(**options, **more))
+        assert is_join("") and stats["left"]["propagated"] + stats["left"]["forgotten"] == N
         assert len(Path("closed.jsonl").read_text().splitlines()) == stats["left"]["propagated"]
         joins[name] = stats["disk_joins"]
     assert joins["pull"] > joins["push"] == joins["seldom"] > 0, joins

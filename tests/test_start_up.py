@@ -1,0 +1,119 @@
+"""What commands import and compile before they do their work."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from console import JOIN, put, write
+from semistream.joins.registry import REGISTRY
+
+HEAVY = {"numba", "numpy", "pyarrow", "pandas", "scipy", "sqlalchemy"}
+
+
+@pytest.mark.parametrize(
+    ("command", "unused"),
+    [
+        (["--help"], HEAVY | {"pydantic", "rich", "yaml"}),
+        (["--version"], HEAVY | {"pydantic"}),
+        (["join", "--help"], HEAVY),
+        (["join-streams", "--help"], HEAVY),
+        (["tune", "--help"], HEAVY),
+    ],
+)
+def test_help_imports_nothing_that_it_does_not_need(command, unused):
+    code = (
+        "import sys\nfrom semistream.cli import main\ntry:\n    main()\n"
+        "finally:\n    print(*sys.modules, sep='\\n')"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *command], capture_output=True, text=True)
+    assert done.returncode == 0 and not unused & set(done.stdout.splitlines())
+
+
+@pytest.mark.parametrize("memory", ["64MB", "100KB"])  # R is small, or the cost models choose
+def test_a_join_imports_nothing_that_it_does_not_need(memory, tmp_path):
+    put(
+        "k,a\n" + "".join(f"key {i % 1500},{i}\n" for i in range(3000)),
+        "k,v\n" + "".join(f"key {i},{i / 4}\n" for i in range(1000)),
+        tmp_path,
+    )
+    code = (
+        "import atexit, sys\nfrom semistream.cli import main\n"
+        "atexit.register(lambda: print(*sys.modules, sep='\\n'))\nsys.exit(main())"
+    )
+    for _ in ("compiles", "loads what was compiled"):
+        done = subprocess.run(
+            [sys.executable, "-c", code, *JOIN, "o.parquet", "--memory", memory],
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+        )
+    unused = {
+        "scipy.linalg",
+        "scipy.optimize",
+        "scipy.special",
+        "numba.np.arraymath",
+        "numba.np.arrayobj",
+        "cffi",
+        "yaml",
+        *HEAVY - {"numba", "numpy", "pyarrow", "scipy"},
+    }
+    assert done.returncode == 0 and "matched" in done.stdout
+    assert unused.intersection(done.stdout.splitlines()) == set()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_what_is_compiled_at_set_up_is_all_that_a_join_needs(tmp_path):
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    subprocess.run(
+        [sys.executable, "-m", "semistream.files.precompile"],
+        check=True,
+        env=environment,
+        cwd=tmp_path,
+    )
+    random = np.random.default_rng(4)
+    numbers = {"k": random.integers(0, 5000, 40_000), "n": np.arange(40_000)}
+    pq.write_table(pa.table(numbers), tmp_path / "s.parquet")
+    pq.write_table(
+        pa.table({"k": np.arange(4000), "v": np.arange(4000) / 3}), tmp_path / "m.parquet"
+    )
+    put(
+        "a,k\n" + "".join(f"{i},key {i % 900}\n" for i in range(9000)),
+        "k,v\n" + "".join(f"key {i // 2},{i}\n" for i in range(1500)),
+        tmp_path,
+    )
+    write(
+        tmp_path / "star.yaml",
+        "stream: s.csv\nunmatched: u.csv\ndimensions:\n"
+        "  number: {path: m.parquet, on: {a: k}, join_type: left}\n"
+        "  text: {path: m.csv, on: k, columns: {v: w}, many: true}\n",
+    )
+    code = (
+        "import sys, itertools\nfrom semistream.cli import main\n"
+        "for algorithm, kind in itertools.product(sys.argv[1:], ('csv', 'parquet')):\n"
+        "    assert main(['join', '--algorithm', algorithm, '--stream', 's.' + kind,\n"
+        "                 '--master', 'm.' + kind, '--on', 'k', '--out', 'o.parquet',\n"
+        "                 '--memory', '200KB', '--unmatched', 'u.csv']) == 0\n"
+        "assert main(['join', '--config', 'star.yaml', '--out', 'o.parquet']) == 0\n"
+        "for algorithm, kind in itertools.product(('pjoin', 'xjoin'), ('csv', 'parquet')):\n"
+        "    assert main(['join-streams', '--algorithm', algorithm, '--left', 's.' + kind,\n"
+        "                 '--right', 'm.' + kind, '--on', 'k', '--out', 'o.parquet',\n"
+        "                 '--memory', '2MB']) == 0"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *REGISTRY],
+        capture_output=True,
+        text=True,
+        env=environment | {"NUMBA_DEBUG_CACHE": "1"},
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0 and "data loaded" in done.stdout
+    assert not re.findall("data saved to .*", done.stdout)
