@@ -13,6 +13,7 @@ from semistream.airflow.forms import job_form
 from semistream.airflow.notifying import deadline_alert
 from semistream.airflow.operators import table_asset
 from semistream.airflow.task_group import SemistreamTaskGroup, checked_settings
+from semistream.data_files import is_remote
 from semistream.errors import ConfigError, SemistreamError
 from semistream.job import FILE_FORMATS, AnyJob, Job
 from semistream.paths import Paths
@@ -115,7 +116,7 @@ def arrivals(job: AnyJob, number: int) -> Asset:
     """Return the asset of the files of one of a job's streams, which a trigger watches. Raises
     ConfigError for a stream that is not of local files."""
     stream, side = job.streams[number], job.stream_names[number]
-    if stream.format not in FILE_FORMATS or not stream.path or "://" in stream.path:
+    if stream.format not in FILE_FORMATS or not stream.path or is_remote(stream.path):
         raise ConfigError(
             "schedule",
             f"may be on_files only if {side} has the path of a local directory of files",

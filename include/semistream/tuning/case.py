@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from semistream import workloads
 from semistream.cost_models import Costs
-from semistream.data_files import ENDINGS
+from semistream.data_files import ENDINGS, is_remote
 from semistream.errors import ConfigError
 from semistream.job import Job, StreamSpec
 from semistream.master.published import snapshot_root
@@ -138,7 +138,7 @@ def stream_sample(spec: StreamSpec, rows: int) -> pa.Table:
         return pa.Table.from_batches(
             [zipf_tuples(ZipfReader({"rows": str(rows), **spec.options}).keys, 0, rows)]
         )
-    if spec.format not in ENDINGS or not spec.path or "://" in spec.path:
+    if spec.format not in ENDINGS or not spec.path or is_remote(spec.path):
         raise ConfigError(
             "stream",
             f"must be files ({', '.join(ENDINGS)}) on this machine or zipf",

@@ -7,6 +7,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from semistream.data_files import is_remote
 from semistream.errors import ConfigError
 from semistream.job import (
     AnyJob,
@@ -298,6 +299,6 @@ def _located(stream: StreamSpec, bases: list[Path]) -> StreamSpec:
 
 
 def _below(path: str | None, bases: list[Path]) -> str | None:
-    if path is None or Path(path).is_absolute() or "://" in path:
+    if path is None or Path(path).is_absolute() or is_remote(path):
         return path
     return str(next((b / path for b in bases if (b / path).exists()), bases[-1] / path))
