@@ -30,8 +30,9 @@ from semistream.master.manifest import encode_schema
 from semistream.master.publish import publish_snapshot
 from semistream.master.snapshot import open_snapshot
 from semistream.paths import Paths
-from semistream.pipeline import steps, unmatched
-from semistream.pipeline.unmatched import export_unmatched, list_unmatched
+from semistream.pipeline import steps, unmatched_file
+from semistream.pipeline.unmatched import list_unmatched
+from semistream.pipeline.unmatched_file import export_unmatched
 from semistream.warehouse import schema
 from semistream.warehouse import unmatched_groups as groups
 from semistream.warehouse.load_ids import load_id
@@ -103,13 +104,13 @@ def test_the_nearest_keys_and_one_that_has_come_since(loader, places, run, monke
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
 def test_all_of_them_as_a_file(loader, places, ending, tmp_path, monkeypatch):
-    monkeypatch.setattr(unmatched, "PLACED", 7)  # some at a time
-    monkeypatch.setattr(unmatched, "WRITTEN", 3)
+    monkeypatch.setattr(unmatched_file, "PLACED", 7)  # some at a time
+    monkeypatch.setattr(unmatched_file, "WRITTEN", 3)
     out = tmp_path / f"unmatched.{ending}"
     wanted = [row for row in EVERY if reason_of(row)]
     assert export_unmatched("sales", places, out) == len(wanted)
     table = pq.read_table(out) if ending == "parquet" else arrow_csv.read_csv(out)
-    assert table.column_names == [*unmatched.OWN, *STREAM.names, "text"]
+    assert table.column_names == [*unmatched_file.OWN, *STREAM.names, "text"]
     if ending == "parquet":
         assert table.select(STREAM.names).schema == STREAM
     found = table.to_pylist()
@@ -175,7 +176,7 @@ def test_a_place_that_is_not_known_is_left_out(loader, places, tmp_path):
 
 
 def test_a_tuple_s_column_keeps_its_name():
-    names = unmatched._file_schema(pa.schema([("reason", pa.int64()), ("text", pa.string())]))
+    names = unmatched_file._file_schema(pa.schema([("reason", pa.int64()), ("text", pa.string())]))
     assert names.names == [
         *("load_id", "load_row", "_reason", "role", "file", "line"),
         *("reason", "text", "_text"),

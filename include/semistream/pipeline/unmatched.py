@@ -1,42 +1,37 @@
-"""The unmatched tuples of an app, for people: how many there are of which key and why, what the
-keys may have meant, and all of them as a file that can be mended."""
+"""The unmatched tuples of an app, for people: how many there are of which key and why, and what the
+keys may have meant."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
-from sqlalchemy import Connection, Engine, and_, or_, select
+from sqlalchemy import Connection, Engine
 
 from semistream.errors import ConfigError, SemistreamError
 from semistream.files.convert import cast_cells
 from semistream.files.nearest_keys import nearest_keys
-from semistream.files.sink import OutputFile, check_output
 from semistream.job import SIDES, AnyJob, Job, StreamStreamJob
 from semistream.job import Role as JobRole
 from semistream.master.published import current_version, snapshot_root
 from semistream.master.snapshot import SnapshotRelation
 from semistream.paths import Paths
 from semistream.pipeline.loaded import loaded_job
-from semistream.progress import Progress, silent
-from semistream.quality.tuple_places import Places, TuplePlaces
-from semistream.reasons import QUARANTINED, Reason
+from semistream.quality.tuple_places import TuplePlaces
+from semistream.reasons import Reason
 from semistream.streaming.spool import TEXT
 from semistream.streaming.stream_schemas import former_schema
 from semistream.streaming.unmatched_keys import find_near_misses
 from semistream.warehouse import open_warehouse
-from semistream.warehouse.bulk import fetch
 from semistream.warehouse.ledger import app_number, checkpoint_of
 from semistream.warehouse.load_ids import app_loads
-from semistream.warehouse.schema import unmatched
 from semistream.warehouse.unmatched_groups import (
     Group,
     Kind,
@@ -44,7 +39,6 @@ from semistream.warehouse.unmatched_groups import (
     count_of,
     examples_of,
     groups_of,
-    is_of,
     kinds_of,
 )
 
@@ -52,13 +46,7 @@ LIMIT = 10  # keys of a reason and role that are shown
 EXAMPLE_BYTES = 256_000_000  # of files that are searched for the examples of a stretch of loads
 COMPARED = 100  # keys whose nearest ones are looked for
 MEANINGS = 10_000  # different reasons of unparsable tuples that are told apart
-PLACED = 500_000  # tuples whose places are looked for at a time
 SHOWN = 100  # characters of a tuple without an id and a place
-WRITTEN = 10_000  # tuples converted at a time
-PLACED_KEYS = pa.schema(
-    [("load_id", pa.int64()), ("load_row", pa.int32()), ("stream_id", pa.string())]
-)
-OWN = ("load_id", "load_row", "reason", "role", "file", "line")  # columns of the file
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,12 +114,44 @@ class Listed:
         return f"{what}: {tuples}" + (f" of {self.keys:,} keys" if self.keys > 1 else "")
 
 
-class _Loaded(NamedTuple):
+class Loaded(NamedTuple):
     """What an app has loaded. checkpoint: its directory."""
 
     app: str
     job: AnyJob
     checkpoint: Path
+
+    @classmethod
+    def of(cls, engine: Engine, app: str, places: Paths) -> Self:
+        """Look an app up in the warehouse. Raises ConfigError."""
+        job = loaded_job(engine, app)
+        with engine.connect() as connection:
+            noted = checkpoint_of(connection, app)
+        return cls(app, job, Path(noted) if noted else places.checkpoints / app)
+
+    def kinds(self, engine: Engine, reason: str, role: str) -> list[Kind]:
+        """Return the kinds of unmatched tuples that are asked for. Raises ConfigError for a reason
+        or role that there cannot be."""
+        if reason and reason not in {*Reason}:
+            raise ConfigError(
+                "reason", "must be a reason", reason, f"They are: {', '.join(Reason)}."
+            )
+        roles = SIDES if isinstance(self.job, StreamStreamJob) else tuple(self.job.dimensions)
+        if role and role not in roles:
+            raise ConfigError(
+                "role", f"must be one of {self.app}", role, f"It has: {', '.join(roles)}."
+            )
+        with engine.connect() as connection:
+            return [
+                kind
+                for kind in kinds_of(connection, self.app)
+                if reason in ("", kind.reason) and role in ("", kind.role)
+            ]
+
+    def schemas(self) -> list[pa.Schema]:
+        """Return the schema of each stream as it was loaded; none if the checkpoint is not here."""
+        found = [former_schema(self.checkpoint, side) for side in range(len(self.job.streams))]
+        return [schema for schema in found if schema is not None]
 
 
 def list_unmatched(
@@ -142,71 +162,12 @@ def list_unmatched(
     if limit < 1:
         raise ConfigError("limit", "must be at least 1", limit, "Leave it out for ten keys.")
     with open_warehouse(places.warehouse_url) as engine:
-        loaded = _loaded(engine, app, places)
+        loaded = Loaded.of(engine, app, places)
         found = list[Listed]()
-        for kind in _kinds(engine, loaded, reason, role):
+        for kind in loaded.kinds(engine, reason, role):
             with engine.connect() as connection:
                 found += _listed(connection, loaded, kind, limit, places)
         return _with_places(engine, loaded, found)
-
-
-def export_unmatched(
-    app: str, places: Paths, out: Path, *, reason: str = "", role: str = "", tell: Progress = silent
-) -> int:
-    """Write an app's unmatched tuples to a CSV, JSON lines or Parquet file, and return their
-    number; without any, there is no file. Raises ConfigError.
-
-    The file has the columns ``OWN``, then the tuple's, and ``text`` of tuples that could not be
-    parsed. A column of ours whose name the tuple has too is called ``_NAME``. Each row can be
-    mended and given back to a load.
-    """
-    check_output("out", out)
-    with open_warehouse(places.warehouse_url) as engine:
-        loaded = _loaded(engine, app, places)
-        kinds = _kinds(engine, loaded, reason, role)
-        if not kinds:
-            return 0
-        side = _side(loaded, kinds)
-        tuples = _schema(loaded, side)
-        schema = _file_schema(tuples)
-        check_output("out", out, schema)
-        search = TuplePlaces(engine, app, loaded.job, _schemas(loaded))
-        with OutputFile("out", out, schema) as file:
-            for batch in _rows(engine, loaded, kinds, tuples, schema, search, side):
-                file.write(batch)
-                tell("unmatched tuples", file.rows, None)
-            file.finish()
-            if file.rows:
-                file.publish()
-            return file.rows
-
-
-# ---- what there is
-
-
-def _loaded(engine: Engine, app: str, places: Paths) -> _Loaded:
-    job = loaded_job(engine, app)
-    with engine.connect() as connection:
-        noted = checkpoint_of(connection, app)
-    return _Loaded(app, job, Path(noted) if noted else places.checkpoints / app)
-
-
-def _kinds(engine: Engine, loaded: _Loaded, reason: str, role: str) -> list[Kind]:
-    """Return the kinds of unmatched tuples that are asked for. Raises ConfigError for a reason or
-    role that there cannot be."""
-    if reason and reason not in {*Reason}:
-        raise ConfigError("reason", "must be a reason", reason, f"They are: {', '.join(Reason)}.")
-    roles = SIDES if isinstance(loaded.job, StreamStreamJob) else tuple(loaded.job.dimensions)
-    if role and role not in roles:
-        raise ConfigError(
-            "role", f"must be one of {loaded.app}", role, f"It has: {', '.join(roles)}."
-        )
-    with engine.connect() as connection:
-        return [
-            kind
-            for kind in kinds_of(connection, loaded.app)
-            if reason in ("", kind.reason) and role in ("", kind.role)
-        ]
 
 
 def _columns(job: AnyJob, kind: Kind) -> tuple[str, ...]:
@@ -224,7 +185,7 @@ def _columns(job: AnyJob, kind: Kind) -> tuple[str, ...]:
 
 
 def _listed(
-    connection: Connection, loaded: _Loaded, kind: Kind, limit: int, places: Paths
+    connection: Connection, loaded: Loaded, kind: Kind, limit: int, places: Paths
 ) -> Iterator[Listed]:
     columns = _columns(loaded.job, kind)
     tuples, keys = count_of(connection, loaded.app, kind, columns)
@@ -320,9 +281,9 @@ def _near(
     return [*named, *top[COMPARED:]], tuple(remarks)
 
 
-def _with_places(engine: Engine, loaded: _Loaded, listed: Sequence[Listed]) -> list[Listed]:
+def _with_places(engine: Engine, loaded: Loaded, listed: Sequence[Listed]) -> list[Listed]:
     """Return what is listed, with the file and line of each example."""
-    if not (schemas := _schemas(loaded)):
+    if not (schemas := loaded.schemas()):
         return list(listed)
     search = TuplePlaces(engine, loaded.app, loaded.job, schemas, EXAMPLE_BYTES)
     where: dict[Example, Example] = {}
@@ -356,141 +317,6 @@ def _with_places(engine: Engine, loaded: _Loaded, listed: Sequence[Listed]) -> l
         )
         for of in listed
     ]
-
-
-# ---- all of them
-
-
-def _side(loaded: _Loaded, kinds: Sequence[Kind]) -> int:
-    """Return the number of the stream whose tuples are written. Raises ConfigError for tuples of
-    both of two streams, which have different columns."""
-    if not isinstance(loaded.job, StreamStreamJob):
-        return 0
-    sides = {kind.role for kind in kinds}
-    if len(sides) > 1:
-        raise ConfigError(
-            "role",
-            "must be given, as the two streams have different columns",
-            None,
-            "Write a file of each: --role left, and --role right.",
-        )
-    return SIDES.index(sides.pop())
-
-
-def _schemas(loaded: _Loaded) -> list[pa.Schema]:
-    """Return the schema of each stream as it was loaded; none if the checkpoint is not here."""
-    found = [former_schema(loaded.checkpoint, side) for side in range(len(loaded.job.streams))]
-    return [schema for schema in found if schema is not None]
-
-
-def _schema(loaded: _Loaded, side: int) -> pa.Schema:
-    if not (schemas := _schemas(loaded)):
-        raise ConfigError(
-            "checkpoint",
-            f"must be here, as it has the columns of {loaded.app}",
-            str(loaded.checkpoint),
-            "Call this where the load runs, with its SEMISTREAM_HOME.",
-        )
-    return schemas[side]
-
-
-def _file_schema(tuples: pa.Schema) -> pa.Schema:
-    kinds = (pa.int64(), pa.int32(), pa.string(), pa.string(), pa.string(), pa.int64())
-
-    def free(name: str) -> str:
-        while name in tuples.names:
-            name = f"_{name}"
-        return name
-
-    own = [pa.field(free(name), kind) for name, kind in zip(OWN, kinds, strict=True)]
-    return pa.schema(
-        [*own, *(f.with_nullable(True) for f in tuples), pa.field(free("text"), pa.string())]
-    ).remove_metadata()
-
-
-def _rows(
-    engine: Engine,
-    loaded: _Loaded,
-    kinds: Sequence[Kind],
-    tuples: pa.Schema,
-    schema: pa.Schema,
-    search: TuplePlaces,
-    side: int,
-) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of the file. The keys of some rows are read first, and their places found;
-    then the rows themselves."""
-    # in which the tuples without master data are whose rows name none
-    u, role = unmatched.c, loaded.job.roles[0].name if isinstance(loaded.job, Job) else None
-    with engine.connect() as connection:
-        mine = or_(*(is_of(connection, loaded.app, kind) for kind in kinds))
-        after = (-1, -1)
-        while True:
-            beyond = and_(u.load_id >= after[0], or_(u.load_id > after[0], u.load_row > after[1]))
-            keys = (
-                select(u.load_id, u.load_row, u.stream_id)
-                .where(mine, beyond)
-                .order_by(u.load_id, u.load_row)
-                .limit(PLACED)
-            )
-            some = pa.Table.from_batches(fetch(connection, keys, PLACED_KEYS), PLACED_KEYS)
-            if not some.num_rows:
-                return
-            some = some.combine_chunks()
-            loads, numbers, ids = (column.chunk(0) for column in some.columns)
-            last = (loads[-1].as_py(), numbers[-1].as_py())
-            places = search.find(loads.to_numpy(), ids, side)
-            within = and_(u.load_id <= last[0], or_(u.load_id < last[0], u.load_row <= last[1]))
-            query = (
-                select(u.load_id, u.load_row, u.reason, u.role, u.side, u.tuple.label("kept"))
-                .where(mine, beyond, within)
-                .order_by(u.load_id, u.load_row)
-            )
-            done = 0
-            with connection.execution_options(yield_per=WRITTEN).execute(query) as rows:
-                for part in rows.partitions(WRITTEN):
-                    yield _batch(part, places, done, tuples, schema, role)
-                    done += len(part)
-            after = last
-
-
-def _batch(
-    rows: Sequence[Any],
-    places: Places,
-    first: int,
-    tuples: pa.Schema,
-    schema: pa.Schema,
-    role: str | None,
-) -> pa.RecordBatch:
-    """Return rows of the file. first: the number of the first one among the places."""
-    values = [json.loads(row.kept) for row in rows]
-    unparsable = [row.reason == Reason.UNPARSABLE for row in rows]
-    own: list[Sequence[Any]] = [
-        [row.load_id for row in rows],
-        [row.load_row for row in rows],
-        [row.reason for row in rows],
-        [row.role or row.side or (None if row.reason in QUARANTINED else role) for row in rows],
-        [
-            of.get("file") if bad else places.file(first + n)
-            for n, (of, bad) in enumerate(zip(values, unparsable, strict=True))
-        ],
-        [
-            of.get("line") if bad else places.line(first + n)
-            for n, (of, bad) in enumerate(zip(values, unparsable, strict=True))
-        ],
-    ]
-    cells = [
-        typed_column(
-            f.name,
-            [None if bad else of.get(f.name) for of, bad in zip(values, unparsable, strict=True)],
-            f.type,
-        )
-        for f in tuples
-    ]
-    text = [of[TEXT] if bad else None for of, bad in zip(values, unparsable, strict=True)]
-    columns = [pa.array(of, f.type) for of, f in zip(own, schema, strict=False)]
-    return pa.RecordBatch.from_arrays(
-        [*columns, *cells, pa.array(text, pa.string())], schema=schema
-    )
 
 
 def typed_column(name: str, values: Sequence[Any], kind: pa.DataType) -> pa.Array:

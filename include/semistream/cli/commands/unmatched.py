@@ -42,20 +42,21 @@ def run(arguments: Namespace) -> int:
     from pathlib import Path
 
     from semistream.paths import Paths
-    from semistream.pipeline import unmatched
+    from semistream.pipeline.unmatched import list_unmatched
+    from semistream.pipeline.unmatched_file import export_unmatched
 
     places, app = Paths.from_environment(), arguments.app
     asked = {"reason": arguments.reason, "role": arguments.role}
     if arguments.out is not None:
         out = Path(arguments.out)
         with console.progress(arguments.progress) as tell:
-            written = unmatched.export_unmatched(app, places, out, **asked, tell=tell)
+            written = export_unmatched(app, places, out, **asked, tell=tell)
         if written:
             print(f"{app}: {written:,} unmatched tuples in {out}")
         else:
             print(f"{app} has no such unmatched tuple: no file was written.")
         return 0
-    listed = unmatched.list_unmatched(app, places, **asked, limit=arguments.limit)
+    listed = list_unmatched(app, places, **asked, limit=arguments.limit)
     console.show(arguments.json, listed, lambda listed: _print(app, listed))
     return 0
 

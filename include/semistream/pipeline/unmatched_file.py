@@ -1,0 +1,189 @@
+"""All unmatched tuples of an app as a file that can be mended and given back to a load."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from sqlalchemy import Engine, and_, or_, select
+
+from semistream.errors import ConfigError
+from semistream.files.sink import OutputFile, check_output
+from semistream.job import SIDES, Job, StreamStreamJob
+from semistream.paths import Paths
+from semistream.pipeline.unmatched import Loaded, typed_column
+from semistream.progress import Progress, silent
+from semistream.quality.tuple_places import Places, TuplePlaces
+from semistream.reasons import QUARANTINED, Reason
+from semistream.streaming.spool import TEXT
+from semistream.warehouse import open_warehouse
+from semistream.warehouse.bulk import fetch
+from semistream.warehouse.schema import unmatched
+from semistream.warehouse.unmatched_groups import Kind, is_of
+
+PLACED = 500_000  # tuples whose places are looked for at a time
+WRITTEN = 10_000  # tuples converted at a time
+PLACED_KEYS = pa.schema(
+    [("load_id", pa.int64()), ("load_row", pa.int32()), ("stream_id", pa.string())]
+)
+OWN = ("load_id", "load_row", "reason", "role", "file", "line")  # columns of the file
+
+
+def export_unmatched(
+    app: str, places: Paths, out: Path, *, reason: str = "", role: str = "", tell: Progress = silent
+) -> int:
+    """Write an app's unmatched tuples to a CSV, JSON lines or Parquet file, and return their
+    number; without any, there is no file. Raises ConfigError.
+
+    The file has the columns ``OWN``, then the tuple's, and ``text`` of tuples that could not be
+    parsed. A column of ours whose name the tuple has too is called ``_NAME``. Each row can be
+    mended and given back to a load.
+    """
+    check_output("out", out)
+    with open_warehouse(places.warehouse_url) as engine:
+        loaded = Loaded.of(engine, app, places)
+        kinds = loaded.kinds(engine, reason, role)
+        if not kinds:
+            return 0
+        side = _side(loaded, kinds)
+        tuples = _schema(loaded, side)
+        schema = _file_schema(tuples)
+        check_output("out", out, schema)
+        search = TuplePlaces(engine, app, loaded.job, loaded.schemas())
+        with OutputFile("out", out, schema) as file:
+            for batch in _rows(engine, loaded, kinds, tuples, schema, search, side):
+                file.write(batch)
+                tell("unmatched tuples", file.rows, None)
+            file.finish()
+            if file.rows:
+                file.publish()
+            return file.rows
+
+
+def _side(loaded: Loaded, kinds: Sequence[Kind]) -> int:
+    """Return the number of the stream whose tuples are written. Raises ConfigError for tuples of
+    both of two streams, which have different columns."""
+    if not isinstance(loaded.job, StreamStreamJob):
+        return 0
+    sides = {kind.role for kind in kinds}
+    if len(sides) > 1:
+        raise ConfigError(
+            "role",
+            "must be given, as the two streams have different columns",
+            None,
+            "Write a file of each: --role left, and --role right.",
+        )
+    return SIDES.index(sides.pop())
+
+
+def _schema(loaded: Loaded, side: int) -> pa.Schema:
+    if not (schemas := loaded.schemas()):
+        raise ConfigError(
+            "checkpoint",
+            f"must be here, as it has the columns of {loaded.app}",
+            str(loaded.checkpoint),
+            "Call this where the load runs, with its SEMISTREAM_HOME.",
+        )
+    return schemas[side]
+
+
+def _file_schema(tuples: pa.Schema) -> pa.Schema:
+    kinds = (pa.int64(), pa.int32(), pa.string(), pa.string(), pa.string(), pa.int64())
+
+    def free(name: str) -> str:
+        while name in tuples.names:
+            name = f"_{name}"
+        return name
+
+    own = [pa.field(free(name), kind) for name, kind in zip(OWN, kinds, strict=True)]
+    return pa.schema(
+        [*own, *(f.with_nullable(True) for f in tuples), pa.field(free("text"), pa.string())]
+    ).remove_metadata()
+
+
+def _rows(
+    engine: Engine,
+    loaded: Loaded,
+    kinds: Sequence[Kind],
+    tuples: pa.Schema,
+    schema: pa.Schema,
+    search: TuplePlaces,
+    side: int,
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of the file. The keys of some rows are read first, and their places found;
+    then the rows themselves."""
+    # in which the tuples without master data are whose rows name none
+    u, role = unmatched.c, loaded.job.roles[0].name if isinstance(loaded.job, Job) else None
+    with engine.connect() as connection:
+        mine = or_(*(is_of(connection, loaded.app, kind) for kind in kinds))
+        after = (-1, -1)
+        while True:
+            beyond = and_(u.load_id >= after[0], or_(u.load_id > after[0], u.load_row > after[1]))
+            keys = (
+                select(u.load_id, u.load_row, u.stream_id)
+                .where(mine, beyond)
+                .order_by(u.load_id, u.load_row)
+                .limit(PLACED)
+            )
+            some = pa.Table.from_batches(fetch(connection, keys, PLACED_KEYS), PLACED_KEYS)
+            if not some.num_rows:
+                return
+            some = some.combine_chunks()
+            loads, numbers, ids = (column.chunk(0) for column in some.columns)
+            last = (loads[-1].as_py(), numbers[-1].as_py())
+            places = search.find(loads.to_numpy(), ids, side)
+            within = and_(u.load_id <= last[0], or_(u.load_id < last[0], u.load_row <= last[1]))
+            query = (
+                select(u.load_id, u.load_row, u.reason, u.role, u.side, u.tuple.label("kept"))
+                .where(mine, beyond, within)
+                .order_by(u.load_id, u.load_row)
+            )
+            done = 0
+            with connection.execution_options(yield_per=WRITTEN).execute(query) as rows:
+                for part in rows.partitions(WRITTEN):
+                    yield _batch(part, places, done, tuples, schema, role)
+                    done += len(part)
+            after = last
+
+
+def _batch(
+    rows: Sequence[Any],
+    places: Places,
+    first: int,
+    tuples: pa.Schema,
+    schema: pa.Schema,
+    role: str | None,
+) -> pa.RecordBatch:
+    """Return rows of the file. first: the number of the first one among the places."""
+    values = [json.loads(row.kept) for row in rows]
+    unparsable = [row.reason == Reason.UNPARSABLE for row in rows]
+    own: list[Sequence[Any]] = [
+        [row.load_id for row in rows],
+        [row.load_row for row in rows],
+        [row.reason for row in rows],
+        [row.role or row.side or (None if row.reason in QUARANTINED else role) for row in rows],
+        [
+            of.get("file") if bad else places.file(first + n)
+            for n, (of, bad) in enumerate(zip(values, unparsable, strict=True))
+        ],
+        [
+            of.get("line") if bad else places.line(first + n)
+            for n, (of, bad) in enumerate(zip(values, unparsable, strict=True))
+        ],
+    ]
+    cells = [
+        typed_column(
+            f.name,
+            [None if bad else of.get(f.name) for of, bad in zip(values, unparsable, strict=True)],
+            f.type,
+        )
+        for f in tuples
+    ]
+    text = [of[TEXT] if bad else None for of, bad in zip(values, unparsable, strict=True)]
+    columns = [pa.array(of, f.type) for of, f in zip(own, schema, strict=False)]
+    return pa.RecordBatch.from_arrays(
+        [*columns, *cells, pa.array(text, pa.string())], schema=schema
+    )
