@@ -102,10 +102,6 @@ def both(tmp_path, warehouse_url):
     return LateLoad(tmp_path / "home", warehouse_url)
 
 
-def open_keys(load):
-    return {row[1] for row in load.open()}
-
-
 def test_a_new_version_resolves_what_it_has_brought(spark, both, tmp_path, sink):
     both.target = sink
     both.publish_first(400)

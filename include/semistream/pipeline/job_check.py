@@ -125,6 +125,10 @@ class JobCheck:
     def add(self, level: Level, about: str, text: str) -> None:
         self.findings.append(Finding(level, about, text))
 
+    def judge(self, fails: bool, about: str, text: str, why: str) -> None:
+        """Note something. It is an error if it fails for a reason."""
+        self.add("error" if fails else "note", about, f"{text}; {why}" if fails else text)
+
 
 def check_job(settings: CheckSettings, places: Paths, progress: Progress) -> JobCheck:
     """Check a job. What is wrong with it is among the findings of the result."""
@@ -259,13 +263,12 @@ class _Check:
         if not rejected:
             return
         first = rejected[0]
-        above = len(rejected) > spec.max_unparsable * read
-        self.found.add(
-            "error" if above else "note",
+        self.found.judge(
+            len(rejected) > spec.max_unparsable * read,
             name,
             f"{len(rejected):,} of {read:,} rows cannot be read, the first: {first.place}: "
-            f"{first.detail}"
-            + (f"; the proof fails above max_unparsable, {spec.max_unparsable:g}" if above else ""),
+            f"{first.detail}",
+            f"the proof fails above max_unparsable, {spec.max_unparsable:g}",
         )
 
     def _ids(self, name: str, spec: StreamSpec, rows: pa.Table) -> int:
@@ -282,12 +285,12 @@ class _Check:
         distinct = rows.select(list(spec.id)).group_by(list(spec.id)).aggregate([]).num_rows
         duplicates = rows.num_rows - distinct
         if duplicates:
-            self.found.add(
-                "error" if spec.unique_ids else "note",
+            self.found.judge(
+                spec.unique_ids,
                 name,
                 f"{duplicates:,} of {rows.num_rows:,} tuples have the id of another one "
-                f"({', '.join(spec.id)})"
-                + ("; the proof fails, unless unique_ids is false" if spec.unique_ids else ""),
+                f"({', '.join(spec.id)})",
+                "the proof fails, unless unique_ids is false",
             )
         return duplicates
 
@@ -308,16 +311,12 @@ class _Check:
             return
         rejected = len(read.rejected)
         if rejected:
-            above = rejected > dimension.max_rejected * read.rows
-            self.found.add(
-                "error" if above else "note",
+            self.found.judge(
+                rejected > dimension.max_rejected * read.rows,
                 dimension.name,
-                f"{rejected:,} of {read.rows:,} rows cannot be taken, the first: {read.rejected[0]}"
-                + (
-                    f"; nothing is provisioned above max_rejected, {dimension.max_rejected:g}"
-                    if above
-                    else ""
-                ),
+                f"{rejected:,} of {read.rows:,} rows cannot be taken, the first: "
+                f"{read.rejected[0]}",
+                f"nothing is provisioned above max_rejected, {dimension.max_rejected:g}",
             )
         if rejected == read.rows and not dimension.allow_empty:
             self.found.add("error", dimension.name, "it has no row: no tuple would match")

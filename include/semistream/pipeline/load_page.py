@@ -193,7 +193,7 @@ def _marks(
                 (of.algorithm, of.memory_budget, of.partitions, re.sub(r"[\d.,]+", "", of.reason)),
             )
             if former not in ((), settings):
-                size = f"{of.memory_budget / 1e6:,.1f} MB"
+                size = summary.megabytes(of.memory_budget)
                 sweep = f", by {of.reason}" if of.reason.startswith("sweep ") else ""
                 yield Mark(n, "settings", f"{of.algorithm}, M {size}, P {of.partitions}{sweep}")
         if of.run_started != before.run_started:
@@ -252,7 +252,7 @@ def _memory(
 
 def _settings(job: AnyJob, newest: CommitCounts, sink: str) -> Iterator[Setting]:
     yield Setting("algorithm", newest.algorithm)
-    yield Setting("memory (M)", f"{newest.memory_budget / 1e6:,.1f} MB")
+    yield Setting("memory (M)", summary.megabytes(newest.memory_budget))
     yield Setting("partitions (P)", str(newest.partitions))
     yield Setting("sink", sink)
     for name, stream in zip(job.stream_names, job.streams, strict=True):

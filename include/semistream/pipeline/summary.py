@@ -40,7 +40,7 @@ def ledger(totals: Totals) -> dict[str, Any]:
         **asdict(t),
         "open": t.open,
         "cache_share": f"{t.cache_hits / t.rows_read:.1%}" if t.rows_read else "–",
-        "memory": f"{_megabytes(t.memory_peak)} of {_megabytes(t.memory_budget)}",
+        "memory": f"{megabytes(t.memory_peak)} of {megabytes(t.memory_budget)}",
         "resident": resident(t.resident_peak),
         "waited": in_seconds(t.wait_longest),
     }
@@ -96,7 +96,7 @@ def sweeps(connection: Connection, places: Paths) -> list[dict[str, Any]]:
             **row,
             "job": row["job"] and Path(row["job"]).stem,
             "best": [
-                f"{_megabytes(memory)}: {algorithm}, {rate:,.0f} tuples/s"
+                f"{megabytes(memory)}: {algorithm}, {rate:,.0f} tuples/s"
                 for sweep, memory, algorithm, rate in recommended
                 if sweep == row["sweep"]
             ],
@@ -219,7 +219,7 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
         table.add_row(f"  NULL, not a number: {column}", f"{count:,}", "")
     if summary["rejected_master"]:
         table.add_row("master rows left out", "", f"{summary['rejected_master']:,}")
-    memory = f"{_megabytes(run['memory_peak'])} of {_megabytes(run['memory_budget'])}"
+    memory = f"{megabytes(run['memory_peak'])} of {megabytes(run['memory_budget'])}"
     waited = in_seconds(run.get("longest_wait", 0.0))
     for label, this, key in (
         ("service rate", f"{run['service_rate']:,.0f} tuples/s", ""),
@@ -245,8 +245,8 @@ def summary_table(summary: Mapping[str, Any]) -> Table:
 
 def resident(peak: int) -> str:
     """Format the peak anonymous memory of a worker's process, in bytes; 0: unknown."""
-    return _megabytes(peak) if peak else "–"
+    return megabytes(peak) if peak else "–"
 
 
-def _megabytes(n: float) -> str:
+def megabytes(n: float) -> str:
     return f"{n / 1e6:,.1f} MB"
