@@ -120,7 +120,21 @@ def _events(context: Mapping[str, Any], key: str) -> list[str]:
     )
 
 
-class SparkAppOperator(BaseOperator):
+class SemistreamOperator(BaseOperator):
+    """A task with a connection of the type Semistream. It is tried again by the policy of
+    ``RETRIES``, unless it is given another one."""
+
+    def __init__(self, *, semistream_conn_id: str = DEFAULT, **kwargs: Any):
+        super().__init__(**kwargs)
+        self.retry_policy = getattr(self, "retry_policy", None) or RETRIES["retry_policy"]
+        self.semistream_conn_id = semistream_conn_id
+
+    def places(self) -> Paths:
+        """Return the paths and URLs that the operator's connection and the environment give."""
+        return places(self.semistream_conn_id)
+
+
+class SparkAppOperator(SemistreamOperator):
     """An app that spark-submit runs in client mode. It gets the warehouse's URL only through its
     environment.
 
@@ -142,26 +156,20 @@ class SparkAppOperator(BaseOperator):
         conf: Mapping[str, Any] | None = None,
         driver_memory: str = "",
         env_vars: Mapping[str, str] | None = None,
-        semistream_conn_id: str = DEFAULT,
         conn_id: str = SPARK,
         **kwargs: Any,
     ):
         super().__init__(**kwargs)
-        self.retry_policy = getattr(self, "retry_policy", None) or RETRIES["retry_policy"]
         memory = {"spark.driver.memory": driver_memory} if driver_memory else {}
         self.application, self.application_args = application, list(application_args)
         self.name, self.conf, self.env_vars = name, memory | dict(conf or {}), dict(env_vars or {})
-        self.semistream_conn_id, self.conn_id = semistream_conn_id, conn_id
+        self.conn_id = conn_id
         self._target = Target()
         self._submission: Submission | None = None
 
     def execute(self, context: Any) -> Any:
         self.use_connections()
         self.submit()
-
-    def places(self) -> Paths:
-        """Return the paths and URLs that the operator's connection and the environment give."""
-        return places(self.semistream_conn_id)
 
     def use_connections(self) -> None:
         """Read the connections: the target of spark-submit, and the app's environment."""
@@ -391,7 +399,7 @@ class StreamStreamLoadOperator(LoadOperator):
         return summary
 
 
-class VerifyOperator(BaseOperator):
+class VerifyOperator(SemistreamOperator):
     """Verifies everything that an app has loaded, or what is not proven yet. It fails, naming
     checks and rows, if an expectation does not hold.
 
@@ -410,15 +418,11 @@ class VerifyOperator(BaseOperator):
         job: str = "",
         since_last: bool = True,
         sample: int = SAMPLE,
-        semistream_conn_id: str = DEFAULT,
         **kwargs: Any,
     ):
-        """Keep what is verified. app: the load; job, since_last, sample: see ``steps.verify``;
-        semistream_conn_id: connection of the type Semistream."""
+        """Keep what is verified. app: the load; job, since_last, sample: see ``steps.verify``."""
         super().__init__(**{"outlets": [FACT_TABLES]} | kwargs)
-        self.retry_policy = getattr(self, "retry_policy", None) or RETRIES["retry_policy"]
         self.app, self.job, self.since_last, self.sample = app, job, since_last, sample
-        self.semistream_conn_id = semistream_conn_id
         self.report = ""  # its path below the directory of reports
 
     @property
@@ -430,7 +434,7 @@ class VerifyOperator(BaseOperator):
         from semistream import quality
         from semistream.pipeline import steps
 
-        here = places(self.semistream_conn_id)
+        here = self.places()
         try:
             result = steps.verify(
                 self.app, here, since_last=self.since_last, sample=self.sample, job=self.job
