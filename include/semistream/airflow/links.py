@@ -37,9 +37,14 @@ class ReportLink(BaseOperatorLink):
         return _page("report", operator.report)
 
 
+def airflow_url() -> str:
+    """Return the URL under which users reach Airflow, without a slash; "" if it is not set."""
+    return conf.get("api", "base_url", fallback="").rstrip("/")
+
+
 def _page(kind: str = "", name: str = "") -> str:
     """Return the URL of a page of ours; "" if there is no name of what it is to show."""
-    base = f"{conf.get('api', 'base_url', fallback='').rstrip('/')}/semistream/"
+    base = f"{airflow_url()}/semistream/"
     if not kind:
         return base
     return f"{base}{kind}/{quote(name)}" if name else ""

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from airflow.configuration import conf
 from airflow.sdk.definitions.callback import SyncCallback
 from airflow.sdk.definitions.deadline import DeadlineAlert
 from airflow.sdk.module_loading import import_string
 
 from semistream.airflow.deadlines import TimeOfDay
+from semistream.airflow.links import airflow_url
 from semistream.errors import ConfigError
 from semistream.job import AnyJob
 from semistream.pipeline import message
@@ -101,7 +101,7 @@ def notify_of_deadline(
 ) -> None:
     """Notify of a run that is not complete at its deadline."""
     run = context["dag_run"]
-    base = conf.get("api", "base_url", fallback="").rstrip("/")
+    base = airflow_url()
     link = f"{base}/dags/{run['dag_id']}/runs/{run['dag_run_id']}" if base else ""
     said = message.missed_deadline(job, owner, deadline, run["dag_run_id"], link)
     send(said, notifiers, context)

@@ -16,7 +16,6 @@ from urllib.parse import urlsplit
 
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
 from airflow.api_fastapi.core_api.security import requires_access_dag
-from airflow.configuration import conf
 from airflow.models.dag import DagModel
 from airflow.utils.session import create_session
 from fastapi import Depends, FastAPI, HTTPException, Request, Response
@@ -34,6 +33,7 @@ from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.middleware.base import RequestResponseEndpoint
 
+from semistream.airflow.links import airflow_url
 from semistream.airflow.operators import places
 from semistream.errors import ConfigError, SemistreamError
 from semistream.joins.waits import in_seconds
@@ -101,7 +101,7 @@ def same_origin(request: Request) -> None:
     Airflow was addressed.
     """
     origin = urlsplit(request.headers.get("origin", ""))
-    own = urlsplit(conf.get("api", "base_url", fallback=""))
+    own = urlsplit(airflow_url())
     local = origin.hostname in LOOPBACK and origin.netloc == request.headers.get("host")
     if not local and (not own.netloc or origin[:2] != own[:2]):
         raise HTTPException(

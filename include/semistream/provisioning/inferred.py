@@ -38,7 +38,7 @@ from semistream.warehouse.tables import (
     dimension_table,
     existing_table,
 )
-from semistream.warehouse.types import outside_years, python_rows
+from semistream.warehouse.types import outside_years
 
 AT_ONCE = 500  # keys of a statement
 TRIES = 20  # to mint members while other tasks mint some of them
@@ -111,14 +111,13 @@ class Members:
         return known
 
     def _mint(self, keys: pa.Table) -> None:
-        rows = [row for batch in keys.to_batches() for row in python_rows(batch)]
+        rows = [row | {IS_INFERRED: 1} for row in keys.to_pylist()]
         with self._warehouse.engine.begin() as connection:
-            connection.execute(insert(self._table), [row | {IS_INFERRED: 1} for row in rows])
+            connection.execute(insert(self._table), rows)
 
     def _known(self, keys: pa.Table) -> pa.Table:
         """Return those of the keys that the dimension has, with their surrogate keys."""
-        names, of = keys.column_names, self._table.c
-        rows = [row for batch in keys.to_batches() for row in python_rows(batch)]
+        names, of, rows = keys.column_names, self._table.c, keys.to_pylist()
         if len(names) == 1:
             there = of[names[0]].in_([row[names[0]] for row in rows])
         else:
