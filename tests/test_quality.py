@@ -15,8 +15,9 @@ import sqlalchemy as sa
 from loads import transaction
 from semistream import quality
 from semistream.errors import ConfigError
+from semistream.quality.sample import stage_sample
 from semistream.quality.scope import committed, make_scope, range_of
-from semistream.quality.staging import Staging, stage_sample
+from semistream.quality.staging import Staging
 from semistream.warehouse.load_ids import load_id
 from semistream.warehouse.schema import load_batches, load_commits, load_inputs, quality_runs
 from semistream.warehouse.tables import arrow_schema

@@ -27,10 +27,11 @@ from semistream.files.near_misses import is_suspicious
 from semistream.quality.checks import Check, listed, load_of
 from semistream.quality.inferred import inferred_facts, inferred_open
 from semistream.quality.join_size import stage_join_sizes
-from semistream.quality.older_versions import stage_older
+from semistream.quality.older_versions import Older, stage_older
 from semistream.quality.resolved import open_age
+from semistream.quality.sample import Sample, stage_sample
 from semistream.quality.scope import Role, Scope
-from semistream.quality.staging import Older, Sample, Staging, stage_sample
+from semistream.quality.staging import Staging
 from semistream.reasons import Reason
 from semistream.streaming.unmatched_keys import Passed, find_near_misses
 from semistream.warehouse.load_history import MISSING, newest_rise

@@ -14,9 +14,10 @@ import sqlalchemy as sa
 from sqlalchemy import BigInteger, Column, and_, func, literal, null, or_, select
 
 from semistream.quality.findings import Load
+from semistream.quality.master_rows import master_table, stage_version
 from semistream.quality.recount import read_tuples, with_stream_id
 from semistream.quality.scope import Role, Scope
-from semistream.quality.staging import Staging, master_table, stage_version
+from semistream.quality.staging import Staging
 from semistream.quality.stream_checks import Recounted, missing
 from semistream.streaming.sources.contract import CannotRecount
 from semistream.warehouse.bulk import fetch

@@ -14,11 +14,22 @@ import sqlalchemy as sa
 from sqlalchemy import BigInteger, Column, Integer, and_, func, or_, select
 
 from semistream.positions import ordinal
+from semistream.quality.master_rows import master_table, stage_version
 from semistream.quality.scope import Role, Scope
-from semistream.quality.staging import Older, Staging, master_table, stage_version
+from semistream.quality.staging import Staging
 from semistream.warehouse.proof import as_run
 from semistream.warehouse.schema import NAME, inferred, load_inputs, quality_runs
 from semistream.warehouse.tables import same_row
+
+
+@dataclass(frozen=True)
+class Older:
+    """Facts that were loaded with another version of the master data and differ from today's
+    dimension. facts: load_id, load_row, quality_version, surrogate key; master: quality_version,
+    dimension columns."""
+
+    facts: sa.Table
+    master: sa.Table
 
 
 def stage_older(staging: Staging, scope: Scope, role: Role) -> Older | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from sqlalchemy import BigInteger, Column, String, Text, select
 from semistream.job import StreamSpec
 from semistream.positions import Kind
 from semistream.quality.scope import Scope, Stream
-from semistream.quality.staging import Sources, Staging
+from semistream.quality.staging import Staging
 from semistream.streaming.sources.contract import INFERRED, CannotRecount, Part, Recount
 from semistream.warehouse.ids import shorten, stream_ids
 from semistream.warehouse.ledger import parts_of
@@ -29,6 +30,17 @@ from semistream.warehouse.types import KeyString, LongString
 
 PLACES = 2**31  # a tuple's place is its batch times this, plus the number of its file in the batch
 Columns = Mapping[str, sa.types.TypeEngine]  # a source's columns, with the warehouse's types
+
+
+@dataclass(frozen=True)
+class Sources:
+    """The recounted source. counts: batch, source, rows_in_source; ids: quality_batch,
+    quality_place, the id columns, quality_id (None if the job names no id columns); places: place,
+    path (see ``PLACES``). The prefix ``quality_`` avoids the names of data columns."""
+
+    counts: sa.Table
+    ids: sa.Table | None
+    places: sa.Table | None = None
 
 
 def recounted_columns(scope: Scope, stream: Stream) -> Columns:

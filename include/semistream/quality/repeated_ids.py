@@ -19,14 +19,14 @@ import sqlalchemy as sa
 from sqlalchemy import BigInteger, Column, ColumnElement, Subquery, and_, func, select
 
 from semistream.quality.checks import Check
-from semistream.quality.recount import PLACES, with_stream_id
+from semistream.quality.recount import PLACES, Sources, with_stream_id
 from semistream.quality.scope import Scope, Stream
-from semistream.quality.staging import Sources, Staging, typed
+from semistream.quality.staging import Staging
 from semistream.warehouse.bulk import fetch
 from semistream.warehouse.load_ids import batch_of, resolving
 from semistream.warehouse.schema import load_files, unmatched
 from semistream.warehouse.tables import arrow_schema, quoted
-from semistream.warehouse.types import KeyString, LongString
+from semistream.warehouse.types import KeyString, LongString, typed
 
 ROWS = 50_000  # rows of unmatched converted at a time
 PLACES_TOLD, IDS_TOLD = 3, 5  # how many pairs of files, and ids, are named

@@ -12,10 +12,11 @@ from sqlalchemy import and_, case, func, select
 from semistream.positions import Kind
 from semistream.quality.checks import Check, listed, load_of
 from semistream.quality.file_audit import stage_file_audit
+from semistream.quality.recount import Sources
 from semistream.quality.repeated_ids import unique_ids
 from semistream.quality.scope import Scope, Stream
-from semistream.quality.staging import Sources, Staging, Unparsable
-from semistream.quality.unparsable_ids import stage_unparsable, with_lost
+from semistream.quality.staging import Staging
+from semistream.quality.unparsable_ids import Unparsable, stage_unparsable, with_lost
 from semistream.reasons import Reason
 from semistream.warehouse.load_ids import batch_of, resolving
 from semistream.warehouse.schema import load_batches, load_commits, load_inputs, unmatched

@@ -7,7 +7,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -15,9 +15,9 @@ import sqlalchemy as sa
 from sqlalchemy import Column, select
 
 from semistream.job import StreamSpec
-from semistream.quality.recount import ids_of_file, with_stream_id
+from semistream.quality.recount import Sources, ids_of_file, with_stream_id
 from semistream.quality.scope import Scope, Stream
-from semistream.quality.staging import Sources, Staging, Unparsable
+from semistream.quality.staging import Staging
 from semistream.reasons import Reason
 from semistream.streaming.replaying import header_of
 from semistream.streaming.sources.contract import CannotRecount
@@ -27,6 +27,17 @@ from semistream.warehouse.tables import arrow_schema
 from semistream.warehouse.types import KeyString
 
 ROWS = 10_000  # texts read at a time
+
+
+@dataclass(frozen=True)
+class Unparsable:
+    """The tuples that could not be parsed. ids: stream_id, the ids found in their texts; unknown:
+    the number of texts without an id; lost: the number of missing tuples that may be among these.
+    """
+
+    ids: sa.Table
+    unknown: int
+    lost: int = 0
 
 
 def stage_unparsable(

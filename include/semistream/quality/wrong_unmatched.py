@@ -26,10 +26,11 @@ from semistream.quality.findings import (
 )
 from semistream.quality.joined_again import Again, joined, stream_columns
 from semistream.quality.scope import Role, Scope
-from semistream.quality.staging import Staging, typed
+from semistream.quality.staging import Staging
 from semistream.reasons import Reason
 from semistream.warehouse.load_ids import resolving
 from semistream.warehouse.schema import load_inputs, unmatched
+from semistream.warehouse.types import typed
 
 AT_ONCE = 500  # rows looked up at a time
 

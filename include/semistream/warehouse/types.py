@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, date, datetime
+from datetime import time as time_of_day
 from decimal import Decimal
 from typing import Any
 
@@ -224,3 +226,24 @@ def python_rows(rows: pa.RecordBatch) -> list[dict[str, Any]]:
     for i, name, text in texts:
         found[i][name] = text
     return found
+
+
+def typed(value: Any, kind: types.TypeEngine) -> Any:
+    """Convert a JSON value to the Python value that a column of that type takes and returns."""
+    if value is None or isinstance(kind, Boolean):
+        return value
+    if isinstance(kind, LargeBinary):
+        return bytes.fromhex(str(value))
+    if isinstance(kind, DateTime):
+        at = datetime.fromisoformat(str(value))
+        return at.astimezone(UTC).replace(tzinfo=None) if at.tzinfo else at
+    if isinstance(kind, Numeric):
+        return Decimal(str(value)) if kind.asdecimal else float(value)
+    for plain, convert in (
+        (Date, lambda text: date.fromisoformat(text[:10])),
+        (Time, time_of_day.fromisoformat),
+        (Integer, int),
+    ):
+        if isinstance(kind, plain):
+            return convert(str(value))
+    return str(value)
