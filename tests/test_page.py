@@ -28,7 +28,7 @@ from semistream.job import Job
 from semistream.master.publish import publish_snapshot
 from semistream.master.published import snapshot_root
 from semistream.paths import Paths
-from semistream.pipeline import steps, summary
+from semistream.pipeline import overview, steps, summary
 from semistream.reasons import Reason
 from semistream.streaming.status import StatusFile, checkpoint_lock, stop_requested
 from semistream.warehouse import connect, create_all
